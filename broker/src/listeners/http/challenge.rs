@@ -14,9 +14,9 @@ use protocol::{
 use serde_json::json;
 
 use super::{
-    answer::{self, Body},
+    response::{self, Body},
     exchange::{preflight, readable_by},
-    gate::Gate,
+    request_guard::RequestGuard,
 };
 use crate::{broker::Broker, config::Auth};
 
@@ -83,13 +83,13 @@ pub(super) fn is_meant(method: &HttpMethod, path: &str) -> bool {
 }
 
 /// Answers with the metadata of the resource that the path names (RFC 9728, 3). Nobody need say who asks.
-pub(super) fn handle<B>(broker: &Arc<Broker>, gate: &Gate, request: &Request<B>) -> Response<Body> {
+pub(super) fn handle<B>(broker: &Arc<Broker>, gate: &RequestGuard, request: &Request<B>) -> Response<Body> {
     let origin = request.headers().get(http::header::ORIGIN).cloned();
     let answered = gate.admits(request.headers(), request.uri()).and_then(|()| match request.method() {
         &HttpMethod::OPTIONS => Ok(preflight(request.headers())),
         _ => metadata(&broker.shared.config.auth, request.uri().path()),
     });
-    let response = answered.unwrap_or_else(|refusal| answer::refusal(&broker.shared, &refusal, None));
+    let response = answered.unwrap_or_else(|refusal| response::refusal(&broker.shared, &refusal, None));
     readable_by(response, gate, origin)
 }
 
@@ -108,7 +108,7 @@ fn metadata(auth: &Auth, path: &str) -> Result<Response<Body>, Refusal> {
     if !scopes.is_empty() {
         document["scopes_supported"] = json!(scopes);
     }
-    Ok(answer::json(StatusCode::OK, document.to_string().into()))
+    Ok(response::json(StatusCode::OK, document.to_string().into()))
 }
 
 /// The endpoint at a path, as it stands in the name of its resource. Whether there is such a backend is nobody's business here.

@@ -24,8 +24,8 @@ use protocol::{
 };
 
 use super::{
-    answer::{self, Body, BrokenOff},
-    exchange::{Asked, Reach},
+    response::{self, Body, BodyAborted},
+    exchange::{InboundRequest, RequestSource},
     vouched,
 };
 use crate::{
@@ -57,7 +57,7 @@ pub(super) struct Way<'a> {
 }
 
 impl<'a> Way<'a> {
-    pub(super) fn new(asked: &'a Asked<'_>, id: &'a str) -> Self {
+    pub(super) fn new(asked: &'a InboundRequest<'_>, id: &'a str) -> Self {
         let search = Search::new(asked.broker, id, &asked.caller, &asked.endpoint);
         Self { id, search, outgoing: None, unanswered: None }
     }
@@ -74,7 +74,7 @@ enum Forwarded {
     Repeatable,
 }
 
-impl Asked<'_> {
+impl InboundRequest<'_> {
     /// Finds the session, wherever it is. A request for one on another replica is sent there.
     pub(super) async fn locate(&self, way: &mut Way<'_>, body: &Bytes) -> Result<Located, Refusal> {
         let located = self.search(way, body).await;
@@ -89,14 +89,14 @@ impl Asked<'_> {
     pub(super) async fn led_on(&self, way: &mut Way<'_>, session: &Session, refusal: Refusal) -> Result<Option<Response<Body>>, Refusal> {
         self.broker.release_settled(&session.key).await;
         match self.reach {
-            Reach::Inner => Ok(Some(vouched::not_here(None))),
-            Reach::Edge(..) if way.search.may_go_on() => Ok(None),
-            Reach::Edge(..) => Err(refusal.retry_after(self.broker.shared.config.session.lease)),
+            RequestSource::Replica => Ok(Some(vouched::not_here(None))),
+            RequestSource::Client(..) if way.search.may_go_on() => Ok(None),
+            RequestSource::Client(..) => Err(refusal.retry_after(self.broker.shared.config.session.lease)),
         }
     }
 
     async fn search(&self, way: &mut Way<'_>, body: &Bytes) -> Result<Located, Refusal> {
-        if let Reach::Inner = self.reach {
+        if let RequestSource::Replica = self.reach {
             return Box::pin(inside(self.broker, &self.head.headers, way.id, &self.caller, &self.endpoint)).await;
         }
         let Way { search, outgoing, unanswered, .. } = way;
@@ -134,7 +134,7 @@ impl Asked<'_> {
 
     /// A request for a new session, while this replica takes none: another one may.
     pub(super) async fn hand_over(&self, body: &Bytes) -> Option<Response<Body>> {
-        if let Reach::Inner = self.reach {
+        if let RequestSource::Replica = self.reach {
             return Some(vouched::not_here(None));
         }
         let outgoing = self.outgoing(body);
@@ -262,9 +262,9 @@ impl Outgoing {
     /// The answer to a request of which nobody knows what became.
     fn unknown(&self, shared: &Shared) -> Response<Body> {
         match self.frames() {
-            Some(Frames::One(message)) => answer::refusal(shared, &outcome_unknown(&message), message.id.as_ref()),
+            Some(Frames::One(message)) => response::refusal(shared, &outcome_unknown(&message), message.id.as_ref()),
             Some(Frames::Batch(messages)) => unknown_batch(shared, &messages),
-            None => answer::empty(StatusCode::SERVICE_UNAVAILABLE),
+            None => response::empty(StatusCode::SERVICE_UNAVAILABLE),
         }
     }
 }
@@ -290,7 +290,7 @@ fn unknown_batch(shared: &Shared, messages: &[Result<Message, Rejection>]) -> Re
         refusal.to_response(message.id.as_ref(), &shared.note_refusal(&refusal, None, None))
     };
     let answers: Vec<Bytes> = requests.map(unknown).collect();
-    answer::json(StatusCode::OK, [&b"["[..], &answers.join(&b','), b"]"].concat().into())
+    response::json(StatusCode::OK, [&b"["[..], &answers.join(&b','), b"]"].concat().into())
 }
 
 async fn forward(broker: &Broker, address: &str, outgoing: &Outgoing) -> Forwarded {
@@ -342,16 +342,16 @@ struct Relayed {
 
 impl hyper::body::Body for Relayed {
     type Data = Bytes;
-    type Error = BrokenOff;
+    type Error = BodyAborted;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         Poll::Ready(match frame {
             Some(Ok(frame)) => frame.is_data().then_some(Ok(frame)),
             None => None,
             Some(Err(error)) => {
                 tracing::debug!(%error, "an answer of another replica broke off");
-                (!self.is_events).then_some(Err(BrokenOff))
+                (!self.is_events).then_some(Err(BodyAborted))
             }
         })
     }

@@ -17,7 +17,7 @@ use protocol::{
     sse::SseParser,
 };
 
-use super::{answer::Body, forward};
+use super::{response::Body, forward};
 use crate::{
     actors::{
         stateless::{SuspensionId, RequestStateError, StatelessClient},

@@ -19,11 +19,11 @@ use tokio::time::Instant;
 use transport::BodyError;
 
 use super::{
-    answer::{self, Answer, Body},
-    exchange::{Asked, Reach, RequestBody, SESSION_ID, anonymous, session_required, stamped, style},
+    response::{self, ServerResponse, Body},
+    exchange::{InboundRequest, RequestSource, RequestBody, SESSION_ID, anonymous, session_required, stamped, style},
     forward::{Located, Way},
-    gate,
-    kept::Kept,
+    request_guard,
+    connection_cache::ConnectionCache,
     stateless,
 };
 use crate::{
@@ -42,27 +42,27 @@ use crate::{
 
 const TRANSPORT: &str = "http";
 
-impl Asked<'_> {
+impl InboundRequest<'_> {
     /// Reads the body and serves it where its session is.
-    pub(super) async fn post(self, body: impl RequestBody) -> Result<Answer, Rejection> {
+    pub(super) async fn post(self, body: impl RequestBody) -> Result<ServerResponse, Rejection> {
         let headers = &self.head.headers;
         if !self.kept.vetted.is() {
-            gate::is_json(headers).map_err(anonymous)?;
-            gate::accepts_answers(headers).map_err(anonymous)?;
+            request_guard::is_json(headers).map_err(anonymous)?;
+            request_guard::accepts_answers(headers).map_err(anonymous)?;
             self.kept.vetted.note(headers);
         }
         let shared = &self.broker.shared;
         // What another replica sends was judged there, by its client's wire.
         let bytes_max = match self.reach {
-            Reach::Edge(..) => self.broker.message_bytes(&self.caller, MessageWire::Http),
-            Reach::Inner => shared.config.limits.message_bytes,
+            RequestSource::Client(..) => self.broker.message_bytes(&self.caller, MessageWire::Http),
+            RequestSource::Replica => shared.config.limits.message_bytes,
         };
         let limits = Limits { bytes_max, ..Limits::default() };
         if !is_small(&body) {
             shared.overload.admits().map_err(anonymous)?;
         }
         let frame = read_body(body, limits.bytes_max, shared.config.timeouts.request_read).await.map_err(anonymous)?;
-        if let Reach::Edge(..) = self.reach {
+        if let RequestSource::Client(..) = self.reach {
             shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         }
         if shared.overload.is_over() {
@@ -115,7 +115,7 @@ impl Asked<'_> {
     }
 
     /// `session`: the one the header names, as it was found; `Unsupported` without a header.
-    async fn serve(&self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<Answer, Rejection> {
+    async fn serve(&self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<ServerResponse, Rejection> {
         let fits = self.kept.vetted.fits_sessions(&self.head.headers);
         match frames {
             Frames::One(message) => {
@@ -125,7 +125,7 @@ impl Asked<'_> {
                 }
                 // Whichever revision it names: what is spoken is agreed on by the message.
                 if message.method == Method::Initialize && !matches!(session, Some(Ok(_))) {
-                    return Box::pin(self.initialize(&message)).await.map(Answer::from);
+                    return Box::pin(self.initialize(&message)).await.map(ServerResponse::from);
                 }
                 fits.map_err(reject)?;
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(reject)?;
@@ -136,7 +136,7 @@ impl Asked<'_> {
                 fits.map_err(anonymous)?;
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(anonymous)?;
                 session.touch();
-                Box::pin(batch(&session, messages)).await.map(Answer::from).map_err(anonymous)
+                Box::pin(batch(&session, messages)).await.map(ServerResponse::from).map_err(anonymous)
             }
         }
     }
@@ -152,7 +152,7 @@ impl Asked<'_> {
             return Ok(response);
         }
         let (session, result) = self.open_session(message).await.map_err(reject)?;
-        let mut response = stamped(answer::json(StatusCode::OK, handshake::success(id, &result)), &session);
+        let mut response = stamped(response::json(StatusCode::OK, handshake::success(id, &result)), &session);
         if let Ok(value) = HeaderValue::from_str(session.id.as_str()) {
             response.headers_mut().insert(SESSION_ID, value);
         }
@@ -165,7 +165,7 @@ impl Asked<'_> {
 }
 
 /// One message of an open session.
-async fn one(session: &Arc<Session>, message: Message, kept: &Kept) -> Result<Answer, Rejection> {
+async fn one(session: &Arc<Session>, message: Message, kept: &ConnectionCache) -> Result<ServerResponse, Rejection> {
     match message.kind {
         Kind::Notification | Kind::Result | Kind::Error if session.has_moved() => return Err(anonymous(session_moved())),
         // MCP 2025-11-25, Sending Messages to the Server: an error status where the input cannot be accepted.
@@ -178,7 +178,7 @@ async fn one(session: &Arc<Session>, message: Message, kept: &Kept) -> Result<An
             return Ok(respond(session, reader, call, kept).await);
         }
     }
-    Ok(stamped(answer::empty(StatusCode::ACCEPTED), session).into())
+    Ok(stamped(response::empty(StatusCode::ACCEPTED), session).into())
 }
 
 /// Whether it takes little to find out what a body is.
@@ -193,7 +193,7 @@ pub(super) fn announced_bytes(body: &impl RequestBody) -> Option<usize> {
 
 /// Waits for the first thing to send: when that is the answer the response is JSON, otherwise (or when it takes long) an
 /// event stream.
-async fn respond(session: &Arc<Session>, mut reader: StreamReader, call: Option<CallFuture>, kept: &Kept) -> Answer {
+async fn respond(session: &Arc<Session>, mut reader: StreamReader, call: Option<CallFuture>, kept: &ConnectionCache) -> ServerResponse {
     let latest = Instant::now() + session.shared.config.events.keepalive;
     let first = match call {
         // What is not over by then goes on by itself.
@@ -203,7 +203,7 @@ async fn respond(session: &Arc<Session>, mut reader: StreamReader, call: Option<
     let response = match first {
         Some(StreamItem::Event(event)) if event.kind == EventKind::Answer => {
             session.shared.metrics.bytes(Direction::Out, Side::Client, event.frame.len());
-            return Answer::Document { version: Some(session.version), text: event.frame };
+            return ServerResponse::Json { version: Some(session.version), text: event.frame };
         }
         Some(StreamItem::Event(event)) => begin_stream(session, reader, &[event]),
         _ => begin_stream(session, reader, &[]),
@@ -213,7 +213,7 @@ async fn respond(session: &Arc<Session>, mut reader: StreamReader, call: Option<
 
 fn begin_stream(session: &Arc<Session>, reader: StreamReader, read: &[Event]) -> Response<Body> {
     session.retain_stream(&reader.stream);
-    answer::events(&session.shared, reader, read, style(session))
+    response::events(&session.shared, reader, read, style(session))
 }
 
 /// A batch of 2025-03-26: each request on its own, the answers together, in one array or on one stream. `Err`: nothing was
@@ -240,9 +240,9 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejection>>
         }
     }
     if answers == 0 {
-        return Ok(stamped(answer::empty(StatusCode::ACCEPTED), session));
+        return Ok(stamped(response::empty(StatusCode::ACCEPTED), session));
     }
-    let Ok(mut reader) = stream.read_from(0) else { return Ok(answer::empty(StatusCode::INTERNAL_SERVER_ERROR)) };
+    let Ok(mut reader) = stream.read_from(0) else { return Ok(response::empty(StatusCode::INTERNAL_SERVER_ERROR)) };
     let mut read = Vec::new();
     loop {
         match reader.next().await {
@@ -260,7 +260,7 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejection>>
     }
     let answers: Vec<&[u8]> = read.iter().map(|event| &event.frame[..]).collect();
     let body = [&b"["[..], &answers.join(&b','), b"]"].concat();
-    Ok(stamped(answer::json(StatusCode::OK, body.into()), session))
+    Ok(stamped(response::json(StatusCode::OK, body.into()), session))
 }
 
 /// Whether it was a request, which is begun now.

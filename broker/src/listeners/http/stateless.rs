@@ -22,9 +22,9 @@ use protocol::{
 use tokio::time::Instant;
 
 use super::{
-    answer::{self, Answer, Body},
-    exchange::{Asked, Reach},
-    kept::Kept,
+    response::{self, ServerResponse, Body},
+    exchange::{InboundRequest, RequestSource},
+    connection_cache::ConnectionCache,
 };
 use crate::{
     actors::stateless::{
@@ -67,9 +67,9 @@ pub(super) fn read(names_it: bool, frame: &Bytes, limits: &Limits) -> Result<Par
     Ok(if is_modern { ParsedBody::Stateless(message) } else { ParsedBody::Session(message) })
 }
 
-impl Asked<'_> {
+impl InboundRequest<'_> {
     /// Serves one message of this revision.
-    pub(super) async fn serve_modern(&self, message: Message, frame: &Bytes) -> Result<Answer, Rejection> {
+    pub(super) async fn serve_modern(&self, message: Message, frame: &Bytes) -> Result<ServerResponse, Rejection> {
         let id = message.id.clone();
         Ok(match self.modern_answer(message, frame).await {
             Ok(answer) => answer,
@@ -79,15 +79,15 @@ impl Asked<'_> {
 
     /// Another replica has compared the headers, or its client's wire has none.
     fn compares_headers(&self) -> bool {
-        matches!(self.reach, Reach::Edge(..))
+        matches!(self.reach, RequestSource::Client(..))
     }
 
-    async fn modern_answer(&self, message: Message, frame: &Bytes) -> Result<Answer, Refusal> {
+    async fn modern_answer(&self, message: Message, frame: &Bytes) -> Result<ServerResponse, Refusal> {
         // Over HTTP a request is cancelled by closing its stream, so that there is nothing to tell (same section).
         if message.kind == Kind::Notification {
             let visitor = self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
             visitor.tenant.take_notification_budget(&visitor.caller.principal)?;
-            return Ok(answer::empty(StatusCode::ACCEPTED).into());
+            return Ok(response::empty(StatusCode::ACCEPTED).into());
         }
         let headers = &self.head.headers;
         let meta = match meta_of(self.broker, &message) {
@@ -115,11 +115,11 @@ impl Asked<'_> {
         match react(self.broker, &visitor, request).await? {
             StatelessOutcome::Answer(frame) => {
                 self.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
-                Ok(Answer::Document { version: None, text: frame })
+                Ok(ServerResponse::Json { version: None, text: frame })
             }
             StatelessOutcome::Exchange(exchange) => Ok(exchanged(exchange, self.kept).await),
             StatelessOutcome::Notifications(listening) => Ok(listened(*listening).into()),
-            StatelessOutcome::OtherReplica(place) => self.lead_to(&place, frame).await.map(Answer::from),
+            StatelessOutcome::OtherReplica(place) => self.lead_to(&place, frame).await.map(ServerResponse::from),
         }
     }
 
@@ -138,16 +138,16 @@ impl Asked<'_> {
     /// The request waits at another replica. One that is gone has lost it.
     async fn lead_to(&self, place: &SuspensionId, frame: &Bytes) -> Result<Response<Body>, Refusal> {
         let gone = || RequestStateError::Expired.refusal();
-        let Reach::Edge(..) = self.reach else { return Err(gone()) };
+        let RequestSource::Client(..) = self.reach else { return Err(gone()) };
         let owner = finding::replica(self.broker, &place.node).await.ok_or_else(gone)?;
         self.send_to(&owner, frame).await.ok_or_else(gone)
     }
 }
 
-fn refused(asked: &Asked<'_>, refusal: &Refusal, id: Option<&RequestId>) -> Response<Body> {
-    let mut response = answer::refusal(&asked.broker.shared, refusal, id);
+fn refused(asked: &InboundRequest<'_>, refusal: &Refusal, id: Option<&RequestId>) -> Response<Body> {
+    let mut response = response::refusal(&asked.broker.shared, refusal, id);
     if refusal.kind == ErrorKind::ResourceNotFound {
-        response = answer::json(StatusCode::OK, modern::refusal_response(refusal, id, &crate::request_id()));
+        response = response::json(StatusCode::OK, modern::refusal_response(refusal, id, &crate::request_id()));
     }
     *response.status_mut() = StatusCode::from_u16(modern::refusal_status(refusal)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response
@@ -217,17 +217,17 @@ fn passed_on(given: &HeaderMap, params: &[ParamHeader]) -> HeaderMap {
 }
 
 /// The answer as JSON where it is the first thing there is to say, and soon; as an event stream otherwise.
-async fn exchanged(mut exchange: Box<Exchange>, kept: &Kept) -> Answer {
+async fn exchanged(mut exchange: Box<Exchange>, kept: &ConnectionCache) -> ServerResponse {
     let shared = exchange.shared().clone();
     let keepalive = shared.config.events.keepalive;
     let first = match kept.in_time(Instant::now() + keepalive, exchange.next()).await {
         Some(ExchangeEvent::Answer(frame, code)) => {
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
-            let Some(status) = code.map(modern::http_status) else { return Answer::Document { version: None, text: frame } };
-            return answer::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), frame).into();
+            let Some(status) = code.map(modern::http_status) else { return ServerResponse::Json { version: None, text: frame } };
+            return response::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), frame).into();
         }
         Some(ExchangeEvent::Frame(frame)) => Some(frame),
-        Some(ExchangeEvent::Ended) => return answer::json(StatusCode::OK, exchange.given_up()).into(),
+        Some(ExchangeEvent::Ended) => return response::json(StatusCode::OK, exchange.given_up()).into(),
         None => None,
     };
     exchange.let_go();
@@ -250,7 +250,7 @@ async fn exchanged(mut exchange: Box<Exchange>, kept: &Kept) -> Answer {
             Some((frame, (Some(exchange), None)))
         }
     });
-    answer::frames(steps, keepalive).into()
+    response::frames(steps, keepalive).into()
 }
 
 fn listened(listening: NotificationStream) -> Response<Body> {
@@ -269,5 +269,5 @@ fn listened(listening: NotificationStream) -> Response<Body> {
             Some((frame, rest))
         }
     });
-    answer::frames(steps, keepalive)
+    response::frames(steps, keepalive)
 }

@@ -23,7 +23,7 @@ use tokio_util::{
 use transport::{StallGuard, frame::CLOSE_TIMEOUT, tcp::Stream, websocket};
 
 use super::{
-    answer::{self, Body, BrokenOff},
+    response::{self, Body, BodyAborted},
     exchange::{self, session_id},
     forward::{self, Located},
     vouched,
@@ -135,11 +135,11 @@ pub(super) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incomi
             // Until when that is, the other replica sees to.
             let seat = duplex::Seat::again(broker.clone(), session, place, None);
             broker.shared.running.spawn(duplex::converse(seat, outbox, source, sink, None));
-            let bytes = ReaderStream::new(far).map_ok(Frame::data).map_err(|_| BrokenOff);
+            let bytes = ReaderStream::new(far).map_ok(Frame::data).map_err(|_| BodyAborted);
             Response::new(Either::Right(StreamBody::new(bytes).boxed_unsync()))
         }
         Ok(Err(elsewhere)) => elsewhere,
-        Err(refusal) => answer::refusal(&broker.shared, &refusal, None),
+        Err(refusal) => response::refusal(&broker.shared, &refusal, None),
     }
 }
 

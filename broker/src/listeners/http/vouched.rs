@@ -16,7 +16,7 @@ use protocol::{
     ids::{KeyId, PrincipalId, TenantId},
 };
 
-use super::answer::{self, Body};
+use super::response::{self, Body};
 use crate::{
     auth::Caller,
     session_location::{ForwardFailure, SessionOwner},
@@ -97,7 +97,7 @@ pub(super) fn caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
 
 /// The answer to a request whose session is not here.
 pub(super) fn not_here(owner: Option<&SessionOwner>) -> Response<Body> {
-    let mut response = answer::empty(StatusCode::MISDIRECTED_REQUEST);
+    let mut response = response::empty(StatusCode::MISDIRECTED_REQUEST);
     let headers = response.headers_mut();
     headers.insert(OWNER, HeaderValue::from_static("elsewhere"));
     if let Some(owner) = owner
@@ -111,7 +111,7 @@ pub(super) fn not_here(owner: Option<&SessionOwner>) -> Response<Body> {
 
 /// The answer of a replica without a lease to one that has its own.
 pub(super) fn lapsed() -> Response<Body> {
-    let mut response = answer::empty(StatusCode::MISDIRECTED_REQUEST);
+    let mut response = response::empty(StatusCode::MISDIRECTED_REQUEST);
     response.headers_mut().insert(OWNER, LAPSED);
     response
 }
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(miss(&not_here(Some(&owner))), Some(ForwardFailure::NotOwner(Some(owner))));
         assert_eq!(miss(&not_here(None)), Some(ForwardFailure::NotOwner(None)));
         assert_eq!(miss(&lapsed()), Some(ForwardFailure::LeaseLapsed));
-        assert_eq!(miss(&answer::empty(StatusCode::MISDIRECTED_REQUEST)), None);
-        assert_eq!(miss(&answer::empty(StatusCode::OK)), None);
+        assert_eq!(miss(&response::empty(StatusCode::MISDIRECTED_REQUEST)), None);
+        assert_eq!(miss(&response::empty(StatusCode::OK)), None);
     }
 }

@@ -20,12 +20,12 @@ use protocol::{
 use transport::websocket;
 
 use super::{
-    Floor, Http1Stream,
-    answer::{self, Body},
+    ConnectionContext, Http1Stream,
+    response::{self, Body},
     challenge,
     exchange::{self, SESSION_ID, anonymous, session_id},
     forward,
-    gate::Gate,
+    request_guard::RequestGuard,
     outlived,
     tunnel::{self, Dug, Tunnel},
     vouched,
@@ -50,12 +50,12 @@ pub(super) fn is_meant(path: &str) -> bool {
 }
 
 /// Answers one request. What it becomes after a 101 lives on by itself.
-pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, mut request: Request<Incoming>, mut floor: Floor) -> Response<Body> {
+pub(super) async fn handle(broker: &Arc<Broker>, gate: &RequestGuard, mut request: Request<Incoming>, mut floor: ConnectionContext) -> Response<Body> {
     floor.remote = floor.remote_of(request.headers());
     let upgrade = hyper::upgrade::on(&mut request);
     let shown = challenge::is_shown(request.headers());
     match opened(broker, gate, request, floor.remote).await {
-        Ok(Opened { response, plan }) => {
+        Ok(UpgradeResponse { response, plan }) => {
             if let Some(plan) = plan {
                 let (broker, sessions) = (broker.clone(), floor.sessions.clone());
                 sessions.spawn(async move { serve(broker, plan, upgrade, floor).await });
@@ -63,33 +63,33 @@ pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, mut request: Reque
             response
         }
         Err(Rejection { refusal, id, .. }) => {
-            let response = answer::refusal(&broker.shared, &refusal, id.as_ref());
+            let response = response::refusal(&broker.shared, &refusal, id.as_ref());
             challenge::complete(&broker.shared.config.auth, "", shown, response)
         }
     }
 }
 
 /// What a request is answered with, and what comes of it.
-struct Opened {
+struct UpgradeResponse {
     response: Response<Body>,
-    plan: Option<Plan>,
+    plan: Option<UpgradeAction>,
 }
 
-enum Plan {
-    Begin(Known),
-    GoOn(Arc<Session>, StreamReader, Arc<ConnectionPermit>, Option<Until>),
-    PassOn(Tunnel, Arc<ConnectionPermit>, Option<Until>),
+enum UpgradeAction {
+    Open(Known),
+    Resume(Arc<Session>, StreamReader, Arc<ConnectionPermit>, Option<Until>),
+    Proxy(Tunnel, Arc<ConnectionPermit>, Option<Until>),
 }
 
 /// Where the session is that a client goes on with.
-enum Whereabouts {
-    Here(Arc<Session>),
-    There(Tunnel),
+enum UpgradeTarget {
+    Local(Arc<Session>),
+    Remote(Tunnel),
     /// What its owner answered instead.
-    Nowhere(Response<Body>),
+    Answered(Response<Body>),
 }
 
-async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, remote: Remote) -> Result<Opened, Rejection> {
+async fn opened(broker: &Arc<Broker>, gate: &RequestGuard, request: Request<Incoming>, remote: Remote) -> Result<UpgradeResponse, Rejection> {
     let endpoint = endpoint(request.uri().path()).map_err(anonymous)?;
     gate.admits(request.headers(), request.uri()).map_err(anonymous)?;
     if request.method() != HttpMethod::GET {
@@ -102,7 +102,7 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, r
     let mut response = match accepted {
         Ok(response) => with_text(response, String::new()),
         // Why it is no handshake, in the form that RFC 6455 has for it.
-        Err(error) => return Ok(Opened { response: with_text(error.response(), error.to_string()), plan: None }),
+        Err(error) => return Ok(UpgradeResponse { response: with_text(error.response(), error.to_string()), plan: None }),
     };
     broker.shared.overload.admits().map_err(anonymous)?;
     let place = duplex::place(broker, &caller).map_err(anonymous)?;
@@ -111,15 +111,15 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, r
         None if broker.draining() => {
             return Err(anonymous(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions")));
         }
-        None => Plan::Begin(known),
+        None => UpgradeAction::Open(known),
         Some(id) => {
             let plan = match found(broker, id, &known, &head).await.map_err(anonymous)? {
-                Whereabouts::Here(session) => {
+                UpgradeTarget::Local(session) => {
                     let outbox = resumed(&session, &head.headers).map_err(anonymous)?;
-                    Plan::GoOn(session, outbox, known.place, until)
+                    UpgradeAction::Resume(session, outbox, known.place, until)
                 }
-                Whereabouts::There(tunnel) => Plan::PassOn(tunnel, known.place, until),
-                Whereabouts::Nowhere(response) => return Ok(Opened { response, plan: None }),
+                UpgradeTarget::Remote(tunnel) => UpgradeAction::Proxy(tunnel, known.place, until),
+                UpgradeTarget::Answered(response) => return Ok(UpgradeResponse { response, plan: None }),
             };
             if let Ok(value) = HeaderValue::from_str(id) {
                 response.headers_mut().insert(SESSION_ID, value);
@@ -127,7 +127,7 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, r
             plan
         }
     };
-    Ok(Opened { response, plan: Some(plan) })
+    Ok(UpgradeResponse { response, plan: Some(plan) })
 }
 
 /// `/ws` and `/ws/{backend}`, nothing else.
@@ -143,22 +143,22 @@ pub(super) fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
 }
 
 /// Finds a session that began on a WebSocket.
-async fn found(broker: &Arc<Broker>, id: &str, known: &Known, head: &request::Parts) -> Result<Whereabouts, Refusal> {
+async fn found(broker: &Arc<Broker>, id: &str, known: &Known, head: &request::Parts) -> Result<UpgradeTarget, Refusal> {
     let mut search = Search::new(broker, id, &known.caller, &known.endpoint);
     loop {
         let owner = match search.next().await? {
             LookupOutcome::Local(session) => {
                 begun_here(&session)?;
                 broker.taken_up(&session).await;
-                return Ok(Whereabouts::Here(session));
+                return Ok(UpgradeTarget::Local(session));
             }
             LookupOutcome::Remote(owner) => owner,
         };
         let mut headers = vouched::outgoing(&head.headers, &known.caller);
         vouched::note_lease(&mut headers, forward::holds_lease(broker) && !search.insists());
         match tunnel::dig(broker, &owner, &head.uri, headers).await {
-            Dug::Through(tunnel) => return Ok(Whereabouts::There(tunnel)),
-            Dug::Refused(response) => return Ok(Whereabouts::Nowhere(response)),
+            Dug::Through(tunnel) => return Ok(UpgradeTarget::Remote(tunnel)),
+            Dug::Refused(response) => return Ok(UpgradeTarget::Answered(response)),
             Dug::Missed(miss) => forward::missed(broker, &mut search, &owner, miss),
         }
     }
@@ -197,7 +197,7 @@ fn with_text(response: Response<()>, text: String) -> Response<Body> {
     response.map(|()| Body::Left(Full::new(text.into())))
 }
 
-async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor) {
+async fn serve(broker: Arc<Broker>, plan: UpgradeAction, upgrade: OnUpgrade, floor: ConnectionContext) {
     let upgraded = tokio::select! {
         upgraded = upgrade => upgraded,
         () = tokio::time::sleep(broker.shared.config.timeouts.handshake) => return,
@@ -212,18 +212,18 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
     let begun = if unread.is_empty() { parts.read_buf } else { [parts.read_buf, unread].concat().into() };
     let over = |stream| websocket::server(stream, begun.clone(), &limits(&broker));
     match plan {
-        Plan::Begin(known) => {
+        UpgradeAction::Open(known) => {
             let (source, sink) = over(stream);
             let guest = Guest { transport: TRANSPORT, certified: floor.certified.clone(), remote: floor.remote, known: Some(known) };
             duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
         }
-        Plan::GoOn(session, outbox, place, until) => {
+        UpgradeAction::Resume(session, outbox, place, until) => {
             let (source, sink) = over(stream);
             let seat = Seat::again(broker, session, place, until);
             Box::pin(duplex::converse(seat, outbox, source, sink, floor.certified.clone())).await;
         }
         // The other replica knows nothing of the certificate, or of the token.
-        Plan::PassOn(tunnel, _place, until) => tokio::select! {
+        UpgradeAction::Proxy(tunnel, _place, until) => tokio::select! {
             () = Box::pin(tunnel.serve(stream, begun, &floor.stop)) => {}
             () = outlived(floor.certified) => {}
             () = auth::outlived(until) => {}

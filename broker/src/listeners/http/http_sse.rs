@@ -26,11 +26,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError, WriteError};
 
 use super::{
-    Floor,
-    answer::{self, Body},
+    ConnectionContext,
+    response::{self, Body},
     challenge,
     exchange::{self, preflight, readable_by},
-    gate::{self, Gate},
+    request_guard::{self, RequestGuard},
     post::{announced_bytes, fits, is_small, read_body},
 };
 use crate::{
@@ -48,18 +48,18 @@ const MESSAGES: &str = "/messages";
 
 /// Where messages go, by the name in their address.
 #[derive(Debug, Default)]
-pub(super) struct Streams(DashMap<String, Inbox>);
+pub(super) struct SseStreams(DashMap<String, SseInbox>);
 
 #[derive(Debug)]
-struct Inbox {
+struct SseInbox {
     caller: Caller,
-    messages: mpsc::Sender<Waiting>,
+    messages: mpsc::Sender<QueuedMessage>,
     /// For what waits.
     room: Arc<Semaphore>,
 }
 
 /// A message that waits for its turn, and its part of the room for them.
-struct Waiting {
+struct QueuedMessage {
     frame: Bytes,
     _room: OwnedSemaphorePermit,
 }
@@ -73,12 +73,12 @@ pub(super) fn is_meant(path: &str) -> bool {
 }
 
 /// Serves one request.
-pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, floor: Floor) -> Response<Body> {
+pub(super) async fn handle(broker: &Arc<Broker>, gate: &RequestGuard, request: Request<Incoming>, floor: ConnectionContext) -> Response<Body> {
     let (origin, shown) = (request.headers().get(http::header::ORIGIN).cloned(), challenge::is_shown(request.headers()));
     let response = match answered(broker, gate, request, floor).await {
         Ok(response) => response,
         Err(refusal) => {
-            let mut response = answer::refusal(&broker.shared, &refusal, None);
+            let mut response = response::refusal(&broker.shared, &refusal, None);
             if refusal.kind == ErrorKind::MethodNotAllowed {
                 response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST, OPTIONS"));
             }
@@ -88,7 +88,7 @@ pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, request: Request<I
     readable_by(response, gate, origin)
 }
 
-async fn answered(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, floor: Floor) -> Result<Response<Body>, Refusal> {
+async fn answered(broker: &Arc<Broker>, gate: &RequestGuard, request: Request<Incoming>, floor: ConnectionContext) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
     gate.admits(&head.headers, &head.uri)?;
     let is_stream = head.uri.path() != MESSAGES;
@@ -100,10 +100,10 @@ async fn answered(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>,
     }
     let proven = exchange::client(broker, &head, floor.remote_of(&head.headers)).await?;
     if is_stream {
-        gate::accepts_events(&head.headers)?;
+        request_guard::accepts_events(&head.headers)?;
         return begin(broker, proven, endpoint, floor);
     }
-    gate::is_json(&head.headers)?;
+    request_guard::is_json(&head.headers)?;
     if !is_small(&body) {
         broker.shared.overload.admits()?;
     }
@@ -111,7 +111,7 @@ async fn answered(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>,
 }
 
 /// A POST to a stream. A client that sends faster than it is served waits, before its body is read and then for its turn.
-async fn posted(broker: &Broker, head: &Parts, body: Incoming, caller: &Caller, streams: &Streams) -> Result<Response<Body>, Refusal> {
+async fn posted(broker: &Broker, head: &Parts, body: Incoming, caller: &Caller, streams: &SseStreams) -> Result<Response<Body>, Refusal> {
     let config = &broker.shared.config;
     let (bytes_max, time) = (broker.message_bytes(caller, MessageWire::Http), config.timeouts.request_read);
     let name = head.uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("session=")));
@@ -128,8 +128,8 @@ async fn posted(broker: &Broker, head: &Parts, body: Incoming, caller: &Caller, 
     let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).map_err(|_| busy())?;
     let room = tokio::time::timeout(time, room.acquire_many_owned(permits)).await.map_err(|_| busy())?.map_err(|_| gone())?;
     let frame = read_body(body, bytes_max, time).await?;
-    match tokio::time::timeout(time, messages.send(Waiting { frame, _room: room })).await {
-        Ok(Ok(())) => Ok(answer::empty(StatusCode::ACCEPTED)),
+    match tokio::time::timeout(time, messages.send(QueuedMessage { frame, _room: room })).await {
+        Ok(Ok(())) => Ok(response::empty(StatusCode::ACCEPTED)),
         Ok(Err(_)) => Err(gone()),
         Err(_) => Err(busy()),
     }
@@ -151,7 +151,7 @@ fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
 }
 
 /// A new stream, and the session to be on it.
-fn begin(broker: &Arc<Broker>, Proven { caller, until }: Proven, endpoint: Endpoint, floor: Floor) -> Result<Response<Body>, Refusal> {
+fn begin(broker: &Arc<Broker>, Proven { caller, until }: Proven, endpoint: Endpoint, floor: ConnectionContext) -> Result<Response<Body>, Refusal> {
     if broker.draining() {
         return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
     }
@@ -167,9 +167,9 @@ fn begin(broker: &Arc<Broker>, Proven { caller, until }: Proven, endpoint: Endpo
     let (messages, posted) = mpsc::channel(HTTP_SSE_QUEUE_FRAMES);
     let (events, taken) = mpsc::channel(1);
     let room = UNFINISHED_REQUESTS_BYTES_MAX.max(2 * broker.shared.config.limits.message_bytes).div_ceil(PERMIT_BYTES);
-    floor.streams.0.insert(name.clone(), Inbox { caller: caller.clone(), messages, room: Arc::new(Semaphore::new(room)) });
+    floor.streams.0.insert(name.clone(), SseInbox { caller: caller.clone(), messages, room: Arc::new(Semaphore::new(room)) });
     let opening = format!("event: endpoint\ndata: {MESSAGES}?session={name}\n\n");
-    let (source, sink) = (Posted { posted, stream: events.clone() }, Events(Some(events)));
+    let (source, sink) = (PostSource { posted, stream: events.clone() }, SseSink(Some(events)));
     let (broker_too, sessions) = (broker.clone(), floor.sessions.clone());
     sessions.spawn(async move {
         let known = Known { caller, until, endpoint, can_come_back: false, place };
@@ -193,9 +193,9 @@ fn response(broker: &Arc<Broker>, opening: String, events: mpsc::Receiver<Bytes>
     response
 }
 
-type Pieces = (Option<String>, mpsc::Receiver<Bytes>);
+type SseBodyState = (Option<String>, mpsc::Receiver<Bytes>);
 
-async fn next_piece((opening, mut events): Pieces, keepalive: Duration) -> Option<(Result<Frame<Bytes>, answer::BrokenOff>, Pieces)> {
+async fn next_piece((opening, mut events): SseBodyState, keepalive: Duration) -> Option<(Result<Frame<Bytes>, response::BodyAborted>, SseBodyState)> {
     let piece = match opening {
         Some(opening) => opening.into(),
         None => match tokio::time::timeout(keepalive, events.recv()).await {
@@ -211,12 +211,12 @@ async fn next_piece((opening, mut events): Pieces, keepalive: Duration) -> Optio
 }
 
 /// What a client POSTs, for as long as it takes the stream.
-struct Posted {
-    posted: mpsc::Receiver<Waiting>,
+struct PostSource {
+    posted: mpsc::Receiver<QueuedMessage>,
     stream: mpsc::Sender<Bytes>,
 }
 
-impl FrameSource for Posted {
+impl FrameSource for PostSource {
     async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         tokio::select! {
             biased;
@@ -235,9 +235,9 @@ impl FrameSource for Posted {
 }
 
 /// The stream, `Unsupported` once it has ended.
-struct Events(Option<mpsc::Sender<Bytes>>);
+struct SseSink(Option<mpsc::Sender<Bytes>>);
 
-impl FrameSink for Events {
+impl FrameSink for SseSink {
     async fn send_all(&mut self, frames: &mut Vec<Bytes>) -> Result<(), WriteError> {
         let mut piece = Vec::with_capacity(frames.iter().map(|frame| frame.len() + EVENT_EXTRA_BYTES).sum());
         frames.drain(..).for_each(|frame| sse::write_message(&mut piece, None, &frame));

@@ -16,13 +16,13 @@ use crate::config::Auth;
 
 /// Origin and Host rules of one listener (MCP 2025-11-25, Transports: Security).
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct RequestGuard {
     loopback: bool,
     origins: Vec<String>,
     hosts: Vec<String>,
 }
 
-impl Gate {
+impl RequestGuard {
     pub(super) fn new(auth: &Auth, local: SocketAddr) -> Self {
         let lower = |list: &[String]| list.iter().map(|text| text.to_ascii_lowercase()).collect();
         Self { loopback: local.ip().is_loopback(), origins: lower(&auth.allowed_origins), hosts: lower(&auth.allowed_hosts) }
@@ -184,7 +184,7 @@ pub(super) fn version(headers: &HeaderMap) -> Result<Option<Version>, Refusal> {
 mod tests {
     use super::*;
 
-    fn gate(local: &str, origins: &[&str]) -> Gate {
+    fn gate(local: &str, origins: &[&str]) -> RequestGuard {
         let auth = Auth {
             required: false,
             admin_token: None,
@@ -194,7 +194,7 @@ mod tests {
             resource: None,
             issuers: Vec::new(),
         };
-        Gate::new(&auth, local.parse().unwrap())
+        RequestGuard::new(&auth, local.parse().unwrap())
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{
     exchange::{PROTOCOL_VERSION, session_id},
-    gate,
+    request_guard,
 };
 use crate::{
     alarm::Alarm,
@@ -23,15 +23,15 @@ use crate::{
 
 /// What a connection keeps.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
-    pub(super) vetted: Vetted,
+pub(super) struct ConnectionCache {
+    pub(super) vetted: ValidatedHead,
     alarm: Mutex<Alarm>,
 }
 
-impl Kept {
+impl ConnectionCache {
     /// Another head is said from now on, and may be said again.
     pub(super) fn begin(&mut self) {
-        self.vetted = Vetted::repeating();
+        self.vetted = ValidatedHead::repeating();
     }
 
     /// Ready from `at` on. For one task, which waits for one thing at a time.
@@ -52,23 +52,23 @@ impl Kept {
 
 /// A head that was found right in all that is seen of it alone, once it was.
 #[derive(Debug, Default)]
-pub(super) struct Vetted {
+pub(super) struct ValidatedHead {
     /// More heads may say the same.
     repeats: bool,
-    said: OnceLock<Said>,
+    said: OnceLock<HeadSummary>,
     /// Who shows this credential, as of this edition of the keys.
     caller: Mutex<Option<(Edition, Proven)>>,
 }
 
 #[derive(Debug)]
-struct Said {
+struct HeadSummary {
     session_id: Option<Box<str>>,
     /// No revision, or one that sessions speak.
     fits_sessions: bool,
     names_modern: bool,
 }
 
-impl Vetted {
+impl ValidatedHead {
     /// A head that may be said again. (The default is one that is not.)
     fn repeating() -> Self {
         Self { repeats: true, ..Self::default() }
@@ -82,8 +82,8 @@ impl Vetted {
     pub(super) fn note(&self, headers: &HeaderMap) {
         // A head whose session is named in no way that is allowed is refused each time.
         let Some(Ok(session_id)) = self.repeats.then(|| session_id(headers)) else { return };
-        let (fits_sessions, names_modern) = (gate::version(headers).is_ok(), names_modern(headers));
-        let _set_once = self.said.set(Said { session_id: session_id.map(Into::into), fits_sessions, names_modern });
+        let (fits_sessions, names_modern) = (request_guard::version(headers).is_ok(), names_modern(headers));
+        let _set_once = self.said.set(HeadSummary { session_id: session_id.map(Into::into), fits_sessions, names_modern });
     }
 
     pub(super) fn session_id<'a>(&'a self, headers: &'a HeaderMap) -> Result<Option<&'a str>, Refusal> {
@@ -94,7 +94,7 @@ impl Vetted {
     pub(super) fn fits_sessions(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         match self.said.get() {
             Some(said) if said.fits_sessions => Ok(()),
-            _ => gate::version(headers).map(drop),
+            _ => request_guard::version(headers).map(drop),
         }
     }
 

@@ -20,38 +20,38 @@ use tokio::sync::Notify;
 use crate::limits::{CLIENT_WRITE_STALL_MAX, HTTP2_PIECE_BYTES};
 
 #[derive(Debug, Default)]
-pub(super) struct Unsent {
-    state: Mutex<State>,
+pub(super) struct Http2StallTracker {
+    state: Mutex<TrackedResponses>,
     /// There is an answer to watch over.
     begun: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TrackedResponses {
     next: u64,
     /// When something of each answer was last taken.
     moved: HashMap<u64, Instant>,
 }
 
-impl Unsent {
+impl Http2StallTracker {
     /// Watches over an answer until the client has taken all of it.
-    pub(super) fn track(self: &Arc<Self>, answer: Bytes) -> Tracked {
-        Tracked { rest: answer, place: self.enter() }
+    pub(super) fn track(self: &Arc<Self>, answer: Bytes) -> TrackedBytesBody {
+        TrackedBytesBody { rest: answer, place: self.enter() }
     }
 
     /// The same for an answer that comes from elsewhere, of known size.
-    pub(super) fn watch<B>(self: &Arc<Self>, answer: B) -> Watched<B> {
-        Watched { answer, place: self.enter() }
+    pub(super) fn watch<B>(self: &Arc<Self>, answer: B) -> TrackedBody<B> {
+        TrackedBody { answer, place: self.enter() }
     }
 
-    fn enter(self: &Arc<Self>) -> Place {
+    fn enter(self: &Arc<Self>) -> StallEntry {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
         state.moved.insert(number, Instant::now());
         drop(state);
         self.begun.notify_one();
-        Place { unsent: self.clone(), number }
+        StallEntry { unsent: self.clone(), number }
     }
 
     /// Resolves when an answer has got nowhere for too long. Costs an idle connection no timer.
@@ -71,25 +71,25 @@ impl Unsent {
         self.lock().moved.values().map(|moved| now.saturating_duration_since(*moved)).max().unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TrackedResponses> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One answer on its way out.
 #[derive(Debug)]
-pub(super) struct Tracked {
+pub(super) struct TrackedBytesBody {
     rest: Bytes,
-    place: Place,
+    place: StallEntry,
 }
 
 #[derive(Debug)]
-struct Place {
-    unsent: Arc<Unsent>,
+struct StallEntry {
+    unsent: Arc<Http2StallTracker>,
     number: u64,
 }
 
-impl Place {
+impl StallEntry {
     fn moved(&self) {
         if let Some(moved) = self.unsent.lock().moved.get_mut(&self.number) {
             *moved = Instant::now();
@@ -97,13 +97,13 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StallEntry {
     fn drop(&mut self) {
         self.unsent.lock().moved.remove(&self.number);
     }
 }
 
-impl Body for Tracked {
+impl Body for TrackedBytesBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -129,12 +129,12 @@ impl Body for Tracked {
 
 /// One answer on its way through.
 #[derive(Debug)]
-pub(super) struct Watched<B> {
+pub(super) struct TrackedBody<B> {
     answer: B,
-    place: Place,
+    place: StallEntry,
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Watched<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -160,7 +160,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_is_waited_for_until_it_is_taken_whole() {
-        let unsent = Arc::new(Unsent::default());
+        let unsent = Arc::new(Http2StallTracker::default());
         let answer = Bytes::from(vec![7; HTTP2_PIECE_BYTES + 1]);
         let mut tracked = unsent.track(answer.clone());
         let later = Instant::now() + CLIENT_WRITE_STALL_MAX * 2;

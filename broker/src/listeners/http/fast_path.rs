@@ -1,4 +1,4 @@
-//! Plain POSTs over HTTP/1.1, which is what calls are: served by `transport::posts`, until something else comes.
+//! Plain POSTs over HTTP/1.1, which is what calls are: served by `transport::fast_path`, until something else comes.
 
 use std::{future::poll_fn, pin::pin, sync::Arc};
 
@@ -7,12 +7,12 @@ use tokio::{net::TcpStream, time::Instant};
 use transport::http1_server::{PostRequest, NextRequest, ServerConnection};
 
 use super::{
-    Failure, Floor,
-    answer::{Answer, document_head},
+    BoxError, ConnectionContext,
+    response::{ServerResponse, document_head},
     exchange,
-    gate::Gate,
-    kept::Kept,
-    legacy, websocket,
+    request_guard::RequestGuard,
+    connection_cache::ConnectionCache,
+    http_sse, websocket,
 };
 use crate::{
     broker::Broker,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A connection on which something else comes.
-pub(super) struct Other {
+pub(super) struct FallbackConnection {
     pub(super) socket: TcpStream,
     /// What was read of it and not served.
     pub(super) first: Bytes,
@@ -32,15 +32,15 @@ pub(super) struct Other {
 /// first request is there.
 pub(super) async fn serve(
     broker: &Arc<Broker>,
-    gate: &Gate,
-    floor: &Floor,
+    gate: &RequestGuard,
+    floor: &ConnectionContext,
     socket: TcpStream,
     mut deadline: Instant,
-) -> Result<Option<Other>, Failure> {
+) -> Result<Option<FallbackConnection>, BoxError> {
     let mut posts = ServerConnection::new(socket, REQUEST_HEAD_BYTES_MAX, CLIENT_WRITE_STALL_MAX);
     // Made once, and not for each request.
     let mut stopped = pin!(floor.stop.cancelled());
-    let mut kept = Kept::default();
+    let mut kept = ConnectionCache::default();
     loop {
         let next = tokio::select! {
             biased;
@@ -50,10 +50,10 @@ pub(super) async fn serve(
             () = poll_fn(|context| kept.poll_until(context, deadline)) => return Err("no request came in time".into()),
         };
         match next {
-            NextRequest::Post if !legacy::is_meant(posts.path()) && !websocket::is_meant(posts.path()) => {}
+            NextRequest::Post if !http_sse::is_meant(posts.path()) && !websocket::is_meant(posts.path()) => {}
             NextRequest::Post | NextRequest::Other => {
                 let (socket, first) = posts.into_unread();
-                return Ok(Some(Other { socket, first, deadline }));
+                return Ok(Some(FallbackConnection { socket, first, deadline }));
             }
             NextRequest::Closed => return Ok(None),
         }
@@ -70,8 +70,8 @@ pub(super) async fn serve(
         // The goodbye of HTTP/1: its client opens its next connection where somebody stays.
         let keeps = !broker.draining();
         let goes_on = match answer {
-            Answer::Document { version, text } => posts.answer_whole(document_head(version), text, keeps).await?,
-            Answer::Other(response) => posts.answer(response, keeps).await?,
+            ServerResponse::Json { version, text } => posts.answer_whole(document_head(version), text, keeps).await?,
+            ServerResponse::Other(response) => posts.answer(response, keeps).await?,
         };
         if !goes_on {
             return Ok(None);

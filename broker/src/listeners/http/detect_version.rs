@@ -14,46 +14,46 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spoken {
+pub(super) enum HttpVersion {
     Http1,
     Http2,
 }
 
 /// A connection of which the first bytes were looked at.
 #[derive(Debug)]
-pub(super) struct Begun<S> {
+pub(super) struct PrefixedStream<S> {
     inner: S,
     /// What was read and not handed on.
     first: Bytes,
 }
 
 /// Reads until it is clear what is spoken, where `first` does not say it. The end of the connection is for whoever reads on.
-pub(super) async fn heard<S: AsyncRead + Unpin>(mut inner: S, first: Bytes) -> io::Result<(Spoken, Begun<S>)> {
+pub(super) async fn heard<S: AsyncRead + Unpin>(mut inner: S, first: Bytes) -> io::Result<(HttpVersion, PrefixedStream<S>)> {
     let mut first = BytesMut::from(first);
     let spoken = loop {
         let seen = first.len().min(PREFACE.len());
         if PREFACE[..seen] != first[..seen] {
-            break Spoken::Http1;
+            break HttpVersion::Http1;
         }
         if seen == PREFACE.len() {
-            break Spoken::Http2;
+            break HttpVersion::Http2;
         }
         let mut room = (&mut first).limit(PREFACE.len() - seen);
         if inner.read_buf(&mut room).await? == 0 {
-            break Spoken::Http1;
+            break HttpVersion::Http1;
         }
     };
-    Ok((spoken, Begun { inner, first: first.freeze() }))
+    Ok((spoken, PrefixedStream { inner, first: first.freeze() }))
 }
 
-impl<S> Begun<S> {
+impl<S> PrefixedStream<S> {
     /// The connection itself, and what is to be read before it.
     pub(super) fn into_parts(self) -> (S, Bytes) {
         (self.inner, self.first)
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let begun = &mut *self;
         if begun.first.is_empty() {
@@ -71,7 +71,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
@@ -100,11 +100,11 @@ mod tests {
     #[tokio::test]
     async fn what_was_read_comes_first_however_little_is_asked_for() {
         let cases = [
-            ("GET /", " HTTP", Spoken::Http1),
-            ("PRI * HT", "TP/2.0\r\n\r\nSM\r\n\r\nframes", Spoken::Http2),
-            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nfra", "mes", Spoken::Http2),
-            ("PRI", "", Spoken::Http1),
-            ("", "x", Spoken::Http1),
+            ("GET /", " HTTP", HttpVersion::Http1),
+            ("PRI * HT", "TP/2.0\r\n\r\nSM\r\n\r\nframes", HttpVersion::Http2),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nfra", "mes", HttpVersion::Http2),
+            ("PRI", "", HttpVersion::Http1),
+            ("", "x", HttpVersion::Http1),
         ];
         for (first, rest, expected) in cases {
             let (spoken, mut begun) = heard(rest.as_bytes(), Bytes::from_static(first.as_bytes())).await.unwrap();

@@ -23,7 +23,7 @@ use protocol::{
     version::Version,
 };
 
-use super::{challenge, exchange::PROTOCOL_VERSION, unsent::Unsent};
+use super::{challenge, exchange::PROTOCOL_VERSION, http2_stall::Http2StallTracker};
 use crate::{
     actors::{
         shared::Shared,
@@ -35,17 +35,17 @@ use crate::{
     rules::event_log::Event,
 };
 
-pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BrokenOff>>;
+pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BodyAborted>>;
 
 /// The rest of an answer that came from another replica will not come.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the replica that answered was lost")]
-pub(in crate::listeners) struct BrokenOff;
+pub(in crate::listeners) struct BodyAborted;
 
 /// What a request is answered with.
-pub(super) enum Answer {
+pub(super) enum ServerResponse {
     /// One JSON document, with status 200: what nearly all of them are.
-    Document {
+    Json {
         /// What its session speaks.
         version: Option<Version>,
         text: Bytes,
@@ -53,16 +53,16 @@ pub(super) enum Answer {
     Other(Response<Body>),
 }
 
-impl From<Response<Body>> for Answer {
+impl From<Response<Body>> for ServerResponse {
     fn from(response: Response<Body>) -> Self {
         Self::Other(response)
     }
 }
 
-impl Answer {
+impl ServerResponse {
     pub(super) fn into_response(self) -> Response<Body> {
         match self {
-            Self::Document { version, text } => {
+            Self::Json { version, text } => {
                 let mut response = json(StatusCode::OK, text);
                 if let Some(version) = version {
                     response.headers_mut().insert(PROTOCOL_VERSION, HeaderValue::from_static(version.as_str()));
@@ -78,7 +78,7 @@ impl Answer {
     pub(super) fn ending(self, until: Until) -> Self {
         match self {
             Self::Other(response) if is_events(&response) => Self::Other(response.map(|body| match body {
-                Either::Right(body) => Either::Right(Ending { body, end: Box::pin(until.passed()) }.boxed_unsync()),
+                Either::Right(body) => Either::Right(ExpiringBody { body, end: Box::pin(until.passed()) }.boxed_unsync()),
                 whole => whole,
             })),
             answer => answer,
@@ -91,16 +91,16 @@ fn is_events(response: &Response<Body>) -> bool {
 }
 
 /// A body that ends in time.
-struct Ending {
-    body: UnsyncBoxBody<Bytes, BrokenOff>,
+struct ExpiringBody {
+    body: UnsyncBoxBody<Bytes, BodyAborted>,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl hyper::body::Body for Ending {
+impl hyper::body::Body for ExpiringBody {
     type Data = Bytes;
-    type Error = BrokenOff;
+    type Error = BodyAborted;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
         if self.end.as_mut().poll(context).is_ready() {
             return Poll::Ready(None);
         }
@@ -116,7 +116,7 @@ impl hyper::body::Body for Ending {
     }
 }
 
-/// How the head of a [`Answer::Document`] begins, written once for all.
+/// How the head of a [`ServerResponse::Json`] begins, written once for all.
 pub(super) fn document_head(version: Option<Version>) -> &'static str {
     macro_rules! head {
         ($($more:literal)?) => {
@@ -147,7 +147,7 @@ pub(super) fn json(status: StatusCode, body: Bytes) -> Response<Body> {
 }
 
 /// The same response, its body watched over until it is taken.
-pub(super) fn tracked(response: Response<Body>, unsent: &Arc<Unsent>) -> Response<Body> {
+pub(super) fn tracked(response: Response<Body>, unsent: &Arc<Http2StallTracker>) -> Response<Body> {
     response.map(|body| match body {
         Either::Left(mut answer) => match answer.frame().now_or_never() {
             Some(Some(Ok(frame))) => {
@@ -189,7 +189,7 @@ pub(super) fn refusal(shared: &Shared, refusal: &Refusal, id: Option<&RequestId>
 }
 
 /// How a stream is shown to its client.
-pub(super) struct EventStyle {
+pub(super) struct EventStreamOptions {
     /// The priming event of 2025-11-25: an id and no data, so that the client can come back from the very start.
     pub(super) priming: bool,
     /// Events before these are lost: a comment says so to whoever looks.
@@ -203,7 +203,7 @@ pub(super) struct EventStyle {
 }
 
 /// An event stream: what was read already, then what the reader gets.
-pub(super) fn events(shared: &Arc<Shared>, reader: StreamReader, read: &[Event], style: EventStyle) -> Response<Body> {
+pub(super) fn events(shared: &Arc<Shared>, reader: StreamReader, read: &[Event], style: EventStreamOptions) -> Response<Body> {
     let mut opening = Vec::new();
     if style.gap {
         sse::write_comment(&mut opening, "events lost");
@@ -221,8 +221,8 @@ pub(super) fn events(shared: &Arc<Shared>, reader: StreamReader, read: &[Event],
     if !opening.is_empty() && style.ids {
         reader.stream.mark_resumable();
     }
-    let state = Writing { shared: shared.clone(), reader, opening: Some(opening), style, over: false };
-    let body = StreamBody::new(stream::unfold(state, Writing::step)).map_err(|never| match never {});
+    let state = SseEventWriter { shared: shared.clone(), reader, opening: Some(opening), style, over: false };
+    let body = StreamBody::new(stream::unfold(state, SseEventWriter::step)).map_err(|never| match never {});
     let mut response = Response::new(Either::Right(body.boxed_unsync()));
     event_headers(&mut response);
     response
@@ -251,15 +251,15 @@ fn event_headers(response: &mut Response<Body>) {
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
 }
 
-struct Writing {
+struct SseEventWriter {
     shared: Arc<Shared>,
     reader: StreamReader,
     opening: Option<Vec<u8>>,
-    style: EventStyle,
+    style: EventStreamOptions,
     over: bool,
 }
 
-impl Writing {
+impl SseEventWriter {
     async fn step(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Self)> {
         if self.over {
             return None;
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn the_head_that_is_written_once_says_what_each_response_would() {
         for version in Version::ALL.map(Some).into_iter().chain([None]) {
-            let response = Answer::Document { version, text: Bytes::new() }.into_response();
+            let response = ServerResponse::Json { version, text: Bytes::new() }.into_response();
             let lines = response.headers().iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap()));
             assert_eq!(document_head(version), format!("HTTP/1.1 {}\r\n{}", response.status(), lines.collect::<String>()));
         }
