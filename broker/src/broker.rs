@@ -2,7 +2,7 @@
 
 mod adoption;
 mod draining;
-pub mod finding;
+pub mod session_lookup;
 mod housekeeping;
 mod stateless;
 mod owned;

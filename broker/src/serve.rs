@@ -279,7 +279,7 @@ impl Running {
         let quic = quic.transpose()?;
         let internal = internal.map(|bound| {
             let address = bound.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
-            Ok::<_, ServeError>(Listener::begin(address, |stop| listeners::internal::serve(Arc::clone(&broker), bound, stop)))
+            Ok::<_, ServeError>(Listener::begin(address, |stop| listeners::replicas::serve(Arc::clone(&broker), bound, stop)))
         });
         let internal = internal.transpose()?;
         control.follow();

@@ -179,7 +179,7 @@ fn address(text: &str) -> Option<IpAddr> {
     text.parse().ok().or_else(with_port).or_else(|| bracketed().map(IpAddr::V6)).map(|address| address.to_canonical())
 }
 
-/// The nodes of `Forwarded` (RFC 7239, 4), one for each element. An element without a node that is an address is `Unsupported`.
+/// The nodes of `ForwardResult` (RFC 7239, 4), one for each element. An element without a node that is an address is `Unsupported`.
 fn forwarded_for(value: &str) -> Vec<Option<IpAddr>> {
     split_unquoted(value, ',').into_iter().map(element_address).collect()
 }

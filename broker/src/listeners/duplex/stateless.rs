@@ -40,7 +40,7 @@ use crate::{
     config::MessageWire,
     limits::{HALF_CLOSED_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, OUTBOX_FRAMES_MAX},
     listeners::{
-        http::{Led, lead},
+        http::{ProxiedRequest, lead},
         stateless::{StatelessOutcome, admitted, react},
     },
     metrics::{Direction, Side},
@@ -76,7 +76,7 @@ pub(super) enum ReplyStream {
     Single(Bytes),
     Exchange(Box<Exchange>),
     Notifications(Box<NotificationStream>),
-    Proxied(Box<Led>),
+    Proxied(Box<ProxiedRequest>),
     Over,
 }
 

@@ -23,10 +23,10 @@ use protocol::{
 use super::{
     response::{self, ServerResponse, Body, EventStreamOptions},
     challenge,
-    forward::{Located, Way},
+    forward::{SessionLocation, SessionLookup},
     request_guard::{self, RequestGuard},
     connection_cache::{ConnectionCache, ValidatedHead},
-    tunnel, vouched, websocket,
+    tunnel, replica_headers, websocket,
 };
 use crate::{
     actors::session::{ResumedStream, Session},
@@ -172,7 +172,7 @@ pub(super) fn known_to(broker: &Broker, caller: &Caller, endpoint: &Endpoint) ->
 
 /// For whom another replica asks.
 pub(super) fn vouched_client(broker: &Broker, head: &HeadParts) -> Result<Caller, Denied> {
-    let caller = vouched::caller(&head.headers)?;
+    let caller = replica_headers::caller(&head.headers)?;
     broker.admit_proven(caller.into()).map(|proven| proven.caller)
 }
 
@@ -236,11 +236,11 @@ impl InboundRequest<'_> {
         if is_get {
             self.broker.shared.overload.admits()?;
         }
-        let mut way = Way::new(&self, session_id);
+        let mut way = SessionLookup::new(&self, session_id);
         loop {
             let session = match self.locate(&mut way, &Bytes::new()).await? {
-                Located::Here(session) => session,
-                Located::Answered(response) => return Ok(response),
+                SessionLocation::Local(session) => session,
+                SessionLocation::Answered(response) => return Ok(response),
             };
             session.touch();
             if !is_get {

@@ -9,7 +9,7 @@ mod exchange;
 mod forward;
 mod request_guard;
 mod connection_cache;
-mod led;
+mod proxied_request;
 mod http_sse;
 mod stateless;
 mod post;
@@ -17,7 +17,7 @@ mod fast_path;
 mod detect_version;
 mod tunnel;
 mod http2_stall;
-mod vouched;
+mod replica_headers;
 mod websocket;
 
 use std::{convert::Infallible, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
@@ -54,7 +54,7 @@ use self::{
 };
 pub(in crate::listeners) use self::{
     exchange::handle_replica,
-    led::{Led, lead},
+    proxied_request::{ProxiedRequest, lead},
 };
 use super::{
     admission::{Admission, Admitted},

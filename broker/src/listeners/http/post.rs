@@ -21,7 +21,7 @@ use transport::BodyError;
 use super::{
     response::{self, ServerResponse, Body},
     exchange::{InboundRequest, RequestSource, RequestBody, SESSION_ID, anonymous, session_required, stamped, style},
-    forward::{Located, Way},
+    forward::{SessionLocation, SessionLookup},
     request_guard,
     connection_cache::ConnectionCache,
     stateless,
@@ -77,11 +77,11 @@ impl InboundRequest<'_> {
             let frames = read.map_or_else(|| decode_body(frame, &limits, false), Ok)?;
             return self.serve(None, frames).await;
         };
-        let mut way = Way::new(&self, id);
+        let mut way = SessionLookup::new(&self, id);
         loop {
             let session = match self.locate(&mut way, &frame).await {
-                Ok(Located::Here(session)) => Ok(session),
-                Ok(Located::Answered(response)) => return Ok(response.into()),
+                Ok(SessionLocation::Local(session)) => Ok(session),
+                Ok(SessionLocation::Answered(response)) => return Ok(response.into()),
                 // What is wrong with the body comes first.
                 Err(refusal) => Err(refusal),
             };

@@ -32,7 +32,7 @@ use crate::{
         exchange::{Exchange, ExchangeEvent},
         notification_stream::NotificationStream,
     },
-    broker::finding,
+    broker::session_lookup,
     listeners::stateless::{StatelessOutcome, meta_of, react},
     metrics::{Direction, Side},
     rules::modern,
@@ -139,7 +139,7 @@ impl InboundRequest<'_> {
     async fn lead_to(&self, place: &SuspensionId, frame: &Bytes) -> Result<Response<Body>, Refusal> {
         let gone = || RequestStateError::Expired.refusal();
         let RequestSource::Client(..) = self.reach else { return Err(gone()) };
-        let owner = finding::replica(self.broker, &place.node).await.ok_or_else(gone)?;
+        let owner = session_lookup::replica(self.broker, &place.node).await.ok_or_else(gone)?;
         self.send_to(&owner, frame).await.ok_or_else(gone)
     }
 }

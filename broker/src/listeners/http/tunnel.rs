@@ -25,8 +25,8 @@ use transport::{StallGuard, frame::CLOSE_TIMEOUT, tcp::Stream, websocket};
 use super::{
     response::{self, Body, BodyAborted},
     exchange::{self, session_id},
-    forward::{self, Located},
-    vouched,
+    forward::{self, SessionLocation},
+    replica_headers,
     websocket::{begun_here, endpoint, limits, resumed},
 };
 use crate::{
@@ -49,44 +49,44 @@ pub(super) struct Tunnel {
 }
 
 /// A session that its client goes on with, what that has not received, and a place for the connection.
-type Resumed = (Arc<Session>, StreamReader, Arc<ConnectionPermit>);
+type ResumedWebSocket = (Arc<Session>, StreamReader, Arc<ConnectionPermit>);
 
 /// What came of asking a session's owner for it.
-pub(super) enum Dug {
-    Through(Tunnel),
+pub(super) enum TunnelResult {
+    Open(Tunnel),
     /// It has the session, and the client can not go on with it like this.
     Refused(Response<Body>),
-    Missed(ForwardFailure),
+    SessionMissing(ForwardFailure),
 }
 
 /// Asks `recipient` to go on with a session of its own, in the words of the client's request.
-pub(super) async fn dig(broker: &Broker, owner: &SessionOwner, uri: &Uri, headers: HeaderMap) -> Dug {
+pub(super) async fn dig(broker: &Broker, owner: &SessionOwner, uri: &Uri, headers: HeaderMap) -> TunnelResult {
     let (here, far) = tokio::io::duplex(TUNNEL_BYTES);
     let mut request = Request::new(StreamBody::new(ReaderStream::new(far).map_ok(Frame::data)));
     *request.method_mut() = HttpMethod::POST;
     *request.uri_mut() = uri.clone();
     *request.headers_mut() = headers;
     let (dug, outcome) = match broker.placement.peers.open(&owner.address, request).await {
-        Ok(response) => match vouched::miss(&response) {
-            Some(miss) => (Dug::Missed(miss), Forwarding::NotThere),
-            None if response.status().is_success() => (Dug::Through(Tunnel { here, there: response.into_body() }), Forwarding::Answered),
+        Ok(response) => match replica_headers::miss(&response) {
+            Some(miss) => (TunnelResult::SessionMissing(miss), Forwarding::NotThere),
+            None if response.status().is_success() => (TunnelResult::Open(Tunnel { here, there: response.into_body() }), Forwarding::Answered),
             None => (refused(response).await, Forwarding::Answered),
         },
         Err(error) => {
             tracing::debug!(address = owner.address, %error, "a WebSocket could not be passed on");
-            (Dug::Missed(ForwardFailure::Unreachable), Forwarding::Unreachable)
+            (TunnelResult::SessionMissing(ForwardFailure::Unreachable), Forwarding::Unreachable)
         }
     };
     broker.shared.metrics.forwarded(outcome);
     dug
 }
 
-async fn refused(response: Response<Incoming>) -> Dug {
+async fn refused(response: Response<Incoming>) -> TunnelResult {
     let (mut head, body) = response.into_parts();
-    vouched::incoming(&mut head.headers);
+    replica_headers::incoming(&mut head.headers);
     match body.collect().await {
-        Ok(body) => Dug::Refused(Response::from_parts(head, Either::Left(body.to_bytes().into()))),
-        Err(_) => Dug::Missed(ForwardFailure::Unreachable),
+        Ok(body) => TunnelResult::Refused(Response::from_parts(head, Either::Left(body.to_bytes().into()))),
+        Err(_) => TunnelResult::SessionMissing(ForwardFailure::Unreachable),
     }
 }
 
@@ -144,21 +144,21 @@ pub(super) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incomi
 }
 
 /// The session and what its client has not received of it yet, or where it is.
-async fn asked(broker: &Arc<Broker>, head: &request::Parts) -> Result<Result<Resumed, Response<Body>>, Refusal> {
+async fn asked(broker: &Arc<Broker>, head: &request::Parts) -> Result<Result<ResumedWebSocket, Response<Body>>, Refusal> {
     let endpoint = endpoint(head.uri.path())?;
     let vouched = exchange::vouched_client(broker, head);
     let caller = vouched.map_err(|denied| broker.refuse(denied, Plane::Internal, Remote::default()))?;
     exchange::known_to(broker, &caller, &endpoint)?;
     let id = session_id(&head.headers)?.ok_or_else(|| Refusal::new(ErrorKind::SessionRequired, "which session it is for is not said"))?;
     match forward::inside(broker, &head.headers, id, &caller, &endpoint).await? {
-        Located::Here(session) => {
+        SessionLocation::Local(session) => {
             begun_here(&session)?;
             broker.taken_up(&session).await;
             let place = duplex::place(broker, &caller)?;
             let outbox = resumed(&session, &head.headers)?;
             Ok(Ok((session, outbox, place)))
         }
-        Located::Answered(elsewhere) => Ok(Err(elsewhere)),
+        SessionLocation::Answered(elsewhere) => Ok(Err(elsewhere)),
     }
 }
 

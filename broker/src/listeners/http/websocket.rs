@@ -27,13 +27,13 @@ use super::{
     forward,
     request_guard::RequestGuard,
     outlived,
-    tunnel::{self, Dug, Tunnel},
-    vouched,
+    tunnel::{self, TunnelResult, Tunnel},
+    replica_headers,
 };
 use crate::{
     actors::{session::Session, stream::StreamReader, tenant::ConnectionPermit},
     auth::{self, Proven, Remote, Until},
-    broker::{Broker, finding::Search},
+    broker::{Broker, session_lookup::ReplicaLookup},
     limits::CLIENT_WRITE_STALL_MAX,
     listeners::duplex::{self, Guest, Known, Seat},
     session_location::{LookupOutcome, no_session},
@@ -144,7 +144,7 @@ pub(super) fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
 
 /// Finds a session that began on a WebSocket.
 async fn found(broker: &Arc<Broker>, id: &str, known: &Known, head: &request::Parts) -> Result<UpgradeTarget, Refusal> {
-    let mut search = Search::new(broker, id, &known.caller, &known.endpoint);
+    let mut search = ReplicaLookup::new(broker, id, &known.caller, &known.endpoint);
     loop {
         let owner = match search.next().await? {
             LookupOutcome::Local(session) => {
@@ -154,12 +154,12 @@ async fn found(broker: &Arc<Broker>, id: &str, known: &Known, head: &request::Pa
             }
             LookupOutcome::Remote(owner) => owner,
         };
-        let mut headers = vouched::outgoing(&head.headers, &known.caller);
-        vouched::note_lease(&mut headers, forward::holds_lease(broker) && !search.insists());
+        let mut headers = replica_headers::outgoing(&head.headers, &known.caller);
+        replica_headers::note_lease(&mut headers, forward::holds_lease(broker) && !search.insists());
         match tunnel::dig(broker, &owner, &head.uri, headers).await {
-            Dug::Through(tunnel) => return Ok(UpgradeTarget::Remote(tunnel)),
-            Dug::Refused(response) => return Ok(UpgradeTarget::Answered(response)),
-            Dug::Missed(miss) => forward::missed(broker, &mut search, &owner, miss),
+            TunnelResult::Open(tunnel) => return Ok(UpgradeTarget::Remote(tunnel)),
+            TunnelResult::Refused(response) => return Ok(UpgradeTarget::Answered(response)),
+            TunnelResult::SessionMissing(miss) => forward::missed(broker, &mut search, &owner, miss),
         }
     }
 }

@@ -23,20 +23,20 @@ use crate::{
         stateless::{SuspensionId, RequestStateError, StatelessClient},
         shared::Shared,
     },
-    broker::{Broker, finding},
+    broker::{Broker, session_lookup},
     rules::modern,
 };
 
 /// Such a request on its way.
-pub(in crate::listeners) struct Led {
+pub(in crate::listeners) struct ProxiedRequest {
     shared: Arc<Shared>,
     tenant: String,
     id: RequestId,
     body: Body,
-    reading: Reading,
+    reading: ProxiedBody,
 }
 
-enum Reading {
+enum ProxiedBody {
     /// One document.
     Whole(BytesMut),
     Events(SseParser),
@@ -50,19 +50,19 @@ pub(in crate::listeners) async fn lead(
     place: &SuspensionId,
     id: &RequestId,
     frame: &Bytes,
-) -> Result<Led, Refusal> {
+) -> Result<ProxiedRequest, Refusal> {
     let gone = || RequestStateError::Expired.refusal();
-    let owner = finding::replica(broker, &place.node).await.ok_or_else(gone)?;
+    let owner = session_lookup::replica(broker, &place.node).await.ok_or_else(gone)?;
     let response = forward::sent_from_connection(broker, &owner, visitor, frame).await.ok_or_else(gone)?;
-    Ok(Led::new(&broker.shared, visitor, id, response))
+    Ok(ProxiedRequest::new(&broker.shared, visitor, id, response))
 }
 
-impl Led {
+impl ProxiedRequest {
     fn new(shared: &Arc<Shared>, visitor: &StatelessClient, id: &RequestId, response: Response<Body>) -> Self {
         let is_events = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         let reading = match is_events {
-            true => Reading::Events(SseParser::new(shared.config.limits.message_bytes)),
-            false => Reading::Whole(BytesMut::new()),
+            true => ProxiedBody::Events(SseParser::new(shared.config.limits.message_bytes)),
+            false => ProxiedBody::Whole(BytesMut::new()),
         };
         Self { shared: shared.clone(), tenant: visitor.tenant.id.to_string(), id: id.clone(), body: response.into_body(), reading }
     }
@@ -71,14 +71,14 @@ impl Led {
     pub(in crate::listeners) async fn next(&mut self) -> Option<(Bytes, bool)> {
         loop {
             match &mut self.reading {
-                Reading::Over => return None,
-                Reading::Whole(_) => {}
-                Reading::Events(parser) => match parser.next_event() {
+                ProxiedBody::Over => return None,
+                ProxiedBody::Whole(_) => {}
+                ProxiedBody::Events(parser) => match parser.next_event() {
                     Ok(Some(event)) => {
                         let Some(frame) = event.data.filter(|data| !data.is_empty()) else { continue };
                         let is_answer = is_answer(&frame);
                         if is_answer {
-                            self.reading = Reading::Over;
+                            self.reading = ProxiedBody::Over;
                         }
                         return Some((frame, is_answer));
                     }
@@ -92,23 +92,23 @@ impl Led {
                 None => return Some((self.whole(), true)),
             };
             match &mut self.reading {
-                Reading::Whole(text) => text.extend_from_slice(&data),
-                Reading::Events(parser) => parser.push(&data),
-                Reading::Over => return None,
+                ProxiedBody::Whole(text) => text.extend_from_slice(&data),
+                ProxiedBody::Events(parser) => parser.push(&data),
+                ProxiedBody::Over => return None,
             }
         }
     }
 
     /// The body ended.
     fn whole(&mut self) -> Bytes {
-        match std::mem::replace(&mut self.reading, Reading::Over) {
-            Reading::Whole(text) if is_answer(&text.clone().freeze()) => text.freeze(),
+        match std::mem::replace(&mut self.reading, ProxiedBody::Over) {
+            ProxiedBody::Whole(text) if is_answer(&text.clone().freeze()) => text.freeze(),
             _ => self.lost(),
         }
     }
 
     fn lost(&mut self) -> Bytes {
-        self.reading = Reading::Over;
+        self.reading = ProxiedBody::Over;
         let text = "the replica where the request waited was lost before it answered: the request may or may not have been carried out";
         let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
         let request_id = self.shared.note_refusal(&refusal, None, Some(&self.tenant));

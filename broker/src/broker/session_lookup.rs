@@ -14,11 +14,11 @@ use crate::{
 };
 
 /// One request's search for its session.
-pub struct Search<'a>(session_location::OwnerLookup<Seat<'a>>);
+pub struct ReplicaLookup<'a>(session_location::OwnerLookup<LookupContext<'a>>);
 
-impl<'a> Search<'a> {
+impl<'a> ReplicaLookup<'a> {
     pub fn new(broker: &'a Arc<Broker>, id: &str, caller: &'a Caller, endpoint: &'a Endpoint) -> Self {
-        Self(session_location::OwnerLookup::new(Seat::new(broker, id, caller, endpoint), broker.shared.config.session.lease))
+        Self(session_location::OwnerLookup::new(LookupContext::new(broker, id, caller, endpoint), broker.shared.config.session.lease))
     }
 
     /// Where to send the request next, or why there is nowhere to send it. After [`ProbeOutcome::Remote`], say what came of it with
@@ -44,7 +44,7 @@ impl<'a> Search<'a> {
 
 /// Finds, or takes over, the session of a request that another replica sent.
 pub async fn inside(broker: &Arc<Broker>, id: &str, caller: &Caller, endpoint: &Endpoint) -> Result<PeerLookupOutcome, Refusal> {
-    session_location::inside(&Seat::new(broker, id, caller, endpoint)).await
+    session_location::inside(&LookupContext::new(broker, id, caller, endpoint)).await
 }
 
 /// Replicas that take what one that drains does not, in no particular order.
@@ -72,14 +72,14 @@ fn owner(node: NodeRecord) -> Option<SessionOwner> {
 }
 
 /// Whose session, at which endpoint.
-struct Seat<'a> {
+struct LookupContext<'a> {
     broker: &'a Arc<Broker>,
     id: SessionId,
     caller: &'a Caller,
     endpoint: &'a Endpoint,
 }
 
-impl<'a> Seat<'a> {
+impl<'a> LookupContext<'a> {
     fn new(broker: &'a Arc<Broker>, id: &str, caller: &'a Caller, endpoint: &'a Endpoint) -> Self {
         Self { broker, id: SessionId::new(id), caller, endpoint }
     }
@@ -95,7 +95,7 @@ impl<'a> Seat<'a> {
     }
 }
 
-impl LookupSources for Seat<'_> {
+impl LookupSources for LookupContext<'_> {
     type Session = Arc<Session>;
 
     fn here(&self) -> Result<Option<Arc<Session>>, Refusal> {
