@@ -44,7 +44,7 @@ use crate::{
     limits::{CERTIFICATE_ENDS_SOON, CLOSE_WAIT, HANDSHAKES_END_WITHIN},
     listeners::{
         self,
-        door::{self, Door},
+        tls_acceptor::{self, TlsAcceptor},
     },
     metrics::Metrics,
     telemetry::{self, Logging, TelemetryError},
@@ -223,7 +223,7 @@ struct Running {
     broker: Arc<Broker>,
     control: Arc<Control>,
     node: Arc<Node>,
-    doors: [Door; 2],
+    doors: [TlsAcceptor; 2],
     http: Listener,
     tcp: Option<Listener>,
     quic: Option<Listener>,
@@ -235,7 +235,7 @@ impl Running {
     async fn start(options: ServeOptions, config: Config, logging: Logging, mut inherited: Inherited) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
-        let doors = door::doors(&config)?;
+        let doors = tls_acceptor::doors(&config)?;
         // The store locks an SQLite database; only then may the secret beside it be made.
         let database = Database::open(&config, config.storage.migrate_on_start).await?;
         let keys = Keys::load(&config)?;
@@ -398,15 +398,15 @@ impl Running {
         let next = read_config(&self.options)?;
         let mut certificates = Vec::with_capacity(self.doors.len());
         for (door, listener) in self.doors.iter().zip(DOORS) {
-            let read = door.read_certificates();
-            if door.tls().is_some() {
+            let read = tls_acceptor.read_certificates();
+            if tls_acceptor.tls().is_some() {
                 self.control.metrics.observed.certificate_reload(listener, read.is_ok());
             }
             certificates.push(read?);
         }
         let reloaded = self.control.reload(&next).await?;
         // All of it is in force before anything is waited for.
-        self.doors.iter().zip(certificates).for_each(|(door, read)| door.present(read));
+        self.doors.iter().zip(certificates).for_each(|(door, read)| tls_acceptor.present(read));
         self.control.broker.shared.tls_clients.reload().await;
         self.control.record_reload(reloaded.tenants, reloaded.backends).await;
         tell_of_certificates(&self.doors, &self.control.metrics);
@@ -437,8 +437,8 @@ async fn join(control: &Arc<Control>, metrics: &Arc<Metrics>, internal: Option<&
     Ok(node)
 }
 
-fn bind_quic(config: &Config, door: &Door, secret: &[u8; 32]) -> Result<Option<QuicListener>, ServeError> {
-    let (Some(address), Some(tls)) = (config.listen.quic, door.tls()) else { return Ok(None) };
+fn bind_quic(config: &Config, door: &TlsAcceptor, secret: &[u8; 32]) -> Result<Option<QuicListener>, ServeError> {
+    let (Some(address), Some(tls)) = (config.listen.quic, tls_acceptor.tls()) else { return Ok(None) };
     let limits = listeners::duplex::quic::limits(config);
     QuicListener::bind(address, tls, limits, Some(secret)).map(Some).map_err(|source| ServeError::Quic { source })
 }
@@ -449,9 +449,9 @@ fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>)
 }
 
 /// To metrics, and to the log where one ends soon.
-fn tell_of_certificates(doors: &[Door; 2], metrics: &Metrics) {
+fn tell_of_certificates(doors: &[TlsAcceptor; 2], metrics: &Metrics) {
     for (door, listener) in doors.iter().zip(DOORS) {
-        let Some(ends_at) = door.certificate_ends_at() else { continue };
+        let Some(ends_at) = tls_acceptor.certificate_ends_at() else { continue };
         metrics.observed.certificate(listener, ends_at);
         let left = ends_at.saturating_sub(jiff::Timestamp::now().as_second());
         if left < i64::try_from(CERTIFICATE_ENDS_SOON.as_secs()).unwrap_or(i64::MAX) {

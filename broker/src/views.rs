@@ -144,7 +144,7 @@ pub struct SessionView {
     pub protocol_version: String,
     pub client_name: String,
     pub client_version: String,
-    /// `opening`, `ready` or `closing`; `suspended` when no replica has it, until its client is heard of again.
+    /// `handshake`, `ready` or `closing`; `suspended` when no replica has it, until its client is heard of again.
     pub state: String,
     /// Known of sessions of the replica that is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]

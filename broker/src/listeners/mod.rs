@@ -2,11 +2,11 @@
 //! ask of each other ([`replicas`]) and the admin plane ([`admin`]).
 
 pub mod admin;
-mod admission;
-pub mod door;
+mod connection_limits;
+pub mod tls_acceptor;
 pub mod duplex;
 pub mod http;
 pub mod replicas;
 mod stateless;
-pub mod port;
-mod proxies;
+pub mod handoff_listener;
+mod trusted_proxies;

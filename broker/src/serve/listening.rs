@@ -12,7 +12,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{ServeError, inherited::Inherited};
-use crate::{limits::ACCEPT_QUEUE, listeners::port::Port};
+use crate::{limits::ACCEPT_QUEUE, listeners::handoff_listener::HandoffListener};
 
 pub(super) struct Listener {
     pub(super) address: SocketAddr,
@@ -25,7 +25,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn start<Serving>(bound: Bound, serve: impl FnOnce(Port, CancellationToken) -> Serving) -> Result<Self, ServeError>
+    pub(super) fn start<Serving>(bound: Bound, serve: impl FnOnce(HandoffListener, CancellationToken) -> Serving) -> Result<Self, ServeError>
     where
         Serving: Future<Output = ()> + Send + 'static,
     {
@@ -37,7 +37,7 @@ impl Listener {
             true => Some(SockRef::from(&socket).try_clone().map_err(system)?),
             false => None,
         };
-        let port = Port::new(socket);
+        let port = HandoffListener::new(socket);
         let left = inherited.then(|| port.left().clone());
         Ok(Self { shared, left, ..Self::begin(address, |stop| serve(port, stop)) })
     }

@@ -20,7 +20,7 @@ use crate::{
     config::units::parse_duration,
     control::{Asked, Author, Control},
     persistence::{AuditFilter, AuditKind},
-    listeners::proxies::Client,
+    listeners::trusted_proxies::ClientAddress,
     telemetry::request::{self, RequestName},
     views::AuditEntry,
 };
@@ -33,7 +33,7 @@ const LIMIT_USUAL: u32 = 100;
 pub(super) struct Peer(pub(super) IpAddr);
 
 /// Notes whose request it is, by its connection and by what trusted proxies say of it.
-pub(super) async fn note_client(State(client): State<Client>, mut request: Request, next: Next) -> Response {
+pub(super) async fn note_client(State(client): State<ClientAddress>, mut request: Request, next: Next) -> Response {
     let peer = Peer(client.of_request(request.headers()));
     request.extensions_mut().insert(peer);
     next.run(request).await

@@ -17,10 +17,10 @@ use transport::{
 };
 
 use super::{
-    Guest, Opened,
-    conversation::{Cut, is_stalled, tell_cut},
+    IncomingConnection, OpenedConnection,
+    session_io::{SlowReaderScope, is_stalled, tell_cut},
     stateless, opened,
-    opening::{modern_era, refusal_of},
+    handshake::{modern_era, refusal_of},
     speak,
 };
 use crate::{
@@ -36,7 +36,7 @@ use crate::{
         CLIENT_WRITE_STALL_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX,
         UNFINISHED_REQUESTS_BYTES_MAX,
     },
-    listeners::{admission::Admission, door::Certified, proxies::ProxyProtocol},
+    listeners::{connection_limits::ConnectionLimiter, tls_acceptor::CertificateCaller, trusted_proxies::ProxyProtocol},
     metrics::{Direction, Side},
 };
 
@@ -58,7 +58,7 @@ pub fn limits(config: &Config) -> Limits {
 
 /// Serves until `stop`, then until the connections there are have ended.
 pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: CancellationToken) {
-    let admission = Admission::new(&broker.shared.config.limits, ProxyProtocol::off(&broker.shared.config));
+    let admission = ConnectionLimiter::new(&broker.shared.config.limits, ProxyProtocol::off(&broker.shared.config));
     let connections = TaskTracker::new();
     loop {
         let incoming = tokio::select! {
@@ -93,22 +93,22 @@ pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: Cancellati
     listener.wait_idle().await;
 }
 
-type Established = (QuicConnection, QuicSource, QuicSink);
+type EstablishedQuic = (QuicConnection, QuicSource, QuicSink);
 
 async fn connection(
     broker: Arc<Broker>,
-    (connection, mut source, mut sink): Established,
+    (connection, mut source, mut sink): EstablishedQuic,
     address: IpAddr,
     tls: Arc<ServerTls>,
     stop: CancellationToken,
 ) {
     let shown = connection.client_certificate().map(|certificate| (certificate, &tls));
-    let (certified, remote) = Certified::identified(shown, address);
-    let guest = Guest { transport: TRANSPORT, certified, remote, known: None };
+    let (certified, remote) = CertificateCaller::identified(shown, address);
+    let guest = IncomingConnection { transport: TRANSPORT, certified, remote, known: None };
     let requests = TaskTracker::new();
     let goodbye = match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
         // Boxed: a connection with a session has no room for it.
-        Ok(Opened::Modern(first)) => {
+        Ok(OpenedConnection::Stateless(first)) => {
             Box::pin(async {
                 let desk = stateless::RequestDispatcher::new(broker, guest, stop);
                 tokio::select! {
@@ -119,7 +119,7 @@ async fn connection(
             })
             .await
         }
-        Ok(Opened::Session(seat, mut outbox)) => {
+        Ok(OpenedConnection::Session(seat, mut outbox)) => {
             let stream = outbox.stream.clone();
             tokio::select! {
                 biased;
@@ -242,10 +242,10 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
     }
 }
 
-type Begun = (protocol::ids::RequestId, StreamReader, Option<CallFuture>);
+type StartedCall = (protocol::ids::RequestId, StreamReader, Option<CallFuture>);
 
 /// Hands a message to the session. `Unsupported`: it is no request, and nothing follows.
-async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>, Rejection> {
+async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<StartedCall>, Rejection> {
     let id = message.id.clone();
     if message.is_modern() {
         return Err(Rejection::new(modern_era(), id));
@@ -334,7 +334,7 @@ async fn deliver(
 
 /// The client does not read: in the middle of a message perhaps, so no word can follow it.
 async fn cut(shared: &Shared, session: Option<&Session>, sink: &mut QuicSink) {
-    tell_cut(shared, session, TRANSPORT, Cut::Stream);
+    tell_cut(shared, session, TRANSPORT, SlowReaderScope::Stream);
     sink.close(CloseReason::SlowReader).await;
 }
 

@@ -20,9 +20,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError};
 
 use super::{
-    Guest, Known,
-    conversation::{Cut, is_stalled, tell_cut},
-    opening::{self, BACKEND, TOKEN, refusal_of},
+    IncomingConnection, ConnectionParams,
+    session_io::{SlowReaderScope, is_stalled, tell_cut},
+    handshake::{self, BACKEND, TOKEN, refusal_of},
 };
 use crate::{
     actors::{
@@ -54,7 +54,7 @@ use crate::{
 /// What serves the requests of one connection.
 pub(super) struct RequestDispatcher {
     broker: Arc<Broker>,
-    guest: Guest,
+    guest: IncomingConnection,
     stop: CancellationToken,
     /// Requests that are not answered yet.
     open: Mutex<HashMap<RequestId, CancellationToken>>,
@@ -151,7 +151,7 @@ impl ReplyStream {
 }
 
 /// The answer to `server/discover` before it is known how a connection goes on.
-pub(super) async fn discovered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<Bytes, Refusal> {
+pub(super) async fn discovered(broker: &Arc<Broker>, guest: &IncomingConnection, message: &Message) -> Result<Bytes, Refusal> {
     let AuthenticatedClient { visitor, .. } = visit(broker, guest, message).await?;
     match react(broker, &visitor, admitted(broker, message.clone())?).await? {
         StatelessOutcome::Answer(frame) => Ok(frame),
@@ -166,14 +166,14 @@ pub(super) struct AuthenticatedClient {
 }
 
 /// Who asks, and where: said before the first message, or in this one.
-pub(super) async fn visit(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<AuthenticatedClient, Refusal> {
+pub(super) async fn visit(broker: &Arc<Broker>, guest: &IncomingConnection, message: &Message) -> Result<AuthenticatedClient, Refusal> {
     let fits = |caller: &Caller| match broker.message_bytes(caller, MessageWire::of_client(guest.transport)) {
         max if message.frame.len() > max => {
             Err(Refusal::new(ErrorKind::MessageTooLarge, format!("a message may have at most {max} bytes")))
         }
         _ => Ok(()),
     };
-    if let Some(Known { caller, until, endpoint, .. }) = &guest.known {
+    if let Some(ConnectionParams { caller, until, endpoint, .. }) = &guest.known {
         fits(caller)?;
         let visitor = broker.visitor(broker.readmit(caller)?, endpoint.clone(), guest.transport)?;
         return Ok(AuthenticatedClient { visitor, until: *until });
@@ -186,14 +186,14 @@ pub(super) async fn visit(broker: &Arc<Broker>, guest: &Guest, message: &Message
         text => Ok(text.flatten()),
     };
     let (token, backend) = (text(TOKEN)?, text(BACKEND)?);
-    let Proven { caller, until } = opening::proven(broker, guest, token.as_deref()).await?;
+    let Proven { caller, until } = handshake::proven(broker, guest, token.as_deref()).await?;
     fits(&caller)?;
-    let endpoint: Endpoint = opening::endpoint(broker, &caller, backend.as_deref())?;
+    let endpoint: Endpoint = handshake::endpoint(broker, &caller, backend.as_deref())?;
     Ok(AuthenticatedClient { visitor: broker.visitor(caller, endpoint, guest.transport)?, until })
 }
 
 impl RequestDispatcher {
-    pub(super) fn new(broker: Arc<Broker>, guest: Guest, stop: CancellationToken) -> Arc<Self> {
+    pub(super) fn new(broker: Arc<Broker>, guest: IncomingConnection, stop: CancellationToken) -> Arc<Self> {
         let limits = LogLimits { events: OUTBOX_FRAMES_MAX, bytes: broker.shared.config.limits.outbox_bytes };
         let out = EventStream::outbox(0, limits, None);
         out.attach_budget(&broker.shared.unread_budget);
@@ -306,7 +306,7 @@ impl RequestDispatcher {
 
     /// The client does not read.
     fn cut(&self) {
-        tell_cut(self.shared(), None, self.guest.transport, Cut::Connection);
+        tell_cut(self.shared(), None, self.guest.transport, SlowReaderScope::Connection);
     }
 
     fn say(&self, kind: EventKind, frame: Bytes) {
@@ -468,7 +468,7 @@ impl RequestDispatcher {
             Ok(StartedRequest { answering, until })
         };
         begun.await.unwrap_or_else(|refusal: Refusal| {
-            if opening::is_of_sign_in(&refusal) || refusal.kind == ErrorKind::TooManyConnections {
+            if handshake::is_of_sign_in(&refusal) || refusal.kind == ErrorKind::TooManyConnections {
                 self.expelled.cancel();
             }
             StartedRequest { answering: ReplyStream::Single(self.refusal(&refusal, id.as_ref())), until: None }

@@ -35,7 +35,7 @@ use crate::{
     config::EventLog,
     in_place::in_place,
     limits::PREFLIGHT_PARAMS_MAX,
-    listeners::door::Certified,
+    listeners::tls_acceptor::CertificateCaller,
     rules::{endpoint::Endpoint, sign_in_failures::Plane},
     telemetry::request,
 };
@@ -196,7 +196,7 @@ async fn client_again(broker: &Broker, head: &HeadParts, denied: Denied, remote:
 }
 
 fn certified(head: &HeadParts) -> Option<&Caller> {
-    head.extensions.get::<Certified>().map(Certified::caller)
+    head.extensions.get::<CertificateCaller>().map(CertificateCaller::caller)
 }
 
 /// [`client_now`] for one that may have shown the same before.

@@ -38,7 +38,7 @@ use crate::{
     broker::{Broker, unknown_backend},
     config::MessageWire,
     limits::{HTTP_SSE_NAME_BYTES, HTTP_SSE_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
-    listeners::duplex::{self, Guest, Known},
+    listeners::duplex::{self, IncomingConnection, ConnectionParams},
     rules::endpoint::Endpoint,
 };
 
@@ -172,8 +172,8 @@ fn begin(broker: &Arc<Broker>, Proven { caller, until }: Proven, endpoint: Endpo
     let (source, sink) = (PostSource { posted, stream: events.clone() }, SseSink(Some(events)));
     let (broker_too, sessions) = (broker.clone(), floor.sessions.clone());
     sessions.spawn(async move {
-        let known = Known { caller, until, endpoint, can_come_back: false, place };
-        let guest = Guest { transport: TRANSPORT, certified: None, remote: Remote::default(), known: Some(known) };
+        let known = ConnectionParams { caller, until, endpoint, can_come_back: false, place };
+        let guest = IncomingConnection { transport: TRANSPORT, certified: None, remote: Remote::default(), known: Some(known) };
         duplex::serve(broker_too, guest, source, sink, floor.stop.clone()).await;
         floor.streams.0.remove(&name);
         drop(floor.admitted);

@@ -57,10 +57,10 @@ pub(in crate::listeners) use self::{
     proxied_request::{ProxiedRequest, lead},
 };
 use super::{
-    admission::{Admission, Admitted},
-    door::{Certified, Door},
-    port::Port,
-    proxies::{Client, ProxyProtocol},
+    connection_limits::{ConnectionLimiter, ListenerPermit},
+    tls_acceptor::{CertificateCaller, TlsAcceptor},
+    handoff_listener::HandoffListener,
+    trusted_proxies::{ClientAddress, ProxyProtocol},
 };
 use crate::{
     auth::Remote,
@@ -69,11 +69,11 @@ use crate::{
 };
 
 /// Serves until `stop`, then lets the requests in flight finish.
-pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: CancellationToken) {
+pub async fn serve(broker: Arc<Broker>, listener: HandoffListener, door: TlsAcceptor, stop: CancellationToken) {
     let local = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
     let limits = &broker.shared.config.limits;
     let proxies = ProxyProtocol::new(&broker.shared.config, broker.shared.config.listen.proxies.http);
-    let admission = Arc::new(Admission::new(limits, proxies));
+    let admission = Arc::new(ConnectionLimiter::new(limits, proxies));
     let gate = Arc::new(RequestGuard::new(&broker.shared.config.auth, local));
     let (connections, sessions, streams) = (TaskTracker::new(), TaskTracker::new(), Arc::<http_sse::SseStreams>::default());
     loop {
@@ -111,11 +111,11 @@ struct ConnectionContext {
     sessions: TaskTracker,
     stop: CancellationToken,
     /// The connection's place is taken for as long as anything of it lives.
-    admitted: Arc<Admitted>,
+    admitted: Arc<ListenerPermit>,
     streams: Arc<http_sse::SseStreams>,
-    client: Client,
+    client: ClientAddress,
     /// Who the connection's certificate speaks for; among a request's extensions too.
-    certified: Option<Certified>,
+    certified: Option<CertificateCaller>,
     remote: Remote,
 }
 
@@ -146,7 +146,7 @@ struct HttpConnection<S> {
 }
 
 /// Serves a connection, from the handshake to its end.
-async fn served(broker: Arc<Broker>, gate: Arc<RequestGuard>, door: &Door, socket: TcpStream, mut floor: ConnectionContext) -> Result<(), BoxError> {
+async fn served(broker: Arc<Broker>, gate: Arc<RequestGuard>, door: &TlsAcceptor, socket: TcpStream, mut floor: ConnectionContext) -> Result<(), BoxError> {
     // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
     let stream = Box::pin(door.open(socket, ListenerKind::Http)).await?;
     (floor.certified, floor.remote) = door.identified(&stream, floor.client.address());
@@ -283,7 +283,7 @@ fn misframed(broker: &Broker, violation: FramingViolation) -> Response<Body> {
 }
 
 /// Boxed: next to nobody has a certificate.
-async fn outlived(certified: Option<Certified>) {
+async fn outlived(certified: Option<CertificateCaller>) {
     match certified {
         Some(certified) => Box::pin(async move { certified.outlived().await }).await,
         None => std::future::pending().await,

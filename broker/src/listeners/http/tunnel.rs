@@ -133,7 +133,7 @@ pub(super) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incomi
             let writer = StallGuard::new(near, CLIENT_WRITE_STALL_MAX);
             let (source, sink) = websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
             // Until when that is, the other replica sees to.
-            let seat = duplex::Seat::again(broker.clone(), session, place, None);
+            let seat = duplex::SessionConnection::again(broker.clone(), session, place, None);
             broker.shared.running.spawn(duplex::converse(seat, outbox, source, sink, None));
             let bytes = ReaderStream::new(far).map_ok(Frame::data).map_err(|_| BodyAborted);
             Response::new(Either::Right(StreamBody::new(bytes).boxed_unsync()))

@@ -35,7 +35,7 @@ use crate::{
     auth::{self, Proven, Remote, Until},
     broker::{Broker, session_lookup::ReplicaLookup},
     limits::CLIENT_WRITE_STALL_MAX,
-    listeners::duplex::{self, Guest, Known, Seat},
+    listeners::duplex::{self, IncomingConnection, ConnectionParams, SessionConnection},
     session_location::{LookupOutcome, no_session},
     rules::endpoint::Endpoint,
 };
@@ -76,7 +76,7 @@ struct UpgradeResponse {
 }
 
 enum UpgradeAction {
-    Open(Known),
+    Open(ConnectionParams),
     Resume(Arc<Session>, StreamReader, Arc<ConnectionPermit>, Option<Until>),
     Proxy(Tunnel, Arc<ConnectionPermit>, Option<Until>),
 }
@@ -106,7 +106,7 @@ async fn opened(broker: &Arc<Broker>, gate: &RequestGuard, request: Request<Inco
     };
     broker.shared.overload.admits().map_err(anonymous)?;
     let place = duplex::place(broker, &caller).map_err(anonymous)?;
-    let known = Known { caller, until, endpoint, can_come_back: true, place };
+    let known = ConnectionParams { caller, until, endpoint, can_come_back: true, place };
     let plan = match session_id(&head.headers).map_err(anonymous)? {
         None if broker.draining() => {
             return Err(anonymous(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions")));
@@ -143,7 +143,7 @@ pub(super) fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
 }
 
 /// Finds a session that began on a WebSocket.
-async fn found(broker: &Arc<Broker>, id: &str, known: &Known, head: &request::Parts) -> Result<UpgradeTarget, Refusal> {
+async fn found(broker: &Arc<Broker>, id: &str, known: &ConnectionParams, head: &request::Parts) -> Result<UpgradeTarget, Refusal> {
     let mut search = ReplicaLookup::new(broker, id, &known.caller, &known.endpoint);
     loop {
         let owner = match search.next().await? {
@@ -214,12 +214,12 @@ async fn serve(broker: Arc<Broker>, plan: UpgradeAction, upgrade: OnUpgrade, flo
     match plan {
         UpgradeAction::Open(known) => {
             let (source, sink) = over(stream);
-            let guest = Guest { transport: TRANSPORT, certified: floor.certified.clone(), remote: floor.remote, known: Some(known) };
+            let guest = IncomingConnection { transport: TRANSPORT, certified: floor.certified.clone(), remote: floor.remote, known: Some(known) };
             duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
         }
         UpgradeAction::Resume(session, outbox, place, until) => {
             let (source, sink) = over(stream);
-            let seat = Seat::again(broker, session, place, until);
+            let seat = SessionConnection::again(broker, session, place, until);
             Box::pin(duplex::converse(seat, outbox, source, sink, floor.certified.clone())).await;
         }
         // The other replica knows nothing of the certificate, or of the token.

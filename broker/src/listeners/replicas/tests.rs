@@ -117,8 +117,8 @@ impl Replica {
         let stop = CancellationToken::new();
         let (public, internal) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
         let addresses = (public.local_addr().unwrap().to_string(), internal.local_addr().unwrap().to_string());
-        let door = listeners::door::Door::plain(&broker.shared.config);
-        tokio::spawn(listeners::http::serve(broker.clone(), listeners::port::Port::new(public), door, stop.clone()));
+        let door = listeners::tls_acceptor::TlsAcceptor::plain(&broker.shared.config);
+        tokio::spawn(listeners::http::serve(broker.clone(), listeners::handoff_listener::HandoffListener::new(public), door, stop.clone()));
         tokio::spawn(serve(broker.clone(), internal, stop.clone()));
         Self { broker, hints, public: addresses.0, internal: addresses.1, _stop: stop.drop_guard() }
     }

@@ -81,14 +81,14 @@ async fn taken_in_one_turn(bytes: usize) -> usize {
     let hello = Message::decode(hello, &json::Limits::default()).unwrap();
     let session = broker.open_session(Caller::anonymous(), Endpoint::Aggregated, "tcp", &hello).await.unwrap().0;
     let outbox = session.open_outbox(None).unwrap().stream.clone();
-    let (room, calls, taken) = (Notify::new(), Calls::default(), Arc::new(AtomicUsize::new(0)));
+    let (room, calls, taken) = (Notify::new(), InFlightCalls::default(), Arc::new(AtomicUsize::new(0)));
     let mut message = br#"{"jsonrpc":"2.0","method":"notifications/of_nothing"}"#.to_vec();
     message.resize(bytes, b' ');
     let mut source = Said { frames: vec![Bytes::from(message); MESSAGES].into_iter(), taken: taken.clone() };
     let mut reading = Box::pin(read(&session, &outbox, &mut source, &room, &calls));
     assert!(futures_util::poll!(&mut reading).is_pending());
     let first = taken.load(Ordering::Relaxed);
-    assert_eq!(testkit::within("the end of what is said", reading).await, Silence::Said);
+    assert_eq!(testkit::within("the end of what is said", reading).await, ReadOutcome::HalfClosed);
     assert_eq!(taken.load(Ordering::Relaxed), MESSAGES);
     first
 }

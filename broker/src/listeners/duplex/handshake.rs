@@ -18,13 +18,13 @@ use protocol::{
 };
 use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError};
 
-use super::{Guest, Known, Seat};
+use super::{IncomingConnection, ConnectionParams, SessionConnection};
 use crate::{
     actors::{link::request_streams::STREAMS, session::Session, tenant::ConnectionPermit},
     auth::{Caller, Proven},
     broker::{Broker, unknown_backend},
     limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
-    listeners::{door::Certified, stateless::no_sessions},
+    listeners::{tls_acceptor::CertificateCaller, stateless::no_sessions},
     metrics::{Direction, Side},
     rules::endpoint::Endpoint,
 };
@@ -38,10 +38,10 @@ pub(super) const BACKEND: &str = "dev.mcp-broker/backend";
 /// was sent so far. A client whose requests stand alone has no session: its first request goes to [`super::stateless`].
 pub(super) async fn session(
     broker: &Arc<Broker>,
-    guest: &Guest,
+    guest: &IncomingConnection,
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
-) -> Result<Begun, CloseReason> {
+) -> Result<HandshakeOutcome, CloseReason> {
     let limits = json::Limits { bytes_max: broker.shared.config.limits.message_bytes, ..json::Limits::default() };
     let message_bytes_max = limits.bytes_max;
     source.allow(message_bytes_max.min(FIRST_MESSAGE_BYTES_MAX), Some(&broker.shared.unauthenticated_messages));
@@ -60,19 +60,19 @@ pub(super) async fn session(
         broker.shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         let (answer, ended) = match Message::decode(frame, &limits) {
             Ok(message) => match answered(broker, guest, &message).await {
-                Answer::Session(mut seat, frame) => {
+                HandshakeReply::Session(mut seat, frame) => {
                     say(broker, sink, frame).await?;
                     seat.is_known = true;
                     source.allow(message_bytes_max, None);
-                    return Ok(Begun::Session(seat, said + 1));
+                    return Ok(HandshakeOutcome::Session(seat, said + 1));
                 }
-                Answer::Modern => {
+                HandshakeReply::Modern => {
                     source.allow(message_bytes_max, None);
-                    return Ok(Begun::Modern(Box::new(message)));
+                    return Ok(HandshakeOutcome::Modern(Box::new(message)));
                 }
-                Answer::Frame(frame) => (frame, None),
-                Answer::Goodbye(frame) => (frame, Some(CloseReason::Policy)),
-                Answer::None => continue,
+                HandshakeReply::Frame(frame) => (frame, None),
+                HandshakeReply::Goodbye(frame) => (frame, Some(CloseReason::Policy)),
+                HandshakeReply::None => continue,
             },
             // A page in somebody's browser can send any text to a port of this machine, as the body of a request whose head
             // comes first: the connection must be over before the body is looked at.
@@ -95,70 +95,70 @@ pub(super) fn refusal_of(error: &ReadError) -> Option<Refusal> {
 }
 
 /// How a connection begins.
-pub(super) enum Begun {
+pub(super) enum HandshakeOutcome {
     /// Its session, and how many messages its client was sent so far.
-    Session(Seat, u64),
+    Session(SessionConnection, u64),
     /// Its requests stand alone; this is the first.
     Modern(Box<Message>),
 }
 
 /// What comes of a message before there is a session.
-enum Answer {
+enum HandshakeReply {
     Modern,
-    Session(Seat, Bytes),
+    Session(SessionConnection, Bytes),
     Frame(Bytes),
     /// The last one.
     Goodbye(Bytes),
     None,
 }
 
-async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Answer {
-    let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else { return Answer::None };
+async fn answered(broker: &Arc<Broker>, guest: &IncomingConnection, message: &Message) -> HandshakeReply {
+    let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else { return HandshakeReply::None };
     let eras = broker.shared.config.compat.eras;
     let refusal = match message.method {
         // After it a client may still decide for a session.
         Method::ServerDiscover => match super::stateless::discovered(broker, guest, message).await {
-            Ok(answer) => return Answer::Frame(with_streams(guest, answer)),
-            Err(refusal) if is_of_sign_in(&refusal) => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
+            Ok(answer) => return HandshakeReply::Frame(with_streams(guest, answer)),
+            Err(refusal) if is_of_sign_in(&refusal) => return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id))),
             Err(refusal) => refusal,
         },
         // Strangers get neither more time nor larger messages.
         _ if message.is_modern() && eras.has_modern() => match super::stateless::visit(broker, guest, message).await {
-            Ok(_) => return Answer::Modern,
-            Err(refusal) => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
+            Ok(_) => return HandshakeReply::Modern,
+            Err(refusal) => return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id))),
         },
         _ if message.is_modern() => modern_era(),
         Method::Initialize if !eras.has_sessions() => no_sessions(message),
         Method::Initialize => match opened(broker, guest, message).await {
-            Ok((seat, result)) => return Answer::Session(seat, with_streams(guest, handshake::success(id, &result))),
+            Ok((seat, result)) => return HandshakeReply::Session(seat, with_streams(guest, handshake::success(id, &result))),
             // Whoever guesses keys has to connect for each of them.
-            Err(refusal) if is_of_sign_in(&refusal) => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
+            Err(refusal) if is_of_sign_in(&refusal) => return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id))),
             Err(refusal) => refusal,
         },
         // MCP 2025-11-25, Lifecycle: the one request that may come before.
-        Method::Ping => return Answer::Frame(handshake::success(id, b"{}")),
+        Method::Ping => return HandshakeReply::Frame(handshake::success(id, b"{}")),
         _ => Refusal::new(ErrorKind::SessionRequired, "there is no session yet: open one with initialize"),
     };
-    Answer::Frame(refused(broker, &refusal, Some(id)))
+    HandshakeReply::Frame(refused(broker, &refusal, Some(id)))
 }
 
-async fn opened(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<(Seat, Bytes), Refusal> {
-    if let Some(Known { caller, until, endpoint, can_come_back, place }) = &guest.known {
+async fn opened(broker: &Arc<Broker>, guest: &IncomingConnection, message: &Message) -> Result<(SessionConnection, Bytes), Refusal> {
+    if let Some(ConnectionParams { caller, until, endpoint, can_come_back, place }) = &guest.known {
         let (session, result) = broker.open_session(caller.clone(), endpoint.clone(), guest.transport, message).await?;
         let result = if *can_come_back { with_session_id(&result, &session) } else { result };
-        return Ok((Seat::new(broker.clone(), session, place.clone(), *until), result));
+        return Ok((SessionConnection::new(broker.clone(), session, place.clone(), *until), result));
     }
-    let asked = Asked::read(message)?;
+    let asked = InitializeMeta::read(message)?;
     let Proven { caller, until } = proven(broker, guest, asked.token.as_deref()).await?;
     let endpoint = endpoint(broker, &caller, asked.backend.as_deref())?;
     let place = place(broker, &caller)?;
     let (session, result) = broker.open_session(caller, endpoint, guest.transport, message).await?;
-    Ok((Seat::new(broker.clone(), session, place, until), result))
+    Ok((SessionConnection::new(broker.clone(), session, place, until), result))
 }
 
 /// Who is at the other end, by the token it shows, or by its certificate.
-pub(super) async fn proven(broker: &Broker, guest: &Guest, token: Option<&str>) -> Result<Proven, Refusal> {
-    let certified = guest.certified.as_ref().map(Certified::caller);
+pub(super) async fn proven(broker: &Broker, guest: &IncomingConnection, token: Option<&str>) -> Result<Proven, Refusal> {
+    let certified = guest.certified.as_ref().map(CertificateCaller::caller);
     match broker.authenticate_on(token, certified) {
         Ok(proven) => Ok(proven),
         Err(denied) => Box::pin(broker.authenticate_again(denied, token, certified, guest.remote)).await,
@@ -183,7 +183,7 @@ fn with_session_id(result: &Bytes, session: &Session) -> Bytes {
 }
 
 /// Tells a client of QUIC that its requests may have streams of their own.
-fn with_streams(guest: &Guest, answer: Bytes) -> Bytes {
+fn with_streams(guest: &IncomingConnection, answer: Bytes) -> Bytes {
     if guest.transport != super::quic::TRANSPORT {
         return answer;
     }
@@ -205,12 +205,12 @@ pub(super) fn endpoint(broker: &Broker, caller: &Caller, backend: Option<&str>) 
 
 /// What `initialize` says to the broker itself.
 #[derive(Default)]
-struct Asked {
+struct InitializeMeta {
     token: Option<String>,
     backend: Option<String>,
 }
 
-impl Asked {
+impl InitializeMeta {
     fn read(message: &Message) -> Result<Self, Refusal> {
         let Some(params) = message.bytes(message.params).filter(|params| params.len() <= CLIENT_TEXT_BYTES_MAX) else {
             return Ok(Self::default()); // too much is refused by whoever opens the session

@@ -25,7 +25,7 @@ use protocol::{
 use tokio::sync::Notify;
 use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError, WriteError};
 
-use super::opening::{modern_era, refusal_of};
+use super::handshake::{modern_era, refusal_of};
 use crate::{
     actors::{
         call::CallFuture,
@@ -41,12 +41,12 @@ use crate::{
 
 /// Why nothing more comes from a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Silence {
+pub(super) enum ReadOutcome {
     /// It has said all it has to say.
-    Said,
+    HalfClosed,
     /// It broke the rules of the wire.
     Fault(CloseReason),
-    Gone,
+    Disconnected,
 }
 
 /// A client's calls on their way, which are no tasks of their own. Those that are left when it is dropped become such.
@@ -54,27 +54,27 @@ pub(super) enum Silence {
 /// The lock is for the compiler: the connection's task alone takes it. It is held while calls are gone on with, and so is taken
 /// before all others (`actors/sync.rs`). None where there never was a call.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<Option<FuturesUnordered<Carried>>>);
+pub(super) struct InFlightCalls(Mutex<Option<FuturesUnordered<PolledCall>>>);
 
 #[derive(Debug)]
-enum Carried {
+enum PolledCall {
     Call(CallFuture),
     /// Never over: a set that has polled all it holds wakes its task once more, and with this one it never has.
-    Nothing,
+    Sentinel,
 }
 
-impl Future for Carried {
+impl Future for PolledCall {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         match &mut *self {
             Self::Call(call) => Pin::new(call).poll(context),
-            Self::Nothing => Poll::Pending,
+            Self::Sentinel => Poll::Pending,
         }
     }
 }
 
-impl Calls {
+impl InFlightCalls {
     /// Goes on with them, and begins those that were added, for as long as there is room for their answers: then those are
     /// written first. To be polled after whoever adds some.
     pub(super) async fn carried_out(&self, outbox: &EventStream) -> Infallible {
@@ -88,10 +88,10 @@ impl Calls {
     }
 
     fn add(&self, call: CallFuture) {
-        self.lock().get_or_insert_with(|| FuturesUnordered::from_iter([Carried::Nothing])).push(Carried::Call(call));
+        self.lock().get_or_insert_with(|| FuturesUnordered::from_iter([PolledCall::Sentinel])).push(PolledCall::Call(call));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<FuturesUnordered<Carried>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<FuturesUnordered<PolledCall>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -114,9 +114,9 @@ pub(super) async fn read(
     outbox: &Arc<EventStream>,
     source: &mut impl FrameSource,
     room: &Notify,
-    calls: &Calls,
-) -> Silence {
-    let ear = Ear { session, outbox, room, calls };
+    calls: &InFlightCalls,
+) -> ReadOutcome {
+    let ear = ClientReader { session, outbox, room, calls };
     let limits = json::Limits { bytes_max: session.message_bytes(), ..json::Limits::default() };
     source.allow(limits.bytes_max, None);
     let (mut in_a_row, mut bytes_in_a_row) = (0, 0);
@@ -125,7 +125,7 @@ pub(super) async fn read(
             Ok(Some(frame)) => frame,
             Ok(None) => {
                 tracing::debug!(session = %session.digest, "the client has said all it has to say");
-                return Silence::Said;
+                return ReadOutcome::HalfClosed;
             }
             Err(error) => {
                 tracing::debug!(session = %session.digest, %error, "the connection can not be read any more");
@@ -133,8 +133,8 @@ pub(super) async fn read(
                     ear.refuse(&Rejection::new(refusal, None)).await;
                 }
                 return match error {
-                    ReadError::Closed { .. } | ReadError::Io(_) => Silence::Gone,
-                    fault => Silence::Fault(fault.goodbye()),
+                    ReadError::Closed { .. } | ReadError::Io(_) => ReadOutcome::Disconnected,
+                    fault => ReadOutcome::Fault(fault.goodbye()),
                 };
             }
         };
@@ -170,14 +170,14 @@ pub(super) async fn at_rest(session: &Arc<Session>, room: &Notify) {
 }
 
 /// What hears the client.
-struct Ear<'a> {
+struct ClientReader<'a> {
     session: &'a Arc<Session>,
     outbox: &'a Arc<EventStream>,
     room: &'a Notify,
-    calls: &'a Calls,
+    calls: &'a InFlightCalls,
 }
 
-impl Ear<'_> {
+impl ClientReader<'_> {
     async fn take(&self, message: Message) {
         if message.is_modern() {
             return self.refuse(&Rejection::new(modern_era(), message.id)).await;
@@ -231,7 +231,7 @@ impl Ear<'_> {
 /// more can be written.
 pub(super) async fn write(session: &Arc<Session>, outbox: &mut StreamReader, sink: &mut impl FrameSink, room: &Notify) -> Option<CloseReason> {
     let kept = (!session.ends_with_connection()).then(|| session.shared.stream_limits());
-    let cut = || tell_cut(&session.shared, Some(session), session.transport, Cut::Connection);
+    let cut = || tell_cut(&session.shared, Some(session), session.transport, SlowReaderScope::Connection);
     let mut frames = Vec::new();
     loop {
         let batch = match outbox.try_next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
@@ -283,18 +283,18 @@ pub(super) fn is_stalled(error: &WriteError) -> bool {
 
 /// What a client that does not read loses.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Cut {
+pub(super) enum SlowReaderScope {
     Connection,
     /// Of one request.
     Stream,
 }
 
 /// Operators are told that a client does not read what it is sent.
-pub(super) fn tell_cut(shared: &Shared, session: Option<&Session>, transport: &str, cut: Cut) {
+pub(super) fn tell_cut(shared: &Shared, session: Option<&Session>, transport: &str, cut: SlowReaderScope) {
     shared.metrics.rate_limited("outbox_bytes");
     let session = session.map(|session| tracing::field::display(&session.digest));
     match cut {
-        Cut::Connection => tracing::info!(session, transport, "a client does not read what it is sent, its connection is closed"),
-        Cut::Stream => tracing::info!(session, transport, "a client does not read the answer to a request, its stream is reset"),
+        SlowReaderScope::Connection => tracing::info!(session, transport, "a client does not read what it is sent, its connection is closed"),
+        SlowReaderScope::Stream => tracing::info!(session, transport, "a client does not read the answer to a request, its stream is reset"),
     }
 }

@@ -17,8 +17,8 @@ use tokio::{
 use transport::descriptor_reserve;
 
 use super::{
-    port::Port,
-    proxies::{Client, ProxyProtocol},
+    handoff_listener::HandoffListener,
+    trusted_proxies::{ClientAddress, ProxyProtocol},
 };
 use crate::{
     config::Limits,
@@ -36,10 +36,10 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// The places of one listener.
 #[derive(Debug)]
-pub(super) struct Admission {
+pub(super) struct ConnectionLimiter {
     room: Arc<Semaphore>,
-    addresses: Addresses,
-    newcomers: Newcomers,
+    addresses: AddressCounts,
+    newcomers: ConnectionRateLimiter,
     proxies: ProxyProtocol,
     /// The connection accepted last has a descriptor of the reserve.
     scarce: AtomicBool,
@@ -48,32 +48,32 @@ pub(super) struct Admission {
 
 /// One connection's place. Dropped with it.
 #[derive(Debug)]
-pub(super) struct Admitted {
+pub(super) struct ListenerPermit {
     _permit: OwnedSemaphorePermit,
     /// Among those of its address. `Unsupported`: a trusted proxy has it, whose connections are of many clients.
-    place: Option<Place>,
+    place: Option<AddressSlot>,
 }
 
-impl Admission {
+impl ConnectionLimiter {
     pub(super) fn new(limits: &Limits, proxies: ProxyProtocol) -> Self {
         Self {
             proxies,
             room: Arc::new(Semaphore::new(limits.connections)),
-            addresses: Addresses::new(limits.connections_per_address),
-            newcomers: Newcomers::new(limits),
+            addresses: AddressCounts::new(limits.connections_per_address),
+            newcomers: ConnectionRateLimiter::new(limits),
             scarce: AtomicBool::new(false),
             told_of_reserve: Once::new(),
         }
     }
 
     /// A place for a connection that is there already; `Unsupported` when there is none for it.
-    pub(super) fn admit(&self, address: IpAddr, metrics: &Metrics) -> Option<Admitted> {
+    pub(super) fn admit(&self, address: IpAddr, metrics: &Metrics) -> Option<ListenerPermit> {
         let Ok(permit) = self.room.clone().try_acquire_owned() else {
             metrics.rate_limited("connections");
             return None;
         };
         let place = self.let_in(address, metrics)?;
-        Some(Admitted { _permit: permit, place: Some(place) })
+        Some(ListenerPermit { _permit: permit, place: Some(place) })
     }
 
     /// Whose connection it is that was accepted, which takes the client's place where a trusted proxy names it. `Unsupported`: it does not
@@ -82,9 +82,9 @@ impl Admission {
         &self,
         socket: &mut TcpStream,
         peer: SocketAddr,
-        admitted: &mut Admitted,
+        admitted: &mut ListenerPermit,
         metrics: &Metrics,
-    ) -> Option<Client> {
+    ) -> Option<ClientAddress> {
         let client = self.proxies.client(socket, peer).await.ok()?;
         if admitted.place.is_none() && !self.proxies.proxies().trusts(client.address()) {
             admitted.place = Some(self.let_in(client.address(), metrics)?);
@@ -93,7 +93,7 @@ impl Admission {
     }
 
     /// As far as its address goes.
-    fn let_in(&self, address: IpAddr, metrics: &Metrics) -> Option<Place> {
+    fn let_in(&self, address: IpAddr, metrics: &Metrics) -> Option<AddressSlot> {
         let address = client_network(address);
         if !self.newcomers.take(address) {
             metrics.rate_limited("connections_per_second_per_address");
@@ -110,7 +110,7 @@ impl Admission {
     ///
     /// At the limit of all nothing is accepted: newcomers wait in the kernel's queue until somebody leaves. So they do while
     /// only the reserve of file descriptors is left. One more of an address that has its share, or comes too often, is closed.
-    pub(super) async fn accept(&self, listener: &Port, metrics: &Metrics) -> (TcpStream, SocketAddr, Admitted) {
+    pub(super) async fn accept(&self, listener: &HandoffListener, metrics: &Metrics) -> (TcpStream, SocketAddr, ListenerPermit) {
         loop {
             let Ok(permit) = self.room.clone().acquire_owned().await else { return std::future::pending().await };
             self.descriptor_left(metrics).await;
@@ -127,7 +127,7 @@ impl Admission {
                     if descriptor_reserve::is_of_reserve(&socket) {
                         self.scarce.store(true, Ordering::Relaxed);
                     }
-                    return (socket, peer, Admitted { _permit: permit, place });
+                    return (socket, peer, ListenerPermit { _permit: permit, place });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -158,13 +158,13 @@ impl Admission {
 
 /// New connections per second, by client address.
 #[derive(Debug)]
-struct Newcomers {
+struct ConnectionRateLimiter {
     rate: Option<Rate>,
     meters: Mutex<Meters<IpAddr>>,
     started: Instant,
 }
 
-impl Newcomers {
+impl ConnectionRateLimiter {
     fn new(limits: &Limits) -> Self {
         Self {
             rate: Rate::new(limits.connections_per_second_per_address, limits.connection_burst_per_address),
@@ -183,35 +183,35 @@ impl Newcomers {
 
 /// Connections per client address.
 #[derive(Debug, Clone)]
-struct Addresses {
+struct AddressCounts {
     max: usize,
     open: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-impl Addresses {
+impl AddressCounts {
     fn new(max: usize) -> Self {
         Self { max, open: Arc::default() }
     }
 
-    fn enter(&self, address: IpAddr) -> Option<Place> {
+    fn enter(&self, address: IpAddr) -> Option<AddressSlot> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(address).or_insert(0);
         if *count >= self.max {
             return None;
         }
         *count += 1;
-        Some(Place { addresses: self.clone(), address })
+        Some(AddressSlot { addresses: self.clone(), address })
     }
 }
 
 /// One connection's place; leaving gives it back.
 #[derive(Debug)]
-struct Place {
-    addresses: Addresses,
+struct AddressSlot {
+    addresses: AddressCounts,
     address: IpAddr,
 }
 
-impl Drop for Place {
+impl Drop for AddressSlot {
     fn drop(&mut self) {
         let mut open = self.addresses.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = open.get_mut(&self.address) {
@@ -235,7 +235,7 @@ mod tests {
     async fn an_address_has_a_rate_of_its_own_and_an_ipv6_network_is_one() {
         let metrics = Metrics::new(false);
         let limits = limits("{connections_per_second_per_address: 1, connection_burst_per_address: 2}");
-        let admission = Admission::new(&limits, ProxyProtocol::off(&crate::config::Config::default()));
+        let admission = ConnectionLimiter::new(&limits, ProxyProtocol::off(&crate::config::Config::default()));
         let admitted = |address: &str| admission.admit(address.parse().unwrap(), &metrics).is_some();
         assert_eq!(["10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.2"].map(admitted), [true, true, false, true]);
         assert_eq!(["2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"].map(admitted), [true, true, false, true]);
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn without_a_rate_nothing_is_counted() {
-        let newcomers = Newcomers::new(&limits("{connections_per_second_per_address: 0, connection_burst_per_address: 1}"));
+        let newcomers = ConnectionRateLimiter::new(&limits("{connections_per_second_per_address: 0, connection_burst_per_address: 1}"));
         assert!((0..100).all(|_| newcomers.take(IpAddr::from([10, 0, 0, 1]))));
     }
 }

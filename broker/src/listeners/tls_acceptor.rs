@@ -26,7 +26,7 @@ const TLS_HANDSHAKE: u8 = 22;
 
 /// One for all listeners; clones are cheap.
 #[derive(Debug, Clone)]
-pub struct Door {
+pub struct TlsAcceptor {
     tls: Option<Arc<ServerTls>>,
     /// Nobody comes in without.
     only_tls: bool,
@@ -35,17 +35,17 @@ pub struct Door {
 
 /// For whom a client's certificate speaks, for as long as it is good. Clones are cheap.
 #[derive(Debug, Clone)]
-pub(super) struct Certified(Arc<Shown>);
+pub(super) struct CertificateCaller(Arc<CertificateCallerInner>);
 
 #[derive(Debug)]
-struct Shown {
+struct CertificateCallerInner {
     caller: Caller,
     certificate: ClientCertificate,
     tls: Arc<ServerTls>,
 }
 
-impl Certified {
-    /// [`Certified::by`] of the certificate that a connection has shown, and what is known of the connection.
+impl CertificateCaller {
+    /// [`CertificateCaller::by`] of the certificate that a connection has shown, and what is known of the connection.
     pub(super) fn identified(shown: Option<(ClientCertificate, &Arc<ServerTls>)>, address: IpAddr) -> (Option<Self>, Remote) {
         let has_shown = shown.is_some();
         let certified = shown.and_then(|(certificate, tls)| Self::by(certificate, tls));
@@ -55,7 +55,7 @@ impl Certified {
 
     /// One that names nobody of ours is as good as none.
     fn by(certificate: ClientCertificate, tls: &Arc<ServerTls>) -> Option<Self> {
-        Some(Self(Arc::new(Shown { caller: caller_by(&certificate)?, certificate, tls: tls.clone() })))
+        Some(Self(Arc::new(CertificateCallerInner { caller: caller_by(&certificate)?, certificate, tls: tls.clone() })))
     }
 
     pub(super) fn caller(&self) -> &Caller {
@@ -70,22 +70,22 @@ impl Certified {
 
 /// Why a connection does not come in.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Closed {
+pub(super) enum AcceptError {
     #[error(transparent)]
     Handshake(#[from] tls::TlsHandshakeError),
     #[error("it does not speak TLS")]
-    NoTls,
+    PlaintextRefused,
     #[error("nothing was said in time")]
-    Silent,
+    TimedOut,
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 /// The doors of clients, and of operators, who show no certificate.
-pub fn doors(config: &Config) -> Result<[Door; 2], TlsError> {
+pub fn doors(config: &Config) -> Result<[TlsAcceptor; 2], TlsError> {
     let tls = &config.tls;
     let Some(certificate) = &tls.certificate else {
-        return Ok([Door::plain(config), Door::plain(config)]);
+        return Ok([TlsAcceptor::plain(config), TlsAcceptor::plain(config)]);
     };
     let source = match certificate {
         Certificate::Files { cert, key } => CertificateSource::Files { cert: cert.clone(), key: key.clone() },
@@ -98,18 +98,18 @@ pub fn doors(config: &Config) -> Result<[Door; 2], TlsError> {
     };
     let door = |client_auth, only_tls| {
         let tls = Some(Arc::new(ServerTls::load(source.clone(), client_auth)?));
-        Ok::<_, TlsError>(Door { tls, only_tls, limit: config.timeouts.handshake })
+        Ok::<_, TlsError>(TlsAcceptor { tls, only_tls, limit: config.timeouts.handshake })
     };
     Ok([door(client_auth, tls.require_https || asked)?, door(tls::ClientAuth::None, tls.require_https)?])
 }
 
-impl Door {
+impl TlsAcceptor {
     /// Without TLS.
     pub fn plain(config: &Config) -> Self {
         Self { tls: None, only_tls: false, limit: config.timeouts.handshake }
     }
 
-    /// Reads certificates anew, and changes nothing before [`Door::present`].
+    /// Reads certificates anew, and changes nothing before [`TlsAcceptor::present`].
     pub fn read_certificates(&self) -> Result<Option<ReloadedCertificates>, TlsError> {
         self.tls.as_ref().map(|tls| tls.read()).transpose()
     }
@@ -132,21 +132,21 @@ impl Door {
     }
 
     /// For whom a connection speaks by its certificate, and what else is known of its other end.
-    pub(super) fn identified(&self, stream: &Stream, address: IpAddr) -> (Option<Certified>, Remote) {
+    pub(super) fn identified(&self, stream: &Stream, address: IpAddr) -> (Option<CertificateCaller>, Remote) {
         let shown = stream.client_certificate().zip(self.tls.as_ref());
-        Certified::identified(shown, address)
+        CertificateCaller::identified(shown, address)
     }
 
     /// Lets a connection in, with the handshake it begins.
-    pub(super) async fn open(&self, socket: TcpStream, kind: ListenerKind) -> Result<Stream, Closed> {
+    pub(super) async fn open(&self, socket: TcpStream, kind: ListenerKind) -> Result<Stream, AcceptError> {
         tcp::tune(&socket);
         let Some(tls) = &self.tls else { return Ok(Stream::Plain(socket)) };
         let mut first = [0];
-        let seen = tokio::time::timeout(self.limit, socket.peek(&mut first)).await.map_err(|_| Closed::Silent)??;
+        let seen = tokio::time::timeout(self.limit, socket.peek(&mut first)).await.map_err(|_| AcceptError::TimedOut)??;
         if seen == 1 && first[0] == TLS_HANDSHAKE {
             return Ok(tls.accept(socket, kind, self.limit).await?);
         }
-        if self.only_tls { Err(Closed::NoTls) } else { Ok(Stream::Plain(socket)) }
+        if self.only_tls { Err(AcceptError::PlaintextRefused) } else { Ok(Stream::Plain(socket)) }
     }
 }
 

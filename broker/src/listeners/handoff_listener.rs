@@ -7,12 +7,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug)]
-pub struct Port {
+pub struct HandoffListener {
     listener: TcpListener,
     left: CancellationToken,
 }
 
-impl Port {
+impl HandoffListener {
     pub fn new(listener: TcpListener) -> Self {
         Self { listener, left: CancellationToken::new() }
     }

@@ -27,18 +27,18 @@ const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// Which peers are believed. One for all listeners; clones are cheap.
 #[derive(Debug, Clone)]
-pub(super) struct Proxies(Arc<Trusted>);
+pub(super) struct TrustedProxies(Arc<TrustedProxiesInner>);
 
 #[derive(Debug)]
-struct Trusted {
+struct TrustedProxiesInner {
     networks: Vec<Cidr>,
     header: ForwardedHeader,
 }
 
-impl Proxies {
+impl TrustedProxies {
     fn new(config: &Config) -> Self {
         let proxies = &config.listen.proxies;
-        Self(Arc::new(Trusted { networks: proxies.trusted.clone(), header: proxies.forwarded_header }))
+        Self(Arc::new(TrustedProxiesInner { networks: proxies.trusted.clone(), header: proxies.forwarded_header }))
     }
 
     pub(super) fn trusts(&self, address: IpAddr) -> bool {
@@ -75,14 +75,14 @@ impl Proxies {
 
 /// The other end of a connection.
 #[derive(Debug, Clone)]
-pub(super) struct Client {
+pub(super) struct ClientAddress {
     address: IpAddr,
     /// `Unsupported`: it speaks for itself alone.
-    proxies: Option<Proxies>,
+    proxies: Option<TrustedProxies>,
 }
 
-impl Client {
-    pub(super) fn new(address: IpAddr, proxies: &Proxies) -> Self {
+impl ClientAddress {
+    pub(super) fn new(address: IpAddr, proxies: &TrustedProxies) -> Self {
         let address = address.to_canonical();
         Self { address, proxies: proxies.trusts(address).then(|| proxies.clone()) }
     }
@@ -100,7 +100,7 @@ impl Client {
 
 /// Why a connection does not come in.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotBelieved {
+pub(super) enum ProxyProtocolError {
     #[error("a connection of a trusted proxy is refused: {0}")]
     Header(#[from] ProxyHeaderError),
     #[error("a connection is refused: it begins with a PROXY protocol header, and its address is not in listen.trusted_proxies")]
@@ -110,7 +110,7 @@ pub(super) enum NotBelieved {
 /// The PROXY protocol on one listener.
 #[derive(Debug)]
 pub(super) struct ProxyProtocol {
-    proxies: Proxies,
+    proxies: TrustedProxies,
     /// By when a header is there; `Unsupported`: the listener takes none.
     limit: Option<Duration>,
     told: Mutex<Option<Instant>>,
@@ -120,7 +120,7 @@ pub(super) struct ProxyProtocol {
 impl ProxyProtocol {
     pub(super) fn new(config: &Config, is_on: bool) -> Self {
         let limit = is_on.then_some(config.timeouts.handshake);
-        Self { proxies: Proxies::new(config), limit, told: Mutex::default(), left_out: AtomicU64::new(0) }
+        Self { proxies: TrustedProxies::new(config), limit, told: Mutex::default(), left_out: AtomicU64::new(0) }
     }
 
     /// On a listener that takes no headers.
@@ -128,12 +128,12 @@ impl ProxyProtocol {
         Self::new(config, false)
     }
 
-    pub(super) fn proxies(&self) -> &Proxies {
+    pub(super) fn proxies(&self) -> &TrustedProxies {
         &self.proxies
     }
 
     /// Whose connection it is, of which nothing was read. Refusals are logged here.
-    pub(super) async fn client(&self, socket: &mut TcpStream, peer: SocketAddr) -> Result<Client, NotBelieved> {
+    pub(super) async fn client(&self, socket: &mut TcpStream, peer: SocketAddr) -> Result<ClientAddress, ProxyProtocolError> {
         let identified = self.identify(socket, peer).await;
         if let Err(error) = &identified {
             self.tell(peer, error);
@@ -141,8 +141,8 @@ impl ProxyProtocol {
         identified
     }
 
-    async fn identify(&self, socket: &mut TcpStream, peer: SocketAddr) -> Result<Client, NotBelieved> {
-        let Some(limit) = self.limit else { return Ok(Client::new(peer.ip(), &self.proxies)) };
+    async fn identify(&self, socket: &mut TcpStream, peer: SocketAddr) -> Result<ClientAddress, ProxyProtocolError> {
+        let Some(limit) = self.limit else { return Ok(ClientAddress::new(peer.ip(), &self.proxies)) };
         let address = if self.proxies.trusts(peer.ip()) {
             match read_header(socket, limit).await? {
                 ProxyHeader::Client(client) => client.ip(),
@@ -151,14 +151,14 @@ impl ProxyProtocol {
         } else {
             // One that says nothing in time is for the reader that takes over.
             if matches!(timeout(limit, begins_with_header(socket)).await, Ok(Ok(true))) {
-                return Err(NotBelieved::Untrusted);
+                return Err(ProxyProtocolError::Untrusted);
             }
             peer.ip()
         };
-        Ok(Client::new(address, &self.proxies))
+        Ok(ClientAddress::new(address, &self.proxies))
     }
 
-    fn tell(&self, peer: SocketAddr, error: &NotBelieved) {
+    fn tell(&self, peer: SocketAddr, error: &ProxyProtocolError) {
         let now = Instant::now();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_some_and(|told| now.duration_since(told) < TOLD_EVERY) {
@@ -220,7 +220,7 @@ mod tests {
         for (name, value) in headers {
             map.append(*name, HeaderValue::from_str(value).unwrap());
         }
-        Client::new(peer.parse().unwrap(), &Proxies::new(&config)).of_request(&map).to_string()
+        ClientAddress::new(peer.parse().unwrap(), &TrustedProxies::new(&config)).of_request(&map).to_string()
     }
 
     const TRUSTED: &str = "{trusted_proxies: [10.0.0.0/8, \"fd00::/8\"]}";
