@@ -1,11 +1,11 @@
 //! The running broker: its tenants, its sessions, and what the listeners and the admin plane ask of it.
 
 mod adoption;
-mod draining;
+mod drain;
 pub mod session_lookup;
 mod housekeeping;
 mod stateless;
-mod owned;
+mod ownership;
 mod sessions;
 mod sign_in_failures;
 
@@ -22,7 +22,7 @@ use transport::{
     http_client::{HttpClient, HttpClientConfig, TlsSetupError},
 };
 
-use self::{adoption::Adopting, sign_in_failures::SignIns};
+use self::{adoption::AdoptionLocks, sign_in_failures::SignInFailureLog};
 use crate::{
     actors::{backend::Backend, call::DeadlineList, catalog_refresh, session::Session, shared::Shared, tasks::TaskManager, tenant::Tenant},
     auth::{Caller, Denied, Edition, Fetcher, Keyring, Keys, Proven, Remote, Tokens},
@@ -47,7 +47,7 @@ use crate::{
 const SHARED_AT_ONCE: usize = 100;
 
 /// What a broker is made of.
-pub struct Parts {
+pub struct BrokerParts {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
     pub keys: Keys,
@@ -62,18 +62,18 @@ pub struct Broker {
     pub placement: SessionLocator,
     keyring: Arc<Keyring>,
     tokens: Option<Tokens>,
-    sign_ins: SignIns,
+    sign_ins: SignInFailureLog,
     tenants: SharedMap<TenantId, Arc<Tenant>>,
     sessions: SharedMap<SessionId, Arc<Session>>,
     /// Over, but not in the store yet: they are not to be found there.
     ending: DashSet<SessionKey>,
-    adopting: Adopting,
+    adopting: AdoptionLocks,
     export: tokio::sync::Mutex<Export>,
 }
 
 impl Broker {
     /// Starts the broker's own housekeeping; must be called inside the runtime.
-    pub fn new(parts: Parts) -> Result<Arc<Broker>, TlsSetupError> {
+    pub fn new(parts: BrokerParts) -> Result<Arc<Broker>, TlsSetupError> {
         let http = HttpClient::new(HttpClientConfig {
             connect_timeout: parts.config.timeouts.connect,
             egress: parts.config.egress.clone(),
@@ -97,11 +97,11 @@ impl Broker {
             export: tokio::sync::Mutex::new(export),
             keyring: parts.keyring,
             tokens,
-            sign_ins: SignIns::default(),
+            sign_ins: SignInFailureLog::default(),
             tenants: SharedMap::default(),
             sessions: SharedMap::default(),
             ending: DashSet::new(),
-            adopting: Adopting::default(),
+            adopting: AdoptionLocks::default(),
         });
         let tenants = Arc::downgrade(&broker);
         broker.shared.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
@@ -384,7 +384,7 @@ impl Broker {
         let keys = Keys::from_root(b"root");
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
-        let broker = Self::new(Parts { config, metrics, keys, keyring, stores }).expect("nothing of the system is needed");
+        let broker = Self::new(BrokerParts { config, metrics, keys, keyring, stores }).expect("nothing of the system is needed");
         broker.put_tenant(&Caller::anonymous().tenant, TenantSpec::default());
         broker
     }

@@ -34,7 +34,7 @@ use self::{
 };
 use crate::{
     auth::{Keyring, Keys, KeysError},
-    broker::{Broker, Parts},
+    broker::{Broker, BrokerParts},
     config::{self, Certificate, Config, Faults, sandbox::SandboxMode},
     control::{Control, ControlParts, LoadError, Reloaded},
     persistence::{
@@ -244,7 +244,7 @@ impl Running {
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
         let parts =
-            Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring), stores };
+            BrokerParts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring), stores };
         let broker = Broker::new(parts)?;
         let parts = ControlParts { broker: Arc::clone(&broker), keyring, keys, config: Arc::clone(&config), metrics: Arc::clone(&metrics) };
         let control = Control::new(parts);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use protocol::{error::Refusal, ids::SessionId};
 use storage::{NodeRecord, OwnerHint, SessionKey};
 
-use super::{Broker, adoption::Adoption};
+use super::{Broker, adoption::AdoptionOutcome};
 use crate::{
     actors::session::{Session, record},
     auth::Caller,
@@ -134,10 +134,10 @@ impl LookupSources for LookupContext<'_> {
             return Ok(ClaimOutcome::Absent);
         }
         Ok(match self.broker.adopt(&self.id, self.caller, self.endpoint).await? {
-            Adoption::Here(session) => ClaimOutcome::Local(session),
-            Adoption::Elsewhere(node) => ClaimOutcome::Remote { lease_left: node.lease_left, owner: owner(node) },
-            Adoption::Unfit => ClaimOutcome::Absent,
-            Adoption::Absent => {
+            AdoptionOutcome::Local(session) => ClaimOutcome::Local(session),
+            AdoptionOutcome::Remote(node) => ClaimOutcome::Remote { lease_left: node.lease_left, owner: owner(node) },
+            AdoptionOutcome::Unusable => ClaimOutcome::Absent,
+            AdoptionOutcome::Absent => {
                 self.broker.placement.absent.note(trace(&self.id, self.caller, self.endpoint));
                 ClaimOutcome::Absent
             }

@@ -78,7 +78,7 @@ impl Broker {
         };
         let seat = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
         let session = Session::open(seat, agreement, self.shared.clone());
-        let unclaimed = Unclaimed(Some((self.clone(), session.clone())));
+        let unclaimed = UnclaimedSession(Some((self.clone(), session.clone())));
         // Findable first: whoever removes the tenant or drains from here on sees it.
         self.sessions.insert(session.id.clone(), session.clone());
         let admitted = tenant.open_session(&session).and_then(|()| self.admits_sessions()).and_then(|()| self.still_admits(&session));
@@ -149,7 +149,7 @@ impl Broker {
 
     /// Ends a session for its client, who hears of it once it is stored.
     pub async fn delete_session(self: &Arc<Self>, session: &Arc<Session>) -> Result<(), Refusal> {
-        let (ending, session) = (Ending::begin(self, session.key), session.clone());
+        let (ending, session) = (EndingSession::begin(self, session.key), session.clone());
         // A task of its own: a client that hangs up must not leave a session that is stored no more.
         let deleting = self.shared.running.spawn(async move {
             ending.broker.store_end(&session).await?;
@@ -164,7 +164,7 @@ impl Broker {
         if !session.has_client {
             return session.end(why); // nothing of it is stored
         }
-        let ending = Ending::begin(self, session.key);
+        let ending = EndingSession::begin(self, session.key);
         self.forget_session(session, why);
         ending.store_later(session);
     }
@@ -175,7 +175,7 @@ impl Broker {
         if session.idle_for() <= limit {
             return;
         }
-        let ending = Ending::begin(self, session.key);
+        let ending = EndingSession::begin(self, session.key);
         if session.end_if_idle(limit) {
             self.take_out(session);
             ending.store_later(session);
@@ -224,7 +224,7 @@ impl Broker {
         let broker = self.clone();
         self.shared.running.spawn(async move {
             for key in sessions {
-                let ending = Ending::begin(&broker, key);
+                let ending = EndingSession::begin(&broker, key);
                 // The next renewal names it again.
                 let _later = ending.broker.end_stored(&key).await;
             }
@@ -241,12 +241,12 @@ impl Broker {
 }
 
 /// A session that is over, but may be in the store: it is not to be found there while this lives.
-struct Ending {
+struct EndingSession {
     broker: Arc<Broker>,
     key: SessionKey,
 }
 
-impl Ending {
+impl EndingSession {
     fn begin(broker: &Arc<Broker>, key: SessionKey) -> Self {
         broker.ending.insert(key);
         Self { broker: broker.clone(), key }
@@ -270,7 +270,7 @@ impl Ending {
     }
 }
 
-impl Drop for Ending {
+impl Drop for EndingSession {
     fn drop(&mut self) {
         self.broker.ending.remove(&self.key);
     }
@@ -278,15 +278,15 @@ impl Drop for Ending {
 
 /// A session whose client does not know its id yet. Dropped with it, when that client hangs up or is refused, the session
 /// ends: it would be in the way for as long as it may be idle.
-struct Unclaimed(Option<(Arc<Broker>, Arc<Session>)>);
+struct UnclaimedSession(Option<(Arc<Broker>, Arc<Session>)>);
 
-impl Unclaimed {
+impl UnclaimedSession {
     fn claimed(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Unclaimed {
+impl Drop for UnclaimedSession {
     fn drop(&mut self) {
         if let Some((broker, session)) = self.0.take() {
             broker.close_session(&session, "its client never got it");

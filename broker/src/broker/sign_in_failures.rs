@@ -21,18 +21,18 @@ use crate::{
 
 /// The failures of the last minute.
 #[derive(Debug)]
-pub(super) struct SignIns {
+pub(super) struct SignInFailureLog {
     failures: Mutex<SignInFailures>,
     started: Instant,
 }
 
-impl Default for SignIns {
+impl Default for SignInFailureLog {
     fn default() -> Self {
         Self { failures: Mutex::default(), started: Instant::now() }
     }
 }
 
-impl SignIns {
+impl SignInFailureLog {
     fn lock(&self) -> MutexGuard<'_, SignInFailures> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }

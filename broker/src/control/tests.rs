@@ -8,7 +8,7 @@ use storage::{SqliteOptions, SqliteStore};
 
 use super::*;
 use crate::{
-    broker::Parts,
+    broker::BrokerParts,
     config::{self, Database, checked::parse_backend_spec, spec::BackendSpec},
     persistence::Stores,
 };
@@ -34,7 +34,7 @@ impl Rig {
         let keys = Keys::load(&config).expect("the folder is writable");
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(false));
-        let broker = Broker::new(Parts {
+        let broker = Broker::new(BrokerParts {
             config: Arc::clone(&config),
             metrics: Arc::clone(&metrics),
             keys: keys.clone(),

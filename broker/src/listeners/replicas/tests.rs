@@ -29,7 +29,7 @@ use self::fake_peer::{Chunks, FakePeer, empty};
 use super::serve;
 use crate::{
     auth::{Caller, Keyring, Keys},
-    broker::{Broker, Parts},
+    broker::{Broker, BrokerParts},
     config::{self, spec::TenantSpec},
     persistence::Stores,
     limits::RELAYED_WHOLE_BYTES_MAX,
@@ -112,7 +112,7 @@ impl Replica {
         let hints = Arc::new(Hints { owners: Mutex::default(), wakes: broadcast::Sender::new(1) });
         let stores = Stores { hot: hints.clone(), ..Stores::in_memory().await };
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
-        let broker = Broker::new(Parts { config, metrics, keys, keyring, stores }).unwrap();
+        let broker = Broker::new(BrokerParts { config, metrics, keys, keyring, stores }).unwrap();
         broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
         let stop = CancellationToken::new();
         let (public, internal) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());

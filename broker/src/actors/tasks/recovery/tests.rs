@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     auth::{Keyring, Keys},
-    broker::{Broker, Parts},
+    broker::{Broker, BrokerParts},
     config::{Config, spec::TenantSpec},
     persistence::{
         SessionKey, Step, Stores, TaskLimits, TaskRecord,
@@ -35,7 +35,7 @@ impl Alone {
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHot::new()) };
         let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
-        let broker = Broker::new(Parts { config, metrics, keys, keyring, stores }).unwrap();
+        let broker = Broker::new(BrokerParts { config, metrics, keys, keyring, stores }).unwrap();
         broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
         Self { store, broker }
     }
