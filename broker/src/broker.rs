@@ -25,7 +25,7 @@ use transport::{
 use self::{adoption::AdoptionLocks, sign_in_failures::SignInFailureLog};
 use crate::{
     actors::{backend::Backend, call::DeadlineList, catalog_refresh, session::Session, shared::Shared, tasks::TaskManager, tenant::Tenant},
-    auth::{Caller, Denied, Edition, Fetcher, Keyring, Keys, Proven, Remote, Tokens},
+    auth::{Caller, AuthError, KeyringVersion, KeyFetcher, Keyring, Keys, AuthenticatedCaller, RemotePeer, TokenVerifier},
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
@@ -61,7 +61,7 @@ pub struct Broker {
     /// The other replicas, and which of them has a session that is not here.
     pub placement: SessionLocator,
     keyring: Arc<Keyring>,
-    tokens: Option<Tokens>,
+    tokens: Option<TokenVerifier>,
     sign_ins: SignInFailureLog,
     tenants: SharedMap<TenantId, Arc<Tenant>>,
     sessions: SharedMap<SessionId, Arc<Session>>,
@@ -87,8 +87,8 @@ impl Broker {
             EgressPolicy { allow: vec!["0.0.0.0/0".parse(), "::/0".parse()].into_iter().flatten().collect(), ..EgressPolicy::default() };
         let to_collector = HttpClient::new(HttpClientConfig { egress: Arc::new(everywhere), ..HttpClientConfig::default() })?;
         // And where the issuers are.
-        let fetcher = Fetcher::new(to_collector.clone(), http.clone());
-        let tokens = Tokens::new(&parts.config.auth, parts.keyring.clone(), fetcher, parts.metrics.clone());
+        let fetcher = KeyFetcher::new(to_collector.clone(), http.clone());
+        let tokens = TokenVerifier::new(&parts.config.auth, parts.keyring.clone(), fetcher, parts.metrics.clone());
         let (traces, export) =
             telemetry::begin_export(&parts.config.telemetry.traces, &parts.config.node.id, to_collector, parts.metrics.clone());
         let broker = Arc::new(Broker {
@@ -242,26 +242,26 @@ impl Broker {
     // Callers and sessions.
 
     /// Who is calling. Without a credential that is nobody in particular of tenant `default`, where that is allowed.
-    pub fn authenticate(&self, bearer: Option<&str>) -> Result<Proven, Denied> {
+    pub fn authenticate(&self, bearer: Option<&str>) -> Result<AuthenticatedCaller, AuthError> {
         let proven = match (bearer, &self.tokens) {
             (Some(bearer), tokens) => match (self.keyring.verify(bearer), tokens) {
                 (Some(caller), _) => caller.into(),
                 (None, Some(tokens)) => tokens.verify(bearer)?,
-                (None, None) => return Err(Denied::failed(key_required(), Reason::ApiKey)),
+                (None, None) => return Err(AuthError::failed(key_required(), Reason::ApiKey)),
             },
-            (None, _) if self.shared.config.auth.required => return Err(Denied::failed(key_required(), Reason::Missing)),
+            (None, _) if self.shared.config.auth.required => return Err(AuthError::failed(key_required(), Reason::Missing)),
             (None, _) => Caller::anonymous().into(),
         };
         self.admit_proven(proven)
     }
 
     /// As of which keys callers are known.
-    pub fn keys_edition(&self) -> Edition {
+    pub fn keys_edition(&self) -> KeyringVersion {
         self.keyring.edition()
     }
 
     /// The same for a connection that may have come with a certificate. A key or token that is shown comes before it.
-    pub fn authenticate_on(&self, bearer: Option<&str>, certified: Option<&Caller>) -> Result<Proven, Denied> {
+    pub fn authenticate_on(&self, bearer: Option<&str>, certified: Option<&Caller>) -> Result<AuthenticatedCaller, AuthError> {
         match (bearer, certified) {
             (None, Some(caller)) => self.admit_proven(caller.clone().into()),
             _ => self.authenticate(bearer),
@@ -271,13 +271,13 @@ impl Broker {
     /// Once more for a client that was denied: its token may be signed with a key that is only now to be had.
     pub async fn authenticate_again(
         &self,
-        denied: Denied,
+        denied: AuthError,
         bearer: Option<&str>,
         certified: Option<&Caller>,
-        remote: Remote,
-    ) -> Result<Proven, Refusal> {
+        remote: RemotePeer,
+    ) -> Result<AuthenticatedCaller, Refusal> {
         let denied = match (denied, &self.tokens) {
-            (Denied::KeyUnknown(key), Some(tokens)) => {
+            (AuthError::KeyUnknown(key), Some(tokens)) => {
                 key.fetched().await;
                 match self.authenticate_on(bearer, certified) {
                     Ok(proven) => return Ok(proven),
@@ -290,9 +290,9 @@ impl Broker {
     }
 
     /// [`Broker::admit`] of one whose credential may have an end.
-    pub fn admit_proven(&self, proven: Proven) -> Result<Proven, Denied> {
-        let caller = self.admit(proven.caller).map_err(|refusal| Denied::failed(refusal, Reason::Tenant))?;
-        Ok(Proven { caller, until: proven.until })
+    pub fn admit_proven(&self, proven: AuthenticatedCaller) -> Result<AuthenticatedCaller, AuthError> {
+        let caller = self.admit(proven.caller).map_err(|refusal| AuthError::failed(refusal, Reason::Tenant))?;
+        Ok(AuthenticatedCaller { caller, until: proven.until })
     }
 
     /// A caller that has been authenticated, here or by another replica: its tenant must be served.

@@ -21,7 +21,7 @@ impl<'a> ReplicaLookup<'a> {
         Self(session_location::OwnerLookup::new(LookupContext::new(broker, id, caller, endpoint), broker.shared.config.session.lease))
     }
 
-    /// Where to send the request next, or why there is nowhere to send it. After [`ProbeOutcome::Remote`], say what came of it with
+    /// Where to send the request next, or why there is nowhere to send it. After [`ProbeOutcome::RemotePeer`], say what came of it with
     /// [`OwnerLookup::missed`] and ask again.
     pub async fn next(&mut self) -> Result<LookupOutcome, Refusal> {
         self.0.next().await

@@ -13,7 +13,7 @@ use protocol::error::{ErrorKind, Refusal};
 
 use super::Broker;
 use crate::{
-    auth::{Denied, Remote},
+    auth::{AuthError, RemotePeer},
     limits::sign_ins::SIGN_IN_CLOSE_INTERVAL,
     rules::sign_in_failures::{Plane, Reason, Report, SignInFailures},
     telemetry::audit,
@@ -40,7 +40,7 @@ impl SignInFailureLog {
 
 impl Broker {
     /// Counts a denied sign-in and returns the answer to it.
-    pub fn refuse(&self, denied: Denied, plane: Plane, remote: Remote) -> Refusal {
+    pub fn refuse(&self, denied: AuthError, plane: Plane, remote: RemotePeer) -> Refusal {
         let (refusal, failure) = denied.into_parts();
         let Some(reason) = failure else { return refusal };
         let reason = if reason == Reason::Missing && remote.certificate_is_foreign { Reason::Certificate } else { reason };

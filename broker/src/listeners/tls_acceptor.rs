@@ -17,7 +17,7 @@ use transport::{
 };
 
 use crate::{
-    auth::{Caller, Remote, is_printable, reserved},
+    auth::{Caller, RemotePeer, is_printable, reserved},
     config::{self, Certificate, Config},
 };
 
@@ -46,10 +46,10 @@ struct CertificateCallerInner {
 
 impl CertificateCaller {
     /// [`CertificateCaller::by`] of the certificate that a connection has shown, and what is known of the connection.
-    pub(super) fn identified(shown: Option<(ClientCertificate, &Arc<ServerTls>)>, address: IpAddr) -> (Option<Self>, Remote) {
+    pub(super) fn identified(shown: Option<(ClientCertificate, &Arc<ServerTls>)>, address: IpAddr) -> (Option<Self>, RemotePeer) {
         let has_shown = shown.is_some();
         let certified = shown.and_then(|(certificate, tls)| Self::by(certificate, tls));
-        let remote = Remote { address: Some(address), certificate_is_foreign: has_shown && certified.is_none() };
+        let remote = RemotePeer { address: Some(address), certificate_is_foreign: has_shown && certified.is_none() };
         (certified, remote)
     }
 
@@ -132,7 +132,7 @@ impl TlsAcceptor {
     }
 
     /// For whom a connection speaks by its certificate, and what else is known of its other end.
-    pub(super) fn identified(&self, stream: &Stream, address: IpAddr) -> (Option<CertificateCaller>, Remote) {
+    pub(super) fn identified(&self, stream: &Stream, address: IpAddr) -> (Option<CertificateCaller>, RemotePeer) {
         let shown = stream.client_certificate().zip(self.tls.as_ref());
         CertificateCaller::identified(shown, address)
     }

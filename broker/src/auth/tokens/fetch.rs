@@ -21,7 +21,7 @@ use crate::{
 
 /// What fetches. Clones share connections.
 #[derive(Debug, Clone)]
-pub struct Fetcher {
+pub struct KeyFetcher {
     /// Goes everywhere.
     trusting: HttpClient,
     /// Goes where backends may be.
@@ -43,7 +43,7 @@ pub(super) enum FetchError {
     Late,
 }
 
-impl Fetcher {
+impl KeyFetcher {
     pub fn new(trusting: HttpClient, wary: HttpClient) -> Self {
         Self { trusting, wary }
     }

@@ -21,7 +21,7 @@ use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError};
 use super::{IncomingConnection, ConnectionParams, SessionConnection};
 use crate::{
     actors::{link::request_streams::STREAMS, session::Session, tenant::ConnectionPermit},
-    auth::{Caller, Proven},
+    auth::{Caller, AuthenticatedCaller},
     broker::{Broker, unknown_backend},
     limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
     listeners::{tls_acceptor::CertificateCaller, stateless::no_sessions},
@@ -149,7 +149,7 @@ async fn opened(broker: &Arc<Broker>, guest: &IncomingConnection, message: &Mess
         return Ok((SessionConnection::new(broker.clone(), session, place.clone(), *until), result));
     }
     let asked = InitializeMeta::read(message)?;
-    let Proven { caller, until } = proven(broker, guest, asked.token.as_deref()).await?;
+    let AuthenticatedCaller { caller, until } = proven(broker, guest, asked.token.as_deref()).await?;
     let endpoint = endpoint(broker, &caller, asked.backend.as_deref())?;
     let place = place(broker, &caller)?;
     let (session, result) = broker.open_session(caller, endpoint, guest.transport, message).await?;
@@ -157,7 +157,7 @@ async fn opened(broker: &Arc<Broker>, guest: &IncomingConnection, message: &Mess
 }
 
 /// Who is at the other end, by the token it shows, or by its certificate.
-pub(super) async fn proven(broker: &Broker, guest: &IncomingConnection, token: Option<&str>) -> Result<Proven, Refusal> {
+pub(super) async fn proven(broker: &Broker, guest: &IncomingConnection, token: Option<&str>) -> Result<AuthenticatedCaller, Refusal> {
     let certified = guest.certified.as_ref().map(CertificateCaller::caller);
     match broker.authenticate_on(token, certified) {
         Ok(proven) => Ok(proven),

@@ -24,7 +24,7 @@ use crate::{
         stream::{EventStream, StreamReader},
         tenant::ConnectionPermit,
     },
-    auth::{self, Caller, Remote, Until},
+    auth::{self, Caller, RemotePeer, CredentialExpiry},
     broker::Broker,
     limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT},
     listeners::tls_acceptor::CertificateCaller,
@@ -37,7 +37,7 @@ pub(super) struct IncomingConnection {
     pub(super) transport: &'static str,
     /// For whom its certificate speaks.
     pub(super) certified: Option<CertificateCaller>,
-    pub(super) remote: Remote,
+    pub(super) remote: RemotePeer,
     /// Said before the first message.
     pub(super) known: Option<ConnectionParams>,
 }
@@ -47,7 +47,7 @@ pub(super) struct IncomingConnection {
 pub(super) struct ConnectionParams {
     pub(super) caller: Caller,
     /// Until when that is so.
-    pub(super) until: Option<Until>,
+    pub(super) until: Option<CredentialExpiry>,
     pub(super) endpoint: Endpoint,
     /// On another connection, by its session's id.
     pub(super) can_come_back: bool,
@@ -128,7 +128,7 @@ pub(super) async fn converse(
         () = seat.expired(&stream) => None,
     };
     if let Some(goodbye) = spoken {
-        let goodbye = if seat.until.is_some_and(Until::is_past) { CloseReason::Policy } else { goodbye };
+        let goodbye = if seat.until.is_some_and(CredentialExpiry::is_past) { CloseReason::Policy } else { goodbye };
         drop((outbox, seat));
         farewell(&mut source, &mut sink, goodbye).await;
     }
@@ -202,16 +202,16 @@ pub(super) struct SessionConnection {
     is_known: bool,
     _place: Arc<ConnectionPermit>,
     /// Until when it is its client's by what was shown for the connection.
-    until: Option<Until>,
+    until: Option<CredentialExpiry>,
 }
 
 impl SessionConnection {
-    fn new(broker: Arc<Broker>, session: Arc<Session>, place: Arc<ConnectionPermit>, until: Option<Until>) -> Self {
+    fn new(broker: Arc<Broker>, session: Arc<Session>, place: Arc<ConnectionPermit>, until: Option<CredentialExpiry>) -> Self {
         Self { broker, session, is_known: false, _place: place, until }
     }
 
     /// Of a client that goes on with its session.
-    pub(super) fn again(broker: Arc<Broker>, session: Arc<Session>, place: Arc<ConnectionPermit>, until: Option<Until>) -> Self {
+    pub(super) fn again(broker: Arc<Broker>, session: Arc<Session>, place: Arc<ConnectionPermit>, until: Option<CredentialExpiry>) -> Self {
         let mut seat = Self::new(broker, session, place, until);
         seat.is_known = true;
         seat

@@ -35,7 +35,7 @@ use crate::{
         stream::{Batch, EventStream, StreamReader},
         tenant::{ConnectionPermit, Tenant},
     },
-    auth::{self, Caller, Proven, Until},
+    auth::{self, Caller, AuthenticatedCaller, CredentialExpiry},
     broker::Broker,
     config::MessageWire,
     limits::{HALF_CLOSED_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, OUTBOX_FRAMES_MAX},
@@ -84,7 +84,7 @@ pub(super) enum ReplyStream {
 pub(super) struct StartedRequest {
     pub(super) answering: ReplyStream,
     /// Until when it may go on.
-    pub(super) until: Option<Until>,
+    pub(super) until: Option<CredentialExpiry>,
 }
 
 impl ReplyStream {
@@ -119,7 +119,7 @@ impl ReplyStream {
     }
 
     /// The same. What was begun ends when what was shown for it is good no longer; an answer that waits at another replica comes.
-    pub(super) async fn next_until(&mut self, until: Option<Until>) -> Option<Bytes> {
+    pub(super) async fn next_until(&mut self, until: Option<CredentialExpiry>) -> Option<Bytes> {
         let Some(until) = until else { return self.next().await };
         if !until.is_past() {
             tokio::select! {
@@ -162,7 +162,7 @@ pub(super) async fn discovered(broker: &Arc<Broker>, guest: &IncomingConnection,
 /// Who asks, and until when it has shown that it may.
 pub(super) struct AuthenticatedClient {
     visitor: StatelessClient,
-    until: Option<Until>,
+    until: Option<CredentialExpiry>,
 }
 
 /// Who asks, and where: said before the first message, or in this one.
@@ -186,7 +186,7 @@ pub(super) async fn visit(broker: &Arc<Broker>, guest: &IncomingConnection, mess
         text => Ok(text.flatten()),
     };
     let (token, backend) = (text(TOKEN)?, text(BACKEND)?);
-    let Proven { caller, until } = handshake::proven(broker, guest, token.as_deref()).await?;
+    let AuthenticatedCaller { caller, until } = handshake::proven(broker, guest, token.as_deref()).await?;
     fits(&caller)?;
     let endpoint: Endpoint = handshake::endpoint(broker, &caller, backend.as_deref())?;
     Ok(AuthenticatedClient { visitor: broker.visitor(caller, endpoint, guest.transport)?, until })

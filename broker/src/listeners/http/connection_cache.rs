@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     alarm::Alarm,
-    auth::{Edition, Proven},
+    auth::{KeyringVersion, AuthenticatedCaller},
 };
 
 /// What a connection keeps.
@@ -57,7 +57,7 @@ pub(super) struct ValidatedHead {
     repeats: bool,
     said: OnceLock<HeadSummary>,
     /// Who shows this credential, as of this edition of the keys.
-    caller: Mutex<Option<(Edition, Proven)>>,
+    caller: Mutex<Option<(KeyringVersion, AuthenticatedCaller)>>,
 }
 
 #[derive(Debug)]
@@ -104,12 +104,12 @@ impl ValidatedHead {
     }
 
     /// Who shows the head's credential, where that was found out with the same keys, and holds still.
-    pub(super) fn caller(&self, edition: Edition) -> Option<Proven> {
+    pub(super) fn caller(&self, edition: KeyringVersion) -> Option<AuthenticatedCaller> {
         let known = lock(&self.caller);
         known.as_ref().filter(|(known_in, caller)| *known_in == edition && !caller.is_past()).map(|(_, caller)| caller.clone())
     }
 
-    pub(super) fn note_caller(&self, edition: Edition, caller: &Proven) {
+    pub(super) fn note_caller(&self, edition: KeyringVersion, caller: &AuthenticatedCaller) {
         if self.repeats {
             *lock(&self.caller) = Some((edition, caller.clone()));
         }

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     actors::session::{ResumedStream, Session},
-    auth::{Caller, Denied, Proven, Remote},
+    auth::{Caller, AuthError, AuthenticatedCaller, RemotePeer},
     broker::{Broker, unknown_backend},
     config::EventLog,
     in_place::in_place,
@@ -48,7 +48,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 #[derive(Clone, Copy)]
 pub(super) enum RequestSource<'a> {
     /// A client, at its address: it passes the gate and shows its key, and may be served by another replica.
-    Client(&'a RequestGuard, Remote),
+    Client(&'a RequestGuard, RemotePeer),
     /// Another replica, for one of its clients: it says who that is. What is not here is its own to look for.
     Replica,
 }
@@ -72,7 +72,7 @@ pub(super) struct InboundRequest<'a> {
 }
 
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
-pub(super) async fn handle(broker: &Arc<Broker>, (gate, remote): (&RequestGuard, Remote), head: CachedHead<'_>, body: impl RequestBody) -> ServerResponse {
+pub(super) async fn handle(broker: &Arc<Broker>, (gate, remote): (&RequestGuard, RemotePeer), head: CachedHead<'_>, body: impl RequestBody) -> ServerResponse {
     let answer = match served(broker, RequestSource::Client(gate, remote), head, body).await {
         ServerResponse::Other(response) if challenge::is_one(&response) => {
             let shown = challenge::is_shown(&head.0.headers);
@@ -138,13 +138,13 @@ async fn dispatch(broker: &Arc<Broker>, reach: RequestSource<'_>, (head, kept): 
     }
     let proven = match reach {
         RequestSource::Client(..) => known_client(broker, head, &kept.vetted),
-        RequestSource::Replica => vouched_client(broker, head).map(Proven::from),
+        RequestSource::Replica => vouched_client(broker, head).map(AuthenticatedCaller::from),
     };
-    let Proven { caller, until } = match proven {
+    let AuthenticatedCaller { caller, until } = match proven {
         Ok(proven) => proven,
         Err(denied) => match reach {
             RequestSource::Client(_, remote) => Box::pin(client_again(broker, head, denied, remote)).await.map_err(anonymous)?,
-            RequestSource::Replica => return Err(anonymous(broker.refuse(denied, Plane::Internal, Remote::default()))),
+            RequestSource::Replica => return Err(anonymous(broker.refuse(denied, Plane::Internal, RemotePeer::default()))),
         },
     };
     known_to(broker, &caller, &endpoint).map_err(anonymous)?;
@@ -171,13 +171,13 @@ pub(super) fn known_to(broker: &Broker, caller: &Caller, endpoint: &Endpoint) ->
 }
 
 /// For whom another replica asks.
-pub(super) fn vouched_client(broker: &Broker, head: &HeadParts) -> Result<Caller, Denied> {
+pub(super) fn vouched_client(broker: &Broker, head: &HeadParts) -> Result<Caller, AuthError> {
     let caller = replica_headers::caller(&head.headers)?;
     broker.admit_proven(caller.into()).map(|proven| proven.caller)
 }
 
 /// Who a client is: by the key or token it shows, or by its connection's certificate.
-pub(super) async fn client(broker: &Broker, head: &HeadParts, remote: Remote) -> Result<Proven, Refusal> {
+pub(super) async fn client(broker: &Broker, head: &HeadParts, remote: RemotePeer) -> Result<AuthenticatedCaller, Refusal> {
     match client_now(broker, head) {
         Ok(proven) => Ok(proven),
         Err(denied) => client_again(broker, head, denied, remote).await,
@@ -185,12 +185,12 @@ pub(super) async fn client(broker: &Broker, head: &HeadParts, remote: Remote) ->
 }
 
 /// The same, as far as it is known without waiting.
-fn client_now(broker: &Broker, head: &HeadParts) -> Result<Proven, Denied> {
+fn client_now(broker: &Broker, head: &HeadParts) -> Result<AuthenticatedCaller, AuthError> {
     let bearer = request_guard::bearer(&head.headers, &head.uri)?;
     broker.authenticate_on(bearer, certified(head))
 }
 
-async fn client_again(broker: &Broker, head: &HeadParts, denied: Denied, remote: Remote) -> Result<Proven, Refusal> {
+async fn client_again(broker: &Broker, head: &HeadParts, denied: AuthError, remote: RemotePeer) -> Result<AuthenticatedCaller, Refusal> {
     let bearer = request_guard::bearer(&head.headers, &head.uri).unwrap_or_default();
     broker.authenticate_again(denied, bearer, certified(head), remote).await
 }
@@ -200,7 +200,7 @@ fn certified(head: &HeadParts) -> Option<&Caller> {
 }
 
 /// [`client_now`] for one that may have shown the same before.
-fn known_client(broker: &Broker, head: &HeadParts, vetted: &ValidatedHead) -> Result<Proven, Denied> {
+fn known_client(broker: &Broker, head: &HeadParts, vetted: &ValidatedHead) -> Result<AuthenticatedCaller, AuthError> {
     let edition = broker.keys_edition();
     if let Some(proven) = vetted.caller(edition) {
         return broker.admit_proven(proven);

@@ -34,7 +34,7 @@ use super::{
     post::{announced_bytes, fits, is_small, read_body},
 };
 use crate::{
-    auth::{Caller, Proven, Remote},
+    auth::{Caller, AuthenticatedCaller, RemotePeer},
     broker::{Broker, unknown_backend},
     config::MessageWire,
     limits::{HTTP_SSE_NAME_BYTES, HTTP_SSE_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
@@ -151,7 +151,7 @@ fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
 }
 
 /// A new stream, and the session to be on it.
-fn begin(broker: &Arc<Broker>, Proven { caller, until }: Proven, endpoint: Endpoint, floor: ConnectionContext) -> Result<Response<Body>, Refusal> {
+fn begin(broker: &Arc<Broker>, AuthenticatedCaller { caller, until }: AuthenticatedCaller, endpoint: Endpoint, floor: ConnectionContext) -> Result<Response<Body>, Refusal> {
     if broker.draining() {
         return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
     }
@@ -173,7 +173,7 @@ fn begin(broker: &Arc<Broker>, Proven { caller, until }: Proven, endpoint: Endpo
     let (broker_too, sessions) = (broker.clone(), floor.sessions.clone());
     sessions.spawn(async move {
         let known = ConnectionParams { caller, until, endpoint, can_come_back: false, place };
-        let guest = IncomingConnection { transport: TRANSPORT, certified: None, remote: Remote::default(), known: Some(known) };
+        let guest = IncomingConnection { transport: TRANSPORT, certified: None, remote: RemotePeer::default(), known: Some(known) };
         duplex::serve(broker_too, guest, source, sink, floor.stop.clone()).await;
         floor.streams.0.remove(&name);
         drop(floor.admitted);

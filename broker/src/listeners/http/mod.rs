@@ -63,7 +63,7 @@ use super::{
     trusted_proxies::{ClientAddress, ProxyProtocol},
 };
 use crate::{
-    auth::Remote,
+    auth::RemotePeer,
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
 };
@@ -92,7 +92,7 @@ pub async fn serve(broker: Arc<Broker>, listener: HandoffListener, door: TlsAcce
             let Some(client) = identified else { return };
             let address = client.address();
             let admitted = Arc::new(admitted);
-            let floor = ConnectionContext { sessions, stop, admitted, streams, client, certified: None, remote: Remote::default() };
+            let floor = ConnectionContext { sessions, stop, admitted, streams, client, certified: None, remote: RemotePeer::default() };
             if let Err(error) = served(broker, gate, &door, socket, floor).await {
                 tracing::debug!(%peer, client = %address, %error, "connection ended");
             }
@@ -116,13 +116,13 @@ struct ConnectionContext {
     client: ClientAddress,
     /// Who the connection's certificate speaks for; among a request's extensions too.
     certified: Option<CertificateCaller>,
-    remote: Remote,
+    remote: RemotePeer,
 }
 
 impl ConnectionContext {
     /// The other end of a request: a trusted proxy may name its client's address in the headers.
-    fn remote_of(&self, headers: &HeaderMap) -> Remote {
-        Remote { address: Some(self.client.of_request(headers)), ..self.remote }
+    fn remote_of(&self, headers: &HeaderMap) -> RemotePeer {
+        RemotePeer { address: Some(self.client.of_request(headers)), ..self.remote }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::{
         stream::{StreamEnd, StreamItem, StreamReader},
         tenant::ConnectionPermit,
     },
-    auth::Until,
+    auth::CredentialExpiry,
     metrics::{Direction, Side},
     rules::event_log::Event,
 };
@@ -75,7 +75,7 @@ impl ServerResponse {
 
     /// The same, and of an event stream no more than comes until then: who opened it is not known any longer than its credential
     /// holds.
-    pub(super) fn ending(self, until: Until) -> Self {
+    pub(super) fn ending(self, until: CredentialExpiry) -> Self {
         match self {
             Self::Other(response) if is_events(&response) => Self::Other(response.map(|body| match body {
                 Either::Right(body) => Either::Right(ExpiringBody { body, end: Box::pin(until.passed()) }.boxed_unsync()),

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     actors::{session::Session, stream::StreamReader, tenant::ConnectionPermit},
-    auth::Remote,
+    auth::RemotePeer,
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
     listeners::duplex,
@@ -147,7 +147,7 @@ pub(super) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incomi
 async fn asked(broker: &Arc<Broker>, head: &request::Parts) -> Result<Result<ResumedWebSocket, Response<Body>>, Refusal> {
     let endpoint = endpoint(head.uri.path())?;
     let vouched = exchange::vouched_client(broker, head);
-    let caller = vouched.map_err(|denied| broker.refuse(denied, Plane::Internal, Remote::default()))?;
+    let caller = vouched.map_err(|denied| broker.refuse(denied, Plane::Internal, RemotePeer::default()))?;
     exchange::known_to(broker, &caller, &endpoint)?;
     let id = session_id(&head.headers)?.ok_or_else(|| Refusal::new(ErrorKind::SessionRequired, "which session it is for is not said"))?;
     match forward::inside(broker, &head.headers, id, &caller, &endpoint).await? {

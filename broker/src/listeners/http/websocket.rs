@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     actors::{session::Session, stream::StreamReader, tenant::ConnectionPermit},
-    auth::{self, Proven, Remote, Until},
+    auth::{self, AuthenticatedCaller, RemotePeer, CredentialExpiry},
     broker::{Broker, session_lookup::ReplicaLookup},
     limits::CLIENT_WRITE_STALL_MAX,
     listeners::duplex::{self, IncomingConnection, ConnectionParams, SessionConnection},
@@ -77,8 +77,8 @@ struct UpgradeResponse {
 
 enum UpgradeAction {
     Open(ConnectionParams),
-    Resume(Arc<Session>, StreamReader, Arc<ConnectionPermit>, Option<Until>),
-    Proxy(Tunnel, Arc<ConnectionPermit>, Option<Until>),
+    Resume(Arc<Session>, StreamReader, Arc<ConnectionPermit>, Option<CredentialExpiry>),
+    Proxy(Tunnel, Arc<ConnectionPermit>, Option<CredentialExpiry>),
 }
 
 /// Where the session is that a client goes on with.
@@ -89,7 +89,7 @@ enum UpgradeTarget {
     Answered(Response<Body>),
 }
 
-async fn opened(broker: &Arc<Broker>, gate: &RequestGuard, request: Request<Incoming>, remote: Remote) -> Result<UpgradeResponse, Rejection> {
+async fn opened(broker: &Arc<Broker>, gate: &RequestGuard, request: Request<Incoming>, remote: RemotePeer) -> Result<UpgradeResponse, Rejection> {
     let endpoint = endpoint(request.uri().path()).map_err(anonymous)?;
     gate.admits(request.headers(), request.uri()).map_err(anonymous)?;
     if request.method() != HttpMethod::GET {
@@ -97,7 +97,7 @@ async fn opened(broker: &Arc<Broker>, gate: &RequestGuard, request: Request<Inco
     }
     let accepted = websocket::accept(&request);
     let (head, _) = request.into_parts();
-    let Proven { caller, until } = exchange::client(broker, &head, remote).await.map_err(anonymous)?;
+    let AuthenticatedCaller { caller, until } = exchange::client(broker, &head, remote).await.map_err(anonymous)?;
     exchange::known_to(broker, &caller, &endpoint).map_err(anonymous)?;
     let mut response = match accepted {
         Ok(response) => with_text(response, String::new()),

@@ -6,9 +6,9 @@ use crate::limits::tokens::EXPIRY_LOOK_INTERVAL;
 
 /// The end of a credential, by the clock of the wall: whoever gave it out had no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Until(SystemTime);
+pub struct CredentialExpiry(SystemTime);
 
-impl Until {
+impl CredentialExpiry {
     pub fn new(at: SystemTime) -> Self {
         Self(at)
     }
@@ -30,7 +30,7 @@ impl Until {
 }
 
 /// Resolves when what was shown holds no longer; never, where it has no end.
-pub async fn outlived(until: Option<Until>) {
+pub async fn outlived(until: Option<CredentialExpiry>) {
     match until {
         // Boxed: most connections have none.
         Some(until) => Box::pin(until.passed()).await,
@@ -45,9 +45,9 @@ mod tests {
     #[tokio::test]
     async fn what_is_past_is_over_at_once_and_what_has_no_end_never() {
         let now = SystemTime::now();
-        assert!(Until::new(now).is_past() && !Until::new(now + Duration::from_secs(60)).is_past());
-        outlived(Some(Until::new(now))).await;
-        outlived(Some(Until::new(now + Duration::from_millis(20)))).await;
+        assert!(CredentialExpiry::new(now).is_past() && !CredentialExpiry::new(now + Duration::from_secs(60)).is_past());
+        outlived(Some(CredentialExpiry::new(now))).await;
+        outlived(Some(CredentialExpiry::new(now + Duration::from_millis(20)))).await;
         let never = tokio::time::timeout(Duration::from_millis(1), outlived(None)).await;
         assert!(never.is_err());
     }

@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use protocol::error::{ErrorKind, Refusal};
 
-use super::tokens::Issuer;
+use super::tokens::TokenIssuer;
 use crate::rules::sign_in_failures::Reason;
 
 /// A sign-in that was denied.
 #[derive(Debug)]
-pub enum Denied {
+pub enum AuthError {
     Refused {
         refusal: Refusal,
         /// `Unsupported`: its credential is good, and not for this.
         failure: Option<Reason>,
     },
     /// The key that its token is signed with is not known. It may be by now, or after a fetch.
-    KeyUnknown(KeyUnknown),
+    KeyUnknown(UnknownSigningKey),
 }
 
-impl Denied {
+impl AuthError {
     pub fn failed(refusal: Refusal, reason: Reason) -> Self {
         Self::Refused { refusal, failure: Some(reason) }
     }
@@ -34,7 +34,7 @@ impl Denied {
 }
 
 /// A request whose credential could not be read.
-impl From<Refusal> for Denied {
+impl From<Refusal> for AuthError {
     fn from(refusal: Refusal) -> Self {
         let failure = (refusal.kind == ErrorKind::Unauthorized).then_some(Reason::Malformed);
         Self::Refused { refusal, failure }
@@ -43,9 +43,9 @@ impl From<Refusal> for Denied {
 
 /// A key that an issuer may have made since its keys were fetched.
 #[derive(Debug)]
-pub struct KeyUnknown(pub(super) Arc<Issuer>);
+pub struct UnknownSigningKey(pub(super) Arc<TokenIssuer>);
 
-impl KeyUnknown {
+impl UnknownSigningKey {
     /// Waits for the issuer's keys, where they may be fetched now, and not for long.
     pub async fn fetched(&self) {
         self.0.fetched().await;
