@@ -36,7 +36,7 @@ use crate::{
     auth::{Keyring, Keys, KeysError},
     broker::{Broker, BrokerParts},
     config::{self, Certificate, Config, Faults, sandbox::SandboxMode},
-    control::{Control, ControlParts, LoadError, Reloaded},
+    control::{Control, ControlParts, LoadError, ReloadSummary},
     persistence::{
         self,
         node::{Node, NodeSettings, LeaseObserver},
@@ -380,7 +380,7 @@ impl Running {
                 for section in changed.needs_restart {
                     tracing::warn!(section, "the configuration changed here too, which a restart will follow");
                 }
-                let Reloaded { tenants, backends } = changed.reloaded;
+                let ReloadSummary { tenants, backends } = changed.reloaded;
                 tracing::info!(tenants, backends, generation, "configuration reloaded");
             }
             Err(error) => {
@@ -420,7 +420,7 @@ impl Running {
 
 /// What a reload brought into force.
 struct Followed {
-    reloaded: Reloaded,
+    reloaded: ReloadSummary,
     needs_restart: Vec<&'static str>,
 }
 

@@ -22,7 +22,7 @@ use crate::{
 
 /// What an operator asks for, as it came in.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct AuditedAction {
     /// `admin`, or `configuration` for what a changed file brought.
     pub who: &'static str,
     pub action: String,
@@ -35,10 +35,10 @@ pub struct Asked {
 /// Who has to answer for a change: what is asked for, and whether the audit log knows of it by now. The default is nobody, for
 /// changes that the broker makes by itself.
 #[derive(Clone, Default)]
-pub struct Author(Option<Arc<Deed>>);
+pub struct Author(Option<Arc<AuditedChange>>);
 
-struct Deed {
-    asked: Asked,
+struct AuditedChange {
+    asked: AuditedAction,
     begun: Instant,
     /// Of the body as far as it was read, and its length.
     body: Mutex<(digest::Context, usize)>,
@@ -46,9 +46,9 @@ struct Deed {
 }
 
 impl Author {
-    pub fn of(asked: Asked) -> Self {
+    pub fn of(asked: AuditedAction) -> Self {
         let body = Mutex::new((digest::Context::new(&digest::SHA256), 0));
-        Self(Some(Arc::new(Deed { asked, begun: Instant::now(), body, is_told: AtomicBool::new(false) })))
+        Self(Some(Arc::new(AuditedChange { asked, begun: Instant::now(), body, is_told: AtomicBool::new(false) })))
     }
 
     /// Further bytes of what was asked for.
@@ -125,7 +125,7 @@ impl Control {
 
     /// The configuration file was read again, and what it declares is in force.
     pub async fn record_reload(&self, tenants: usize, backends: usize) {
-        let asked = Asked {
+        let asked = AuditedAction {
             who: "configuration",
             action: "reload".to_owned(),
             target: Some(format!("{tenants} tenants, {backends} backends")),

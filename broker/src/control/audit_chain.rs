@@ -6,7 +6,7 @@ use storage::{AuditChain, AuditCheckpoint, AuditCut, AuditLink, AuditLinks};
 
 /// A place in a chain, with all before it verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ChainPosition {
     pub position: i64,
     /// Number of the record at this place; 0 where it is not known.
     pub number: i64,
@@ -15,13 +15,13 @@ pub(super) struct Place {
 
 /// The first record that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Misfit {
+pub(super) struct ChainMismatch {
     /// `Unsupported`: the chain as a whole, of which no record is left or known.
     pub number: Option<i64>,
     pub detail: String,
 }
 
-impl Misfit {
+impl ChainMismatch {
     fn new(number: i64, detail: String) -> Self {
         Self { number: Some(number).filter(|number| *number > 0), detail }
     }
@@ -32,7 +32,7 @@ impl Misfit {
     }
 }
 
-impl Place {
+impl ChainPosition {
     pub(super) fn after_cut(cut: &AuditCut) -> Self {
         Self { position: cut.position, number: 0, hash: cut.hash.clone() }
     }
@@ -42,31 +42,31 @@ impl Place {
     }
 
     /// Moves on to the next record, if that is what the link holds.
-    pub(super) fn follow(&mut self, link: &AuditLink) -> Result<(), Misfit> {
+    pub(super) fn follow(&mut self, link: &AuditLink) -> Result<(), ChainMismatch> {
         let expected = self.position + 1;
         if link.position != expected {
             let detail = format!("its place in the chain is {}, and {expected} is the next: records before it are missing", link.position);
-            return Err(Misfit::new(link.number, detail));
+            return Err(ChainMismatch::new(link.number, detail));
         }
         if link.hash != link.hash_after(&self.hash) {
-            return Err(Misfit::new(link.number, "its hash does not follow from its contents and the record before it".to_owned()));
+            return Err(ChainMismatch::new(link.number, "its hash does not follow from its contents and the record before it".to_owned()));
         }
         *self = Self { position: link.position, number: link.number, hash: link.hash.clone() };
         Ok(())
     }
 
     /// Compares the record at this place with a checkpoint for it.
-    fn agrees_with(&self, checkpoint: &AuditCheckpoint) -> Result<(), Misfit> {
+    fn agrees_with(&self, checkpoint: &AuditCheckpoint) -> Result<(), ChainMismatch> {
         if checkpoint.count != self.position || checkpoint.head == self.hash {
             return Ok(());
         }
         let detail =
             format!("it is not what the checkpoint of {} says: this record or one before it was replaced", moment(checkpoint.at_us));
-        Err(Misfit::new(self.number, detail))
+        Err(ChainMismatch::new(self.number, detail))
     }
 
     /// The chain ends at this place.
-    fn ends(&self, chain: &AuditChain, checkpoints: &[&AuditCheckpoint]) -> Result<(), Misfit> {
+    fn ends(&self, chain: &AuditChain, checkpoints: &[&AuditCheckpoint]) -> Result<(), ChainMismatch> {
         if let Some(later) = checkpoints.iter().find(|checkpoint| checkpoint.count > self.position) {
             let detail = format!(
                 "the log ends after {} records of its chain, and the checkpoint of {} counts {}",
@@ -74,19 +74,19 @@ impl Place {
                 moment(later.at_us),
                 later.count
             );
-            return Err(Misfit::new(self.number, detail));
+            return Err(ChainMismatch::new(self.number, detail));
         }
         if self.position == chain.length && self.hash == chain.head {
             return Ok(());
         }
         let detail = format!("the log ends after {} records of its chain, and its head counts {}", self.position, chain.length);
-        Err(Misfit::new(self.number, detail))
+        Err(ChainMismatch::new(self.number, detail))
     }
 }
 
 /// Follows a page of a chain from a place on. `is_last`: the chain must end with it.
-pub(super) fn inspect(mut place: Place, page: &AuditLinks, is_last: bool, checkpoints: &[&AuditCheckpoint]) -> Result<Place, Misfit> {
-    let agrees = |place: &Place| checkpoints.iter().try_for_each(|checkpoint| place.agrees_with(checkpoint));
+pub(super) fn inspect(mut place: ChainPosition, page: &AuditLinks, is_last: bool, checkpoints: &[&AuditCheckpoint]) -> Result<ChainPosition, ChainMismatch> {
+    let agrees = |place: &ChainPosition| checkpoints.iter().try_for_each(|checkpoint| place.agrees_with(checkpoint));
     agrees(&place)?;
     for link in &page.links {
         place.follow(link)?;
@@ -130,8 +130,8 @@ mod tests {
         AuditLinks { chain, links }
     }
 
-    fn judged(page: &AuditLinks, checkpoints: &[&AuditCheckpoint]) -> Result<Place, Misfit> {
-        inspect(Place::after_cut(&page.chain.start), page, true, checkpoints)
+    fn judged(page: &AuditLinks, checkpoints: &[&AuditCheckpoint]) -> Result<ChainPosition, ChainMismatch> {
+        inspect(ChainPosition::after_cut(&page.chain.start), page, true, checkpoints)
     }
 
     fn checkpoint(page: &AuditLinks, count: usize) -> AuditCheckpoint {
@@ -210,7 +210,7 @@ mod tests {
     fn s15_a_page_begins_where_the_one_before_ended() {
         let whole = chained(10);
         let pages = [(0..4, false), (4..10, true)];
-        let mut place = Place::after_cut(&whole.chain.start);
+        let mut place = ChainPosition::after_cut(&whole.chain.start);
         for (range, is_last) in pages {
             let page = AuditLinks { chain: whole.chain.clone(), links: whole.links[range].to_vec() };
             place = inspect(place, &page, is_last, &[]).unwrap();

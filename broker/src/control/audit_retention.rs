@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use storage::{AuditCut, AuditTerms, Change, StoreError};
 
-use super::{Asked, Author, Control, ControlError, audit_chain::Place, audit_seal::tenant, checks::now_us};
+use super::{AuditedAction, Author, Control, ControlError, audit_chain::ChainPosition, audit_seal::tenant, validation::now_us};
 use crate::{
     config::units::format_duration,
     limits::{AUDIT_CHAINS_AT_ONCE, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
@@ -77,7 +77,7 @@ impl Control {
 
     async fn cut_audit_chain(&self, name: &str, before_us: i64) -> Result<u64, StoreError> {
         let page = self.ask("audit_links", self.store().audit_links(name, 0, SWEEP_ROWS)).await?;
-        let followed = self.audit_seal().beginning(&page.chain).and_then(|mut place: Place| {
+        let followed = self.audit_seal().beginning(&page.chain).and_then(|mut place: ChainPosition| {
             let mut old = page.links.iter().take_while(|link| link.at_us < before_us);
             old.try_for_each(|link| place.follow(link)).map(|()| place)
         });
@@ -113,7 +113,7 @@ impl Control {
 }
 
 /// What the record of a change says.
-fn asked(known: Option<&Retention>, next: &Retention, now_us: i64) -> Asked {
+fn asked(known: Option<&Retention>, next: &Retention, now_us: i64) -> AuditedAction {
     let time = |time: Option<Duration>| time.map_or_else(|| "unlimited".to_owned(), format_duration);
     let before = time(known.and_then(|known| known.in_force(now_us)));
     let target = match next.announced(now_us) {
@@ -124,7 +124,7 @@ fn asked(known: Option<&Retention>, next: &Retention, now_us: i64) -> Asked {
         None => format!("{before} to {}", time(next.in_force(now_us))),
     };
     tracing::warn!(change = target, "the retention of the audit log changes");
-    Asked {
+    AuditedAction {
         who: "configuration",
         action: "audit.retain".to_owned(),
         target: Some(target),

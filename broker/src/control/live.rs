@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use protocol::ids::{TaskId, TenantId};
 use storage::{Change, NodeRecord, StoredSession, StoredTask, TaskPlace, TaskStatus, Wake};
 
-use super::{Author, Control, ControlError, answers::moment, now_us};
+use super::{Author, Control, ControlError, resource_views::moment, now_us};
 use crate::{
     actors::session::record::client_info,
     limits::{ADMIN_LIST_MAX, ADMIN_PAGE_ROWS},

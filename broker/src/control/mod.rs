@@ -5,19 +5,19 @@
 //! for it is gone, so the store and the running broker never disagree. Entries of the configuration file live beside the
 //! stored ones and can only be changed there.
 
-mod answers;
+mod resource_views;
 mod audit;
 mod audit_chain;
-mod audit_keeper;
+mod audit_maintenance;
 mod audit_retention;
 mod audit_seal;
 mod audit_verify;
 mod backends;
 mod breakers;
-mod checks;
-mod condition;
-mod follow;
-mod generation;
+mod validation;
+mod preconditions;
+mod store_sync;
+mod config_generation;
 mod live;
 mod load;
 mod registry;
@@ -36,18 +36,18 @@ use storage::{Change, DurableStore, KeyRecord, StoreError, TenantRecord, Wake};
 use tokio::sync::Notify;
 
 pub use self::{
-    answers::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
-    audit::{Asked, Author},
+    resource_views::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
+    audit::{AuditedAction, Author},
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
-    condition::Condition,
-    generation::{ConfigurationView, Generation},
-    load::{LoadError, Loaded},
-    reload::Reloaded,
+    preconditions::Preconditions,
+    config_generation::{ConfigurationView, ConfigGeneration},
+    load::{LoadError, LoadSummary},
+    reload::ReloadSummary,
 };
 use self::{
-    checks::{check_label, check_principal, no_tenant, now_us, refuse_declared, refuse_more},
-    registry::{Entry, Origin, Registry},
+    validation::{check_label, check_principal, no_tenant, now_us, refuse_declared, refuse_more},
+    registry::{RegistryEntry, EntryOrigin, Registry},
 };
 use crate::{
     auth::{ApiKey, DEFAULT_TENANT, Keyring, Keys},
@@ -106,7 +106,7 @@ pub struct Control {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
     /// Which reading of the configuration file is in force.
-    pub generation: Generation,
+    pub generation: ConfigGeneration,
     keyring: Arc<Keyring>,
     keys: Keys,
     /// Tenants and backends as they are in force.
@@ -121,7 +121,7 @@ pub struct Control {
     /// Held while checkpoints of the audit log are signed, or records removed.
     keeping_audit: tokio::sync::Mutex<()>,
     /// Backends whose breakers operators hold open. Locked for a look.
-    held: Mutex<breakers::Held>,
+    held: Mutex<breakers::HeldBreakers>,
 }
 
 /// Whether new work is welcome, and why not.
@@ -135,15 +135,15 @@ pub enum Readiness {
 }
 
 /// What a `put` did.
-pub struct Put<View> {
-    pub shown: Shown<View>,
+pub struct PutOutcome<View> {
+    pub shown: Tagged<View>,
     /// False: it was there and was replaced.
     pub created: bool,
 }
 
 /// An entry as it is shown, and the tag that names the very settings that are shown.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shown<View> {
+pub struct Tagged<View> {
     pub view: View,
     pub tag: String,
 }
@@ -163,7 +163,7 @@ impl Control {
             broker,
             config,
             metrics,
-            generation: Generation::default(),
+            generation: ConfigGeneration::default(),
             keyring,
             keys,
             registry: ArcSwap::default(),
@@ -205,14 +205,14 @@ impl Control {
         self.registry.load().tenants.iter().map(|(tenant, entry)| TenantView::new(tenant, entry)).collect()
     }
 
-    pub fn tenant(&self, tenant: &TenantId) -> Result<Shown<TenantView>, ControlError> {
+    pub fn tenant(&self, tenant: &TenantId) -> Result<Tagged<TenantView>, ControlError> {
         let registry = self.registry.load();
         let entry = registry.tenants.get(tenant).ok_or_else(|| no_tenant(tenant))?;
         Ok(self.tenant_shown(tenant, entry))
     }
 
-    fn tenant_shown(&self, tenant: &TenantId, entry: &Entry<TenantSpec>) -> Shown<TenantView> {
-        Shown { view: TenantView::new(tenant, entry), tag: self.tag(entry) }
+    fn tenant_shown(&self, tenant: &TenantId, entry: &RegistryEntry<TenantSpec>) -> Tagged<TenantView> {
+        Tagged { view: TenantView::new(tenant, entry), tag: self.tag(entry) }
     }
 
     /// Whether there is such a tenant.
@@ -224,9 +224,9 @@ impl Control {
         self: &Arc<Self>,
         tenant: TenantId,
         spec: TenantSpec,
-        condition: Condition,
+        condition: Preconditions,
         author: Author,
-    ) -> Result<Put<TenantView>, ControlError> {
+    ) -> Result<PutOutcome<TenantView>, ControlError> {
         self.config.limits.message_sizes.check(spec.limits.message_profile.as_deref()).map_err(ControlError::Invalid)?;
         self.change(|control| async move {
             let registry = control.registry.load_full();
@@ -234,7 +234,7 @@ impl Control {
             condition.holds("tenant", old.map(|entry| control.tag(entry)).as_deref())?;
             refuse_declared(old.map(|entry| entry.origin), "tenant", &tenant)?;
             refuse_more(old.is_none(), registry.tenants.len(), "tenants", TENANTS_MAX)?;
-            let entry = Entry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
+            let entry = RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
             let record = TenantRecord {
                 tenant: tenant.clone(),
                 settings: registry::tenant_settings(&entry.spec),
@@ -245,12 +245,12 @@ impl Control {
             let (shown, created) = (control.tenant_shown(&tenant, &entry), old.is_none());
             control.apply_tenant(&tenant, entry);
             tracing::info!(%tenant, created, "tenant stored");
-            Ok(Put { shown, created })
+            Ok(PutOutcome { shown, created })
         })
         .await
     }
 
-    pub async fn delete_tenant(self: &Arc<Self>, tenant: TenantId, condition: Condition, author: Author) -> Result<(), ControlError> {
+    pub async fn delete_tenant(self: &Arc<Self>, tenant: TenantId, condition: Preconditions, author: Author) -> Result<(), ControlError> {
         self.change(|control| async move {
             let tag = control.registry.load().tenants.get(&tenant).map(|entry| control.tag(entry));
             condition.holds("tenant", tag.as_deref())?;
@@ -259,7 +259,7 @@ impl Control {
             }
             let registry = control.registry.load_full();
             refuse_declared(registry.tenants.get(&tenant).map(|entry| entry.origin), "tenant", &tenant)?;
-            let mut declared = registry.backends_of(&tenant).filter(|(_, entry)| entry.origin == Origin::Declared);
+            let mut declared = registry.backends_of(&tenant).filter(|(_, entry)| entry.origin == EntryOrigin::Declared);
             if let Some((backend, _)) = declared.next() {
                 // Its next start would be refused: a declared backend without its tenant.
                 return Err(ControlError::Declared { what: "backend", name: format!("{backend} of this tenant") });
@@ -361,7 +361,7 @@ impl Control {
         })
     }
 
-    fn apply_tenant(&self, tenant: &TenantId, entry: Arc<Entry<TenantSpec>>) {
+    fn apply_tenant(&self, tenant: &TenantId, entry: Arc<RegistryEntry<TenantSpec>>) {
         // A tenant's door is shut before its rooms are closed, and opened after they are ready.
         if !entry.spec.enabled {
             self.keyring.set_enabled(tenant, false);

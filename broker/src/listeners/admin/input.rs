@@ -26,11 +26,11 @@ pub(super) struct TenantName(pub(super) TenantId);
 /// `{backend}` of the path.
 pub(super) struct BackendName(pub(super) BackendId);
 /// `{id}` of the path: of a key, a session or a task.
-pub(super) struct Id(pub(super) String);
+pub(super) struct PathId(pub(super) String);
 /// The query, without a parameter that nobody reads.
-pub(super) struct Params<T>(pub(super) T);
+pub(super) struct QueryParams<T>(pub(super) T);
 /// A JSON body; `Unsupported` when there is no body at all.
-pub(super) struct Json(pub(super) Option<Value>);
+pub(super) struct JsonBody(pub(super) Option<Value>);
 
 impl<S: Send + Sync> FromRequestParts<S> for TenantName {
     type Rejection = Problem;
@@ -50,7 +50,7 @@ impl<S: Send + Sync> FromRequestParts<S> for BackendName {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Id {
+impl<S: Send + Sync> FromRequestParts<S> for PathId {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -67,7 +67,7 @@ async fn path_parameter<S: Send + Sync>(parts: &mut Parts, state: &S, name: &str
     found.ok_or_else(|| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("this route has no {name}")))
 }
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
@@ -82,7 +82,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     }
 }
 
-impl<S: Send + Sync> FromRequest<S> for Json {
+impl<S: Send + Sync> FromRequest<S> for JsonBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
@@ -99,7 +99,7 @@ impl<S: Send + Sync> FromRequest<S> for Json {
     }
 }
 
-impl Json {
+impl JsonBody {
     pub(super) fn required(self) -> Result<Value, Problem> {
         self.0.ok_or_else(|| Problem::new(StatusCode::BAD_REQUEST, "invalid", "a JSON body is needed").field("body"))
     }

@@ -8,7 +8,7 @@ mod access;
 mod audit;
 mod audit_verify;
 mod backends;
-mod condition;
+mod preconditions;
 mod configuration;
 mod health;
 mod input;

@@ -9,9 +9,9 @@ use axum::{
 use serde::Serialize;
 
 use super::problem::Problem;
-use crate::control::{Condition, Shown};
+use crate::control::{Preconditions, Tagged};
 
-impl<S: Send + Sync> FromRequestParts<S> for Condition {
+impl<S: Send + Sync> FromRequestParts<S> for Preconditions {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
@@ -38,7 +38,7 @@ fn tags(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<Vec<Str
 }
 
 /// An answer that names the state it shows.
-pub(super) fn shown<View: Serialize>(shown: Shown<View>) -> Response {
+pub(super) fn shown<View: Serialize>(shown: Tagged<View>) -> Response {
     let mut response = axum::Json(shown.view).into_response();
     if let Ok(tag) = HeaderValue::from_str(&shown.tag) {
         response.headers_mut().insert(header::ETAG, tag);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use storage::KeyRecord;
 use utoipa::ToSchema;
 
-use super::registry::{Entry, Origin};
+use super::registry::{RegistryEntry, EntryOrigin};
 use crate::{
     config::spec::{
         BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls, LinkSharing, ProtocolChoice, ResourceRules, TenantLimits,
@@ -101,7 +101,7 @@ pub struct CredentialsView {
 }
 
 impl TenantView {
-    pub(super) fn new(tenant: &TenantId, entry: &Entry<TenantSpec>) -> Self {
+    pub(super) fn new(tenant: &TenantId, entry: &RegistryEntry<TenantSpec>) -> Self {
         let TenantSpec { enabled, weight, limits, timeouts } = entry.spec.clone();
         let (source, created_at, updated_at) = history(entry);
         Self { tenant: tenant.as_str().to_owned(), enabled, weight, limits, timeouts, source, created_at, updated_at }
@@ -123,7 +123,7 @@ impl BackendView {
     pub(super) fn new(
         tenant: &TenantId,
         backend: &BackendId,
-        entry: &Entry<BackendSpec>,
+        entry: &RegistryEntry<BackendSpec>,
         status: Option<BackendStatus>,
         replica: &str,
     ) -> Self {
@@ -183,8 +183,8 @@ fn disabled(tenant: &TenantId, backend: &BackendId) -> BackendStatus {
 }
 
 /// Entries of the configuration file have no history: the file has.
-fn history<Spec>(entry: &Entry<Spec>) -> (String, Option<String>, Option<String>) {
-    let stored = entry.origin == Origin::Stored;
+fn history<Spec>(entry: &RegistryEntry<Spec>) -> (String, Option<String>, Option<String>) {
+    let stored = entry.origin == EntryOrigin::Stored;
     let times = stored.then(|| (moment(entry.created_at_us), moment(entry.updated_at_us))).unzip();
     (entry.origin.name().to_owned(), times.0, times.1)
 }

@@ -33,15 +33,15 @@ pub struct RefusedReload {
 }
 
 #[derive(Debug)]
-pub struct Generation(Mutex<ConfigurationView>);
+pub struct ConfigGeneration(Mutex<ConfigurationView>);
 
-impl Default for Generation {
+impl Default for ConfigGeneration {
     fn default() -> Self {
         Self(Mutex::new(ConfigurationView { generation: 1, since: now(), needs_restart: Vec::new(), refused: None }))
     }
 }
 
-impl Generation {
+impl ConfigGeneration {
     pub fn view(&self) -> ConfigurationView {
         self.lock().clone()
     }
@@ -67,5 +67,5 @@ impl Generation {
 }
 
 fn now() -> String {
-    super::answers::moment(now_us())
+    super::resource_views::moment(now_us())
 }

@@ -6,19 +6,19 @@ use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::Serialize;
 
-use super::{Control, ControlError, registry::Entry};
+use super::{Control, ControlError, registry::RegistryEntry};
 
 /// Bytes of a hash that are shown.
 const TAG_BYTES: usize = 16;
 
 /// The tags of `If-Match` and `If-None-Match`, with their quotes; `*` is any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Condition {
+pub struct Preconditions {
     pub matching: Option<Vec<String>>,
     pub none_matching: Option<Vec<String>>,
 }
 
-impl Condition {
+impl Preconditions {
     /// `tag`: of the entry as it is; `Unsupported`: there is none.
     pub(super) fn holds(&self, what: &'static str, tag: Option<&str>) -> Result<(), ControlError> {
         let names = |tags: &[String]| tag.is_some_and(|tag| tags.iter().any(|one| one == "*" || one == tag));
@@ -29,7 +29,7 @@ impl Condition {
 }
 
 impl Control {
-    pub(super) fn tag<Spec: Serialize>(&self, entry: &Entry<Spec>) -> String {
+    pub(super) fn tag<Spec: Serialize>(&self, entry: &RegistryEntry<Spec>) -> String {
         let settings = serde_json::to_vec(&entry.spec).unwrap_or_default();
         let mut context = hmac::Context::with_key(&self.keys.cursor);
         context.update(b"entity tag\0");
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn conditions_are_those_of_http() {
-        let holds = |matching, none_matching, tag| Condition { matching, none_matching }.holds("tenant", tag).is_ok();
+        let holds = |matching, none_matching, tag| Preconditions { matching, none_matching }.holds("tenant", tag).is_ok();
         assert!(holds(None, None, None) && holds(None, None, Some("\"a\"")));
         assert!(holds(list(&["\"b\"", "\"a\""]), None, Some("\"a\"")) && holds(list(&["*"]), None, Some("\"a\"")));
         assert!(!holds(list(&["\"b\""]), None, Some("\"a\"")) && !holds(list(&["*"]), None, None));

@@ -18,9 +18,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     Control,
-    audit_chain::{Misfit, inspect},
+    audit_chain::{ChainMismatch, inspect},
     audit_seal::{AuditSeal, tenant},
-    checks::now_us,
+    validation::now_us,
 };
 use crate::limits::{AUDIT_CHAINS_AT_ONCE, AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT, AUDIT_PAGE_ROWS, SWEEP_INTERVAL, SWEEP_ROUNDS_MAX};
 
@@ -80,7 +80,7 @@ impl Control {
     }
 
     /// Reads on from the last signed place, and signs the place it comes to.
-    async fn checkpoint_of(&self, chain: AuditChain) -> Result<Result<AuditCheckpoint, Misfit>, StoreError> {
+    async fn checkpoint_of(&self, chain: AuditChain) -> Result<Result<AuditCheckpoint, ChainMismatch>, StoreError> {
         let mut place = match self.audit_seal().last_signed(&chain) {
             Ok(place) => place,
             Err(misfit) => return Ok(Err(misfit)),
@@ -99,7 +99,7 @@ impl Control {
         Ok(Ok(self.audit_seal().signed_checkpoint(&chain.name, &place, now_us())))
     }
 
-    pub(super) fn tell_of_misfit(&self, name: &str, misfit: &Misfit) {
+    pub(super) fn tell_of_misfit(&self, name: &str, misfit: &ChainMismatch) {
         self.metrics.observed.audit_checkpoints("refused", 1);
         let (number, detail) = (misfit.number.unwrap_or_default(), &misfit.detail);
         tracing::error!(tenant = tenant(name), number, detail, "the audit log was changed in the database; run mcp-broker audit verify");
@@ -141,23 +141,23 @@ async fn keep(control: Weak<Control>) {
     let mut is_declared = false;
     let (mut sign_at, mut trim_at) = (Instant::now() + interval, Instant::now());
     loop {
-        enum Due {
+        enum MaintenanceStep {
             Checkpoints(i64),
             Trimming,
         }
         // Cancel-safe: moments are kept here, and a notification that comes meanwhile is kept by its source.
         let due = tokio::select! { biased;
-            () = sleep_until(sign_at) => Due::Checkpoints(1),
-            () = many.notified() => Due::Checkpoints(AUDIT_CHECKPOINT_ROWS),
-            () = sleep_until(trim_at) => Due::Trimming,
+            () = sleep_until(sign_at) => MaintenanceStep::Checkpoints(1),
+            () = many.notified() => MaintenanceStep::Checkpoints(AUDIT_CHECKPOINT_ROWS),
+            () = sleep_until(trim_at) => MaintenanceStep::Trimming,
         };
         let Some(control) = control.upgrade() else { return };
         match due {
-            Due::Checkpoints(by) => {
+            MaintenanceStep::Checkpoints(by) => {
                 control.checkpoint_audit(by).await;
                 sign_at = if by == 1 { Instant::now() + interval } else { sign_at };
             }
-            Due::Trimming => {
+            MaintenanceStep::Trimming => {
                 is_declared = is_declared || control.declare_retention().await.is_ok();
                 // An error is in the log and counted already; what was not done is done next time.
                 let _later = control.trim_audit().await;

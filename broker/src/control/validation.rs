@@ -2,16 +2,16 @@
 
 use protocol::ids::{BackendId, TenantId};
 
-use super::{ControlError, NAME_CHARS_MAX, registry::Origin};
+use super::{ControlError, NAME_CHARS_MAX, registry::EntryOrigin};
 use crate::{
     auth::{is_printable, reserved},
     config::{Fault, Tls, spec::BackendSpec},
 };
 
-pub(super) fn refuse_declared(origin: Option<Origin>, what: &'static str, name: &impl ToString) -> Result<(), ControlError> {
+pub(super) fn refuse_declared(origin: Option<EntryOrigin>, what: &'static str, name: &impl ToString) -> Result<(), ControlError> {
     match origin {
-        Some(Origin::Declared) => Err(ControlError::Declared { what, name: name.to_string() }),
-        Some(Origin::Stored) | None => Ok(()),
+        Some(EntryOrigin::Declared) => Err(ControlError::Declared { what, name: name.to_string() }),
+        Some(EntryOrigin::Stored) | None => Ok(()),
     }
 }
 

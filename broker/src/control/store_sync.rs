@@ -20,7 +20,7 @@ use super::{
     Control, LoadError,
     load::{stored_tenant, tenant_record},
     now_us,
-    registry::{DECLARED, Entry, Origin, Registry},
+    registry::{DECLARED, RegistryEntry, EntryOrigin, Registry},
 };
 use crate::{
     persistence::node::{OwnedRecords, ReclaimedRecords, LeaseObserver},
@@ -72,7 +72,7 @@ impl Control {
     /// The rows that keys of declared tenants belong to: a replica that does not declare them may have removed one.
     async fn restore_declared(&self, old: &Registry, records: &[TenantRecord]) -> Result<(), StoreError> {
         let known: BTreeSet<&TenantId> = records.iter().map(|record| &record.tenant).collect();
-        let declared = old.tenants.iter().filter(|(tenant, entry)| entry.origin == Origin::Declared && !known.contains(tenant));
+        let declared = old.tenants.iter().filter(|(tenant, entry)| entry.origin == EntryOrigin::Declared && !known.contains(tenant));
         for (tenant, _) in declared {
             let record = tenant_record(tenant, DECLARED.to_owned(), now_us());
             self.ask("add_tenant", self.store().add_tenant(&record)).await?;
@@ -83,8 +83,8 @@ impl Control {
     /// What is declared here, and beside it what the store holds.
     fn as_stored(&self, old: &Registry, tenants: Vec<TenantRecord>, backends: Vec<BackendRecord>) -> Registry {
         let mut next = old.clone();
-        next.tenants.retain(|_, entry| entry.origin == Origin::Declared);
-        next.backends.retain(|_, entry| entry.origin == Origin::Declared);
+        next.tenants.retain(|_, entry| entry.origin == EntryOrigin::Declared);
+        next.backends.retain(|_, entry| entry.origin == EntryOrigin::Declared);
         for record in tenants {
             if next.tenants.contains_key(&record.tenant) {
                 if record.settings != DECLARED {
@@ -114,7 +114,7 @@ impl Control {
 }
 
 /// What was read; the same value as before if nothing differs; and what is in force if it can not be read.
-fn readable<Spec: PartialEq>(read: Result<Entry<Spec>, LoadError>, before: Option<&Arc<Entry<Spec>>>) -> Option<Arc<Entry<Spec>>> {
+fn readable<Spec: PartialEq>(read: Result<RegistryEntry<Spec>, LoadError>, before: Option<&Arc<RegistryEntry<Spec>>>) -> Option<Arc<RegistryEntry<Spec>>> {
     match read {
         Ok(entry) => Some(before.filter(|before| ***before == entry).map_or_else(|| Arc::new(entry), Arc::clone)),
         Err(error) => {

@@ -13,7 +13,7 @@ use crate::{
         checked::parse_backend_spec,
         spec::{BackendSpec, TenantSpec},
     },
-    control::{Author, Condition, NewKey, tests::Rig},
+    control::{Author, Preconditions, NewKey, tests::Rig},
     persistence::Stores,
 };
 
@@ -64,17 +64,17 @@ fn weight(weight: u32) -> TenantSpec {
 async fn tenants_keys_and_backends_of_one_are_in_force_on_the_other() {
     let replicas = Replicas::start("", "").await;
     let (one, two) = (&replicas.one.control, &replicas.two.control);
-    one.put_tenant(tenant("acme"), weight(3), Condition::default(), Author::default()).await.unwrap();
+    one.put_tenant(tenant("acme"), weight(3), Preconditions::default(), Author::default()).await.unwrap();
     let key = one.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap();
-    one.put_backend(tenant("acme"), backend("one"), at(9), false, Condition::default(), Author::default()).await.unwrap();
+    one.put_backend(tenant("acme"), backend("one"), at(9), false, Preconditions::default(), Author::default()).await.unwrap();
     assert!(two.tenant(&tenant("acme")).is_err() && replicas.two.keyring.verify(&key.key).is_none());
     replicas.second_reads().await;
     assert_eq!(one.tenant(&tenant("acme")).unwrap(), two.tenant(&tenant("acme")).unwrap());
     assert!(replicas.two.keyring.verify(&key.key).is_some());
     assert!(two.broker.backend(&tenant("acme"), &backend("one")).is_some(), "the other broker runs it");
 
-    one.put_backend(tenant("acme"), backend("two"), at(8), false, Condition::default(), Author::default()).await.unwrap();
-    one.delete_backend(tenant("acme"), backend("one"), Condition::default(), Author::default()).await.unwrap();
+    one.put_backend(tenant("acme"), backend("two"), at(8), false, Preconditions::default(), Author::default()).await.unwrap();
+    one.delete_backend(tenant("acme"), backend("one"), Preconditions::default(), Author::default()).await.unwrap();
     one.delete_key(tenant("acme"), KeyId::new(key.info.id), Author::default()).await.unwrap();
     replicas.second_reads().await;
     assert!(replicas.two.keyring.verify(&key.key).is_none());
@@ -84,10 +84,10 @@ async fn tenants_keys_and_backends_of_one_are_in_force_on_the_other() {
     let other = one.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap().key;
     replicas.second_reads().await;
     assert!(replicas.two.keyring.verify(&other).is_some());
-    one.put_tenant(tenant("acme"), TenantSpec { enabled: false, ..weight(1) }, Condition::default(), Author::default()).await.unwrap();
+    one.put_tenant(tenant("acme"), TenantSpec { enabled: false, ..weight(1) }, Preconditions::default(), Author::default()).await.unwrap();
     replicas.second_reads().await;
     assert!(replicas.two.keyring.verify(&other).is_none(), "a tenant switched off is off everywhere");
-    one.delete_tenant(tenant("acme"), Condition::default(), Author::default()).await.unwrap();
+    one.delete_tenant(tenant("acme"), Preconditions::default(), Author::default()).await.unwrap();
     replicas.second_reads().await;
     assert!(two.tenant(&tenant("acme")).is_err() && two.broker.tenant(&tenant("acme")).is_none());
     assert!(two.backend(&tenant("acme"), &backend("two")).is_err());
@@ -99,13 +99,13 @@ async fn who_writes_last_wins_on_both() {
     let (one, two) = (&replicas.one.control, &replicas.two.control);
     for round in 1..=10 {
         let (first, second) = tokio::join!(
-            one.put_tenant(tenant("acme"), weight(round), Condition::default(), Author::default()),
-            two.put_tenant(tenant("acme"), weight(100 + round), Condition::default(), Author::default()),
+            one.put_tenant(tenant("acme"), weight(round), Preconditions::default(), Author::default()),
+            two.put_tenant(tenant("acme"), weight(100 + round), Preconditions::default(), Author::default()),
         );
         first.and(second).unwrap();
         let (first, second) = tokio::join!(
-            one.put_backend(tenant("default"), backend("a"), at(1), false, Condition::default(), Author::default()),
-            two.delete_backend(tenant("default"), backend("a"), Condition::default(), Author::default()),
+            one.put_backend(tenant("default"), backend("a"), at(1), false, Preconditions::default(), Author::default()),
+            two.delete_backend(tenant("default"), backend("a"), Preconditions::default(), Author::default()),
         );
         first.unwrap();
         drop(second); // there may have been none
@@ -138,8 +138,8 @@ async fn what_is_declared_here_stays_whatever_others_do() {
     let (one, two) = (&replicas.one.control, &replicas.two.control);
     one.refresh().await.unwrap();
     assert!(!one.tenant(&tenant("acme")).unwrap().view.enabled, "here it is not declared");
-    one.delete_tenant(tenant("acme"), Condition::default(), Author::default()).await.unwrap();
-    one.put_backend(tenant("default"), backend("mine"), at(8), false, Condition::default(), Author::default()).await.unwrap();
+    one.delete_tenant(tenant("acme"), Preconditions::default(), Author::default()).await.unwrap();
+    one.put_backend(tenant("default"), backend("mine"), at(8), false, Preconditions::default(), Author::default()).await.unwrap();
     replicas.second_reads().await;
     assert_eq!(two.tenant(&tenant("acme")).unwrap().view.weight, 7);
     assert_eq!(two.backend(&tenant("default"), &backend("mine")).unwrap().view.source, "config");
@@ -150,12 +150,12 @@ async fn what_is_declared_here_stays_whatever_others_do() {
 async fn a_row_that_can_not_be_read_changes_nothing_else() {
     let replicas = Replicas::start("", "").await;
     let (one, two) = (&replicas.one.control, &replicas.two.control);
-    one.put_backend(tenant("default"), backend("a"), at(1), false, Condition::default(), Author::default()).await.unwrap();
+    one.put_backend(tenant("default"), backend("a"), at(1), false, Preconditions::default(), Author::default()).await.unwrap();
     replicas.second_reads().await;
     let mut record = replicas.store.backends().await.unwrap().remove(0);
     record.settings = b"from a newer build".to_vec();
     replicas.store.put_backend(&record).await.unwrap();
-    one.put_backend(tenant("default"), backend("b"), at(2), false, Condition::default(), Author::default()).await.unwrap();
+    one.put_backend(tenant("default"), backend("b"), at(2), false, Preconditions::default(), Author::default()).await.unwrap();
     replicas.second_reads().await;
     assert!(two.backend(&tenant("default"), &backend("a")).is_ok(), "what was in force stays");
     assert!(two.backend(&tenant("default"), &backend("b")).is_ok());
@@ -165,7 +165,7 @@ async fn a_row_that_can_not_be_read_changes_nothing_else() {
 async fn a_new_version_is_read_by_itself() {
     let replicas = Replicas::start("", "").await;
     replicas.two.control.follow();
-    replicas.one.control.put_tenant(tenant("acme"), weight(3), Condition::default(), Author::default()).await.unwrap();
+    replicas.one.control.put_tenant(tenant("acme"), weight(3), Preconditions::default(), Author::default()).await.unwrap();
     replicas.two.control.config_version(replicas.store.config_version().await.unwrap());
     let deadline = Instant::now() + Duration::from_secs(10);
     while replicas.two.control.tenant(&tenant("acme")).is_err() {
