@@ -39,7 +39,7 @@ use crate::{
         endpoint::Endpoint,
         sign_in_failures::{Plane, Reason},
     },
-    telemetry::{self, Export},
+    telemetry::{self, ExporterHandle},
     views::{BackendStatus, SessionView, SubscriptionView},
 };
 
@@ -68,7 +68,7 @@ pub struct Broker {
     /// Over, but not in the store yet: they are not to be found there.
     ending: DashSet<SessionKey>,
     adopting: AdoptionLocks,
-    export: tokio::sync::Mutex<Export>,
+    export: tokio::sync::Mutex<ExporterHandle>,
 }
 
 impl Broker {

@@ -47,7 +47,7 @@ use crate::{
         tls_acceptor::{self, TlsAcceptor},
     },
     metrics::Metrics,
-    telemetry::{self, Logging, TelemetryError},
+    telemetry::{self, LogFilterHandle, TelemetryError},
 };
 
 /// What the command line says about the start.
@@ -219,7 +219,7 @@ struct Running {
     options: ServeOptions,
     /// As read at start: what needs a restart is what differs from it.
     config: Arc<Config>,
-    logging: Logging,
+    logging: LogFilterHandle,
     broker: Arc<Broker>,
     control: Arc<Control>,
     node: Arc<Node>,
@@ -232,7 +232,7 @@ struct Running {
 }
 
 impl Running {
-    async fn start(options: ServeOptions, config: Config, logging: Logging, mut inherited: Inherited) -> Result<Self, ServeError> {
+    async fn start(options: ServeOptions, config: Config, logging: LogFilterHandle, mut inherited: Inherited) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
         let doors = tls_acceptor::doors(&config)?;

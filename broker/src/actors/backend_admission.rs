@@ -31,7 +31,7 @@ use crate::{
     config::{Config, spec::BackendSpec},
     persistence::SessionKey,
     limits::{PROBE_ANSWER_MAX, SILENCE_SUSPECTED, SUSPICION_INTERVAL},
-    metrics::{Metrics, Retry},
+    metrics::{Metrics, RetryOutcome},
     rules::{
         breaker::{Breaker, Reason, Rest, Settings, State},
         concurrency::Adaptive,
@@ -279,7 +279,7 @@ impl Backend {
     pub fn spend_retry(&self) -> bool {
         let Some(budget) = &self.admission.retries else { return false };
         let spent = budget.spend();
-        self.admission.metrics.protection.retry(if spent { Retry::Sent } else { Retry::OverBudget });
+        self.admission.metrics.protection.retry(if spent { RetryOutcome::Sent } else { RetryOutcome::OverBudget });
         spent
     }
 

@@ -51,7 +51,7 @@ use super::{
     sync::lock,
 };
 use crate::{
-    metrics::Outcome,
+    metrics::RequestOutcome,
     rules::{
         completion,
         deadlines::Deadline,
@@ -61,7 +61,7 @@ use crate::{
         routing::ToolCalled,
         tasks::is_tool_error,
     },
-    telemetry::request::{self, Request},
+    telemetry::request::{self, RequestTelemetry},
 };
 
 /// Answers from here on are not copied to have another id.
@@ -99,7 +99,7 @@ pub struct Call {
     /// Milliseconds after `started` at which it was sent.
     sent_ms: AtomicU64,
     /// As the log, its trace and the audit log know it.
-    pub observed: Option<Arc<Request>>,
+    pub observed: Option<Arc<RequestTelemetry>>,
     /// Its client takes a task for an answer.
     pub task_handoff: Option<TaskHandoff>,
     /// Headers of its request that repeat arguments no schema of ours names.
@@ -472,13 +472,13 @@ fn connect_attempt(refusal: &Refusal) -> Attempt {
     if again { Attempt::NotSeen } else { Attempt::Over }
 }
 
-fn outcome(method: Method, ending: &CallOutcome) -> Outcome {
+fn outcome(method: Method, ending: &CallOutcome) -> RequestOutcome {
     match ending {
-        CallOutcome::Answered(answer, _) if answer.kind == Kind::Error => Outcome::Error,
-        CallOutcome::Answered(answer, _) if method == Method::ToolsCall && is_tool_error(answer) => Outcome::ToolError,
-        CallOutcome::Answered(..) => Outcome::Ok,
-        CallOutcome::Refused(_) => Outcome::Refused,
-        CallOutcome::Cancelled => Outcome::Cancelled,
-        CallOutcome::TimedOut => Outcome::Timeout,
+        CallOutcome::Answered(answer, _) if answer.kind == Kind::Error => RequestOutcome::Error,
+        CallOutcome::Answered(answer, _) if method == Method::ToolsCall && is_tool_error(answer) => RequestOutcome::ToolError,
+        CallOutcome::Answered(..) => RequestOutcome::Ok,
+        CallOutcome::Refused(_) => RequestOutcome::Refused,
+        CallOutcome::Cancelled => RequestOutcome::Cancelled,
+        CallOutcome::TimedOut => RequestOutcome::Timeout,
     }
 }

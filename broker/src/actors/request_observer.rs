@@ -11,12 +11,12 @@ use super::shared::Shared;
 use crate::{
     auth::Caller,
     config::AuditCalls,
-    metrics::Outcome,
+    metrics::RequestOutcome,
     telemetry::{
-        audit::Draft,
-        request::{self, Request, RequestName},
+        audit::AuditDraft,
+        request::{self, RequestTelemetry, RequestName},
         secrets,
-        traces::{Told, cut},
+        traces::{RootSpanSummary, cut},
     },
 };
 
@@ -32,19 +32,19 @@ pub struct RequestObserver<'a> {
 
 impl RequestObserver<'_> {
     /// The request, to be known to everything its work calls.
-    pub fn begin(&self, message: &Message) -> Arc<Request> {
+    pub fn begin(&self, message: &Message) -> Arc<RequestTelemetry> {
         let tracing = self.shared.traces.begin(message, self.caller).map(|mut tracing| {
             tracing.attributes = self.attributes(message);
             tracing.target = target(message).map(|target| cut(&target));
             tracing
         });
         let how = self.shared.config.audit.calls;
-        let draft = (how != AuditCalls::Off && Draft::is_about(message.method)).then(|| self.draft(message, how));
-        Request::new(request::arrival_name().unwrap_or_else(RequestName::random), tracing, draft)
+        let draft = (how != AuditCalls::Off && AuditDraft::is_about(message.method)).then(|| self.draft(message, how));
+        RequestTelemetry::new(request::arrival_name().unwrap_or_else(RequestName::random), tracing, draft)
     }
 
-    fn draft(&self, message: &Message, how: AuditCalls) -> Draft {
-        Draft {
+    fn draft(&self, message: &Message, how: AuditCalls) -> AuditDraft {
+        AuditDraft {
             how,
             caller: self.caller.clone(),
             session: self.session.map(str::to_owned),
@@ -77,17 +77,17 @@ impl RequestObserver<'_> {
 }
 
 /// The request that is being worked on is over.
-pub fn end_request(shared: &Shared, outcome: Outcome) {
+pub fn end_request(shared: &Shared, outcome: RequestOutcome) {
     let _outside = request::with_current(|request| {
         let error = match outcome {
-            Outcome::Ok | Outcome::Cancelled => None,
-            Outcome::ToolError => Some("tool_error"),
-            Outcome::Error => Some("backend_error"),
-            Outcome::Refused => Some(request.refused().map_or("refused", |kind| kind.name())),
-            Outcome::Timeout => Some("timeout"),
+            RequestOutcome::Ok | RequestOutcome::Cancelled => None,
+            RequestOutcome::ToolError => Some("tool_error"),
+            RequestOutcome::Error => Some("backend_error"),
+            RequestOutcome::Refused => Some(request.refused().map_or("refused", |kind| kind.name())),
+            RequestOutcome::Timeout => Some("timeout"),
         };
         if let Some(tracing) = &request.tracing {
-            tracing.end(Told::of(tracing, request.name, request.backend(), error));
+            tracing.end(RootSpanSummary::of(tracing, request.name, request.backend(), error));
         }
         if let Some(draft) = request.take_draft() {
             let node = shared.durable.node();

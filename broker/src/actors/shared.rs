@@ -36,7 +36,7 @@ use crate::{
     metrics::Metrics,
     rules::event_log::LogLimits,
     sandbox::Confinement,
-    telemetry::{request, traces::Traces},
+    telemetry::{request, traces::Tracer},
 };
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub struct Shared {
     pub call_limiter: Arc<ConcurrencyLimiter<TenantShare, PrincipalId>>,
     /// What is held for clients whose requests stand alone.
     pub modern: StatelessState,
-    pub traces: Traces,
+    pub traces: Tracer,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Every task that must be over before the process may end.
@@ -87,7 +87,7 @@ impl Shared {
         http: HttpClient,
         cursor_key: hmac::Key,
         durable: Arc<Persistence>,
-        traces: Traces,
+        traces: Tracer,
     ) -> Arc<Self> {
         let (started, redis) = (Instant::now(), config.storage.redis_url.is_some());
         let room = ConcurrencyLimiter::new(config.limits.calls_in_flight, config.limits.calls_queued, metrics.queue_depth("calls"));

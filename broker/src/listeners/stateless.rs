@@ -21,7 +21,7 @@ use crate::{
         request_observer,
     },
     broker::Broker,
-    metrics::Outcome,
+    metrics::RequestOutcome,
     telemetry::request,
 };
 
@@ -67,13 +67,13 @@ pub(super) async fn react(broker: &Broker, visitor: &StatelessClient, request: B
         // What goes to a backend is watched, and counted, by the session that stands in for its client, once it is begun.
         let begun = begin(broker, visitor, request).await;
         if begun.is_err() {
-            count(broker, visitor, method, Outcome::Refused, since.elapsed());
+            count(broker, visitor, method, RequestOutcome::Refused, since.elapsed());
         }
         return begun;
     }
     let watched = visitor.watch().begin(&request.message);
     let reaction = request::scope(watched.clone(), begin(broker, visitor, request)).await;
-    let outcome = if reaction.is_ok() { Outcome::Ok } else { Outcome::Refused };
+    let outcome = if reaction.is_ok() { RequestOutcome::Ok } else { RequestOutcome::Refused };
     if let Err(refusal) = &reaction {
         watched.refuse(refusal.kind);
     }
@@ -82,7 +82,7 @@ pub(super) async fn react(broker: &Broker, visitor: &StatelessClient, request: B
     reaction
 }
 
-fn count(broker: &Broker, visitor: &StatelessClient, method: Method, outcome: Outcome, took: Duration) {
+fn count(broker: &Broker, visitor: &StatelessClient, method: Method, outcome: RequestOutcome, took: Duration) {
     let metrics = &broker.shared.metrics;
     metrics.request_finished(method, outcome, visitor.transport, took.as_secs_f64());
     metrics.tenant_request_finished(&visitor.tenant.id, outcome);

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge};
 
-use super::Declare;
+use super::MetricRegistrar;
 use crate::rules::sign_in_failures::{Plane, Reason};
 
 pub struct TokenMetrics {
@@ -15,7 +15,7 @@ pub struct TokenMetrics {
 }
 
 impl TokenMetrics {
-    pub(super) fn new(declare: &Declare<'_>) -> Self {
+    pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         let checked = declare.counters(
             "mcp_tokens_checked_total",
             "Tokens of issuers that were looked at, and not known from before: verified, refused, or without a scope that is needed.",

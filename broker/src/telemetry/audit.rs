@@ -12,7 +12,7 @@ use protocol::{ids::BackendId, method::Method};
 use serde_json::Value;
 
 use super::{
-    arrival::RequestName,
+    inbound_context::RequestName,
     context::TraceId,
     secrets::{self, REDACTED},
 };
@@ -34,7 +34,7 @@ const SECRET_WORDS: [&str; 14] =
 
 /// A record in the making.
 #[derive(Debug)]
-pub struct Draft {
+pub struct AuditDraft {
     pub how: AuditCalls,
     pub caller: Caller,
     /// `Unsupported`: the request stands alone.
@@ -52,7 +52,7 @@ pub struct Draft {
     pub client: Option<IpAddr>,
 }
 
-impl Draft {
+impl AuditDraft {
     /// `Unsupported`: nothing anybody would ask for later, such as a ping or a list that is answered from memory.
     pub fn is_about(method: Method) -> bool {
         !matches!(

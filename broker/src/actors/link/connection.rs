@@ -41,7 +41,7 @@ use crate::{
     },
     persistence::fault_point,
     metrics::{Direction, Metrics, Side},
-    telemetry::{caused::Caused, request},
+    telemetry::{child_span::ChildSpan, request},
 };
 
 /// How long requests in flight may wait for their own word after the backend said to one of them that it forgot the
@@ -211,7 +211,7 @@ impl Connection {
                 splice.replace(*span, &text[..]);
             }
             let in_meta = matches!(self.wire, WireSender::Pipe(_));
-            let span = Caused::attempt(outgoing.message, link.backend.id.as_str(), link.backend.transport(), in_meta, &mut splice);
+            let span = ChildSpan::attempt(outgoing.message, link.backend.id.as_str(), link.backend.transport(), in_meta, &mut splice);
             (self.wire.finished(splice), span)
         };
         outgoing.asker.sent_as(SentRequest { link: link.clone(), connection: self.clone(), wire_id }, outgoing.sent_at);
@@ -510,7 +510,7 @@ mod tests {
         config::{Config, spec::BackendSpec},
         persistence::{Persistence, Stores},
         rules::sharing::LinkScope,
-        telemetry::traces::Traces,
+        telemetry::traces::Tracer,
     };
 
     async fn link() -> Arc<Link> {
@@ -518,7 +518,7 @@ mod tests {
         let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
         let (metrics, keys) = (Arc::new(Metrics::new(false)), Keys::from_root(b"root"));
         let durable = Persistence::new(Stores::in_memory().await, NodeName::new("node"), keys.seal, metrics.clone());
-        let shared = Shared::new(Arc::new(Config::default()), metrics, http, key, durable, Traces::default());
+        let shared = Shared::new(Arc::new(Config::default()), metrics, http, key, durable, Tracer::default());
         let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
         let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);
         Link::new(backend, LinkScope::Catalog, ClientCapabilities::none(), Era::Sessions)

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Session, requests::InFlight};
 use crate::{
     actors::stream::EventStream,
-    metrics::Outcome,
+    metrics::RequestOutcome,
     rules::{event_log::EventKind, log_level::LogLevel},
     telemetry::request,
 };
@@ -61,11 +61,11 @@ impl LocalRequest {
         }
         let _settling = self.session.close_request(&self.id);
         let (outcome, frame, then) = match result {
-            Some(Ok(Reply::Result(result))) => (Outcome::Ok, Some(handshake::success(&self.id, &result)), None),
-            Some(Ok(Reply::ResultThen(result, then))) => (Outcome::Ok, Some(handshake::success(&self.id, &result)), Some(then)),
-            Some(Ok(Reply::Frame(frame))) => (Outcome::Ok, Some(frame), None),
-            Some(Err(refusal)) => (Outcome::Refused, Some(self.session.refusal_frame(&refusal, Some(&self.id))), None),
-            None => (Outcome::Cancelled, None, None),
+            Some(Ok(Reply::Result(result))) => (RequestOutcome::Ok, Some(handshake::success(&self.id, &result)), None),
+            Some(Ok(Reply::ResultThen(result, then))) => (RequestOutcome::Ok, Some(handshake::success(&self.id, &result)), Some(then)),
+            Some(Ok(Reply::Frame(frame))) => (RequestOutcome::Ok, Some(frame), None),
+            Some(Err(refusal)) => (RequestOutcome::Refused, Some(self.session.refusal_frame(&refusal, Some(&self.id))), None),
+            None => (RequestOutcome::Cancelled, None, None),
         };
         match frame {
             Some(frame) => {
@@ -88,7 +88,7 @@ impl LocalRequest {
         }
         self.settled = true;
         let _settling = self.session.close_request(&self.id);
-        self.session.request_finished(self.method, Outcome::Cancelled, self.started_at.elapsed());
+        self.session.request_finished(self.method, RequestOutcome::Cancelled, self.started_at.elapsed());
     }
 }
 

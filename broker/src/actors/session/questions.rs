@@ -33,7 +33,7 @@ use crate::{
     persistence::{SessionKey, TaskInput, TaskRecord},
     limits::{CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX},
     rules::{event_log::EventKind, tasks},
-    telemetry::caused::Caused,
+    telemetry::child_span::ChildSpan,
 };
 
 /// A question the client has not answered yet.
@@ -43,7 +43,7 @@ pub(super) struct Question {
     call: Option<Arc<Call>>,
     stream: Option<Arc<EventStream>>,
     asked_at: Instant,
-    span: Option<Caused>,
+    span: Option<ChildSpan>,
 }
 
 /// Where the answer goes.
@@ -125,7 +125,7 @@ impl Session {
             asked_at: Instant::now(),
             span: None,
         };
-        let span = Caused::question(call.and_then(|call| call.observed.as_ref()), message);
+        let span = ChildSpan::question(call.and_then(|call| call.observed.as_ref()), message);
         if let Some(call) = call {
             call.open_questions.fetch_add(1, Ordering::Relaxed);
         }
@@ -311,7 +311,7 @@ impl Session {
 }
 
 /// The backend's request under a number of ours, which is its progress token too.
-fn question_frame(message: &Message, number: u64, span: Option<&Caused>) -> Bytes {
+fn question_frame(message: &Message, number: u64, span: Option<&ChildSpan>) -> Bytes {
     let digits = number.to_string().into_bytes();
     let mut splice = Splice::new(&message.frame);
     for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {

@@ -33,7 +33,7 @@ use crate::{
         tasks::named_task,
     },
     in_place::in_place,
-    metrics::Outcome,
+    metrics::RequestOutcome,
     rules::{
         endpoint::Endpoint,
         event_log::EventKind,
@@ -119,7 +119,7 @@ impl Session {
                     request::with_current(|request| request.refuse(kind));
                 }
             }
-            self.request_finished(method, Outcome::Refused, begun.elapsed());
+            self.request_finished(method, RequestOutcome::Refused, begun.elapsed());
         }
         result
     }
@@ -178,7 +178,7 @@ impl Session {
             Decision::Answer(result) => {
                 let result = self.client_dialect().result(method, &result).map_or(result, Bytes::from);
                 let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
-                self.request_finished(method, Outcome::Ok, begun.elapsed());
+                self.request_finished(method, RequestOutcome::Ok, begun.elapsed());
                 Ok(())
             }
             Decision::Forward(plan) => return self.start_call(message, request, plan, (home, check)).map(Some),
@@ -320,7 +320,7 @@ impl Session {
     }
 
     /// Counts a request of this client that is over.
-    pub fn request_finished(&self, method: Method, outcome: Outcome, took: Duration) {
+    pub fn request_finished(&self, method: Method, outcome: RequestOutcome, took: Duration) {
         self.shared.metrics.request_finished(method, outcome, self.transport, took.as_secs_f64());
         self.shared.metrics.tenant_request_finished(&self.tenant.id, outcome);
         self.end_observation(outcome);

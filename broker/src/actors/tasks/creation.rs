@@ -39,7 +39,7 @@ use crate::{
         routing::{self, TaskTarget},
         tasks::{self, Details, IDEMPOTENCY_KEY, Wish},
     },
-    telemetry::{request, traces::Tracing},
+    telemetry::{request, traces::RequestTrace},
 };
 
 impl Session {
@@ -200,9 +200,9 @@ pub(super) fn limits_of(settings: &config::Tasks) -> TaskLimits {
 }
 
 /// The request that made the task.
-pub(super) fn note_origin(details: &mut Details, request: &request::Request) {
+pub(super) fn note_origin(details: &mut Details, request: &request::RequestTelemetry) {
     details.request = Some(request.name.to_string());
-    details.trace = request.tracing.as_ref().map(Tracing::carried);
+    details.trace = request.tracing.as_ref().map(RequestTrace::carried);
 }
 
 /// The call as its backend gets it: its own name of the tool, and nothing that is between the client and the broker.

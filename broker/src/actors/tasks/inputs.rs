@@ -31,7 +31,7 @@ use crate::{
     persistence::{TaskStatus, Write, fault_point},
     limits::{TASK_INPUTS_MAX, TASK_POLLER_INTERVAL},
     rules::tasks,
-    telemetry::caused::Caused,
+    telemetry::child_span::ChildSpan,
 };
 
 /// Numbers one owner can give; the next owner's begin above them, because a number is never used again.
@@ -85,7 +85,7 @@ pub fn ask(run: &Arc<TaskRun>, connection: &Arc<Connection>, message: &Message) 
 /// The same, on this way.
 pub(super) fn ask_via(run: &Arc<TaskRun>, way: ReplyRoute, message: &Message) -> Result<(), Refusal> {
     run.client.permits(message, run.version)?;
-    let span = Caused::question(run.request.get(), message);
+    let span = ChildSpan::question(run.request.get(), message);
     let traced = span.as_ref().and_then(|span| with_context(span, message));
     let message = traced.as_ref().unwrap_or(message);
     let number = {
@@ -119,7 +119,7 @@ pub(super) fn ask_via(run: &Arc<TaskRun>, way: ReplyRoute, message: &Message) ->
 }
 
 /// The question with the context that its answer goes on with.
-fn with_context(span: &Caused, message: &Message) -> Option<Message> {
+fn with_context(span: &ChildSpan, message: &Message) -> Option<Message> {
     let mut splice = Splice::new(&message.frame);
     span.put_into_meta(&mut splice, message);
     tasks::decoded(splice.finish())

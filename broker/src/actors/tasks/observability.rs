@@ -15,14 +15,14 @@ use crate::{
     persistence::TaskStatus,
     rules::tasks,
     telemetry::{
-        audit::Draft,
-        request::{self, Request, RequestName},
-        traces::{Told, cut},
+        audit::AuditDraft,
+        request::{self, RequestTelemetry, RequestName},
+        traces::{RootSpanSummary, cut},
     },
 };
 
 /// The request that made the task, as its run knows it.
-pub(super) fn request_of(run: &TaskRun) -> Arc<Request> {
+pub(super) fn request_of(run: &TaskRun) -> Arc<RequestTelemetry> {
     let details = &run.details;
     let name = details.request.as_deref().and_then(RequestName::parse).unwrap_or_else(RequestName::random);
     let carried = details.trace.clone().unwrap_or_default();
@@ -37,7 +37,7 @@ pub(super) fn request_of(run: &TaskRun) -> Arc<Request> {
     });
     let how = run.shared.config.audit.calls;
     let draft = (how != AuditCalls::Off).then(|| draft(run, how));
-    let request = Request::new(name, tracing, draft);
+    let request = RequestTelemetry::new(name, tracing, draft);
     request.note_backend(&run.record.backend, run.tenant.catalog().definition(&run.record.backend, &native_name(run)));
     request
 }
@@ -47,9 +47,9 @@ fn native_name(run: &TaskRun) -> String {
     call.and_then(|call| call.text(call.fields.name).map(|name| name.into_owned())).unwrap_or_default()
 }
 
-fn draft(run: &TaskRun, how: AuditCalls) -> Draft {
+fn draft(run: &TaskRun, how: AuditCalls) -> AuditDraft {
     let call = tasks::decoded(Bytes::copy_from_slice(&run.record.request));
-    Draft {
+    AuditDraft {
         how,
         caller: Caller { tenant: run.tenant.id.clone(), principal: run.record.principal.clone(), key: None },
         session: Some(run.record.session.digest()),
@@ -71,7 +71,7 @@ pub(super) fn record_end(run: &TaskRun, status: TaskStatus) {
         let failed = status == TaskStatus::Failed;
         let error = failed.then(|| request.refused().map_or("task_failed", |kind| kind.name()));
         if let Some(tracing) = &request.tracing {
-            tracing.end(Told::of(tracing, request.name, request.backend(), error));
+            tracing.end(RootSpanSummary::of(tracing, request.name, request.backend(), error));
         }
         if let Some(draft) = request.take_draft() {
             let node = run.shared.durable.node();
@@ -90,7 +90,7 @@ pub(super) fn record_end(run: &TaskRun, status: TaskStatus) {
 pub(super) fn end_span(run: &TaskRun) {
     let _outside = request::with_current(|request| {
         if let Some(tracing) = &request.tracing {
-            tracing.end(Told::of(tracing, request.name, request.backend(), None));
+            tracing.end(RootSpanSummary::of(tracing, request.name, request.backend(), None));
         }
     });
     tracing::trace!(task = %run.digest(), "the run of a task is over");

@@ -31,7 +31,7 @@ use crate::{
     },
     persistence::{StoreError, StoredTask, WholeTask, Write, Written, fault_point, refusal},
     limits::TASK_RUN_MAX,
-    metrics::Promotion,
+    metrics::PromotionOutcome,
     rules::{
         event_log::EventKind,
         routing::{self, Decision, TaskTarget},
@@ -74,11 +74,11 @@ impl TaskManager {
             Ok(stored) => {
                 let task = Some(Box::new(stored.clone()));
                 session.begin_promoted(stored, under_way, call);
-                shared.metrics.promoted(Promotion::Made);
+                shared.metrics.promoted(PromotionOutcome::Made);
                 Ok(UnannouncedTask { shared, task })
             }
             Err(refusal) => {
-                shared.metrics.promoted(Promotion::Refused);
+                shared.metrics.promoted(PromotionOutcome::Refused);
                 tracing::debug!(%refusal, "a call could not become a task, and goes on as it was");
                 Err(under_way)
             }

@@ -37,7 +37,7 @@ use crate::{
     persistence::{Step, TaskRecord, TaskStatus, Wake, WholeTask, Write, Written},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
     rules::{endpoint::Endpoint, log_level::LogLevel, tasks::Details},
-    telemetry::{caused::Caused, request::Request},
+    telemetry::{child_span::ChildSpan, request::RequestTelemetry},
 };
 
 /// Why a run ends before its call does.
@@ -72,7 +72,7 @@ pub struct TaskRun {
     pub(super) backend_notified: Notify,
     pub(super) notifications: NotificationLimiter,
     /// As the log, its trace and the audit log know it.
-    pub(super) request: OnceLock<Arc<Request>>,
+    pub(super) request: OnceLock<Arc<RequestTelemetry>>,
     state: Mutex<RunState>,
 }
 
@@ -120,11 +120,11 @@ pub(super) struct OpenInput {
     pub(super) asked_at: Instant,
     /// It is in the store.
     pub(super) stored: bool,
-    pub(super) span: Option<Arc<Mutex<Option<Caused>>>>,
+    pub(super) span: Option<Arc<Mutex<Option<ChildSpan>>>>,
 }
 
 impl OpenInput {
-    pub(super) fn take_span(&self) -> Option<Caused> {
+    pub(super) fn take_span(&self) -> Option<ChildSpan> {
         sync::lock(self.span.as_ref()?).take()
     }
 }

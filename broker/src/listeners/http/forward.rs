@@ -36,7 +36,7 @@ use crate::{
         session_lookup::{self, ReplicaLookup},
     },
     limits::RELAYED_WHOLE_BYTES_MAX,
-    metrics::Forwarding,
+    metrics::ForwardOutcome,
     session_location::{LookupOutcome, PeerLookupOutcome, ForwardFailure, SessionOwner},
     rules::endpoint::Endpoint,
 };
@@ -306,10 +306,10 @@ async fn forward(broker: &Broker, address: &str, outgoing: &ReplicaRequest) -> F
         }
     };
     shared.metrics.forwarded(match &forwarded {
-        ForwardResult::Answered(_) => Forwarding::Answered,
-        ForwardResult::NotSent => Forwarding::Unreachable,
-        ForwardResult::SessionMissing(_) => Forwarding::NotThere,
-        ForwardResult::Retryable => Forwarding::Broken,
+        ForwardResult::Answered(_) => ForwardOutcome::Answered,
+        ForwardResult::NotSent => ForwardOutcome::Unreachable,
+        ForwardResult::SessionMissing(_) => ForwardOutcome::NotThere,
+        ForwardResult::Retryable => ForwardOutcome::Broken,
     });
     forwarded
 }

@@ -35,7 +35,7 @@ use crate::{
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
     listeners::duplex,
-    metrics::Forwarding,
+    metrics::ForwardOutcome,
     session_location::{ForwardFailure, SessionOwner},
     rules::sign_in_failures::Plane,
 };
@@ -68,13 +68,13 @@ pub(super) async fn dig(broker: &Broker, owner: &SessionOwner, uri: &Uri, header
     *request.headers_mut() = headers;
     let (dug, outcome) = match broker.placement.peers.open(&owner.address, request).await {
         Ok(response) => match replica_headers::miss(&response) {
-            Some(miss) => (TunnelResult::SessionMissing(miss), Forwarding::NotThere),
-            None if response.status().is_success() => (TunnelResult::Open(Tunnel { here, there: response.into_body() }), Forwarding::Answered),
-            None => (refused(response).await, Forwarding::Answered),
+            Some(miss) => (TunnelResult::SessionMissing(miss), ForwardOutcome::NotThere),
+            None if response.status().is_success() => (TunnelResult::Open(Tunnel { here, there: response.into_body() }), ForwardOutcome::Answered),
+            None => (refused(response).await, ForwardOutcome::Answered),
         },
         Err(error) => {
             tracing::debug!(address = owner.address, %error, "a WebSocket could not be passed on");
-            (TunnelResult::SessionMissing(ForwardFailure::Unreachable), Forwarding::Unreachable)
+            (TunnelResult::SessionMissing(ForwardFailure::Unreachable), ForwardOutcome::Unreachable)
         }
     };
     broker.shared.metrics.forwarded(outcome);

@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
 use prometheus::{IntCounterVec, IntGaugeVec};
 use protocol::ids::{BackendId, TenantId};
 
-use super::{BACKEND_LABELS_MAX, Declare, OTHER};
+use super::{BACKEND_LABELS_MAX, MetricRegistrar, OTHER};
 
 /// States a backend can be in, as its label says.
 pub const BACKEND_STATES: [&str; 5] = ["connecting", "ready", "degraded", "failed", "disabled"];
 
-pub struct Observed {
+pub struct ObservabilityMetrics {
     spans: IntCounterVec,
     audit: IntCounterVec,
     audit_checkpoints: IntCounterVec,
@@ -21,8 +21,8 @@ pub struct Observed {
     told: Mutex<BTreeMap<(TenantId, BackendId), &'static str>>,
 }
 
-impl Observed {
-    pub(super) fn new(declare: &Declare<'_>) -> Self {
+impl ObservabilityMetrics {
+    pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         let observed = Self {
             spans: declare.counters(
                 "mcp_trace_spans_total",

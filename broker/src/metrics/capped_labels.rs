@@ -10,7 +10,7 @@ use dashmap::DashMap;
 use super::OTHER;
 
 /// Resolved label children of an open set of names. Past the cap, a new name shares the child of `other`.
-pub(super) struct Capped<K, C> {
+pub(super) struct CappedLabels<K, C> {
     children: DashMap<K, C>,
     /// Names taken. A cap, not a count: two threads may overshoot it by one name each.
     taken: AtomicUsize,
@@ -18,7 +18,7 @@ pub(super) struct Capped<K, C> {
     max: usize,
 }
 
-impl<K: Clone + Eq + std::hash::Hash, C> Capped<K, C> {
+impl<K: Clone + Eq + std::hash::Hash, C> CappedLabels<K, C> {
     pub(super) fn new(max: usize) -> Self {
         Self { children: DashMap::new(), taken: AtomicUsize::new(0), other: OnceLock::new(), max }
     }

@@ -15,20 +15,20 @@ use protocol::{
 };
 
 use super::{
-    context::{BAGGAGE_BYTES_MAX, Place, cut_baggage},
-    request::{self, Request},
-    traces::Child,
+    context::{BAGGAGE_BYTES_MAX, TraceParent, cut_baggage},
+    request::{self, RequestTelemetry},
+    traces::OpenSpan,
 };
 use crate::rules::tasks::is_tool_error;
 
 /// Ends as abandoned when it is dropped before its end.
 #[derive(Debug)]
-pub struct Caused {
-    request: Arc<Request>,
-    span: Option<Child>,
+pub struct ChildSpan {
+    request: Arc<RequestTelemetry>,
+    span: Option<OpenSpan>,
 }
 
-impl Caused {
+impl ChildSpan {
     /// One attempt of the current request with its backend. The context goes into `splice`, where the wire has no headers
     /// (`in_meta`) or the client sent it there. Without a span nothing of it is touched, but for baggage that is longer than
     /// anybody has to pass on.
@@ -48,10 +48,10 @@ impl Caused {
     }
 
     /// A backend's question to the client of this request. Its parent is what the backend names, where that is in this trace.
-    pub fn question(request: Option<&Arc<Request>>, message: &Message) -> Option<Self> {
+    pub fn question(request: Option<&Arc<RequestTelemetry>>, message: &Message) -> Option<Self> {
         let request = request?;
         let tracing = request.tracing.as_ref()?;
-        let named = message.text(message.fields.meta_traceparent).and_then(|text| Place::parse(&text));
+        let named = message.text(message.fields.meta_traceparent).and_then(|text| TraceParent::parse(&text));
         let parent = named.filter(|place| place.trace == tracing.place.trace).map(|place| place.span).or_else(|| tracing.latest_attempt());
         let mut span = tracing.child(SpanKind::Client, message.method.name().to_owned(), parent);
         span.attributes.extend([KeyValue::new("rpc.system", "jsonrpc"), KeyValue::new("mcp.method.name", message.method.name())]);
@@ -95,7 +95,7 @@ impl Caused {
     }
 }
 
-impl Drop for Caused {
+impl Drop for ChildSpan {
     fn drop(&mut self) {
         self.end(Some("abandoned"));
     }

@@ -31,7 +31,7 @@ impl fmt::Display for RequestName {
 
 /// The name of the requests in what came in, and the context its headers bring.
 #[derive(Debug, Clone)]
-struct Arrival {
+struct InboundContext {
     name: RequestName,
     /// `traceparent`, `tracestate`, `baggage`; kept as they are, and only where traces are on.
     /// Boxed: nearly always there are none, and it is moved about with each turn of whoever works on it.
@@ -41,7 +41,7 @@ struct Arrival {
 }
 
 tokio::task_local! {
-    static ARRIVAL: Arrival;
+    static ARRIVAL: InboundContext;
 }
 
 /// Of a request's headers those that carry context. `Unsupported` without a `traceparent`, or where nobody wants to know it.
@@ -60,7 +60,7 @@ pub fn header_context(headers: &HeaderMap, traced: bool) -> Option<HeaderMap> {
 
 /// Serves what came in, with the context its headers brought.
 pub async fn arriving<F: Future>(headers: Option<HeaderMap>, client: Option<IpAddr>, work: F) -> F::Output {
-    ARRIVAL.scope(Arrival { name: RequestName::random(), headers: headers.map(Box::new), client }, work).await
+    ARRIVAL.scope(InboundContext { name: RequestName::random(), headers: headers.map(Box::new), client }, work).await
 }
 
 pub fn arrival_name() -> Option<RequestName> {

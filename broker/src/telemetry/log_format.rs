@@ -13,9 +13,9 @@ use tracing_subscriber::{
 use super::request::{self, RequestName};
 
 /// A format, with the ids of the request added.
-pub(super) struct Marked<Format>(pub(super) Format);
+pub(super) struct WithRequestIds<Format>(pub(super) Format);
 
-impl<S, N, Format> FormatEvent<S, N> for Marked<Format>
+impl<S, N, Format> FormatEvent<S, N> for WithRequestIds<Format>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -25,7 +25,7 @@ where
         let Some(name) = request::current_name() else { return self.0.format_event(context, writer, event) };
         let mut line = String::new();
         self.0.format_event(context, Writer::new(&mut line), event)?;
-        writer.write_str(&marked(&line, name, request::with_current(request::Request::trace).flatten().map(|trace| trace.to_string())))
+        writer.write_str(&marked(&line, name, request::with_current(request::RequestTelemetry::trace).flatten().map(|trace| trace.to_string())))
     }
 }
 

@@ -23,20 +23,20 @@ use crate::{
 
 /// Where lines are put.
 #[derive(Debug, Clone)]
-pub(super) struct Lines {
-    queue: SyncSender<Step>,
+pub(super) struct LogWriter {
+    queue: SyncSender<WriterCommand>,
     /// Bytes of the lines that wait.
     waiting: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
-enum Step {
+enum WriterCommand {
     Line(Vec<u8>),
     /// Everything before this is written.
     Written(SyncSender<()>),
 }
 
-impl Lines {
+impl LogWriter {
     /// Begins the thread that writes.
     pub(super) fn to(out: impl Write + Send + 'static) -> io::Result<Self> {
         let (queue, steps) = sync_channel(LOG_LINES_MAX);
@@ -53,7 +53,7 @@ impl Lines {
         if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_it).is_err() {
             return process::log_line_dropped();
         }
-        if self.queue.try_send(Step::Line(line.to_vec())).is_err() {
+        if self.queue.try_send(WriterCommand::Line(line.to_vec())).is_err() {
             self.waiting.fetch_sub(bytes, Ordering::Relaxed);
             process::log_line_dropped();
         }
@@ -63,7 +63,7 @@ impl Lines {
     fn flush(&self) {
         let until = Instant::now() + LOG_FLUSH_WAIT;
         let (tell, written) = sync_channel(1);
-        let mut step = Step::Written(tell);
+        let mut step = WriterCommand::Written(tell);
         while let Err(TrySendError::Full(full)) = self.queue.try_send(step) {
             if Instant::now() >= until {
                 return;
@@ -75,8 +75,8 @@ impl Lines {
     }
 }
 
-/// Ends with the last [`Lines`], or with the process.
-fn write(steps: &Receiver<Step>, mut out: impl Write, waiting: &AtomicUsize) {
+/// Ends with the last [`LogWriter`], or with the process.
+fn write(steps: &Receiver<WriterCommand>, mut out: impl Write, waiting: &AtomicUsize) {
     let (mut told, mut is_taken) = (process::log_lines_dropped(), true);
     loop {
         let step = match steps.try_recv() {
@@ -97,7 +97,7 @@ fn write(steps: &Receiver<Step>, mut out: impl Write, waiting: &AtomicUsize) {
         };
         let Ok(step) = step else { return };
         match step {
-            Step::Line(line) => {
+            WriterCommand::Line(line) => {
                 // There is nowhere to say that it can not be said; once it can again, it is.
                 is_taken = out.write_all(&line).is_ok();
                 if !is_taken {
@@ -105,23 +105,23 @@ fn write(steps: &Receiver<Step>, mut out: impl Write, waiting: &AtomicUsize) {
                 }
                 waiting.fetch_sub(line.len(), Ordering::Relaxed);
             }
-            Step::Written(tell) => drop(tell),
+            WriterCommand::Written(tell) => drop(tell),
         }
     }
 }
 
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Line<'a>;
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = LogLine<'a>;
 
-    fn make_writer(&'a self) -> Line<'a> {
-        Line(self)
+    fn make_writer(&'a self) -> LogLine<'a> {
+        LogLine(self)
     }
 }
 
 /// Takes one line, which is given in one piece.
-pub(super) struct Line<'a>(&'a Lines);
+pub(super) struct LogLine<'a>(&'a LogWriter);
 
-impl Write for Line<'_> {
+impl Write for LogLine<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.put(line);
         Ok(line.len())
@@ -134,9 +134,9 @@ impl Write for Line<'_> {
 
 /// When it is dropped, what was logged until then is written, if anybody takes it.
 #[must_use = "the last lines are lost without it"]
-pub struct Unwritten(pub(super) Lines);
+pub struct FlushGuard(pub(super) LogWriter);
 
-impl Drop for Unwritten {
+impl Drop for FlushGuard {
     fn drop(&mut self) {
         self.0.flush();
     }
@@ -167,20 +167,20 @@ mod tests {
     }
 
     /// Lines for somebody who reads one for each word of `step`, and what was read.
-    fn slow() -> (Lines, std::sync::mpsc::Sender<()>, Receiver<Vec<u8>>) {
+    fn slow() -> (LogWriter, std::sync::mpsc::Sender<()>, Receiver<Vec<u8>>) {
         let ((step, go_on), (read, lines_read)) = (channel(), channel());
-        (Lines::to(Slow { go_on, read }).unwrap(), step, lines_read)
+        (LogWriter::to(Slow { go_on, read }).unwrap(), step, lines_read)
     }
 
     /// At least so many of these find no room.
-    fn drops(lines: &Lines, at_least: usize, all: impl IntoIterator<Item = Vec<u8>>) {
+    fn drops(lines: &LogWriter, at_least: usize, all: impl IntoIterator<Item = Vec<u8>>) {
         let before = process::log_lines_dropped();
         all.into_iter().for_each(|line| lines.make_writer().write_all(&line).unwrap());
         assert!(process::log_lines_dropped() >= before + at_least as u64);
     }
 
     /// Whoever goes on reading gets all that waited.
-    fn all_that_waited(lines: &Lines, step: std::sync::mpsc::Sender<()>, read: &Receiver<Vec<u8>>) -> Vec<Vec<u8>> {
+    fn all_that_waited(lines: &LogWriter, step: std::sync::mpsc::Sender<()>, read: &Receiver<Vec<u8>>) -> Vec<Vec<u8>> {
         drop(step);
         let deadline = Instant::now() + Duration::from_secs(60);
         while lines.waiting.load(Ordering::Relaxed) > 0 {

@@ -4,10 +4,10 @@ use dashmap::DashMap;
 use prometheus::{IntCounterVec, IntGaugeVec};
 use protocol::ids::BackendId;
 
-use super::{BACKEND_LABELS_MAX, Declare, OTHER};
+use super::{BACKEND_LABELS_MAX, MetricRegistrar, OTHER};
 use crate::rules::breaker::State;
 
-pub struct Protection {
+pub struct ResilienceMetrics {
     breaker_state: IntGaugeVec,
     breaker_transitions: IntCounterVec,
     /// How many backends of this label are in each state: tenants may use the same name.
@@ -19,14 +19,14 @@ pub struct Protection {
 
 /// What became of the wish to send a call again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retry {
+pub enum RetryOutcome {
     Sent,
     /// The backend's budget is used up.
     OverBudget,
 }
 
-impl Protection {
-    pub(super) fn new(declare: &Declare<'_>) -> Self {
+impl ResilienceMetrics {
+    pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         Self {
             breaker_state: declare.gauges(
                 "mcp_breaker_state",
@@ -85,10 +85,10 @@ impl Protection {
         }
     }
 
-    pub fn retry(&self, retry: Retry) {
+    pub fn retry(&self, retry: RetryOutcome) {
         let outcome = match retry {
-            Retry::Sent => "sent",
-            Retry::OverBudget => "over_budget",
+            RetryOutcome::Sent => "sent",
+            RetryOutcome::OverBudget => "over_budget",
         };
         self.retries.with_label_values(&[outcome]).inc();
     }
