@@ -5,7 +5,7 @@
 
 pub mod actors;
 pub mod admission;
-mod alarm;
+mod reusable_timer;
 pub mod auth;
 pub mod broker;
 pub mod cli;
@@ -13,7 +13,7 @@ pub mod config;
 pub mod control;
 pub mod demo;
 pub mod persistence;
-mod in_place;
+mod boxed;
 pub mod limits;
 pub mod listeners;
 mod maps;

@@ -5,8 +5,8 @@
 //! that; whatever can be refused at start is refused with an exit code and a sentence, before `ready`.
 
 mod demo;
-mod inherited;
-mod listening;
+mod inherited_sockets;
+mod listener_task;
 mod signals;
 mod stores;
 
@@ -27,10 +27,10 @@ use transport::{
 };
 
 use self::{
-    inherited::Inherited,
-    listening::{Bound, Listener, bind, ended, obtain},
+    inherited_sockets::InheritedSockets,
+    listener_task::{BoundSocket, ListenerTask, bind, ended, obtain},
     signals::{Signal, Signals},
-    stores::Database,
+    stores::OpenDatabase,
 };
 use crate::{
     auth::{Keyring, Keys, KeysError},
@@ -161,7 +161,7 @@ fn exit(ended: Result<(), ServeError>) -> ExitCode {
 
 fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     let config = read_config(&options)?;
-    let inherited = Inherited::take()?;
+    let inherited = InheritedSockets::take()?;
     // Dropped when all is over, however it ends.
     let (logging, _unwritten) = telemetry::init(&config.telemetry)?;
     hide_from_others();
@@ -169,7 +169,7 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     let ended = runtime.block_on(async {
         let mut signals = Signals::install().map_err(|source| ServeError::System { what: "signal handlers", source })?;
         let mut running = tokio::select! {
-            started = Running::start(options, config, logging, inherited) => started?,
+            started = RunningBroker::start(options, config, logging, inherited) => started?,
             name = signals.stop() => {
                 tracing::info!(signal = name, "stopped before it was ready");
                 return Ok(());
@@ -186,7 +186,7 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
 }
 
 /// No child connects to the listeners of operators and replicas.
-fn close_ports_to_children(broker: &Broker, admin: &Bound, internal: Option<&TcpListener>) {
+fn close_ports_to_children(broker: &Broker, admin: &BoundSocket, internal: Option<&TcpListener>) {
     let internal = internal.and_then(|listener| listener.local_addr().ok());
     let ports = admin.address().into_iter().chain(internal).map(|address| address.port());
     broker.shared.confinement.close_ports(ports.collect());
@@ -215,7 +215,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, ServeError> {
 }
 
 /// A started broker.
-struct Running {
+struct RunningBroker {
     options: ServeOptions,
     /// As read at start: what needs a restart is what differs from it.
     config: Arc<Config>,
@@ -224,20 +224,20 @@ struct Running {
     control: Arc<Control>,
     node: Arc<Node>,
     doors: [TlsAcceptor; 2],
-    http: Listener,
-    tcp: Option<Listener>,
-    quic: Option<Listener>,
-    admin: Listener,
-    internal: Option<Listener>,
+    http: ListenerTask,
+    tcp: Option<ListenerTask>,
+    quic: Option<ListenerTask>,
+    admin: ListenerTask,
+    internal: Option<ListenerTask>,
 }
 
-impl Running {
-    async fn start(options: ServeOptions, config: Config, logging: LogFilterHandle, mut inherited: Inherited) -> Result<Self, ServeError> {
+impl RunningBroker {
+    async fn start(options: ServeOptions, config: Config, logging: LogFilterHandle, mut inherited: InheritedSockets) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
         let doors = tls_acceptor::doors(&config)?;
         // The store locks an SQLite database; only then may the secret beside it be made.
-        let database = Database::open(&config, config.storage.migrate_on_start).await?;
+        let database = OpenDatabase::open(&config, config.storage.migrate_on_start).await?;
         let keys = Keys::load(&config)?;
         let quic_secret = keys.quic;
         let stores = database.with_the_rest(&config, &keys).await?;
@@ -265,21 +265,21 @@ impl Running {
             tracing::warn!("stdio.sandbox is off: every child process can read the secrets of the broker and of all tenants");
         }
         let [clients, operators] = &doors;
-        let http = Listener::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop))?;
+        let http = ListenerTask::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop))?;
         let admin =
-            Listener::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, operators.clone(), stop))?;
+            ListenerTask::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, operators.clone(), stop))?;
         let tcp = tcp.map(|bound| {
-            Listener::start(bound, |listener, stop| listeners::duplex::tcp::serve(Arc::clone(&broker), listener, clients.clone(), stop))
+            ListenerTask::start(bound, |listener, stop| listeners::duplex::tcp::serve(Arc::clone(&broker), listener, clients.clone(), stop))
         });
         let tcp = tcp.transpose()?;
         let quic = quic.map(|bound| {
             let address = bound.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
-            Ok::<_, ServeError>(Listener::begin(address, |stop| listeners::duplex::quic::serve(Arc::clone(&broker), bound, stop)))
+            Ok::<_, ServeError>(ListenerTask::begin(address, |stop| listeners::duplex::quic::serve(Arc::clone(&broker), bound, stop)))
         });
         let quic = quic.transpose()?;
         let internal = internal.map(|bound| {
             let address = bound.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
-            Ok::<_, ServeError>(Listener::begin(address, |stop| listeners::replicas::serve(Arc::clone(&broker), bound, stop)))
+            Ok::<_, ServeError>(ListenerTask::begin(address, |stop| listeners::replicas::serve(Arc::clone(&broker), bound, stop)))
         });
         let internal = internal.transpose()?;
         control.follow();
@@ -291,7 +291,7 @@ impl Running {
 
     /// The first line on standard output, which whoever started the broker waits for.
     fn announce(&self) {
-        let named = |name: &str, listener: &Option<Listener>| {
+        let named = |name: &str, listener: &Option<ListenerTask>| {
             listener.as_ref().map(|listener| format!(" {name}={}", listener.address)).unwrap_or_default()
         };
         let others = [named("tcp", &self.tcp), named("quic", &self.quic), named("internal", &self.internal)].concat();
@@ -366,9 +366,9 @@ impl Running {
     /// take to come in that were on their way.
     fn leave_ports_to_others(&mut self) -> Duration {
         // Whoever asks how this process is has to hear it of this one.
-        let passed_on = [Some(&self.http), self.tcp.as_ref()].into_iter().flatten().filter_map(Listener::leave_to_the_next).count();
+        let passed_on = [Some(&self.http), self.tcp.as_ref()].into_iter().flatten().filter_map(ListenerTask::leave_to_the_next).count();
         let listeners = [Some(&mut self.http), Some(&mut self.admin), self.tcp.as_mut()];
-        let left = passed_on + listeners.into_iter().flatten().filter_map(Listener::ask_for_no_more).count();
+        let left = passed_on + listeners.into_iter().flatten().filter_map(ListenerTask::ask_for_no_more).count();
         if left > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
     }
 
@@ -394,7 +394,7 @@ impl Running {
     }
 
     /// All of it or nothing: what can be refused is refused before anything changes.
-    async fn follow_file(&self) -> Result<Followed, ServeError> {
+    async fn follow_file(&self) -> Result<ReloadOutcome, ServeError> {
         let next = read_config(&self.options)?;
         let mut certificates = Vec::with_capacity(self.doors.len());
         for (door, listener) in self.doors.iter().zip(DOORS) {
@@ -414,12 +414,12 @@ impl Running {
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
             tracing::error!(%error, "the log's filter stays as it is");
         }
-        Ok(Followed { reloaded, needs_restart: config::needs_restart(&self.config, &next) })
+        Ok(ReloadOutcome { reloaded, needs_restart: config::needs_restart(&self.config, &next) })
     }
 }
 
 /// What a reload brought into force.
-struct Followed {
+struct ReloadOutcome {
     reloaded: ReloadSummary,
     needs_restart: Vec<&'static str>,
 }

@@ -43,7 +43,7 @@ use crate::{
         meter::{Meter, Meters},
         sharing::{self, LinkScope, Wire},
     },
-    sandbox::Level,
+    sandbox::ConfinementLevel,
     telemetry::redaction::Redactor,
     views::BackendStatus,
 };
@@ -124,7 +124,7 @@ struct Status {
     failed_attempts: u32,
     next_attempt: Option<Instant>,
     /// What confines its children, once one was to start.
-    sandbox: Option<Level>,
+    sandbox: Option<ConfinementLevel>,
 }
 
 impl Backend {
@@ -448,7 +448,7 @@ impl Backend {
     }
 
     /// What confines the child that starts now.
-    pub(super) fn note_sandbox(&self, level: Level) {
+    pub(super) fn note_sandbox(&self, level: ConfinementLevel) {
         lock(&self.status).sandbox = Some(level);
     }
 

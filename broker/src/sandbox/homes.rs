@@ -16,7 +16,7 @@ use std::{
 use aws_lc_rs::digest::{SHA256, digest};
 use rustix::process::geteuid;
 
-use super::own_files::canonical;
+use super::broker_files::canonical;
 use crate::config::{Config, Database};
 
 /// Two processes with the same folder do not choose at the same time.

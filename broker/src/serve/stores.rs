@@ -17,12 +17,12 @@ use crate::{
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The record of everything, open.
-pub(super) struct Database {
+pub(super) struct OpenDatabase {
     durable: Arc<dyn DurableStore>,
     events: Arc<dyn EventStore>,
 }
 
-impl Database {
+impl OpenDatabase {
     /// Locks an SQLite file, or connects to a server. One that can not be reached is an error.
     pub(super) async fn open(config: &Config, migrate: bool) -> Result<Self, StoreError> {
         match &config.storage.database {
@@ -58,7 +58,7 @@ impl Database {
 
 /// Brings the schema up to date. Returns what to call the database.
 pub(super) async fn migrate(config: &Config) -> Result<String, StoreError> {
-    Database::open(config, true).await?.durable.close().await;
+    OpenDatabase::open(config, true).await?.durable.close().await;
     Ok(match &config.storage.database {
         config::Database::Sqlite(path) => path.display().to_string(),
         config::Database::Postgres(_) => "the PostgreSQL database".to_owned(),

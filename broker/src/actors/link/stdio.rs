@@ -67,8 +67,8 @@ async fn confined(link: &Arc<Link>, mut spec: ChildSpec) -> Result<ChildSpec, Fa
     });
     match confining.await {
         Ok(Ok(spec)) => Ok(spec),
-        Ok(Err(sandbox::Refused::Command(error))) => Err(Failure::NotSent(error.to_string())),
-        Ok(Err(refused @ sandbox::Refused::Sandbox(_))) => Err(Failure::OwnLimit(refused.to_string())),
+        Ok(Err(sandbox::ConfinementError::Command(error))) => Err(Failure::NotSent(error.to_string())),
+        Ok(Err(refused @ sandbox::ConfinementError::Sandbox(_))) => Err(Failure::OwnLimit(refused.to_string())),
         Err(error) => Err(Failure::NotSent(format!("the sandbox could not be prepared: {error}"))),
     }
 }

@@ -32,7 +32,7 @@ impl ClaimedSession {
 }
 
 impl Session {
-    /// The session as its last owner stored it. Nothing moves before [`Session::activate`].
+    /// The session as its last owner stored it. Nothing moves before [`DemoSession::activate`].
     pub fn restore(id: SessionId, seat: SessionParams, claimed: ClaimedSession, shared: Arc<Shared>) -> Arc<Self> {
         let PersistedSession { agreement, mutable: changing, backend_sessions, .. } = claimed.stored;
         let key = super::record::session_key(&id);

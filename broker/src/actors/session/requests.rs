@@ -32,7 +32,7 @@ use crate::{
         stream::EventStream,
         tasks::named_task,
     },
-    in_place::in_place,
+    boxed::in_place,
     metrics::RequestOutcome,
     rules::{
         endpoint::Endpoint,
@@ -102,7 +102,7 @@ impl Session {
         self.handle_request(message, stream).map(drop) // what is dropped goes on by itself
     }
 
-    /// [`Session::admit`] for who waits for the answer and can carry out meanwhile what has to be done for it.
+    /// [`DemoSession::admit`] for who waits for the answer and can carry out meanwhile what has to be done for it.
     pub fn handle_request(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<CallFuture>, Refusal> {
         let request = self.begin_observation(&message);
         request::within(request, || self.handle_observed(message, stream))
@@ -124,7 +124,7 @@ impl Session {
         result
     }
 
-    /// [`Session::take`] for a connection, whose requests can not be led elsewhere: it waits for as long as it is open
+    /// [`DemoSession::take`] for a connection, whose requests can not be led elsewhere: it waits for as long as it is open
     /// whether the session leaves.
     pub async fn handle_request_after_quiesce(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<CallFuture>, Refusal> {
         if !self.shared.draining.is_cancelled() {
@@ -261,7 +261,7 @@ impl Session {
         Ok(CallFuture::new(in_place(|| request::carried(run)), &self.shared.running).with_call(call))
     }
 
-    /// Counts a request in, if there is room for it and its id is free. [`Session::release`] counts it out.
+    /// Counts a request in, if there is room for it and its id is free. [`DemoSession::release`] counts it out.
     pub(super) fn open_request(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
         self.tenant.open_call()?;
         if let Err(refusal) = self.insert_in_flight(id, in_flight) {

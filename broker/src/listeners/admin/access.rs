@@ -2,7 +2,7 @@
 //!
 //! With an admin token configured, only its bearer. Without one, a loopback listener is open to local users, and any other
 //! listener is open to nobody. A loopback listener also refuses requests that a web page could have caused: a page can make
-//! a browser send to 127.0.0.1, but it can choose neither the `Host` (DNS rebinding) nor the `EntryOrigin`.
+//! a browser send to 127.0.0.1, but it can choose neither the `HostSupport` (DNS rebinding) nor the `EntryOrigin`.
 
 use std::{
     net::{IpAddr, SocketAddr},

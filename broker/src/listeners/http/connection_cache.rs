@@ -17,7 +17,7 @@ use super::{
     request_guard,
 };
 use crate::{
-    alarm::Alarm,
+    reusable_timer::ReusableTimer,
     auth::{KeyringVersion, AuthenticatedCaller},
 };
 
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct ConnectionCache {
     pub(super) vetted: ValidatedHead,
-    alarm: Mutex<Alarm>,
+    alarm: Mutex<ReusableTimer>,
 }
 
 impl ConnectionCache {

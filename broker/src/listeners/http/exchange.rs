@@ -33,7 +33,7 @@ use crate::{
     auth::{Caller, AuthError, AuthenticatedCaller, RemotePeer},
     broker::{Broker, unknown_backend},
     config::EventLog,
-    in_place::in_place,
+    boxed::in_place,
     limits::PREFLIGHT_PARAMS_MAX,
     listeners::tls_acceptor::CertificateCaller,
     rules::{endpoint::Endpoint, sign_in_failures::Plane},

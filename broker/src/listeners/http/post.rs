@@ -33,7 +33,7 @@ use crate::{
         stream::{StreamEnd, EventStream, StreamItem, StreamReader},
     },
     config::MessageWire,
-    in_place::in_place,
+    boxed::in_place,
     limits::OVERLOAD_BODY_BYTES_MAX,
     listeners::stateless::no_sessions,
     metrics::{Direction, Side},

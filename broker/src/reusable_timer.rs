@@ -14,14 +14,14 @@ use tokio::{
 };
 
 #[derive(Debug, Default)]
-pub(crate) struct Alarm {
+pub(crate) struct ReusableTimer {
     /// On the heap once it was needed.
     timer: Option<Pin<Box<Sleep>>>,
     /// Whom it wakes.
     sleeper: Option<Waker>,
 }
 
-impl Alarm {
+impl ReusableTimer {
     /// Ready from `at` on. For one task at a time.
     pub(crate) fn poll_until(&mut self, context: &mut Context<'_>, at: Instant) -> Poll<()> {
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
@@ -54,9 +54,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_goes_off_at_the_latest_moment_that_was_asked_for() {
-        let (mut alarm, begun) = (Alarm::default(), Instant::now());
+        let (mut alarm, begun) = (ReusableTimer::default(), Instant::now());
         let at = |seconds| begun + Duration::from_secs(seconds);
-        let is_pending = |alarm: &mut Alarm, at| {
+        let is_pending = |alarm: &mut ReusableTimer, at| {
             let polled = alarm.poll_until(&mut Context::from_waker(Waker::noop()), at);
             polled.is_pending()
         };
@@ -72,7 +72,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_task_that_has_used_up_its_turn_is_woken_all_the_same() {
-        let (mut alarm, at) = (Alarm::default(), Instant::now() + Duration::from_secs(1));
+        let (mut alarm, at) = (ReusableTimer::default(), Instant::now() + Duration::from_secs(1));
         let mut polls = 0;
         poll_fn(|context| {
             polls += 1;

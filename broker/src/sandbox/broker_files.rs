@@ -15,7 +15,7 @@ use crate::{
 const BESIDE: [&str; 4] = ["-wal", "-shm", "-journal", ".lock"];
 
 #[derive(Debug)]
-pub(super) struct OwnFiles {
+pub(super) struct BrokerFiles {
     /// Made by the broker: for its user only.
     made: Vec<PathBuf>,
     /// Given by the operator.
@@ -24,7 +24,7 @@ pub(super) struct OwnFiles {
     folders: Vec<PathBuf>,
 }
 
-impl OwnFiles {
+impl BrokerFiles {
     pub(super) fn new(config: &Config) -> Self {
         let made = match &config.storage.database {
             Database::Sqlite(path) => {
@@ -102,7 +102,7 @@ mod tests {
             "storage: {{url: 'sqlite:{0}/data/broker.db'}}\nauth: {{admin_token_file: '{0}/token'}}\ntls: {{client_cert_folders: ['{0}/certificates']}}\n",
             root.display()
         );
-        let own = OwnFiles::new(&load_from(&yaml, []).unwrap());
+        let own = BrokerFiles::new(&load_from(&yaml, []).unwrap());
         for (path, found) in [
             (root.clone(), "data/broker.db"),
             (root.join("data"), "data/broker.db"),
@@ -128,7 +128,7 @@ mod tests {
         let database = folder.path().join("broker.db");
         std::fs::write(&database, "x").unwrap();
         std::fs::set_permissions(&database, std::fs::Permissions::from_mode(0o644)).unwrap();
-        let own = OwnFiles::new(&load_from(&format!("storage: {{url: 'sqlite:{}'}}", database.display()), []).unwrap());
+        let own = BrokerFiles::new(&load_from(&format!("storage: {{url: 'sqlite:{}'}}", database.display()), []).unwrap());
         assert!(own.all_closed().unwrap_err().contains("broker.db can be read by every user"));
         own.close();
         assert_eq!(own.all_closed(), Ok(()));

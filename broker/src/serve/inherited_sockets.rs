@@ -19,9 +19,9 @@ const NAMES: [&str; 3] = ["http", "admin", "tcp"];
 
 /// What was passed on, by listener.
 #[derive(Debug, Default)]
-pub(super) struct Inherited(BTreeMap<&'static str, TcpListener>);
+pub(super) struct InheritedSockets(BTreeMap<&'static str, TcpListener>);
 
-impl Inherited {
+impl InheritedSockets {
     /// Called before there are threads, as it takes variables out of the environment.
     pub(super) fn take() -> Result<Self, ServeError> {
         let variable = |name: &str| env::var(name).unwrap_or_default();
@@ -117,7 +117,7 @@ mod tests {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let bound = socket.local_addr().unwrap();
         let of = |key: &str, address: &str| {
-            let mut inherited = Inherited([("http", socket.try_clone().unwrap())].into());
+            let mut inherited = InheritedSockets([("http", socket.try_clone().unwrap())].into());
             let found = inherited.of(key, address.parse().unwrap()).map(|found| found.is_some()).map_err(|error| error.to_string());
             (found, inherited.nothing_left().is_ok())
         };

@@ -11,10 +11,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{ServeError, inherited::Inherited};
+use super::{ServeError, inherited_sockets::InheritedSockets};
 use crate::{limits::ACCEPT_QUEUE, listeners::handoff_listener::HandoffListener};
 
-pub(super) struct Listener {
+pub(super) struct ListenerTask {
     pub(super) address: SocketAddr,
     /// Of one that shares its port: the socket, to be told not to ask for new connections.
     shared: Option<Socket>,
@@ -24,13 +24,13 @@ pub(super) struct Listener {
     pub(super) task: JoinHandle<()>,
 }
 
-impl Listener {
-    pub(super) fn start<Serving>(bound: Bound, serve: impl FnOnce(HandoffListener, CancellationToken) -> Serving) -> Result<Self, ServeError>
+impl ListenerTask {
+    pub(super) fn start<Serving>(bound: BoundSocket, serve: impl FnOnce(HandoffListener, CancellationToken) -> Serving) -> Result<Self, ServeError>
     where
         Serving: Future<Output = ()> + Send + 'static,
     {
         let system = |source| ServeError::System { what: "the address of a listener", source };
-        let Bound { socket, inherited } = bound;
+        let BoundSocket { socket, inherited } = bound;
         let address = socket.local_addr().map_err(system)?;
         // What is done to an inherited socket is done to that of the next process too.
         let shared = match !inherited && SockRef::from(&socket).reuse_port().map_err(system)? {
@@ -79,7 +79,7 @@ impl Listener {
 }
 
 /// Resolves when the listener ends by itself; never, where there is none.
-pub(super) async fn ended(listener: &mut Option<Listener>) -> Result<(), tokio::task::JoinError> {
+pub(super) async fn ended(listener: &mut Option<ListenerTask>) -> Result<(), tokio::task::JoinError> {
     match listener {
         Some(listener) => (&mut listener.task).await,
         None => std::future::pending().await,
@@ -106,26 +106,26 @@ const NO_FIRST_PACKETS: [SockFilter; 5] = {
 };
 
 /// A socket that listens.
-pub(super) struct Bound {
+pub(super) struct BoundSocket {
     socket: TcpListener,
     inherited: bool,
 }
 
-impl Bound {
+impl BoundSocket {
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.socket.local_addr().ok()
     }
 }
 
 /// As it was passed on, or bound now.
-pub(super) fn obtain(key: &'static str, address: SocketAddr, reuse_port: bool, inherited: &mut Inherited) -> Result<Bound, ServeError> {
+pub(super) fn obtain(key: &'static str, address: SocketAddr, reuse_port: bool, inherited: &mut InheritedSockets) -> Result<BoundSocket, ServeError> {
     match inherited.of(key, address)? {
         Some(socket) => {
             let system = |source| ServeError::System { what: "an inherited socket", source };
             tracing::info!(listener = key, %address, "the listener's socket was passed on");
-            Ok(Bound { socket: TcpListener::from_std(socket).map_err(system)?, inherited: true })
+            Ok(BoundSocket { socket: TcpListener::from_std(socket).map_err(system)?, inherited: true })
         }
-        None => Ok(Bound { socket: bind(key, address, reuse_port)?, inherited: false }),
+        None => Ok(BoundSocket { socket: bind(key, address, reuse_port)?, inherited: false }),
     }
 }
 
