@@ -23,8 +23,8 @@ use protocol::{
     ids::{BackendId, PrincipalId, TaskId, TenantId},
 };
 use storage::{
-    DurableStore, MemoryHot, NodeName, PostgresOptions, PostgresStore, SessionKey, SessionRecord, SessionSeat, SqliteOptions, SqliteStore,
-    StoreError, TaskLimits, TaskRecord, Write, Written,
+    DurableStore, MemoryHot, NodeName, PostgresOptions, PostgresStore, SessionKey, SessionRecord, SessionIdentity, SqliteOptions, SqliteStore,
+    StoreError, TaskLimits, TaskRecord, WriteOp, WriteOutcome,
 };
 use testkit::PostgresServer;
 use tokio::task::JoinSet;
@@ -92,16 +92,16 @@ impl Workload {
     }
 
     /// A new one each time, of about the size real ones have.
-    fn write(self) -> anyhow::Result<Write> {
+    fn write(self) -> anyhow::Result<WriteOp> {
         let (key, owner) = (SessionKey::new(rand::random()), NodeName::new(NODE));
         let principal = PrincipalId::new("ada");
         Ok(match self {
             Self::Session => {
-                let seat = SessionSeat { tenant: TenantId::parse("acme")?, principal, endpoint: None };
+                let seat = SessionIdentity { tenant: TenantId::parse("acme")?, principal, endpoint: None };
                 let (agreement, state, links) = (vec![b'a'; 400], vec![b's'; 200], vec![b'l'; 150]);
                 let (transport, version) = ("streamable_http".into(), "2025-11-25".into());
                 let record = SessionRecord { key, seat, api_key: None, transport, version, agreement, state, links };
-                Write::OpenSession { record: Box::new(record), owner }
+                WriteOp::OpenSession { record: Box::new(record), owner }
             }
             Self::Task { tenants } => {
                 let record = TaskRecord {
@@ -116,7 +116,7 @@ impl Workload {
                     idempotency: None,
                     ttl: Some(Duration::from_secs(3_600)),
                 };
-                Write::CreateTask { record: Box::new(record), owner, limits: NO_LIMITS }
+                WriteOp::CreateTask { record: Box::new(record), owner, limits: NO_LIMITS }
             }
         })
     }
@@ -131,7 +131,7 @@ enum WriteMode {
 
 impl WriteMode {
     /// False: the store was too busy.
-    async fn write(&self, write: Write) -> anyhow::Result<bool> {
+    async fn write(&self, write: WriteOp) -> anyhow::Result<bool> {
         let written = match self {
             Self::Grouped(durable) => match durable.write(write).await {
                 Ok(written) => Some(written),
@@ -145,7 +145,7 @@ impl WriteMode {
             },
         };
         match written {
-            Some(Written::Done | Written::Created { .. }) => Ok(true),
+            Some(WriteOutcome::Done | WriteOutcome::Created { .. }) => Ok(true),
             other => bail!("{other:?}"),
         }
     }

@@ -6,10 +6,10 @@
 
 mod audit;
 mod audit_chain;
-mod change;
+mod admin_change;
 #[cfg(any(test, feature = "test"))]
 pub mod conformance;
-mod durable;
+mod durable_store;
 mod error;
 mod event;
 pub mod fault_point;
@@ -19,28 +19,28 @@ mod postgres;
 mod records;
 mod session;
 mod sqlite;
-mod store;
+mod config_store;
 mod task;
 mod write;
 
-pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoredAudit};
+pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoredAuditRecord};
 pub use audit_chain::{
-    AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainStore, AuditCheckpoint, AuditCut, AuditLink, AuditLinks, AuditOutside,
-    AuditTerms,
+    AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainStore, AuditCheckpoint, AuditTruncation, ChainedAuditRecord, AuditChainPage, UnchainedAudit,
+    AuditRetentionTerms,
 };
-pub use change::Change;
-pub use durable::DurableStore;
+pub use admin_change::AdminChange;
+pub use durable_store::DurableStore;
 pub use error::StoreError;
 pub use event::{EventStore, LogEntry, LoggedEvent, StoredStream, StreamRecord};
 pub use hot::{HotStore, MemoryHot, OwnerHint, RedisHot, RedisOptions, Wake};
-pub use node::{NodeName, NodeRecord, Renewal};
+pub use node::{NodeName, NodeRecord, LeaseRenewal};
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use records::{BackendRecord, HASH_BYTES, KeyRecord, TenantRecord};
-pub use session::{Claim, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, StoredSession, SubscriptionCount, SubscriptionRecord};
+pub use session::{SessionClaimOutcome, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionIdentity, StoredSession, SubscriptionCount, SubscriptionRecord};
 pub use sqlite::{Migrated, SqliteOptions, SqliteStore};
-pub use store::ConfigStore;
+pub use config_store::ConfigStore;
 pub use task::{
-    InputsLook, Step, StoredTask, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskLook, TaskPlace, TaskRecord, TaskStatus, Transition,
-    WholeTask,
+    InputCounts, TaskStep, StoredTask, TaskAudience, TaskInput, TaskLimit, TaskLimits, StoredTaskSnapshot, TaskListPosition, TaskRecord, TaskStatus, TaskTransition,
+    FullTask,
 };
-pub use write::{Row, Write, Written};
+pub use write::{RowKey, WriteOp, WriteOutcome};

@@ -16,7 +16,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::SessionId,
 };
-use storage::{Claim, NodeRecord, SessionKey, SessionRecord, SessionSeat, SubscriptionRecord, Write, fault_point};
+use storage::{SessionClaimOutcome, NodeRecord, SessionKey, SessionRecord, SessionIdentity, SubscriptionRecord, WriteOp, fault_point};
 
 use super::{Broker, sessions::END_RETRY_FIRST};
 use crate::{
@@ -139,9 +139,9 @@ impl Broker {
         let idle = self.shared.config.session.idle;
         let claim = durable.timed("claim_session", durable.store.claim_session(&key, &seat, &node, idle)).await;
         let taken = match claim.inspect_err(|_| self.doubt_later(key, &seat))? {
-            Claim::Elsewhere(owner) => return Ok(AdoptionOutcome::Remote(owner)),
-            Claim::Absent => return Ok(AdoptionOutcome::Absent),
-            Claim::Taken { record, epoch, created_at_us, subscriptions } => ClaimedRow { record, epoch, created_at_us, subscriptions },
+            SessionClaimOutcome::OwnedElsewhere(owner) => return Ok(AdoptionOutcome::Remote(owner)),
+            SessionClaimOutcome::NotFound => return Ok(AdoptionOutcome::Absent),
+            SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } => ClaimedRow { record, epoch, created_at_us, subscriptions },
         };
         fault_point::passed("session.claimed");
         let stored = match record::decode(&taken.record, &durable.seal) {
@@ -175,7 +175,7 @@ impl Broker {
     }
 
     /// A claim failed, but the row may be ours since: nobody else could take it, and nobody would ever sweep it.
-    fn doubt_later(self: &Arc<Self>, key: SessionKey, seat: &SessionSeat) {
+    fn doubt_later(self: &Arc<Self>, key: SessionKey, seat: &SessionIdentity) {
         if !self.adopting.doubts(key) {
             return; // looked after already, or there are too many
         }
@@ -194,7 +194,7 @@ impl Broker {
     }
 
     /// Lets go of a row that is ours without a session here.
-    async fn give_back(&self, key: SessionKey, seat: &SessionSeat) -> Result<(), Refusal> {
+    async fn give_back(&self, key: SessionKey, seat: &SessionIdentity) -> Result<(), Refusal> {
         let place = self.adopting.place(&key);
         let _only_one = place.lock().await;
         if self.all_sessions().iter().any(|session| session.key == key) {
@@ -202,7 +202,7 @@ impl Broker {
         }
         let (durable, idle) = (&self.shared.durable, self.shared.config.session.idle);
         let claim = durable.timed("claim_session", durable.store.claim_session(&key, seat, &durable.node(), idle)).await?;
-        if let Claim::Taken { record, epoch, created_at_us, subscriptions } = claim {
+        if let SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } = claim {
             self.let_go(ClaimedRow { record, epoch, created_at_us, subscriptions }).await;
         }
         Ok(())
@@ -211,7 +211,7 @@ impl Broker {
     /// Not for this process: whoever can read it and knows its tenant may take it.
     async fn let_go(&self, taken: ClaimedRow) {
         let SessionRecord { key, state, links, .. } = taken.record;
-        let release = Write::ReleaseSession { key, epoch: taken.epoch, idle: Duration::ZERO, state, links };
+        let release = WriteOp::ReleaseSession { key, epoch: taken.epoch, idle: Duration::ZERO, state, links };
         let _stays_ours_until_we_end = self.shared.durable.write(release).await;
     }
 

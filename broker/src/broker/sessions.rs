@@ -15,7 +15,7 @@ use protocol::{
     downlevel::Translator,
     version::Version,
 };
-use storage::{SessionKey, Write, Written};
+use storage::{SessionKey, WriteOp, WriteOutcome};
 
 use super::{Broker, unknown_backend};
 use crate::{
@@ -195,8 +195,8 @@ impl Broker {
 
     async fn store_end(&self, session: &Session) -> Result<(), Refusal> {
         let (durable, key) = (&self.shared.durable, session.key);
-        let end = Write::EndSession { key, epoch: session.epoch() };
-        if durable.write(end).await? != Written::Done {
+        let end = WriteOp::EndSession { key, epoch: session.epoch() };
+        if durable.write(end).await? != WriteOutcome::Done {
             self.end_stored(&key).await?;
         }
         durable.forget_session(&key).await;
@@ -214,7 +214,7 @@ impl Broker {
         let Some(row) = rows.into_iter().find(|row| row.record.key == *key) else { return Ok(()) };
         if row.owner.is_some_and(|owner| owner.node == durable.node()) {
             // Fenced: whoever took it was asked.
-            durable.write(Write::EndSession { key: *key, epoch: row.epoch }).await?;
+            durable.write(WriteOp::EndSession { key: *key, epoch: row.epoch }).await?;
         }
         Ok(())
     }

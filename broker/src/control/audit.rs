@@ -11,7 +11,7 @@ use std::{
 
 use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use storage::Change;
+use storage::AdminChange;
 
 use super::{Control, ControlError};
 use crate::{
@@ -100,7 +100,7 @@ impl Author {
 
 impl Control {
     /// Makes a change of what is stored, and tells of it in the same transaction. False: there was nothing to change.
-    pub(super) async fn commit(&self, change: Change<'_>, author: &Author) -> Result<bool, ControlError> {
+    pub(super) async fn commit(&self, change: AdminChange<'_>, author: &Author) -> Result<bool, ControlError> {
         let record = author.record(self.durable().node().as_str(), None);
         let made = self.ask(change.name(), self.store().change(change, record.as_ref())).await?;
         if let Some(deed) = author.0.as_ref().filter(|_| made) {
@@ -144,7 +144,7 @@ impl Control {
         limit: u32,
     ) -> Result<(Vec<AuditEntry>, Option<i64>), ControlError> {
         let stored = self.ask("audit", self.store().audit(filter, after, limit)).await?;
-        let entry = |stored: storage::StoredAudit| {
+        let entry = |stored: storage::StoredAuditRecord| {
             let mut entry: AuditEntry = serde_json::from_str(&stored.record.body).ok()?;
             entry.number = stored.number;
             Some(entry)

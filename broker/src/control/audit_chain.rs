@@ -2,7 +2,7 @@
 //!
 //! Used before anything is signed, and by those who verify the log. Pure: rows come in, the first one that does not fit goes out.
 
-use storage::{AuditChain, AuditCheckpoint, AuditCut, AuditLink, AuditLinks};
+use storage::{AuditChain, AuditCheckpoint, AuditTruncation, ChainedAuditRecord, AuditChainPage};
 
 /// A place in a chain, with all before it verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl ChainMismatch {
 }
 
 impl ChainPosition {
-    pub(super) fn after_cut(cut: &AuditCut) -> Self {
+    pub(super) fn after_cut(cut: &AuditTruncation) -> Self {
         Self { position: cut.position, number: 0, hash: cut.hash.clone() }
     }
 
@@ -42,7 +42,7 @@ impl ChainPosition {
     }
 
     /// Moves on to the next record, if that is what the link holds.
-    pub(super) fn follow(&mut self, link: &AuditLink) -> Result<(), ChainMismatch> {
+    pub(super) fn follow(&mut self, link: &ChainedAuditRecord) -> Result<(), ChainMismatch> {
         let expected = self.position + 1;
         if link.position != expected {
             let detail = format!("its place in the chain is {}, and {expected} is the next: records before it are missing", link.position);
@@ -85,7 +85,7 @@ impl ChainPosition {
 }
 
 /// Follows a page of a chain from a place on. `is_last`: the chain must end with it.
-pub(super) fn inspect(mut place: ChainPosition, page: &AuditLinks, is_last: bool, checkpoints: &[&AuditCheckpoint]) -> Result<ChainPosition, ChainMismatch> {
+pub(super) fn inspect(mut place: ChainPosition, page: &AuditChainPage, is_last: bool, checkpoints: &[&AuditCheckpoint]) -> Result<ChainPosition, ChainMismatch> {
     let agrees = |place: &ChainPosition| checkpoints.iter().try_for_each(|checkpoint| place.agrees_with(checkpoint));
     agrees(&place)?;
     for link in &page.links {
@@ -109,11 +109,11 @@ mod tests {
 
     use super::*;
 
-    fn chained(count: i64) -> AuditLinks {
+    fn chained(count: i64) -> AuditChainPage {
         let mut chain = AuditChain::empty("acme");
         let mut links = Vec::new();
         for position in 1..=count {
-            let mut link = AuditLink {
+            let mut link = ChainedAuditRecord {
                 number: 3 * position,
                 position,
                 id: vec![position as u8; 16],
@@ -127,19 +127,19 @@ mod tests {
             (chain.length, chain.head) = (position, link.hash.clone());
             links.push(link);
         }
-        AuditLinks { chain, links }
+        AuditChainPage { chain, links }
     }
 
-    fn judged(page: &AuditLinks, checkpoints: &[&AuditCheckpoint]) -> Result<ChainPosition, ChainMismatch> {
+    fn judged(page: &AuditChainPage, checkpoints: &[&AuditCheckpoint]) -> Result<ChainPosition, ChainMismatch> {
         inspect(ChainPosition::after_cut(&page.chain.start), page, true, checkpoints)
     }
 
-    fn checkpoint(page: &AuditLinks, count: usize) -> AuditCheckpoint {
+    fn checkpoint(page: &AuditChainPage, count: usize) -> AuditCheckpoint {
         AuditCheckpoint { count: count as i64, head: page.links[count - 1].hash.clone(), at_us: 1, signature: Vec::new() }
     }
 
     /// What may be edited of a record by hand.
-    const EDITS: [fn(&mut AuditLink); 8] = [
+    const EDITS: [fn(&mut ChainedAuditRecord); 8] = [
         |link| link.number += 1,
         |link| link.position += 1,
         |link| link.id[0] ^= 1,
@@ -187,7 +187,7 @@ mod tests {
         assert!(judged(&cut, &[]).is_ok());
         let misfit = judged(&cut, &[&signed]).unwrap_err();
         assert!(misfit.number == Some(15) && misfit.detail.contains("counts 8"), "{misfit:?}");
-        let emptied = AuditLinks { chain: AuditChain::empty("acme"), links: Vec::new() };
+        let emptied = AuditChainPage { chain: AuditChain::empty("acme"), links: Vec::new() };
         assert_eq!(judged(&emptied, &[&signed]).unwrap_err().number, None);
     }
 
@@ -212,11 +212,11 @@ mod tests {
         let pages = [(0..4, false), (4..10, true)];
         let mut place = ChainPosition::after_cut(&whole.chain.start);
         for (range, is_last) in pages {
-            let page = AuditLinks { chain: whole.chain.clone(), links: whole.links[range].to_vec() };
+            let page = AuditChainPage { chain: whole.chain.clone(), links: whole.links[range].to_vec() };
             place = inspect(place, &page, is_last, &[]).unwrap();
         }
         assert_eq!((place.position, place.number), (10, 30));
-        let beyond = AuditLinks { chain: AuditChain { length: 9, ..whole.chain.clone() }, links: Vec::new() };
+        let beyond = AuditChainPage { chain: AuditChain { length: 9, ..whole.chain.clone() }, links: Vec::new() };
         assert!(inspect(place, &beyond, true, &[]).is_err(), "a record after the head does not belong there");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use storage::{AuditCut, AuditTerms, Change, StoreError};
+use storage::{AuditTruncation, AuditRetentionTerms, AdminChange, StoreError};
 
 use super::{AuditedAction, Author, Control, ControlError, audit_chain::ChainPosition, audit_seal::tenant, validation::now_us};
 use crate::{
@@ -33,7 +33,7 @@ impl Control {
         let terms = self.audit_seal().signed_terms(stored.as_ref().map_or(1, |terms| terms.version.saturating_add(1)), text);
         // Of a log that begins there is nothing to tell.
         let author = if log_is_empty { Author::default() } else { Author::of(asked(known.as_ref(), &next, now)) };
-        match self.commit(Change::KeepAudit(&terms), &author).await? {
+        match self.commit(AdminChange::PutAuditTerms(&terms), &author).await? {
             true => Ok(()),
             false => Err(ControlError::Changed { what: "retention of the audit log", exists: true }),
         }
@@ -89,7 +89,7 @@ impl Control {
                 return Ok(0);
             }
         };
-        let cut: AuditCut = self.audit_seal().signed_cut(name, &place, before_us);
+        let cut: AuditTruncation = self.audit_seal().signed_cut(name, &place, before_us);
         let gone = self.ask("cut_audit_chain", self.store().cut_audit_chain(name, &cut)).await?;
         if gone > 0 {
             tracing::info!(
@@ -103,7 +103,7 @@ impl Control {
     }
 
     /// `Unsupported`: the terms are not this broker's; nothing is removed by them.
-    pub(super) fn retention(&self, terms: &AuditTerms) -> Option<Retention> {
+    pub(super) fn retention(&self, terms: &AuditRetentionTerms) -> Option<Retention> {
         let retention = self.audit_seal().checks_terms(terms).then(|| serde_json::from_str(&terms.terms).ok()).flatten();
         if retention.is_none() {
             tracing::error!("the stored retention of the audit log was not signed with this broker's secret: nothing is removed by it");
@@ -166,7 +166,7 @@ mod tests {
 
     async fn put_terms(control: &Control, version: i64, retention: &Retention) {
         let terms = control.audit_seal().signed_terms(version, serde_json::to_string(retention).unwrap());
-        assert!(control.commit(Change::KeepAudit(&terms), &Author::default()).await.unwrap());
+        assert!(control.commit(AdminChange::PutAuditTerms(&terms), &Author::default()).await.unwrap());
     }
 
     #[tokio::test]
@@ -223,8 +223,8 @@ mod tests {
         let control = &rig.control;
         store.append_audit(&[record(1, 2, None)]).await.unwrap();
         let text = serde_json::to_string(&Retention::first(Duration::from_secs(3_600), 0, true)).unwrap();
-        let forged = AuditTerms { version: 1, terms: text, signature: vec![0; 64] };
-        assert!(control.commit(Change::KeepAudit(&forged), &Author::default()).await.unwrap());
+        let forged = AuditRetentionTerms { version: 1, terms: text, signature: vec![0; 64] };
+        assert!(control.commit(AdminChange::PutAuditTerms(&forged), &Author::default()).await.unwrap());
         control.trim_audit().await.unwrap();
         assert_eq!(left(control).await, [1]);
         assert!(verified(control, None).await.misfit.unwrap().detail.contains("retention"));

@@ -5,7 +5,7 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
-use storage::{AUDIT_HASH_BYTES, AuditChain, AuditCheckpoint, AuditCut, AuditTerms};
+use storage::{AUDIT_HASH_BYTES, AuditChain, AuditCheckpoint, AuditTruncation, AuditRetentionTerms};
 use utoipa::ToSchema;
 
 use super::audit_chain::{ChainMismatch, ChainPosition};
@@ -38,16 +38,16 @@ impl AuditSeal<'_> {
         AuditCheckpoint { signature: self.0.sign(&checkpoint_text(name, &checkpoint)), ..checkpoint }
     }
 
-    pub(super) fn signed_cut(&self, name: &str, place: &ChainPosition, before_us: i64) -> AuditCut {
-        let cut = AuditCut { position: place.position, hash: place.hash.clone(), before_us, signature: Vec::new() };
-        AuditCut { signature: self.0.sign(&cut_text(name, &cut)), ..cut }
+    pub(super) fn signed_cut(&self, name: &str, place: &ChainPosition, before_us: i64) -> AuditTruncation {
+        let cut = AuditTruncation { position: place.position, hash: place.hash.clone(), before_us, signature: Vec::new() };
+        AuditTruncation { signature: self.0.sign(&cut_text(name, &cut)), ..cut }
     }
 
-    pub(super) fn signed_terms(&self, version: i64, terms: String) -> AuditTerms {
-        AuditTerms { version, signature: self.0.sign(&terms_text(version, &terms)), terms }
+    pub(super) fn signed_terms(&self, version: i64, terms: String) -> AuditRetentionTerms {
+        AuditRetentionTerms { version, signature: self.0.sign(&terms_text(version, &terms)), terms }
     }
 
-    pub(super) fn checks_terms(&self, terms: &AuditTerms) -> bool {
+    pub(super) fn checks_terms(&self, terms: &AuditRetentionTerms) -> bool {
         self.0.has_signed(&terms_text(terms.version, &terms.terms), &terms.signature)
     }
 
@@ -59,7 +59,7 @@ impl AuditSeal<'_> {
     /// Where a chain begins, by what was signed about it.
     pub(super) fn beginning(&self, chain: &AuditChain) -> Result<ChainPosition, ChainMismatch> {
         let cut = &chain.start;
-        let signed = *cut == AuditCut::none() || self.0.has_signed(&cut_text(&chain.name, cut), &cut.signature);
+        let signed = *cut == AuditTruncation::none() || self.0.has_signed(&cut_text(&chain.name, cut), &cut.signature);
         signed.then(|| ChainPosition::after_cut(cut)).ok_or_else(|| ChainMismatch::unsigned("the beginning of the chain"))
     }
 
@@ -118,8 +118,8 @@ fn checkpoint_text(name: &str, checkpoint: &AuditCheckpoint) -> String {
     serde_json::json!(["mcp-broker audit checkpoint 1", tenant(name), count, hash_text(head), moment(*at_us)]).to_string()
 }
 
-fn cut_text(name: &str, cut: &AuditCut) -> String {
-    let AuditCut { position, hash, before_us, .. } = cut;
+fn cut_text(name: &str, cut: &AuditTruncation) -> String {
+    let AuditTruncation { position, hash, before_us, .. } = cut;
     serde_json::json!(["mcp-broker audit cut 1", tenant(name), position, hash_text(hash), moment(*before_us)]).to_string()
 }
 
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(seal.beginning(&chain).unwrap().position, 4);
         chain.start.position = 5;
         seal.beginning(&chain).unwrap_err();
-        chain.start = AuditCut { before_us: 1, ..AuditCut::none() };
+        chain.start = AuditTruncation { before_us: 1, ..AuditTruncation::none() };
         seal.beginning(&chain).unwrap_err();
     }
 }

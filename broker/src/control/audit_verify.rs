@@ -1,7 +1,7 @@
 //! Verifies the audit log for operators, a page of one chain at a time.
 
 use serde::{Deserialize, Serialize};
-use storage::{AuditChain, AuditOutside};
+use storage::{AuditChain, UnchainedAudit};
 use utoipa::ToSchema;
 
 use super::{
@@ -122,7 +122,7 @@ impl Control {
 
     /// What belongs to no chain: records that were put in beside them, and the retention.
     async fn judge_the_rest(&self) -> Result<Result<(), ChainMismatch>, ControlError> {
-        let AuditOutside { stray, .. } = self.ask("audit_outside", self.store().audit_outside()).await?;
+        let UnchainedAudit { stray, .. } = self.ask("audit_outside", self.store().audit_outside()).await?;
         if stray.is_some() {
             return Ok(Err(ChainMismatch { number: stray, detail: "it belongs to no chain".to_owned() }));
         }

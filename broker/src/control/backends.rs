@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use protocol::ids::{BackendId, TenantId};
-use storage::{BackendRecord, Change};
+use storage::{BackendRecord, AdminChange};
 
 use super::{
     Author, BACKENDS_PER_TENANT_MAX, BackendView, Preconditions, Control, ControlError, PutOutcome, Tagged,
@@ -79,7 +79,7 @@ impl Control {
             created_at_us: entry.created_at_us,
             updated_at_us: entry.updated_at_us,
         };
-        self.commit(Change::PutBackend(&record), author).await?;
+        self.commit(AdminChange::PutBackend(&record), author).await?;
         let created = old.is_none();
         if created {
             // One of this name may have been declared, or removed by another replica just now.
@@ -106,7 +106,7 @@ impl Control {
             condition.holds("backend", tag.as_deref())?;
             let origin = control.registry.load().backends.get(&key).map(|entry| entry.origin);
             refuse_declared(origin, "backend", &key.1)?;
-            if !control.commit(Change::DeleteBackend(&key.0, &key.1), &author).await? {
+            if !control.commit(AdminChange::DeleteBackend(&key.0, &key.1), &author).await? {
                 return Err(no_backend(&key.1));
             }
             control.broker.remove_backend(&key.0, &key.1);

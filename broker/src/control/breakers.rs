@@ -9,7 +9,7 @@ use std::{
 };
 
 use protocol::ids::{BackendId, TenantId};
-use storage::{Change, StoreError};
+use storage::{AdminChange, StoreError};
 
 use super::{Author, BackendView, Control, ControlError, validation::no_backend};
 
@@ -30,7 +30,7 @@ impl Control {
             if control.broker.backend(&tenant, &backend).is_none() {
                 return Err(no_backend(&backend)); // its tenant is disabled: nothing runs
             }
-            let change = if open { Change::HoldBreaker(&tenant, &backend) } else { Change::ReleaseBreaker(&tenant, &backend) };
+            let change = if open { AdminChange::HoldBreaker(&tenant, &backend) } else { AdminChange::ReleaseBreaker(&tenant, &backend) };
             control.commit(change, &author).await?;
             let name = (tenant.clone(), backend.clone());
             if open {

@@ -32,7 +32,7 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
-use storage::{Change, DurableStore, KeyRecord, StoreError, TenantRecord, Wake};
+use storage::{AdminChange, DurableStore, KeyRecord, StoreError, TenantRecord, Wake};
 use tokio::sync::Notify;
 
 pub use self::{
@@ -241,7 +241,7 @@ impl Control {
                 created_at_us: entry.created_at_us,
                 updated_at_us: entry.updated_at_us,
             };
-            control.commit(Change::PutTenant(&record), &author).await?;
+            control.commit(AdminChange::PutTenant(&record), &author).await?;
             let (shown, created) = (control.tenant_shown(&tenant, &entry), old.is_none());
             control.apply_tenant(&tenant, entry);
             tracing::info!(%tenant, created, "tenant stored");
@@ -264,7 +264,7 @@ impl Control {
                 // Its next start would be refused: a declared backend without its tenant.
                 return Err(ControlError::Declared { what: "backend", name: format!("{backend} of this tenant") });
             }
-            if !control.commit(Change::DeleteTenant(&tenant), &author).await? {
+            if !control.commit(AdminChange::DeleteTenant(&tenant), &author).await? {
                 return Err(no_tenant(&tenant));
             }
             control.keyring.remove_tenant(&tenant);
@@ -303,7 +303,7 @@ impl Control {
                 hash: key.hash.clone(),
                 created_at_us: now_us(),
             };
-            control.commit(Change::PutKey(&record), &author).await?;
+            control.commit(AdminChange::PutKey(&record), &author).await?;
             control.keyring.insert(key.entry(tenant.clone(), record.principal.clone()));
             tracing::info!(%tenant, key = %key.id, principal = %record.principal, "key created");
             Ok(KeyShown { info: KeyView::new(&record), key: key.text })
@@ -314,7 +314,7 @@ impl Control {
     pub async fn delete_key(self: &Arc<Self>, tenant: TenantId, key: KeyId, author: Author) -> Result<(), ControlError> {
         self.change(|control| async move {
             control.knows(&tenant)?;
-            if !control.commit(Change::DeleteKey(&tenant, &key), &author).await? {
+            if !control.commit(AdminChange::DeleteKey(&tenant, &key), &author).await? {
                 return Err(ControlError::NotFound { what: "key", name: key.as_str().to_owned() });
             }
             control.keyring.remove(&key);

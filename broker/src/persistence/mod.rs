@@ -24,9 +24,9 @@ pub use storage::StoreError;
 use storage::{DurableStore, EventStore, HotStore};
 // What actors name of the stores; they reach them through this module only.
 pub use storage::{
-    AuditFilter, AuditKind, AuditRecord, InputsLook, LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey,
-    SessionRecord, SessionSeat, Step, StoredStream, StoredTask, StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit,
-    TaskLimits, TaskLook, TaskPlace, TaskRecord, TaskStatus, Wake, WholeTask, Write, Written, fault_point,
+    AuditFilter, AuditKind, AuditRecord, InputCounts, LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey,
+    SessionRecord, SessionIdentity, TaskStep, StoredStream, StoredTask, StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit,
+    TaskLimits, StoredTaskSnapshot, TaskListPosition, TaskRecord, TaskStatus, Wake, FullTask, WriteOp, WriteOutcome, fault_point,
     hot::{BudgetAsk, BudgetShare, TASK_WORD_BYTES_MAX},
 };
 
@@ -171,12 +171,12 @@ impl Persistence {
 
     /// Carries out a change. `Ok`: it is on disk. An `Err` of a change that may have been carried out all the same is
     /// possible (the database went away at the wrong moment); whoever can not live with that looks.
-    pub async fn write(&self, write: Write) -> Result<Written, Refusal> {
+    pub async fn write(&self, write: WriteOp) -> Result<WriteOutcome, Refusal> {
         self.commit(write).await.map_err(|error| refusal(&error))
     }
 
     /// The same in the store's own terms, which tell what was not done from what nobody knows.
-    pub async fn commit(&self, write: Write) -> Result<Written, StoreError> {
+    pub async fn commit(&self, write: WriteOp) -> Result<WriteOutcome, StoreError> {
         self.persister.write(write).await
     }
 

@@ -21,7 +21,7 @@ use std::{
 
 use async_trait::async_trait;
 use protocol::ids::TaskId;
-use storage::{DurableStore, NodeName, Renewal, SessionKey, StoreError, fault_point};
+use storage::{DurableStore, NodeName, LeaseRenewal, SessionKey, StoreError, fault_point};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
@@ -137,7 +137,7 @@ pub trait LeaseObserver: Send + Sync {
 #[async_trait]
 trait NodeRegistry: Send + Sync {
     async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError>;
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError>;
+    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError>;
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError>;
     async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError>;
     async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError>;
@@ -150,7 +150,7 @@ impl NodeRegistry for StoreNodeRegistry {
     async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
         self.0.join(node, address, lease).await
     }
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError> {
+    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
         self.0.renew(node, lease, draining).await
     }
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
@@ -272,7 +272,7 @@ impl Node {
         let renewal = if past.is_empty() {
             self.durable.ask_for_lease("renew", self.nodes.renew(&node, self.settings.lease, draining)).await
         } else {
-            Ok(Renewal::default()) // an earlier attempt to go on under a new name got stuck half way
+            Ok(LeaseRenewal::default()) // an earlier attempt to go on under a new name got stuck half way
         };
         let outcome = match renewal {
             Ok(renewal) if renewal.held => {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use prometheus::IntGauge;
-use storage::{DurableStore, Row, StoreError, Write, Written};
+use storage::{DurableStore, RowKey, StoreError, WriteOp, WriteOutcome};
 use tokio::sync::{mpsc, oneshot};
 
 use super::availability::Availability;
@@ -35,8 +35,8 @@ pub(super) struct Persister {
 }
 
 struct PendingWrite {
-    write: Write,
-    done: oneshot::Sender<Result<Written, StoreError>>,
+    write: WriteOp,
+    done: oneshot::Sender<Result<WriteOutcome, StoreError>>,
 }
 
 impl Persister {
@@ -54,7 +54,7 @@ impl Persister {
         Self { lanes: (0..lanes).map(start_lane).collect(), depth }
     }
 
-    pub(super) async fn write(&self, write: Write) -> Result<Written, StoreError> {
+    pub(super) async fn write(&self, write: WriteOp) -> Result<WriteOutcome, StoreError> {
         let mut hasher = DefaultHasher::new();
         write.row().hash(&mut hasher);
         let lane = usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or_default();
@@ -64,7 +64,7 @@ impl Persister {
             mpsc::error::TrySendError::Closed(_) => ending(),
         })?;
         self.depth.inc();
-        outcome.await.unwrap_or_else(|_| Err(StoreError::Unsettled(Box::new(ending()))))
+        outcome.await.unwrap_or_else(|_| Err(StoreError::OutcomeUnknown(Box::new(ending()))))
     }
 }
 
@@ -117,7 +117,7 @@ impl WriteLane {
 
     async fn carry_out(&mut self, batch: Vec<PendingWrite>) {
         self.depth.sub(batch.len() as i64);
-        let (writes, waiting): (Vec<Write>, Vec<_>) = batch.into_iter().map(|job| (job.write, job.done)).unzip();
+        let (writes, waiting): (Vec<WriteOp>, Vec<_>) = batch.into_iter().map(|job| (job.write, job.done)).unzip();
         match self.write(&writes).await {
             Ok(outcomes) => waiting.into_iter().zip(outcomes).for_each(|(done, outcome)| {
                 let _nobody_waits = done.send(Ok(outcome));
@@ -144,11 +144,11 @@ impl WriteLane {
     /// together. Returns why all fail, if they do.
     async fn one_by_one(
         &self,
-        writes: &[Write],
-        waiting: Vec<oneshot::Sender<Result<Written, StoreError>>>,
+        writes: &[WriteOp],
+        waiting: Vec<oneshot::Sender<Result<WriteOutcome, StoreError>>>,
         first: &StoreError,
     ) -> Option<StoreError> {
-        let is_open = matches!(first, StoreError::Unsettled(_));
+        let is_open = matches!(first, StoreError::OutcomeUnknown(_));
         let mut each: Vec<_> = writes.iter().zip(waiting).collect();
         each.sort_by_key(|(write, _)| size(write)); // they are about different rows
         let (mut busy_alone, mut given_up) = (0, None);
@@ -167,7 +167,7 @@ impl WriteLane {
                 }
             }
             // It may have been carried out with the others.
-            let outcome = outcome.map_err(|error| if is_open { StoreError::Unsettled(Box::new(error.cause().clone())) } else { error });
+            let outcome = outcome.map_err(|error| if is_open { StoreError::OutcomeUnknown(Box::new(error.cause().clone())) } else { error });
             let _nobody_waits = done.send(outcome);
         }
         given_up
@@ -184,33 +184,33 @@ impl WriteLane {
         }
     }
 
-    async fn write(&self, writes: &[Write]) -> Result<Vec<Written>, StoreError> {
+    async fn write(&self, writes: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
         let begun = Instant::now();
         let outcome = self.availability.through("write", self.store.write(writes)).await;
         self.metrics.store("write", self.store.engine(), begun.elapsed(), outcome.is_err());
-        let fenced = outcome.iter().flatten().filter(|written| **written == Written::Fenced).count();
+        let fenced = outcome.iter().flatten().filter(|written| **written == WriteOutcome::Fenced).count();
         self.metrics.writes_fenced(fenced as u64);
         outcome
     }
 }
 
 /// What of a write may be long.
-fn size(write: &Write) -> usize {
+fn size(write: &WriteOp) -> usize {
     match write {
-        Write::CreateTask { record, .. } => record.request.len() + record.details.len(),
-        Write::EndTask { outcome, .. } => outcome.as_ref().map_or(0, Vec::len),
-        Write::AskInput { request, .. } => request.len(),
-        Write::AnswerInput { answer, .. } => answer.len(),
-        Write::OpenSession { record, .. } => record.agreement.len() + record.state.len() + record.links.len(),
-        Write::UpdateSession { state, links, .. } => [state, links].into_iter().flatten().map(Vec::len).sum(),
-        Write::ReleaseSession { state, links, .. } => state.len() + links.len(),
+        WriteOp::CreateTask { record, .. } => record.request.len() + record.details.len(),
+        WriteOp::EndTask { outcome, .. } => outcome.as_ref().map_or(0, Vec::len),
+        WriteOp::RequestInput { request, .. } => request.len(),
+        WriteOp::AnswerInput { answer, .. } => answer.len(),
+        WriteOp::OpenSession { record, .. } => record.agreement.len() + record.state.len() + record.links.len(),
+        WriteOp::UpdateSession { state, links, .. } => [state, links].into_iter().flatten().map(Vec::len).sum(),
+        WriteOp::ReleaseSession { state, links, .. } => state.len() + links.len(),
         _ => 0,
     }
 }
 
 /// For each job, whether it is the first about its row.
 fn first_of_each_row(jobs: &VecDeque<PendingWrite>) -> Vec<bool> {
-    let mut rows: HashSet<Row<'_>> = HashSet::with_capacity(jobs.len());
+    let mut rows: HashSet<RowKey<'_>> = HashSet::with_capacity(jobs.len());
     jobs.iter().map(|job| rows.insert(job.write.row())).collect()
 }
 

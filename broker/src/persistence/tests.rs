@@ -8,10 +8,10 @@ use std::{
 use async_trait::async_trait;
 use protocol::ids::{BackendId, TaskId, TenantId};
 use storage::{
-    AuditChain, AuditChainStore, AuditCheckpoint, AuditCut, AuditFilter, AuditLinks, AuditOutside, AuditRecord, AuditStore, AuditTerms,
-    BackendRecord, Change, Claim, ConfigStore, DurableStore, KeyRecord, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat,
-    SqliteStore, StoreError, StoredAudit, StoredSession, StoredTask, SubscriptionCount, TaskAudience, TaskInput, TaskLook, TaskPlace,
-    TaskStatus, TenantRecord, Transition, WholeTask, Write, Written,
+    AuditChain, AuditChainStore, AuditCheckpoint, AuditTruncation, AuditFilter, AuditChainPage, UnchainedAudit, AuditRecord, AuditStore, AuditRetentionTerms,
+    BackendRecord, AdminChange, SessionClaimOutcome, ConfigStore, DurableStore, KeyRecord, NodeName, NodeRecord, LeaseRenewal, SessionKey, SessionIdentity,
+    SqliteStore, StoreError, StoredAuditRecord, StoredSession, StoredTask, SubscriptionCount, TaskAudience, TaskInput, StoredTaskSnapshot, TaskListPosition,
+    TaskStatus, TenantRecord, TaskTransition, FullTask, WriteOp, WriteOutcome,
 };
 
 /// What becomes of a call.
@@ -22,7 +22,7 @@ pub enum Verdict {
     LoseAnswer(StoreError),
 }
 
-type OnWrite = Box<dyn FnMut(&[Write]) -> Verdict + Send>;
+type OnWrite = Box<dyn FnMut(&[WriteOp]) -> Verdict + Send>;
 type OnClaim = Box<dyn FnMut() -> Verdict + Send>;
 
 pub struct Meddled {
@@ -43,7 +43,7 @@ impl Meddled {
         Arc::new(Self { inner, engine, on_write, on_claim, calls: Mutex::default() })
     }
 
-    pub fn on_write(&self, meddle: impl FnMut(&[Write]) -> Verdict + Send + 'static) {
+    pub fn on_write(&self, meddle: impl FnMut(&[WriteOp]) -> Verdict + Send + 'static) {
         *self.on_write.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(meddle);
     }
 
@@ -63,7 +63,7 @@ impl Meddled {
 
 #[async_trait]
 impl ConfigStore for Meddled {
-    async fn change(&self, change: Change<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
+    async fn change(&self, change: AdminChange<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
         self.note(change.name());
         self.inner.change(change, told).await
     }
@@ -103,7 +103,7 @@ impl AuditStore for Meddled {
         self.note("append_audit");
         self.inner.append_audit(records).await
     }
-    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAudit>, StoreError> {
+    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAuditRecord>, StoreError> {
         self.note("audit");
         self.inner.audit(filter, after, limit).await
     }
@@ -119,11 +119,11 @@ impl AuditChainStore for Meddled {
         self.note("audit_chains");
         self.inner.audit_chains(after, limit).await
     }
-    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditLinks, StoreError> {
+    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditChainPage, StoreError> {
         self.note("audit_links");
         self.inner.audit_links(name, after, limit).await
     }
-    async fn audit_outside(&self) -> Result<AuditOutside, StoreError> {
+    async fn audit_outside(&self) -> Result<UnchainedAudit, StoreError> {
         self.note("audit_outside");
         self.inner.audit_outside().await
     }
@@ -139,11 +139,11 @@ impl AuditChainStore for Meddled {
         self.note("audit_chains_older");
         self.inner.audit_chains_older(before_us, limit).await
     }
-    async fn cut_audit_chain(&self, name: &str, cut: &AuditCut) -> Result<u64, StoreError> {
+    async fn cut_audit_chain(&self, name: &str, cut: &AuditTruncation) -> Result<u64, StoreError> {
         self.note("cut_audit_chain");
         self.inner.cut_audit_chain(name, cut).await
     }
-    async fn audit_terms(&self) -> Result<Option<AuditTerms>, StoreError> {
+    async fn audit_terms(&self) -> Result<Option<AuditRetentionTerms>, StoreError> {
         self.note("audit_terms");
         self.inner.audit_terms().await
     }
@@ -157,7 +157,7 @@ impl DurableStore for Meddled {
     fn is_exclusive(&self) -> bool {
         self.engine == self.inner.engine() && self.inner.is_exclusive()
     }
-    async fn write(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError> {
+    async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
         self.note("write");
         let verdict = (self.on_write.lock().unwrap_or_else(PoisonError::into_inner))(batch);
         match verdict {
@@ -170,7 +170,7 @@ impl DurableStore for Meddled {
         self.note("join");
         self.inner.join(node, address, lease).await
     }
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError> {
+    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
         self.note("renew");
         self.inner.renew(node, lease, draining).await
     }
@@ -182,7 +182,7 @@ impl DurableStore for Meddled {
         self.note("nodes");
         self.inner.nodes().await
     }
-    async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName, idle: Duration) -> Result<Claim, StoreError> {
+    async fn claim_session(&self, key: &SessionKey, seat: &SessionIdentity, node: &NodeName, idle: Duration) -> Result<SessionClaimOutcome, StoreError> {
         self.note("claim_session");
         self.inner.claim_session(key, seat, node, idle).await
     }
@@ -210,11 +210,11 @@ impl DurableStore for Meddled {
         self.note("task");
         self.inner.task(task).await
     }
-    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
         self.note("look_at");
         self.inner.look_at(tasks).await
     }
-    async fn whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {
+    async fn whole_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
         self.note("whole_task");
         self.inner.whole_task(task).await
     }
@@ -222,7 +222,7 @@ impl DurableStore for Meddled {
         self.note("task_outcome");
         self.inner.task_outcome(task).await
     }
-    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskPlace>, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
+    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskListPosition>, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
         self.note("tasks_for");
         self.inner.tasks_for(audience, after, limit).await
     }
@@ -230,13 +230,13 @@ impl DurableStore for Meddled {
         &self,
         tenant: Option<&TenantId>,
         status: Option<TaskStatus>,
-        after: Option<&TaskPlace>,
+        after: Option<&TaskListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
         self.note("tasks");
         self.inner.tasks(tenant, status, after, limit).await
     }
-    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
+    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError> {
         self.note("claim_tasks");
         let verdict = (self.on_claim.lock().unwrap_or_else(PoisonError::into_inner))();
         match verdict {
@@ -257,7 +257,7 @@ impl DurableStore for Meddled {
         self.note("task_inputs");
         self.inner.task_inputs(task).await
     }
-    async fn transitions(&self, task: &TaskId) -> Result<Vec<Transition>, StoreError> {
+    async fn transitions(&self, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError> {
         self.note("transitions");
         self.inner.transitions(task).await
     }

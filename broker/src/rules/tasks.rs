@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{catalog::ToolTraits, endpoint::Endpoint};
 use crate::{
-    persistence::{Step, StoredTask, TaskStatus},
+    persistence::{TaskStep, StoredTask, TaskStatus},
     limits::{IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN, TASK_TTL_MIN},
     telemetry::context::CarriedTrace,
 };
@@ -166,18 +166,18 @@ pub enum AfterCrash {
     Follow,
 }
 
-pub fn after_crash(step: &Step, details: &Details) -> AfterCrash {
+pub fn after_crash(step: &TaskStep, details: &Details) -> AfterCrash {
     match step {
-        Step::Queued if !details.sent_before => AfterCrash::Send,
-        Step::Queued | Step::Sent if details.is_repeatable() => AfterCrash::Send,
-        Step::Queued | Step::Sent => AfterCrash::Unknown,
-        Step::Mirrored { .. } => AfterCrash::Follow,
+        TaskStep::Queued if !details.sent_before => AfterCrash::Send,
+        TaskStep::Queued | TaskStep::Sent if details.is_repeatable() => AfterCrash::Send,
+        TaskStep::Queued | TaskStep::Sent => AfterCrash::Unknown,
+        TaskStep::Delegated { .. } => AfterCrash::Follow,
     }
 }
 
 /// Whether a task may go from one status to the other (MCP 2025-11-25, Tasks: Task Status Lifecycle).
 pub fn may_follow(from: TaskStatus, to: TaskStatus) -> bool {
-    !from.is_over() && from != to
+    !from.is_finished() && from != to
 }
 
 /// How a task ended.
@@ -384,7 +384,7 @@ mod tests {
             record,
             status: TaskStatus::Working,
             message: None,
-            step: Step::Queued,
+            step: TaskStep::Queued,
             owner: None,
             created_at_us: 1_767_225_600_000_000,
             updated_at_us: 1_767_225_601_500_000,
@@ -418,13 +418,13 @@ mod tests {
             let traits = ToolTraits { idempotent, ..ToolTraits::default() };
             Details::new("2025-11-25", &Endpoint::Aggregated, b"{}", traits, "x".to_owned())
         };
-        assert_eq!(after_crash(&Step::Queued, &details(false)), AfterCrash::Send);
-        assert_eq!(after_crash(&Step::Sent, &details(true)), AfterCrash::Send);
-        assert_eq!(after_crash(&Step::Sent, &details(false)), AfterCrash::Unknown);
+        assert_eq!(after_crash(&TaskStep::Queued, &details(false)), AfterCrash::Send);
+        assert_eq!(after_crash(&TaskStep::Sent, &details(true)), AfterCrash::Send);
+        assert_eq!(after_crash(&TaskStep::Sent, &details(false)), AfterCrash::Unknown);
         // It was sent before there was a record to say so.
-        assert_eq!(after_crash(&Step::Queued, &details(false).sent_before()), AfterCrash::Unknown);
-        assert_eq!(after_crash(&Step::Queued, &details(true).sent_before()), AfterCrash::Send);
-        let mirrored = Step::Mirrored { backend_task: "t".to_owned(), link: vec![] };
+        assert_eq!(after_crash(&TaskStep::Queued, &details(false).sent_before()), AfterCrash::Unknown);
+        assert_eq!(after_crash(&TaskStep::Queued, &details(true).sent_before()), AfterCrash::Send);
+        let mirrored = TaskStep::Delegated { backend_task: "t".to_owned(), link: vec![] };
         assert_eq!([false, true].map(|harmless| after_crash(&mirrored, &details(harmless))), [AfterCrash::Follow; 2]);
     }
 
@@ -514,7 +514,7 @@ mod tests {
                     prop_assert!(ended.is_none());
                     status = next;
                 }
-                if status.is_over() {
+                if status.is_finished() {
                     prop_assert_eq!(*ended.get_or_insert(status), status);
                 }
             }

@@ -9,9 +9,9 @@ mod audit;
 mod audit_chain;
 mod columns;
 mod config;
-mod durable;
+mod durable_store;
 mod events;
-mod fault;
+mod error_mapping;
 mod nodes;
 mod pool;
 mod rows;
@@ -38,7 +38,7 @@ use sqlx::{
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::{
-    fault::{Remedy, explain, remedy},
+    error_mapping::{Remedy, explain, remedy},
     pool::Pool,
 };
 use crate::{Migrated, StoreError};
@@ -164,8 +164,8 @@ impl PostgresStore {
         let mut connection = loop {
             match timeout_at(give_up_at, patient.connect()).await {
                 Ok(Ok(connection)) => break connection,
-                Ok(Err(error)) if fault::may_connect_soon(&error) && Instant::now() < give_up_at => last = fault::explain_connecting(error),
-                Ok(Err(error)) => return Err(fault::explain_connecting(error)),
+                Ok(Err(error)) if error_mapping::may_connect_soon(&error) && Instant::now() < give_up_at => last = error_mapping::explain_connecting(error),
+                Ok(Err(error)) => return Err(error_mapping::explain_connecting(error)),
                 Err(_) => return Err(last),
             }
             sleep(moment()).await;
@@ -275,7 +275,7 @@ impl From<StatementError> for StoreError {
             StatementError::NotConnected(sqlx::Error::PoolClosed) => {
                 Self::Unavailable { detail: "it was closed, the broker is ending".into() }
             }
-            StatementError::NotConnected(error) => fault::explain_connecting(error),
+            StatementError::NotConnected(error) => error_mapping::explain_connecting(error),
             StatementError::Failed(error) => explain(error),
             StatementError::Late(error) => error,
         }

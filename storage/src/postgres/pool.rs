@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::fault;
+use super::error_mapping;
 
 /// One that idled for longer is asked first whether it is alive.
 const TRUSTED_FOR: Duration = Duration::from_secs(2);
@@ -108,7 +108,7 @@ impl Pool {
                     let live = Live { connection, made_at: now, idle_since: now, generation };
                     return Ok(Borrowed { pool: self, live: Some(live), _permit: permit });
                 }
-                Err(error) if fault::may_connect_soon(&error) && Instant::now() < give_up_at => sleep(TRY_EVERY).await,
+                Err(error) if error_mapping::may_connect_soon(&error) && Instant::now() < give_up_at => sleep(TRY_EVERY).await,
                 Err(error) => return Err(error),
             }
         }
@@ -189,7 +189,7 @@ impl Borrowed<'_> {
 
     /// Gives it back or closes it, as the error says.
     pub(super) fn keep_after(self, error: &sqlx::Error) {
-        if fault::leaves_connection_usable(error) {
+        if error_mapping::leaves_connection_usable(error) {
             self.keep();
         }
     }

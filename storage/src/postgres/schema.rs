@@ -8,7 +8,7 @@ use sqlx::{
     postgres::PgConnection,
 };
 
-use super::fault::explain;
+use super::error_mapping::explain;
 use crate::{Migrated, StoreError, fault_point};
 
 /// Every migration in order, and the places between them at which tests end the process. A released file is never edited:
@@ -114,7 +114,7 @@ fn refused(error: MigrateError, version: i64) -> StoreError {
     match error {
         MigrateError::Execute(error) => explain(error),
         MigrateError::ExecuteMigration(error, _) => {
-            let is_of_server = super::fault::remedy(&error) != super::fault::Remedy::None;
+            let is_of_server = super::error_mapping::remedy(&error) != super::error_mapping::Remedy::None;
             match explain(error) {
                 StoreError::Unavailable { detail } | StoreError::Refused { detail } if !is_of_server => {
                     StoreError::Migration { version, detail }

@@ -15,7 +15,7 @@ use sqlx::{
 
 use super::{
     SqliteStore,
-    fault::explain,
+    error_mapping::explain,
     in_time, micros, now_us,
     rows::{Unreadable, count, get},
 };

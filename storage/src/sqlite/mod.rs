@@ -11,9 +11,9 @@
 mod audit;
 mod audit_chain;
 mod config;
-mod durable;
+mod durable_store;
 mod events;
-mod fault;
+mod error_mapping;
 mod lock;
 mod nodes;
 mod rows;
@@ -43,7 +43,7 @@ use sqlx::{
 use tokio::sync::{Mutex, MutexGuard};
 
 pub use self::schema::Migrated;
-use self::{fault::explain, lock::ProcessLock};
+use self::{error_mapping::explain, lock::ProcessLock};
 use crate::StoreError;
 
 /// Reading connections beside those that write.

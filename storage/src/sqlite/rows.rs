@@ -8,7 +8,7 @@ use sqlx::{Decode, Row, Sqlite, Type, sqlite::SqliteRow};
 
 use super::SqliteStore;
 use crate::{
-    NodeName, NodeRecord, SessionKey, SessionRecord, SessionSeat, Step, StoredSession, StoredTask, TaskRecord, TaskStatus, WholeTask,
+    NodeName, NodeRecord, SessionKey, SessionRecord, SessionIdentity, TaskStep, StoredSession, StoredTask, TaskRecord, TaskStatus, FullTask,
 };
 
 /// The column that can not be read.
@@ -97,7 +97,7 @@ pub(super) fn session_record(row: &SqliteRow) -> Result<SessionRecord, Unreadabl
     let endpoint = get::<Option<&str>>(row, "endpoint")?.map(BackendId::parse).transpose().map_err(|_| Unreadable("endpoint"))?;
     Ok(SessionRecord {
         key: session_key(row, "key")?,
-        seat: SessionSeat { tenant: tenant_id(row)?, principal: PrincipalId::new(get::<String>(row, "principal")?), endpoint },
+        seat: SessionIdentity { tenant: tenant_id(row)?, principal: PrincipalId::new(get::<String>(row, "principal")?), endpoint },
         api_key: get::<Option<String>>(row, "api_key")?.map(KeyId::new),
         transport: get(row, "transport")?,
         version: get(row, "version")?,
@@ -144,10 +144,10 @@ macro_rules! whole_task_columns {
 }
 pub(super) use whole_task_columns;
 
-pub(super) fn whole_task(row: &SqliteRow, now_us: i64) -> Result<WholeTask, Unreadable> {
+pub(super) fn whole_task(row: &SqliteRow, now_us: i64) -> Result<FullTask, Unreadable> {
     let left = get::<Option<i64>>(row, "expires_at_us")?.map(|end| end.saturating_sub(now_us));
     let left = left.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
-    Ok(WholeTask { stored: stored_task(row)?, left })
+    Ok(FullTask { stored: stored_task(row)?, left })
 }
 
 pub(super) fn stored_task(row: &SqliteRow) -> Result<StoredTask, Unreadable> {
@@ -181,20 +181,20 @@ pub(super) fn task_status(row: &SqliteRow) -> Result<TaskStatus, Unreadable> {
     TaskStatus::parse(get(row, "status")?).ok_or(Unreadable("status"))
 }
 
-fn task_step(row: &SqliteRow) -> Result<Step, Unreadable> {
+fn task_step(row: &SqliteRow) -> Result<TaskStep, Unreadable> {
     match get(row, "step")? {
-        "queued" => Ok(Step::Queued),
-        "sent" => Ok(Step::Sent),
-        "mirrored" => Ok(Step::Mirrored { backend_task: get(row, "backend_task")?, link: get(row, "link")? }),
+        "queued" => Ok(TaskStep::Queued),
+        "sent" => Ok(TaskStep::Sent),
+        "mirrored" => Ok(TaskStep::Delegated { backend_task: get(row, "backend_task")?, link: get(row, "link")? }),
         _ => Err(Unreadable("step")),
     }
 }
 
 /// What [`task_step`] reads: the step's name, the backend's task and the link.
-pub(super) fn step_columns(step: &Step) -> (&'static str, Option<&str>, Option<&[u8]>) {
+pub(super) fn step_columns(step: &TaskStep) -> (&'static str, Option<&str>, Option<&[u8]>) {
     match step {
-        Step::Queued => ("queued", None, None),
-        Step::Sent => ("sent", None, None),
-        Step::Mirrored { backend_task, link } => ("mirrored", Some(backend_task), Some(link)),
+        TaskStep::Queued => ("queued", None, None),
+        TaskStep::Sent => ("sent", None, None),
+        TaskStep::Delegated { backend_task, link } => ("mirrored", Some(backend_task), Some(link)),
     }
 }

@@ -7,7 +7,7 @@ use sqlx::{
     sqlite::SqlitePool,
 };
 
-use super::fault::explain;
+use super::error_mapping::explain;
 use crate::{StoreError, fault_point};
 
 /// Every migration in order. A released file is never edited: the next change is the next file.

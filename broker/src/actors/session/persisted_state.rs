@@ -17,7 +17,7 @@ use super::{
     session_moved,
 };
 use crate::{
-    persistence::{SubscriptionRecord, Write, Written, fault_point},
+    persistence::{SubscriptionRecord, WriteOp, WriteOutcome, fault_point},
     limits::{EVENTS_FLUSH_WAIT, LISTS_RETRY, OWNER_NEWS_WAIT, SEEN_STORED_EVERY_MAX},
     rules::{catalog::ListDigests, log_level::LogLevel, routing::ResourceTarget},
 };
@@ -58,8 +58,8 @@ impl Session {
         };
         let unwritable = || Refusal::new(protocol::error::ErrorKind::Internal, "the session can not be stored");
         let record = Box::new(record::encode(self, &changing).ok_or_else(unwritable)?);
-        match self.shared.durable.write(Write::OpenSession { record, owner }).await? {
-            Written::Done => {
+        match self.shared.durable.write(WriteOp::OpenSession { record, owner }).await? {
+            WriteOutcome::Done => {
                 fault_point::passed("session.opened");
                 self.publish_location();
                 Ok(())
@@ -96,7 +96,7 @@ impl Session {
             record::mutable_state_text(&MutableState { log_level: Some(level), ..self.mutable_state(&state, storing.announced_lists) })
         };
         let (key, idle) = (self.key, Duration::ZERO);
-        self.written(|epoch| Write::UpdateSession { key, epoch, idle, state: Some(state.clone()), links: None }).await?;
+        self.written(|epoch| WriteOp::UpdateSession { key, epoch, idle, state: Some(state.clone()), links: None }).await?;
         self.lock().log_level = Some(level);
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Session {
     pub(super) async fn store_subscription(self: &Arc<Self>, target: &ResourceTarget) -> Result<(), Refusal> {
         let subscription =
             SubscriptionRecord { exposed_uri: target.exposed_uri.clone(), backend: target.backend.clone(), uri: target.uri.clone() };
-        self.written(|epoch| Write::Subscribe { key: self.key, epoch, subscription: subscription.clone() }).await?;
+        self.written(|epoch| WriteOp::Subscribe { key: self.key, epoch, subscription: subscription.clone() }).await?;
         // An unsubscribe may have overtaken this; what holds is what the session has.
         if !self.lock().subscriptions.contains_key(&target.exposed_uri) {
             return self.delete_subscription(&target.exposed_uri).await;
@@ -114,12 +114,12 @@ impl Session {
     }
 
     pub(super) async fn delete_subscription(self: &Arc<Self>, exposed_uri: &str) -> Result<(), Refusal> {
-        self.written(|epoch| Write::Unsubscribe { key: self.key, epoch, exposed_uri: exposed_uri.to_owned() }).await?;
+        self.written(|epoch| WriteOp::Unsubscribe { key: self.key, epoch, exposed_uri: exposed_uri.to_owned() }).await?;
         fault_point::passed("subscription.committed");
         Ok(())
     }
 
-    async fn written(self: &Arc<Self>, write: impl Fn(i64) -> Write) -> Result<(), Refusal> {
+    async fn written(self: &Arc<Self>, write: impl Fn(i64) -> WriteOp) -> Result<(), Refusal> {
         if !self.has_client {
             return Ok(());
         }
@@ -134,11 +134,11 @@ impl Session {
     }
 
     /// `register_writer` makes the change under an epoch: ours may change while it is on its way.
-    async fn try_write(&self, write: impl Fn(i64) -> Write) -> Result<(), StoreFailure> {
+    async fn try_write(&self, write: impl Fn(i64) -> WriteOp) -> Result<(), StoreFailure> {
         loop {
             let epoch = self.epoch();
             match self.shared.durable.write(write(epoch)).await {
-                Ok(Written::Fenced | Written::Absent) => self.wait_for_newer_epoch(epoch).await?,
+                Ok(WriteOutcome::Fenced | WriteOutcome::NotFound) => self.wait_for_newer_epoch(epoch).await?,
                 Ok(_) => return Ok(()),
                 Err(refusal) => return Err(StoreFailure::Refused(refusal)),
             }
@@ -215,7 +215,7 @@ impl Session {
             return Ok(());
         }
         let (key, idle, now) = (self.key, self.idle_for(), self.shared.uptime_ms());
-        let update = |epoch| Write::UpdateSession { key, epoch, idle, state: state.clone(), links: links.clone() };
+        let update = |epoch| WriteOp::UpdateSession { key, epoch, idle, state: state.clone(), links: links.clone() };
         match self.try_write(update).await {
             Ok(()) => {
                 self.seen_stored_ms.store(now, Ordering::Relaxed);
@@ -247,7 +247,7 @@ impl Session {
             (record::mutable_state_text(&self.mutable_state(&state, storing.announced_lists)), self.links_text(&state.backend_sessions))
         };
         let (key, idle) = (self.key, self.idle_for());
-        let release = |epoch| Write::ReleaseSession { key, epoch, idle, state: state.clone(), links: links.clone() };
+        let release = |epoch| WriteOp::ReleaseSession { key, epoch, idle, state: state.clone(), links: links.clone() };
         self.try_write(release).await
     }
 

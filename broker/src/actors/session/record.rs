@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use super::{Agreement, Session};
 use crate::{
     auth::SealKey,
-    persistence::{SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat},
+    persistence::{SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionIdentity},
     rules::{
         catalog::{ListDigests, ListKind},
         endpoint::Endpoint,
@@ -121,12 +121,12 @@ pub fn session_key(id: &SessionId) -> SessionKey {
 }
 
 /// The seat as the store compares it.
-pub fn session_scope(tenant: &protocol::ids::TenantId, principal: &protocol::ids::PrincipalId, endpoint: &Endpoint) -> SessionSeat {
+pub fn session_scope(tenant: &protocol::ids::TenantId, principal: &protocol::ids::PrincipalId, endpoint: &Endpoint) -> SessionIdentity {
     let endpoint = match endpoint {
         Endpoint::Aggregated => None,
         Endpoint::Single(backend) => Some(backend.clone()),
     };
-    SessionSeat { tenant: tenant.clone(), principal: principal.clone(), endpoint }
+    SessionIdentity { tenant: tenant.clone(), principal: principal.clone(), endpoint }
 }
 
 /// A new session's whole record.

@@ -12,13 +12,13 @@ use protocol::{
 use super::StatelessClient;
 use crate::{
     actors::tasks::TaskWatch,
-    persistence::{InputsLook, TaskLook, TaskStatus},
+    persistence::{InputCounts, StoredTaskSnapshot, TaskStatus},
     limits::{LISTEN_TASKS_MAX, OUTBOX_BATCH_BYTES, STORE_RETRY_MAX},
     rules::{modern_tasks, offer::Offer},
 };
 
 /// How a task was told last. Two that are equal are told once.
-type NotifiedState = (TaskStatus, InputsLook);
+type NotifiedState = (TaskStatus, InputCounts);
 
 #[derive(Debug)]
 pub(super) struct TaskSubscription {
@@ -49,7 +49,7 @@ impl StatelessClient {
         let looks = self.shared.durable.timed("look_at", self.shared.durable.store.look_at(&wish)).await?;
         let audience = self.audience();
         let own = looks.into_iter().map(|look| look.stored.record).filter(|record| audience.may_see(record));
-        let told: HashMap<TaskId, NotifiedState> = own.map(|record| (record.task, (TaskStatus::Working, InputsLook::default()))).collect();
+        let told: HashMap<TaskId, NotifiedState> = own.map(|record| (record.task, (TaskStatus::Working, InputCounts::default()))).collect();
         watch.retain(|task| told.contains_key(task));
         Ok((!told.is_empty()).then(|| TaskSubscription { visitor: self.clone(), watch, told, may_have_changed: true }))
     }
@@ -90,7 +90,7 @@ impl TaskSubscription {
             return Ok(Vec::new());
         }
         let (mut news, mut bytes) = (Vec::new(), 0);
-        for TaskLook { stored, inputs } in durable.timed("look_at", durable.store.look_at(&tasks)).await? {
+        for StoredTaskSnapshot { stored, inputs } in durable.timed("look_at", durable.store.look_at(&tasks)).await? {
             let (task, now) = (stored.record.task.clone(), (stored.status, inputs));
             if bytes >= OUTBOX_BATCH_BYTES {
                 break;
@@ -108,7 +108,7 @@ impl TaskSubscription {
     fn tell(&mut self, news: Vec<(TaskId, NotifiedState, Bytes)>) -> Vec<Bytes> {
         let mut frames = Vec::with_capacity(news.len());
         for (task, now, frame) in news {
-            if now.0.is_over() {
+            if now.0.is_finished() {
                 self.told.remove(&task); // it stays as it is
             } else {
                 self.told.insert(task, now);

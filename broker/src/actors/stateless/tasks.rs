@@ -12,7 +12,7 @@ use protocol::{
 use super::{StatelessRequest, StatelessClient};
 use crate::{
     actors::tasks::{named_task, load_visible},
-    persistence::{StoredTask, TaskAudience, TaskInput, TaskStatus, Wake, Write, Written, fault_point},
+    persistence::{StoredTask, TaskAudience, TaskInput, TaskStatus, Wake, WriteOp, WriteOutcome, fault_point},
     rules::modern_tasks::{self, NO_SESSION, Standing},
 };
 
@@ -55,7 +55,7 @@ impl StatelessClient {
                 Ok(seen.standing().members(self.shared.task_settings().poll_interval).into_bytes())
             }
             // What is over stays as it is, and the answer is the same (same extension, Task Cancellation).
-            Method::TasksCancel if task.status.is_over() => Ok(Vec::new()),
+            Method::TasksCancel if task.status.is_finished() => Ok(Vec::new()),
             Method::TasksCancel => self.shared.tasks.cancel_stored(&self.shared, &task).await.map(|_| Vec::new()),
             _ => self.update(&task, &request.message).await.map(|()| Vec::new()),
         }
@@ -91,8 +91,8 @@ impl StatelessClient {
         let inputs = durable.timed("task_inputs", durable.store.task_inputs(id)).await?;
         let mut stored = false;
         for (number, answer) in modern_tasks::answers(&inputs, &responses)? {
-            match durable.write(Write::AnswerInput { task: id.clone(), number, answer }).await? {
-                Written::Done => stored = true,
+            match durable.write(WriteOp::AnswerInput { task: id.clone(), number, answer }).await? {
+                WriteOutcome::Done => stored = true,
                 _ => self.shared.metrics.dropped_answer("late"),
             }
         }

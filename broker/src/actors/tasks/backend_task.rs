@@ -29,7 +29,7 @@ use crate::{
         session::record::BackendSession,
     },
     auth::SealError,
-    persistence::{Step, TaskStatus, Write, fault_point},
+    persistence::{TaskStep, TaskStatus, WriteOp, fault_point},
     rules::{
         sharing::LinkScope,
         tasks::{self, BackendTask},
@@ -107,10 +107,10 @@ impl TaskRun {
 }
 
 /// What is stored of a task that the backend made.
-fn step(run: &TaskRun, link: &Link, connection: &Connection, backend_task: &str) -> Result<Step, SealError> {
+fn step(run: &TaskRun, link: &Link, connection: &Connection, backend_task: &str) -> Result<TaskStep, SealError> {
     let way = serde_json::to_vec(&SealedBackendSession::of(link, connection)).unwrap_or_default();
     let link = run.shared.durable.seal.seal(&seal_context(run), &way)?;
-    Ok(Step::Mirrored { backend_task: backend_task.to_owned(), link })
+    Ok(TaskStep::Delegated { backend_task: backend_task.to_owned(), link })
 }
 
 /// Goes on with a task that the backend has just made.
@@ -120,7 +120,7 @@ pub(super) async fn follow(run: &Arc<TaskRun>, link: &Arc<Link>, connection: &Co
         Ok(step) => step,
         Err(error) => return RunOutcome::Refused(Refusal::new(ErrorKind::Internal, error.to_string())),
     };
-    if let Err(stop) = run.commit(|epoch| Write::StepTask { task: run.id.clone(), epoch, step: step.clone() }).await {
+    if let Err(stop) = run.commit(|epoch| WriteOp::AdvanceTask { task: run.id.clone(), epoch, step: step.clone() }).await {
         return RunOutcome::Stopped(stop);
     }
     if let Some(mirrored) = &mut run.lock().backend_task {
@@ -171,7 +171,7 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
                 match ask(run, link, &task.id, Method::TasksResult).await {
                     Err(ending) => return ending,
                     Ok(answer) if !tasks::is_unknown_task(&answer) => {
-                        return RunOutcome::Answered(answer, Some(task).filter(|task| task.status.is_over()));
+                        return RunOutcome::Answered(answer, Some(task).filter(|task| task.status.is_finished()));
                     }
                     // An invalid parameter of the call, or a task that is not known? Whoever knows the task means the call.
                     Ok(answer) => {

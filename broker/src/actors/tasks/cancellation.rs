@@ -10,7 +10,7 @@ use protocol::{
 use super::TaskManager;
 use crate::{
     actors::shared::Shared,
-    persistence::{StoredTask, Wake, Write, Written},
+    persistence::{StoredTask, Wake, WriteOp, WriteOutcome},
     rules::tasks::Ended,
 };
 
@@ -30,10 +30,10 @@ impl TaskManager {
     pub(in crate::actors) async fn cancel_stored(&self, shared: &Arc<Shared>, known: &StoredTask) -> Result<bool, Refusal> {
         let Ended { status, message, outcome } = Ended::cancelled(&crate::request_id());
         let task = known.record.task.clone();
-        let change = Write::EndTask { task: task.clone(), epoch: None, status, message, outcome: Some(outcome) };
+        let change = WriteOp::EndTask { task: task.clone(), epoch: None, status, message, outcome: Some(outcome) };
         match shared.durable.write(change).await? {
-            Written::Done => {}
-            Written::Over => return Ok(false),
+            WriteOutcome::Done => {}
+            WriteOutcome::AlreadyFinished => return Ok(false),
             _ => return Err(Refusal::new(ErrorKind::TaskNotFound, "no such task")),
         }
         shared.metrics.task_transition(status.name());

@@ -28,7 +28,7 @@ use crate::{
     },
     config,
     persistence::{
-        self, NodeName, Step, StoreError, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, WholeTask, Write, Written, fault_point,
+        self, NodeName, TaskStep, StoreError, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, FullTask, WriteOp, WriteOutcome, fault_point,
     },
     limits::{
         COMMIT_LOOK_MAX, COMMIT_SETTLES_WITHIN, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX, TASK_RUN_MAX,
@@ -67,11 +67,11 @@ impl Session {
         let record = TaskRecord { idempotency, ..self.record_of(&call, plan.backend, &details, wish.ttl) };
         let owner = self.shared.durable.node();
         match self.store_task(&record, &owner, &settings).await? {
-            Written::Created { at_us } => Ok(self.created(record, at_us, &owner, &settings)),
-            Written::Known(task) => self.existing_task(&task, &record, &settings).await,
+            WriteOutcome::Created { at_us } => Ok(self.created(record, at_us, &owner, &settings)),
+            WriteOutcome::Duplicate(task) => self.existing_task(&task, &record, &settings).await,
             // It was made, by an attempt whose answer was lost, and this process took it along to another name since.
-            Written::Fenced => self.existing_task(&record.task, &record, &settings).await,
-            Written::Full(limit) => Err(full(limit, &settings)),
+            WriteOutcome::Fenced => self.existing_task(&record.task, &record, &settings).await,
+            WriteOutcome::LimitReached(limit) => Err(full(limit, &settings)),
             _ => Err(Refusal::new(ErrorKind::Internal, "the task could not be made")),
         }
     }
@@ -129,8 +129,8 @@ impl Session {
         }
         if let Some(plan) = RunPlan::read(&stored.record) {
             let left = stored.record.ttl;
-            let run = TaskRun::new(WholeTask { stored, left }, plan, self.tenant.clone(), &self.shared);
-            self.shared.tasks.start(run, Step::Queued);
+            let run = TaskRun::new(FullTask { stored, left }, plan, self.tenant.clone(), &self.shared);
+            self.shared.tasks.start(run, TaskStep::Queued);
         }
     }
 
@@ -153,18 +153,18 @@ impl Session {
     }
 
     /// Tries for a moment, unless the store is away. A client is told that nothing was done only where that is certain.
-    async fn store_task(&self, record: &TaskRecord, owner: &NodeName, settings: &config::Tasks) -> Result<Written, Refusal> {
+    async fn store_task(&self, record: &TaskRecord, owner: &NodeName, settings: &config::Tasks) -> Result<WriteOutcome, Refusal> {
         let limits = limits_of(settings);
         let mut wait = STORE_RETRY_FIRST;
         let give_up_at = Instant::now() + TASK_STORE_WAIT_MAX;
         let mut is_open = false;
         loop {
-            let create = Write::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
+            let create = WriteOp::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
             let error = match self.shared.durable.commit(create).await {
                 Ok(written) => return Ok(written),
                 Err(error) => error,
             };
-            is_open |= matches!(error, StoreError::Unsettled(_));
+            is_open |= matches!(error, StoreError::OutcomeUnknown(_));
             let may_pass = matches!(error.cause(), StoreError::Busy { .. });
             if !may_pass || Instant::now() + wait > give_up_at {
                 if !is_open {
@@ -238,7 +238,7 @@ fn new_task(record: TaskRecord, at_us: i64, owner: NodeName) -> StoredTask {
         record,
         status: TaskStatus::Working,
         message: None,
-        step: Step::Queued,
+        step: TaskStep::Queued,
         owner: Some(owner),
         created_at_us: at_us,
         updated_at_us: at_us,
@@ -277,7 +277,7 @@ async fn recover_if_committed(shared: Arc<Shared>, task: TaskId, ttl: Duration) 
 }
 
 /// The task, if it was made. A commit that waits (for a standby, say) is seen by nobody until it is through, which may be long.
-pub(super) async fn await_commit(shared: &Arc<Shared>, task: &TaskId, ttl: Duration) -> Option<WholeTask> {
+pub(super) async fn await_commit(shared: &Arc<Shared>, task: &TaskId, ttl: Duration) -> Option<FullTask> {
     let begun = Instant::now();
     let mut wait = STORE_RETRY_MAX;
     // Whoever comes after this process finds it, too.

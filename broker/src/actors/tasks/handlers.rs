@@ -22,7 +22,7 @@ use crate::{
         shared::Shared,
         stream::EventStream,
     },
-    persistence::{SessionKey, StoredTask, TaskAudience, TaskPlace, TaskStatus, Write, Written, fault_point},
+    persistence::{SessionKey, StoredTask, TaskAudience, TaskListPosition, TaskStatus, WriteOp, WriteOutcome, fault_point},
     limits::{PAGE_ENTRIES, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_POLLER_INTERVAL, TASK_RESULT_WAIT_MAX},
     rules::{
         cursor::{self, Scope},
@@ -72,7 +72,7 @@ impl Session {
     pub(in crate::actors) async fn cancel_task(self: Arc<Self>, task: TaskId) -> Result<Reply, Refusal> {
         let known = self.own_task(&task).await?;
         let over = |status: TaskStatus| Refusal::new(ErrorKind::InvalidParams, format!("the task is {} already", status.name()));
-        if known.status.is_over() {
+        if known.status.is_finished() {
             return Err(over(known.status));
         }
         let was_running = self.shared.tasks.cancel_stored(&self.shared, &known).await?;
@@ -153,7 +153,7 @@ impl Session {
     async fn result_or_forward_inputs(self: &Arc<Self>, id: &TaskId, shown: &mut ForwardedInputs) -> Result<Option<Vec<u8>>, Refusal> {
         let durable = &self.shared.durable;
         let task = self.own_task(id).await?;
-        if task.status.is_over() {
+        if task.status.is_finished() {
             let outcome = durable.timed("task_outcome", durable.store.task_outcome(id)).await?;
             return Ok(Some(outcome.unwrap_or_else(|| Ended::cancelled(&crate::request_id()).outcome)));
         }
@@ -170,9 +170,9 @@ impl Session {
         let give_up = Instant::now() + self.shared.config.timeouts.client_request;
         let mut wait = STORE_RETRY_FIRST;
         loop {
-            let write = Write::AnswerInput { task: task.clone(), number, answer: answer.to_vec() };
+            let write = WriteOp::AnswerInput { task: task.clone(), number, answer: answer.to_vec() };
             match self.shared.durable.write(write).await {
-                Ok(Written::Done) => {
+                Ok(WriteOutcome::Done) => {
                     fault_point::passed("task.input.answered");
                     return self.shared.durable.hot.wake(crate::persistence::Wake::Task { task, session: maker });
                 }
@@ -223,9 +223,9 @@ impl Drop for ForwardedInputs {
 }
 
 /// Where a list goes on, out of a cursor of ours.
-fn parse_cursor(text: &str) -> Option<TaskPlace> {
+fn parse_cursor(text: &str) -> Option<TaskListPosition> {
     let (created_at_us, task) = text.split_once(' ')?;
-    Some(TaskPlace { created_at_us: created_at_us.parse().ok()?, task: TaskId::new(task) })
+    Some(TaskListPosition { created_at_us: created_at_us.parse().ok()?, task: TaskId::new(task) })
 }
 
 /// The task a request is about.

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     config::spec::TransportSpec,
-    persistence::{Step, Write, Written},
+    persistence::{TaskStep, WriteOp, WriteOutcome},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RELEASE_TRIES},
 };
 
@@ -46,24 +46,24 @@ pub(super) async fn release(run: &TaskRun) {
             mirrored.link.keep_backend_session(); // or the backend would forget the task with the session
         }
         let unstored = state.backend_task.as_ref().and_then(|mirrored| mirrored.unstored.clone());
-        unstored.or_else(|| state.is_unsent().then_some(Step::Queued))
+        unstored.or_else(|| state.is_unsent().then_some(TaskStep::Queued))
     };
     if let Some(step) = step
-        && !store_with_retries(run, |epoch| Write::StepTask { task: run.id.clone(), epoch, step: step.clone() }).await
+        && !store_with_retries(run, |epoch| WriteOp::AdvanceTask { task: run.id.clone(), epoch, step: step.clone() }).await
     {
         return;
     }
-    if store_with_retries(run, |epoch| Write::ReleaseTask { task: run.id.clone(), epoch }).await {
+    if store_with_retries(run, |epoch| WriteOp::ReleaseTask { task: run.id.clone(), epoch }).await {
         run.announce();
     }
 }
 
 /// Stores what this run has to say last, if that can be done soon.
-async fn store_with_retries(run: &TaskRun, change: impl Fn(i64) -> Write) -> bool {
+async fn store_with_retries(run: &TaskRun, change: impl Fn(i64) -> WriteOp) -> bool {
     let (mut wait, mut tries) = (STORE_RETRY_FIRST, 1);
     loop {
         match run.shared.durable.write(change(run.epoch())).await {
-            Ok(stored) => return stored == Written::Done,
+            Ok(stored) => return stored == WriteOutcome::Done,
             Err(refusal) if tries == TASK_RELEASE_TRIES => {
                 tracing::warn!(task = %run.digest(), %refusal, "a task could not be given away");
                 return false;

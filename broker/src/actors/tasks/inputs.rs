@@ -28,7 +28,7 @@ use crate::{
         link::{connection::Connection, pending::QuestionOwner},
         session::Session,
     },
-    persistence::{TaskStatus, Write, fault_point},
+    persistence::{TaskStatus, WriteOp, fault_point},
     limits::{TASK_INPUTS_MAX, TASK_POLLER_INTERVAL},
     rules::tasks,
     telemetry::child_span::ChildSpan,
@@ -126,7 +126,7 @@ fn with_context(span: &ChildSpan, message: &Message) -> Option<Message> {
 }
 
 async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
-    let asked = run.commit(|epoch| Write::AskInput { task: run.id.clone(), epoch, number, request: request.clone() }).await;
+    let asked = run.commit(|epoch| WriteOp::RequestInput { task: run.id.clone(), epoch, number, request: request.clone() }).await;
     if asked.is_err() {
         if let Some(input) = take(&run, number) {
             refuse_as_over(&run, &input);
@@ -168,7 +168,7 @@ fn refuse(input: &OpenInput, refusal: &Refusal) {
 
 /// The record no longer shows the question.
 async fn close(run: &TaskRun, number: i64) {
-    if run.commit(|epoch| Write::CloseInput { task: run.id.clone(), epoch, number }).await.is_ok() {
+    if run.commit(|epoch| WriteOp::CloseInput { task: run.id.clone(), epoch, number }).await.is_ok() {
         if run.lock().inputs.is_empty() {
             run.count_transition(TaskStatus::Working);
         }
@@ -259,7 +259,7 @@ fn to_backend_ids(run: &TaskRun, answer: Bytes) -> Bytes {
 /// Somebody else may have ended the task, or deleted it.
 async fn stop_if_ended(run: &TaskRun) -> Result<(), Refusal> {
     let durable = &run.shared.durable;
-    if durable.timed("task", durable.store.task(&run.id)).await?.is_none_or(|task| task.status.is_over()) {
+    if durable.timed("task", durable.store.task(&run.id)).await?.is_none_or(|task| task.status.is_finished()) {
         run.stop(StopReason::Cancelled);
     }
     Ok(())

@@ -14,7 +14,7 @@ use protocol::ids::TaskId;
 use super::{TaskManager, run::StopReason};
 use crate::{
     actors::shared::Shared,
-    persistence::{InputsLook, TaskLook},
+    persistence::{InputCounts, StoredTaskSnapshot},
     limits::{TASK_POLLER_BATCH, TASK_POLLER_INTERVAL, TASK_POLLER_INTERVAL_ALONE},
 };
 
@@ -22,7 +22,7 @@ use crate::{
 const QUIET_RUNS_EVERY: u64 = 5;
 
 /// What was seen of a task: revision, epoch, questions. `Unsupported`: it was not there.
-type TaskSnapshot = Option<(i64, i64, InputsLook)>;
+type TaskSnapshot = Option<(i64, i64, InputCounts)>;
 
 /// Looks until the process ends.
 pub(super) async fn poll(shared: Arc<Shared>) {
@@ -42,11 +42,11 @@ pub(super) async fn poll(shared: Arc<Shared>) {
     }
 }
 
-fn apply_looks(tasks: &TaskManager, asked: &[TaskId], looks: Vec<TaskLook>, seen: &mut HashMap<TaskId, TaskSnapshot>) {
-    let mut found: HashMap<TaskId, TaskLook> = looks.into_iter().map(|look| (look.stored.record.task.clone(), look)).collect();
+fn apply_looks(tasks: &TaskManager, asked: &[TaskId], looks: Vec<StoredTaskSnapshot>, seen: &mut HashMap<TaskId, TaskSnapshot>) {
+    let mut found: HashMap<TaskId, StoredTaskSnapshot> = looks.into_iter().map(|look| (look.stored.record.task.clone(), look)).collect();
     for task in asked {
         let look = found.remove(task);
-        let is_over = look.as_ref().is_none_or(|look| look.stored.status.is_over());
+        let is_over = look.as_ref().is_none_or(|look| look.stored.status.is_finished());
         let now = look.map(|look| (look.stored.revision, look.stored.epoch, look.inputs));
         let has_changed = seen.insert(task.clone(), now) != Some(now);
         if has_changed {

@@ -29,7 +29,7 @@ use crate::{
         shared::Shared,
         stream::StreamItem,
     },
-    persistence::{StoreError, StoredTask, WholeTask, Write, Written, fault_point, refusal},
+    persistence::{StoreError, StoredTask, FullTask, WriteOp, WriteOutcome, fault_point, refusal},
     limits::TASK_RUN_MAX,
     metrics::PromotionOutcome,
     rules::{
@@ -105,14 +105,14 @@ impl Session {
         }
         let record = self.record_of(&call_of(&message, &plan)?, plan.backend, &details, None);
         let (owner, limits) = (self.shared.durable.node(), limits_of(self.shared.task_settings()));
-        let create = Write::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
+        let create = WriteOp::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
         let written = self.shared.durable.commit(create).await;
-        if let Err(StoreError::Unsettled(_)) = written {
+        if let Err(StoreError::OutcomeUnknown(_)) = written {
             self.shared.running.spawn(cancel_if_committed(self.shared.clone(), record.task.clone(), record.ttl.unwrap_or(TASK_RUN_MAX)));
         }
         match written.map_err(|error| refusal(&error))? {
             // After a change of name nobody knows whether the task is still ours: it is found like any that was left behind.
-            Written::Created { at_us } if self.shared.durable.node() == owner => {
+            WriteOutcome::Created { at_us } if self.shared.durable.node() == owner => {
                 fault_point::passed("task.promoted");
                 Ok(self.note_created(record, at_us, &owner))
             }
@@ -123,7 +123,7 @@ impl Session {
     fn begin_promoted(&self, stored: StoredTask, under_way: PendingExchange, call: Arc<Call>) {
         let Some(plan) = RunPlan::read(&stored.record) else { return };
         let left = stored.record.ttl;
-        let run = TaskRun::new(WholeTask { stored, left }, plan, self.tenant.clone(), &self.shared);
+        let run = TaskRun::new(FullTask { stored, left }, plan, self.tenant.clone(), &self.shared);
         run.lock().maybe_sent = true;
         // From now on it counts among the tasks.
         self.release_call_slot(&call);

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     actors::shared::Shared,
-    persistence::{NodeName, StoredTask, TaskStatus, Wake, WholeTask, Write, Written},
+    persistence::{NodeName, StoredTask, TaskStatus, Wake, FullTask, WriteOp, WriteOutcome},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
     rules::tasks::{AfterCrash, Ended, after_crash},
 };
@@ -81,7 +81,7 @@ pub(super) async fn claim_unowned(shared: Arc<Shared>) {
 
 /// What nobody owns, made this process's own. An answer that is lost is given once more by the store. What was claimed under
 /// a name that lapsed meanwhile may be anybody's: it is reclaimed with the rest of what has that name, or claimed again.
-async fn claim(shared: &Arc<Shared>, node: &NodeName, limit: u32) -> Vec<WholeTask> {
+async fn claim(shared: &Arc<Shared>, node: &NodeName, limit: u32) -> Vec<FullTask> {
     let (durable, Some(except)) = (&shared.durable, shared.tasks.deferred()) else { return Vec::new() };
     let claim = durable.timed("claim_tasks", durable.store.claim_tasks(node, limit, &except));
     let claimed = if durable.is_shared() {
@@ -103,7 +103,7 @@ async fn recover_all(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
             }
             wait = (wait * 2).min(STORE_RETRY_MAX);
         };
-        if let Some(task) = stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_over()) {
+        if let Some(task) = stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_finished()) {
             recover(shared.clone(), task).await;
         }
     }
@@ -111,11 +111,11 @@ async fn recover_all(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
 
 /// Whether it is for this process to carry out.
 pub(super) fn is_ours(shared: &Shared, stored: &StoredTask) -> bool {
-    !stored.status.is_over() && stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner))
+    !stored.status.is_finished() && stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner))
 }
 
 /// Goes on with a task that is ours, and may run here already.
-pub(super) async fn recover(shared: Arc<Shared>, task: WholeTask) {
+pub(super) async fn recover(shared: Arc<Shared>, task: FullTask) {
     let stored = &task.stored;
     let Some(_recovering) = shared.tasks.begin_recovery(&stored.record.task) else { return };
     if let Some(run) = shared.tasks.run(&stored.record.task) {
@@ -157,7 +157,7 @@ async fn defer(shared: &Arc<Shared>, stored: &StoredTask) {
             "a task can not be carried out here: it can not be read, or its tenant or backend is not known"
         );
     }
-    store_until_done(shared, &Write::ReleaseTask { task, epoch: stored.epoch }).await;
+    store_until_done(shared, &WriteOp::ReleaseTask { task, epoch: stored.epoch }).await;
 }
 
 /// Whoever asked these questions is gone, and can not be answered any more.
@@ -175,7 +175,7 @@ async fn close_inputs(shared: &Arc<Shared>, stored: &StoredTask) {
         wait = (wait * 2).min(STORE_RETRY_MAX);
     };
     for input in inputs {
-        store_until_done(shared, &Write::CloseInput { task: task.clone(), epoch: stored.epoch, number: input.number }).await;
+        store_until_done(shared, &WriteOp::CloseInput { task: task.clone(), epoch: stored.epoch, number: input.number }).await;
     }
     durable.hot.wake(Wake::Task { task: task.clone(), session: stored.record.session });
 }
@@ -184,15 +184,15 @@ async fn give_up(shared: &Arc<Shared>, stored: &StoredTask, refusal: &Refusal) {
     let request_id = shared.note_refusal(refusal, None, Some(stored.record.tenant.as_str()));
     let Ended { status, message, outcome } = Ended::refused(refusal, &request_id);
     let task = stored.record.task.clone();
-    let change = Write::EndTask { task: task.clone(), epoch: Some(stored.epoch), status, message, outcome: Some(outcome) };
-    if store_until_done(shared, &change).await == Written::Done {
+    let change = WriteOp::EndTask { task: task.clone(), epoch: Some(stored.epoch), status, message, outcome: Some(outcome) };
+    if store_until_done(shared, &change).await == WriteOutcome::Done {
         shared.metrics.task_transition(status.name());
         shared.durable.hot.wake(Wake::Task { task, session: stored.record.session });
     }
 }
 
 /// Stores a change, however often the store fails: nobody else will while this process lives.
-async fn store_until_done(shared: &Arc<Shared>, change: &Write) -> Written {
+async fn store_until_done(shared: &Arc<Shared>, change: &WriteOp) -> WriteOutcome {
     let mut wait = STORE_RETRY_FIRST;
     loop {
         match shared.durable.write(change.clone()).await {

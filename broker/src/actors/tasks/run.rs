@@ -34,7 +34,7 @@ use crate::{
         sync,
         tenant::Tenant,
     },
-    persistence::{Step, TaskRecord, TaskStatus, Wake, WholeTask, Write, Written},
+    persistence::{TaskStep, TaskRecord, TaskStatus, Wake, FullTask, WriteOp, WriteOutcome},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
     rules::{endpoint::Endpoint, log_level::LogLevel, tasks::Details},
     telemetry::{child_span::ChildSpan, request::RequestTelemetry},
@@ -110,7 +110,7 @@ pub(super) struct TrackedBackendTask {
     pub(super) id: String,
     pub(super) link: Arc<Link>,
     /// What the record does not say of it yet.
-    pub(super) unstored: Option<Step>,
+    pub(super) unstored: Option<TaskStep>,
 }
 
 /// A request of the backend that waits for the client's answer.
@@ -147,8 +147,8 @@ impl RunPlan {
 }
 
 impl TaskRun {
-    pub(super) fn new(task: WholeTask, plan: RunPlan, tenant: Arc<Tenant>, shared: &Arc<Shared>) -> Arc<Self> {
-        let WholeTask { stored, left } = task;
+    pub(super) fn new(task: FullTask, plan: RunPlan, tenant: Arc<Tenant>, shared: &Arc<Shared>) -> Arc<Self> {
+        let FullTask { stored, left } = task;
         let left = left.map_or(TASK_RUN_MAX, |left| left.min(TASK_RUN_MAX));
         Arc::new(Self {
             id: stored.record.task.clone(),
@@ -285,18 +285,18 @@ impl TaskRun {
 
     /// Stores a change of this task, however long that takes. `Err`: the task is not ours any more, or over, and the run
     /// ends.
-    pub(super) async fn commit(&self, change: impl Fn(i64) -> Write) -> Result<(), StopReason> {
+    pub(super) async fn commit(&self, change: impl Fn(i64) -> WriteOp) -> Result<(), StopReason> {
         self.try_commit(change, u32::MAX).await.map(drop)
     }
 
     /// The same. `Ok(false)`: the store is there, and was too busy with this change so many times.
-    pub(super) async fn try_commit(&self, change: impl Fn(i64) -> Write, mut busy_max: u32) -> Result<bool, StopReason> {
+    pub(super) async fn try_commit(&self, change: impl Fn(i64) -> WriteOp, mut busy_max: u32) -> Result<bool, StopReason> {
         let mut wait = STORE_RETRY_FIRST;
         loop {
             let epoch = self.epoch();
             match self.shared.durable.write(change(epoch)).await {
-                Ok(Written::Over) => return Err(self.stopped_by(StopReason::Cancelled)),
-                Ok(Written::Fenced | Written::Absent) => match self.is_still_ours(epoch).await {
+                Ok(WriteOutcome::AlreadyFinished) => return Err(self.stopped_by(StopReason::Cancelled)),
+                Ok(WriteOutcome::Fenced | WriteOutcome::NotFound) => match self.is_still_ours(epoch).await {
                     Ok(true) => {}
                     Ok(false) => return Err(self.stopped_by(StopReason::Lost)),
                     Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,

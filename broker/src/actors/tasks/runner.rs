@@ -33,7 +33,7 @@ use crate::{
         asker::{Asker, SentRequest},
         link::connection::{Connection, Failure, BackendRequest},
     },
-    persistence::{Step, TaskStatus, Write, fault_point},
+    persistence::{TaskStep, TaskStatus, WriteOp, fault_point},
     limits::{BACKOFF_FIRST, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
     rules::{
         catalog::TaskSupport,
@@ -45,7 +45,7 @@ use crate::{
 
 impl super::TaskManager {
     /// Carries a task out, from this step on, in the background.
-    pub(super) fn start(&self, run: Arc<TaskRun>, from: Step) {
+    pub(super) fn start(&self, run: Arc<TaskRun>, from: TaskStep) {
         self.start_with(run, |run| async move { work(&run, from).await });
     }
 
@@ -112,10 +112,10 @@ async fn creation_known(run: &TaskRun) {
     }
 }
 
-async fn work(run: &Arc<TaskRun>, from: Step) -> RunOutcome {
+async fn work(run: &Arc<TaskRun>, from: TaskStep) -> RunOutcome {
     match from {
-        Step::Mirrored { backend_task, link } => backend_task::resume(run, backend_task, &link).await,
-        Step::Queued | Step::Sent => send(run).await,
+        TaskStep::Delegated { backend_task, link } => backend_task::resume(run, backend_task, &link).await,
+        TaskStep::Queued | TaskStep::Sent => send(run).await,
     }
 }
 
@@ -141,7 +141,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             Err(refusal) => return RunOutcome::Refused(refusal),
         };
         let as_task = becomes_a_task(run, &connection, &message);
-        if let Err(stop) = run.commit(|epoch| Write::StepTask { task: run.id.clone(), epoch, step: Step::Sent }).await {
+        if let Err(stop) = run.commit(|epoch| WriteOp::AdvanceTask { task: run.id.clone(), epoch, step: TaskStep::Sent }).await {
             return RunOutcome::Stopped(stop);
         }
         fault_point::passed("task.sent.committed");
@@ -171,7 +171,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             run.lock().maybe_sent = false;
             // Whoever finds the task after a crash shall know it too. A call whose answer was lost before stays what it was.
             if resent == 0
-                && let Err(stop) = run.commit(|epoch| Write::StepTask { task: run.id.clone(), epoch, step: Step::Queued }).await
+                && let Err(stop) = run.commit(|epoch| WriteOp::AdvanceTask { task: run.id.clone(), epoch, step: TaskStep::Queued }).await
             {
                 return RunOutcome::Stopped(stop);
             }
@@ -278,7 +278,7 @@ async fn end(run: &TaskRun, ended: Ended) {
 }
 
 async fn store_end(run: &TaskRun, ended: &Ended, tries: u32) -> Result<bool, StopReason> {
-    let change = |epoch| Write::EndTask {
+    let change = |epoch| WriteOp::EndTask {
         task: run.id.clone(),
         epoch: Some(epoch),
         status: ended.status,

@@ -102,7 +102,7 @@ impl TaskManager {
             return false;
         }
         if inner.notified_status.len() >= TOLD_MAX {
-            inner.notified_status.retain(|_, told| !told.is_over());
+            inner.notified_status.retain(|_, told| !told.is_finished());
         }
         inner.notified_status.insert(task.clone(), status);
         true

@@ -6,7 +6,7 @@ use storage::{DurableStore, EventStore, LogEntry, SqliteStore, StreamRecord, hot
 use super::*;
 use crate::{
     actors::session::ReleaseOutcome,
-    persistence::{Stores, Written},
+    persistence::{Stores, WriteOutcome},
     rules::log_level::LogLevel,
 };
 
@@ -83,7 +83,7 @@ async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
     let (caller, node) = (Caller::anonymous(), replicas.other.shared.durable.node());
     let seat = record::session_scope(&caller.tenant, &caller.principal, &Endpoint::Aggregated);
     let claim = replicas.store.claim_session(&session.key, &seat, &node, Duration::from_secs(60)).await.unwrap();
-    assert!(matches!(claim, Claim::Taken { .. }), "and the answer is lost");
+    assert!(matches!(claim, SessionClaimOutcome::Acquired { .. }), "and the answer is lost");
     replicas.other.doubt_later(session.key, &seat);
     replicas.other.doubt_later(session.key, &seat);
     let row = || async { replicas.store.sessions(None, None, 10).await.unwrap().remove(0) };
@@ -133,8 +133,8 @@ async fn a_session_in_an_unknown_format_is_left_for_whoever_knows_it() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     let (key, state) = (session.key, br#"{"format":99}"#.to_vec());
-    let release = Write::ReleaseSession { key, epoch: 1, idle: Duration::ZERO, state: state.clone(), links: Vec::new() };
-    assert_eq!(replicas.one.shared.durable.write(release).await.unwrap(), Written::Done);
+    let release = WriteOp::ReleaseSession { key, epoch: 1, idle: Duration::ZERO, state: state.clone(), links: Vec::new() };
+    assert_eq!(replicas.one.shared.durable.write(release).await.unwrap(), WriteOutcome::Done);
     assert!(matches!(replicas.adopted(&session.id).await, AdoptionOutcome::Unusable));
     let stored = replicas.store.sessions(None, None, 10).await.unwrap();
     assert_eq!((&stored[0].record.state, &stored[0].owner), (&state, &None));
@@ -149,7 +149,7 @@ async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
     let mut record = replicas.store.sessions(None, None, 10).await.unwrap()[0].record.clone();
     let id = SessionId::new("A".repeat(32));
     (record.key, record.api_key) = (record::session_key(&id), Some(protocol::ids::KeyId::new("gone")));
-    let open = Write::OpenSession { record: Box::new(record), owner: replicas.one.shared.durable.node() };
+    let open = WriteOp::OpenSession { record: Box::new(record), owner: replicas.one.shared.durable.node() };
     replicas.one.shared.durable.write(open).await.unwrap();
     assert!(matches!(replicas.adopted(&id).await, AdoptionOutcome::Unusable));
     // Its end is stored in the background.

@@ -90,7 +90,7 @@ impl From<ControlError> for Problem {
             ControlError::TooMany { .. } => (StatusCode::CONFLICT, "too-many"),
             ControlError::Store(StoreError::Exists { .. }) => (StatusCode::CONFLICT, "exists"),
             ControlError::Store(StoreError::Full) => (StatusCode::INSUFFICIENT_STORAGE, "store-full"),
-            ControlError::Store(StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::Unsettled(_)) => {
+            ControlError::Store(StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::OutcomeUnknown(_)) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable")
             }
             ControlError::Store(_) | ControlError::NoRandomness | ControlError::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),

@@ -9,7 +9,7 @@ use axum::{
 use http_body_util::BodyExt;
 use protocol::ids::TaskId;
 use serde_json::{Value, json};
-use storage::{NodeName, SessionKey, SessionRecord, SessionSeat, TaskLimits, TaskRecord, TaskStatus, Write};
+use storage::{NodeName, SessionKey, SessionRecord, SessionIdentity, TaskLimits, TaskRecord, TaskStatus, WriteOp};
 use tower::ServiceExt;
 
 use super::*;
@@ -301,7 +301,7 @@ async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
     let principal = protocol::ids::PrincipalId::new("ann");
     let session = SessionRecord {
         key,
-        seat: SessionSeat { tenant: tenant.clone(), principal: principal.clone(), endpoint: None },
+        seat: SessionIdentity { tenant: tenant.clone(), principal: principal.clone(), endpoint: None },
         api_key: None,
         transport: "http".into(),
         version: "2025-11-25".into(),
@@ -322,10 +322,10 @@ async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
         ttl: Some(Duration::from_secs(60)),
     };
     let limits = TaskLimits { running: 10, stored: 10, bytes: 1 << 20 };
-    let end = Write::EndTask { task: task.clone(), epoch: None, status: TaskStatus::Cancelled, message: None, outcome: None };
+    let end = WriteOp::EndTask { task: task.clone(), epoch: None, status: TaskStatus::Cancelled, message: None, outcome: None };
     for write in [
-        Write::OpenSession { record: Box::new(session), owner: other.clone() },
-        Write::CreateTask { record: Box::new(record), owner: other, limits },
+        WriteOp::OpenSession { record: Box::new(session), owner: other.clone() },
+        WriteOp::CreateTask { record: Box::new(record), owner: other, limits },
         end,
     ] {
         store.write(&[write]).await.unwrap();

@@ -52,7 +52,7 @@ impl NodeRegistry for FakeNodes {
         assert!(self.up()?.leases.insert(node.clone(), Instant::now() + lease).is_none(), "a name comes once");
         Ok(())
     }
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError> {
+    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
         let mut database = self.up()?;
         database.renewals += 1;
         if draining {
@@ -62,7 +62,7 @@ impl NodeRegistry for FakeNodes {
         if held {
             database.leases.insert(node.clone(), Instant::now() + lease);
         }
-        Ok(Renewal { held, config_version: database.config_version, ended: std::mem::take(&mut database.ended) })
+        Ok(LeaseRenewal { held, config_version: database.config_version, ended: std::mem::take(&mut database.ended) })
     }
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
         self.up()?.leases.remove(node);

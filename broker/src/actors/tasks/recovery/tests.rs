@@ -14,7 +14,7 @@ use crate::{
     broker::{Broker, BrokerParts},
     config::{Config, spec::TenantSpec},
     persistence::{
-        SessionKey, Step, Stores, TaskLimits, TaskRecord,
+        SessionKey, TaskStep, Stores, TaskLimits, TaskRecord,
         tests::{Meddled, Verdict},
     },
     limits::TASKS_DEFERRED_MAX,
@@ -45,11 +45,11 @@ impl Alone {
     }
 
     /// A task in the store with this owner.
-    async fn stored(&self, record: TaskRecord, owner: &NodeName) -> WholeTask {
+    async fn stored(&self, record: TaskRecord, owner: &NodeName) -> FullTask {
         let task = record.task.clone();
         let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
-        let create = Write::CreateTask { record: Box::new(record), owner: owner.clone(), limits };
-        assert!(matches!(self.shared().durable.write(create).await.unwrap(), Written::Created { .. }));
+        let create = WriteOp::CreateTask { record: Box::new(record), owner: owner.clone(), limits };
+        assert!(matches!(self.shared().durable.write(create).await.unwrap(), WriteOutcome::Created { .. }));
         self.store.whole_task(&task).await.unwrap().unwrap()
     }
 }
@@ -124,7 +124,7 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
         recover(alone.shared().clone(), before.clone()).await;
         let after = alone.store.whole_task(&name).await.unwrap().unwrap();
         assert_eq!((after.stored.owner, after.stored.status, after.stored.epoch), (None, TaskStatus::Working, 2), "{name}");
-        assert_eq!((&after.stored.record, &after.stored.step), (&before.stored.record, &Step::Queued), "{name}");
+        assert_eq!((&after.stored.record, &after.stored.step), (&before.stored.record, &TaskStep::Queued), "{name}");
     }
     assert_eq!(claim(alone.shared(), &node, 10).await, [], "not again and again");
     let another = alone.store.claim_tasks(&NodeName::new("another"), 10, &[]).await.unwrap();
@@ -141,8 +141,8 @@ impl Alone {
     /// A run of a task whose call is in the record as sent.
     async fn sent(&self) -> Arc<TaskRun> {
         let whole = self.stored(record("t1"), &self.shared().durable.node()).await;
-        let sent = Write::StepTask { task: TaskId::new("t1"), epoch: whole.stored.epoch, step: Step::Sent };
-        assert_eq!(self.shared().durable.write(sent).await.unwrap(), Written::Done);
+        let sent = WriteOp::AdvanceTask { task: TaskId::new("t1"), epoch: whole.stored.epoch, step: TaskStep::Sent };
+        assert_eq!(self.shared().durable.write(sent).await.unwrap(), WriteOutcome::Done);
         let tenant = self.broker.tenant(&whole.stored.record.tenant).unwrap();
         let plan = RunPlan::read(&whole.stored.record).unwrap();
         TaskRun::new(whole, plan, tenant, self.shared())
@@ -151,7 +151,7 @@ impl Alone {
     /// The store is busy with the next so many steps of tasks.
     fn busy_with_steps(&self, mut times: u32) {
         self.store.on_write(move |writes| {
-            let is_step = writes.iter().any(|write| matches!(write, Write::StepTask { .. }));
+            let is_step = writes.iter().any(|write| matches!(write, WriteOp::AdvanceTask { .. }));
             if is_step && times > 0 {
                 times -= 1;
                 return Verdict::Fail(away());
@@ -160,7 +160,7 @@ impl Alone {
         });
     }
 
-    async fn left(&self) -> (Option<NodeName>, Step) {
+    async fn left(&self) -> (Option<NodeName>, TaskStep) {
         let stored = self.store.whole_task(&TaskId::new("t1")).await.unwrap().unwrap().stored;
         (stored.owner, stored.step)
     }
@@ -172,10 +172,10 @@ async fn a_task_is_given_away_with_what_is_known_of_its_call_or_not_at_all() {
     let run = alone.sent().await;
     alone.busy_with_steps(u32::MAX);
     handoff::release(&run).await;
-    assert_eq!(alone.left().await, (Some(alone.shared().durable.node()), Step::Sent));
+    assert_eq!(alone.left().await, (Some(alone.shared().durable.node()), TaskStep::Sent));
     alone.busy_with_steps(2);
     handoff::release(&run).await;
-    assert_eq!(alone.left().await, (None, Step::Queued), "it was certainly not sent");
+    assert_eq!(alone.left().await, (None, TaskStep::Queued), "it was certainly not sent");
 }
 
 #[tokio::test]
@@ -184,7 +184,7 @@ async fn a_backends_task_that_was_just_made_is_in_the_record_before_it_is_given_
     let spec = serde_json::from_value(serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp"}})).unwrap();
     alone.broker.put_backend(&TenantId::parse("default").unwrap(), &BackendId::parse("b").unwrap(), spec);
     let run = alone.sent().await;
-    let made = Step::Mirrored { backend_task: "theirs".into(), link: b"way".to_vec() };
+    let made = TaskStep::Delegated { backend_task: "theirs".into(), link: b"way".to_vec() };
     let link = run.link().unwrap();
     run.lock().maybe_sent = true;
     run.lock().backend_task = Some(TrackedBackendTask { id: "theirs".into(), link, unstored: Some(made.clone()) });

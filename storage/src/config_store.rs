@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, TenantId};
 
-use crate::{AuditRecord, BackendRecord, Change, KeyRecord, StoreError, TenantRecord};
+use crate::{AuditRecord, BackendRecord, AdminChange, KeyRecord, StoreError, TenantRecord};
 
 /// Tenants, API keys and backends. Lists come ordered by name; a key or backend can only exist under its tenant. Every
 /// change of them makes [`ConfigStore::config_version`] grow, in the same transaction.
@@ -12,7 +12,7 @@ use crate::{AuditRecord, BackendRecord, Change, KeyRecord, StoreError, TenantRec
 pub trait ConfigStore: Send + Sync {
     /// Makes a change, and with it adds what the audit log tells of it: both are on disk when this returns `Ok`, or neither.
     /// False: there was nothing to change, and nothing is told.
-    async fn change(&self, change: Change<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError>;
+    async fn change(&self, change: AdminChange<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError>;
 
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError>;
 
@@ -36,30 +36,30 @@ pub trait ConfigStore: Send + Sync {
     // The changes that nobody has to answer for.
 
     async fn put_tenant(&self, record: &TenantRecord) -> Result<(), StoreError> {
-        self.change(Change::PutTenant(record), None).await.map(drop)
+        self.change(AdminChange::PutTenant(record), None).await.map(drop)
     }
 
     async fn add_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError> {
-        self.change(Change::AddTenant(record), None).await
+        self.change(AdminChange::AddTenant(record), None).await
     }
 
     async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
-        self.change(Change::DeleteTenant(tenant), None).await
+        self.change(AdminChange::DeleteTenant(tenant), None).await
     }
 
     async fn put_key(&self, record: &KeyRecord) -> Result<(), StoreError> {
-        self.change(Change::PutKey(record), None).await.map(drop)
+        self.change(AdminChange::PutKey(record), None).await.map(drop)
     }
 
     async fn delete_key(&self, tenant: &TenantId, key: &KeyId) -> Result<bool, StoreError> {
-        self.change(Change::DeleteKey(tenant, key), None).await
+        self.change(AdminChange::DeleteKey(tenant, key), None).await
     }
 
     async fn put_backend(&self, record: &BackendRecord) -> Result<(), StoreError> {
-        self.change(Change::PutBackend(record), None).await.map(drop)
+        self.change(AdminChange::PutBackend(record), None).await.map(drop)
     }
 
     async fn delete_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<bool, StoreError> {
-        self.change(Change::DeleteBackend(tenant, backend), None).await
+        self.change(AdminChange::DeleteBackend(tenant, backend), None).await
     }
 }

@@ -10,8 +10,8 @@ use protocol::ids::{TaskId, TenantId};
 
 use super::{SqliteStore, in_time, nodes, sessions, tasks, write};
 use crate::{
-    Claim, DurableStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask, SubscriptionCount,
-    TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
+    SessionClaimOutcome, DurableStore, NodeName, NodeRecord, LeaseRenewal, SessionKey, SessionIdentity, StoreError, StoredSession, StoredTask, SubscriptionCount,
+    TaskAudience, TaskInput, StoredTaskSnapshot, TaskListPosition, TaskStatus, TaskTransition, FullTask, WriteOp, WriteOutcome,
 };
 
 #[async_trait]
@@ -28,17 +28,17 @@ impl DurableStore for SqliteStore {
         self.unreadable.load(Ordering::Relaxed)
     }
 
-    async fn write(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError> {
+    async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
         let is_open = AtomicBool::new(false);
         let written = in_time("a write", write::write(self, batch, &is_open)).await;
-        written.map_err(|error| if is_open.load(Ordering::Acquire) { StoreError::Unsettled(Box::new(error)) } else { error })
+        written.map_err(|error| if is_open.load(Ordering::Acquire) { StoreError::OutcomeUnknown(Box::new(error)) } else { error })
     }
 
     async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
         in_time("joining", nodes::join(self, node, address, lease)).await
     }
 
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError> {
+    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
         in_time("renewing the lease", nodes::renew(self, node, lease, draining)).await
     }
 
@@ -50,7 +50,7 @@ impl DurableStore for SqliteStore {
         in_time("listing nodes", nodes::nodes(self)).await
     }
 
-    async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName, idle: Duration) -> Result<Claim, StoreError> {
+    async fn claim_session(&self, key: &SessionKey, seat: &SessionIdentity, node: &NodeName, idle: Duration) -> Result<SessionClaimOutcome, StoreError> {
         in_time("claiming a session", sessions::claim(self, key, seat, node, idle)).await
     }
 
@@ -78,11 +78,11 @@ impl DurableStore for SqliteStore {
         in_time("reading a task", tasks::task(self, task)).await
     }
 
-    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
         in_time("looking at tasks", tasks::look_at(self, tasks)).await
     }
 
-    async fn whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {
+    async fn whole_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
         in_time("reading a task", tasks::whole(self, task)).await
     }
 
@@ -90,7 +90,7 @@ impl DurableStore for SqliteStore {
         in_time("reading an outcome", tasks::outcome(self, task)).await
     }
 
-    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskPlace>, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
+    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskListPosition>, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
         in_time("listing tasks", tasks::list_for(self, audience, after, limit)).await
     }
 
@@ -98,13 +98,13 @@ impl DurableStore for SqliteStore {
         &self,
         tenant: Option<&TenantId>,
         status: Option<TaskStatus>,
-        after: Option<&TaskPlace>,
+        after: Option<&TaskListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
         in_time("listing tasks", tasks::list(self, tenant, status, after, limit)).await
     }
 
-    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
+    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError> {
         tasks::claim(self, node, limit, except).await
     }
 
@@ -120,7 +120,7 @@ impl DurableStore for SqliteStore {
         in_time("reading a task's inputs", tasks::inputs(self, task)).await
     }
 
-    async fn transitions(&self, task: &TaskId) -> Result<Vec<Transition>, StoreError> {
+    async fn transitions(&self, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError> {
         in_time("reading a task's history", tasks::transitions(self, task)).await
     }
 

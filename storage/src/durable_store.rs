@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use protocol::ids::{TaskId, TenantId};
 
 use crate::{
-    AuditStore, Change, Claim, ConfigStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask,
-    SubscriptionCount, TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
+    AuditStore, AdminChange, SessionClaimOutcome, ConfigStore, NodeName, NodeRecord, LeaseRenewal, SessionKey, SessionIdentity, StoreError, StoredSession, StoredTask,
+    SubscriptionCount, TaskAudience, TaskInput, StoredTaskSnapshot, TaskListPosition, TaskStatus, TaskTransition, FullTask, WriteOp, WriteOutcome,
 };
 
 /// Nodes, sessions, subscriptions and tasks, beside the configuration. A row that can not be read is left out of what is
@@ -28,7 +28,7 @@ pub trait DurableStore: ConfigStore + AuditStore {
 
     /// Carries out a batch in one transaction: all of it is on disk when this returns, or none of it. The outcomes are in
     /// the order of the writes.
-    async fn write(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError>;
+    async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError>;
 
     // Nodes.
 
@@ -36,7 +36,7 @@ pub trait DurableStore: ConfigStore + AuditStore {
     async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError>;
 
     /// Extends the lease, if it has not lapsed.
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError>;
+    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError>;
 
     /// The node is gone; what it still owns is anybody's.
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError>;
@@ -48,7 +48,7 @@ pub trait DurableStore: ConfigStore + AuditStore {
 
     /// Makes `node` the owner, if the session exists for this seat, was not asked to end, was heard of within `idle`, and its
     /// owner's lease has lapsed (or it is `node` already, or nobody). Counts as hearing from its client.
-    async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName, idle: Duration) -> Result<Claim, StoreError>;
+    async fn claim_session(&self, key: &SessionKey, seat: &SessionIdentity, node: &NodeName, idle: Duration) -> Result<SessionClaimOutcome, StoreError>;
 
     /// After a lapse: moves those of these sessions that still belong to `from` to `to`, under new epochs. Returns all of them
     /// that `to` has then, with their epochs: what a call moved whose answer was lost is told by the next one.
@@ -62,7 +62,7 @@ pub trait DurableStore: ConfigStore + AuditStore {
 
     /// Asks its owner to end a session; one without a live owner ends here. False: there is none.
     async fn ask_session_end(&self, key: &SessionKey) -> Result<bool, StoreError> {
-        self.change(Change::EndSession(key), None).await
+        self.change(AdminChange::EndSession(key), None).await
     }
 
     /// Removes up to `limit` sessions that nobody owns and that were not heard of for `idle`, or were asked to end.
@@ -77,30 +77,30 @@ pub trait DurableStore: ConfigStore + AuditStore {
     async fn task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError>;
 
     /// The same of many at once, in no order; what is not there is left out.
-    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError>;
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<StoredTaskSnapshot>, StoreError>;
 
     /// All of it but its outcome.
-    async fn whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError>;
+    async fn whole_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError>;
 
     /// How a task ended; `None` as long as it has not.
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError>;
 
     /// Tasks this audience may see as they stand, oldest first, after a place in the list.
-    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskPlace>, limit: u32) -> Result<Vec<StoredTask>, StoreError>;
+    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskListPosition>, limit: u32) -> Result<Vec<StoredTask>, StoreError>;
 
     /// Tasks as operators see them, oldest first.
     async fn tasks(
         &self,
         tenant: Option<&TenantId>,
         status: Option<TaskStatus>,
-        after: Option<&TaskPlace>,
+        after: Option<&TaskListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError>;
 
     /// Makes `node` the owner of up to `limit` unfinished tasks whose owners' leases have lapsed, and returns them, oldest
     /// first. Never its own: those run there, whatever became of its lease; and none of `except`, which `node` can not carry
     /// out. What a call took whose answer was lost is returned by the first one after its commit.
-    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError>;
+    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError>;
 
     /// As [`DurableStore::reclaim_sessions`], for all unfinished tasks.
     async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError>;
@@ -112,7 +112,7 @@ pub trait DurableStore: ConfigStore + AuditStore {
     async fn task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError>;
 
     /// A task's history, oldest first.
-    async fn transitions(&self, task: &TaskId) -> Result<Vec<Transition>, StoreError>;
+    async fn transitions(&self, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError>;
 
     /// Deletes up to `limit` tasks whose time is over, whatever their status. Returns which.
     async fn expire_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError>;

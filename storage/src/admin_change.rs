@@ -2,11 +2,11 @@
 
 use protocol::ids::{BackendId, KeyId, TenantId};
 
-use crate::{AuditTerms, BackendRecord, KeyRecord, SessionKey, TenantRecord};
+use crate::{AuditRetentionTerms, BackendRecord, KeyRecord, SessionKey, TenantRecord};
 
-/// One change. [`ConfigStore::change`](crate::ConfigStore::change) makes it.
+/// One change. [`ConfigStore::admin_change`](crate::ConfigStore::change) makes it.
 #[derive(Debug, Clone, Copy)]
-pub enum Change<'a> {
+pub enum AdminChange<'a> {
     /// Creates or replaces; `created_at_us` of an existing tenant stays as it was.
     PutTenant(&'a TenantRecord),
     /// Creates a tenant, unless there is one of that name, which stays as it is.
@@ -27,10 +27,10 @@ pub enum Change<'a> {
     /// Asks its owner to end a session; one without a live owner ends here.
     EndSession(&'a SessionKey),
     /// Says how long the audit log is kept, where the version before is the one that is stored, or none is.
-    KeepAudit(&'a AuditTerms),
+    PutAuditTerms(&'a AuditRetentionTerms),
 }
 
-impl Change<'_> {
+impl AdminChange<'_> {
     /// What the store does, for people and for metrics.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -44,12 +44,12 @@ impl Change<'_> {
             Self::HoldBreaker(..) => "hold_breaker",
             Self::ReleaseBreaker(..) => "release_breaker",
             Self::EndSession(_) => "ask_session_end",
-            Self::KeepAudit(_) => "put_audit_terms",
+            Self::PutAuditTerms(_) => "put_audit_terms",
         }
     }
 
     /// Whose record or row can only exist below this tenant.
-    pub(crate) const fn below(&self) -> Option<&TenantId> {
+    pub(crate) const fn required_tenant(&self) -> Option<&TenantId> {
         match self {
             Self::PutKey(record) => Some(&record.tenant),
             Self::PutBackend(record) => Some(&record.tenant),

@@ -7,8 +7,8 @@ use protocol::ids::{TaskId, TenantId};
 
 use super::PostgresStore;
 use crate::{
-    Claim, DurableStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask, SubscriptionCount,
-    TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
+    SessionClaimOutcome, DurableStore, NodeName, NodeRecord, LeaseRenewal, SessionKey, SessionIdentity, StoreError, StoredSession, StoredTask, SubscriptionCount,
+    TaskAudience, TaskInput, StoredTaskSnapshot, TaskListPosition, TaskStatus, TaskTransition, FullTask, WriteOp, WriteOutcome,
 };
 
 #[async_trait]
@@ -25,7 +25,7 @@ impl DurableStore for PostgresStore {
         self.unreadable.load(Ordering::Relaxed)
     }
 
-    async fn write(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError> {
+    async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
         self.write_batch(batch).await
     }
 
@@ -33,7 +33,7 @@ impl DurableStore for PostgresStore {
         self.join_node(node, address, lease).await
     }
 
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError> {
+    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
         self.renew_lease(node, lease, draining).await
     }
 
@@ -45,7 +45,7 @@ impl DurableStore for PostgresStore {
         self.live_nodes().await
     }
 
-    async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName, idle: Duration) -> Result<Claim, StoreError> {
+    async fn claim_session(&self, key: &SessionKey, seat: &SessionIdentity, node: &NodeName, idle: Duration) -> Result<SessionClaimOutcome, StoreError> {
         self.take_session(key, seat, node, idle).await
     }
 
@@ -73,11 +73,11 @@ impl DurableStore for PostgresStore {
         self.find_task(task).await
     }
 
-    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
         self.look_at_tasks(tasks).await
     }
 
-    async fn whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {
+    async fn whole_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
         self.find_whole_task(task).await
     }
 
@@ -85,7 +85,7 @@ impl DurableStore for PostgresStore {
         self.find_outcome(task).await
     }
 
-    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskPlace>, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
+    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskListPosition>, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
         self.list_tasks_for(audience, after, limit).await
     }
 
@@ -93,13 +93,13 @@ impl DurableStore for PostgresStore {
         &self,
         tenant: Option<&TenantId>,
         status: Option<TaskStatus>,
-        after: Option<&TaskPlace>,
+        after: Option<&TaskListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
         self.list_tasks(tenant, status, after, limit).await
     }
 
-    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
+    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError> {
         self.take_tasks(node, limit, except).await
     }
 
@@ -115,7 +115,7 @@ impl DurableStore for PostgresStore {
         self.open_inputs(task).await
     }
 
-    async fn transitions(&self, task: &TaskId) -> Result<Vec<Transition>, StoreError> {
+    async fn transitions(&self, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError> {
         self.history(task).await
     }
 
