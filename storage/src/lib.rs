@@ -37,7 +37,7 @@ pub use node::{NodeName, NodeRecord, LeaseRenewal};
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use records::{BackendRecord, HASH_BYTES, KeyRecord, TenantRecord};
 pub use session::{SessionClaimOutcome, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionIdentity, StoredSession, SubscriptionCount, SubscriptionRecord};
-pub use sqlite::{Migrated, SqliteOptions, SqliteStore};
+pub use sqlite::{MigrationOutcome, SqliteOptions, SqliteStore};
 pub use config_store::ConfigStore;
 pub use task::{
     InputCounts, TaskStep, StoredTask, TaskAudience, TaskInput, TaskLimit, TaskLimits, StoredTaskSnapshot, TaskListPosition, TaskRecord, TaskStatus, TaskTransition,

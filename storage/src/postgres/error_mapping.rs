@@ -7,41 +7,41 @@ use crate::StoreError;
 
 /// What may be done about a failed statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Remedy {
+pub(super) enum RetryAction {
     /// The connection is gone, and whether the statement was carried out is not known.
     Reconnect,
     /// Another transaction was in the way and this one left no trace: the same again, after a moment.
-    Repeat,
+    Retry,
     /// A statement prepared before the schema changed: the same again, on a new connection.
-    Prepare,
+    Reprepare,
     /// Nothing here.
     None,
 }
 
-pub(super) fn remedy(error: &sqlx::Error) -> Remedy {
+pub(super) fn remedy(error: &sqlx::Error) -> RetryAction {
     match error {
-        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => Remedy::Reconnect,
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => RetryAction::Reconnect,
         sqlx::Error::Database(fault) => match fault.code().as_deref() {
-            Some("40001" | "40P01") => Remedy::Repeat,
-            Some("0A000") => Remedy::Prepare,
+            Some("40001" | "40P01") => RetryAction::Retry,
+            Some("0A000") => RetryAction::Reprepare,
             // Ended by an operator, a crash of a neighbour, or a server that starts or stops.
-            Some(code) if code.starts_with("57P") || code.starts_with("08") => Remedy::Reconnect,
-            _ => Remedy::None,
+            Some(code) if code.starts_with("57P") || code.starts_with("08") => RetryAction::Reconnect,
+            _ => RetryAction::None,
         },
-        _ => Remedy::None,
+        _ => RetryAction::None,
     }
 }
 
 /// A server that takes no connection now and may take one soon: it starts, it ends, it has no room, the network hiccups.
 pub(super) fn may_connect_soon(error: &sqlx::Error) -> bool {
     let has_no_room = error.as_database_error().is_some_and(|fault| fault.code().as_deref() == Some("53300"));
-    has_no_room || matches!(error, sqlx::Error::Io(_)) || matches!(error, sqlx::Error::Database(_)) && remedy(error) == Remedy::Reconnect
+    has_no_room || matches!(error, sqlx::Error::Io(_)) || matches!(error, sqlx::Error::Database(_)) && remedy(error) == RetryAction::Reconnect
 }
 
 /// The connection may serve the next statement.
 pub(super) fn leaves_connection_usable(error: &sqlx::Error) -> bool {
     match error {
-        sqlx::Error::Database(_) => remedy(error) != Remedy::Reconnect && remedy(error) != Remedy::Prepare,
+        sqlx::Error::Database(_) => remedy(error) != RetryAction::Reconnect && remedy(error) != RetryAction::Reprepare,
         sqlx::Error::RowNotFound | sqlx::Error::ColumnNotFound(_) | sqlx::Error::ColumnDecode { .. } => true,
         _ => false,
     }

@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::{
     ANSWER_WITHIN, PostgresStore, SETTLED_WITHIN, StatementError, TRIES_MAX,
     columns::Columns,
-    error_mapping::{Remedy, remedy},
+    error_mapping::{RetryAction, remedy},
     moment,
     rows::get,
 };
@@ -71,13 +71,13 @@ impl PostgresStore {
             let cause = match &error {
                 StatementError::Failed(cause) => cause,
                 // It was tried for as long as there is hope. What went before may have been carried out all the same.
-                StatementError::NotConnected(_) | StatementError::Late(_) => return Err(self.given_up(error.into(), &is_open)),
+                StatementError::NotConnected(_) | StatementError::TimedOut(_) => return Err(self.given_up(error.into(), &is_open)),
             };
             let remedy = remedy(cause);
-            if remedy == Remedy::None || tries >= TRIES_MAX || Instant::now() >= give_up_at {
+            if remedy == RetryAction::None || tries >= TRIES_MAX || Instant::now() >= give_up_at {
                 return Err(self.given_up(error.into(), &is_open));
             }
-            if remedy == Remedy::Reconnect {
+            if remedy == RetryAction::Reconnect {
                 self.distrust();
                 sleep(SETTLE_AFTER).await;
             } else {
@@ -102,7 +102,7 @@ impl PostgresStore {
         match carry_out(&mut connection, columns, again, is_open).await {
             Ok(rows) => {
                 connection.keep();
-                outcomes(&rows, columns.length).map_err(StatementError::Late)
+                outcomes(&rows, columns.length).map_err(StatementError::TimedOut)
             }
             Err(error) => {
                 connection.keep_after(&error);
@@ -124,7 +124,7 @@ async fn carry_out(
     let was_open = is_open.swap(true, Ordering::AcqRel);
     let rows = columns.query(again).fetch_all(&mut *connection).await.inspect_err(|error| {
         // The server's own word that it did not.
-        if remedy(error) != Remedy::Reconnect {
+        if remedy(error) != RetryAction::Reconnect {
             is_open.store(was_open, Ordering::Release);
         }
     })?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use async_trait::async_trait;
 use sqlx::{Row, sqlite::SqliteRow};
 
-use super::{SqliteStore, Writing, audit_chain, error_mapping::explain, in_time};
+use super::{SqliteStore, WriteTransaction, audit_chain, error_mapping::explain, in_time};
 use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, ChainedAuditRecord, AuditRecord, AuditStore, StoreError, StoredAuditRecord};
 
 #[async_trait]
@@ -53,7 +53,7 @@ impl AuditStore for SqliteStore {
 }
 
 /// Adds the records that are not there, with whatever else is written, to the chains they belong to.
-pub(super) async fn append(writing: &mut Writing<'_>, records: &[AuditRecord]) -> Result<(), StoreError> {
+pub(super) async fn append(writing: &mut WriteTransaction<'_>, records: &[AuditRecord]) -> Result<(), StoreError> {
     let mut heads: BTreeMap<&str, (i64, Vec<u8>)> = BTreeMap::new();
     let mut number = audit_chain::last_number(writing).await?;
     for record in records {

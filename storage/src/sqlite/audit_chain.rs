@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use sqlx::{Row, sqlite::SqliteRow};
 
-use super::{SqliteStore, Writing, error_mapping::explain, in_time};
+use super::{SqliteStore, WriteTransaction, error_mapping::explain, in_time};
 use crate::{
     AUDIT_GENESIS, AuditChain, AuditChainStore, AuditCheckpoint, AuditTruncation, ChainedAuditRecord, AuditChainPage, UnchainedAudit, AuditRetentionTerms, StoreError,
 };
@@ -144,13 +144,13 @@ impl AuditChainStore for SqliteStore {
 }
 
 /// The number of the record that was added last, to whichever chain.
-pub(super) async fn last_number(writing: &mut Writing<'_>) -> Result<i64, StoreError> {
+pub(super) async fn last_number(writing: &mut WriteTransaction<'_>) -> Result<i64, StoreError> {
     let select = sqlx::query_scalar("SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'audit'), 0)");
     select.fetch_one(writing.connection()).await.map_err(explain)
 }
 
 /// Length and last hash of a chain.
-pub(super) async fn head(writing: &mut Writing<'_>, name: &str) -> Result<(i64, Vec<u8>), StoreError> {
+pub(super) async fn head(writing: &mut WriteTransaction<'_>, name: &str) -> Result<(i64, Vec<u8>), StoreError> {
     let select = sqlx::query("SELECT length, head FROM audit_chains WHERE chain = ?").bind(name);
     match select.fetch_optional(writing.connection()).await.map_err(explain)? {
         Some(row) => Ok((get(&row, "length")?, get(&row, "head")?)),
@@ -158,7 +158,7 @@ pub(super) async fn head(writing: &mut Writing<'_>, name: &str) -> Result<(i64, 
     }
 }
 
-pub(super) async fn put_head(writing: &mut Writing<'_>, name: &str, length: i64, head: &[u8]) -> Result<(), StoreError> {
+pub(super) async fn put_head(writing: &mut WriteTransaction<'_>, name: &str, length: i64, head: &[u8]) -> Result<(), StoreError> {
     let put = sqlx::query(
         "INSERT INTO audit_chains (chain, length, head, start_hash) VALUES (?, ?, ?, ?)
          ON CONFLICT (chain) DO UPDATE SET length = excluded.length, head = excluded.head",

@@ -7,7 +7,7 @@ use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore, Writing, audit,
+    SqliteStore, WriteTransaction, audit,
     error_mapping::{explain, is_duplicate, is_orphan},
     in_time, sessions,
 };
@@ -46,7 +46,7 @@ impl SqliteStore {
 }
 
 /// Carries a change out. Returns whether there was anything to change.
-async fn carry_out(writing: &mut Writing<'_>, change: AdminChange<'_>) -> Result<bool, StoreError> {
+async fn carry_out(writing: &mut WriteTransaction<'_>, change: AdminChange<'_>) -> Result<bool, StoreError> {
     match change {
         AdminChange::EndSession(key) => return sessions::ask_end(writing, key).await,
         AdminChange::DeleteTenant(tenant) => {

@@ -8,7 +8,7 @@ use super::{error_mapping::explain, micros};
 use crate::{NodeName, SessionKey, SessionRecord, StoreError, SubscriptionRecord, WriteOutcome};
 
 /// A session under the epoch its owner knows.
-pub(super) struct Owned<'a> {
+pub(super) struct OwnedSession<'a> {
     pub(super) key: &'a SessionKey,
     pub(super) epoch: i64,
 }
@@ -47,7 +47,7 @@ pub(super) async fn open(
 
 pub(super) async fn update(
     connection: &mut SqliteConnection,
-    session: Owned<'_>,
+    session: OwnedSession<'_>,
     seen_at_us: i64,
     state: Option<&[u8]>,
     links: Option<&[u8]>,
@@ -61,7 +61,7 @@ pub(super) async fn update(
 
 pub(super) async fn release(
     connection: &mut SqliteConnection,
-    session: Owned<'_>,
+    session: OwnedSession<'_>,
     seen_at_us: i64,
     state: &[u8],
     links: &[u8],
@@ -74,7 +74,7 @@ pub(super) async fn release(
 }
 
 /// Its subscriptions and streams go with it.
-pub(super) async fn end(connection: &mut SqliteConnection, session: Owned<'_>) -> Result<WriteOutcome, StoreError> {
+pub(super) async fn end(connection: &mut SqliteConnection, session: OwnedSession<'_>) -> Result<WriteOutcome, StoreError> {
     let delete = sqlx::query("DELETE FROM sessions WHERE key = ? AND epoch = ?");
     let delete = delete.bind(session.key.as_bytes().as_slice()).bind(session.epoch);
     Ok(unless_fenced(delete.execute(connection).await.map_err(explain)?.rows_affected()))
@@ -82,7 +82,7 @@ pub(super) async fn end(connection: &mut SqliteConnection, session: Owned<'_>) -
 
 pub(super) async fn subscribe(
     connection: &mut SqliteConnection,
-    session: Owned<'_>,
+    session: OwnedSession<'_>,
     subscription: &SubscriptionRecord,
 ) -> Result<WriteOutcome, StoreError> {
     let upsert = sqlx::query(
@@ -97,7 +97,7 @@ pub(super) async fn subscribe(
     Ok(unless_fenced(upsert.execute(connection).await.map_err(explain)?.rows_affected()))
 }
 
-pub(super) async fn unsubscribe(connection: &mut SqliteConnection, session: Owned<'_>, exposed_uri: &str) -> Result<WriteOutcome, StoreError> {
+pub(super) async fn unsubscribe(connection: &mut SqliteConnection, session: OwnedSession<'_>, exposed_uri: &str) -> Result<WriteOutcome, StoreError> {
     let select = sqlx::query_scalar("SELECT number FROM sessions WHERE key = ? AND epoch = ?");
     let select = select.bind(session.key.as_bytes().as_slice()).bind(session.epoch);
     let number: Option<i64> = select.fetch_optional(&mut *connection).await.map_err(explain)?;

@@ -6,7 +6,7 @@ use protocol::ids::TenantId;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::{
-    SqliteStore, Writing,
+    SqliteStore, WriteTransaction,
     error_mapping::explain,
     micros, now_us,
     rows::{backend_id, count, get, node_record, select_sessions, session_key, session_name, session_record, stored_session, tenant_id},
@@ -47,20 +47,20 @@ pub(super) async fn claim(
     Ok(SessionClaimOutcome::Acquired { record, epoch, created_at_us: standing.created_at_us, subscriptions })
 }
 
-struct Standing {
+struct SessionClaimRow {
     number: i64,
     epoch: i64,
     created_at_us: i64,
     seen_at_us: i64,
 }
 
-fn standing(row: &SqliteRow) -> Result<Standing, super::rows::Unreadable> {
+fn standing(row: &SqliteRow) -> Result<SessionClaimRow, super::rows::UnreadableColumn> {
     let (number, epoch) = (get(row, "number")?, get(row, "epoch")?);
-    Ok(Standing { number, epoch, created_at_us: get(row, "created_at_us")?, seen_at_us: get(row, "seen_at_us")? })
+    Ok(SessionClaimRow { number, epoch, created_at_us: get(row, "created_at_us")?, seen_at_us: get(row, "seen_at_us")? })
 }
 
 /// The one step in which sessions or tasks change hands.
-pub(super) async fn commit_claim(writing: Writing<'_>) -> Result<(), StoreError> {
+pub(super) async fn commit_claim(writing: WriteTransaction<'_>) -> Result<(), StoreError> {
     fault_point::passed("claim.executed");
     writing.commit().await?;
     fault_point::passed("claim.committed");
@@ -141,7 +141,7 @@ fn keys_of_digest(digest: &str) -> Option<([u8; SESSION_KEY_BYTES], [u8; SESSION
 }
 
 /// False: there is no such session.
-pub(super) async fn ask_end(writing: &mut Writing<'_>, key: &SessionKey) -> Result<bool, StoreError> {
+pub(super) async fn ask_end(writing: &mut WriteTransaction<'_>, key: &SessionKey) -> Result<bool, StoreError> {
     let owned = sqlx::query_scalar(
         "SELECT EXISTS (SELECT 1 FROM nodes WHERE node = sessions.owner AND lease_until_us > ?) FROM sessions WHERE key = ?",
     );

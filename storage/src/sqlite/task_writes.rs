@@ -43,7 +43,7 @@ pub(super) async fn create(
         // Either its id or its idempotency key is taken.
         return Ok(known(connection, record, owner).await?.unwrap_or(WriteOutcome::Fenced));
     };
-    note(connection, Moved { number, revision: 1 }, TaskStatus::Working, Some(1), now).await?;
+    note(connection, TaskRowRevision { number, revision: 1 }, TaskStatus::Working, Some(1), now).await?;
     Ok(WriteOutcome::Created { at_us: now })
 }
 
@@ -108,7 +108,7 @@ pub(super) async fn release(connection: &mut SqliteConnection, task: &TaskId, ep
 }
 
 /// How a task ends.
-pub(super) struct Ending<'a> {
+pub(super) struct TaskEnd<'a> {
     pub(super) status: TaskStatus,
     pub(super) message: Option<&'a str>,
     pub(super) outcome: Option<&'a [u8]>,
@@ -118,7 +118,7 @@ pub(super) async fn end(
     connection: &mut SqliteConnection,
     task: &TaskId,
     epoch: Option<i64>,
-    ending: Ending<'_>,
+    ending: TaskEnd<'_>,
     now: i64,
 ) -> Result<WriteOutcome, StoreError> {
     debug_assert!(ending.status.is_finished(), "a task ends with an end");
@@ -156,18 +156,18 @@ async fn refusal(connection: &mut SqliteConnection, task: &TaskId, epoch: Option
 
 /// A task's row and the revision it has reached.
 #[derive(Clone, Copy)]
-struct Moved {
+struct TaskRowRevision {
     number: i64,
     revision: i64,
 }
 
-fn moved(row: Result<Option<sqlx::sqlite::SqliteRow>, sqlx::Error>) -> Result<Option<Moved>, StoreError> {
+fn moved(row: Result<Option<sqlx::sqlite::SqliteRow>, sqlx::Error>) -> Result<Option<TaskRowRevision>, StoreError> {
     let Some(row) = row.map_err(explain)? else { return Ok(None) };
-    Ok(Some(Moved { number: row.try_get(0).map_err(explain)?, revision: row.try_get(1).map_err(explain)? }))
+    Ok(Some(TaskRowRevision { number: row.try_get(0).map_err(explain)?, revision: row.try_get(1).map_err(explain)? }))
 }
 
 /// Adds a line to the task's history.
-async fn note(connection: &mut SqliteConnection, moved: Moved, to: TaskStatus, epoch: Option<i64>, now: i64) -> Result<(), StoreError> {
+async fn note(connection: &mut SqliteConnection, moved: TaskRowRevision, to: TaskStatus, epoch: Option<i64>, now: i64) -> Result<(), StoreError> {
     let insert = sqlx::query("INSERT INTO task_transitions (task, revision, status, at_us, epoch) VALUES (?, ?, ?, ?, ?)");
     let insert = insert.bind(moved.number).bind(moved.revision).bind(to.name()).bind(now).bind(epoch);
     insert.execute(connection).await.map(drop).map_err(explain)

@@ -1,7 +1,7 @@
 //! The conformance suite over both kinds of SQLite store, and what is particular to a file.
 
 mod crash;
-mod damage;
+mod corruption;
 mod state;
 
 use std::{fs, os::unix::fs::PermissionsExt};

@@ -6,8 +6,8 @@ use sqlx::sqlite::SqliteConnection;
 
 use super::{
     SqliteStore, now_us,
-    session_writes::{self, Owned, seen},
-    task_writes::{self, Ending},
+    session_writes::{self, OwnedSession, seen},
+    task_writes::{self, TaskEnd},
 };
 use crate::{StoreError, WriteOp, WriteOutcome, fault_point};
 
@@ -38,23 +38,23 @@ async fn one(connection: &mut SqliteConnection, change: &WriteOp, now: i64) -> R
     match change {
         WriteOp::OpenSession { record, owner } => session_writes::open(connection, record, owner, now).await,
         WriteOp::UpdateSession { key, epoch, idle, state, links } => {
-            let session = Owned { key, epoch: *epoch };
+            let session = OwnedSession { key, epoch: *epoch };
             session_writes::update(connection, session, seen(now, *idle), state.as_deref(), links.as_deref()).await
         }
         WriteOp::ReleaseSession { key, epoch, idle, state, links } => {
-            session_writes::release(connection, Owned { key, epoch: *epoch }, seen(now, *idle), state, links).await
+            session_writes::release(connection, OwnedSession { key, epoch: *epoch }, seen(now, *idle), state, links).await
         }
-        WriteOp::EndSession { key, epoch } => session_writes::end(connection, Owned { key, epoch: *epoch }).await,
+        WriteOp::EndSession { key, epoch } => session_writes::end(connection, OwnedSession { key, epoch: *epoch }).await,
         WriteOp::Subscribe { key, epoch, subscription } => {
-            session_writes::subscribe(connection, Owned { key, epoch: *epoch }, subscription).await
+            session_writes::subscribe(connection, OwnedSession { key, epoch: *epoch }, subscription).await
         }
         WriteOp::Unsubscribe { key, epoch, exposed_uri } => {
-            session_writes::unsubscribe(connection, Owned { key, epoch: *epoch }, exposed_uri).await
+            session_writes::unsubscribe(connection, OwnedSession { key, epoch: *epoch }, exposed_uri).await
         }
         WriteOp::CreateTask { record, owner, limits } => task_writes::create(connection, record, owner, limits, now).await,
         WriteOp::AdvanceTask { task, epoch, step } => task_writes::step(connection, task, *epoch, step).await,
         WriteOp::EndTask { task, epoch, status, message, outcome } => {
-            let ending = Ending { status: *status, message: message.as_deref(), outcome: outcome.as_deref() };
+            let ending = TaskEnd { status: *status, message: message.as_deref(), outcome: outcome.as_deref() };
             task_writes::end(connection, task, *epoch, ending, now).await
         }
         WriteOp::ReleaseTask { task, epoch } => task_writes::release(connection, task, *epoch).await,

@@ -4,7 +4,7 @@ use testkit::{FaultProxy, PostgresServer, Direction};
 
 use super::{AT_MOST, PostgresOptions, PostgresStore, behind, create, end, on_server, open, open_session, options, update};
 use crate::{
-    AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, DurableStore, Migrated, NodeName, StoreError, WriteOutcome, postgres::schema,
+    AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, DurableStore, MigrationOutcome, NodeName, StoreError, WriteOutcome, postgres::schema,
 };
 
 #[tokio::test]
@@ -14,7 +14,7 @@ async fn an_old_schema_is_refused_unless_migrating_is_allowed() {
     let error = PostgresStore::open(&only_open).await.unwrap_err();
     assert_eq!(error, StoreError::SchemaOlder { found: 0, known: schema::known() });
     let store = open(&server).await;
-    assert_eq!(store.migrated(), Migrated { from: 0, to: schema::known() });
+    assert_eq!(store.migrated(), MigrationOutcome { from: 0, to: schema::known() });
     PostgresStore::open(&only_open).await.expect("up to date now");
 }
 
