@@ -27,7 +27,7 @@ use broker::{
 use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};
 use storage::{
-    EventStore, MemoryHot, NodeName, PostgresOptions, PostgresStore, RedisHot, RedisOptions, SessionKey, SqliteOptions, SqliteStore,
+    EventStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, RedisStore, RedisOptions, SessionKey, SqliteOptions, SqliteStore,
 };
 use testkit::{PostgresServer, RedisServer};
 use tokio::{runtime::Handle, task::JoinSet};
@@ -63,7 +63,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     let sqlite = SqliteStore::open(&SqliteOptions { path: folder.path().join("state.db"), migrate: true }).await?;
     let options = PostgresOptions { url: postgres.database().await, migrate: true, connect_timeout: Duration::from_secs(5) };
     let of_postgres = PostgresStore::open(&options).await?;
-    let of_redis = RedisHot::open(&RedisOptions { url: redis.url(), key: [7; 32], event_retention: RETAIN }).await?;
+    let of_redis = RedisStore::open(&RedisOptions { url: redis.url(), key: [7; 32], event_retention: RETAIN }).await?;
     let stored = |name, store: Arc<dyn EventStore>| EventStorage { name, retain: RETAIN, store: Some(store) };
     let places = [
         EventStorage { name: "off", retain: Duration::ZERO, store: None },
@@ -181,7 +181,7 @@ impl StreamRig {
     async fn start(place: &EventStorage, bytes: usize, arrived: Option<SyncSender<Instant>>) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new(false));
         let stores =
-            Stores { durable: Arc::new(SqliteStore::in_memory().await?), events: place.store.clone(), hot: Arc::new(MemoryHot::new()) };
+            Stores { durable: Arc::new(SqliteStore::in_memory().await?), events: place.store.clone(), hot: Arc::new(MemoryHotStore::new()) };
         let durable = Persistence::new(stores, NodeName::new("bench"), Keys::from_root(b"bench").seal, metrics.clone());
         let writer = durable.event_log.clone();
         let (mut streams, mut readers) = (Vec::new(), JoinSet::new());

@@ -23,7 +23,7 @@ use protocol::{
     ids::{BackendId, PrincipalId, TaskId, TenantId},
 };
 use storage::{
-    DurableStore, MemoryHot, NodeName, PostgresOptions, PostgresStore, SessionKey, SessionRecord, SessionIdentity, SqliteOptions, SqliteStore,
+    DurableStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, SessionKey, SessionRecord, SessionIdentity, SqliteOptions, SqliteStore,
     StoreError, TaskLimits, TaskRecord, WriteOp, WriteOutcome,
 };
 use testkit::PostgresServer;
@@ -172,7 +172,7 @@ impl Throughput {
 }
 
 async fn compare(scale: Scale, what: Workload, store: &Arc<dyn DurableStore>) -> anyhow::Result<()> {
-    let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHot::new()) };
+    let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
     let keys = Keys::from_root(b"a secret of this bench alone");
     let durable = Persistence::new(stores, NodeName::new(NODE), keys.seal.clone(), Arc::new(Metrics::new(false)));
     let ways = [WriteMode::Grouped(durable), WriteMode::Single(store.clone())];

@@ -32,7 +32,7 @@ pub use admin_change::AdminChange;
 pub use durable_store::DurableStore;
 pub use error::StoreError;
 pub use event::{EventStore, LogEntry, LoggedEvent, StoredStream, StreamRecord};
-pub use hot::{HotStore, MemoryHot, OwnerHint, RedisHot, RedisOptions, Wake};
+pub use hot::{HotStore, MemoryHotStore, OwnerHint, RedisStore, RedisOptions, Wakeup};
 pub use node::{NodeName, NodeRecord, LeaseRenewal};
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use records::{BackendRecord, HASH_BYTES, KeyRecord, TenantRecord};

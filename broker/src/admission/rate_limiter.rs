@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::{
     config::WithoutRedis,
-    persistence::{BudgetAsk, BudgetShare, Persistence},
+    persistence::{BudgetRequest, BudgetGrant, Persistence},
     limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, REPLICAS_COUNT_INTERVAL},
     metrics::Metrics,
     rules::{
@@ -147,14 +147,14 @@ impl RateLimiter {
     async fn ask(&self, durable: &Persistence, meters: &[Arc<Meter>]) {
         let (shares, now) = (self.shares(), self.now());
         let wants: Vec<Want> = meters.iter().map(|meter| meter.want(shares, now)).collect();
-        let ask = |(meter, want): (&Arc<Meter>, &Want)| BudgetAsk {
+        let ask = |(meter, want): (&Arc<Meter>, &Want)| BudgetRequest {
             name: meter.name.clone(),
             per_second: want.rate.per_second,
             burst: want.rate.burst,
             used: want.used,
             wanted: want.wanted,
         };
-        let asks: Vec<BudgetAsk> = meters.iter().zip(&wants).map(ask).collect();
+        let asks: Vec<BudgetRequest> = meters.iter().zip(&wants).map(ask).collect();
         let begun = Instant::now();
         let answer = durable.hot.take_of_budgets(&asks).await;
         self.metrics.store("take_of_budgets", durable.hot.engine(), begun.elapsed(), answer.is_none());
@@ -162,7 +162,7 @@ impl RateLimiter {
         match answer {
             Some(got) => {
                 let now = self.now();
-                for ((meter, want), BudgetShare { granted, left, wait }) in meters.iter().zip(&wants).zip(got) {
+                for ((meter, want), BudgetGrant { granted, left, wait }) in meters.iter().zip(&wants).zip(got) {
                     meter.got(*want, Got { granted, left, wait }, shares, now);
                 }
             }

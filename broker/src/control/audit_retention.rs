@@ -150,7 +150,7 @@ mod tests {
     }
 
     async fn rig(folder: &std::path::Path, store: &std::sync::Arc<SqliteStore>, yaml: &str) -> Rig {
-        let stores = Stores { durable: store.clone(), events: None, hot: std::sync::Arc::new(storage::hot::MemoryHot::new()) };
+        let stores = Stores { durable: store.clone(), events: None, hot: std::sync::Arc::new(storage::hot::MemoryHotStore::new()) };
         Rig::on(stores, folder, yaml).await.unwrap()
     }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use protocol::ids::{TaskId, TenantId};
-use storage::{AdminChange, NodeRecord, StoredSession, StoredTask, TaskListPosition, TaskStatus, Wake};
+use storage::{AdminChange, NodeRecord, StoredSession, StoredTask, TaskListPosition, TaskStatus, Wakeup};
 
 use super::{Author, Control, ControlError, resource_views::moment, now_us};
 use crate::{
@@ -67,7 +67,7 @@ impl Control {
         for stored in self.ask("sessions_by_digest", self.store().sessions_by_digest(digest)).await? {
             let key = stored.record.key;
             found |= self.commit(AdminChange::EndSession(&key), author).await?;
-            self.durable().hot.wake(Wake::SessionEnd(key));
+            self.durable().hot.wake(Wakeup::SessionEnd(key));
             tracing::info!(session = digest, "an operator asked for the session's end");
         }
         found |= self.broker.end_session(digest);

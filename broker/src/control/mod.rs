@@ -32,7 +32,7 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
-use storage::{AdminChange, DurableStore, KeyRecord, StoreError, TenantRecord, Wake};
+use storage::{AdminChange, DurableStore, KeyRecord, StoreError, TenantRecord, Wakeup};
 use tokio::sync::Notify;
 
 pub use self::{
@@ -351,7 +351,7 @@ impl Control {
             let done = work.await;
             control.keep_breakers();
             if is_shared {
-                control.durable().hot.wake(Wake::Config);
+                control.durable().hot.wake(Wakeup::Config);
             }
             done
         });

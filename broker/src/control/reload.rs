@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use protocol::ids::TenantId;
-use storage::{TenantRecord, Wake};
+use storage::{TenantRecord, Wakeup};
 
 use super::{
     Control, LoadError,
@@ -37,7 +37,7 @@ impl Control {
         let registry = next_registry(&old, &records, next)?;
         self.store_declared(&records, &registry).await?;
         if self.durable().is_shared() {
-            self.durable().hot.wake(Wake::Config);
+            self.durable().hot.wake(Wakeup::Config);
         }
         let reloaded = self.apply_difference(&old, registry);
         self.keep_breakers();

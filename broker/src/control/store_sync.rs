@@ -13,7 +13,7 @@ use std::{
 };
 
 use protocol::ids::TenantId;
-use storage::{BackendRecord, SessionKey, StoreError, TenantRecord, Wake};
+use storage::{BackendRecord, SessionKey, StoreError, TenantRecord, Wakeup};
 use tokio::{sync::broadcast::error::RecvError, time::sleep};
 
 use super::{
@@ -131,8 +131,8 @@ async fn listen(control: Weak<Control>) {
         let word = words.recv().await;
         let Some(control) = control.upgrade() else { return };
         match word {
-            Ok(Wake::Config) if control.durable().is_shared() => control.changed.notify_one(),
-            Ok(Wake::SessionEnd(session)) => control.asked_to_end(vec![session]),
+            Ok(Wakeup::Config) if control.durable().is_shared() => control.changed.notify_one(),
+            Ok(Wakeup::SessionEnd(session)) => control.asked_to_end(vec![session]),
             Ok(_) => {}
             // What was missed may have been about us. Sessions that are to end are told by the next renewal too.
             Err(RecvError::Lagged(_)) => control.changed.notify_one(),

@@ -22,7 +22,7 @@ pub(crate) struct Rig {
 impl Rig {
     async fn try_start(folder: &Path, yaml: &str) -> Result<Self, LoadError> {
         let store = SqliteStore::open(&SqliteOptions { path: folder.join("broker.db"), migrate: true }).await?;
-        let stores = Stores { durable: Arc::new(store), events: None, hot: Arc::new(storage::hot::MemoryHot::new()) };
+        let stores = Stores { durable: Arc::new(store), events: None, hot: Arc::new(storage::hot::MemoryHotStore::new()) };
         Self::on(stores, folder, yaml).await
     }
 

@@ -26,8 +26,8 @@ use storage::{DurableStore, EventStore, HotStore};
 pub use storage::{
     AuditFilter, AuditKind, AuditRecord, InputCounts, LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey,
     SessionRecord, SessionIdentity, TaskStep, StoredStream, StoredTask, StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit,
-    TaskLimits, StoredTaskSnapshot, TaskListPosition, TaskRecord, TaskStatus, Wake, FullTask, WriteOp, WriteOutcome, fault_point,
-    hot::{BudgetAsk, BudgetShare, TASK_WORD_BYTES_MAX},
+    TaskLimits, StoredTaskSnapshot, TaskListPosition, TaskRecord, TaskStatus, Wakeup, FullTask, WriteOp, WriteOutcome, fault_point,
+    hot::{BudgetRequest, BudgetGrant, TASK_NOTIFICATION_BYTES_MAX},
 };
 
 use self::{audit::AuditWriter, availability::Availability, node::Lease, persister::Persister};
@@ -47,7 +47,7 @@ impl Stores {
     /// Stores that end with the process.
     pub async fn in_memory() -> Self {
         let store = storage::SqliteStore::in_memory().await.expect("a database in memory needs nothing");
-        Self { durable: Arc::new(store), events: None, hot: Arc::new(storage::hot::MemoryHot::new()) }
+        Self { durable: Arc::new(store), events: None, hot: Arc::new(storage::hot::MemoryHotStore::new()) }
     }
 }
 

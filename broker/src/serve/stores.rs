@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use storage::{
-    DurableStore, EventStore, HotStore, MemoryHot, PostgresOptions, PostgresStore, RedisHot, RedisOptions, SqliteOptions, SqliteStore,
+    DurableStore, EventStore, HotStore, MemoryHotStore, PostgresOptions, PostgresStore, RedisStore, RedisOptions, SqliteOptions, SqliteStore,
     StoreError,
 };
 
@@ -41,10 +41,10 @@ impl OpenDatabase {
     /// With Redis, where configured: it keeps the event streams then. That it is not there yet is no error.
     pub(super) async fn with_the_rest(self, config: &Config, keys: &Keys) -> Result<Stores, StoreError> {
         let (hot, events): (Arc<dyn HotStore>, Arc<dyn EventStore>) = match &config.storage.redis_url {
-            None => (Arc::new(MemoryHot::new()), self.events),
+            None => (Arc::new(MemoryHotStore::new()), self.events),
             Some(url) => {
                 let options = RedisOptions { url: url.expose().to_owned(), key: *keys.redis, event_retention: config.events.retain };
-                let redis = Arc::new(RedisHot::open(&options).await?);
+                let redis = Arc::new(RedisStore::open(&options).await?);
                 if !redis.is_connected() {
                     tracing::warn!("Redis can not be reached: the broker starts without it and goes on trying");
                 }

@@ -12,7 +12,7 @@ use protocol::{
 use super::{StatelessRequest, StatelessClient};
 use crate::{
     actors::tasks::{named_task, load_visible},
-    persistence::{StoredTask, TaskAudience, TaskInput, TaskStatus, Wake, WriteOp, WriteOutcome, fault_point},
+    persistence::{StoredTask, TaskAudience, TaskInput, TaskStatus, Wakeup, WriteOp, WriteOutcome, fault_point},
     rules::modern_tasks::{self, NO_SESSION, Standing},
 };
 
@@ -98,7 +98,7 @@ impl StatelessClient {
         }
         if stored {
             fault_point::passed("task.input.answered");
-            durable.hot.wake(Wake::Task { task: id.clone(), session: task.record.session });
+            durable.hot.wake(Wakeup::Task { task: id.clone(), session: task.record.session });
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use protocol::{
 use super::TaskManager;
 use crate::{
     actors::shared::Shared,
-    persistence::{StoredTask, Wake, WriteOp, WriteOutcome},
+    persistence::{StoredTask, Wakeup, WriteOp, WriteOutcome},
     rules::tasks::Ended,
 };
 
@@ -41,7 +41,7 @@ impl TaskManager {
         if let Some(run) = self.run(&task) {
             run.stop(super::StopReason::Cancelled);
         }
-        shared.durable.hot.wake(Wake::Task { task, session: known.record.session });
+        shared.durable.hot.wake(Wakeup::Task { task, session: known.record.session });
         Ok(true)
     }
 }

@@ -174,7 +174,7 @@ impl Session {
             match self.shared.durable.write(write).await {
                 Ok(WriteOutcome::Done) => {
                     fault_point::passed("task.input.answered");
-                    return self.shared.durable.hot.wake(crate::persistence::Wake::Task { task, session: maker });
+                    return self.shared.durable.hot.wake(crate::persistence::Wakeup::Task { task, session: maker });
                 }
                 Ok(_) => return self.shared.metrics.dropped_answer("late"),
                 Err(_) if Instant::now() < give_up => tokio::time::sleep(wait).await,

@@ -14,7 +14,7 @@ use protocol::{envelope::Message, splice::Splice};
 use super::run::TaskRun;
 use crate::{
     actors::{session::Session, stream::EventStream, sync::lock},
-    persistence::{TASK_WORD_BYTES_MAX, Wake},
+    persistence::{TASK_NOTIFICATION_BYTES_MAX, Wakeup},
     limits::TASK_NOTIFICATIONS_PER_SECOND,
     rules::{event_log::EventKind, tasks},
 };
@@ -93,8 +93,8 @@ impl TaskRun {
         }
         match self.creator() {
             Some(session) => self.shared.tasks.deliver(&session, kind, frame, self.shared.tasks.result_stream(&self.id, &session)),
-            None if frame.len() <= TASK_WORD_BYTES_MAX => {
-                self.shared.durable.hot.wake(Wake::TaskWord { session: self.record.session, frame });
+            None if frame.len() <= TASK_NOTIFICATION_BYTES_MAX => {
+                self.shared.durable.hot.wake(Wakeup::TaskNotification { session: self.record.session, frame });
             }
             None => self.shared.metrics.dropped_notification("task"),
         }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     actors::shared::Shared,
-    persistence::{NodeName, StoredTask, TaskStatus, Wake, FullTask, WriteOp, WriteOutcome},
+    persistence::{NodeName, StoredTask, TaskStatus, Wakeup, FullTask, WriteOp, WriteOutcome},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
     rules::tasks::{AfterCrash, Ended, after_crash},
 };
@@ -177,7 +177,7 @@ async fn close_inputs(shared: &Arc<Shared>, stored: &StoredTask) {
     for input in inputs {
         store_until_done(shared, &WriteOp::CloseInput { task: task.clone(), epoch: stored.epoch, number: input.number }).await;
     }
-    durable.hot.wake(Wake::Task { task: task.clone(), session: stored.record.session });
+    durable.hot.wake(Wakeup::Task { task: task.clone(), session: stored.record.session });
 }
 
 async fn give_up(shared: &Arc<Shared>, stored: &StoredTask, refusal: &Refusal) {
@@ -187,7 +187,7 @@ async fn give_up(shared: &Arc<Shared>, stored: &StoredTask, refusal: &Refusal) {
     let change = WriteOp::EndTask { task: task.clone(), epoch: Some(stored.epoch), status, message, outcome: Some(outcome) };
     if store_until_done(shared, &change).await == WriteOutcome::Done {
         shared.metrics.task_transition(status.name());
-        shared.durable.hot.wake(Wake::Task { task, session: stored.record.session });
+        shared.durable.hot.wake(Wakeup::Task { task, session: stored.record.session });
     }
 }
 

@@ -34,7 +34,7 @@ use crate::{
         sync,
         tenant::Tenant,
     },
-    persistence::{TaskStep, TaskRecord, TaskStatus, Wake, FullTask, WriteOp, WriteOutcome},
+    persistence::{TaskStep, TaskRecord, TaskStatus, Wakeup, FullTask, WriteOp, WriteOutcome},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
     rules::{endpoint::Endpoint, log_level::LogLevel, tasks::Details},
     telemetry::{child_span::ChildSpan, request::RequestTelemetry},
@@ -335,7 +335,7 @@ impl TaskRun {
 
     /// Tells everybody who waits for this task, here and elsewhere.
     pub(super) fn announce(&self) {
-        self.shared.durable.hot.wake(Wake::Task { task: self.id.clone(), session: self.record.session });
+        self.shared.durable.hot.wake(Wakeup::Task { task: self.id.clone(), session: self.record.session });
     }
 
     pub(super) fn count_transition(&self, to: TaskStatus) {

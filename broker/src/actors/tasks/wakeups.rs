@@ -15,7 +15,7 @@ use tokio::sync::{
 use super::TaskManager;
 use crate::{
     actors::{session::Session, shared::Shared},
-    persistence::{SessionKey, Wake},
+    persistence::{SessionKey, Wakeup},
     rules::{event_log::EventKind, tasks},
 };
 
@@ -51,12 +51,12 @@ pub(super) async fn listen(shared: Arc<Shared>) {
         let mut changed = HashMap::new();
         for wake in words {
             match wake {
-                Wake::Task { task, session } => {
+                Wakeup::Task { task, session } => {
                     shared.tasks.wake(&task);
                     changed.insert(task, session);
                 }
-                Wake::TaskWord { session, frame } => relay_notification(&shared.tasks, &session, frame),
-                Wake::Config | Wake::SessionEnd(_) => {} // others listen to these
+                Wakeup::TaskNotification { session, frame } => relay_notification(&shared.tasks, &session, frame),
+                Wakeup::Config | Wakeup::SessionEnd(_) => {} // others listen to these
             }
         }
         let here = changed.into_iter().filter_map(|(task, session)| Some((task, shared.tasks.session(&session)?)));

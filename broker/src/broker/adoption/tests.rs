@@ -1,7 +1,7 @@
 //! Two brokers on one database: what passes from one to the other, and what the one that lost a session may still do.
 
 use protocol::{envelope::Message, handshake, json, method::Method};
-use storage::{DurableStore, EventStore, LogEntry, SqliteStore, StreamRecord, hot::MemoryHot};
+use storage::{DurableStore, EventStore, LogEntry, SqliteStore, StreamRecord, hot::MemoryHotStore};
 
 use super::*;
 use crate::{
@@ -36,7 +36,7 @@ impl Replicas {
 
 /// Neither joined, so neither has a lease the other would have to wait for.
 fn broker(store: &Arc<SqliteStore>) -> Arc<Broker> {
-    Broker::over(Stores { durable: store.clone(), events: Some(store.clone()), hot: Arc::new(MemoryHot::new()) })
+    Broker::over(Stores { durable: store.clone(), events: Some(store.clone()), hot: Arc::new(MemoryHotStore::new()) })
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use protocol::ids::{BackendId, KeyId};
 use serde_json::json;
-use storage::{DurableStore, MemoryHot, SqliteStore};
+use storage::{DurableStore, MemoryHotStore, SqliteStore};
 use tokio::time::Instant;
 
 use super::*;
@@ -40,7 +40,7 @@ impl Replicas {
 }
 
 async fn on(store: &Arc<dyn DurableStore>, folder: &Path, yaml: &str) -> Rig {
-    let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHot::new()) };
+    let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
     Rig::on(stores, folder, &format!("{SECRET}\n{yaml}")).await.unwrap()
 }
 

@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use protocol::ids::{SessionId, TenantId};
 use serde_json::{Value, json};
-use storage::{HotStore, NodeName, OwnerHint, SessionKey, Wake};
+use storage::{HotStore, NodeName, OwnerHint, SessionKey, Wakeup};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::broadcast,
@@ -57,7 +57,7 @@ async fn until(what: &str, mut state: impl FnMut() -> bool) {
 /// Knows what the test told it.
 struct Hints {
     owners: Mutex<HashMap<SessionKey, OwnerHint>>,
-    wakes: broadcast::Sender<Wake>,
+    wakes: broadcast::Sender<Wakeup>,
 }
 
 #[async_trait]
@@ -78,13 +78,13 @@ impl HotStore for Hints {
         self.owners.lock().unwrap().remove(session);
     }
 
-    fn wake(&self, _wake: Wake) {}
+    fn wake(&self, _wake: Wakeup) {}
 
-    fn wakes(&self) -> broadcast::Receiver<Wake> {
+    fn wakes(&self) -> broadcast::Receiver<Wakeup> {
         self.wakes.subscribe()
     }
 
-    async fn take_of_budgets(&self, _: &[storage::hot::BudgetAsk]) -> Option<Vec<storage::hot::BudgetShare>> {
+    async fn take_of_budgets(&self, _: &[storage::hot::BudgetRequest]) -> Option<Vec<storage::hot::BudgetGrant>> {
         None
     }
 

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use storage::{DurableStore, StoreError, hot::MemoryHot};
+use storage::{DurableStore, StoreError, hot::MemoryHotStore};
 
 use super::{
     super::{outcome::RunOutcome, handoff, run::TrackedBackendTask, runner, orphans},
@@ -33,7 +33,7 @@ impl Alone {
         let store = Meddled::start("sqlite").await;
         let keys = Keys::from_root(b"root");
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
-        let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHot::new()) };
+        let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
         let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
         let broker = Broker::new(BrokerParts { config, metrics, keys, keyring, stores }).unwrap();
         broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());

@@ -4,13 +4,13 @@ use std::{borrow::Borrow, collections::HashMap, hash::Hash};
 
 /// Two generations: what is touched moves to the young one; when that is full, the old one goes.
 #[derive(Debug)]
-pub(super) struct Generations<K, V> {
+pub(super) struct GenerationCache<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
     young_max: usize,
 }
 
-impl<K: Eq + Hash, V> Generations<K, V> {
+impl<K: Eq + Hash, V> GenerationCache<K, V> {
     /// Holds at most `max` entries, and the latest half of them for certain.
     pub(super) fn new(max: usize) -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), young_max: (max / 2).max(1) }
@@ -43,11 +43,11 @@ impl<K: Eq + Hash, V> Generations<K, V> {
 
 #[cfg(test)]
 mod tests {
-    use super::Generations;
+    use super::GenerationCache;
 
     #[test]
     fn keeps_the_latest_and_never_more_than_it_may() {
-        let mut map = Generations::new(10);
+        let mut map = GenerationCache::new(10);
         for number in 0..100 {
             map.insert(number, number);
             assert!(map.young.len() + map.old.len() <= 10);

@@ -22,10 +22,10 @@ use tokio::{
 };
 
 use super::{
-    codec::{Codec, Heard, WAKES_CHANNEL},
-    link::{CONNECT_MAX, Link, RESPONSE_MAX, Request},
+    codec::{Codec, ReceivedMessage, WAKES_CHANNEL},
+    connection::{CONNECT_MAX, RedisConnection, RESPONSE_MAX, Request},
 };
-use crate::hot::{WAKES_HELD_MAX, Wake};
+use crate::hot::{WAKEUPS_BUFFERED_MAX, Wakeup};
 
 /// Messages that wait to be published.
 const QUEUE_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -36,15 +36,15 @@ const PING_EVERY: Duration = Duration::from_secs(1);
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
 const BACK_OFF_MAX: Duration = Duration::from_secs(2);
 
-enum Posted {
-    Word(Vec<u8>),
+enum OutboxItem {
+    Message(Vec<u8>),
     /// Everything before this was published, or is lost.
-    Emptied(oneshot::Sender<()>),
+    Flush(oneshot::Sender<()>),
 }
 
 /// Where words of this replica go to be published.
 pub(super) struct Outbox {
-    queue: mpsc::Sender<Posted>,
+    queue: mpsc::Sender<OutboxItem>,
     bytes: Arc<AtomicUsize>,
 }
 
@@ -52,7 +52,7 @@ impl Outbox {
     /// False: the word is lost.
     pub(super) fn push(&self, message: Vec<u8>) -> bool {
         let length = message.len();
-        if self.bytes.fetch_add(length, Ordering::Relaxed) + length <= QUEUE_BYTES_MAX && self.queue.try_send(Posted::Word(message)).is_ok()
+        if self.bytes.fetch_add(length, Ordering::Relaxed) + length <= QUEUE_BYTES_MAX && self.queue.try_send(OutboxItem::Message(message)).is_ok()
         {
             return true;
         }
@@ -63,29 +63,29 @@ impl Outbox {
     /// Waits until what was pushed so far is on its way.
     pub(super) async fn emptied(&self) {
         let (tell, told) = oneshot::channel();
-        if self.queue.send(Posted::Emptied(tell)).await.is_ok() {
+        if self.queue.send(OutboxItem::Flush(tell)).await.is_ok() {
             let _ = told.await;
         }
     }
 }
 
 /// An outbox, and what empties it for as long as it runs.
-pub(super) fn publisher(link: Arc<Link>) -> (Outbox, impl Future<Output = ()> + Send) {
-    let (queue, mut messages) = mpsc::channel(WAKES_HELD_MAX);
+pub(super) fn publisher(link: Arc<RedisConnection>) -> (Outbox, impl Future<Output = ()> + Send) {
+    let (queue, mut messages) = mpsc::channel(WAKEUPS_BUFFERED_MAX);
     let bytes = Arc::new(AtomicUsize::new(0));
     let outbox = Outbox { queue, bytes: bytes.clone() };
     let run = async move {
-        let mut some: Vec<Posted> = Vec::with_capacity(PUBLISHED_AT_ONCE);
+        let mut some: Vec<OutboxItem> = Vec::with_capacity(PUBLISHED_AT_ONCE);
         while messages.recv_many(&mut some, PUBLISHED_AT_ONCE).await > 0 {
             let mut pipeline = Pipeline::with_capacity(some.len());
             let mut waiting = Vec::new();
             for posted in some.drain(..) {
                 match posted {
-                    Posted::Word(message) => {
+                    OutboxItem::Message(message) => {
                         bytes.fetch_sub(message.len(), Ordering::Relaxed);
                         pipeline.cmd("PUBLISH").arg(WAKES_CHANNEL).arg(message).ignore();
                     }
-                    Posted::Emptied(tell) => waiting.push(tell),
+                    OutboxItem::Flush(tell) => waiting.push(tell),
                 }
             }
             if !pipeline.is_empty() {
@@ -101,16 +101,16 @@ pub(super) fn publisher(link: Arc<Link>) -> (Outbox, impl Future<Output = ()> + 
 }
 
 /// What hears the words of other replicas.
-pub(super) struct Hearer {
-    pub(super) link: Arc<Link>,
+pub(super) struct Subscriber {
+    pub(super) link: Arc<RedisConnection>,
     pub(super) codec: Arc<Codec>,
-    pub(super) words: broadcast::Sender<Wake>,
+    pub(super) words: broadcast::Sender<Wakeup>,
     pub(super) connected: Arc<AtomicBool>,
     /// True once the first try is over, however it ended.
     pub(super) tried: watch::Sender<bool>,
 }
 
-impl Hearer {
+impl Subscriber {
     pub(super) async fn run(self) {
         let mut back_off = BACK_OFF_MIN;
         loop {
@@ -166,11 +166,11 @@ impl Hearer {
 
     fn take(&self, message: &[u8]) {
         match self.codec.read_wake(message) {
-            Heard::Wake(wake) => {
+            ReceivedMessage::Wake(wake) => {
                 let _ = self.words.send(wake); // nobody listens: nobody misses it
             }
-            Heard::Own | Heard::Unknown => {}
-            Heard::Foreign => self.link.count(1, &"a message that is not ours on the channel of wake-ups"),
+            ReceivedMessage::Own | ReceivedMessage::Unknown => {}
+            ReceivedMessage::Foreign => self.link.count(1, &"a message that is not ours on the channel of wake-ups"),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The connection for commands. Every call comes back within [`CALL_MAX`], whatever Redis and the network do, and a Redis
-//! that did not answer is left alone for [`REST`], so that what can do without it is not slowed down call by call.
+//! that did not answer is left alone for [`BACKOFF`], so that what can do without it is not slowed down call by call.
 
 use std::{
     sync::{
@@ -20,7 +20,7 @@ pub(super) const RESPONSE_MAX: Duration = Duration::from_millis(500);
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// Connecting and answering together.
 const CALL_MAX: Duration = Duration::from_secs(1);
-const REST: Duration = Duration::from_millis(500);
+const BACKOFF: Duration = Duration::from_millis(500);
 /// Errors closer to each other than this are one outage, told once in the log.
 const OUTAGE_OVER_AFTER: Duration = Duration::from_secs(10);
 
@@ -32,26 +32,26 @@ pub(super) enum Request<'a> {
 
 /// Why there is no answer.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(super) enum LinkError {
+pub(super) enum RedisConnectionError {
     #[error("this connection was closed")]
     Closed,
     #[error("Redis did not answer a moment ago")]
-    Resting,
+    BackingOff,
     #[error("Redis did not answer in {CALL_MAX:?}")]
-    Late,
+    TimedOut,
     #[error("Redis: {0}")]
     Redis(RedisError),
 }
 
-pub(super) struct Link {
+pub(super) struct RedisConnection {
     client: Client,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     errors: AtomicU64,
-    /// Whether [`State::outage`] is worth a look.
+    /// Whether [`ConnectionState::outage`] is worth a look.
     ailing: AtomicBool,
 }
 
-struct State {
+struct ConnectionState {
     connection: Option<ConnectionManager>,
     /// Counts connections.
     life: u64,
@@ -65,9 +65,9 @@ struct Outage {
     last: Instant,
 }
 
-impl Link {
+impl RedisConnection {
     pub(super) fn new(client: Client) -> Self {
-        let state = State { connection: None, life: 0, closed: false, rest_until: None, outage: None };
+        let state = ConnectionState { connection: None, life: 0, closed: false, rest_until: None, outage: None };
         Self { client, state: Mutex::new(state), errors: AtomicU64::new(0), ailing: AtomicBool::new(false) }
     }
 
@@ -76,51 +76,51 @@ impl Link {
     }
 
     /// Sends a request and waits for its answer, once more over a new connection if the old one turns out to be gone.
-    pub(super) async fn ask(&self, request: Request<'_>) -> Result<Value, LinkError> {
+    pub(super) async fn ask(&self, request: Request<'_>) -> Result<Value, RedisConnectionError> {
         let mut last_life = 0;
         let answer = match tokio::time::timeout(CALL_MAX, self.try_twice(&request, &mut last_life)).await {
             Ok(answer) => answer,
-            Err(_) => Err(LinkError::Late),
+            Err(_) => Err(RedisConnectionError::TimedOut),
         };
         match &answer {
             Ok(_) => self.went_well(),
-            Err(LinkError::Late) => self.let_go(last_life, true),
-            Err(LinkError::Redis(error)) if error.is_io_error() => self.let_go(last_life, true),
+            Err(RedisConnectionError::TimedOut) => self.let_go(last_life, true),
+            Err(RedisConnectionError::Redis(error)) if error.is_io_error() => self.let_go(last_life, true),
             // Behind a name or a proxy there may be another server by now, which may be written to.
-            Err(LinkError::Redis(error)) if is_of_another_server(error) => self.let_go(last_life, false),
+            Err(RedisConnectionError::Redis(error)) if is_of_another_server(error) => self.let_go(last_life, false),
             Err(_) => {}
         }
-        if let Err(error @ (LinkError::Late | LinkError::Redis(_))) = &answer {
+        if let Err(error @ (RedisConnectionError::TimedOut | RedisConnectionError::Redis(_))) = &answer {
             self.count(1, error);
         }
         answer
     }
 
     /// A connection that ended while nobody used it is found out by the next call, which deserves a second try.
-    async fn try_twice(&self, request: &Request<'_>, life: &mut u64) -> Result<Value, LinkError> {
+    async fn try_twice(&self, request: &Request<'_>, life: &mut u64) -> Result<Value, RedisConnectionError> {
         match self.try_once(request, life).await {
-            Err(LinkError::Redis(error)) if error.is_io_error() && !error.is_timeout() => self.try_once(request, life).await,
+            Err(RedisConnectionError::Redis(error)) if error.is_io_error() && !error.is_timeout() => self.try_once(request, life).await,
             answer => answer,
         }
     }
 
-    async fn try_once(&self, request: &Request<'_>, life: &mut u64) -> Result<Value, LinkError> {
+    async fn try_once(&self, request: &Request<'_>, life: &mut u64) -> Result<Value, RedisConnectionError> {
         let mut connection = self.connection(life)?;
         let answer = match request {
             Request::Command(command) => command.query_async(&mut connection).await,
             Request::Pipeline(pipeline) => pipeline.query_async(&mut connection).await,
             Request::Script(script) => script.invoke_async(&mut connection).await,
         };
-        answer.map_err(LinkError::Redis)
+        answer.map_err(RedisConnectionError::Redis)
     }
 
-    fn connection(&self, life: &mut u64) -> Result<ConnectionManager, LinkError> {
+    fn connection(&self, life: &mut u64) -> Result<ConnectionManager, RedisConnectionError> {
         let mut state = self.lock();
         if state.closed {
-            return Err(LinkError::Closed);
+            return Err(RedisConnectionError::Closed);
         }
         if state.rest_until.is_some_and(|until| until > Instant::now()) {
-            return Err(LinkError::Resting);
+            return Err(RedisConnectionError::BackingOff);
         }
         state.rest_until = None;
         if state.connection.is_none() {
@@ -129,12 +129,12 @@ impl Link {
                 .set_number_of_retries(0)
                 .set_response_timeout(Some(RESPONSE_MAX))
                 .set_connection_timeout(Some(CONNECT_MAX));
-            let connection = ConnectionManager::new_lazy_with_config(self.client.clone(), config).map_err(LinkError::Redis)?;
+            let connection = ConnectionManager::new_lazy_with_config(self.client.clone(), config).map_err(RedisConnectionError::Redis)?;
             state.connection = Some(connection);
             state.life += 1;
         }
         *life = state.life;
-        state.connection.clone().ok_or(LinkError::Closed)
+        state.connection.clone().ok_or(RedisConnectionError::Closed)
     }
 
     /// Of the connection of this life: its other end may not know of it any more.
@@ -142,7 +142,7 @@ impl Link {
         let mut state = self.lock();
         if state.life == life {
             state.connection = None;
-            state.rest_until = rest.then(|| Instant::now() + REST);
+            state.rest_until = rest.then(|| Instant::now() + BACKOFF);
         }
     }
 
@@ -186,7 +186,7 @@ impl Link {
         state.connection = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -196,10 +196,10 @@ fn is_of_another_server(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(Moved | Ask | ReadOnly | MasterDown | ClusterDown))
 }
 
-impl From<LinkError> for StoreError {
-    fn from(error: LinkError) -> Self {
+impl From<RedisConnectionError> for StoreError {
+    fn from(error: RedisConnectionError) -> Self {
         match error {
-            LinkError::Redis(error) if error.code() == Some("OOM") => Self::Full,
+            RedisConnectionError::Redis(error) if error.code() == Some("OOM") => Self::Full,
             other => Self::Unavailable { detail: other.to_string() },
         }
     }
