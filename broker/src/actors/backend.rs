@@ -212,7 +212,7 @@ impl Backend {
 
     fn link_of(self: &Arc<Self>, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities, era: Era) -> Option<Arc<Link>> {
         let wire = match self.era.to(self.spec.protocol, era) {
-            Some(Era::Stateless) => Wire::Modern,
+            Some(Era::Stateless) => Wire::Stateless,
             // Until the catalog has seen how the backend behaves, the cautious assumption holds.
             _ => lock(&self.status).wire.unwrap_or(match self.spec.transport {
                 TransportSpec::Http { .. } => Wire::HttpWithSessions,
@@ -276,7 +276,7 @@ impl Backend {
             status.wire = Some(match connection.wire() {
                 ConnectionWire::Pipe(_) => Wire::Pipe,
                 ConnectionWire::Http(http) if http.has_session() => Wire::HttpWithSessions,
-                ConnectionWire::Http(_) => Wire::HttpStateless,
+                ConnectionWire::Http(_) => Wire::HttpWithoutSessions,
             });
         }
         drop(status);

@@ -57,17 +57,17 @@ pub struct Compat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eras {
     Both,
-    Legacy,
-    Modern,
+    Sessions,
+    Stateless,
 }
 
 impl Eras {
     pub fn has_sessions(self) -> bool {
-        self != Eras::Modern
+        self != Eras::Stateless
     }
 
     pub fn has_modern(self) -> bool {
-        self != Eras::Legacy
+        self != Eras::Sessions
     }
 }
 
@@ -77,8 +77,8 @@ impl Compat {
         const LEGACY: usize = Version::ALL.len() - 1;
         match self.eras {
             Eras::Both => &Version::ALL,
-            Eras::Legacy => &Version::ALL[..LEGACY],
-            Eras::Modern => &Version::ALL[LEGACY..],
+            Eras::Sessions => &Version::ALL[..LEGACY],
+            Eras::Stateless => &Version::ALL[LEGACY..],
         }
     }
 
@@ -94,8 +94,8 @@ impl Reading<'_> {
     pub(super) fn compat(&mut self) -> Compat {
         let eras = self.value("compat.eras", |value, _| match value.as_str() {
             Some("both") => Ok(Eras::Both),
-            Some("legacy") => Ok(Eras::Legacy),
-            Some("modern") => Ok(Eras::Modern),
+            Some("legacy") => Ok(Eras::Sessions),
+            Some("modern") => Ok(Eras::Stateless),
             _ => Err(wrong(value)),
         });
         let lists_are_public = self.value("compat.list_scope", |value, _| match value.as_str() {
@@ -115,8 +115,8 @@ mod tests {
     fn what_is_served_follows_from_the_eras() {
         let of = |eras| Compat { eras, list_ttl: Duration::from_secs(1), lists_are_public: false, strict: false };
         assert_eq!(of(Eras::Both).versions().len(), 5);
-        assert_eq!(of(Eras::Legacy).versions().last(), Some(&Version::LATEST_WITH_SESSIONS));
-        assert_eq!(of(Eras::Modern).versions(), [Version::V2026_07_28]);
+        assert_eq!(of(Eras::Sessions).versions().last(), Some(&Version::LATEST_WITH_SESSIONS));
+        assert_eq!(of(Eras::Stateless).versions(), [Version::V2026_07_28]);
         assert_eq!(of(Eras::Both).list_hint(), CacheHint { ttl_ms: 1_000, scope: CacheScope::Private });
     }
 }

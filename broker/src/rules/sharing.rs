@@ -32,23 +32,23 @@ pub enum Wire {
     /// Streamable HTTP that issues session ids.
     HttpWithSessions,
     /// Streamable HTTP that keeps no session.
-    HttpStateless,
+    HttpWithoutSessions,
     /// 2026-07-28, over whatever wire: each request says for whom it is, and its answers and questions are its own.
-    Modern,
+    Stateless,
     /// One pipe for everything: answers are told apart, questions are not.
     Pipe,
 }
 
 /// In place of capabilities, which each request has of its own.
-const MODERN: u32 = u32::MAX;
+const STATELESS: u32 = u32::MAX;
 
 /// The scope of the link a session, or a task without one, uses. `own`: the scope that is for it alone.
 pub fn scope(sharing: LinkSharing, wire: Wire, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities) -> LinkScope {
     match (sharing, wire) {
         (LinkSharing::PerSession, _) | (LinkSharing::Auto, Wire::HttpWithSessions) => own,
         (LinkSharing::Shared, _) => LinkScope::Tenant,
-        (LinkSharing::Auto, Wire::Modern) => LinkScope::Principal(principal.clone(), MODERN),
-        (LinkSharing::Auto, Wire::HttpStateless) => LinkScope::Principal(principal.clone(), client.fingerprint()),
+        (LinkSharing::Auto, Wire::Stateless) => LinkScope::Principal(principal.clone(), STATELESS),
+        (LinkSharing::Auto, Wire::HttpWithoutSessions) => LinkScope::Principal(principal.clone(), client.fingerprint()),
         (LinkSharing::Auto, Wire::Pipe) if client.can_answer() => own,
         (LinkSharing::Auto, Wire::Pipe) => LinkScope::Principal(principal.clone(), 0),
     }
@@ -57,7 +57,7 @@ pub fn scope(sharing: LinkSharing, wire: Wire, own: LinkScope, principal: &Princ
 /// What the broker declares to the backend: what the clients behind the link really can, never more.
 pub fn declared(scope: &LinkScope, wire: Wire, client: &ClientCapabilities) -> ClientCapabilities {
     match (scope, wire) {
-        (LinkScope::Session(_) | LinkScope::Task(_), _) | (LinkScope::Principal(..), Wire::HttpStateless) => client.clone(),
+        (LinkScope::Session(_) | LinkScope::Task(_), _) | (LinkScope::Principal(..), Wire::HttpWithoutSessions) => client.clone(),
         _ => ClientCapabilities::none(),
     }
 }
@@ -91,14 +91,14 @@ mod tests {
 
     #[test]
     fn a_modern_backend_tells_requests_apart_whatever_their_clients_declare() {
-        let shared = scope_of(LinkSharing::Auto, Wire::Modern, "{}");
-        assert_eq!(shared, scope_of(LinkSharing::Auto, Wire::Modern, r#"{"sampling":{}}"#));
+        let shared = scope_of(LinkSharing::Auto, Wire::Stateless, "{}");
+        assert_eq!(shared, scope_of(LinkSharing::Auto, Wire::Stateless, r#"{"sampling":{}}"#));
         assert_ne!(shared, scope_of(LinkSharing::Auto, Wire::Pipe, "{}"), "not the link of clients of another era");
     }
 
     #[test]
     fn the_operator_decides() {
         assert_eq!(scope_of(LinkSharing::Shared, Wire::HttpWithSessions, r#"{"roots":{}}"#), LinkScope::Tenant);
-        assert!(matches!(scope_of(LinkSharing::PerSession, Wire::HttpStateless, "{}"), LinkScope::Session(_)));
+        assert!(matches!(scope_of(LinkSharing::PerSession, Wire::HttpWithoutSessions, "{}"), LinkScope::Session(_)));
     }
 }

@@ -39,7 +39,7 @@ use crate::{
         endpoint::Endpoint,
         event_log::EventKind,
         log_level::{self, LogLevel},
-        modern, modern_tasks, names,
+        stateless, stateless_tasks, names,
         offer::Offer,
         routing, tasks,
     },
@@ -96,7 +96,7 @@ impl StatelessClient {
         let support = routing::task_support(message, &self.endpoint, &self.tenant.catalog());
         let offered = offer.capabilities.tasks_tools_call;
         if offered && !request.meta.tasks && support == Some(TaskSupport::Required) {
-            return Err(modern_tasks::not_declared("this tool only runs as a task, which the request does not declare"));
+            return Err(stateless_tasks::not_declared("this tool only runs as a task, which the request does not declare"));
         }
         if !offered || !request.meta.tasks || support == Some(TaskSupport::Forbidden) {
             return Ok(false);
@@ -154,9 +154,9 @@ impl StatelessClient {
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
             session.ensure_log_level(level).await;
         }
-        let mut message = modern::for_session(&request.message, &id)?;
+        let mut message = stateless::for_session(&request.message, &id)?;
         if as_task {
-            message = modern_tasks::as_task(&message)?;
+            message = stateless_tasks::as_task(&message)?;
         }
         let stream = session.open_stream(vec![id.clone()], 0);
         let reader = stream.read_from(0).map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream can not be read"))?;
@@ -278,15 +278,15 @@ impl Exchange {
         let text = "the request was given up: it may or may not have been carried out";
         let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
         let request_id = self.shared().note_refusal(&refusal, None, Some(self.visitor.tenant.id.as_str()));
-        modern::refusal_response(&refusal, Some(&self.request.id), &request_id)
+        stateless::refusal_response(&refusal, Some(&self.request.id), &request_id)
     }
 
     /// The answer is a task.
     fn became(&self, task: UnannouncedTask) -> ExchangeEvent {
         let Some(task) = task.announce() else { return ExchangeEvent::Ended };
-        let created = modern_tasks::created(&task, self.shared().task_settings().poll_interval);
+        let created = stateless_tasks::created(&task, self.shared().task_settings().poll_interval);
         let frame = handshake::success(&self.request.id, &created);
-        ExchangeEvent::Answer(modern_tasks::creation(&frame, &self.request.id, &self.server_info).unwrap_or(frame), None)
+        ExchangeEvent::Answer(stateless_tasks::creation(&frame, &self.request.id, &self.server_info).unwrap_or(frame), None)
     }
 
     fn answer(&mut self, frame: &Bytes) -> ExchangeEvent {
@@ -296,23 +296,23 @@ impl Exchange {
         };
         if self.as_task
             && answer.kind == Kind::Result
-            && let Some(created) = modern_tasks::creation(frame, &self.request.id, &self.server_info)
+            && let Some(created) = stateless_tasks::creation(frame, &self.request.id, &self.server_info)
         {
             return ExchangeEvent::Answer(created, None);
         }
         if let Some(step) = self.urls_first(&answer) {
             return step;
         }
-        let answer = modern::answer(&answer, &self.request.id, self.cache, &self.server_info);
+        let answer = stateless::answer(&answer, &self.request.id, self.cache, &self.server_info);
         ExchangeEvent::Answer(answer.frame, answer.code)
     }
 
     /// An answer that asks for URLs to be opened before the request is sent again (MCP 2025-11-25, Elicitation: -32042).
     fn urls_first(&mut self, error: &Message) -> Option<ExchangeEvent> {
-        if error.kind != Kind::Error || modern::error_code(error) != -32042 {
+        if error.kind != Kind::Error || stateless::error_code(error) != -32042 {
             return None;
         }
-        let requests = modern::elicitations_required(error);
+        let requests = stateless::elicitations_required(error);
         if requests.is_empty() || !may_require_input(self.request.message.method) {
             return None;
         }
@@ -330,13 +330,13 @@ impl Exchange {
         let waiting = self.waiting.as_ref()?;
         let mut asked: Vec<RequestedInput> = Vec::with_capacity(questions.len());
         for question in &questions {
-            let Some((number, mut request)) = modern::input_request(question) else { continue };
+            let Some((number, mut request)) = stateless::input_request(question) else { continue };
             // The backend's names are kept, so that its client finds what it looks for.
             let own = waiting.session().input_key(number);
             if let Some(own) = own.filter(|own| asked.iter().all(|other| other.request.key != *own)) {
                 if let Some(at) = self.unasked.iter().position(|(key, _)| *key == own) {
                     let (_, answer) = self.unasked.swap_remove(at);
-                    if !modern::is_answer(request.method, &answer) {
+                    if !stateless::is_answer(request.method, &answer) {
                         return Some(self.refuse(&no_answer(&own, request.method)));
                     }
                     waiting.answer(number, &answer);
@@ -361,7 +361,7 @@ impl Exchange {
             return self.refuse(&Refusal::new(ErrorKind::BackendProtocolError, text));
         }
         let requests: Vec<InputRequest> = questions.iter().map(|asked| asked.request.clone()).collect();
-        let leave = Suspension { questions, round, digest: modern::digest_of(&self.request.message) };
+        let leave = Suspension { questions, round, digest: stateless::digest_of(&self.request.message) };
         match self.visitor.park(leave, waiting) {
             Ok(state) => {
                 let required = InputRequired { requests, state: Some(state) };
@@ -374,7 +374,7 @@ impl Exchange {
     fn refuse(&mut self, refusal: &Refusal) -> ExchangeEvent {
         self.waiting = None;
         let request_id = self.shared().note_refusal(refusal, None, Some(self.visitor.tenant.id.as_str()));
-        ExchangeEvent::Answer(modern::refusal_response(refusal, Some(&self.request.id), &request_id), Some(refusal.kind.code()))
+        ExchangeEvent::Answer(stateless::refusal_response(refusal, Some(&self.request.id), &request_id), Some(refusal.kind.code()))
     }
 
     /// A notification about the request, if its client wants it.

@@ -49,7 +49,7 @@ use crate::{
         catalog::{Catalog, ListKind},
         endpoint::Endpoint,
         log_level::LogLevel,
-        modern,
+        stateless,
         offer::Offer,
     },
 };
@@ -177,7 +177,7 @@ impl StatelessClient {
         }
         let page = catalog.list(&self.endpoint, kind, cursor.as_deref())?;
         let unreadable = || Refusal::new(ErrorKind::Internal, "the list can not be read");
-        let result = modern::list_result(kind, &page, self.list_hint(), &offer.server_info).ok_or_else(unreadable)?;
+        let result = stateless::list_result(kind, &page, self.list_hint(), &offer.server_info).ok_or_else(unreadable)?;
         if lists.len() >= STATELESS_LISTS_CACHED_MAX {
             lists.clear();
         }

@@ -19,7 +19,7 @@ use crate::{
         tasks::{TaskManager, UnannouncedTask},
     },
     limits::PROMOTE_RETRY_INTERVAL,
-    rules::{event_log::EventKind, modern, tasks},
+    rules::{event_log::EventKind, stateless, tasks},
 };
 
 /// Dropped, it is cancelled.
@@ -155,7 +155,7 @@ impl PendingPromotion {
         under_way.let_go();
         let (tell, attempt) = oneshot::channel();
         self.attempt = Some(attempt);
-        let (call, message) = (self.call.clone(), modern::for_session(&request.message, &under_way.id));
+        let (call, message) = (self.call.clone(), stateless::for_session(&request.message, &under_way.id));
         let running = under_way.session().shared.running.clone();
         running.spawn(async move {
             let promoted = match (call, message) {

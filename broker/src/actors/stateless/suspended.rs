@@ -26,7 +26,7 @@ use crate::{
     actors::sync::lock,
     auth::Caller,
     limits::{SUSPENDED_BYTES_MAX, SUSPENDED_BYTES_PER_CALLER_MAX, SUSPENDED_MAX, SUSPENDED_PER_CALLER_MAX, POOLED_SESSIONS_SUSPENDED_MAX},
-    rules::{endpoint::Endpoint, modern},
+    rules::{endpoint::Endpoint, stateless},
 };
 
 #[derive(Debug, Default)]
@@ -135,7 +135,7 @@ impl StatelessClient {
         let sealed = URL_SAFE_NO_PAD.decode(state).map_err(|_| RequestStateError::Invalid)?;
         let text = self.shared.durable.seal.open(&self.seal_place(), &sealed).map_err(|_| RequestStateError::Invalid)?;
         let state: RequestState = serde_json::from_slice(&text).map_err(|_| RequestStateError::Invalid)?;
-        if state.d != URL_SAFE_NO_PAD.encode(modern::digest_of(request)) {
+        if state.d != URL_SAFE_NO_PAD.encode(stateless::digest_of(request)) {
             return Err(RequestStateError::Invalid);
         }
         if state.x < now_ms() {
@@ -153,7 +153,7 @@ impl StatelessClient {
         // What is not an answer at all can be sent again, rightly.
         for asked in &found.questions {
             let answer = responses.answers.iter().find(|(key, _)| *key == asked.request.key);
-            if answer.is_some_and(|(_, answer)| !modern::is_answer(asked.request.method, answer)) {
+            if answer.is_some_and(|(_, answer)| !stateless::is_answer(asked.request.method, answer)) {
                 return Ok(Err(no_answer(&asked.request.key, asked.request.method)));
             }
         }

@@ -14,7 +14,7 @@ use crate::{
     actors::tasks::TaskWatch,
     persistence::{InputCounts, StoredTaskSnapshot, TaskStatus},
     limits::{LISTEN_TASKS_MAX, OUTBOX_BATCH_BYTES, STORE_RETRY_MAX},
-    rules::{modern_tasks, offer::Offer},
+    rules::{stateless_tasks, offer::Offer},
 };
 
 /// How a task was told last. Two that are equal are told once.
@@ -36,7 +36,7 @@ impl StatelessClient {
             return Ok(None);
         }
         if !declared {
-            return Err(modern_tasks::not_declared("tasks are told of to requests that declare their extension"));
+            return Err(stateless_tasks::not_declared("tasks are told of to requests that declare their extension"));
         }
         if wish.len() > LISTEN_TASKS_MAX {
             let text = "params.notifications: it names too many tasks";

@@ -13,7 +13,7 @@ use super::{StatelessRequest, StatelessClient};
 use crate::{
     actors::tasks::{named_task, load_visible},
     persistence::{StoredTask, TaskAudience, TaskInput, TaskStatus, Wakeup, WriteOp, WriteOutcome, fault_point},
-    rules::modern_tasks::{self, NO_SESSION, Standing},
+    rules::stateless_tasks::{self, NO_SESSION, TaskReport},
 };
 
 /// Whether it is one of the requests of the extension.
@@ -29,8 +29,8 @@ pub(super) struct LoadedTask {
 }
 
 impl LoadedTask {
-    pub(super) fn standing(&self) -> Standing<'_> {
-        Standing { task: &self.task, outcome: self.outcome.as_deref(), inputs: &self.inputs }
+    pub(super) fn standing(&self) -> TaskReport<'_> {
+        TaskReport { task: &self.task, outcome: self.outcome.as_deref(), inputs: &self.inputs }
     }
 }
 
@@ -46,7 +46,7 @@ impl StatelessClient {
     async fn about_task(&self, request: &StatelessRequest) -> Result<Vec<u8>, Refusal> {
         let method = request.message.method;
         if !request.meta.tasks {
-            return Err(modern_tasks::not_declared("tasks are for requests that declare their extension"));
+            return Err(stateless_tasks::not_declared("tasks are for requests that declare their extension"));
         }
         let task = load_visible(&self.shared, &self.audience(), &named_task(&request.message)?).await?;
         match method {
@@ -90,7 +90,7 @@ impl StatelessClient {
         }
         let inputs = durable.timed("task_inputs", durable.store.task_inputs(id)).await?;
         let mut stored = false;
-        for (number, answer) in modern_tasks::answers(&inputs, &responses)? {
+        for (number, answer) in stateless_tasks::answers(&inputs, &responses)? {
             match durable.write(WriteOp::AnswerInput { task: id.clone(), number, answer }).await? {
                 WriteOutcome::Done => stored = true,
                 _ => self.shared.metrics.dropped_answer("late"),

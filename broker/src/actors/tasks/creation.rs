@@ -35,7 +35,7 @@ use crate::{
         TASK_STORE_WAIT_MAX,
     },
     rules::{
-        modern_tasks,
+        stateless_tasks,
         routing::{self, TaskTarget},
         tasks::{self, Details, IDEMPOTENCY_KEY, Wish},
     },
@@ -117,7 +117,7 @@ impl Session {
     fn creation(&self, task: &StoredTask, settings: &config::Tasks) -> Bytes {
         match self.has_client {
             true => tasks::created(task, settings.poll_interval).into(),
-            false => modern_tasks::created(task, settings.poll_interval),
+            false => stateless_tasks::created(task, settings.poll_interval),
         }
     }
 

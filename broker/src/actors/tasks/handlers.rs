@@ -26,7 +26,7 @@ use crate::{
     limits::{PAGE_ENTRIES, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_POLLER_INTERVAL, TASK_RESULT_WAIT_MAX},
     rules::{
         cursor::{self, Scope},
-        modern_tasks::NO_SESSION,
+        stateless_tasks::NO_SESSION,
         tasks::{self, Ended},
     },
 };

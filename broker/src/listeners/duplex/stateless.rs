@@ -47,7 +47,7 @@ use crate::{
     rules::{
         endpoint::Endpoint,
         event_log::{EventKind, LogLimits},
-        modern,
+        stateless,
     },
 };
 
@@ -489,7 +489,7 @@ impl RequestDispatcher {
 
     pub(super) fn refusal(&self, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {
         let request_id = self.shared().note_refusal(refusal, None, None);
-        modern::refusal_response(refusal, id, &request_id)
+        stateless::refusal_response(refusal, id, &request_id)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, CancellationToken>> {

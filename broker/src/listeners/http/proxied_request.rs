@@ -24,7 +24,7 @@ use crate::{
         shared::Shared,
     },
     broker::{Broker, session_lookup},
-    rules::modern,
+    rules::stateless,
 };
 
 /// Such a request on its way.
@@ -112,7 +112,7 @@ impl ProxiedRequest {
         let text = "the replica where the request waited was lost before it answered: the request may or may not have been carried out";
         let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
         let request_id = self.shared.note_refusal(&refusal, None, Some(&self.tenant));
-        modern::refusal_response(&refusal, Some(&self.id), &request_id)
+        stateless::refusal_response(&refusal, Some(&self.id), &request_id)
     }
 }
 

@@ -35,7 +35,7 @@ use crate::{
     broker::session_lookup,
     listeners::stateless::{StatelessOutcome, meta_of, react},
     metrics::{Direction, Side},
-    rules::modern,
+    rules::stateless,
 };
 
 const TRANSPORT: &str = "http";
@@ -147,9 +147,9 @@ impl InboundRequest<'_> {
 fn refused(asked: &InboundRequest<'_>, refusal: &Refusal, id: Option<&RequestId>) -> Response<Body> {
     let mut response = response::refusal(&asked.broker.shared, refusal, id);
     if refusal.kind == ErrorKind::ResourceNotFound {
-        response = response::json(StatusCode::OK, modern::refusal_response(refusal, id, &crate::request_id()));
+        response = response::json(StatusCode::OK, stateless::refusal_response(refusal, id, &crate::request_id()));
     }
-    *response.status_mut() = StatusCode::from_u16(modern::refusal_status(refusal)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() = StatusCode::from_u16(stateless::refusal_status(refusal)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response
 }
 
@@ -223,7 +223,7 @@ async fn exchanged(mut exchange: Box<Exchange>, kept: &ConnectionCache) -> Serve
     let first = match kept.in_time(Instant::now() + keepalive, exchange.next()).await {
         Some(ExchangeEvent::Answer(frame, code)) => {
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
-            let Some(status) = code.map(modern::http_status) else { return ServerResponse::Json { version: None, text: frame } };
+            let Some(status) = code.map(stateless::http_status) else { return ServerResponse::Json { version: None, text: frame } };
             return response::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), frame).into();
         }
         Some(ExchangeEvent::Frame(frame)) => Some(frame),

@@ -77,14 +77,14 @@ pub fn digest_of(message: &Message) -> [u8; 32] {
 
 /// An answer of a session as the client gets it.
 #[derive(Debug)]
-pub struct Answer {
+pub struct StatelessResponse {
     pub frame: Bytes,
     /// `error.code`, as the client gets it.
     pub code: Option<i64>,
 }
 
 /// What the client gets as its answer, under its own id.
-pub fn answer(message: &Message, id: &RequestId, cache: Option<CacheHint>, server_info: &[u8]) -> Answer {
+pub fn answer(message: &Message, id: &RequestId, cache: Option<CacheHint>, server_info: &[u8]) -> StatelessResponse {
     let mut splice = Splice::new(&message.frame);
     if let Some(span) = message.id_span {
         splice.replace(span, id.raw());
@@ -102,7 +102,7 @@ pub fn answer(message: &Message, id: &RequestId, cache: Option<CacheHint>, serve
     } else {
         results::complete(&mut splice, message, cache, server_info);
     }
-    Answer { frame: splice.finish(), code }
+    StatelessResponse { frame: splice.finish(), code }
 }
 
 /// `error.code` of an error.

@@ -23,7 +23,7 @@ use protocol::{
 };
 
 use super::{
-    modern,
+    stateless,
     tasks::{self, RELATED_TASK, iso},
 };
 use crate::persistence::{SessionKey, StoredTask, TaskInput, TaskStatus};
@@ -44,7 +44,7 @@ pub fn created(task: &StoredTask, poll_interval: Duration) -> Bytes {
 
 /// How a task stands.
 #[derive(Debug, Clone, Copy)]
-pub struct Standing<'a> {
+pub struct TaskReport<'a> {
     pub task: &'a StoredTask,
     /// Of a task that is over: what is stored of its end.
     pub outcome: Option<&'a [u8]>,
@@ -52,7 +52,7 @@ pub struct Standing<'a> {
     pub inputs: &'a [TaskInput],
 }
 
-impl Standing<'_> {
+impl TaskReport<'_> {
     /// The members of the task as `tasks/get` shows it, without braces.
     pub fn members(&self, poll_interval: Duration) -> String {
         let (status, more) = match self.task.status {
@@ -111,7 +111,7 @@ fn inlined_result(outcome: &Message) -> Option<Bytes> {
 
 fn inlined_error(outcome: &Message) -> Option<Bytes> {
     outcome.error?;
-    let told = tasks::decoded(modern::answer(outcome, &RequestId::from_u64(0), None, b"{}").frame)?;
+    let told = tasks::decoded(stateless::answer(outcome, &RequestId::from_u64(0), None, b"{}").frame)?;
     Some(told.error?.slice(&told.frame))
 }
 
@@ -137,7 +137,7 @@ fn open_requests(inputs: &[TaskInput]) -> Vec<InputRequest> {
 fn request_of(input: &TaskInput) -> Option<InputRequest> {
     let id = RequestId::from_u64(u64::try_from(input.number).ok()?);
     let question = tasks::decoded(tasks::with_id(&input.request, &id))?;
-    modern::input_request(&question).map(|(_, request)| request)
+    stateless::input_request(&question).map(|(_, request)| request)
 }
 
 /// The answers among these to what a task waits for, by its number, as they are kept. What answers nothing that is open is
@@ -147,7 +147,7 @@ pub fn answers(inputs: &[TaskInput], responses: &InputResponses) -> Result<Vec<(
     for input in inputs.iter().filter(|input| input.answer.is_none()) {
         let Some(request) = request_of(input) else { continue };
         let Some((_, answer)) = responses.answers.iter().find(|(key, _)| *key == request.key) else { continue };
-        if !modern::is_answer(request.method, answer) {
+        if !stateless::is_answer(request.method, answer) {
             let text = format!("params.inputResponses[\"{}\"] is no answer to {}", request.key, request.method);
             return Err(Refusal::new(ErrorKind::InvalidParams, text));
         }
