@@ -38,9 +38,9 @@ use crate::{
     },
     limits::{LATENCY_WEIGHT, LINK_IDLE_MAX, TOOLS_METERED_MAX},
     rules::{
-        budget::Rate,
+        gcra::Rate,
         catalog::BackendLists,
-        meter::{Meter, Meters},
+        shared_rate_limit::{SharedRateLimiter, RateLimiterMap},
         sharing::{self, LinkScope, Wire},
     },
     sandbox::ConfinementLevel,
@@ -105,9 +105,9 @@ pub struct Backend {
     status: Mutex<Status>,
     links: Mutex<HashMap<LinkScope, Arc<Link>>>,
     latency_us: AtomicU64,
-    meter: Arc<Meter>,
+    meter: Arc<SharedRateLimiter>,
     /// By the backend's own names.
-    tools: Mutex<Meters<String>>,
+    tools: Mutex<RateLimiterMap<String>>,
     /// What stands between calls and the backend.
     pub(super) admission: BackendAdmission,
 }
@@ -129,8 +129,8 @@ struct Status {
 
 impl Backend {
     pub fn new(tenant: TenantId, id: BackendId, spec: BackendSpec, shared: Arc<Shared>) -> Arc<Self> {
-        let meter = Meter::new(format!("backend/{tenant}/{id}"));
-        let tools = Mutex::new(Meters::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
+        let meter = SharedRateLimiter::new(format!("backend/{tenant}/{id}"));
+        let tools = Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
         let guard = BackendAdmission::new(&id, &spec, &shared);
         Arc::new(Self {
             meter,

@@ -33,8 +33,8 @@ use crate::{
     limits::{PROBE_ANSWER_MAX, SILENCE_SUSPECTED, SUSPICION_INTERVAL},
     metrics::{Metrics, RetryOutcome},
     rules::{
-        breaker::{Breaker, Reason, Rest, Settings, State},
-        concurrency::Adaptive,
+        breaker::{Breaker, OpenReason, CircuitOpen, BreakerSettings, CircuitState},
+        adaptive_concurrency::AdaptiveLimit,
         retries,
     },
     views::BreakerStatus,
@@ -52,10 +52,10 @@ pub struct BackendAdmission {
     /// Probes so far.
     probes: watch::Sender<u64>,
     limiter: Arc<ConcurrencyLimiter<PrincipalId, SessionKey>>,
-    adaptive: Option<Mutex<Adaptive>>,
-    retries: Option<retries::Budget>,
+    adaptive: Option<Mutex<AdaptiveLimit>>,
+    retries: Option<retries::RetryBudget>,
     /// The state that metrics and log know of.
-    reported_state: Mutex<State>,
+    reported_state: Mutex<CircuitState>,
     label: String,
     metrics: Arc<Metrics>,
 }
@@ -93,7 +93,7 @@ impl BackendAdmission {
         let adapts = own.adaptive_concurrency.unwrap_or(common.adaptive_concurrency);
         let metrics = shared.metrics.clone();
         let label = metrics.protection.label(id);
-        metrics.protection.breaker_moved(&label, None, Some(State::Closed));
+        metrics.protection.breaker_moved(&label, None, Some(CircuitState::Closed));
         if adapts {
             metrics.protection.calls_max(&label, max);
         }
@@ -104,9 +104,9 @@ impl BackendAdmission {
             trusted_until_ms: AtomicU64::new(0),
             probes: watch::Sender::new(0),
             limiter: ConcurrencyLimiter::new(max, queued, metrics.queue_depth("backend_calls")),
-            adaptive: adapts.then(|| Mutex::new(Adaptive::new(max))),
-            retries: config.retries.enabled.then(|| retries::Budget::new(config.retries.budget.get())),
-            reported_state: Mutex::new(State::Closed),
+            adaptive: adapts.then(|| Mutex::new(AdaptiveLimit::new(max))),
+            retries: config.retries.enabled.then(|| retries::RetryBudget::new(config.retries.budget.get())),
+            reported_state: Mutex::new(CircuitState::Closed),
             label,
             metrics,
         }
@@ -120,9 +120,9 @@ impl Drop for BackendAdmission {
     }
 }
 
-fn settings(spec: &BackendSpec, config: &Config) -> Settings {
+fn settings(spec: &BackendSpec, config: &Config) -> BreakerSettings {
     let (own, common) = (&spec.breaker, &config.breaker);
-    Settings {
+    BreakerSettings {
         enabled: own.enabled.unwrap_or(common.enabled),
         failures: own.failures.unwrap_or(common.failures),
         error_ratio: own.error_ratio.unwrap_or(common.error_ratio).get(),
@@ -139,11 +139,11 @@ impl Backend {
         self.admission.breaker.admits(|| self.shared.uptime()).map_err(|rest| self.breaker_refusal(rest))
     }
 
-    fn breaker_refusal(&self, rest: Rest) -> Refusal {
+    fn breaker_refusal(&self, rest: CircuitOpen) -> Refusal {
         let why = match rest.reason {
-            Reason::Failures => "has failed several times in a row and is left alone until a probe finds it well",
-            Reason::Ratio => "fails too often and is left alone until a probe finds it well",
-            Reason::Operator => "is left alone because an operator wants it so",
+            OpenReason::Failures => "has failed several times in a row and is left alone until a probe finds it well",
+            OpenReason::Ratio => "fails too often and is left alone until a probe finds it well",
+            OpenReason::Operator => "is left alone because an operator wants it so",
         };
         let refusal = Refusal::new(ErrorKind::BackendUnavailable, format!("backend {} {why}", self.id)).with("breaker", rest.reason.name());
         match rest.retry_after {
@@ -322,7 +322,7 @@ impl Backend {
         let mut probes = self.admission.probes.subscribe();
         if self.admission.breaker.probe_now(self.shared.uptime()) {
             self.admission.probe_wanted.notify_one();
-        } else if self.admission.breaker.state() != State::HalfOpen {
+        } else if self.admission.breaker.state() != CircuitState::HalfOpen {
             return;
         }
         let _in_time = tokio::time::timeout(self.timeouts().initialize + PROBE_ANSWER_MAX, probes.changed()).await;
@@ -334,7 +334,7 @@ impl Backend {
         self.report_breaker_state();
         self.admission.probes.send_modify(|count| *count += 1);
         self.clear_suspicion();
-        if to == Some(State::Closed) {
+        if to == Some(CircuitState::Closed) {
             self.on_recovered();
         }
     }
@@ -359,11 +359,11 @@ impl Backend {
         drop(told);
         let (tenant, backend) = (&self.tenant, &self.id);
         match (before, state) {
-            (State::Closed, _) => {
+            (CircuitState::Closed, _) => {
                 let why = self.admission.breaker.resting(self.shared.uptime()).map(|rest| rest.reason.name());
                 tracing::warn!(%tenant, %backend, why, "breaker open: the backend gets no calls until a probe finds it well");
             }
-            (_, State::Closed) => tracing::info!(%tenant, %backend, "breaker closed: the backend is well again"),
+            (_, CircuitState::Closed) => tracing::info!(%tenant, %backend, "breaker closed: the backend is well again"),
             _ => tracing::debug!(%tenant, %backend, state = state.name(), "breaker"),
         }
     }

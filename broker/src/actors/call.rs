@@ -54,10 +54,10 @@ use crate::{
     metrics::RequestOutcome,
     rules::{
         completion,
-        deadlines::Deadline,
+        deadlines::CallDeadline,
         event_log::EventKind,
         exposure::ResourceUris,
-        retries::{self, Attempt},
+        retries::{self, AttemptOutcome},
         routing::ToolCalled,
         tasks::is_tool_error,
     },
@@ -79,7 +79,7 @@ pub struct Call {
     /// That backend, if it is still there.
     registered_backend: Option<Arc<Backend>>,
     /// How long it may take.
-    deadline: Deadline,
+    deadline: CallDeadline,
     /// Doing it twice is doing it once.
     is_repeatable: bool,
     /// The client's progress token, as sent.
@@ -276,9 +276,9 @@ impl Call {
         self: &Arc<Self>,
         message: &Message,
         edits: &[(Span, Vec<u8>)],
-    ) -> Result<(Message, ResourceUris), (Attempt, Refusal)> {
+    ) -> Result<(Message, ResourceUris), (AttemptOutcome, Refusal)> {
         let asker = Asker::Call(self.clone());
-        let over = |refusal| (Attempt::Over, refusal);
+        let over = |refusal| (AttemptOutcome::Final, refusal);
         // A backend that forgot its session did not process the call, so it is sent once more over a new one.
         for attempt in 0..2 {
             let link = self.session.link_to(&self.backend).map_err(over)?;
@@ -449,7 +449,7 @@ impl Expirable for Call {
         if self.interrupt.is_expired() || self.task_handoff.as_ref().is_some_and(TaskHandoff::is_done) {
             return DeadlineStatus::Never;
         }
-        let Deadline { quiet, total } = self.deadline;
+        let CallDeadline { quiet, total } = self.deadline;
         if self.open_questions.load(Ordering::Relaxed) > 0 {
             self.touched_ms.store(self.ms_at(now), Ordering::Relaxed);
         }
@@ -467,9 +467,9 @@ impl Expirable for Call {
 }
 
 /// Nothing was sent where no connection was opened. One that is to be waited for is not asked for again at once.
-fn connect_attempt(refusal: &Refusal) -> Attempt {
+fn connect_attempt(refusal: &Refusal) -> AttemptOutcome {
     let again = refusal.kind == ErrorKind::BackendUnavailable && refusal.retry_after.is_none();
-    if again { Attempt::NotSeen } else { Attempt::Over }
+    if again { AttemptOutcome::NotProcessed } else { AttemptOutcome::Final }
 }
 
 fn outcome(method: Method, ending: &CallOutcome) -> RequestOutcome {

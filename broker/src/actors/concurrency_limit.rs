@@ -27,7 +27,7 @@ use protocol::ids::{PrincipalId, TenantId};
 use super::sync::lock;
 use crate::{
     limits::{ROOM_KEPT_FROM, ROOM_KEPT_FROM_SHARE, ROOM_KEPT_PART},
-    rules::fair_queue::{FairQueue, Pace, Put, Ticket},
+    rules::fair_queue::{FairQueue, WaitEstimator, PushOutcome, Ticket},
 };
 
 /// Who owns a share.
@@ -89,7 +89,7 @@ pub struct ConcurrencyLimiter<O, M> {
 struct WaitQueue<O, M> {
     /// With who waits: another of the same name may have taken its turn's place in the queue since.
     fair: FairQueue<O, M, (O, oneshot::Sender<QueueSignal>)>,
-    pace: Pace,
+    pace: WaitEstimator,
 }
 
 /// What somebody who waits is told. Nothing at all is that another got its place.
@@ -116,7 +116,7 @@ pub enum AcquireError {
 impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
     /// Room for `limit`, and for `waiting_max` in front of it. `depth` counts who waits.
     pub fn new(limit: usize, waiting_max: usize, depth: IntGauge) -> Arc<Self> {
-        let queue = WaitQueue { fair: FairQueue::new(waiting_max), pace: Pace::default() };
+        let queue = WaitQueue { fair: FairQueue::new(waiting_max), pace: WaitEstimator::default() };
         Arc::new(Self {
             counts: AtomicU64::new(0),
             limit: AtomicUsize::new(limit),
@@ -227,12 +227,12 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         }
         let (tell, granted) = oneshot::channel();
         let ticket = match queue.fair.put(owner, weight, member, (owner.clone(), tell)) {
-            Put::Full(_) => return Err(AcquireError::Full { wait }),
-            Put::Instead(ticket, displaced) => {
+            PushOutcome::Full(_) => return Err(AcquireError::Full { wait }),
+            PushOutcome::QueuedEvicting(ticket, displaced) => {
                 drop(displaced); // which tells it
                 ticket
             }
-            Put::In(ticket) => {
+            PushOutcome::Queued(ticket) => {
                 self.counts.fetch_add(ONE_WAITS, Ordering::AcqRel);
                 self.depth.inc();
                 ticket

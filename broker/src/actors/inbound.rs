@@ -219,7 +219,7 @@ fn call_progress(call: Arc<Call>, message: &Message) {
         splice.remove_member(params, "message");
     }
     let frame = splice.finish();
-    deliver_to(&call.session.clone(), Some(&call), EventKind::Passing, frame);
+    deliver_to(&call.session.clone(), Some(&call), EventKind::Droppable, frame);
 }
 
 /// The backend withdraws a question it asked a client.
@@ -240,11 +240,11 @@ fn log_message(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message
             Recipient::Task(run) => run.creator().map_or_else(|| run.log_level(), |session| session.log_level()),
         };
         if log_level::passes(level, wanted) {
-            deliver(&owner, EventKind::Passing, message);
+            deliver(&owner, EventKind::Droppable, message);
         }
     } else if matches!(link.scope, LinkScope::Principal(..)) {
         let listening = link.sessions().into_iter().filter(|session| log_level::passes(level, session.log_level()));
-        listening.for_each(|session| session.deliver(EventKind::Passing, message.frame.clone()));
+        listening.for_each(|session| session.deliver(EventKind::Droppable, message.frame.clone()));
     } else if !link.is_catalog() {
         link.backend.shared.metrics.dropped_notification("unattributed");
     }

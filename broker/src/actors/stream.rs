@@ -36,7 +36,7 @@ use super::sync;
 use crate::{
     persistence::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
     limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
-    rules::event_log::{Event, EventKind, EventLog, Gone, Held, LogLimits, Overflow, Topic},
+    rules::event_log::{Event, EventKind, EventLog, PositionGone, StreamSnapshot, LogLimits, Overflow, Topic},
 };
 
 /// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session. As long as the one request of
@@ -131,7 +131,7 @@ impl EventStream {
     }
 
     /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `Unsupported` for a GET stream.
-    pub fn restored(number: u64, limits: LogLimits, due: Option<Vec<PendingAnswer>>, held: Held) -> Arc<Self> {
+    pub fn restored(number: u64, limits: LogLimits, due: Option<Vec<PendingAnswer>>, held: StreamSnapshot) -> Arc<Self> {
         let log = EventLog::restored(limits, due.as_ref().map(Vec::len), held);
         let stream = Self::with_log(number, log, due.unwrap_or_default());
         let mut state = stream.lock();
@@ -334,7 +334,7 @@ impl EventStream {
     }
 
     /// A connection takes the stream over, from `position` on (0: from the start).
-    pub fn read_from(self: &Arc<Self>, position: u64) -> Result<StreamReader, Gone> {
+    pub fn read_from(self: &Arc<Self>, position: u64) -> Result<StreamReader, PositionGone> {
         let mut state = self.lock();
         state.log.can_resume(position)?;
         state.reader += 1;
@@ -545,7 +545,7 @@ mod tests {
             stream.push(Instant::now(), EventKind::Message, frame(text)).unwrap();
         }
         assert!(matches!(again.next().await, StreamItem::Ended(StreamEnd::Lost)), "2 made room, and nothing is passed over");
-        assert_eq!(stream.read_from(1).err(), Some(Gone), "so whoever comes back with its place hears of the gap");
+        assert_eq!(stream.read_from(1).err(), Some(PositionGone), "so whoever comes back with its place hears of the gap");
     }
 
     #[test]

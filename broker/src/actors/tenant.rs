@@ -21,11 +21,11 @@ use crate::{
     config::{MessageWire, spec::TenantSpec},
     limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
     rules::{
-        budget::Rate,
+        gcra::Rate,
         catalog::{Catalog, ListKind},
-        deadlines::{self, Deadline, Said},
+        deadlines::{self, CallDeadline, TimeoutSource},
         endpoint::Endpoint,
-        meter::{Meter, Meters},
+        shared_rate_limit::{SharedRateLimiter, RateLimiterMap},
     },
 };
 
@@ -36,8 +36,8 @@ pub struct Tenant {
     pub share: TenantShare,
     shared: Arc<Shared>,
     spec: ArcSwap<TenantSpec>,
-    meter: Arc<Meter>,
-    principals: Mutex<Meters<PrincipalId>>,
+    meter: Arc<SharedRateLimiter>,
+    principals: Mutex<RateLimiterMap<PrincipalId>>,
     catalog: ArcSwap<Catalog>,
     backends: Mutex<BTreeMap<BackendId, Arc<Backend>>>,
     /// Held while a new catalog is built, so that an older one never replaces a newer one.
@@ -56,8 +56,8 @@ impl Tenant {
         let catalog = Catalog::build(id.clone(), shared.cursor_key.clone(), BTreeMap::new());
         let tenant = Self {
             spec: ArcSwap::from_pointee(TenantSpec::default()),
-            meter: Meter::new(format!("tenant/{id}")),
-            principals: Mutex::new(Meters::new(PRINCIPALS_METERED_MAX, format!("principals/{id}"))),
+            meter: SharedRateLimiter::new(format!("tenant/{id}")),
+            principals: Mutex::new(RateLimiterMap::new(PRINCIPALS_METERED_MAX, format!("principals/{id}"))),
             connections: Arc::default(),
             catalog: ArcSwap::from_pointee(catalog),
             backends: Mutex::default(),
@@ -94,16 +94,16 @@ impl Tenant {
     }
 
     /// How long a request may take: as the backend says, or the tenant, or the configuration.
-    pub fn deadline(&self, backend: Option<&Backend>, method: Method, tool: Option<&str>) -> Deadline {
+    pub fn deadline(&self, backend: Option<&Backend>, method: Method, tool: Option<&str>) -> CallDeadline {
         let spec = self.spec.load();
         let (own, common) = (&spec.timeouts, &self.shared.config.timeouts);
-        let of_backend = backend.map_or_else(Said::default, |backend| {
+        let of_backend = backend.map_or_else(TimeoutSource::default, |backend| {
             let said = &backend.spec.timeouts;
-            Said { tools: Some(&said.tools), methods: Some(&said.methods), call: said.call, control: said.control, total: said.call_max }
+            TimeoutSource { tools: Some(&said.tools), methods: Some(&said.methods), call: said.call, control: said.control, total: said.call_max }
         });
-        let of_tenant = Said { tools: None, methods: Some(&own.methods), call: own.call, control: own.control, total: own.call_max };
+        let of_tenant = TimeoutSource { tools: None, methods: Some(&own.methods), call: own.call, control: own.control, total: own.call_max };
         let (call, control, total) = (Some(common.call), Some(common.control), Some(common.call_max));
-        let of_all = Said { tools: None, methods: Some(&common.methods), call, control, total };
+        let of_all = TimeoutSource { tools: None, methods: Some(&common.methods), call, control, total };
         deadlines::of(method, tool, &[of_backend, of_tenant, of_all])
     }
 
@@ -250,7 +250,7 @@ impl Tenant {
         Rate::new(per_second, own.burst_per_principal.unwrap_or(common.burst_per_principal))
     }
 
-    fn principal_meter(&self, principal: &PrincipalId) -> Arc<Meter> {
+    fn principal_meter(&self, principal: &PrincipalId) -> Arc<SharedRateLimiter> {
         let name = || format!("principal/{}/{}", self.id, principal.as_str());
         lock(&self.principals).of(principal, self.shared.rates.now(), name)
     }

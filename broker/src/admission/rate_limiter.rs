@@ -1,6 +1,6 @@
 //! Requests per second, by tenant, principal, backend and tool, over all replicas.
 //!
-//! A request asks its [`Meter`]s, which never wait. Where replicas share a Redis, [`RateLimiter::keep`] asks it for all meters that
+//! A request asks its [`SharedRateLimiter`]s, which never wait. Where replicas share a Redis, [`RateLimiter::keep`] asks it for all meters that
 //! were used, in the background; while Redis is away it is as `limits.without_redis` says. Without one each replica lets its
 //! part through, by the number of leases in the database.
 
@@ -21,8 +21,8 @@ use crate::{
     limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, REPLICAS_COUNT_INTERVAL},
     metrics::Metrics,
     rules::{
-        budget::Rate,
-        meter::{Got, Meter, Shares, Sharing, Want},
+        gcra::Rate,
+        shared_rate_limit::{QuotaGrant, SharedRateLimiter, ReplicaShare, SharingMode, QuotaRequest},
     },
 };
 
@@ -52,25 +52,25 @@ impl RateScope {
 pub struct RateLimiter {
     sharing: AtomicU8,
     replicas: AtomicU32,
-    without: Sharing,
+    without: SharingMode,
     /// Meters the hot store is to be asked for, each once.
-    queue: Mutex<Vec<Arc<Meter>>>,
+    queue: Mutex<Vec<Arc<SharedRateLimiter>>>,
     wanted: Notify,
     started: Instant,
     metrics: Arc<Metrics>,
 }
 
-const ALL: [Sharing; 5] = [Sharing::Parts, Sharing::Asking, Sharing::Apart, Sharing::Unlimited, Sharing::Refusing];
+const ALL: [SharingMode; 5] = [SharingMode::LocalShare, SharingMode::Global, SharingMode::LocalFallback, SharingMode::Unlimited, SharingMode::Refuse];
 
 impl RateLimiter {
     /// `redis`: budgets are shared there. `started`: the origin of the meters' clock.
     pub fn new(redis: bool, without: WithoutRedis, started: Instant, metrics: Arc<Metrics>) -> Self {
         let without = match without {
-            WithoutRedis::LocalShare => Sharing::Apart,
-            WithoutRedis::Unlimited => Sharing::Unlimited,
-            WithoutRedis::Refuse => Sharing::Refusing,
+            WithoutRedis::LocalShare => SharingMode::LocalFallback,
+            WithoutRedis::Unlimited => SharingMode::Unlimited,
+            WithoutRedis::Refuse => SharingMode::Refuse,
         };
-        let sharing = if redis { Sharing::Asking } else { Sharing::Parts };
+        let sharing = if redis { SharingMode::Global } else { SharingMode::LocalShare };
         metrics.limits.rates_shared(redis);
         metrics.limits.rates_replicas(1);
         Self {
@@ -89,16 +89,16 @@ impl RateLimiter {
         self.started.elapsed()
     }
 
-    fn shares(&self) -> Shares {
+    fn shares(&self) -> ReplicaShare {
         let sharing = ALL[usize::from(self.sharing.load(Ordering::Relaxed)) % ALL.len()];
-        Shares { sharing, replicas: self.replicas.load(Ordering::Relaxed) }
+        ReplicaShare { sharing, replicas: self.replicas.load(Ordering::Relaxed) }
     }
 
     /// Takes one request's worth.
-    pub fn take(&self, scope: RateScope, meter: &Arc<Meter>, rate: Rate) -> Result<(), Refusal> {
+    pub fn take(&self, scope: RateScope, meter: &Arc<SharedRateLimiter>, rate: Rate) -> Result<(), Refusal> {
         let shares = self.shares();
         let taken = meter.take(rate, shares, self.now());
-        if shares.sharing != Sharing::Parts && meter.to_be_asked_for() {
+        if shares.sharing != SharingMode::LocalShare && meter.to_be_asked_for() {
             self.queue.lock().unwrap_or_else(PoisonError::into_inner).push(meter.clone());
             self.wanted.notify_one();
         }
@@ -110,13 +110,13 @@ impl RateLimiter {
     }
 
     /// Gives back what [`RateLimiter::take`] took.
-    pub fn give_back(&self, meter: &Meter, rate: Rate) {
+    pub fn give_back(&self, meter: &SharedRateLimiter, rate: Rate) {
         meter.give_back(rate, self.shares());
     }
 
     /// Asks the hot store for what was used, for as long as there are stores.
     pub async fn keep(self: Arc<Self>, durable: Weak<Persistence>) {
-        let asks = self.shares().sharing == Sharing::Asking;
+        let asks = self.shares().sharing == SharingMode::Global;
         let mut counted: Option<Instant> = None;
         while let Some(durable) = durable.upgrade() {
             if !asks && !durable.is_shared() {
@@ -144,10 +144,10 @@ impl RateLimiter {
         self.metrics.limits.rates_replicas(living);
     }
 
-    async fn ask(&self, durable: &Persistence, meters: &[Arc<Meter>]) {
+    async fn ask(&self, durable: &Persistence, meters: &[Arc<SharedRateLimiter>]) {
         let (shares, now) = (self.shares(), self.now());
-        let wants: Vec<Want> = meters.iter().map(|meter| meter.want(shares, now)).collect();
-        let ask = |(meter, want): (&Arc<Meter>, &Want)| BudgetRequest {
+        let wants: Vec<QuotaRequest> = meters.iter().map(|meter| meter.want(shares, now)).collect();
+        let ask = |(meter, want): (&Arc<SharedRateLimiter>, &QuotaRequest)| BudgetRequest {
             name: meter.name.clone(),
             per_second: want.rate.per_second,
             burst: want.rate.burst,
@@ -163,7 +163,7 @@ impl RateLimiter {
             Some(got) => {
                 let now = self.now();
                 for ((meter, want), BudgetGrant { granted, left, wait }) in meters.iter().zip(&wants).zip(got) {
-                    meter.got(*want, Got { granted, left, wait }, shares, now);
+                    meter.got(*want, QuotaGrant { granted, left, wait }, shares, now);
                 }
             }
             None => meters.iter().zip(&wants).for_each(|(meter, want)| meter.missed(*want)),
@@ -173,7 +173,7 @@ impl RateLimiter {
 
     /// Notes whether the hot store answered; what changes is told once.
     fn is_shared(&self, answered: bool) {
-        let sharing = if answered { Sharing::Asking } else { self.without };
+        let sharing = if answered { SharingMode::Global } else { self.without };
         let before = self.sharing.swap(sharing as u8, Ordering::Relaxed);
         if before == sharing as u8 {
             return;
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_whose_rate_it_is_and_when_to_come_back() {
-        let (rates, meter) = (rates(false, WithoutRedis::Refuse), Meter::new("m".into()));
+        let (rates, meter) = (rates(false, WithoutRedis::Refuse), SharedRateLimiter::new("m".into()));
         let rate = Rate { per_second: 2, burst: 1 };
         rates.take(RateScope::Tool, &meter, rate).unwrap();
         let refusal = rates.take(RateScope::Tool, &meter, rate).unwrap_err();
@@ -220,7 +220,7 @@ mod tests {
     fn while_redis_is_away_it_is_as_configured_and_that_shows() {
         let rate = Rate { per_second: 1, burst: 2 };
         for (without, expected) in [(WithoutRedis::LocalShare, 2), (WithoutRedis::Unlimited, 100), (WithoutRedis::Refuse, 0)] {
-            let (rates, meter) = (rates(true, without), Meter::new("m".into()));
+            let (rates, meter) = (rates(true, without), SharedRateLimiter::new("m".into()));
             let shared = |rates: &RateLimiter| rates.metrics.render().contains("mcp_rates_shared 1");
             assert!(shared(&rates));
             rates.is_shared(false);

@@ -25,9 +25,9 @@ use crate::{
     limits::ADDRESSES_METERED_MAX,
     metrics::Metrics,
     rules::{
-        budget::Rate,
+        gcra::Rate,
         client_network::client_network,
-        meter::{Meters, Shares},
+        shared_rate_limit::{RateLimiterMap, ReplicaShare},
     },
 };
 
@@ -160,7 +160,7 @@ impl ConnectionLimiter {
 #[derive(Debug)]
 struct ConnectionRateLimiter {
     rate: Option<Rate>,
-    meters: Mutex<Meters<IpAddr>>,
+    meters: Mutex<RateLimiterMap<IpAddr>>,
     started: Instant,
 }
 
@@ -168,7 +168,7 @@ impl ConnectionRateLimiter {
     fn new(limits: &Limits) -> Self {
         Self {
             rate: Rate::new(limits.connections_per_second_per_address, limits.connection_burst_per_address),
-            meters: Mutex::new(Meters::new(ADDRESSES_METERED_MAX, "addresses".to_owned())),
+            meters: Mutex::new(RateLimiterMap::new(ADDRESSES_METERED_MAX, "addresses".to_owned())),
             started: Instant::now(),
         }
     }
@@ -177,7 +177,7 @@ impl ConnectionRateLimiter {
         let Some(rate) = self.rate else { return true };
         let now = self.started.elapsed();
         let meter = self.meters.lock().unwrap_or_else(PoisonError::into_inner).of(&address, now, String::new);
-        meter.take(rate, Shares::ALONE, now).is_ok()
+        meter.take(rate, ReplicaShare::SINGLE_REPLICA, now).is_ok()
     }
 }
 

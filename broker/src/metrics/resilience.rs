@@ -5,13 +5,13 @@ use prometheus::{IntCounterVec, IntGaugeVec};
 use protocol::ids::BackendId;
 
 use super::{BACKEND_LABELS_MAX, MetricRegistrar, OTHER};
-use crate::rules::breaker::State;
+use crate::rules::breaker::CircuitState;
 
 pub struct ResilienceMetrics {
     breaker_state: IntGaugeVec,
     breaker_transitions: IntCounterVec,
     /// How many backends of this label are in each state: tenants may use the same name.
-    breakers: DashMap<String, [usize; State::ALL.len()]>,
+    breakers: DashMap<String, [usize; CircuitState::ALL.len()]>,
     retries: IntCounterVec,
     crowded: IntCounterVec,
     calls_max: IntGaugeVec,
@@ -61,7 +61,7 @@ impl ResilienceMetrics {
     }
 
     /// A backend's breaker is in another state; `Unsupported` is that there is none, before its backend comes and after it went.
-    pub fn breaker_moved(&self, label: &str, from: Option<State>, to: Option<State>) {
+    pub fn breaker_moved(&self, label: &str, from: Option<CircuitState>, to: Option<CircuitState>) {
         let mut counts = self.breakers.entry(label.to_owned()).or_default();
         if let Some(from) = from {
             counts[from as usize] = counts[from as usize].saturating_sub(1);
@@ -114,19 +114,19 @@ mod tests {
         let backend = metrics.protection.label(&BackendId::parse("files").unwrap());
         let shown = |line: &str| metrics.render().contains(line);
         let moved = |from, to| metrics.protection.breaker_moved(&backend, from, to);
-        moved(None, Some(State::Closed));
-        moved(None, Some(State::Closed));
+        moved(None, Some(CircuitState::Closed));
+        moved(None, Some(CircuitState::Closed));
         assert!(shown(r#"mcp_breaker_state{backend="files"} 0"#) && !shown("mcp_breaker_transitions_total{"));
-        moved(Some(State::Closed), Some(State::Open));
+        moved(Some(CircuitState::Closed), Some(CircuitState::Open));
         assert!(shown(r#"mcp_breaker_state{backend="files"} 2"#));
-        moved(Some(State::Open), Some(State::HalfOpen));
+        moved(Some(CircuitState::Open), Some(CircuitState::HalfOpen));
         assert!(shown(r#"mcp_breaker_state{backend="files"} 1"#));
-        moved(Some(State::HalfOpen), Some(State::Closed));
+        moved(Some(CircuitState::HalfOpen), Some(CircuitState::Closed));
         assert!(shown(r#"mcp_breaker_state{backend="files"} 0"#));
         assert!(shown(r#"mcp_breaker_transitions_total{backend="files",to="open"} 1"#));
-        moved(Some(State::Closed), None);
+        moved(Some(CircuitState::Closed), None);
         assert!(shown(r#"mcp_breaker_state{backend="files"} 0"#));
-        moved(Some(State::Closed), None);
+        moved(Some(CircuitState::Closed), None);
         assert!(!shown("mcp_breaker_state{"));
     }
 
@@ -135,7 +135,7 @@ mod tests {
         let metrics = Metrics::new(false);
         for n in 0..BACKEND_LABELS_MAX + 3 {
             let label = metrics.protection.label(&BackendId::parse(&format!("b{n}")).unwrap());
-            metrics.protection.breaker_moved(&label, None, Some(State::Closed));
+            metrics.protection.breaker_moved(&label, None, Some(CircuitState::Closed));
         }
         assert!(metrics.render().contains(r#"mcp_breaker_state{backend="other"} 0"#));
     }

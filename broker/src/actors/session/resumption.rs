@@ -24,7 +24,7 @@ use crate::{
     actors::stream::{PendingAnswer, EventId, EventStream, StreamReader, answered_id, decode_pending, parse_event_id},
     persistence::{LogEntry, LoggedEvent, StoredStream},
     limits::NAMED_REQUEST_BYTES_MAX,
-    rules::event_log::{Event, EventKind, Held, Topic},
+    rules::event_log::{Event, EventKind, StreamSnapshot, Topic},
 };
 
 /// A stream to be read by a GET.
@@ -352,20 +352,20 @@ impl InheritedStream {
         !self.gap || (self.ahead && self.is_certain)
     }
 
-    fn held(self, epoch: i64) -> Held {
+    fn held(self, epoch: i64) -> StreamSnapshot {
         let last_sequence = self.last_logged.max(self.position).max(self.trimmed_through).max(first_sequence(epoch));
         // What is before the position was not loaded: an earlier one, should its client come with that too, is a gap here.
-        Held { trimmed_through: self.position, position: self.position, events: self.events, last_sequence }
+        StreamSnapshot { trimmed_through: self.position, position: self.position, events: self.events, last_sequence }
     }
 }
 
 fn is_answer(event: &LoggedEvent) -> bool {
-    EventKind::of_code(event.kind) == EventKind::Answer
+    EventKind::from_code(event.kind) == EventKind::Answer
 }
 
 fn restored_event(event: LoggedEvent) -> Event {
     let topic = topic_of(&event.frame);
-    Event::stored(Instant::now(), event.sequence, EventKind::of_code(event.kind), topic, event.frame)
+    Event::stored(Instant::now(), event.sequence, EventKind::from_code(event.kind), topic, event.frame)
 }
 
 /// What a stored notification is about, so that what is told now does not repeat it.
@@ -404,7 +404,7 @@ mod tests {
         StoredStream { record, trimmed_through, last_sequence, events: events.iter().map(event).collect() }
     }
 
-    const PROGRESS: (u64, EventKind, &str) = (3, EventKind::Passing, "{}");
+    const PROGRESS: (u64, EventKind, &str) = (3, EventKind::Droppable, "{}");
 
     #[test]
     fn a_position_the_log_has_seen_is_gone_on_from() {

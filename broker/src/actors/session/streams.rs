@@ -345,7 +345,7 @@ mod tests {
         let mut streams = SessionStreams::new(LogLimits { events: 10, bytes: 1000 }, 2, None);
         let waiting = streams.general();
         waiting.push(Instant::now(), EventKind::Message, Bytes::from_static(b"untold")).unwrap();
-        let held = crate::rules::event_log::Held { last_sequence: first_sequence(2), ..Default::default() };
+        let held = crate::rules::event_log::StreamSnapshot { last_sequence: first_sequence(2), ..Default::default() };
         let old = EventStream::restored(1 << EPOCH_SHIFT | 3, streams.limits, None, held);
         streams.continue_general(&old, Vec::new());
         let reader = old.read_from(0).unwrap();

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{StreamEnd, EventStream, StreamReader};
-use crate::rules::event_log::{Gone, LogLimits};
+use crate::rules::event_log::{PositionGone, LogLimits};
 
 /// What a connection finds when it looks for something to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl StreamReader {
 impl EventStream {
     /// Where a client goes on that has received this many messages on the stream; without a number, after the last that was
     /// taken by a connection.
-    pub fn position_of(&self, received: Option<u64>) -> Result<u64, Gone> {
+    pub fn position_of(&self, received: Option<u64>) -> Result<u64, PositionGone> {
         let state = self.lock();
         match received {
             Some(received) => state.log.position_of(received),

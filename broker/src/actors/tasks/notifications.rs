@@ -76,7 +76,7 @@ impl TaskRun {
         }
         let mut splice = Splice::new(&message.frame);
         splice.replace(span, token.to_vec()).set_meta(message, tasks::RELATED_TASK, &tasks::related(&self.id));
-        self.send(EventKind::Passing, splice.finish());
+        self.send(EventKind::Droppable, splice.finish());
     }
 
     /// A notification of the backend that belongs to this task, with our id of it.

@@ -90,7 +90,7 @@ fn relay_notification(tasks: &TaskManager, session: &SessionKey, frame: Bytes) {
     let Some(session) = tasks.session(session) else { return };
     let task = tasks::decoded(frame.clone()).and_then(|message| Some(TaskId::new(&*message.text(message.fields.meta_related_task_id)?)));
     let stream = task.and_then(|task| tasks.result_stream(&task, &session));
-    tasks.deliver(&session, EventKind::Passing, frame, stream);
+    tasks.deliver(&session, EventKind::Droppable, frame, stream);
 }
 
 impl TaskManager {

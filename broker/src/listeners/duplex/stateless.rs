@@ -379,7 +379,7 @@ impl RequestDispatcher {
             let answering = async {
                 let StartedRequest { mut answering, until } = desk.begin(message).await;
                 // Progress and log messages may be left out where the client does not keep up, changes may not.
-                let passing = if matches!(answering, ReplyStream::Notifications(_)) { EventKind::Message } else { EventKind::Passing };
+                let passing = if matches!(answering, ReplyStream::Notifications(_)) { EventKind::Message } else { EventKind::Droppable };
                 while let Some(frame) = answering.next_until(until).await {
                     // The id is free before the client can know the answer, and may be another request's after that.
                     if matches!(answering, ReplyStream::Over) {

@@ -30,11 +30,11 @@ impl Rate {
 
 /// Holds the *theoretical arrival time* of the next request, in nanoseconds since the clock's origin.
 #[derive(Debug, Default)]
-pub struct Budget {
+pub struct GcraLimiter {
     next_at_ns: AtomicU64,
 }
 
-impl Budget {
+impl GcraLimiter {
     /// Takes one request's worth of one replica's share, or says how long to wait. `now` counts from the same origin at every
     /// call.
     pub fn take(&self, rate: Rate, replicas: u32, now: Duration) -> Result<(), Duration> {
@@ -96,13 +96,13 @@ mod tests {
         Rate::new(per_second, burst).unwrap()
     }
 
-    fn taken_at_once(budget: &Budget, rate: Rate, replicas: u32, now: Duration) -> usize {
+    fn taken_at_once(budget: &GcraLimiter, rate: Rate, replicas: u32, now: Duration) -> usize {
         (0..1_000).take_while(|_| budget.take(rate, replicas, now).is_ok()).count()
     }
 
     #[test]
     fn a_burst_passes_then_the_rate_holds() {
-        let (budget, rate) = (Budget::default(), rate(10, 3));
+        let (budget, rate) = (GcraLimiter::default(), rate(10, 3));
         assert_eq!(taken_at_once(&budget, rate, 1, START), 3);
         assert_eq!(budget.take(rate, 1, START), Err(Duration::from_millis(100)));
         budget.take(rate, 1, START + Duration::from_millis(100)).unwrap();
@@ -111,12 +111,12 @@ mod tests {
 
     #[test]
     fn nothing_is_saved_up_beyond_the_burst() {
-        assert_eq!(taken_at_once(&Budget::default(), rate(10, 2), 1, Duration::from_secs(3600)), 2);
+        assert_eq!(taken_at_once(&GcraLimiter::default(), rate(10, 2), 1, Duration::from_secs(3600)), 2);
     }
 
     #[test]
     fn what_is_given_back_can_be_taken_again_and_no_more() {
-        let (budget, rate) = (Budget::default(), rate(10, 3));
+        let (budget, rate) = (GcraLimiter::default(), rate(10, 3));
         (0..10).for_each(|_| budget.give_back(rate, 1));
         assert_eq!(taken_at_once(&budget, rate, 1, START), 3);
         budget.give_back(rate, 1);
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_is_raised_holds_at_once() {
-        let budget = Budget::default();
+        let budget = GcraLimiter::default();
         assert_eq!(taken_at_once(&budget, rate(1, 100), 1, START), 100);
         assert_eq!(budget.take(rate(100, 10), 1, START), Err(Duration::from_millis(10)));
         assert_eq!(taken_at_once(&budget, rate(100, 10), 1, START + Duration::from_millis(50)), 5);
@@ -138,15 +138,15 @@ mod tests {
 
     #[test]
     fn replicas_have_a_share_each() {
-        let (budget, rate) = (Budget::default(), rate(30, 9));
+        let (budget, rate) = (GcraLimiter::default(), rate(30, 9));
         assert_eq!(taken_at_once(&budget, rate, 3, START), 3);
         assert_eq!(budget.take(rate, 3, START), Err(Duration::from_millis(100)), "ten a second are left of thirty");
-        assert_eq!(taken_at_once(&Budget::default(), Rate { burst: 1, ..rate }, 3, START), 1, "never none at all");
+        assert_eq!(taken_at_once(&GcraLimiter::default(), Rate { burst: 1, ..rate }, 3, START), 1, "never none at all");
     }
 
     #[test]
     fn what_is_left_can_be_told_and_asked_for() {
-        let (budget, rate) = (Budget::default(), rate(10, 9));
+        let (budget, rate) = (GcraLimiter::default(), rate(10, 9));
         assert!(budget.is_full(START) && budget.taken(rate, 1, START) == 0);
         for left in [0, 4, 9, 100] {
             budget.set_left(rate, 1, START, left);

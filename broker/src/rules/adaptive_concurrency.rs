@@ -9,17 +9,17 @@ use crate::limits::{CONCURRENCY_BACKS_OFF_TO, CONCURRENCY_MIN, CONCURRENCY_ROUND
 
 /// One backend's limit as it is found out.
 #[derive(Debug)]
-pub struct Adaptive {
+pub struct AdaptiveLimit {
     limit: f64,
     max: usize,
     /// The latency of an unhurried backend, in seconds; forgets slowly.
     best: f64,
-    round: Round,
+    round: SampleWindow,
 }
 
 /// What was seen since the limit was looked at.
 #[derive(Debug, Default)]
-struct Round {
+struct SampleWindow {
     since: Duration,
     answers: u32,
     seconds: f64,
@@ -27,10 +27,10 @@ struct Round {
     in_flight_max: usize,
 }
 
-impl Adaptive {
+impl AdaptiveLimit {
     /// Begins with what is configured: a backend that is well is not slowed down at its start.
     pub fn new(max: usize) -> Self {
-        Self { limit: max as f64, max, best: f64::INFINITY, round: Round::default() }
+        Self { limit: max as f64, max, best: f64::INFINITY, round: SampleWindow::default() }
     }
 
     pub fn limit(&self) -> usize {
@@ -60,7 +60,7 @@ impl Adaptive {
         (after != before).then_some(after)
     }
 
-    fn judge(&mut self, round: &Round) {
+    fn judge(&mut self, round: &SampleWindow) {
         let mean = round.seconds / f64::from(round.answers.max(1));
         if round.answers > 0 {
             // What was best once need not be possible for ever: an eighth in a minute is forgotten.
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     /// Rounds of a backend whose latency grows once more than `capacity` calls are in flight.
-    fn run(adaptive: &mut Adaptive, rounds: usize, capacity: usize, start: Duration) -> Duration {
+    fn run(adaptive: &mut AdaptiveLimit, rounds: usize, capacity: usize, start: Duration) -> Duration {
         let mut now = start;
         for _ in 0..rounds {
             let in_flight = adaptive.limit();
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn it_finds_about_what_the_backend_can_take() {
-        let mut adaptive = Adaptive::new(1_000);
+        let mut adaptive = AdaptiveLimit::new(1_000);
         // The first calls are few and tell how fast the backend is.
         adaptive.observe(Duration::ZERO, Duration::from_millis(10), false, 1);
         adaptive.observe(CONCURRENCY_ROUND, Duration::from_millis(10), false, 1);
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn failures_bring_it_down_to_the_least() {
-        let mut adaptive = Adaptive::new(100);
+        let mut adaptive = AdaptiveLimit::new(100);
         let mut now = Duration::ZERO;
         for _ in 0..200 {
             now += CONCURRENCY_ROUND;
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_not_reached_does_not_grow() {
-        let mut adaptive = Adaptive::new(100);
+        let mut adaptive = AdaptiveLimit::new(100);
         adaptive.limit = 10.0;
         for round in 0..50 {
             adaptive.observe(CONCURRENCY_ROUND * round, Duration::from_millis(5), false, 3);
@@ -140,7 +140,7 @@ mod tests {
             max in 1_usize..500,
             seen in prop::collection::vec((0_u64..2_000, 0_u64..5_000, any::<bool>(), 0_usize..1_000), 1..200)
         ) {
-            let mut adaptive = Adaptive::new(max);
+            let mut adaptive = AdaptiveLimit::new(max);
             let mut now = Duration::ZERO;
             for (later, took, failed, in_flight) in seen {
                 now += Duration::from_millis(later);

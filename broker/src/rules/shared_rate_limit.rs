@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::budget::{Budget, Rate, nanoseconds};
+use super::gcra::{GcraLimiter, Rate, nanoseconds};
 
 /// A stock that was not touched for this long is given up.
 const STOCK_KEPT: Duration = Duration::from_secs(1);
@@ -27,34 +27,34 @@ const MORE_SOON: Duration = Duration::from_millis(50);
 
 /// How replicas share what there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sharing {
+pub enum SharingMode {
     /// Each has its part.
-    Parts,
+    LocalShare,
     /// They ask the hot store.
-    Asking,
+    Global,
     /// The hot store is away. Until it is back each has its part, and what is taken will be told.
-    Apart,
+    LocalFallback,
     /// The same, and nothing is counted.
     Unlimited,
     /// The same, and nothing is let through.
-    Refusing,
+    Refuse,
 }
 
 /// Sharing, and among how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shares {
-    pub sharing: Sharing,
+pub struct ReplicaShare {
+    pub sharing: SharingMode,
     pub replicas: u32,
 }
 
-impl Shares {
+impl ReplicaShare {
     /// For what no other replica counts.
-    pub const ALONE: Self = Self { sharing: Sharing::Parts, replicas: 1 };
+    pub const SINGLE_REPLICA: Self = Self { sharing: SharingMode::LocalShare, replicas: 1 };
 }
 
 /// What to ask the hot store for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Want {
+pub struct QuotaRequest {
     pub rate: Rate,
     pub used: u32,
     pub wanted: u32,
@@ -62,7 +62,7 @@ pub struct Want {
 
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Got {
+pub struct QuotaGrant {
     pub granted: u32,
     /// In all, besides.
     pub left: u32,
@@ -70,11 +70,11 @@ pub struct Got {
 }
 
 #[derive(Debug)]
-pub struct Meter {
+pub struct SharedRateLimiter {
     /// The same on all replicas.
     pub name: String,
     /// This replica's own share.
-    own: Budget,
+    own: GcraLimiter,
     stock: AtomicU32,
     stocked_at_ns: AtomicU64,
     /// Nothing is left until then.
@@ -89,11 +89,11 @@ pub struct Meter {
     rate: AtomicU64,
 }
 
-impl Meter {
+impl SharedRateLimiter {
     pub fn new(name: String) -> Arc<Self> {
         Arc::new(Self {
             name,
-            own: Budget::default(),
+            own: GcraLimiter::default(),
             stock: AtomicU32::new(0),
             stocked_at_ns: AtomicU64::new(0),
             none_until_ns: AtomicU64::new(0),
@@ -105,21 +105,21 @@ impl Meter {
     }
 
     /// Takes one request's worth, or says how long to wait.
-    pub fn take(&self, rate: Rate, shares: Shares, now: Duration) -> Result<(), Duration> {
-        if shares.sharing == Sharing::Parts {
+    pub fn take(&self, rate: Rate, shares: ReplicaShare, now: Duration) -> Result<(), Duration> {
+        if shares.sharing == SharingMode::LocalShare {
             return self.own.take(rate, shares.replicas, now);
         }
         self.rate.store(u64::from(rate.per_second) << 32 | u64::from(rate.burst), Ordering::Relaxed);
         add(&self.demand, 1);
         match shares.sharing {
-            Sharing::Unlimited => return Ok(()),
-            Sharing::Refusing => return Err(STOCK_KEPT),
-            Sharing::Apart => {
+            SharingMode::Unlimited => return Ok(()),
+            SharingMode::Refuse => return Err(STOCK_KEPT),
+            SharingMode::LocalFallback => {
                 self.own.take(rate, shares.replicas, now)?;
                 add(&self.owed, 1);
                 return Ok(());
             }
-            Sharing::Asking | Sharing::Parts => {}
+            SharingMode::Global | SharingMode::LocalShare => {}
         }
         if self.take_of_stock(now) {
             return Ok(());
@@ -143,17 +143,17 @@ impl Meter {
     }
 
     /// Gives back what one request took: it was counted elsewhere.
-    pub fn give_back(&self, rate: Rate, shares: Shares) {
+    pub fn give_back(&self, rate: Rate, shares: ReplicaShare) {
         match shares.sharing {
-            Sharing::Parts => self.own.give_back(rate, shares.replicas),
-            Sharing::Asking | Sharing::Apart => {
+            SharingMode::LocalShare => self.own.give_back(rate, shares.replicas),
+            SharingMode::Global | SharingMode::LocalFallback => {
                 if self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |owed| owed.checked_sub(1)).is_ok() {
                     self.own.give_back(rate, shares.replicas);
                 } else {
                     add(&self.stock, 1);
                 }
             }
-            Sharing::Unlimited | Sharing::Refusing => {}
+            SharingMode::Unlimited | SharingMode::Refuse => {}
         }
     }
 
@@ -163,7 +163,7 @@ impl Meter {
     }
 
     /// What to ask for now.
-    pub fn want(&self, shares: Shares, now: Duration) -> Want {
+    pub fn want(&self, shares: ReplicaShare, now: Duration) -> QuotaRequest {
         self.queued.store(false, Ordering::Release);
         let packed = self.rate.load(Ordering::Relaxed);
         let rate = Rate { per_second: ((packed >> 32) as u32).max(1), burst: (packed as u32).max(1) };
@@ -172,11 +172,11 @@ impl Meter {
         let used = self.owed.swap(0, Ordering::Relaxed).min(self.own.taken(rate, shares.replicas, now));
         let ahead = (u128::from(rate.per_second) * STOCK_AHEAD.as_millis() / 1_000).max(1) as u32;
         let wanted = demand.saturating_add(demand / 2).min(ahead).saturating_sub(self.stock.load(Ordering::Relaxed));
-        Want { rate, used, wanted }
+        QuotaRequest { rate, used, wanted }
     }
 
     /// The hot store answered.
-    pub fn got(&self, want: Want, got: Got, shares: Shares, now: Duration) {
+    pub fn got(&self, want: QuotaRequest, got: QuotaGrant, shares: ReplicaShare, now: Duration) {
         add(&self.stock, got.granted);
         self.stocked_at_ns.store(nanoseconds(now), Ordering::Relaxed);
         let none_until = if got.left == 0 { nanoseconds(now + got.wait) } else { 0 };
@@ -186,7 +186,7 @@ impl Meter {
     }
 
     /// It did not: it will be told later.
-    pub fn missed(&self, want: Want) {
+    pub fn missed(&self, want: QuotaRequest) {
         add(&self.owed, want.used);
         self.none_until_ns.store(0, Ordering::Relaxed);
     }
@@ -210,20 +210,20 @@ const NAME_BYTES_MAX: usize = 512;
 /// The meters of scopes that clients choose, as many as may be: idle ones are forgotten, never one in use. Scopes that find no
 /// room share one.
 #[derive(Debug)]
-pub struct Meters<K> {
-    known: HashMap<K, Arc<Meter>>,
+pub struct RateLimiterMap<K> {
+    known: HashMap<K, Arc<SharedRateLimiter>>,
     max: usize,
-    others: Arc<Meter>,
+    others: Arc<SharedRateLimiter>,
     swept_at: Option<Duration>,
 }
 
-impl<K: Eq + Hash + Clone> Meters<K> {
+impl<K: Eq + Hash + Clone> RateLimiterMap<K> {
     /// `others` names what scopes without room share.
     pub fn new(max: usize, others: String) -> Self {
-        Self { known: HashMap::new(), max, others: Meter::new(others), swept_at: None }
+        Self { known: HashMap::new(), max, others: SharedRateLimiter::new(others), swept_at: None }
     }
 
-    pub fn of(&mut self, key: &K, now: Duration, name: impl FnOnce() -> String) -> Arc<Meter> {
+    pub fn of(&mut self, key: &K, now: Duration, name: impl FnOnce() -> String) -> Arc<SharedRateLimiter> {
         if let Some(known) = self.known.get(key) {
             return known.clone();
         }
@@ -235,7 +235,7 @@ impl<K: Eq + Hash + Clone> Meters<K> {
         if self.known.len() >= self.max || name.len() > NAME_BYTES_MAX {
             return self.others.clone();
         }
-        let meter = Meter::new(name);
+        let meter = SharedRateLimiter::new(name);
         self.known.insert(key.clone(), meter.clone());
         meter
     }
@@ -247,13 +247,13 @@ mod tests {
 
     const START: Duration = Duration::from_secs(10);
     const RATE: Rate = Rate { per_second: 100, burst: 30 };
-    const THREE: Shares = Shares { sharing: Sharing::Asking, replicas: 3 };
+    const THREE: ReplicaShare = ReplicaShare { sharing: SharingMode::Global, replicas: 3 };
 
-    fn meter() -> Arc<Meter> {
-        Meter::new("m".into())
+    fn meter() -> Arc<SharedRateLimiter> {
+        SharedRateLimiter::new("m".into())
     }
 
-    fn taken_at_once(meter: &Meter, shares: Shares, now: Duration) -> usize {
+    fn taken_at_once(meter: &SharedRateLimiter, shares: ReplicaShare, now: Duration) -> usize {
         (0..1_000).take_while(|_| meter.take(RATE, shares, now).is_ok()).count()
     }
 
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(taken_at_once(&meter, THREE, START), 10);
         let want = meter.want(THREE, START);
         assert_eq!((want.used, want.wanted), (10, 4), "a stock for forty milliseconds");
-        meter.got(want, Got { granted: 4, left: 0, wait: Duration::from_millis(7) }, THREE, START);
+        meter.got(want, QuotaGrant { granted: 4, left: 0, wait: Duration::from_millis(7) }, THREE, START);
         assert_eq!(taken_at_once(&meter, THREE, START), 4);
         assert_eq!(meter.take(RATE, THREE, START), Err(Duration::from_millis(7)));
         assert_eq!(meter.want(THREE, START).used, 0, "it was told once");
@@ -284,14 +284,14 @@ mod tests {
     fn a_share_of_what_is_left_may_be_taken_unasked() {
         let meter = meter();
         let want = meter.want(THREE, START);
-        meter.got(Want { rate: RATE, ..want }, Got { granted: 0, left: 12, wait: Duration::ZERO }, THREE, START);
+        meter.got(QuotaRequest { rate: RATE, ..want }, QuotaGrant { granted: 0, left: 12, wait: Duration::ZERO }, THREE, START);
         assert_eq!(taken_at_once(&meter, THREE, START), 4);
     }
 
     #[test]
     fn an_old_stock_is_given_up() {
         let meter = meter();
-        meter.got(Want { rate: RATE, used: 0, wanted: 4 }, Got { granted: 4, left: 0, wait: Duration::ZERO }, THREE, START);
+        meter.got(QuotaRequest { rate: RATE, used: 0, wanted: 4 }, QuotaGrant { granted: 4, left: 0, wait: Duration::ZERO }, THREE, START);
         assert!(meter.take_of_stock(START + Duration::from_millis(900)));
         assert!(!meter.take_of_stock(START + Duration::from_millis(1_100)));
         assert!(!meter.take_of_stock(START + Duration::from_millis(900)));
@@ -300,20 +300,20 @@ mod tests {
     #[test]
     fn without_the_hot_store_it_is_as_told() {
         let meter = meter();
-        for (sharing, expected) in [(Sharing::Parts, 10), (Sharing::Apart, 0), (Sharing::Unlimited, 1_000), (Sharing::Refusing, 0)] {
-            assert_eq!(taken_at_once(&meter, Shares { sharing, replicas: 3 }, START), expected, "{sharing:?}");
+        for (sharing, expected) in [(SharingMode::LocalShare, 10), (SharingMode::LocalFallback, 0), (SharingMode::Unlimited, 1_000), (SharingMode::Refuse, 0)] {
+            assert_eq!(taken_at_once(&meter, ReplicaShare { sharing, replicas: 3 }, START), expected, "{sharing:?}");
         }
     }
 
     #[test]
     fn a_26_scopes_that_clients_choose_take_bounded_memory_and_none_in_use_is_forgotten() {
-        let mut meters = Meters::new(10, "others".into());
-        let of = |meters: &mut Meters<u32>, key: u32, now| meters.of(&key, now, || format!("scope {key}"));
+        let mut meters = RateLimiterMap::new(10, "others".into());
+        let of = |meters: &mut RateLimiterMap<u32>, key: u32, now| meters.of(&key, now, || format!("scope {key}"));
         for key in 0..10 {
-            assert_eq!(taken_at_once(&of(&mut meters, key, START), Shares::ALONE, START), 30);
+            assert_eq!(taken_at_once(&of(&mut meters, key, START), ReplicaShare::SINGLE_REPLICA, START), 30);
         }
         assert_eq!(of(&mut meters, 11, START).name, "others", "all are in use");
-        assert_eq!(taken_at_once(&of(&mut meters, 3, START), Shares::ALONE, START), 0, "and none has forgotten");
+        assert_eq!(taken_at_once(&of(&mut meters, 3, START), ReplicaShare::SINGLE_REPLICA, START), 0, "and none has forgotten");
         let later = START + Duration::from_secs(2);
         assert_eq!(of(&mut meters, 11, later).name, "scope 11");
         assert_eq!(meters.known.len(), 1);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     impl Store {
-        fn settle(&mut self, now: f64, want: Want) -> Got {
+        fn settle(&mut self, now: f64, want: QuotaRequest) -> QuotaGrant {
             let interval = 1.0 / f64::from(RATE.per_second);
             let room = interval * f64::from(RATE.burst - 1) + 0.05;
             let spent = self.next_at.max(now) + f64::from(want.used) * interval - now;
@@ -334,7 +334,7 @@ mod tests {
             let granted = free.min(want.wanted);
             self.next_at = now + spent + f64::from(granted) * interval;
             let wait = if free > granted { 0.0 } else { (self.next_at - now - room).max(0.0) };
-            Got { granted, left: free - granted, wait: Duration::from_secs_f64(wait) }
+            QuotaGrant { granted, left: free - granted, wait: Duration::from_secs_f64(wait) }
         }
     }
 
