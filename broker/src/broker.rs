@@ -37,7 +37,7 @@ use crate::{
     rules::{
         catalog::BackendLists,
         endpoint::Endpoint,
-        sign_in_failures::{Plane, Reason},
+        sign_in_failures::{Plane, SignInFailureReason},
     },
     telemetry::{self, ExporterHandle},
     views::{BackendStatus, SessionView, SubscriptionView},
@@ -247,9 +247,9 @@ impl Broker {
             (Some(bearer), tokens) => match (self.keyring.verify(bearer), tokens) {
                 (Some(caller), _) => caller.into(),
                 (None, Some(tokens)) => tokens.verify(bearer)?,
-                (None, None) => return Err(AuthError::failed(key_required(), Reason::ApiKey)),
+                (None, None) => return Err(AuthError::failed(key_required(), SignInFailureReason::ApiKey)),
             },
-            (None, _) if self.shared.config.auth.required => return Err(AuthError::failed(key_required(), Reason::Missing)),
+            (None, _) if self.shared.config.auth.required => return Err(AuthError::failed(key_required(), SignInFailureReason::Missing)),
             (None, _) => Caller::anonymous().into(),
         };
         self.admit_proven(proven)
@@ -291,7 +291,7 @@ impl Broker {
 
     /// [`Broker::admit`] of one whose credential may have an end.
     pub fn admit_proven(&self, proven: AuthenticatedCaller) -> Result<AuthenticatedCaller, AuthError> {
-        let caller = self.admit(proven.caller).map_err(|refusal| AuthError::failed(refusal, Reason::Tenant))?;
+        let caller = self.admit(proven.caller).map_err(|refusal| AuthError::failed(refusal, SignInFailureReason::Tenant))?;
         Ok(AuthenticatedCaller { caller, until: proven.until })
     }
 

@@ -41,7 +41,7 @@ use crate::{
         gcra::Rate,
         catalog::BackendLists,
         shared_rate_limit::{SharedRateLimiter, RateLimiterMap},
-        sharing::{self, LinkScope, Wire},
+        link_sharing::{self, LinkScope, WireKind},
     },
     sandbox::ConfinementLevel,
     telemetry::redaction::Redactor,
@@ -118,7 +118,7 @@ struct Status {
     /// The log says already that it can not be reached.
     down_logged: bool,
     /// What the wire turned out to be.
-    wire: Option<Wire>,
+    wire: Option<WireKind>,
     open_links: usize,
     /// Of the link that failed last: attempts in a row, and when the next one may begin.
     failed_attempts: u32,
@@ -212,17 +212,17 @@ impl Backend {
 
     fn link_of(self: &Arc<Self>, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities, era: Era) -> Option<Arc<Link>> {
         let wire = match self.era.to(self.spec.protocol, era) {
-            Some(Era::Stateless) => Wire::Stateless,
+            Some(Era::Stateless) => WireKind::Stateless,
             // Until the catalog has seen how the backend behaves, the cautious assumption holds.
             _ => lock(&self.status).wire.unwrap_or(match self.spec.transport {
-                TransportSpec::Http { .. } => Wire::HttpWithSessions,
+                TransportSpec::Http { .. } => WireKind::HttpWithSessions,
                 TransportSpec::Tcp { .. } | TransportSpec::Websocket { .. } | TransportSpec::Quic { .. } | TransportSpec::Stdio { .. } => {
-                    Wire::Pipe
+                    WireKind::Pipe
                 }
             }),
         };
-        let scope = sharing::scope(self.spec.links, wire, own, principal, client);
-        let declared = sharing::declared(&scope, wire, client);
+        let scope = link_sharing::scope(self.spec.links, wire, own, principal, client);
+        let declared = link_sharing::declared(&scope, wire, client);
         let mut links = lock(&self.links);
         if self.stop.is_cancelled() {
             return None; // whoever closed the backend has closed the links there were
@@ -240,7 +240,7 @@ impl Backend {
             return false; // it asks in its answers
         }
         let is_http = matches!(self.spec.transport, TransportSpec::Http { .. });
-        lock(&self.status).wire.map_or(!is_http, |wire| wire == Wire::Pipe)
+        lock(&self.status).wire.map_or(!is_http, |wire| wire == WireKind::Pipe)
     }
 
     /// The link the catalog is fetched over.
@@ -274,9 +274,9 @@ impl Backend {
         // Only connections that are sessions tell how a backend treats those.
         if connection.modern().is_none() {
             status.wire = Some(match connection.wire() {
-                ConnectionWire::Pipe(_) => Wire::Pipe,
-                ConnectionWire::Http(http) if http.has_session() => Wire::HttpWithSessions,
-                ConnectionWire::Http(_) => Wire::HttpWithoutSessions,
+                ConnectionWire::Pipe(_) => WireKind::Pipe,
+                ConnectionWire::Http(http) if http.has_session() => WireKind::HttpWithSessions,
+                ConnectionWire::Http(_) => WireKind::HttpWithoutSessions,
             });
         }
         drop(status);

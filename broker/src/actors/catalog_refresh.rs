@@ -36,7 +36,7 @@ use crate::{
         BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE,
         REFRESH_INTERVAL_MIN,
     },
-    rules::catalog::{self, BackendLists, Entry, LeftOut, ListKind, TaskHost},
+    rules::catalog::{self, BackendLists, CatalogEntry, SkippedEntry, ListKind, TaskHost},
 };
 
 /// Runs until the backend is removed.
@@ -190,7 +190,7 @@ pub(super) async fn refresh_tools(connection: &Arc<Connection>, link: &Arc<Link>
 
 /// Notes what each tool wants repeated in headers. Over HTTP a tool that asks for it wrongly can not be called, so it is not
 /// offered (MCP 2026-07-28, Streamable HTTP).
-fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<Entry>) {
+fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEntry>) {
     if !matches!(connection.wire(), WireSender::Http(_)) {
         return;
     }
@@ -210,7 +210,7 @@ fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<Entry>) {
     link.backend.note_param_headers(by_tool);
 }
 
-fn wanted_headers(tool: &Entry) -> Result<Vec<ParamHeader>, BadAnnotation> {
+fn wanted_headers(tool: &CatalogEntry) -> Result<Vec<ParamHeader>, BadAnnotation> {
     if memchr::memmem::find(&tool.native, b"x-mcp-header").is_none() {
         return Ok(Vec::new());
     }
@@ -244,7 +244,7 @@ fn method(kind: ListKind) -> Method {
 
 /// Every page of one list. The backend's cursors are given back as they came (MCP 2025-11-25, Pagination); an endless or
 /// circular list ends at the limits.
-async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKind) -> Result<(Vec<Entry>, Option<Duration>), Refusal> {
+async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKind) -> Result<(Vec<CatalogEntry>, Option<Duration>), Refusal> {
     let backend = &link.backend;
     let host = task_host(link, connection);
     let mut kept_for = None;
@@ -262,7 +262,7 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
         let Some(page) = read_answer(kind, backend, host, &answer)? else { return Ok((entries, kept_for)) };
         warn_of_left_out(backend, kind, &page.left_out);
         entries.extend(page.entries);
-        let bytes: usize = entries.iter().map(|entry: &Entry| entry.native.len()).sum();
+        let bytes: usize = entries.iter().map(|entry: &CatalogEntry| entry.native.len()).sum();
         if entries.len() > LIST_ENTRIES_MAX || bytes > LIST_BYTES_MAX {
             tracing::warn!(backend = %backend.id, list = kind.member(), entries = entries.len(), bytes, "the list is too long and was cut");
             cut(&mut entries);
@@ -282,7 +282,7 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
 }
 
 /// Keeps what fits the limits.
-fn cut(entries: &mut Vec<Entry>) {
+fn cut(entries: &mut Vec<CatalogEntry>) {
     let mut bytes = 0;
     let fitting = entries.iter().take(LIST_ENTRIES_MAX).take_while(|entry| {
         bytes += entry.native.len();
@@ -292,7 +292,7 @@ fn cut(entries: &mut Vec<Entry>) {
     entries.truncate(fitting);
 }
 
-fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[LeftOut]) {
+fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]) {
     for one in left_out.iter().take(LEFT_OUT_LOGGED_MAX) {
         tracing::warn!(backend = %backend.id, list = kind.member(), key = ?one.key, why = one.why, "an entry is left out of the catalog");
     }

@@ -30,8 +30,8 @@ use crate::rules::{
     endpoint::Endpoint,
     event_log::EventKind,
     log_level::{self, LogLevel},
-    names,
-    sharing::LinkScope,
+    exposed_names,
+    link_sharing::LinkScope,
 };
 
 /// Takes one message of a backend. `origin` is the call on whose stream it came, where the wire tells.
@@ -297,7 +297,7 @@ pub fn updated_frame(session: &Session, link: &Link, uri: &str) -> Bytes {
 /// A backend's URI as one session's client names it.
 pub fn exposed_uri(session: &Session, link: &Link, uri: &str) -> String {
     match &session.endpoint {
-        Endpoint::Aggregated => names::exposed_uri(&link.backend.id, uri),
+        Endpoint::Aggregated => exposed_names::exposed_uri(&link.backend.id, uri),
         Endpoint::Single(_) => uri.to_owned(),
     }
 }

@@ -27,7 +27,7 @@ use super::{
 use crate::rules::{
     endpoint::Endpoint,
     event_log::{EventKind, Topic},
-    names,
+    exposed_names,
 };
 
 #[derive(Debug, Default)]
@@ -166,7 +166,7 @@ impl Subscriptions {
         for session in listeners {
             let frame = match (&session.endpoint, message.fields.uri) {
                 (Endpoint::Aggregated, Some(span)) => {
-                    let shown = json::quote(&names::exposed_uri(&link.backend.id, &uri));
+                    let shown = json::quote(&exposed_names::exposed_uri(&link.backend.id, &uri));
                     Splice::new(&message.frame).replace(span, shown.into_bytes()).finish()
                 }
                 _ => message.frame.clone(),

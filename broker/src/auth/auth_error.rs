@@ -5,7 +5,7 @@ use std::sync::Arc;
 use protocol::error::{ErrorKind, Refusal};
 
 use super::tokens::TokenIssuer;
-use crate::rules::sign_in_failures::Reason;
+use crate::rules::sign_in_failures::SignInFailureReason;
 
 /// A sign-in that was denied.
 #[derive(Debug)]
@@ -13,22 +13,22 @@ pub enum AuthError {
     Refused {
         refusal: Refusal,
         /// `Unsupported`: its credential is good, and not for this.
-        failure: Option<Reason>,
+        failure: Option<SignInFailureReason>,
     },
     /// The key that its token is signed with is not known. It may be by now, or after a fetch.
     KeyUnknown(UnknownSigningKey),
 }
 
 impl AuthError {
-    pub fn failed(refusal: Refusal, reason: Reason) -> Self {
+    pub fn failed(refusal: Refusal, reason: SignInFailureReason) -> Self {
         Self::Refused { refusal, failure: Some(reason) }
     }
 
     /// The answer, and why the sign-in failed.
-    pub fn into_parts(self) -> (Refusal, Option<Reason>) {
+    pub fn into_parts(self) -> (Refusal, Option<SignInFailureReason>) {
         match self {
             Self::Refused { refusal, failure } => (refusal, failure),
-            Self::KeyUnknown(_) => (token_not_valid(), Some(Reason::Token)),
+            Self::KeyUnknown(_) => (token_not_valid(), Some(SignInFailureReason::Token)),
         }
     }
 }
@@ -36,7 +36,7 @@ impl AuthError {
 /// A request whose credential could not be read.
 impl From<Refusal> for AuthError {
     fn from(refusal: Refusal) -> Self {
-        let failure = (refusal.kind == ErrorKind::Unauthorized).then_some(Reason::Malformed);
+        let failure = (refusal.kind == ErrorKind::Unauthorized).then_some(SignInFailureReason::Malformed);
         Self::Refused { refusal, failure }
     }
 }

@@ -29,7 +29,7 @@ use crate::{
     limits::{CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_MAX, FIRST_CATALOG_WAIT},
     metrics::Side,
     session_location::no_session,
-    rules::{endpoint::Endpoint, offer::Offer},
+    rules::{endpoint::Endpoint, endpoint_info::EndpointInfo},
 };
 
 /// First wait before the end of a session is stored again; it doubles with each failure.
@@ -117,12 +117,12 @@ impl Broker {
     }
 
     /// What the endpoint can do, once its backends have had their first chance to say so.
-    pub(super) async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint, era: Era) -> Result<Offer, Refusal> {
+    pub(super) async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint, era: Era) -> Result<EndpointInfo, Refusal> {
         match endpoint {
             Endpoint::Aggregated => {
                 let backends = tenant.backends();
                 join_all(backends.iter().map(|backend| backend.wait_first_attempt_for(era, FIRST_CATALOG_WAIT))).await;
-                Ok(Offer::aggregated(&tenant.catalog(), self.shared.task_settings().enabled))
+                Ok(EndpointInfo::aggregated(&tenant.catalog(), self.shared.task_settings().enabled))
             }
             Endpoint::Single(id) => {
                 let backend = tenant.backend(id).ok_or_else(|| unknown_backend(id))?;
@@ -133,7 +133,7 @@ impl Broker {
                 let lists = backend.lists.load_full();
                 let down = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {id} can not be reached"));
                 let lists = lists.ok_or_else(down)?;
-                Ok(Offer::single(&lists, self.shared.task_settings().enabled))
+                Ok(EndpointInfo::single(&lists, self.shared.task_settings().enabled))
             }
         }
     }

@@ -8,7 +8,7 @@ use super::{Broker, unknown_backend};
 use crate::{
     actors::{link::Era, stateless::StatelessClient},
     auth::Caller,
-    rules::{endpoint::Endpoint, offer::Offer},
+    rules::{endpoint::Endpoint, endpoint_info::EndpointInfo},
 };
 
 impl Broker {
@@ -32,7 +32,7 @@ impl Broker {
     }
 
     /// What the endpoint offers such a caller, made anew when the catalog changed.
-    pub async fn offer_to(&self, visitor: &StatelessClient) -> Result<Arc<Offer>, Refusal> {
+    pub async fn offer_to(&self, visitor: &StatelessClient) -> Result<Arc<EndpointInfo>, Refusal> {
         let (modern, tenant) = (&self.shared.modern, &visitor.tenant);
         if let Some(offer) = modern.offer(tenant, &visitor.endpoint) {
             return Ok(offer);

@@ -1,6 +1,6 @@
 //! How long the audit log is kept: agreed on in the database, signed, and told in the log itself.
 //!
-//! `audit.retain` is what this process wishes. All replicas remove by what is in the database ([`Retention`]).
+//! `audit.retain` is what this process wishes. All replicas remove by what is in the database ([`AuditRetention`]).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{AuditedAction, Author, Control, ControlError, audit_chain::ChainPosi
 use crate::{
     config::units::format_duration,
     limits::{AUDIT_CHAINS_AT_ONCE, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
-    rules::audit_retention::Retention,
+    rules::audit_retention::AuditRetention,
     telemetry::request::RequestName,
 };
 
@@ -26,7 +26,7 @@ impl Control {
         };
         let next = match &known {
             Some(known) => known.declared(configured, now),
-            None => Some(Retention::first(configured, now, log_is_empty)),
+            None => Some(AuditRetention::first(configured, now, log_is_empty)),
         };
         let Some(next) = next else { return Ok(()) };
         let text = serde_json::to_string(&next).map_err(|_| ControlError::Internal)?;
@@ -103,7 +103,7 @@ impl Control {
     }
 
     /// `Unsupported`: the terms are not this broker's; nothing is removed by them.
-    pub(super) fn retention(&self, terms: &AuditRetentionTerms) -> Option<Retention> {
+    pub(super) fn retention(&self, terms: &AuditRetentionTerms) -> Option<AuditRetention> {
         let retention = self.audit_seal().checks_terms(terms).then(|| serde_json::from_str(&terms.terms).ok()).flatten();
         if retention.is_none() {
             tracing::error!("the stored retention of the audit log was not signed with this broker's secret: nothing is removed by it");
@@ -113,7 +113,7 @@ impl Control {
 }
 
 /// What the record of a change says.
-fn asked(known: Option<&Retention>, next: &Retention, now_us: i64) -> AuditedAction {
+fn asked(known: Option<&AuditRetention>, next: &AuditRetention, now_us: i64) -> AuditedAction {
     let time = |time: Option<Duration>| time.map_or_else(|| "unlimited".to_owned(), format_duration);
     let before = time(known.and_then(|known| known.in_force(now_us)));
     let target = match next.announced(now_us) {
@@ -164,7 +164,7 @@ mod tests {
         control.verify_audit(of, None, 100, None).await.unwrap()
     }
 
-    async fn put_terms(control: &Control, version: i64, retention: &Retention) {
+    async fn put_terms(control: &Control, version: i64, retention: &AuditRetention) {
         let terms = control.audit_seal().signed_terms(version, serde_json::to_string(retention).unwrap());
         assert!(control.commit(AdminChange::PutAuditTerms(&terms), &Author::default()).await.unwrap());
     }
@@ -210,7 +210,7 @@ mod tests {
         assert!(told[0].target.as_deref().unwrap().starts_with("720h to 1h, from "), "{told:?}");
         // The delay is over.
         let declared = now_us() - 8 * 24 * HOUR_US;
-        let shortened = Retention::first(Duration::from_secs(720 * 3_600), 0, true).declared(Duration::from_secs(3_600), declared);
+        let shortened = AuditRetention::first(Duration::from_secs(720 * 3_600), 0, true).declared(Duration::from_secs(3_600), declared);
         put_terms(&after.control, 3, &shortened.unwrap()).await;
         after.control.trim_audit().await.unwrap();
         assert!(left(&after.control).await.is_empty());
@@ -222,7 +222,7 @@ mod tests {
         let rig = rig(folder.path(), &store, "audit: {retain: 1h}").await;
         let control = &rig.control;
         store.append_audit(&[record(1, 2, None)]).await.unwrap();
-        let text = serde_json::to_string(&Retention::first(Duration::from_secs(3_600), 0, true)).unwrap();
+        let text = serde_json::to_string(&AuditRetention::first(Duration::from_secs(3_600), 0, true)).unwrap();
         let forged = AuditRetentionTerms { version: 1, terms: text, signature: vec![0; 64] };
         assert!(control.commit(AdminChange::PutAuditTerms(&forged), &Author::default()).await.unwrap());
         control.trim_audit().await.unwrap();

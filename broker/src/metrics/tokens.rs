@@ -3,7 +3,7 @@
 use prometheus::{IntCounter, IntCounterVec, IntGauge};
 
 use super::MetricRegistrar;
-use crate::rules::sign_in_failures::{Plane, Reason};
+use crate::rules::sign_in_failures::{Plane, SignInFailureReason};
 
 pub struct TokenMetrics {
     verified: IntCounter,
@@ -51,7 +51,7 @@ impl TokenMetrics {
         self.lacks_scope.inc();
     }
 
-    pub fn sign_in_failed(&self, plane: Plane, reason: Reason) {
+    pub fn sign_in_failed(&self, plane: Plane, reason: SignInFailureReason) {
         self.sign_in_failures.with_label_values(&[plane.name(), reason.name()]).inc();
     }
 

@@ -19,7 +19,7 @@ use super::{
     catalog::{Catalog, ListKind, Target, TaskSupport, ToolTraits},
     endpoint::Endpoint,
     log_level::LogLevel,
-    names,
+    exposed_names,
 };
 use crate::limits::URI_BYTES_MAX;
 
@@ -287,7 +287,7 @@ fn by_uri(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<D
         _ => {
             let edits = if target.uri == uri { Vec::new() } else { vec![(span, json::quote(&target.uri).into_bytes())] };
             let names = Named::Resource(target.uri);
-            Decision::Forward(Plan { names, ..Plan::new(target.backend, edits) })
+            Decision::Forward(Plan { exposed_names, ..Plan::new(target.backend, edits) })
         }
     })
 }
@@ -333,7 +333,7 @@ fn resource_target(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<
             uri::check(uri).map_err(climbs)?;
             Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() })
         }
-        Endpoint::Aggregated => names::native_uri(uri)
+        Endpoint::Aggregated => exposed_names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
             .map(|(backend, native)| ResourceTarget { backend, uri: native.to_owned(), exposed_uri: uri.to_owned() })
             .ok_or_else(|| Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri))

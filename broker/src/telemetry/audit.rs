@@ -22,8 +22,8 @@ use crate::{
     persistence::{AuditKind, AuditRecord},
     limits::{AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_TARGET_CHARS_MAX},
     rules::{
-        catalog::Definition,
-        sign_in_failures::{Plane, Report},
+        catalog::DefinitionDigest,
+        sign_in_failures::{Plane, FailureReport},
     },
     views::AuditEntry,
 };
@@ -45,7 +45,7 @@ pub struct AuditDraft {
     pub target: Option<String>,
     pub arguments: Option<Bytes>,
     pub backend: Option<BackendId>,
-    pub definition: Option<Definition>,
+    pub definition: Option<DefinitionDigest>,
     pub begun: Instant,
     pub at: jiff::Timestamp,
     /// Of the client, where its wire says so.
@@ -105,8 +105,8 @@ impl AuditDraft {
 }
 
 /// The record of sign-ins that failed. Those of clients are records of the kind `call`, others of the kind `admin`.
-pub fn sign_in_failures(report: &Report, node: &str) -> AuditRecord {
-    let Report { series, count, .. } = report;
+pub fn sign_in_failures(report: &FailureReport, node: &str) -> AuditRecord {
+    let FailureReport { series, count, .. } = report;
     let kind = if series.plane == Plane::Data { AuditKind::Call } else { AuditKind::Admin };
     let now = jiff::Timestamp::now();
     let entry = AuditEntry {

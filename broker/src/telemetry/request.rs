@@ -14,7 +14,7 @@ use protocol::{error::ErrorKind, ids::BackendId};
 
 pub use super::inbound_context::{RequestName, arrival_client, arrival_name, arriving, header_context};
 use super::{audit::AuditDraft, context::TraceId, traces::RequestTrace};
-use crate::rules::catalog::Definition;
+use crate::rules::catalog::DefinitionDigest;
 
 /// One request of a client, or one task that runs.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl RequestTelemetry {
     }
 
     /// The backend that is asked, and what the catalog knows of the tool.
-    pub fn note_backend(&self, backend: &BackendId, definition: Option<Definition>) {
+    pub fn note_backend(&self, backend: &BackendId, definition: Option<DefinitionDigest>) {
         if let Some(draft) = &mut *self.draft() {
             draft.backend = Some(backend.clone());
             draft.definition = definition;

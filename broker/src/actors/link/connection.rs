@@ -509,7 +509,7 @@ mod tests {
         auth::Keys,
         config::{Config, spec::BackendSpec},
         persistence::{Persistence, Stores},
-        rules::sharing::LinkScope,
+        rules::link_sharing::LinkScope,
         telemetry::traces::Tracer,
     };
 

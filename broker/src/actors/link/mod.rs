@@ -60,7 +60,7 @@ use crate::{
     config::spec::TransportSpec,
     limits::BACKOFF_MAX,
     metrics::Side,
-    rules::{log_level::LogLevel, sharing::LinkScope},
+    rules::{log_level::LogLevel, link_sharing::LinkScope},
 };
 
 #[derive(Debug)]

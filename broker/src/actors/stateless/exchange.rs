@@ -39,8 +39,8 @@ use crate::{
         endpoint::Endpoint,
         event_log::EventKind,
         log_level::{self, LogLevel},
-        stateless, stateless_tasks, names,
-        offer::Offer,
+        stateless, stateless_tasks, exposed_names,
+        endpoint_info::EndpointInfo,
         routing, tasks,
     },
 };
@@ -79,7 +79,7 @@ pub struct Exchange {
 
 impl StatelessClient {
     /// Sends a request on its way. An `Err` is the answer, and nothing was begun.
-    pub async fn begin(&self, request: Box<StatelessRequest>, offer: &Offer) -> Result<Exchange, Refusal> {
+    pub async fn begin(&self, request: Box<StatelessRequest>, offer: &EndpointInfo) -> Result<Exchange, Refusal> {
         let unasked = InputResponses::parse(&request.message)?.answers;
         let as_task = self.shall_be_a_task(&request, offer)?;
         let waiting = self.submit(&request, offer, as_task).await?;
@@ -88,7 +88,7 @@ impl StatelessClient {
 
     /// Whether the call is a task from its beginning: its tool runs in no other way, or the client names it, so that it can
     /// ask for the same call again whatever happens.
-    fn shall_be_a_task(&self, request: &StatelessRequest, offer: &Offer) -> Result<bool, Refusal> {
+    fn shall_be_a_task(&self, request: &StatelessRequest, offer: &EndpointInfo) -> Result<bool, Refusal> {
         let message = &request.message;
         if message.method != Method::ToolsCall {
             return Ok(false);
@@ -105,7 +105,7 @@ impl StatelessClient {
     }
 
     /// Goes on with a request that waits at `permit`, here.
-    pub async fn go_on(&self, request: Box<StatelessRequest>, place: &SuspensionId, offer: &Offer) -> Result<Exchange, Refusal> {
+    pub async fn go_on(&self, request: Box<StatelessRequest>, place: &SuspensionId, offer: &EndpointInfo) -> Result<Exchange, Refusal> {
         let responses = InputResponses::parse(&request.message)?;
         let mut parked = self.unpark(place, &responses).map_err(super::RequestStateError::refusal)??;
         let (mut missing, mut answered) = (Vec::new(), Vec::new());
@@ -129,7 +129,7 @@ impl StatelessClient {
         Ok(exchange)
     }
 
-    fn exchange(&self, request: Box<StatelessRequest>, offer: &Offer, round: u32, waiting: Option<PendingExchange>) -> Exchange {
+    fn exchange(&self, request: Box<StatelessRequest>, offer: &EndpointInfo, round: u32, waiting: Option<PendingExchange>) -> Exchange {
         let cache = is_cacheable(request.message.method).then_some(CacheHint::NONE);
         let may_become_task = request.meta.tasks && offer.capabilities.tasks_tools_call;
         Exchange {
@@ -148,7 +148,7 @@ impl StatelessClient {
         }
     }
 
-    async fn submit(&self, request: &StatelessRequest, offer: &Offer, as_task: bool) -> Result<PendingExchange, Refusal> {
+    async fn submit(&self, request: &StatelessRequest, offer: &EndpointInfo, as_task: bool) -> Result<PendingExchange, Refusal> {
         let lease = self.shared.modern.stand_ins.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
@@ -180,7 +180,7 @@ pub(super) fn backend_of(message: &Message, endpoint: &Endpoint, catalog: &Catal
     match message.method {
         Method::ToolsCall => Some(catalog.tool(&message.text(message.fields.name)?)?.backend.clone()),
         Method::PromptsGet => Some(catalog.prompt(&message.text(message.fields.name)?)?.backend.clone()),
-        Method::ResourcesRead => names::native_uri(&message.text(message.fields.uri)?).map(|(backend, _)| backend),
+        Method::ResourcesRead => exposed_names::native_uri(&message.text(message.fields.uri)?).map(|(backend, _)| backend),
         _ => None,
     }
 }

@@ -50,7 +50,7 @@ use crate::{
         endpoint::Endpoint,
         log_level::LogLevel,
         stateless,
-        offer::Offer,
+        endpoint_info::EndpointInfo,
     },
 };
 
@@ -59,7 +59,7 @@ use crate::{
 pub struct StatelessState {
     stand_ins: SessionPools,
     parking: SuspensionTable,
-    offers: SharedMap<(TenantId, Endpoint), (Weak<Catalog>, Arc<Offer>)>,
+    offers: SharedMap<(TenantId, Endpoint), (Weak<Catalog>, Arc<EndpointInfo>)>,
     /// Made of catalogs that nothing here keeps alive.
     lists: DashMap<ListCacheKey, (Weak<Catalog>, Bytes)>,
 }
@@ -99,7 +99,7 @@ impl StatelessRequest {
 
 impl StatelessState {
     /// What the endpoint offers, if that is known and has not changed.
-    pub fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Option<Arc<Offer>> {
+    pub fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Option<Arc<EndpointInfo>> {
         let known = self.offers.get(&(tenant.id.clone(), endpoint.clone()))?;
         let (catalog, offer) = known.value();
         is_of(catalog, &tenant.catalog()).then(|| offer.clone())
@@ -113,7 +113,7 @@ impl StatelessState {
         }
     }
 
-    pub fn note_offer(&self, tenant: &Tenant, endpoint: &Endpoint, catalog: &Arc<Catalog>, offer: &Arc<Offer>) {
+    pub fn note_offer(&self, tenant: &Tenant, endpoint: &Endpoint, catalog: &Arc<Catalog>, offer: &Arc<EndpointInfo>) {
         self.offers.insert((tenant.id.clone(), endpoint.clone()), (Arc::downgrade(catalog), offer.clone()));
     }
 
@@ -164,7 +164,7 @@ impl StatelessClient {
     }
 
     /// The result of a list request.
-    pub fn list(&self, kind: ListKind, message: &Message, offer: &Offer) -> Result<Bytes, Refusal> {
+    pub fn list(&self, kind: ListKind, message: &Message, offer: &EndpointInfo) -> Result<Bytes, Refusal> {
         offer.permits_list(kind)?;
         let cursor = message.text(message.fields.cursor);
         if message.fields.cursor.is_some() && cursor.is_none() {
@@ -188,7 +188,7 @@ impl StatelessClient {
     }
 
     /// The whole answer to `server/discover`.
-    pub fn discover(&self, id: &RequestId, offer: &Offer) -> Bytes {
+    pub fn discover(&self, id: &RequestId, offer: &EndpointInfo) -> Bytes {
         let capabilities = results::modern_capabilities(&offer.capabilities, offer.capabilities.tasks_tools_call);
         let members = results::discover_members(self.shared.config.compat.versions(), &capabilities, offer.instructions.as_deref());
         results::complete_response(id, &members, Some(self.list_hint()), &offer.server_info)

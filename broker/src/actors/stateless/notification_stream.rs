@@ -29,7 +29,7 @@ use crate::{
         stream::{StreamEnd, EventStream, StreamItem, StreamReader},
     },
     limits::LISTEN_URIS_MAX,
-    rules::{offer::Offer, routing},
+    rules::{endpoint_info::EndpointInfo, routing},
 };
 
 /// One such stream. Dropped, its session ends.
@@ -54,7 +54,7 @@ impl Drop for NotificationStream {
 
 impl StatelessClient {
     /// Opens a stream of what of the client's wishes there is to tell.
-    pub async fn listen(&self, request: &StatelessRequest, offer: &Offer) -> Result<NotificationStream, Refusal> {
+    pub async fn listen(&self, request: &StatelessRequest, offer: &EndpointInfo) -> Result<NotificationStream, Refusal> {
         let invalid = |why| Refusal::new(ErrorKind::InvalidParams, format!("params.notifications: {why}"));
         let message = &request.message;
         let wish = message.bytes(message.fields.notifications).ok_or_else(|| invalid("it is missing"))?;
@@ -111,7 +111,7 @@ impl NotificationStream {
     }
 
     /// What of the wishes is heard of from now on.
-    async fn accepted(&self, wish: SubscriptionFilter, offer: &Offer) -> SubscriptionFilter {
+    async fn accepted(&self, wish: SubscriptionFilter, offer: &EndpointInfo) -> SubscriptionFilter {
         let (catalog, capabilities) = (self.session.tenant.catalog(), &offer.capabilities);
         let mut uris = wish.uris;
         uris.sort_unstable();

@@ -30,7 +30,7 @@ use crate::{
     auth::Caller,
     limits::{LINK_IDLE_MAX, POOLED_SESSION_OPEN_MAX, POOLED_SESSION_WAIT_MAX, SESSION_POOL_GROW_INTERVAL, SESSIONS_PER_POOL_MAX},
     maps::FastMap,
-    rules::{endpoint::Endpoint, offer::Offer},
+    rules::{endpoint::Endpoint, endpoint_info::EndpointInfo},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Drop for SessionLease {
 
 impl SessionPools {
     /// A place for a request to this backend.
-    pub(super) async fn lease(&self, visitor: &StatelessClient, request: &StatelessRequest, offer: &Offer) -> Result<SessionLease, Refusal> {
+    pub(super) async fn lease(&self, visitor: &StatelessClient, request: &StatelessRequest, offer: &EndpointInfo) -> Result<SessionLease, Refusal> {
         let client = request.meta.capabilities.known_before_modern();
         let alone = client.can_answer() && cannot_tell_who_asked(visitor, request);
         let wanted = SessionPoolKey {
@@ -179,7 +179,7 @@ impl SessionPools {
         }
     }
 
-    fn try_lease(&self, visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &Offer) -> Option<SessionLease> {
+    fn try_lease(&self, visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &EndpointInfo) -> Option<SessionLease> {
         let alone = wanted.alone;
         let mut pools = self.lock();
         let pool = match pools.get_mut(wanted) {
@@ -258,7 +258,7 @@ fn cannot_tell_who_asked(visitor: &StatelessClient, request: &StatelessRequest) 
     backend.and_then(|backend| visitor.tenant.backend(&backend)).is_some_and(|backend| backend.has_unattributed_requests())
 }
 
-fn open(visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &Offer) -> Arc<Session> {
+fn open(visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &EndpointInfo) -> Arc<Session> {
     let seat = SessionParams {
         tenant: visitor.tenant.clone(),
         caller: visitor.caller.clone(),
@@ -269,7 +269,7 @@ fn open(visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &Offer) -> Ar
 }
 
 /// What a session without a handshake agrees on: the latest revision that has sessions.
-pub(super) fn agreement(client: ClientCapabilities, offer: &Offer) -> Agreement {
+pub(super) fn agreement(client: ClientCapabilities, offer: &EndpointInfo) -> Agreement {
     Agreement {
         version: Version::LATEST_WITH_SESSIONS,
         client,

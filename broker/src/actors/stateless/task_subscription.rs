@@ -14,7 +14,7 @@ use crate::{
     actors::tasks::TaskWatch,
     persistence::{InputCounts, StoredTaskSnapshot, TaskStatus},
     limits::{LISTEN_TASKS_MAX, OUTBOX_BATCH_BYTES, STORE_RETRY_MAX},
-    rules::{stateless_tasks, offer::Offer},
+    rules::{stateless_tasks, endpoint_info::EndpointInfo},
 };
 
 /// How a task was told last. Two that are equal are told once.
@@ -31,7 +31,7 @@ pub(super) struct TaskSubscription {
 
 impl StatelessClient {
     /// What of these tasks is this client's, from now on. `Unsupported`: none of it.
-    pub(super) async fn watch_tasks(&self, wish: Vec<String>, declared: bool, offer: &Offer) -> Result<Option<TaskSubscription>, Refusal> {
+    pub(super) async fn watch_tasks(&self, wish: Vec<String>, declared: bool, offer: &EndpointInfo) -> Result<Option<TaskSubscription>, Refusal> {
         if wish.is_empty() || !offer.capabilities.tasks_tools_call {
             return Ok(None);
         }

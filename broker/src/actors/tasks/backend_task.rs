@@ -31,7 +31,7 @@ use crate::{
     auth::SealError,
     persistence::{TaskStep, TaskStatus, WriteOp, fault_point},
     rules::{
-        sharing::LinkScope,
+        link_sharing::LinkScope,
         tasks::{self, BackendTask},
     },
 };

@@ -11,7 +11,7 @@ use super::TaskManager;
 use crate::{
     actors::shared::Shared,
     persistence::{StoredTask, Wakeup, WriteOp, WriteOutcome},
-    rules::tasks::Ended,
+    rules::tasks::TaskOutcome,
 };
 
 impl TaskManager {
@@ -28,7 +28,7 @@ impl TaskManager {
     /// Commits that a task is cancelled, and tells whoever carries it out. Nothing of it is left to be done after this. False:
     /// it was over already.
     pub(in crate::actors) async fn cancel_stored(&self, shared: &Arc<Shared>, known: &StoredTask) -> Result<bool, Refusal> {
-        let Ended { status, message, outcome } = Ended::cancelled(&crate::request_id());
+        let TaskOutcome { status, message, outcome } = TaskOutcome::cancelled(&crate::request_id());
         let task = known.record.task.clone();
         let change = WriteOp::EndTask { task: task.clone(), epoch: None, status, message, outcome: Some(outcome) };
         match shared.durable.write(change).await? {

@@ -37,7 +37,7 @@ use crate::{
     rules::{
         stateless_tasks,
         routing::{self, TaskTarget},
-        tasks::{self, Details, IDEMPOTENCY_KEY, Wish},
+        tasks::{self, TaskDetails, IDEMPOTENCY_KEY, TaskOptions},
     },
     telemetry::{request, traces::RequestTrace},
 };
@@ -53,7 +53,7 @@ impl Session {
     ) -> Result<Reply, Refusal> {
         self.shared.tasks.check_capacity()?;
         let settings = self.shared.task_settings().clone();
-        let wish = Wish::of(&message)?;
+        let wish = TaskOptions::of(&message)?;
         let call = call_of(&message, &plan)?;
         let mut details = self.details(target);
         // Without a session nobody hears what is said beside the outcome (MCP 2026-07-28, Tasks).
@@ -77,12 +77,12 @@ impl Session {
     }
 
     /// What it takes to carry a call out as a task of this client.
-    pub(super) fn details(&self, target: TaskTarget) -> Details {
-        Details::new(self.version.as_str(), &self.endpoint, self.client.raw(), target.traits, target.tool)
+    pub(super) fn details(&self, target: TaskTarget) -> TaskDetails {
+        TaskDetails::new(self.version.as_str(), &self.endpoint, self.client.raw(), target.traits, target.tool)
     }
 
     /// A task that is not stored yet.
-    pub(super) fn record_of(&self, call: &Bytes, backend: BackendId, details: &Details, ttl: Option<Duration>) -> TaskRecord {
+    pub(super) fn record_of(&self, call: &Bytes, backend: BackendId, details: &TaskDetails, ttl: Option<Duration>) -> TaskRecord {
         let settings = self.shared.task_settings();
         TaskRecord {
             task: TaskId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; TASK_ID_BYTES]>())),
@@ -180,7 +180,7 @@ impl Session {
     }
 
     /// What makes a repeated request the same one. A client without a name of its own shares none with others.
-    fn idempotency(&self, wish: &Wish, id: &RequestId, request: &[u8]) -> Vec<u8> {
+    fn idempotency(&self, wish: &TaskOptions, id: &RequestId, request: &[u8]) -> Vec<u8> {
         match &wish.idempotency_key {
             // Nothing tells those apart who have neither a key nor a session: each request is one of its own.
             Some(_) if self.is_anonymous() && !self.has_client => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),
@@ -200,7 +200,7 @@ pub(super) fn limits_of(settings: &config::Tasks) -> TaskLimits {
 }
 
 /// The request that made the task.
-pub(super) fn note_origin(details: &mut Details, request: &request::RequestTelemetry) {
+pub(super) fn note_origin(details: &mut TaskDetails, request: &request::RequestTelemetry) {
     details.request = Some(request.name.to_string());
     details.trace = request.tracing.as_ref().map(RequestTrace::carried);
 }

@@ -25,9 +25,9 @@ use crate::{
     persistence::{SessionKey, StoredTask, TaskAudience, TaskListPosition, TaskStatus, WriteOp, WriteOutcome, fault_point},
     limits::{PAGE_ENTRIES, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_POLLER_INTERVAL, TASK_RESULT_WAIT_MAX},
     rules::{
-        cursor::{self, Scope},
+        cursor::{self, CursorScope},
         stateless_tasks::NO_SESSION,
-        tasks::{self, Ended},
+        tasks::{self, TaskOutcome},
     },
 };
 
@@ -82,7 +82,7 @@ impl Session {
 
     /// One page of the tasks this client may see; the cursor names the last task of the page before.
     pub(in crate::actors) async fn list_tasks(self: Arc<Self>, cursor: Option<String>) -> Result<Reply, Refusal> {
-        let scope = Scope { tenant: self.tenant.id.as_str(), endpoint: self.caller.principal.as_str(), list: "tasks" };
+        let scope = CursorScope { tenant: self.tenant.id.as_str(), endpoint: self.caller.principal.as_str(), list: "tasks" };
         let key = &self.shared.cursor_key;
         let bad_cursor = || Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out");
         let after =
@@ -155,7 +155,7 @@ impl Session {
         let task = self.own_task(id).await?;
         if task.status.is_finished() {
             let outcome = durable.timed("task_outcome", durable.store.task_outcome(id)).await?;
-            return Ok(Some(outcome.unwrap_or_else(|| Ended::cancelled(&crate::request_id()).outcome)));
+            return Ok(Some(outcome.unwrap_or_else(|| TaskOutcome::cancelled(&crate::request_id()).outcome)));
         }
         let inputs = match task.status {
             TaskStatus::InputRequired => durable.timed("task_inputs", durable.store.task_inputs(id)).await?,

@@ -1,6 +1,6 @@
 //! A call that is on its way becomes a task: it takes long, or its backend has made a task of it (MCP 2026-07-28, Tasks).
 //!
-//! The record says from the first that the call was sent before there was one (`Details::sent_before`), so that nobody who
+//! The record says from the first that the call was sent before there was one (`TaskDetails::sent_before`), so that nobody who
 //! finds it begins the call anew unless that is harmless. From then on the run is who waits for the call, and what the
 //! backend asks its client goes into the record. Where no task can be made the call goes on as it was.
 

@@ -21,7 +21,7 @@ use crate::{
     actors::shared::Shared,
     persistence::{NodeName, StoredTask, TaskStatus, Wakeup, FullTask, WriteOp, WriteOutcome},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
-    rules::tasks::{AfterCrash, Ended, after_crash},
+    rules::tasks::{RecoveryAction, TaskOutcome, after_crash},
 };
 
 impl TaskManager {
@@ -131,11 +131,11 @@ pub(super) async fn recover(shared: Arc<Shared>, task: FullTask) {
     let after = after_crash(&stored.step, &plan.details);
     tracing::info!(task = super::digest(&stored.record.task), tenant = %stored.record.tenant, backend = %stored.record.backend, ?after, "a task is taken over");
     match after {
-        AfterCrash::Send | AfterCrash::Follow => {
+        RecoveryAction::Send | RecoveryAction::Poll => {
             let step = stored.step.clone();
             shared.tasks.start(TaskRun::new(task, plan, tenant, &shared), step);
         }
-        AfterCrash::Unknown => {
+        RecoveryAction::Unknown => {
             let text = format!(
                 "the broker that called backend {} ended before the answer came; the call may or may not have been carried out",
                 stored.record.backend
@@ -182,7 +182,7 @@ async fn close_inputs(shared: &Arc<Shared>, stored: &StoredTask) {
 
 async fn give_up(shared: &Arc<Shared>, stored: &StoredTask, refusal: &Refusal) {
     let request_id = shared.note_refusal(refusal, None, Some(stored.record.tenant.as_str()));
-    let Ended { status, message, outcome } = Ended::refused(refusal, &request_id);
+    let TaskOutcome { status, message, outcome } = TaskOutcome::refused(refusal, &request_id);
     let task = stored.record.task.clone();
     let change = WriteOp::EndTask { task: task.clone(), epoch: Some(stored.epoch), status, message, outcome: Some(outcome) };
     if store_until_done(shared, &change).await == WriteOutcome::Done {

@@ -36,7 +36,7 @@ use crate::{
     },
     persistence::{TaskStep, TaskRecord, TaskStatus, Wakeup, FullTask, WriteOp, WriteOutcome},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
-    rules::{endpoint::Endpoint, log_level::LogLevel, tasks::Details},
+    rules::{endpoint::Endpoint, log_level::LogLevel, tasks::TaskDetails},
     telemetry::{child_span::ChildSpan, request::RequestTelemetry},
 };
 
@@ -55,7 +55,7 @@ pub enum StopReason {
 pub struct TaskRun {
     pub id: TaskId,
     pub record: TaskRecord,
-    pub details: Details,
+    pub details: TaskDetails,
     /// What the client that made the task can be asked.
     pub client: ClientCapabilities,
     pub version: Version,
@@ -131,7 +131,7 @@ impl OpenInput {
 
 /// What a task needs to be carried out, and can not be changed any more.
 pub(super) struct RunPlan {
-    pub(super) details: Details,
+    pub(super) details: TaskDetails,
     pub(super) client: ClientCapabilities,
     pub(super) version: Version,
 }
@@ -139,7 +139,7 @@ pub(super) struct RunPlan {
 impl RunPlan {
     /// `Unsupported`: what is stored was written by a later version, or is damaged.
     pub(super) fn read(record: &TaskRecord) -> Option<Self> {
-        let details = Details::decode(&record.details)?;
+        let details = TaskDetails::decode(&record.details)?;
         let client = ClientCapabilities::parse(details.capabilities.as_bytes()).ok()?;
         let version = Version::parse(&details.version)?;
         Some(Self { details, client, version })

@@ -38,7 +38,7 @@ use crate::{
     rules::{
         catalog::TaskSupport,
         exposure::ResourceUris,
-        tasks::{self, BackendTask, Ended},
+        tasks::{self, BackendTask, TaskOutcome},
     },
     telemetry::request,
 };
@@ -214,18 +214,18 @@ async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
     match ending {
         RunOutcome::Answered(answer, said) => {
             let ended =
-                to_client_answer(run, &answer).and_then(|answer| Ended::by_answer(&answer, run.shared.task_settings().result_bytes));
+                to_client_answer(run, &answer).and_then(|answer| TaskOutcome::by_answer(&answer, run.shared.task_settings().result_bytes));
             match ended {
                 Ok(ended) => end(run, merge_backend_status(ended, said)).await,
                 Err(refusal) => refused(run, &refusal).await,
             }
         }
-        RunOutcome::Translated(answer) => match Ended::by_answer(&answer, run.shared.task_settings().result_bytes) {
+        RunOutcome::Translated(answer) => match TaskOutcome::by_answer(&answer, run.shared.task_settings().result_bytes) {
             Ok(ended) => end(run, ended).await,
             Err(refusal) => refused(run, &refusal).await,
         },
         RunOutcome::Refused(refusal) => refused(run, &refusal).await,
-        RunOutcome::CancelledByBackend => end(run, Ended::cancelled(&crate::request_id())).await,
+        RunOutcome::CancelledByBackend => end(run, TaskOutcome::cancelled(&crate::request_id())).await,
         RunOutcome::TimedOut => {
             cancel_at_backend(run, StopReason::Cancelled).await;
             refused(run, &Refusal::new(ErrorKind::Timeout, "the task was not over within its time")).await;
@@ -240,11 +240,11 @@ async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
 
 async fn refused(run: &TaskRun, refusal: &Refusal) {
     let request_id = run.shared.note_refusal(refusal, None, Some(run.tenant.id.as_str()));
-    end(run, Ended::refused(refusal, &request_id)).await;
+    end(run, TaskOutcome::refused(refusal, &request_id)).await;
 }
 
 /// What the backend said of its own task counts, where the answer does not say worse.
-fn merge_backend_status(mut ended: Ended, said: Option<BackendTask>) -> Ended {
+fn merge_backend_status(mut ended: TaskOutcome, said: Option<BackendTask>) -> TaskOutcome {
     if let Some(said) = said {
         if said.status == TaskStatus::Failed {
             ended.status = TaskStatus::Failed;
@@ -254,14 +254,14 @@ fn merge_backend_status(mut ended: Ended, said: Option<BackendTask>) -> Ended {
     ended
 }
 
-async fn end(run: &TaskRun, ended: Ended) {
+async fn end(run: &TaskRun, ended: TaskOutcome) {
     let tries = if ended.outcome.len() < TASK_OUTCOME_SUSPECT_BYTES { u32::MAX } else { TASK_OUTCOME_TRIES };
     let stored = match store_end(run, &ended, tries).await {
         Ok(true) => Ok(ended.status),
         Ok(false) => {
             let text = format!("the database does not take an answer of {} bytes in the time it has", ended.outcome.len());
             let refusal = Refusal::new(ErrorKind::ResultTooLarge, text);
-            let ended = Ended::refused(&refusal, &run.shared.note_refusal(&refusal, None, Some(run.tenant.id.as_str())));
+            let ended = TaskOutcome::refused(&refusal, &run.shared.note_refusal(&refusal, None, Some(run.tenant.id.as_str())));
             store_end(run, &ended, u32::MAX).await.map(|_| ended.status)
         }
         Err(stop) => Err(stop),
@@ -277,7 +277,7 @@ async fn end(run: &TaskRun, ended: Ended) {
     tracing::info!(task = %run.digest(), tenant = %run.tenant.id, backend = %run.record.backend, status = status.name(), "task over");
 }
 
-async fn store_end(run: &TaskRun, ended: &Ended, tries: u32) -> Result<bool, StopReason> {
+async fn store_end(run: &TaskRun, ended: &TaskOutcome, tries: u32) -> Result<bool, StopReason> {
     let change = |epoch| WriteOp::EndTask {
         task: run.id.clone(),
         epoch: Some(epoch),

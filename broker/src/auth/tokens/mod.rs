@@ -25,7 +25,7 @@ use super::{
     keyring::{KeyringVersion, PREFIX},
     token_digest::{TokenDigester, TokenDigest},
 };
-use crate::{config::Auth, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics, rules::sign_in_failures::Reason};
+use crate::{config::Auth, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics, rules::sign_in_failures::SignInFailureReason};
 
 /// The issuers, and what is known of their tokens.
 #[derive(Debug)]
@@ -151,9 +151,9 @@ impl TokenVerifier {
                 return AuthError::Refused { refusal: issuer.scope_missing(), failure: None };
             }
             // Found out behind the signature, so the token was good once.
-            (TokenError::Expired, _) => Reason::ExpiredToken,
-            _ if bearer.starts_with(PREFIX) => Reason::ApiKey,
-            _ => Reason::Token,
+            (TokenError::Expired, _) => SignInFailureReason::ExpiredToken,
+            _ if bearer.starts_with(PREFIX) => SignInFailureReason::ApiKey,
+            _ => SignInFailureReason::Token,
         };
         self.metrics.tokens.refused();
         AuthError::failed(token_not_valid(), reason)

@@ -22,7 +22,7 @@ use super::{audit::ClientIp, health, problem::Problem};
 use crate::{
     config::Auth,
     control::Control,
-    rules::sign_in_failures::{Plane, Reason},
+    rules::sign_in_failures::{Plane, SignInFailureReason},
 };
 
 /// The rules of one listener.
@@ -36,7 +36,7 @@ pub(super) struct Access {
 struct AccessDenied {
     problem: Box<Problem>,
     /// `Unsupported`: not for its credential.
-    failure: Option<Reason>,
+    failure: Option<SignInFailureReason>,
 }
 
 impl From<Problem> for AccessDenied {
@@ -113,11 +113,11 @@ impl Access {
                 refused("no admin token is configured; set auth.admin_token to use the admin plane from other machines", None)
             }
             TokenPolicy::Required(expected) => match headers.get(header::AUTHORIZATION).map(bearer) {
-                None => refused("send the admin token as Authorization: Bearer …", Some(Reason::Missing)),
-                Some(None) => refused("send the admin token as Authorization: Bearer …", Some(Reason::Malformed)),
+                None => refused("send the admin token as Authorization: Bearer …", Some(SignInFailureReason::Missing)),
+                Some(None) => refused("send the admin token as Authorization: Bearer …", Some(SignInFailureReason::Malformed)),
                 Some(Some(shown)) => match constant_time::verify_slices_are_equal(hash(shown).as_ref(), expected.as_ref()) {
                     Ok(()) => Ok(()),
-                    Err(_) => refused("this is not the admin token", Some(Reason::AdminToken)),
+                    Err(_) => refused("this is not the admin token", Some(SignInFailureReason::AdminToken)),
                 },
             },
         }

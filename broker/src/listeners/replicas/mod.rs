@@ -15,7 +15,7 @@ use transport::PeerServer;
 use super::http::handle_replica;
 use crate::{
     broker::Broker,
-    rules::sign_in_failures::{Plane, Reason},
+    rules::sign_in_failures::{Plane, SignInFailureReason},
 };
 
 /// Serves until `stop`, then lets the requests in flight finish.
@@ -26,7 +26,7 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: Cancellatio
         .without(move |peer, local| confinement.is_from_child(peer, local))
         .on_stranger(move |peer| {
             if let Some(broker) = told.upgrade() {
-                broker.sign_in_failed(Plane::Internal, Reason::PeerCertificate, Some(peer.ip()));
+                broker.sign_in_failed(Plane::Internal, SignInFailureReason::PeerCertificate, Some(peer.ip()));
             }
         });
     let handler = move |request| {

@@ -19,7 +19,7 @@ use crate::{
     },
     limits::TASKS_DEFERRED_MAX,
     metrics::Metrics,
-    rules::{catalog::ToolTraits, endpoint::Endpoint, tasks::Details},
+    rules::{catalog::ToolTraits, endpoint::Endpoint, tasks::TaskDetails},
 };
 
 struct Alone {
@@ -55,7 +55,7 @@ impl Alone {
 }
 
 fn record(name: &str) -> TaskRecord {
-    let details = Details::new("2025-11-25", &Endpoint::Aggregated, b"{}", ToolTraits::default(), "b__tool".into());
+    let details = TaskDetails::new("2025-11-25", &Endpoint::Aggregated, b"{}", ToolTraits::default(), "b__tool".into());
     TaskRecord {
         task: TaskId::new(name),
         tenant: TenantId::parse("default").unwrap(),

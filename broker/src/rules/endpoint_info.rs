@@ -12,13 +12,13 @@ use crate::{BROKER_INFO, limits::INSTRUCTIONS_BYTES_MAX};
 
 /// What an endpoint tells a new client.
 #[derive(Debug)]
-pub struct Offer {
+pub struct EndpointInfo {
     pub capabilities: ServerCapabilities,
     pub server_info: Bytes,
     pub instructions: Option<String>,
 }
 
-impl Offer {
+impl EndpointInfo {
     /// Without what the version agreed on does not know.
     pub fn known_in(mut self, version: Version) -> Self {
         self.capabilities = known_in(version, self.capabilities);
