@@ -36,7 +36,7 @@ use crate::{
         },
     },
     rules::{
-        arguments::{self, Checker, SchemaError},
+        arguments::{self, ArgumentValidator, SchemaError},
         catalog::{BackendLists, ListKind},
         routing::Named,
     },
@@ -157,7 +157,7 @@ impl Policy {
     }
 
     /// `Unsupported`: it takes more than is done at once.
-    fn check_inline(&self, checker: &Checker, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
+    fn check_inline(&self, checker: &ArgumentValidator, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
         let text = arguments.unwrap_or_default();
         if text.len() > ARGUMENT_BYTES_AT_ONCE_MAX {
             return None;
@@ -201,7 +201,7 @@ impl Policy {
         }
         // A tool that is not listed is the backend's to refuse; it must not fill the table either.
         let entry = lists.entries(ListKind::Tools).iter().find(|entry| entry.key == tool)?;
-        let compiled = entry.input_schema().map(|schema| Checker::compile(&schema)).transpose();
+        let compiled = entry.input_schema().map(|schema| ArgumentValidator::compile(&schema)).transpose();
         let mut tools = lock(&self.tools);
         let is_current = tools.schemas == Some(owner);
         let schema = compiled.unwrap_or_else(|why| {
@@ -260,7 +260,7 @@ impl ArgumentsCheck {
             }
         }
         let (within, held) = (policy.validate_timeout, policy.clone());
-        let work = move |allowance: &arguments::Allowance| {
+        let work = move |allowance: &arguments::ValidationBudget| {
             let text = arguments.as_deref();
             // What is too large to be held to a schema is refused for that.
             if let Some(text) = text.filter(|text| checker.is_none() || text.len() <= ARGUMENT_BYTES_MAX) {
@@ -278,7 +278,7 @@ impl Policy {
             return Ok(known);
         }
         let policy = self.clone();
-        let work = move |_: &arguments::Allowance| policy.compile(&tool, &lists);
+        let work = move |_: &arguments::ValidationBudget| policy.compile(&tool, &lists);
         let within = SCHEMA_COMPILE_WAIT;
         self.shared.validation_pool.run(&self.tenant, within, work).await.map_err(|why| validation_refusal(why, within))
     }

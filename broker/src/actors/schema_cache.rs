@@ -15,13 +15,13 @@ use std::{
 use protocol::ids::TenantId;
 
 use super::sync::lock;
-use crate::{limits::arguments::SCHEMAS_COMPILED_BYTES_MAX, rules::arguments::Checker};
+use crate::{limits::arguments::SCHEMAS_COMPILED_BYTES_MAX, rules::arguments::ArgumentValidator};
 
 /// What a tool takes here whose schema is not used.
 const UNUSED_BYTES: usize = 256;
 
 /// The schema of a tool. `Unsupported`: it has none that is used.
-pub type CompiledSchema = Option<Arc<Checker>>;
+pub type CompiledSchema = Option<Arc<ArgumentValidator>>;
 
 /// Whose schemas they are: the tools of one backend, as they were listed once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -124,7 +124,7 @@ mod tests {
     /// A schema that counts as so many bytes at least.
     fn schema(bytes: usize) -> CompiledSchema {
         let properties: serde_json::Map<_, _> = (0..bytes / 600).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
-        let checker = Checker::compile(json!({ "properties": properties }).to_string().as_bytes()).unwrap();
+        let checker = ArgumentValidator::compile(json!({ "properties": properties }).to_string().as_bytes()).unwrap();
         assert!(checker.bytes() >= bytes, "{}", checker.bytes());
         Some(Arc::new(checker))
     }

@@ -3,7 +3,7 @@
 //! Arguments and schemas are strangers', and work on them never yields: it has threads of its own, which give way to all others of the
 //! process. A tenant has half of them at most (one, if there are but two) and a bounded part of the queue; tenants take
 //! turns. Invariants: who waits is answered in its time, whatever the threads do; work that nobody waits for any more is told so, by
-//! [`Allowance::record_abandoned`], and ends by itself.
+//! [`ValidationBudget::record_abandoned`], and ends by itself.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -25,7 +25,7 @@ use crate::{
     limits::arguments::{
         ARGUMENT_STEPS_MAX, VALIDATION_NICENESS, VALIDATION_THREADS_MAX, VALIDATIONS_QUEUED_MAX, VALIDATIONS_QUEUED_PER_TENANT_MAX,
     },
-    rules::arguments::Allowance,
+    rules::arguments::ValidationBudget,
 };
 
 /// Frames of the validator for arguments as deep as they may be, in a build that is not optimised.
@@ -121,11 +121,11 @@ impl ValidationPool {
         &self,
         tenant: &TenantId,
         within: Duration,
-        work: impl FnOnce(&Allowance) -> T + Send + 'static,
+        work: impl FnOnce(&ValidationBudget) -> T + Send + 'static,
     ) -> Result<T, ValidationFailure> {
         let (done, outcome) = oneshot::channel();
         let given_up = Arc::new(AtomicBool::new(false));
-        let allowance = Allowance { steps: ARGUMENT_STEPS_MAX, given_up: given_up.clone() };
+        let allowance = ValidationBudget { steps: ARGUMENT_STEPS_MAX, given_up: given_up.clone() };
         let work = Box::new(move || {
             let _nobody_waits = done.send(work(&allowance));
         });
@@ -255,7 +255,7 @@ mod tests {
         let (begun, has_begun) = mpsc::channel();
         let validation = validation.clone();
         let held = tokio::spawn(async move {
-            let work = move |allowance: &Allowance| {
+            let work = move |allowance: &ValidationBudget| {
                 begun.send(()).unwrap();
                 while !allowance.given_up.load(Ordering::Relaxed) {
                     thread::yield_now();

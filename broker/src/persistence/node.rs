@@ -219,7 +219,7 @@ impl Node {
         Ok(Arc::new(self))
     }
 
-    /// Keeps the lease until [`Node::release`]. Ends at once on a store of our own, whose lease needs no renewal.
+    /// Keeps the lease until [`InstanceNode::release`]. Ends at once on a store of our own, whose lease needs no renewal.
     pub async fn keep(self: Arc<Self>, replica: Weak<dyn LeaseObserver>) {
         if self.alone {
             return;

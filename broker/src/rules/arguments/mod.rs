@@ -10,7 +10,7 @@ mod cost;
 mod equality;
 mod formats;
 mod instance;
-mod meter;
+mod step_meter;
 mod pattern;
 
 use std::{
@@ -29,10 +29,10 @@ use protocol::{
 };
 use serde_json::Value;
 
-pub use self::meter::Allowance;
+pub use self::step_meter::ValidationBudget;
 use self::{
-    instance::{Instance, Metered},
-    meter::{Over, metered},
+    instance::{Instance, MeteredJson},
+    step_meter::{ValidationStop, metered},
     pattern::Pattern,
 };
 use crate::limits::arguments::{
@@ -59,14 +59,14 @@ pub enum SchemaError {
 
 /// A schema that may be asked.
 #[derive(Debug)]
-pub struct Checker {
-    validator: Validator<Metered>,
+pub struct ArgumentValidator {
+    validator: Validator<MeteredJson>,
     bytes: usize,
     /// What one byte of a member's name costs, in sixteenths of a step: all patterns that names are held to.
     name_weight: u64,
 }
 
-impl Checker {
+impl ArgumentValidator {
     pub fn compile(schema: &[u8]) -> Result<Self, SchemaError> {
         if schema.len() > SCHEMA_BYTES_MAX {
             return Err(SchemaError::TooLarge);
@@ -98,23 +98,23 @@ impl Checker {
         if self.name_weight > 0 || arguments.is_some_and(|text| text.len() > ARGUMENT_BYTES_AT_ONCE_MAX) {
             return None;
         }
-        let allowance = Allowance { steps: ARGUMENT_STEPS_AT_ONCE_MAX, given_up: Arc::default() };
+        let allowance = ValidationBudget { steps: ARGUMENT_STEPS_AT_ONCE_MAX, given_up: Arc::default() };
         let (verdict, over) = self.verdict(arguments, &allowance);
-        over.is_none_or(|over| over == Over::Faults).then_some(verdict)
+        over.is_none_or(|over| over == ValidationStop::Faults).then_some(verdict)
     }
 
     /// The same within `allowance`. Once that is given up, the answer counts for nothing.
-    pub fn check(&self, arguments: Option<&[u8]>, allowance: &Allowance) -> Result<(), Refusal> {
+    pub fn check(&self, arguments: Option<&[u8]>, allowance: &ValidationBudget) -> Result<(), Refusal> {
         match self.verdict(arguments, allowance) {
-            (_, Some(Over::Steps)) => {
+            (_, Some(ValidationStop::Steps)) => {
                 Err(refused("too_costly", "", "holding the arguments to the tool's inputSchema takes more steps than are allowed"))
             }
-            (_, Some(Over::GivenUp)) => Err(refused("timeout", "", "holding the arguments to the tool's inputSchema was given up")),
+            (_, Some(ValidationStop::Cancelled)) => Err(refused("timeout", "", "holding the arguments to the tool's inputSchema was given up")),
             (verdict, _) => verdict,
         }
     }
 
-    fn verdict(&self, arguments: Option<&[u8]>, allowance: &Allowance) -> (Result<(), Refusal>, Option<Over>) {
+    fn verdict(&self, arguments: Option<&[u8]>, allowance: &ValidationBudget) -> (Result<(), Refusal>, Option<ValidationStop>) {
         let text = arguments.unwrap_or(b"{}");
         if text.len() > ARGUMENT_BYTES_MAX {
             let text = format!("arguments that are held to a schema have at most {ARGUMENT_BYTES_MAX} bytes");
@@ -192,9 +192,9 @@ impl NamePatterns {
 const NAME_PATTERN_FOUND_BYTES: usize = 64 * 1024;
 
 /// `left` is what compiled patterns may still take; one that takes more leaves nothing.
-fn options(left: Arc<AtomicUsize>) -> ValidationOptions<'static, Arc<dyn jsonschema::Retrieve>, Metered> {
+fn options(left: Arc<AtomicUsize>) -> ValidationOptions<'static, Arc<dyn jsonschema::Retrieve>, MeteredJson> {
     let of_names = PatternOptions::regex().size_limit(PATTERN_COMPILED_BYTES_MAX).dfa_size_limit(NAME_PATTERN_FOUND_BYTES);
-    let options = jsonschema::options_for::<Metered>()
+    let options = jsonschema::options_for::<MeteredJson>()
         .with_pattern_options(of_names)
         // Annotations in all revisions since 2019-09. Reading a text as JSON has no bound of its own.
         .without_content_media_type_support("application/json")
@@ -206,7 +206,7 @@ fn options(left: Arc<AtomicUsize>) -> ValidationOptions<'static, Arc<dyn jsonsch
                 left.store(0, Ordering::Relaxed);
                 ValidationError::custom("its patterns are too large")
             })?;
-            Ok(Box::new(pattern) as Box<dyn for<'i> Keyword<'i, Metered>>)
+            Ok(Box::new(pattern) as Box<dyn for<'i> Keyword<'i, MeteredJson>>)
         });
     formats::bounded(options)
 }

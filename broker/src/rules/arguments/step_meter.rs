@@ -19,7 +19,7 @@ const STRIDE: u64 = 1_024;
 
 /// What one validation may do.
 #[derive(Debug, Clone)]
-pub struct Allowance {
+pub struct ValidationBudget {
     pub steps: u64,
     /// Set by who waits for it, once nobody does.
     pub given_up: Arc<AtomicBool>,
@@ -27,18 +27,18 @@ pub struct Allowance {
 
 /// Why a validation ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum ValidationStop {
     Steps,
-    GivenUp,
+    Cancelled,
     Faults,
 }
 
-struct Meter {
+struct StepMeter {
     /// Steps until the next look.
     until_look: Cell<u64>,
     /// Steps after that.
     left: Cell<u64>,
-    over: Cell<Option<Over>>,
+    over: Cell<Option<ValidationStop>>,
     given_up: RefCell<Option<Arc<AtomicBool>>>,
     /// What one byte of a member's name costs, in sixteenths of a step.
     name_weight: Cell<u64>,
@@ -46,8 +46,8 @@ struct Meter {
 }
 
 thread_local! {
-    static METER: Meter = const {
-        Meter {
+    static METER: StepMeter = const {
+        StepMeter {
             until_look: Cell::new(0),
             left: Cell::new(0),
             over: Cell::new(None),
@@ -59,9 +59,9 @@ thread_local! {
 }
 
 /// Nothing of a validation stays on the thread, whatever its end.
-struct Cleared;
+struct MeterResetGuard;
 
-impl Drop for Cleared {
+impl Drop for MeterResetGuard {
     fn drop(&mut self) {
         METER.with(|meter| {
             meter.until_look.set(0);
@@ -72,7 +72,7 @@ impl Drop for Cleared {
 }
 
 /// Carries `work` out within `allowance`, and tells what ended it early. Faults are counted from `faults_max` down.
-pub(super) fn metered<T>(allowance: &Allowance, name_weight: u64, faults_max: usize, work: impl FnOnce() -> T) -> (T, Option<Over>) {
+pub(super) fn metered<T>(allowance: &ValidationBudget, name_weight: u64, faults_max: usize, work: impl FnOnce() -> T) -> (T, Option<ValidationStop>) {
     METER.with(|meter| {
         meter.until_look.set(0);
         meter.left.set(allowance.steps);
@@ -81,7 +81,7 @@ pub(super) fn metered<T>(allowance: &Allowance, name_weight: u64, faults_max: us
         meter.name_weight.set(name_weight);
         meter.faults_left.set(faults_max);
     });
-    let _cleared = Cleared;
+    let _cleared = MeterResetGuard;
     let done = work();
     (done, over())
 }
@@ -105,7 +105,7 @@ pub(super) fn pay_name(bytes: usize) -> bool {
     pay(1 + (bytes as u64 + 1).saturating_mul(weight) / 16)
 }
 
-pub(super) fn over() -> Option<Over> {
+pub(super) fn over() -> Option<ValidationStop> {
     METER.with(|meter| meter.over.get())
 }
 
@@ -117,24 +117,24 @@ pub(super) fn note_fault() -> bool {
         }
         match meter.faults_left.get().checked_sub(1) {
             Some(left @ 1..) => meter.faults_left.set(left),
-            _ => meter.end(Over::Faults),
+            _ => meter.end(ValidationStop::Faults),
         }
         true
     })
 }
 
-impl Meter {
+impl StepMeter {
     #[cold]
     fn look(&self, steps: u64) -> bool {
         if self.over.get().is_some() {
             return false;
         }
         if self.given_up.borrow().as_ref().is_none_or(|given_up| given_up.load(Ordering::Relaxed)) {
-            self.end(Over::GivenUp);
+            self.end(ValidationStop::Cancelled);
             return false;
         }
         let Some(left) = (self.left.get() + self.until_look.get()).checked_sub(steps) else {
-            self.end(Over::Steps);
+            self.end(ValidationStop::Steps);
             return false;
         };
         let until_look = left.min(STRIDE);
@@ -143,7 +143,7 @@ impl Meter {
         true
     }
 
-    fn end(&self, over: Over) {
+    fn end(&self, over: ValidationStop) {
         self.over.set(Some(over));
         self.until_look.set(0);
     }
@@ -153,15 +153,15 @@ impl Meter {
 mod tests {
     use super::*;
 
-    fn allowance(steps: u64) -> Allowance {
-        Allowance { steps, given_up: Arc::default() }
+    fn allowance(steps: u64) -> ValidationBudget {
+        ValidationBudget { steps, given_up: Arc::default() }
     }
 
     #[test]
     fn s02_so_many_steps_and_no_more() {
         for steps in [0, 1, 1_023, 1_024, 1_025, 10_000] {
             let (paid, over) = metered(&allowance(steps), 0, 1, || (0..20_000).filter(|_| pay(1)).count());
-            assert_eq!((paid as u64, over), (steps, Some(Over::Steps)), "{steps}");
+            assert_eq!((paid as u64, over), (steps, Some(ValidationStop::Steps)), "{steps}");
         }
         let (_, over) = metered(&allowance(10), 0, 1, || pay(3) && pay(7));
         assert_eq!(over, None);
@@ -176,14 +176,14 @@ mod tests {
             allowed.given_up.store(true, Ordering::Relaxed);
             (before, (0..20_000).filter(|_| pay(1)).count())
         });
-        assert_eq!((paid.0, over), (10, Some(Over::GivenUp)));
+        assert_eq!((paid.0, over), (10, Some(ValidationStop::Cancelled)));
         assert!((paid.1 as u64) < STRIDE, "{paid:?}");
     }
 
     #[test]
     fn s02_faults_end_it_and_what_comes_after_counts_for_nothing() {
         let (noted, over) = metered(&allowance(1_000), 0, 3, || (0..10).filter(|_| note_fault()).count());
-        assert_eq!((noted, over), (3, Some(Over::Faults)));
+        assert_eq!((noted, over), (3, Some(ValidationStop::Faults)));
     }
 
     #[test]
@@ -191,6 +191,6 @@ mod tests {
         let (_, over) = metered(&allowance(100), 16, 1, || pay_name(50));
         assert_eq!(over, None);
         let (_, over) = metered(&allowance(100), 16, 1, || pay_name(50) && pay_name(50));
-        assert_eq!(over, Some(Over::Steps));
+        assert_eq!(over, Some(ValidationStop::Steps));
     }
 }
