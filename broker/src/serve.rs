@@ -35,7 +35,7 @@ use self::{
 use crate::{
     auth::{Keyring, Keys, KeysError},
     broker::{Broker, BrokerParts},
-    config::{self, Certificate, Config, Faults, sandbox::SandboxMode},
+    config::{self, Certificate, Config, FieldErrors, sandbox::SandboxMode},
     control::{Control, ControlParts, LoadError, ReloadSummary},
     persistence::{
         self,
@@ -63,7 +63,7 @@ pub struct ServeOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("{0}")]
-    Config(#[from] Faults),
+    Config(#[from] FieldErrors),
     #[error(transparent)]
     Tls(#[from] TlsSetupError),
     #[error(transparent)]

@@ -28,7 +28,7 @@ pub use self::{
     log_writer::FlushGuard,
 };
 use self::{log_writer::LogWriter, log_format::WithRequestIds};
-use crate::config::{LogFormat, Telemetry, log_filter::parse_log_filter};
+use crate::config::{LogFormat, TelemetryConfig, log_filter::parse_log_filter};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
@@ -48,7 +48,7 @@ pub struct LogFilterHandle {
 }
 
 /// From here on events are logged.
-pub fn init(telemetry: &Telemetry) -> Result<(LogFilterHandle, FlushGuard), TelemetryError> {
+pub fn init(telemetry: &TelemetryConfig) -> Result<(LogFilterHandle, FlushGuard), TelemetryError> {
     let (filter, handle) = reload::Layer::new(parse_log_filter(&telemetry.log).map_err(TelemetryError::Filter)?);
     let colored = io::stderr().is_terminal();
     let written = LogWriter::to(io::stderr()).map_err(TelemetryError::Thread)?;

@@ -28,7 +28,7 @@ use super::{
     validation_pool::ValidationFailure,
 };
 use crate::{
-    config::{AuditCalls, spec::BackendSpec},
+    config::{AuditLevel, spec::BackendSpec},
     limits::{
         COMPLETION_DEPTH_MAX,
         arguments::{
@@ -84,7 +84,7 @@ impl Policy {
             roots: spec.resources.roots.iter().map(|root| Root::parse(root).unwrap_or_else(Root::of_nothing)).collect(),
             validate_arguments: spec.tools.validate_arguments,
             validate_timeout: spec.tools.validate_timeout(),
-            audits_arguments: shared.config.audit.calls == AuditCalls::Arguments,
+            audits_arguments: shared.config.audit.calls == AuditLevel::Arguments,
             hasher: RandomState::new(),
             shared: shared.clone(),
             tools: Mutex::default(),

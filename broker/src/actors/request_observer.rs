@@ -10,7 +10,7 @@ use protocol::{envelope::Message, method::Method, version::Version};
 use super::shared::Shared;
 use crate::{
     auth::Caller,
-    config::AuditCalls,
+    config::AuditLevel,
     metrics::RequestOutcome,
     telemetry::{
         audit::AuditDraft,
@@ -39,11 +39,11 @@ impl RequestObserver<'_> {
             tracing
         });
         let how = self.shared.config.audit.calls;
-        let draft = (how != AuditCalls::Off && AuditDraft::is_about(message.method)).then(|| self.draft(message, how));
+        let draft = (how != AuditLevel::Off && AuditDraft::is_about(message.method)).then(|| self.draft(message, how));
         RequestTelemetry::new(request::arrival_name().unwrap_or_else(RequestName::random), tracing, draft)
     }
 
-    fn draft(&self, message: &Message, how: AuditCalls) -> AuditDraft {
+    fn draft(&self, message: &Message, how: AuditLevel) -> AuditDraft {
         AuditDraft {
             how,
             caller: self.caller.clone(),

@@ -147,7 +147,7 @@ impl Shared {
     }
 
     /// What the operator says about tasks.
-    pub fn task_settings(&self) -> &config::Tasks {
+    pub fn task_settings(&self) -> &config::TaskConfig {
         &self.config.tasks
     }
 

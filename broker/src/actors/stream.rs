@@ -1,4 +1,4 @@
-//! An event stream towards a client: an [`EventLog`] that can be waited on.
+//! An event stream towards a client: an [`EventLogStorage`] that can be waited on.
 //!
 //! Anything that has something for the client pushes, and never waits; whoever holds the client's connection reads. A
 //! stream outlives its connections: a reader that comes later, or comes back, goes on where the client says it stopped.

@@ -42,7 +42,7 @@ pub struct OverloadManager {
 }
 
 impl OverloadManager {
-    pub fn new(settings: &config::Overload, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub fn new(settings: &config::OverloadConfig, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             reasons: AtomicU8::new(0),
             pending: AtomicUsize::new(0),
@@ -55,7 +55,7 @@ impl OverloadManager {
     }
 
     /// Watches from now on. Must be called inside the runtime. Without anything to look at no thread is started.
-    pub fn watch(self: &Arc<Self>, settings: &config::Overload) {
+    pub fn watch(self: &Arc<Self>, settings: &config::OverloadConfig) {
         let memory = MemoryLimit::find(settings);
         if memory.is_none() && settings.queue_delay.is_zero() {
             return;
@@ -171,7 +171,7 @@ struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    fn find(settings: &config::Overload) -> Option<Self> {
+    fn find(settings: &config::OverloadConfig) -> Option<Self> {
         let percent = u64::from(settings.memory_percent);
         if let Some(bytes) = settings.memory_bytes {
             return Some(Self { bytes: bytes as u64, percent, cgroup: None });
@@ -283,7 +283,7 @@ fn outbox_total_of(configured: Option<usize>, allowed: Option<u64>) -> (usize, b
 mod tests {
     use super::*;
 
-    fn settings(text: &str) -> config::Overload {
+    fn settings(text: &str) -> config::OverloadConfig {
         config::load_from(&format!("overload: {text}"), []).unwrap().overload
     }
 

@@ -16,7 +16,7 @@ use protocol::error::{ErrorKind, Refusal};
 use tokio::sync::Notify;
 
 use crate::{
-    config::WithoutRedis,
+    config::RedisOutagePolicy,
     persistence::{BudgetRequest, BudgetGrant, Persistence},
     limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, REPLICAS_COUNT_INTERVAL},
     metrics::Metrics,
@@ -64,11 +64,11 @@ const ALL: [SharingMode; 5] = [SharingMode::LocalShare, SharingMode::Global, Sha
 
 impl RateLimiter {
     /// `redis`: budgets are shared there. `started`: the origin of the meters' clock.
-    pub fn new(redis: bool, without: WithoutRedis, started: Instant, metrics: Arc<Metrics>) -> Self {
+    pub fn new(redis: bool, without: RedisOutagePolicy, started: Instant, metrics: Arc<Metrics>) -> Self {
         let without = match without {
-            WithoutRedis::LocalShare => SharingMode::LocalFallback,
-            WithoutRedis::Unlimited => SharingMode::Unlimited,
-            WithoutRedis::Refuse => SharingMode::Refuse,
+            RedisOutagePolicy::LocalShare => SharingMode::LocalFallback,
+            RedisOutagePolicy::Unlimited => SharingMode::Unlimited,
+            RedisOutagePolicy::Refuse => SharingMode::Refuse,
         };
         let sharing = if redis { SharingMode::Global } else { SharingMode::LocalShare };
         metrics.limits.rates_shared(redis);
@@ -197,13 +197,13 @@ fn at_least_a_millisecond(wait: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    fn rates(redis: bool, without: WithoutRedis) -> RateLimiter {
+    fn rates(redis: bool, without: RedisOutagePolicy) -> RateLimiter {
         RateLimiter::new(redis, without, Instant::now(), Arc::new(Metrics::new(false)))
     }
 
     #[test]
     fn a_refusal_says_whose_rate_it_is_and_when_to_come_back() {
-        let (rates, meter) = (rates(false, WithoutRedis::Refuse), SharedRateLimiter::new("m".into()));
+        let (rates, meter) = (rates(false, RedisOutagePolicy::Refuse), SharedRateLimiter::new("m".into()));
         let rate = Rate { per_second: 2, burst: 1 };
         rates.take(RateScope::Tool, &meter, rate).unwrap();
         let refusal = rates.take(RateScope::Tool, &meter, rate).unwrap_err();
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn while_redis_is_away_it_is_as_configured_and_that_shows() {
         let rate = Rate { per_second: 1, burst: 2 };
-        for (without, expected) in [(WithoutRedis::LocalShare, 2), (WithoutRedis::Unlimited, 100), (WithoutRedis::Refuse, 0)] {
+        for (without, expected) in [(RedisOutagePolicy::LocalShare, 2), (RedisOutagePolicy::Unlimited, 100), (RedisOutagePolicy::Refuse, 0)] {
             let (rates, meter) = (rates(true, without), SharedRateLimiter::new("m".into()));
             let shared = |rates: &RateLimiter| rates.metrics.render().contains("mcp_rates_shared 1");
             assert!(shared(&rates));

@@ -17,7 +17,7 @@ use aws_lc_rs::{
 };
 
 use super::signing::SigningKey;
-use crate::config::{Config, Database};
+use crate::config::{Config, DatabaseConfig};
 
 const ROOT_BYTES: usize = 32;
 /// Its name beside an SQLite database.
@@ -120,8 +120,8 @@ impl Keys {
 /// Beside the database, which is then this process's own.
 fn root_path(config: &Config) -> Option<PathBuf> {
     match &config.storage.database {
-        Database::Sqlite(path) => Some(path.with_file_name(ROOT_FILE)),
-        Database::Postgres(_) => None,
+        DatabaseConfig::Sqlite(path) => Some(path.with_file_name(ROOT_FILE)),
+        DatabaseConfig::Postgres(_) => None,
     }
 }
 

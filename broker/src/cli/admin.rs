@@ -301,7 +301,7 @@ mod tests {
         let expected = json!({"transport": {"type": "http", "url": "http://h/mcp"}, "links": "per-session", "protocol": "legacy",
             "timeouts": {"call": "5s"}, "credentials": {"headers": {"X-Key": "v:w"}}});
         assert_eq!(body, expected);
-        assert!(crate::config::checked::parse_backend_spec(&body).is_ok());
+        assert!(crate::config::validation::parse_backend_spec(&body).is_ok());
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
             "env": {"A": "b=c", "HOME": "/home/ann"}, "cwd": "/srv"},
             "sandbox": {"read": ["/a"], "write": ["/b"], "network": false}});
         assert_eq!(body, expected);
-        assert!(crate::config::checked::parse_backend_spec(&body).is_ok());
+        assert!(crate::config::validation::parse_backend_spec(&body).is_ok());
         assert!(matches!(body_of("mcp-broker backend add one --env NOT_SET -- npx"), Err(ClientError::Usage(_))));
     }
 

@@ -9,7 +9,7 @@ use super::{
     audit_chain::{ChainMismatch, ChainPosition, inspect},
     audit_seal::{CheckpointView, hash_bytes, hash_text, tenant},
 };
-use crate::config::Fault;
+use crate::config::FieldError;
 
 /// A chain of the audit log: the records of a tenant, or those without one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -133,7 +133,7 @@ impl Control {
 }
 
 fn invalid(field: &'static str, wrong: &str) -> ControlError {
-    ControlError::Invalid(Fault::new(field, wrong, ""))
+    ControlError::Invalid(FieldError::new(field, wrong, ""))
 }
 
 /// `POSITION.NUMBER.HASH`

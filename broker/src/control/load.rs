@@ -17,7 +17,7 @@ use super::{
 use crate::{
     auth::{Caller, DEFAULT_TENANT, KeyEntry, SealError, reserved},
     config::{
-        Config, DeclaredBackend, Fault,
+        Config, DeclaredBackend, FieldError,
         spec::{BackendSpec, TenantSpec},
     },
 };
@@ -38,7 +38,7 @@ pub enum LoadError {
     #[error("backends.{tenant}.{backend} of the configuration file: there is no tenant {tenant}; declare it under tenants")]
     NoTenant { tenant: TenantId, backend: BackendId },
     #[error("backend {tenant}/{backend}: {fault}")]
-    Refused { tenant: TenantId, backend: BackendId, fault: Fault },
+    Refused { tenant: TenantId, backend: BackendId, fault: FieldError },
 }
 
 /// Whether the certificates that declared backends are to be shown can be used.

@@ -53,7 +53,7 @@ use crate::{
     auth::{ApiKey, DEFAULT_TENANT, Keyring, Keys},
     broker::Broker,
     config::{
-        Config, Fault,
+        Config, FieldError,
         spec::{TenantSpec, TransportSpec},
     },
     persistence::Persistence,
@@ -80,9 +80,9 @@ pub enum ControlError {
     #[error("there are {max} {what} already, and no more are allowed")]
     TooMany { what: &'static str, max: usize },
     #[error("{} {}{}{}", .0.path, .0.wrong, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]
-    Invalid(Fault),
+    Invalid(FieldError),
     #[error("{} {}; allowed: {}", .0.path, .0.wrong, .0.allowed)]
-    Reserved(Fault),
+    Reserved(FieldError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the operating system gives no random numbers")]
@@ -387,7 +387,7 @@ impl Control {
     fn check_egress(&self, transport: &TransportSpec) -> Result<(), ControlError> {
         let Some((address, field)) = transport.address() else { return Ok(()) };
         self.config.egress.check(address).map_err(|denied| {
-            ControlError::Invalid(Fault {
+            ControlError::Invalid(FieldError {
                 path: field.to_owned(),
                 wrong: format!("leads to a refused address: {denied}"),
                 allowed: String::new(),

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::{
         auth::Keyring,
-        config::{checked::parse_backend_spec, load_from},
+        config::{validation::parse_backend_spec, load_from},
         control::{NewKey, tests::Rig},
     };
 

@@ -9,7 +9,7 @@ use storage::{SqliteOptions, SqliteStore};
 use super::*;
 use crate::{
     broker::BrokerParts,
-    config::{self, Database, checked::parse_backend_spec, spec::BackendSpec},
+    config::{self, DatabaseConfig, validation::parse_backend_spec, spec::BackendSpec},
     persistence::Stores,
 };
 
@@ -29,7 +29,7 @@ impl Rig {
     /// One of several on the same stores.
     pub(crate) async fn on(stores: Stores, folder: &Path, yaml: &str) -> Result<Self, LoadError> {
         let mut config = config::load_from(yaml, []).expect("the test's configuration is valid");
-        config.storage.database = Database::Sqlite(folder.join("broker.db"));
+        config.storage.database = DatabaseConfig::Sqlite(folder.join("broker.db"));
         let config = Arc::new(config);
         let keys = Keys::load(&config).expect("the folder is writable");
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));

@@ -5,7 +5,7 @@ use protocol::ids::{BackendId, TenantId};
 use super::{ControlError, NAME_CHARS_MAX, registry::EntryOrigin};
 use crate::{
     auth::{is_printable, reserved},
-    config::{Fault, Tls, spec::BackendSpec},
+    config::{FieldError, TlsConfig, spec::BackendSpec},
 };
 
 pub(super) fn refuse_declared(origin: Option<EntryOrigin>, what: &'static str, name: &impl ToString) -> Result<(), ControlError> {
@@ -34,7 +34,7 @@ pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlE
         return Ok(());
     }
     let (wrong, allowed) = ("is empty, too long or has control characters".into(), format!("1 to {NAME_CHARS_MAX} characters on one line"));
-    Err(ControlError::Invalid(Fault { path: path.into(), wrong, allowed }))
+    Err(ControlError::Invalid(FieldError { path: path.into(), wrong, allowed }))
 }
 
 /// The principal of an API key: not one that callers without a key, or callers with tokens, already have.
@@ -42,18 +42,18 @@ pub(super) fn check_principal(principal: Option<&str>) -> Result<(), ControlErro
     check_label("principal", principal)?;
     if !principal.is_none_or(is_printable) {
         let (wrong, allowed) = ("has characters that are not seen".into(), "letters, digits, spaces and signs that are seen".into());
-        return Err(ControlError::Invalid(Fault { path: "principal".into(), wrong, allowed }));
+        return Err(ControlError::Invalid(FieldError { path: "principal".into(), wrong, allowed }));
     }
     let Some(wrong) = principal.and_then(reserved) else { return Ok(()) };
     let allowed = "a name other than \"anonymous\" that does not begin with a URL and a space".into();
-    Err(ControlError::Reserved(Fault { path: "principal".into(), wrong: wrong.into(), allowed }))
+    Err(ControlError::Reserved(FieldError { path: "principal".into(), wrong: wrong.into(), allowed }))
 }
 
 /// Whether the certificate that is to be presented to a backend can be used.
-pub(super) async fn client_files(spec: &BackendSpec) -> Result<(), Fault> {
+pub(super) async fn client_files(spec: &BackendSpec) -> Result<(), FieldError> {
     let tls = spec.tls.clone();
-    let checked = tokio::task::spawn_blocking(move || Tls::check_files(&tls)).await;
-    checked.unwrap_or_else(|error| Err(Fault::new("tls", error.to_string(), "")))
+    let checked = tokio::task::spawn_blocking(move || TlsConfig::check_files(&tls)).await;
+    checked.unwrap_or_else(|error| Err(FieldError::new("tls", error.to_string(), "")))
 }
 
 pub(super) fn now_us() -> i64 {

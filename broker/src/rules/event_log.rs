@@ -251,7 +251,7 @@ impl EventLog {
         }
     }
 
-    /// Whether it was made by [`EventLog::outbox`].
+    /// Whether it was made by [`EventLogStorage::outbox`].
     pub fn is_outbox(&self) -> bool {
         self.strict
     }

@@ -8,7 +8,7 @@ use std::{
 use super::file_access::{self, READ};
 use crate::{
     auth::ROOT_FILE,
-    config::{Certificate, Config, Database},
+    config::{Certificate, Config, DatabaseConfig},
 };
 
 /// What SQLite and the broker keep beside a database file.
@@ -27,7 +27,7 @@ pub(super) struct BrokerFiles {
 impl BrokerFiles {
     pub(super) fn new(config: &Config) -> Self {
         let made = match &config.storage.database {
-            Database::Sqlite(path) => {
+            DatabaseConfig::Sqlite(path) => {
                 let beside = |suffix: &&str| {
                     let mut name = OsString::from(path);
                     name.push(suffix);
@@ -36,7 +36,7 @@ impl BrokerFiles {
                 let secret = path.with_file_name(ROOT_FILE);
                 [path.clone(), secret.with_extension("key.new"), secret].into_iter().chain(BESIDE.iter().map(beside)).collect()
             }
-            Database::Postgres(_) => Vec::new(),
+            DatabaseConfig::Postgres(_) => Vec::new(),
         };
         let mut given = config.private_files.clone();
         if let Some(Certificate::Files { key, .. }) = &config.tls.certificate {

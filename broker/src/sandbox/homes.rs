@@ -17,7 +17,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use rustix::process::geteuid;
 
 use super::broker_files::canonical;
-use crate::config::{Config, Database};
+use crate::config::{Config, DatabaseConfig};
 
 /// Two processes with the same folder do not choose at the same time.
 const LOCK: &str = ".lock";
@@ -44,7 +44,7 @@ pub(super) struct Home {
 impl Homes {
     pub(super) fn new(config: &Config) -> Self {
         let data = match (&config.stdio.homes, &config.storage.database) {
-            (None, Database::Sqlite(path)) => canonical(path).parent().map(Path::to_owned),
+            (None, DatabaseConfig::Sqlite(path)) => canonical(path).parent().map(Path::to_owned),
             _ => None,
         };
         let of_the_broker = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".mcp-broker/homes"));

@@ -6,7 +6,7 @@ use protocol::ids::{BackendId, TenantId};
 
 use crate::config::{
     DeclaredBackend,
-    checked::DEFAULT_TENANT,
+    validation::DEFAULT_TENANT,
     spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, ProtocolChoice},
     stdio,
 };
@@ -55,7 +55,7 @@ Ctrl-C stops it.
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::checked::validate_backend_spec;
+    use crate::config::validation::validate_backend_spec;
 
     #[test]
     fn the_demo_backend_is_a_good_one() {

@@ -9,7 +9,7 @@ use storage::{
 
 use crate::{
     auth::Keys,
-    config::{self, Config, EventLog},
+    config::{self, Config, EventLogStorage},
     persistence::Stores,
 };
 
@@ -26,11 +26,11 @@ impl OpenDatabase {
     /// Locks an SQLite file, or connects to a server. One that can not be reached is an error.
     pub(super) async fn open(config: &Config, migrate: bool) -> Result<Self, StoreError> {
         match &config.storage.database {
-            config::Database::Sqlite(path) => {
+            config::DatabaseConfig::Sqlite(path) => {
                 let store = Arc::new(SqliteStore::open(&SqliteOptions { path: path.clone(), migrate }).await?);
                 Ok(Self { durable: store.clone(), events: store })
             }
-            config::Database::Postgres(url) => {
+            config::DatabaseConfig::Postgres(url) => {
                 let options = PostgresOptions { url: url.expose().to_owned(), migrate, connect_timeout: CONNECT_TIMEOUT };
                 let store = Arc::new(PostgresStore::open(&options).await?);
                 Ok(Self { durable: store.clone(), events: store })
@@ -51,7 +51,7 @@ impl OpenDatabase {
                 (redis.clone(), redis)
             }
         };
-        let events = (config.events.log == EventLog::Store).then_some(events);
+        let events = (config.events.log == EventLogStorage::Store).then_some(events);
         Ok(Stores { durable: self.durable, events, hot })
     }
 }
@@ -60,7 +60,7 @@ impl OpenDatabase {
 pub(super) async fn migrate(config: &Config) -> Result<String, StoreError> {
     OpenDatabase::open(config, true).await?.durable.close().await;
     Ok(match &config.storage.database {
-        config::Database::Sqlite(path) => path.display().to_string(),
-        config::Database::Postgres(_) => "the PostgreSQL database".to_owned(),
+        config::DatabaseConfig::Sqlite(path) => path.display().to_string(),
+        config::DatabaseConfig::Postgres(_) => "the PostgreSQL database".to_owned(),
     })
 }

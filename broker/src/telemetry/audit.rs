@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     auth::Caller,
-    config::AuditCalls,
+    config::AuditLevel,
     persistence::{AuditKind, AuditRecord},
     limits::{AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_TARGET_CHARS_MAX},
     rules::{
@@ -35,7 +35,7 @@ const SECRET_WORDS: [&str; 14] =
 /// A record in the making.
 #[derive(Debug)]
 pub struct AuditDraft {
-    pub how: AuditCalls,
+    pub how: AuditLevel,
     pub caller: Caller,
     /// `Unsupported`: the request stands alone.
     pub session: Option<String>,
@@ -88,7 +88,7 @@ impl AuditDraft {
             backend: self.backend.map(|backend| backend.to_string()),
             definition: self.definition.map(|definition| format!("sha256:{}", hex(&definition))),
             arguments_digest: arguments.map(digest_of),
-            arguments: arguments.filter(|_| self.how == AuditCalls::Arguments).and_then(shown),
+            arguments: arguments.filter(|_| self.how == AuditLevel::Arguments).and_then(shown),
             outcome: outcome.to_owned(),
             error,
             duration_ms: Some(self.begun.elapsed().as_secs_f64() * 1_000.0),

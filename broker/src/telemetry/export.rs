@@ -29,7 +29,7 @@ use transport::http_client::{self, HttpClient};
 
 use super::traces::{SpanRecorder, Tracer, recorder};
 use crate::{
-    config::Traces as Settings,
+    config::TraceConfig as Settings,
     limits::{ERROR_BODY_BYTES_MAX, SPAN_BATCH_MAX, SPAN_BATCH_WAIT, SPAN_EXPORT_WAIT, SPAN_FLUSH_WAIT},
     metrics::Metrics,
 };

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     auth::Caller,
-    config::{RATIO_WHOLE, Traces as Settings},
+    config::{RATIO_WHOLE, TraceConfig as Settings},
     limits::SPANS_PER_REQUEST_MAX,
     metrics::Metrics,
 };

@@ -211,7 +211,7 @@ async fn f_31_a_postgres_stopped_without_a_word_under_load_loses_nothing_acknowl
     .await;
 }
 
-/// Clients of both replicas ask for tasks while `fault` comes and goes; soon after it everything is as before.
+/// Clients of both replicas ask for tasks while `field_error` comes and goes; soon after it everything is as before.
 pub(crate) async fn nothing_is_lost_under_load(
     cluster: &mut TestCluster,
     ledger: &Ledger,

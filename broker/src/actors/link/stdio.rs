@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     actors::children::{PROGRAM, ChildPermit},
-    config::{spec::TransportSpec, stdio::ChildRules},
+    config::{spec::TransportSpec, stdio::EffectiveChildLimits},
     limits::CHILD_IDLE_CHECK_INTERVAL,
     sandbox,
 };
@@ -79,7 +79,7 @@ async fn watch(
     connection: Arc<Connection>,
     mut process: ChildProcess,
     writing: tokio::task::JoinHandle<()>,
-    rules: ChildRules,
+    rules: EffectiveChildLimits,
     _place: ChildPermit,
 ) {
     let pid = process.pid();
@@ -116,7 +116,7 @@ async fn watch(
 
 /// Resolves when a child that nobody waits for was idle, or lived, for as long as it may. The catalog's child tells of
 /// changes and stays.
-async fn expired(link: &Link, connection: &Connection, rules: &ChildRules) -> &'static str {
+async fn expired(link: &Link, connection: &Connection, rules: &EffectiveChildLimits) -> &'static str {
     if link.is_catalog() || (rules.idle.is_none() && rules.lifetime.is_none()) {
         return std::future::pending().await;
     }

@@ -98,7 +98,7 @@ impl Session {
         }
     }
 
-    fn created(self: &Arc<Self>, record: TaskRecord, at_us: i64, owner: &NodeName, settings: &config::Tasks) -> Reply {
+    fn created(self: &Arc<Self>, record: TaskRecord, at_us: i64, owner: &NodeName, settings: &config::TaskConfig) -> Reply {
         fault_point::passed("task.created");
         let stored = self.note_created(record, at_us, owner);
         let result = self.creation(&stored, settings);
@@ -114,7 +114,7 @@ impl Session {
     }
 
     /// The result of a call that became this task.
-    fn creation(&self, task: &StoredTask, settings: &config::Tasks) -> Bytes {
+    fn creation(&self, task: &StoredTask, settings: &config::TaskConfig) -> Bytes {
         match self.has_client {
             true => tasks::created(task, settings.poll_interval).into(),
             false => stateless_tasks::created(task, settings.poll_interval),
@@ -135,7 +135,7 @@ impl Session {
     }
 
     /// The task this request made before.
-    async fn existing_task(&self, task: &TaskId, asked: &TaskRecord, settings: &config::Tasks) -> Result<Reply, Refusal> {
+    async fn existing_task(&self, task: &TaskId, asked: &TaskRecord, settings: &config::TaskConfig) -> Result<Reply, Refusal> {
         let durable = &self.shared.durable;
         let known = persistence.timed("whole_task", persistence.store.whole_task(task)).await?;
         let known = known.filter(|known| self.audience().may_see(&known.stored.record));
@@ -153,7 +153,7 @@ impl Session {
     }
 
     /// Tries for a moment, unless the store is away. A client is told that nothing was done only where that is certain.
-    async fn store_task(&self, record: &TaskRecord, owner: &NodeName, settings: &config::Tasks) -> Result<WriteOutcome, Refusal> {
+    async fn store_task(&self, record: &TaskRecord, owner: &NodeName, settings: &config::TaskConfig) -> Result<WriteOutcome, Refusal> {
         let limits = limits_of(settings);
         let mut wait = STORE_RETRY_FIRST;
         let give_up_at = Instant::now() + TASK_STORE_WAIT_MAX;
@@ -191,7 +191,7 @@ impl Session {
     }
 }
 
-pub(super) fn limits_of(settings: &config::Tasks) -> TaskLimits {
+pub(super) fn limits_of(settings: &config::TaskConfig) -> TaskLimits {
     TaskLimits {
         running: settings.running_per_tenant as u64,
         stored: settings.stored_per_tenant as u64,
@@ -257,7 +257,7 @@ fn hash(purpose: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     context.finish().as_ref().to_vec()
 }
 
-fn full(limit: TaskLimit, settings: &config::Tasks) -> Refusal {
+fn full(limit: TaskLimit, settings: &config::TaskConfig) -> Refusal {
     let text = match limit {
         TaskLimit::Running => format!("the tenant has {} tasks running, which is its limit", settings.running_per_tenant),
         TaskLimit::Stored => format!("the tenant has {} tasks, which is its limit", settings.stored_per_tenant),

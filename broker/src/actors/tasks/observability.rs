@@ -11,7 +11,7 @@ use protocol::method::Method;
 use super::{digest, run::TaskRun};
 use crate::{
     auth::Caller,
-    config::AuditCalls,
+    config::AuditLevel,
     persistence::TaskStatus,
     rules::tasks,
     telemetry::{
@@ -36,7 +36,7 @@ pub(super) fn request_of(run: &TaskRun) -> Arc<RequestTelemetry> {
         tracing
     });
     let how = run.shared.config.audit.calls;
-    let draft = (how != AuditCalls::Off).then(|| draft(run, how));
+    let draft = (how != AuditLevel::Off).then(|| draft(run, how));
     let request = RequestTelemetry::new(name, tracing, draft);
     request.note_backend(&run.record.backend, run.tenant.catalog().definition(&run.record.backend, &native_name(run)));
     request
@@ -47,7 +47,7 @@ fn native_name(run: &TaskRun) -> String {
     call.and_then(|call| call.text(call.fields.name).map(|name| name.into_owned())).unwrap_or_default()
 }
 
-fn draft(run: &TaskRun, how: AuditCalls) -> AuditDraft {
+fn draft(run: &TaskRun, how: AuditLevel) -> AuditDraft {
     let call = tasks::decoded(Bytes::copy_from_slice(&run.record.request));
     AuditDraft {
         how,

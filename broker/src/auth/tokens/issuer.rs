@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     auth::{Caller, Keyring, AuthenticatedCaller, CredentialExpiry, is_printable},
-    config::{self, TenantOf},
+    config::{self, TenantMapping},
     limits::tokens::{
         KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN, KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX, KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX,
         TOKEN_LEEWAY, TOKEN_PRINCIPAL_BYTES_MAX,
@@ -40,7 +40,7 @@ use crate::{
 
 #[derive(Debug)]
 pub(in crate::auth) struct TokenIssuer {
-    config: config::Issuer,
+    config: config::IssuerConfig,
     /// The broker's public URL.
     resource: String,
     keys: ArcSwap<KeySet>,
@@ -63,7 +63,7 @@ enum FetchState {
 }
 
 impl TokenIssuer {
-    pub(super) fn new(config: config::Issuer, resource: &str) -> Self {
+    pub(super) fn new(config: config::IssuerConfig, resource: &str) -> Self {
         Self {
             config,
             resource: resource.to_owned(),
@@ -131,8 +131,8 @@ impl TokenIssuer {
 
     fn tenant(&self, claims: &Claims<'_>) -> Result<TenantId, TokenError> {
         let (name, tenants) = match &self.config.tenant {
-            TenantOf::Named(tenant) => return Ok(tenant.clone()),
-            TenantOf::Claim { name, tenants } => (name, tenants),
+            TenantMapping::Fixed(tenant) => return Ok(tenant.clone()),
+            TenantMapping::Claim { name, tenants } => (name, tenants),
         };
         let tenant = claims.text(name).and_then(|name| TenantId::parse(&name).ok()).ok_or(TokenError::Tenant)?;
         if tenants.is_empty() || tenants.contains(&tenant) { Ok(tenant) } else { Err(TokenError::UnlistedTenant) }
@@ -172,7 +172,7 @@ impl TokenIssuer {
 
     /// Keeps the keys fresh, for ever.
     pub(super) async fn keep(self: Arc<Self>, fetcher: KeyFetcher, keyring: Arc<Keyring>, metrics: Arc<Metrics>) {
-        if matches!(&self.config.tenant, TenantOf::Claim { tenants, .. } if tenants.is_empty()) {
+        if matches!(&self.config.tenant, TenantMapping::Claim { tenants, .. } if tenants.is_empty()) {
             tracing::warn!(issuer = self.name(), "the issuer may name every tenant; set auth.issuers[].tenants to those it may name");
         }
         let (mut failures, mut fetched_at) = (0_u32, Instant::now());

@@ -25,7 +25,7 @@ use super::{
     keyring::{KeyringVersion, PREFIX},
     token_digest::{TokenDigester, TokenDigest},
 };
-use crate::{config::Auth, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics, rules::sign_in_failures::SignInFailureReason};
+use crate::{config::AuthConfig, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics, rules::sign_in_failures::SignInFailureReason};
 
 /// The issuers, and what is known of their tokens.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ pub(super) enum TokenError {
 
 impl TokenVerifier {
     /// Fetches keys from now on, in the background; must be called inside the runtime. `Unsupported` without issuers.
-    pub fn new(auth: &Auth, keyring: Arc<Keyring>, fetcher: KeyFetcher, metrics: Arc<Metrics>) -> Option<Self> {
+    pub fn new(auth: &AuthConfig, keyring: Arc<Keyring>, fetcher: KeyFetcher, metrics: Arc<Metrics>) -> Option<Self> {
         let resource = auth.resource.as_deref()?;
         if auth.issuers.is_empty() {
             return None;

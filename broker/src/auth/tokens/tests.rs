@@ -16,12 +16,12 @@ use transport::HttpClientConfig;
 use super::{key_set::KeySet, *};
 use crate::{
     auth::Keys,
-    config::{self, TenantOf},
+    config::{self, TenantMapping},
 };
 
 const ISSUER: &str = "https://login.example.com/t";
 
-fn issuer(changes: impl FnOnce(&mut config::Issuer)) -> config::Issuer {
+fn issuer(changes: impl FnOnce(&mut config::IssuerConfig)) -> config::IssuerConfig {
     let text = format!("auth: {{resource: '{RESOURCE}', issuers: [{{issuer: '{ISSUER}', tenant: acme}}]}}");
     let mut issuer = config::load_from(&text, []).unwrap().auth.issuers.remove(0);
     changes(&mut issuer);
@@ -35,7 +35,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(issuers: Vec<(config::Issuer, Value)>) -> Self {
+    fn new(issuers: Vec<(config::IssuerConfig, Value)>) -> Self {
         let keyring = Arc::new(Keyring::new(Keys::from_root(b"root").api_key));
         keyring.set_enabled(&TenantId::parse("acme").unwrap(), true);
         let issuers = issuers.into_iter().map(|(config, keys)| {
@@ -63,8 +63,8 @@ impl Rig {
     }
 }
 
-fn any_tenant() -> TenantOf {
-    TenantOf::Claim { name: "org".to_owned(), tenants: Vec::new() }
+fn any_tenant() -> TenantMapping {
+    TenantMapping::Claim { name: "org".to_owned(), tenants: Vec::new() }
 }
 
 /// The answer to the bearer.
@@ -424,7 +424,7 @@ fn s10_id_tokens_and_bound_tokens_are_not_access_tokens() {
 fn s10_a_claim_names_only_the_tenants_that_are_listed() {
     let key = SigningKey::ed("d");
     let [acme, other] = ["acme", "umbrella"].map(|name| TenantId::parse(name).unwrap());
-    let listed = TenantOf::Claim { name: "org".to_owned(), tenants: vec![other.clone()] };
+    let listed = TenantMapping::Claim { name: "org".to_owned(), tenants: vec![other.clone()] };
     let rig = Rig::new(vec![(issuer(|issuer| issuer.tenant = listed), set(&[&key]))]);
     rig.keyring.set_enabled(&other, true);
     assert!(rig.keyring.is_enabled(&acme));

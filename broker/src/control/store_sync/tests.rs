@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::{
     config::{
-        checked::parse_backend_spec,
+        validation::parse_backend_spec,
         spec::{BackendSpec, TenantSpec},
     },
     control::{Author, Preconditions, NewKey, tests::Rig},

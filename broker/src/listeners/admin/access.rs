@@ -20,7 +20,7 @@ use axum::{
 
 use super::{audit::ClientIp, health, problem::Problem};
 use crate::{
-    config::Auth,
+    config::AuthConfig,
     control::Control,
     rules::sign_in_failures::{Plane, SignInFailureReason},
 };
@@ -54,7 +54,7 @@ enum TokenPolicy {
 }
 
 impl Access {
-    pub(super) fn new(auth: &Auth, address: SocketAddr) -> Self {
+    pub(super) fn new(auth: &AuthConfig, address: SocketAddr) -> Self {
         let loopback = address.ip().is_loopback();
         let token = match &auth.admin_token {
             Some(token) => TokenPolicy::Required(hash(token.expose())),

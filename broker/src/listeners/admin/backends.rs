@@ -14,7 +14,7 @@ use super::{
     tenants::stored,
 };
 use crate::{
-    config::{checked::parse_backend_spec, spec::BackendSpec},
+    config::{validation::parse_backend_spec, spec::BackendSpec},
     control::{Author, BackendView, Preconditions, Control},
     metrics::BACKEND_STATES,
 };

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::problem::Problem;
-use crate::{config::Fault, control::NewKey};
+use crate::{config::FieldError, control::NewKey};
 
 /// A backend's settings with a long argument list are a few kilobytes.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -138,7 +138,7 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
 /// `{"state": "open"}` or `{"state": "closed"}`. True is open.
 pub(super) fn breaker_wanted(body: &Value) -> Result<bool, Problem> {
     const ALLOWED: &str = "{\"state\": \"open\"} or {\"state\": \"closed\"}";
-    let fault = |path: &str, wrong: String| Fault { path: path.into(), wrong, allowed: ALLOWED.into() };
+    let fault = |path: &str, wrong: String| FieldError { path: path.into(), wrong, allowed: ALLOWED.into() };
     let Some(members) = body.as_object() else { return Err(Problem::faults(&[fault("", "is not an object".into())])) };
     if let Some(unknown) = members.keys().find(|name| *name != "state") {
         return Err(Problem::faults(&[fault(unknown, "is not known".into())]));
@@ -153,7 +153,7 @@ pub(super) fn breaker_wanted(body: &Value) -> Result<bool, Problem> {
 
 /// `{"name": …, "principal": …}`, both optional.
 pub(super) fn new_key(body: Option<Value>) -> Result<NewKey, Problem> {
-    let fault = |path: &str, wrong: &str, allowed: &str| Fault { path: path.into(), wrong: wrong.into(), allowed: allowed.into() };
+    let fault = |path: &str, wrong: &str, allowed: &str| FieldError { path: path.into(), wrong: wrong.into(), allowed: allowed.into() };
     let members = match body {
         None => return Ok(NewKey::default()),
         Some(Value::Object(members)) => members,

@@ -14,7 +14,7 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    config::{checked::parse_tenant_spec, spec::TenantSpec},
+    config::{validation::parse_tenant_spec, spec::TenantSpec},
     control::{Author, Preconditions, Control, KeyShown, KeyView, PutOutcome, TenantView},
 };
 

@@ -18,7 +18,7 @@ use super::{
     exchange::{preflight, readable_by},
     request_guard::RequestGuard,
 };
-use crate::{broker::Broker, config::Auth};
+use crate::{broker::Broker, config::AuthConfig};
 
 const METADATA: &str = "/.well-known/oauth-protected-resource";
 const NAME: &str = "MCP broker";
@@ -33,7 +33,7 @@ pub(super) fn insufficient_scope(refusal: &Refusal) -> Option<HeaderValue> {
 /// which scopes one needs. Without issuers it stays as it is.
 ///
 /// `path`: of the request; `shown`: whether it had a credential.
-pub(super) fn complete(auth: &Auth, path: &str, shown: bool, mut response: Response<Body>) -> Response<Body> {
+pub(super) fn complete(auth: &AuthConfig, path: &str, shown: bool, mut response: Response<Body>) -> Response<Body> {
     let Some(resource) = auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()) else { return response };
     let Some(begun) = response.headers().get(WWW_AUTHENTICATE).and_then(|begun| begun.to_str().ok()) else { return response };
     let place = format!("resource_metadata=\"{resource}{METADATA}{}\"", below(path).unwrap_or_default());
@@ -67,7 +67,7 @@ pub(super) fn is_shown(headers: &HeaderMap) -> bool {
 }
 
 /// The scopes that tokens need, of any issuer.
-fn scopes(auth: &Auth) -> Vec<&str> {
+fn scopes(auth: &AuthConfig) -> Vec<&str> {
     let mut scopes: Vec<&str> = Vec::new();
     for scope in auth.issuers.iter().flat_map(|issuer| &issuer.scopes) {
         if !scopes.contains(&scope.as_str()) {
@@ -93,7 +93,7 @@ pub(super) fn handle<B>(broker: &Arc<Broker>, gate: &RequestGuard, request: &Req
     readable_by(response, gate, origin)
 }
 
-fn metadata(auth: &Auth, path: &str) -> Result<Response<Body>, Refusal> {
+fn metadata(auth: &AuthConfig, path: &str) -> Result<Response<Body>, Refusal> {
     let nothing = || Refusal::new(ErrorKind::NotFound, "there is no such metadata here");
     let resource = auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()).ok_or_else(nothing)?;
     let rest = path.strip_prefix(METADATA).ok_or_else(nothing)?;

@@ -32,7 +32,7 @@ use crate::{
     actors::session::{ResumedStream, Session},
     auth::{Caller, AuthError, AuthenticatedCaller, RemotePeer},
     broker::{Broker, unknown_backend},
-    config::EventLog,
+    config::EventLogStorage,
     boxed::in_place,
     limits::PREFLIGHT_PARAMS_MAX,
     listeners::tls_acceptor::CertificateCaller,
@@ -321,7 +321,7 @@ pub(super) fn style(session: &Session) -> EventStreamOptions {
     EventStreamOptions {
         priming: session.version.priming_event(),
         gap: false,
-        ids: events.log != EventLog::Off,
+        ids: events.log != EventLogStorage::Off,
         retry: events.retry,
         keepalive: events.keepalive,
         _place: None,

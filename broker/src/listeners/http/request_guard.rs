@@ -12,7 +12,7 @@ use protocol::{
 };
 
 use super::exchange::PROTOCOL_VERSION;
-use crate::config::Auth;
+use crate::config::AuthConfig;
 
 /// Origin and Host rules of one listener (MCP 2025-11-25, Transports: Security).
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct RequestGuard {
 }
 
 impl RequestGuard {
-    pub(super) fn new(auth: &Auth, local: SocketAddr) -> Self {
+    pub(super) fn new(auth: &AuthConfig, local: SocketAddr) -> Self {
         let lower = |list: &[String]| list.iter().map(|text| text.to_ascii_lowercase()).collect();
         Self { loopback: local.ip().is_loopback(), origins: lower(&auth.allowed_origins), hosts: lower(&auth.allowed_hosts) }
     }
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     fn gate(local: &str, origins: &[&str]) -> RequestGuard {
-        let auth = Auth {
+        let auth = AuthConfig {
             required: false,
             admin_token: None,
             allow_anonymous_public: false,

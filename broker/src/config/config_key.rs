@@ -9,21 +9,21 @@ use super::{
 };
 
 /// All that can be written in a configuration.
-pub(super) struct Table {
-    pub(super) sections: &'static [Section],
+pub(super) struct KeyTable {
+    pub(super) sections: &'static [KeySection],
     /// Keys and whole sections of the broker's documented surface that this build can not honour: answered, never ignored.
     pub(super) unavailable: &'static [&'static str],
     /// Two spellings of one setting: an environment variable for one replaces the other in the file.
     pub(super) twins: &'static [(&'static str, &'static str)],
 }
 
-impl Table {
-    pub(super) fn section(&self, name: &str) -> Option<&'static Section> {
+impl KeyTable {
+    pub(super) fn section(&self, name: &str) -> Option<&'static KeySection> {
         self.sections.iter().find(|section| section.name == name)
     }
 
     /// By its dotted path.
-    pub(super) fn find(&self, path: &str) -> Option<&'static Key> {
+    pub(super) fn find(&self, path: &str) -> Option<&'static ConfigKey> {
         let (section_name, key_name) = path.split_once('.')?;
         self.section(section_name)?.keys.iter().find(|key| key.name == key_name)
     }
@@ -38,30 +38,30 @@ impl Table {
     }
 }
 
-pub(super) struct Section {
+pub(super) struct KeySection {
     pub(super) name: &'static str,
     pub(super) doc: &'static str,
-    pub(super) keys: &'static [Key],
+    pub(super) keys: &'static [ConfigKey],
 }
 
-pub(super) struct Key {
+pub(super) struct ConfigKey {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) default: Default,
+    pub(super) kind: KeyKind,
+    pub(super) default: KeyDefault,
     pub(super) doc: &'static str,
 }
 
 /// What stands in the place of an absent key.
 #[derive(Clone, Copy)]
-pub(super) enum Default {
+pub(super) enum KeyDefault {
     /// As it would be written in the file.
-    Is(&'static str),
+    Value(&'static str),
     /// No value; the text is one that could be written.
     None { example: &'static str },
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum KeyKind {
     Address,
     Bool,
     Count {
@@ -122,7 +122,7 @@ pub(super) enum Kind {
     Issuers,
 }
 
-impl Kind {
+impl KeyKind {
     /// Whether an environment variable's text is taken as it is, rather than read as a YAML value.
     pub(super) fn is_text(self) -> bool {
         !matches!(
@@ -195,17 +195,17 @@ pub(super) const GIB: usize = 1 << 30;
 /// Bounds of every deadline, here and in a backend's own `timeouts`.
 pub(super) const DEADLINE_MIN: Duration = MS;
 pub(super) const DEADLINE_MAX: Duration = HOUR;
-pub(super) const DEADLINE: Kind = Kind::Duration { min: DEADLINE_MIN, max: DEADLINE_MAX };
+pub(super) const DEADLINE: KeyKind = KeyKind::Duration { min: DEADLINE_MIN, max: DEADLINE_MAX };
 /// Bounds of every count of things held in memory.
 pub(super) const COUNT_MAX: u64 = 1_000_000;
-pub(super) const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
+pub(super) const COUNT: KeyKind = KeyKind::Count { min: 1, max: COUNT_MAX };
 
-pub(super) const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
-    Key { name, kind, default: Default::Is(default), doc }
+pub(super) const fn key(name: &'static str, kind: KeyKind, default: &'static str, doc: &'static str) -> ConfigKey {
+    ConfigKey { name, kind, default: KeyDefault::Value(default), doc }
 }
 
-pub(super) const fn absent(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Key {
-    Key { name, kind, default: Default::None { example }, doc }
+pub(super) const fn optional_key(name: &'static str, kind: KeyKind, example: &'static str, doc: &'static str) -> ConfigKey {
+    ConfigKey { name, kind, default: KeyDefault::None { example }, doc }
 }
 
 /// Fits into a header: visible ASCII, no spaces.

@@ -1,5 +1,5 @@
 //! What keeps clients and backends from hurting one another: breakers, retries, deadlines by method and tool, and how much
-//! a backend gets at once. Some of the table of keys, read from the configuration by [`super::checked`], and from bodies by [`super::bodies`].
+//! a backend gets at once. Some of the table of keys, read from the configuration by [`super::validation`], and from bodies by [`super::spec_parser`].
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,19 +7,19 @@ use protocol::method::Method;
 use serde_json::{Map, Value};
 
 use super::{
-    body_reader::{Reader, deadline_allowed, given},
-    fault::{Fault, describe, join},
-    key::{COUNT, COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, HOUR, Key, Kind, key},
-    reading::{Reading, wrong},
+    spec_reader::{SpecReader, deadline_allowed, given},
+    field_error::{FieldError, describe, join},
+    config_key::{COUNT, COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, HOUR, ConfigKey, KeyKind, key},
+    config_reader::{ConfigReader, wrong},
     spec::{BackendBreaker, BackendSpec, BackendTimeouts, TenantSpec, TenantTimeouts},
     units::{Ratio, format_duration, parse_duration},
 };
 
 /// The keys of the section `breaker`.
-pub(super) const BREAKER: &[Key] = &[
-    key("enabled", Kind::Bool, "true", "Whether breakers open by themselves."),
+pub(super) const BREAKER: &[ConfigKey] = &[
+    key("enabled", KeyKind::Bool, "true", "Whether breakers open by themselves."),
     key("failures", COUNT, "5", "Failures in a row that open it."),
-    key("error_ratio", Kind::Ratio { percent_min: 1 }, "0.5", "Share of failures among the calls of the window that opens it."),
+    key("error_ratio", KeyKind::Ratio { percent_min: 1 }, "0.5", "Share of failures among the calls of the window that opens it."),
     key("requests", COUNT, "20", "Calls in the window before that share counts."),
     key("window", WINDOW, "10s", "The time of which failures are counted."),
     key(
@@ -31,13 +31,13 @@ pub(super) const BREAKER: &[Key] = &[
     key("probe_max", WINDOW, "3s", "Longest wait between two probes."),
 ];
 
-const WINDOW: Kind = Kind::Duration { min: WINDOW_MIN, max: HOUR };
+const WINDOW: KeyKind = KeyKind::Duration { min: WINDOW_MIN, max: HOUR };
 const WINDOW_MIN: Duration = Duration::from_millis(10);
 
 /// The keys of the section `retries`.
-pub(super) const RETRIES: &[Key] = &[
-    key("enabled", Kind::Bool, "true", "Whether calls are sent again."),
-    key("budget", Kind::Ratio { percent_min: 0 }, "0.1", "Retries per call of one backend; a few are saved up."),
+pub(super) const RETRIES: &[ConfigKey] = &[
+    key("enabled", KeyKind::Bool, "true", "Whether calls are sent again."),
+    key("budget", KeyKind::Ratio { percent_min: 0 }, "0.1", "Retries per call of one backend; a few are saved up."),
 ];
 
 /// Longest end of a call.
@@ -49,7 +49,7 @@ const NAME_BYTES_MAX: usize = 1_024;
 
 /// When breakers open, and when they are probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Breaker {
+pub struct BreakerConfig {
     pub enabled: bool,
     pub failures: u32,
     pub error_ratio: Ratio,
@@ -61,15 +61,15 @@ pub struct Breaker {
 
 /// Calls that are sent again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retries {
+pub struct RetryConfig {
     pub enabled: bool,
     /// Retries per call.
     pub budget: Ratio,
 }
 
-impl Reading<'_> {
-    pub(super) fn breaker(&mut self) -> Breaker {
-        let breaker = Breaker {
+impl ConfigReader<'_> {
+    pub(super) fn breaker(&mut self) -> BreakerConfig {
+        let breaker = BreakerConfig {
             enabled: self.bool("breaker.enabled"),
             failures: self.count("breaker.failures"),
             error_ratio: self.ratio("breaker.error_ratio"),
@@ -84,13 +84,13 @@ impl Reading<'_> {
         breaker
     }
 
-    pub(super) fn retries(&mut self) -> Retries {
-        Retries { enabled: self.bool("retries.enabled"), budget: self.ratio("retries.budget") }
+    pub(super) fn retries(&mut self) -> RetryConfig {
+        RetryConfig { enabled: self.bool("retries.enabled"), budget: self.ratio("retries.budget") }
     }
 
     fn ratio(&mut self, path: &str) -> Ratio {
         self.value(path, |value, kind| {
-            let Kind::Ratio { percent_min } = kind else { unreachable!("{path} is read as a ratio") };
+            let KeyKind::Ratio { percent_min } = kind else { unreachable!("{path} is read as a ratio") };
             value.as_f64().filter(|share| *share * 100.0 >= f64::from(percent_min)).and_then(Ratio::new).ok_or_else(|| wrong(value))
         })
     }
@@ -111,7 +111,7 @@ impl Reading<'_> {
     }
 }
 
-impl Reader<'_> {
+impl SpecReader<'_> {
     pub(super) fn backend_timeouts(&mut self, members: &Map<String, Value>) -> BackendTimeouts {
         const PATH: &str = "timeouts";
         let known = ["call", "control", "initialize", "call_max", "methods", "tools"];
@@ -195,7 +195,7 @@ impl Reader<'_> {
 const RATIO_ALLOWED: &str = "a number from 0.01 to 1";
 
 /// Checks what the types can not say.
-pub(super) fn check_backend(spec: &BackendSpec, faults: &mut Vec<Fault>) {
+pub(super) fn check_backend(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     let BackendTimeouts { call, control, initialize, call_max, methods, tools } = &spec.timeouts;
     check_deadlines(&[("call", *call), ("control", *control), ("initialize", *initialize)], *call_max, methods, faults);
     check_named("tools", tools, |tool| !tool.is_empty() && tool.len() <= NAME_BYTES_MAX, "names of tools, as the backend has them", faults);
@@ -204,18 +204,18 @@ pub(super) fn check_backend(spec: &BackendSpec, faults: &mut Vec<Fault>) {
         check_count(&format!("breaker.{name}"), count.map(u64::from), faults);
     }
     if breaker.error_ratio.is_some_and(|ratio| ratio.get() < 0.01) {
-        faults.push(Fault::new("breaker.error_ratio", "is out of range", RATIO_ALLOWED));
+        faults.push(FieldError::new("breaker.error_ratio", "is out of range", RATIO_ALLOWED));
     }
     for (name, time) in [("window", breaker.window), ("probe_after", breaker.probe_after), ("probe_max", breaker.probe_max)] {
         if time.is_some_and(|time| time < WINDOW_MIN || time > DEADLINE_MAX) {
             let allowed = format!("a duration from {} to {}", format_duration(WINDOW_MIN), format_duration(DEADLINE_MAX));
-            faults.push(Fault::new(format!("breaker.{name}"), "is out of range", allowed));
+            faults.push(FieldError::new(format!("breaker.{name}"), "is out of range", allowed));
         }
     }
 }
 
 /// The same of a tenant.
-pub(super) fn check_tenant(spec: &TenantSpec, faults: &mut Vec<Fault>) {
+pub(super) fn check_tenant(spec: &TenantSpec, faults: &mut Vec<FieldError>) {
     let TenantTimeouts { call, control, call_max, methods } = &spec.timeouts;
     check_deadlines(&[("call", *call), ("control", *control)], *call_max, methods, faults);
 }
@@ -224,38 +224,38 @@ fn check_deadlines(
     deadlines: &[(&str, Option<Duration>)],
     call_max: Option<Duration>,
     methods: &BTreeMap<String, Duration>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<FieldError>,
 ) {
     for (name, deadline) in deadlines {
         if deadline.is_some_and(|deadline| !is_deadline(&deadline)) {
-            faults.push(Fault::new(format!("timeouts.{name}"), "is out of range", deadline_allowed()));
+            faults.push(FieldError::new(format!("timeouts.{name}"), "is out of range", deadline_allowed()));
         }
     }
     if call_max.is_some_and(|max| max < DEADLINE_MIN || max > CALL_MAX_MAX) {
         let allowed = format!("a duration from {} to {}", format_duration(DEADLINE_MIN), format_duration(CALL_MAX_MAX));
-        faults.push(Fault::new("timeouts.call_max", "is out of range", allowed));
+        faults.push(FieldError::new("timeouts.call_max", "is out of range", allowed));
     }
     check_named("methods", methods, is_method, "methods that clients call, such as tools/call", faults);
 }
 
-fn check_named(member: &str, named: &BTreeMap<String, Duration>, is_name: impl Fn(&str) -> bool, allowed: &str, faults: &mut Vec<Fault>) {
+fn check_named(member: &str, named: &BTreeMap<String, Duration>, is_name: impl Fn(&str) -> bool, allowed: &str, faults: &mut Vec<FieldError>) {
     let path = format!("timeouts.{member}");
     if named.len() > NAMED_MAX {
-        faults.push(Fault::new(&path, "has too many entries", format!("at most {NAMED_MAX}")));
+        faults.push(FieldError::new(&path, "has too many entries", format!("at most {NAMED_MAX}")));
     }
     for (name, deadline) in named {
         let shown: String = name.chars().take(64).collect();
         if !is_name(name) {
-            faults.push(Fault::new(&path, format!("names {shown:?}"), allowed));
+            faults.push(FieldError::new(&path, format!("names {shown:?}"), allowed));
         } else if !is_deadline(deadline) {
-            faults.push(Fault::new(join(&path, &shown), "is out of range", deadline_allowed()));
+            faults.push(FieldError::new(join(&path, &shown), "is out of range", deadline_allowed()));
         }
     }
 }
 
-fn check_count(path: &str, count: Option<u64>, faults: &mut Vec<Fault>) {
+fn check_count(path: &str, count: Option<u64>, faults: &mut Vec<FieldError>) {
     if let Some(count) = count.filter(|count| *count < 1 || *count > COUNT_MAX) {
-        faults.push(Fault::new(path, format!("is {count}"), format!("a whole number from 1 to {COUNT_MAX}")));
+        faults.push(FieldError::new(path, format!("is {count}"), format!("a whole number from 1 to {COUNT_MAX}")));
     }
 }
 
@@ -273,7 +273,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::{
-        checked::{parse_backend_spec, parse_tenant_spec},
+        validation::{parse_backend_spec, parse_tenant_spec},
         load_from,
     };
     use super::*;

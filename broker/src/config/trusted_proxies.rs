@@ -3,13 +3,13 @@
 use transport::Cidr;
 
 use super::{
-    key::{Key, Kind, key},
-    reading::{Reading, text, wrong},
+    config_key::{ConfigKey, KeyKind, key},
+    config_reader::{ConfigReader, text, wrong},
 };
 
 /// In front of all listeners; a listener takes PROXY protocol headers where its own key says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proxies {
+pub struct TrustedProxyConfig {
     pub trusted: Vec<Cidr>,
     pub forwarded_header: ForwardedHeader,
     pub http: bool,
@@ -24,28 +24,28 @@ pub enum ForwardedHeader {
     Forwarded,
 }
 
-pub(super) const TRUSTED: Key = key(
+pub(super) const TRUSTED: ConfigKey = key(
     "trusted_proxies",
-    Kind::Networks,
+    KeyKind::Networks,
     "[]",
     "Networks of the proxies and balancers in front. They are believed about the address of a client, which is what counts for audit and for limits per address. Nothing else should have an address in them.",
 );
-pub(super) const FORWARDED_HEADER: Key = key(
+pub(super) const FORWARDED_HEADER: ConfigKey = key(
     "forwarded_header",
-    Kind::Choice(&["x-forwarded-for", "forwarded"]),
+    KeyKind::Choice(&["x-forwarded-for", "forwarded"]),
     "x-forwarded-for",
     "The header in which `trusted_proxies` name the client of an HTTP request. The client is the rightmost address in it that is not a trusted proxy.",
 );
-pub(super) const PROTOCOL_HTTP: Key = key(
+pub(super) const PROTOCOL_HTTP: ConfigKey = key(
     "proxy_protocol.http",
-    Kind::Bool,
+    KeyKind::Bool,
     "false",
     "Connections of `trusted_proxies` to `http` begin with a PROXY protocol header, version 1 or 2, before TLS. One without is closed, and so is one of another address that has one.",
 );
-pub(super) const PROTOCOL_ADMIN: Key = key("proxy_protocol.admin", Kind::Bool, "false", "The same for `admin`.");
-pub(super) const PROTOCOL_TCP: Key = key("proxy_protocol.tcp", Kind::Bool, "false", "The same for `tcp`.");
+pub(super) const PROTOCOL_ADMIN: ConfigKey = key("proxy_protocol.admin", KeyKind::Bool, "false", "The same for `admin`.");
+pub(super) const PROTOCOL_TCP: ConfigKey = key("proxy_protocol.tcp", KeyKind::Bool, "false", "The same for `tcp`.");
 
-pub(super) fn read(reading: &mut Reading<'_>) -> Proxies {
+pub(super) fn read(reading: &mut ConfigReader<'_>) -> TrustedProxyConfig {
     let trusted = reading.networks("listen.trusted_proxies");
     let forwarded_header = reading.value("listen.forwarded_header", |value, _| match text(value) {
         Some("x-forwarded-for") => Ok(ForwardedHeader::XForwardedFor),
@@ -60,7 +60,7 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Proxies {
         takes
     };
     let [http, admin, tcp] = ["listen.proxy_protocol.http", "listen.proxy_protocol.admin", "listen.proxy_protocol.tcp"].map(&mut takes);
-    Proxies { trusted, forwarded_header, http, admin, tcp }
+    TrustedProxyConfig { trusted, forwarded_header, http, admin, tcp }
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@
 use serde_json::Value;
 
 use super::{
-    backend_tls, body_limits,
-    body_reader::{Reader, check_count, given},
-    fault::{Fault, describe, join},
-    key::is_secret,
-    policy, protection, sandbox,
+    backend_tls, spec_limits,
+    spec_reader::{SpecReader, check_count, given},
+    field_error::{FieldError, describe, join},
+    config_key::is_secret,
+    policy, resilience, sandbox,
     spec::{
         BackendSpec, Credentials, LinkSharing, ProtocolChoice, TcpTls, TenantSpec, TlsSettings, TransportSpec, as_http_url, is_server_name,
         split_host_port,
@@ -49,9 +49,9 @@ const OWN_HEADERS: [&str; 18] = [
 ];
 
 /// Reads and checks a backend's body.
-pub fn parse_backend_spec(body: &Value) -> Result<BackendSpec, Vec<Fault>> {
+pub fn parse_backend_spec(body: &Value) -> Result<BackendSpec, Vec<FieldError>> {
     let mut faults = Vec::new();
-    let spec = backend(&mut Reader { faults: &mut faults }, body);
+    let spec = backend(&mut SpecReader { faults: &mut faults }, body);
     match spec {
         // Faults of the shape were reported where they stand; the checks would repeat them.
         Some(spec) if faults.is_empty() => validate_backend_spec(&spec).map(|()| spec),
@@ -60,9 +60,9 @@ pub fn parse_backend_spec(body: &Value) -> Result<BackendSpec, Vec<Fault>> {
 }
 
 /// Reads and checks a tenant's body.
-pub fn parse_tenant_spec(body: &Value) -> Result<TenantSpec, Vec<Fault>> {
+pub fn parse_tenant_spec(body: &Value) -> Result<TenantSpec, Vec<FieldError>> {
     let mut faults = Vec::new();
-    let spec = tenant(&mut Reader { faults: &mut faults }, body);
+    let spec = tenant(&mut SpecReader { faults: &mut faults }, body);
     match spec {
         Some(spec) if faults.is_empty() => validate_tenant_spec(&spec).map(|()| spec),
         _ => Err(faults),
@@ -70,12 +70,12 @@ pub fn parse_tenant_spec(body: &Value) -> Result<TenantSpec, Vec<Fault>> {
 }
 
 /// Checks what the types can not say.
-pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
+pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<FieldError>> {
     let mut faults = Vec::new();
     check_transport(&spec.transport, &mut faults);
     backend_tls::check(&spec.tls, &spec.transport, &mut faults);
-    body_limits::check_backend(&spec.limits, &mut faults);
-    protection::check_backend(spec, &mut faults);
+    spec_limits::check_backend(&spec.limits, &mut faults);
+    resilience::check_backend(spec, &mut faults);
     check_credentials(&spec.credentials, &spec.transport, &mut faults);
     policy::check_resources(&spec.resources, &mut faults);
     sandbox::check(&spec.sandbox, &spec.transport, &mut faults);
@@ -84,19 +84,19 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
 }
 
 /// Checks what the types can not say.
-pub fn validate_tenant_spec(spec: &TenantSpec) -> Result<(), Vec<Fault>> {
+pub fn validate_tenant_spec(spec: &TenantSpec) -> Result<(), Vec<FieldError>> {
     let mut faults = Vec::new();
     check_count("weight", u64::from(spec.weight), 1, u64::from(WEIGHT_MAX), &mut faults);
-    body_limits::check_tenant(&spec.limits, &mut faults);
-    protection::check_tenant(spec, &mut faults);
+    spec_limits::check_tenant(&spec.limits, &mut faults);
+    resilience::check_tenant(spec, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
+fn check_transport(transport: &TransportSpec, faults: &mut Vec<FieldError>) {
     if let TransportSpec::Stdio { limits, .. } = transport {
         stdio::check_limits(limits, faults);
     }
-    let mut fault = |path: String, wrong: &str, allowed: &str| faults.push(Fault::new(path, wrong, allowed));
+    let mut fault = |path: String, wrong: &str, allowed: &str| faults.push(FieldError::new(path, wrong, allowed));
     match transport {
         TransportSpec::Http { url } => {
             if let Err(error) = ::transport::parse_http_url(url) {
@@ -160,48 +160,48 @@ fn is_process_text(text: &str) -> bool {
     text.len() <= TEXT_BYTES_MAX && !text.contains('\0')
 }
 
-fn check_credentials(credentials: &Credentials, transport: &TransportSpec, faults: &mut Vec<Fault>) {
+fn check_credentials(credentials: &Credentials, transport: &TransportSpec, faults: &mut Vec<FieldError>) {
     if *credentials == Credentials::default() {
         return;
     }
     if !matches!(transport, TransportSpec::Http { .. } | TransportSpec::Websocket { .. }) {
         let wrong = format!("are HTTP headers, which a {} backend has not", transport.kind());
-        faults.push(Fault::new("credentials", wrong, "transport.env for what a child process should know, nothing elsewhere"));
+        faults.push(FieldError::new("credentials", wrong, "transport.env for what a child process should know, nothing elsewhere"));
         return;
     }
     if credentials.bearer.as_ref().is_some_and(|bearer| !is_secret(bearer)) {
-        faults.push(Fault::new(
+        faults.push(FieldError::new(
             "credentials.bearer",
             "is empty, too long or not a token",
             "1 to 4096 visible ASCII characters without spaces",
         ));
     }
     if credentials.headers.len() > HEADERS_MAX {
-        faults.push(Fault::new("credentials.headers", "has too many entries", format!("at most {HEADERS_MAX}")));
+        faults.push(FieldError::new("credentials.headers", "has too many entries", format!("at most {HEADERS_MAX}")));
     }
     let mut seen = std::collections::HashSet::new();
     for (name, value) in &credentials.headers {
         let Ok(parsed) = http::HeaderName::from_bytes(name.as_bytes()) else {
-            faults.push(Fault::new("credentials.headers", "has a name that is no header name", "names such as x-api-key"));
+            faults.push(FieldError::new("credentials.headers", "has a name that is no header name", "names such as x-api-key"));
             continue;
         };
         let path = join("credentials.headers", parsed.as_str());
         if OWN_HEADERS.contains(&parsed.as_str()) {
-            faults.push(Fault::new(&path, "is a header the broker sets itself", format!("any header but {}", OWN_HEADERS.join(", "))));
+            faults.push(FieldError::new(&path, "is a header the broker sets itself", format!("any header but {}", OWN_HEADERS.join(", "))));
         }
         if parsed == http::header::AUTHORIZATION && credentials.bearer.is_some() {
-            faults.push(Fault::new(&path, "stands beside credentials.bearer, which is the same header", "one of the two"));
+            faults.push(FieldError::new(&path, "stands beside credentials.bearer, which is the same header", "one of the two"));
         }
         if value.len() > TEXT_BYTES_MAX || http::HeaderValue::from_str(value).is_err() {
-            faults.push(Fault::new(&path, "is too long or holds a control character", "one line of text"));
+            faults.push(FieldError::new(&path, "is too long or holds a control character", "one line of text"));
         }
         if !seen.insert(parsed) {
-            faults.push(Fault::new(path, "is given twice, in different cases", "each header once"));
+            faults.push(FieldError::new(path, "is given twice, in different cases", "each header once"));
         }
     }
 }
 
-fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
+fn backend(reader: &mut SpecReader<'_>, body: &Value) -> Option<BackendSpec> {
     let known = ["transport", "tls", "links", "protocol", "timeouts", "breaker", "limits", "credentials", "resources", "tools", "sandbox"];
     let members = reader.object("", body, &known, &[])?;
     let transport = match given(members, "transport") {
@@ -232,7 +232,7 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
     };
     let timeouts = reader.backend_timeouts(members);
     let breaker = reader.breaker(members);
-    let limits = given(members, "limits").map(|value| body_limits::backend(reader, value)).unwrap_or_default();
+    let limits = given(members, "limits").map(|value| spec_limits::backend(reader, value)).unwrap_or_default();
     let mut credentials = Credentials::default();
     if let Some(members) = given(members, "credentials").and_then(|value| reader.object("credentials", value, &["bearer", "headers"], &[]))
     {
@@ -245,7 +245,7 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
     Some(BackendSpec { transport: transport?, tls, links, protocol, timeouts, breaker, limits, credentials, resources, tools, sandbox })
 }
 
-fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
+fn read_transport(reader: &mut SpecReader<'_>, value: &Value) -> Option<TransportSpec> {
     const PATH: &str = "transport";
     const KINDS: &str = "http, stdio, tcp, websocket, quic";
     let Some(members) = value.as_object() else {
@@ -290,7 +290,7 @@ fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpe
     }
 }
 
-fn read_tcp_tls(reader: &mut Reader<'_>, value: &Value) -> Option<TcpTls> {
+fn read_tcp_tls(reader: &mut SpecReader<'_>, value: &Value) -> Option<TcpTls> {
     const PATH: &str = "transport.tls";
     if let Some(switch) = value.as_bool() {
         return Some(TcpTls::Switch(switch));
@@ -303,7 +303,7 @@ fn read_tcp_tls(reader: &mut Reader<'_>, value: &Value) -> Option<TcpTls> {
     Some(TcpTls::Settings(TlsSettings { server_name: reader.text(PATH, members, "server_name") }))
 }
 
-fn tenant(reader: &mut Reader<'_>, body: &Value) -> Option<TenantSpec> {
+fn tenant(reader: &mut SpecReader<'_>, body: &Value) -> Option<TenantSpec> {
     let members = reader.object("", body, &["enabled", "weight", "limits", "timeouts"], &[])?;
     let mut spec = TenantSpec::default();
     match given(members, "enabled") {
@@ -315,7 +315,7 @@ fn tenant(reader: &mut Reader<'_>, body: &Value) -> Option<TenantSpec> {
         spec.weight = weight;
     }
     if let Some(value) = given(members, "limits") {
-        spec.limits = body_limits::tenant(reader, value);
+        spec.limits = spec_limits::tenant(reader, value);
     }
     spec.timeouts = reader.tenant_timeouts(members);
     Some(spec)

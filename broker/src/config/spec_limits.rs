@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    body_reader::{Reader, check_count, given},
-    fault::{Fault, join},
-    key::COUNT_MAX,
+    spec_reader::{SpecReader, check_count, given},
+    field_error::{FieldError, join},
+    config_key::COUNT_MAX,
     message_sizes::is_profile_name,
     spec::{BackendLimits, RateSpec, TenantLimits},
 };
@@ -17,7 +17,7 @@ const TOOLS_MAX: usize = 1_000;
 const PATH: &str = "limits";
 const PROFILE: &str = "message_profile";
 
-pub(super) fn tenant(reader: &mut Reader<'_>, value: &Value) -> TenantLimits {
+pub(super) fn tenant(reader: &mut SpecReader<'_>, value: &Value) -> TenantLimits {
     const KNOWN: [&str; 13] = [
         "requests_per_second",
         "burst",
@@ -53,7 +53,7 @@ pub(super) fn tenant(reader: &mut Reader<'_>, value: &Value) -> TenantLimits {
     }
 }
 
-pub(super) fn backend(reader: &mut Reader<'_>, value: &Value) -> BackendLimits {
+pub(super) fn backend(reader: &mut SpecReader<'_>, value: &Value) -> BackendLimits {
     const KNOWN: [&str; 9] = [
         "requests_per_second",
         "burst",
@@ -83,7 +83,7 @@ pub(super) fn backend(reader: &mut Reader<'_>, value: &Value) -> BackendLimits {
     }
 }
 
-fn tools(reader: &mut Reader<'_>, value: &Value) -> BTreeMap<String, RateSpec> {
+fn tools(reader: &mut SpecReader<'_>, value: &Value) -> BTreeMap<String, RateSpec> {
     const RATE: [&str; 2] = ["requests_per_second", "burst"];
     let path = join(PATH, "tools");
     let Some(tools) = value.as_object() else {
@@ -101,14 +101,14 @@ fn tools(reader: &mut Reader<'_>, value: &Value) -> BTreeMap<String, RateSpec> {
 }
 
 /// Whether there is such a profile depends on the configuration in force.
-fn check_profile(name: Option<&str>, faults: &mut Vec<Fault>) {
+fn check_profile(name: Option<&str>, faults: &mut Vec<FieldError>) {
     if name.is_some_and(|name| !is_profile_name(name)) {
-        faults.push(Fault::new(join(PATH, PROFILE), "is no name for a profile", "1 to 64 characters of A-Z a-z 0-9 . _ -"));
+        faults.push(FieldError::new(join(PATH, PROFILE), "is no name for a profile", "1 to 64 characters of A-Z a-z 0-9 . _ -"));
     }
 }
 
 /// Checks what the types can not say.
-pub(super) fn check_tenant(limits: &TenantLimits, faults: &mut Vec<Fault>) {
+pub(super) fn check_tenant(limits: &TenantLimits, faults: &mut Vec<FieldError>) {
     check_profile(limits.message_profile.as_deref(), faults);
     let of_size = |count: Option<usize>| count.map(|count| count as u64);
     for (name, value, min) in [
@@ -131,7 +131,7 @@ pub(super) fn check_tenant(limits: &TenantLimits, faults: &mut Vec<Fault>) {
     }
 }
 
-pub(super) fn check_backend(limits: &BackendLimits, faults: &mut Vec<Fault>) {
+pub(super) fn check_backend(limits: &BackendLimits, faults: &mut Vec<FieldError>) {
     check_profile(limits.message_profile.as_deref(), faults);
     let mut rate = |path: &str, per_second: Option<u32>, burst: Option<u32>, suffix: &str| {
         for (name, value, min) in [("requests_per_second", per_second, 0), ("burst", burst, 1)] {
@@ -151,7 +151,7 @@ pub(super) fn check_backend(limits: &BackendLimits, faults: &mut Vec<Fault>) {
         }
     }
     if limits.tools.len() > TOOLS_MAX {
-        faults.push(Fault::new("limits.tools", "has too many entries", format!("at most {TOOLS_MAX}")));
+        faults.push(FieldError::new("limits.tools", "has too many entries", format!("at most {TOOLS_MAX}")));
     }
 }
 
@@ -159,7 +159,7 @@ pub(super) fn check_backend(limits: &BackendLimits, faults: &mut Vec<Fault>) {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::config::checked::{parse_backend_spec, parse_tenant_spec};
+    use crate::config::validation::{parse_backend_spec, parse_tenant_spec};
 
     fn backend(limits: Value) -> Result<Value, Vec<String>> {
         let body = json!({"transport": {"type": "http", "url": "http://a.example/"}, "limits": limits});

@@ -1,4 +1,4 @@
-//! Reads members of a body, each of its kind. Used by [`super::bodies`] and by the files that read parts of bodies.
+//! Reads members of a body, each of its kind. Used by [`super::spec_parser`] and by the files that read parts of bodies.
 //!
 //! Invariant: what is not of its kind is a fault and read as absent; every fault is reported, with the path of its field.
 
@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::{Map, Value};
 
 use super::{
-    fault::{Fault, describe, join, not_available, unknown},
-    key::{DEADLINE_MAX, DEADLINE_MIN},
+    field_error::{FieldError, describe, join, not_available, unknown},
+    config_key::{DEADLINE_MAX, DEADLINE_MIN},
     units::{format_duration, parse_duration, parse_size},
 };
 
@@ -18,13 +18,13 @@ pub(super) fn given<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&
 }
 
 /// Reads members of the expected kind and reports those that are not.
-pub(super) struct Reader<'f> {
-    pub(super) faults: &'f mut Vec<Fault>,
+pub(super) struct SpecReader<'f> {
+    pub(super) faults: &'f mut Vec<FieldError>,
 }
 
-impl Reader<'_> {
+impl SpecReader<'_> {
     pub(super) fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
-        self.faults.push(Fault::new(path, wrong, allowed));
+        self.faults.push(FieldError::new(path, wrong, allowed));
     }
 
     /// The members, after a fault for each that is not known and each that only a later build honours.
@@ -137,9 +137,9 @@ impl Reader<'_> {
     }
 }
 
-pub(super) fn check_count(path: &str, value: u64, min: u64, max: u64, faults: &mut Vec<Fault>) {
+pub(super) fn check_count(path: &str, value: u64, min: u64, max: u64, faults: &mut Vec<FieldError>) {
     if value < min || value > max {
-        faults.push(Fault::new(path, format!("is {value}"), format!("a whole number from {min} to {max}")));
+        faults.push(FieldError::new(path, format!("is {value}"), format!("a whole number from {min} to {max}")));
     }
 }
 

@@ -1,5 +1,5 @@
 //! Values out of what was written ([`super::raw`]), each by its key: absent ones are the key's default. Used by
-//! [`super::checked`] and by the files that read sections of their own.
+//! [`super::validation`] and by the files that read sections of their own.
 //!
 //! Invariants: every fault is collected, none ends the reading; a value that is refused is replaced by its default only
 //! to go on looking, as a configuration with faults is never handed out.
@@ -11,29 +11,29 @@ use transport::egress::Cidr;
 
 use super::{
     Secret,
-    fault::{Fault, describe},
-    key::{Default, Kind, SECRET_BYTES_MAX, is_secret},
-    raw::Raw,
+    field_error::{FieldError, describe},
+    config_key::{KeyDefault, KeyKind, SECRET_BYTES_MAX, is_secret},
+    raw_config::RawConfig,
     units::{parse_duration, parse_size},
 };
 
 /// Why a value is not accepted; what is allowed comes from the table.
-pub(super) type Wrong = String;
+pub(super) type InvalidReason = String;
 
-pub(super) struct Reading<'r> {
-    pub(super) raw: &'r Raw,
-    pub(super) faults: Vec<Fault>,
+pub(super) struct ConfigReader<'r> {
+    pub(super) raw: &'r RawConfig,
+    pub(super) faults: Vec<FieldError>,
 }
 
-impl Reading<'_> {
+impl ConfigReader<'_> {
     /// A secret given as text or as a file, not both.
     pub(super) fn secret(&mut self, path: &str, file_path: &str) -> Option<Secret> {
         let inline = self.optional(path, |value, kind| match (text(value), kind) {
-            (Some(text), Kind::Secret { bytes_min }) => secret_of(text, bytes_min),
+            (Some(text), KeyKind::Secret { bytes_min }) => secret_of(text, bytes_min),
             (_, _) => Err(format!("is {}", describe(value))),
         });
         let file = self.optional(file_path, |value, kind| match (text(value), kind) {
-            (Some(path), Kind::SecretFile { bytes_min }) => read_secret_file(path, bytes_min),
+            (Some(path), KeyKind::SecretFile { bytes_min }) => read_secret_file(path, bytes_min),
             _ => Err(format!("is {}", describe(value))),
         });
         if self.raw.value(path).is_some() && self.raw.value(file_path).is_some() {
@@ -43,7 +43,7 @@ impl Reading<'_> {
     }
 
     pub(super) fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
-        self.faults.push(Fault::new(self.raw.named(path), wrong, allowed));
+        self.faults.push(FieldError::new(self.raw.named(path), wrong, allowed));
     }
 
     /// The same, in the place of a value.
@@ -53,19 +53,19 @@ impl Reading<'_> {
     }
 
     /// The value of a key with a default.
-    pub(super) fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
+    pub(super) fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, KeyKind) -> Result<T, InvalidReason>) -> T {
         self.optional(path, &parse).unwrap_or_else(|| self.default(path, parse))
     }
 
     /// What an absent key means.
-    pub(super) fn default<T>(&self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
+    pub(super) fn default<T>(&self, path: &str, parse: impl Fn(&Value, KeyKind) -> Result<T, InvalidReason>) -> T {
         let key = self.raw.key(path);
-        let Default::Is(default) = key.default else { unreachable!("{path} is read as a key with a default") };
+        let KeyDefault::Value(default) = key.default else { unreachable!("{path} is read as a key with a default") };
         parse(&as_value(key.kind, default), key.kind).expect("defaults are valid, which a test checks")
     }
 
     /// The value of a key that was written; a fault when it is refused.
-    pub(super) fn optional<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> Option<T> {
+    pub(super) fn optional<T>(&mut self, path: &str, parse: impl Fn(&Value, KeyKind) -> Result<T, InvalidReason>) -> Option<T> {
         let key = self.raw.key(path);
         let parsed = parse(self.raw.value(path)?, key.kind);
         parsed.map_err(|wrong| self.fault(path, &wrong, &key.kind.allowed())).ok()
@@ -104,7 +104,7 @@ impl Reading<'_> {
 }
 
 /// A default as it would come out of the file.
-fn as_value(kind: Kind, text: &str) -> Value {
+fn as_value(kind: KeyKind, text: &str) -> Value {
     if kind.is_text() {
         return Value::String(text.to_owned());
     }
@@ -115,8 +115,8 @@ pub(super) fn text(value: &Value) -> Option<&str> {
     value.as_str()
 }
 
-pub(super) fn size(value: &Value, kind: Kind) -> Result<usize, Wrong> {
-    let Kind::Size { min, max } = kind else { unreachable!("the key is read as a size") };
+pub(super) fn size(value: &Value, kind: KeyKind) -> Result<usize, InvalidReason> {
+    let KeyKind::Size { min, max } = kind else { unreachable!("the key is read as a size") };
     let size = match value {
         Value::String(text) => parse_size(text).map_err(|_| wrong(value))?,
         // Plain bytes need no unit and no quotes.
@@ -126,7 +126,7 @@ pub(super) fn size(value: &Value, kind: Kind) -> Result<usize, Wrong> {
 }
 
 /// Shows a value that is no secret.
-pub(super) fn wrong(value: &Value) -> Wrong {
+pub(super) fn wrong(value: &Value) -> InvalidReason {
     const SHOWN_CHARS_MAX: usize = 60;
     match value {
         Value::String(text) if text.is_empty() => "is empty".to_owned(),
@@ -137,22 +137,22 @@ pub(super) fn wrong(value: &Value) -> Wrong {
     }
 }
 
-pub(super) fn address(value: &Value, _: Kind) -> Result<SocketAddr, Wrong> {
+pub(super) fn address(value: &Value, _: KeyKind) -> Result<SocketAddr, InvalidReason> {
     text(value).and_then(|text| text.parse().ok()).ok_or_else(|| wrong(value))
 }
 
-pub(super) fn path(value: &Value, _: Kind) -> Result<PathBuf, Wrong> {
+pub(super) fn path(value: &Value, _: KeyKind) -> Result<PathBuf, InvalidReason> {
     text(value).filter(|text| !text.is_empty() && !text.contains('\0')).map(PathBuf::from).ok_or_else(|| wrong(value))
 }
 
-pub(super) fn count(value: &Value, kind: Kind) -> Result<u32, Wrong> {
-    let Kind::Count { min, max } = kind else { unreachable!("a count is read from a key of that kind") };
+pub(super) fn count(value: &Value, kind: KeyKind) -> Result<u32, InvalidReason> {
+    let KeyKind::Count { min, max } = kind else { unreachable!("a count is read from a key of that kind") };
     let count = value.as_u64().filter(|count| (min..=max).contains(count));
     count.and_then(|count| u32::try_from(count).ok()).ok_or_else(|| wrong(value))
 }
 
-pub(super) fn duration(value: &Value, kind: Kind) -> Result<Duration, Wrong> {
-    let Kind::Duration { min, max } = kind else { unreachable!("a duration is read from a key of that kind") };
+pub(super) fn duration(value: &Value, kind: KeyKind) -> Result<Duration, InvalidReason> {
+    let KeyKind::Duration { min, max } = kind else { unreachable!("a duration is read from a key of that kind") };
     let duration = text(value).and_then(|text| parse_duration(text).ok());
     duration.filter(|duration| (min..=max).contains(duration)).ok_or_else(|| wrong(value))
 }
@@ -163,7 +163,7 @@ pub(super) fn host(text: &str) -> Option<String> {
     named.then(|| text.to_ascii_lowercase())
 }
 
-pub(super) fn read_secret_file(path: &str, bytes_min: usize) -> Result<Secret, Wrong> {
+pub(super) fn read_secret_file(path: &str, bytes_min: usize) -> Result<Secret, InvalidReason> {
     use std::io::Read as _;
     let file = std::fs::File::open(path).map_err(|error| format!("\"{path}\" can not be read ({error})"))?;
     let mut content = String::new();
@@ -175,7 +175,7 @@ pub(super) fn read_secret_file(path: &str, bytes_min: usize) -> Result<Secret, W
 }
 
 /// Says nothing of the text but its length, and that only of one that is too short to be kept.
-fn secret_of(text: &str, bytes_min: usize) -> Result<Secret, Wrong> {
+fn secret_of(text: &str, bytes_min: usize) -> Result<Secret, InvalidReason> {
     match text.len() {
         length if length < bytes_min => Err(format!("is too short to be a secret, with {length} of at least {bytes_min} bytes")),
         _ if is_secret(text) => Ok(Secret::new(text)),

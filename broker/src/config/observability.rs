@@ -1,4 +1,4 @@
-//! What is told of the broker's work: the log, metrics, traces and the audit log. Read with the rest by [`super::checked`].
+//! What is told of the broker's work: the log, metrics, traces and the audit log. Read with the rest by [`super::validation`].
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,10 +6,10 @@ use protocol::ids::TenantId;
 use serde_json::Value;
 
 use super::{
-    LogFormat, Telemetry,
-    key::{COUNT_MAX, Key, Kind, absent, key},
+    LogFormat, TelemetryConfig,
+    config_key::{COUNT_MAX, ConfigKey, KeyKind, optional_key, key},
     log_filter::parse_log_filter,
-    reading::{Reading, Wrong, path, text, wrong},
+    config_reader::{ConfigReader, InvalidReason, path, text, wrong},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,58 +19,58 @@ const YEARS_10: Duration = Duration::from_secs(10 * 366 * 86_400);
 /// Parts a ratio is counted in.
 pub const RATIO_WHOLE: u32 = 1_000_000;
 
-pub(super) const TELEMETRY: &[Key] = &[
-    key("log", Kind::LogFilter, "info", "What is logged, to standard error. Followed by a reload (SIGHUP)."),
-    key("log_format", Kind::Choice(&["text", "json"]), "text", "`text` for people, `json` for machines."),
-    key("tenant_labels", Kind::Bool, "false", "Count requests by tenant too (`mcp_tenant_requests_total`)."),
-    absent(
+pub(super) const TELEMETRY: &[ConfigKey] = &[
+    key("log", KeyKind::LogFilter, "info", "What is logged, to standard error. Followed by a reload (SIGHUP)."),
+    key("log_format", KeyKind::Choice(&["text", "json"]), "text", "`text` for people, `json` for machines."),
+    key("tenant_labels", KeyKind::Bool, "false", "Count requests by tenant too (`mcp_tenant_requests_total`)."),
+    optional_key(
         "traces.endpoint",
-        Kind::HttpUrl,
+        KeyKind::HttpUrl,
         "http://127.0.0.1:4318/v1/traces",
         "Where spans are sent to: OpenTelemetry's OTLP over HTTP with protobuf. Absent: no traces, and trace context is not touched.",
     ),
     key(
         "traces.ratio",
-        Kind::Ratio { percent_min: 0 },
+        KeyKind::Ratio { percent_min: 0 },
         "1",
         "The share of traces that is sampled, by lot. Requests that fail are exported whatever the lot said.",
     ),
     key(
         "traces.trusted",
-        Kind::Callers,
+        KeyKind::Callers,
         "[]",
         "Callers whose own decision about sampling is followed: TENANT, TENANT/PRINCIPAL, or * for everybody. Of others only the trace's id is taken.",
     ),
     key(
         "traces.queue_spans",
-        Kind::Count { min: 1, max: COUNT_MAX },
+        KeyKind::Count { min: 1, max: COUNT_MAX },
         "8192",
         "Spans that wait for the collector; further ones are dropped and counted.",
     ),
 ];
 
-pub(super) const AUDIT: &[Key] = &[
+pub(super) const AUDIT: &[ConfigKey] = &[
     key(
         "calls",
-        Kind::Choice(&["off", "metadata", "arguments"]),
+        KeyKind::Choice(&["off", "metadata", "arguments"]),
         "off",
         "What is recorded of clients' requests. `off`: nothing; `metadata`: who asked what of which backend, and a digest of the arguments; `arguments`: the arguments too, up to 16 KiB, without values whose names announce a secret. Changes of operators are always recorded.",
     ),
     key(
         "retain",
-        Kind::Duration { min: HOUR, max: YEARS_10 },
+        KeyKind::Duration { min: HOUR, max: YEARS_10 },
         "2160h",
         "How long a record is kept. A longer time takes effect at the next start, a shorter one seven days after it; the audit log records the change.",
     ),
     key(
         "checkpoint_interval",
-        Kind::Duration { min: SECOND, max: DAY },
+        KeyKind::Duration { min: SECOND, max: DAY },
         "1m",
         "How often the newest records are signed. A checkpoint goes into the database and, as a line at `info`, into the log.",
     ),
-    absent(
+    optional_key(
         "checkpoint_file",
-        Kind::Path,
+        KeyKind::Path,
         "/var/log/mcp-broker/audit-checkpoints.jsonl",
         "A file that checkpoints are appended to, one JSON object per line. Keep it where the database's owner cannot write.",
     ),
@@ -78,7 +78,7 @@ pub(super) const AUDIT: &[Key] = &[
 
 /// Where spans go.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Traces {
+pub struct TraceConfig {
     pub endpoint: Option<String>,
     /// In parts of [`RATIO_WHOLE`].
     pub ratio: u32,
@@ -88,22 +88,22 @@ pub struct Traces {
 
 /// What is recorded of clients' requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuditCalls {
+pub enum AuditLevel {
     Off,
     Metadata,
     Arguments,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Audit {
-    pub calls: AuditCalls,
+pub struct AuditConfig {
+    pub calls: AuditLevel,
     pub retain: Duration,
     pub checkpoint_interval: Duration,
     pub checkpoint_file: Option<PathBuf>,
 }
 
-impl Reading<'_> {
-    pub(super) fn telemetry(&mut self) -> Telemetry {
+impl ConfigReader<'_> {
+    pub(super) fn telemetry(&mut self) -> TelemetryConfig {
         let log = self.value("telemetry.log", |value, _| {
             let filter = text(value).filter(|text| !text.trim().is_empty()).ok_or_else(|| wrong(value))?;
             parse_log_filter(filter).map(|_| filter.to_owned())
@@ -113,24 +113,24 @@ impl Reading<'_> {
             Some("json") => Ok(LogFormat::Json),
             _ => Err(wrong(value)),
         });
-        let traces = Traces {
+        let traces = TraceConfig {
             endpoint: self.optional("telemetry.traces.endpoint", endpoint),
             ratio: self.value("telemetry.traces.ratio", ratio),
             trusted: self.list("telemetry.traces.trusted", caller),
             queue_spans: self.count("telemetry.traces.queue_spans") as usize,
         };
-        Telemetry { log, log_format, tenant_labels: self.bool("telemetry.tenant_labels"), traces }
+        TelemetryConfig { log, log_format, tenant_labels: self.bool("telemetry.tenant_labels"), traces }
     }
 
-    pub(super) fn audit(&mut self) -> Audit {
+    pub(super) fn audit(&mut self) -> AuditConfig {
         let calls = self.value("audit.calls", |value, _| match value.as_str() {
             // What a reader of YAML 1.1 makes of `off`.
-            Some("off") => Ok(AuditCalls::Off),
-            Some("metadata") => Ok(AuditCalls::Metadata),
-            Some("arguments") => Ok(AuditCalls::Arguments),
+            Some("off") => Ok(AuditLevel::Off),
+            Some("metadata") => Ok(AuditLevel::Metadata),
+            Some("arguments") => Ok(AuditLevel::Arguments),
             _ => Err(wrong(value)),
         });
-        Audit {
+        AuditConfig {
             calls,
             retain: self.duration("audit.retain"),
             checkpoint_interval: self.duration("audit.checkpoint_interval"),
@@ -139,13 +139,13 @@ impl Reading<'_> {
     }
 }
 
-fn endpoint(value: &Value, _: Kind) -> Result<String, Wrong> {
+fn endpoint(value: &Value, _: KeyKind) -> Result<String, InvalidReason> {
     let url = text(value).ok_or_else(|| wrong(value))?;
     // It may hold a token: a fault does not show it.
     transport::url::parse_http_url(url).map(|_| url.to_owned()).map_err(|_| "is no http or https URL".to_owned())
 }
 
-fn ratio(value: &Value, _: Kind) -> Result<u32, Wrong> {
+fn ratio(value: &Value, _: KeyKind) -> Result<u32, InvalidReason> {
     let number = value.as_f64().or_else(|| text(value)?.parse().ok());
     let share = number.filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| wrong(value))?;
     Ok((share * f64::from(RATIO_WHOLE)).round() as u32)
@@ -166,7 +166,7 @@ mod tests {
     fn traces_are_off_until_somebody_says_where_they_go() {
         let config = load_from("", []).unwrap();
         assert_eq!(config.telemetry.traces.endpoint, None);
-        assert_eq!((config.audit.calls, config.audit.retain), (AuditCalls::Off, Duration::from_secs(90 * 86_400)));
+        assert_eq!((config.audit.calls, config.audit.retain), (AuditLevel::Off, Duration::from_secs(90 * 86_400)));
     }
 
     #[test]

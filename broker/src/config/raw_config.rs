@@ -1,5 +1,5 @@
 //! The configuration as it was written: a tree of YAML values with the environment laid over it. Read by
-//! [`super::checked`], which knows what each key means.
+//! [`super::validation`], which knows what each key means.
 //!
 //! The tree is kept instead of deriving `Deserialize` on a mirror of the sections because serde stops at the first
 //! fault, and whoever mends a configuration wants all of them. Unknown keys are as strictly refused as with
@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{
-    fault::{Fault, describe, join, nearest, not_available, unknown},
-    key::{Key, Section, Table},
+    field_error::{FieldError, describe, join, nearest, not_available, unknown},
+    config_key::{ConfigKey, KeySection, KeyTable},
 };
 
 /// A configuration file larger than this is something else.
@@ -21,40 +21,40 @@ const ENV_PREFIX: &str = "MCP_BROKER__";
 const MAPS: [&str; 2] = ["tenants", "backends"];
 
 /// What was written, by section; every section is an object and every key in it is known.
-pub(super) struct Raw {
+pub(super) struct RawConfig {
     /// What can be written.
-    table: &'static Table,
+    table: &'static KeyTable,
     sections: Map<String, Value>,
     /// The environment variable a value came from, by dotted path.
     origins: BTreeMap<String, String>,
 }
 
-impl Raw {
+impl RawConfig {
     /// Reads the file's text and lays the environment over it. Faults are added to `faults`; what they are about is left out.
     pub(super) fn read(
-        table: &'static Table,
+        table: &'static KeyTable,
         text: &str,
         environment: impl IntoIterator<Item = (String, String)>,
-        faults: &mut Vec<Fault>,
+        faults: &mut Vec<FieldError>,
     ) -> Self {
         let mut raw = Self { table, sections: Map::new(), origins: BTreeMap::new() };
         match parse_yaml(text) {
             Ok(Value::Null) => {}
             Ok(Value::Object(sections)) => raw.take_sections(sections, faults),
-            Ok(other) => faults.push(Fault::new("", format!("is {}", describe(&other)), "a map of sections")),
-            Err(reason) => faults.push(Fault::new("", format!("is not YAML: {reason}"), "")),
+            Ok(other) => faults.push(FieldError::new("", format!("is {}", describe(&other)), "a map of sections")),
+            Err(reason) => faults.push(FieldError::new("", format!("is not YAML: {reason}"), "")),
         }
         raw.overlay(environment, faults);
         raw
     }
 
     /// The key at a dotted path.
-    pub(super) fn key(&self, path: &str) -> &'static Key {
+    pub(super) fn key(&self, path: &str) -> &'static ConfigKey {
         self.table.find(path).expect("every key that is read stands in the table, which a test checks")
     }
 
     /// Every key, with its dotted path.
-    pub(super) fn keys(&self) -> impl Iterator<Item = (String, &'static Key)> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = (String, &'static ConfigKey)> {
         self.table.sections.iter().flat_map(|section| section.keys.iter().map(|key| (join(section.name, key.name), key)))
     }
 
@@ -81,7 +81,7 @@ impl Raw {
         }
     }
 
-    fn take_sections(&mut self, sections: Map<String, Value>, faults: &mut Vec<Fault>) {
+    fn take_sections(&mut self, sections: Map<String, Value>, faults: &mut Vec<FieldError>) {
         for (name, value) in sections {
             if self.table.unavailable(&name) {
                 refuse_unavailable_section(&name, &value, faults);
@@ -94,12 +94,12 @@ impl Raw {
             match value {
                 Value::Null => {}
                 Value::Object(members) => self.take_members(name, members, faults),
-                other => faults.push(Fault::new(&name, format!("is {}", describe(&other)), "a map")),
+                other => faults.push(FieldError::new(&name, format!("is {}", describe(&other)), "a map")),
             }
         }
     }
 
-    fn take_members(&mut self, section_name: String, mut members: Map<String, Value>, faults: &mut Vec<Fault>) {
+    fn take_members(&mut self, section_name: String, mut members: Map<String, Value>, faults: &mut Vec<FieldError>) {
         if let Some(section) = self.table.section(&section_name) {
             flatten(section, &mut members);
             members.retain(|name, value| {
@@ -118,7 +118,7 @@ impl Raw {
         self.sections.insert(section_name, Value::Object(members));
     }
 
-    fn overlay(&mut self, environment: impl IntoIterator<Item = (String, String)>, faults: &mut Vec<Fault>) {
+    fn overlay(&mut self, environment: impl IntoIterator<Item = (String, String)>, faults: &mut Vec<FieldError>) {
         let mut given: Vec<(String, String)> = environment.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX)).collect();
         given.sort();
         for (variable, text) in given {
@@ -128,7 +128,7 @@ impl Raw {
         }
     }
 
-    fn overlay_one(&mut self, variable: &str, text: &str) -> Result<(), Fault> {
+    fn overlay_one(&mut self, variable: &str, text: &str) -> Result<(), FieldError> {
         let path = variable[ENV_PREFIX.len()..].to_ascii_lowercase().replace("__", ".");
         if self.table.unavailable(&path) {
             return Err(not_available(format!("{path} ({variable})")));
@@ -140,7 +140,7 @@ impl Raw {
                     self.origins.insert(path, variable.to_owned());
                     Ok(())
                 }
-                _ => Err(Fault::new(variable, "is no map", "a YAML or JSON map, which replaces the file's")),
+                _ => Err(FieldError::new(variable, "is no map", "a YAML or JSON map, which replaces the file's")),
             };
         }
         let (Some(key), Some((section, name))) = (self.table.find(&path), path.split_once('.')) else {
@@ -152,7 +152,7 @@ impl Raw {
                 .collect();
             let hint =
                 nearest(variable, known.iter().map(String::as_str)).map(|name| format!(", perhaps {name} was meant")).unwrap_or_default();
-            return Err(Fault::new(
+            return Err(FieldError::new(
                 variable,
                 format!("names no key{hint}"),
                 "MCP_BROKER__SECTION__KEY with a section and key of `mcp-broker config-example`",
@@ -191,7 +191,7 @@ pub(super) fn variable_name(section: &str, key: &str) -> String {
 }
 
 /// A group of keys within a section, written as a map: `traces: {ratio: 1}` is `traces.ratio: 1`.
-fn flatten(section: &Section, members: &mut Map<String, Value>) {
+fn flatten(section: &KeySection, members: &mut Map<String, Value>) {
     let groups = section.keys.iter().filter_map(|key| key.name.split_once('.')).map(|(group, _)| group);
     for group in groups.collect::<BTreeSet<_>>() {
         match members.remove(group) {
@@ -204,7 +204,7 @@ fn flatten(section: &Section, members: &mut Map<String, Value>) {
     }
 }
 
-fn refuse_unavailable_section(name: &str, value: &Value, faults: &mut Vec<Fault>) {
+fn refuse_unavailable_section(name: &str, value: &Value, faults: &mut Vec<FieldError>) {
     match value {
         Value::Null => {}
         Value::Object(members) if !members.is_empty() => faults.extend(members.keys().map(|key| not_available(join(name, key)))),
@@ -224,12 +224,12 @@ fn parse_yaml(text: &str) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::keys::TABLE;
+    use crate::config::key_table::TABLE;
 
-    fn read(text: &str, environment: &[(&str, &str)]) -> (Raw, Vec<String>) {
+    fn read(text: &str, environment: &[(&str, &str)]) -> (RawConfig, Vec<String>) {
         let mut faults = Vec::new();
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let raw = Raw::read(&TABLE, text, environment, &mut faults);
+        let raw = RawConfig::read(&TABLE, text, environment, &mut faults);
         (raw, faults.iter().map(ToString::to_string).collect())
     }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// One fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct FieldError {
     /// Dotted path of the key, such as `limits.burst` or `transport.url`; empty for the document as a whole.
     pub path: String,
     pub wrong: String,
@@ -18,7 +18,7 @@ pub struct Fault {
     pub allowed: String,
 }
 
-impl Fault {
+impl FieldError {
     pub(crate) fn new(path: impl Into<String>, wrong: impl Into<String>, allowed: impl Into<String>) -> Self {
         Self { path: path.into(), wrong: wrong.into(), allowed: allowed.into() }
     }
@@ -39,7 +39,7 @@ pub(super) fn join(parent: &str, name: &str) -> String {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FieldError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = if self.path.is_empty() { "document" } else { &self.path };
         write!(out, "{}: {}", OneLine(path), OneLine(&self.wrong))?;
@@ -53,7 +53,7 @@ impl fmt::Display for Fault {
 /// Every fault of one configuration; never empty.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct Faults(pub Vec<Fault>);
+pub struct FieldErrors(pub Vec<FieldError>);
 
 /// Control characters of a peer or of a file must not reach a terminal or start a second line.
 struct OneLine<'a>(&'a str);
@@ -96,14 +96,14 @@ fn distance(left: &str, right: &str) -> usize {
     row[right.len()]
 }
 
-pub(super) fn not_available(path: String) -> Fault {
-    Fault::new(path, "not available in this build", "leaving it out")
+pub(super) fn not_available(path: String) -> FieldError {
+    FieldError::new(path, "not available in this build", "leaving it out")
 }
 
-pub(super) fn unknown<'a>(parent: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Fault {
+pub(super) fn unknown<'a>(parent: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> FieldError {
     let hint = nearest(name, known.clone()).map(|name| format!(", perhaps `{name}` was meant")).unwrap_or_default();
     let shown: String = name.chars().take(64).collect();
-    Fault::new(join(parent, &shown), format!("is no known key{hint}"), known.collect::<Vec<_>>().join(", "))
+    FieldError::new(join(parent, &shown), format!("is no known key{hint}"), known.collect::<Vec<_>>().join(", "))
 }
 
 /// What a value is, without showing it: it may be a secret.
@@ -124,9 +124,9 @@ mod tests {
 
     #[test]
     fn a_fault_is_one_line() {
-        let fault = Fault::new("limits.burst", "is \"a\nb\u{1b}[31m\"", "a whole number");
+        let fault = FieldError::new("limits.burst", "is \"a\nb\u{1b}[31m\"", "a whole number");
         assert_eq!(fault.to_string(), "limits.burst: is \"a b [31m\"; allowed: a whole number");
-        assert_eq!(Fault::new("", "is empty", "").under("backends.x").to_string(), "backends.x: is empty");
+        assert_eq!(FieldError::new("", "is empty", "").under("backends.x").to_string(), "backends.x: is empty");
     }
 
     #[test]

@@ -8,33 +8,33 @@ use serde_json::Value;
 use transport::egress::EgressPolicy;
 
 use super::{
-    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Listen, Session, Shutdown, Stdio, Timeouts, Tls,
-    fault::{describe, join},
-    key::Kind,
-    raw::Raw,
-    reading::{Reading, address, duration, host, path, read_secret_file, text, wrong},
+    AuthConfig, Certificate, ClientAuth, Config, DeclaredBackend, EventLogStorage, EventConfig, ListenConfig, SessionConfig, ShutdownConfig, StdioConfig, Timeouts, TlsConfig,
+    field_error::{describe, join},
+    config_key::KeyKind,
+    raw_config::RawConfig,
+    config_reader::{ConfigReader, address, duration, host, path, read_secret_file, text, wrong},
     spec::TenantSpec,
 };
 pub use super::{
-    bodies::{parse_backend_spec, parse_tenant_spec, validate_backend_spec, validate_tenant_spec},
-    fault::{Fault, Faults},
+    spec_parser::{parse_backend_spec, parse_tenant_spec, validate_backend_spec, validate_tenant_spec},
+    field_error::{FieldError, FieldErrors},
 };
 
 /// The tenant that always exists.
 pub const DEFAULT_TENANT: &str = "default";
 
 /// Turns what was written into a configuration; `faults` are those found before.
-pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
-    let mut reading = Reading { raw, faults };
+pub(super) fn check(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Config, FieldErrors> {
+    let mut reading = ConfigReader { raw, faults };
     let (http, admin) = (reading.address("listen.http"), reading.address("listen.admin"));
-    let listen = Listen {
+    let listen = ListenConfig {
         http,
         admin,
         tcp: reading.optional("listen.tcp", address),
         quic: reading.optional("listen.quic", address),
         internal: reading.optional("listen.internal", address),
         reuse_port: reading.bool("listen.reuse_port"),
-        proxies: super::proxies::read(&mut reading),
+        proxies: super::trusted_proxies::read(&mut reading),
     };
     let auth = reading.auth();
     let egress = EgressPolicy {
@@ -58,7 +58,7 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         compat: reading.compat(),
         telemetry: reading.telemetry(),
         audit: reading.audit(),
-        shutdown: Shutdown { grace: reading.duration("shutdown.grace"), readiness_delay: reading.duration("shutdown.readiness_delay") },
+        shutdown: ShutdownConfig { grace: reading.duration("shutdown.grace"), readiness_delay: reading.duration("shutdown.readiness_delay") },
         tenants: reading.tenants(),
         backends: reading.backends(&egress, &stdio),
         private_files: private_files(raw),
@@ -76,22 +76,22 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
     reading.memory(&config.limits, &config.overload);
     reading.profiles(&config);
     reading.replicas(&config);
-    if reading.faults.is_empty() { Ok(config) } else { Err(Faults(reading.faults)) }
+    if reading.faults.is_empty() { Ok(config) } else { Err(FieldErrors(reading.faults)) }
 }
 
 /// Files with secrets that the configuration names, certificates' keys among them.
-fn private_files(raw: &Raw) -> Vec<PathBuf> {
-    let named = raw.keys().filter(|(path, key)| matches!(key.kind, Kind::SecretFile { .. }) || path == "tls.key_file");
+fn private_files(raw: &RawConfig) -> Vec<PathBuf> {
+    let named = raw.keys().filter(|(path, key)| matches!(key.kind, KeyKind::SecretFile { .. }) || path == "tls.key_file");
     let bodies = raw.map("backends").into_iter().flatten().map(|(_, body)| body);
     let in_bodies = bodies.flat_map(|body| [&body["credentials"]["bearer_file"], &body["tls"]["client_key"]]);
     let values = named.filter_map(|(path, _)| raw.value(&path)).chain(in_bodies);
     values.filter_map(text).map(PathBuf::from).collect()
 }
 
-impl Reading<'_> {
-    fn auth(&mut self) -> Auth {
+impl ConfigReader<'_> {
+    fn auth(&mut self) -> AuthConfig {
         let resource = self.resource();
-        Auth {
+        AuthConfig {
             required: self.bool("auth.required"),
             admin_token: self.secret("auth.admin_token", "auth.admin_token_file"),
             allow_anonymous_public: self.bool("auth.allow_anonymous_public"),
@@ -102,7 +102,7 @@ impl Reading<'_> {
         }
     }
 
-    fn tls(&mut self) -> Tls {
+    fn tls(&mut self) -> TlsConfig {
         let [cert, key] = ["tls.cert_file", "tls.key_file"].map(|name| self.optional(name, path));
         let (self_signed, require_https) = (self.bool("tls.self_signed"), self.bool("tls.require_https"));
         let certificate = match (cert, key) {
@@ -123,7 +123,7 @@ impl Reading<'_> {
             }
         }
         let client_cert_folders = self.list("tls.client_cert_folders", super::backend_tls::folder);
-        Tls { certificate, client_auth, require_https, client_cert_folders }
+        TlsConfig { certificate, client_auth, require_https, client_cert_folders }
     }
 
     fn client_auth(&mut self) -> ClientAuth {
@@ -168,7 +168,7 @@ impl Reading<'_> {
     }
 
     /// `session.idle` and `timeouts.idle_session` are one setting with two names.
-    fn session(&mut self) -> Session {
+    fn session(&mut self) -> SessionConfig {
         const NAMES: [&str; 2] = ["session.idle", "timeouts.idle_session"];
         let [idle, other] = NAMES.map(|name| self.optional(name, duration));
         if let (Some(idle), Some(other)) = (idle, other)
@@ -176,24 +176,24 @@ impl Reading<'_> {
         {
             self.fault(NAMES[1], "differs from session.idle, which is the same setting", "one of the two, or the same value in both");
         }
-        Session {
+        SessionConfig {
             lease: self.duration("session.lease"),
             idle: idle.or(other).unwrap_or_else(|| self.duration(NAMES[0])),
             resume: self.duration("session.resume"),
         }
     }
 
-    fn events(&mut self) -> Events {
+    fn events(&mut self) -> EventConfig {
         let log = self.value("events.log", |value, _| match value.as_str() {
-            Some("store") => Ok(EventLog::Store),
-            Some("memory") => Ok(EventLog::Memory),
-            Some("off") => Ok(EventLog::Off),
+            Some("store") => Ok(EventLogStorage::Store),
+            Some("memory") => Ok(EventLogStorage::Memory),
+            Some("off") => Ok(EventLogStorage::Off),
             _ => Err(wrong(value)),
         });
         let retain = self.duration("events.retain");
-        Events {
+        EventConfig {
             log,
-            retain: if log == EventLog::Off { Duration::ZERO } else { retain },
+            retain: if log == EventLogStorage::Off { Duration::ZERO } else { retain },
             stream_events: self.count("events.stream_events") as usize,
             stream_bytes: self.size("events.stream_bytes"),
             keepalive: self.duration("events.keepalive"),
@@ -221,7 +221,7 @@ impl Reading<'_> {
 
     /// Keys are `backend` for the default tenant, or `tenant/backend`. Whether the tenant exists is known when the stored
     /// ones are.
-    fn backends(&mut self, egress: &EgressPolicy, stdio: &Stdio) -> Vec<DeclaredBackend> {
+    fn backends(&mut self, egress: &EgressPolicy, stdio: &StdioConfig) -> Vec<DeclaredBackend> {
         let mut backends: Vec<DeclaredBackend> = Vec::new();
         let mut seen = BTreeSet::new();
         for (name, body) in self.raw.map("backends").into_iter().flatten() {
@@ -273,7 +273,7 @@ impl Reading<'_> {
     }
 
     /// Two listeners on one place: the second could not be bound.
-    fn colliding_listeners(&mut self, listen: &Listen) {
+    fn colliding_listeners(&mut self, listen: &ListenConfig) {
         let internal = listen.internal.map(|address| ("listen.internal", address));
         let all: Vec<_> = listen.data().chain([("listen.admin", listen.admin)]).chain(internal).collect();
         for (at, (key, one)) in all.iter().enumerate() {
@@ -310,13 +310,13 @@ fn origin(text: &str) -> Option<String> {
 
 /// In the configuration file a backend's token may be kept in a file: `credentials.bearer_file`. Not so in the admin
 /// API, whose callers must not make the broker read files.
-fn with_secret_files(body: &Value) -> Result<Value, Vec<Fault>> {
+fn with_secret_files(body: &Value) -> Result<Value, Vec<FieldError>> {
     const PATH: &str = "credentials.bearer_file";
     let mut body = body.clone();
     let Some(credentials) = body.get_mut("credentials").and_then(Value::as_object_mut) else { return Ok(body) };
     let Some(file) = credentials.remove("bearer_file").filter(|file| !file.is_null()) else { return Ok(body) };
-    let fault = |wrong: &str, allowed: &str| Err(vec![Fault::new(PATH, wrong, allowed)]);
-    let allowed = Kind::SecretFile { bytes_min: 1 }.allowed();
+    let fault = |wrong: &str, allowed: &str| Err(vec![FieldError::new(PATH, wrong, allowed)]);
+    let allowed = KeyKind::SecretFile { bytes_min: 1 }.allowed();
     if credentials.get("bearer").is_some_and(|bearer| !bearer.is_null()) {
         return fault("stands beside credentials.bearer", "one of the two");
     }
@@ -335,7 +335,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::config::{Database, LogFormat, keys::TABLE, load_from, spec::TransportSpec};
+    use crate::config::{DatabaseConfig, LogFormat, key_table::TABLE, load_from, spec::TransportSpec};
 
     fn load(text: &str) -> Config {
         load_from(text, []).unwrap_or_else(|faults| panic!("{text}\n{faults}"))
@@ -354,7 +354,7 @@ mod tests {
     fn the_defaults_are_those_of_the_table() {
         let config = Config::default();
         assert_eq!((config.listen.http.to_string(), config.listen.admin.to_string()), ("127.0.0.1:8080".into(), "127.0.0.1:9090".into()));
-        assert_eq!(config.storage.database, Database::Sqlite(PathBuf::from("./data/mcp-broker.db")));
+        assert_eq!(config.storage.database, DatabaseConfig::Sqlite(PathBuf::from("./data/mcp-broker.db")));
         assert_eq!((config.listen.internal, config.node.advertise, config.storage.redis_url), (None, None, None));
         assert!(config.storage.migrate_on_start && !config.auth.required && !config.auth.allow_anonymous_public && config.egress.loopback);
         assert_eq!(
@@ -380,11 +380,11 @@ mod tests {
         assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 10, 30, 300, 300, 300, 30]);
         assert_eq!(
             config.tls,
-            Tls { certificate: None, client_auth: ClientAuth::None, require_https: false, client_cert_folders: Vec::new() }
+            TlsConfig { certificate: None, client_auth: ClientAuth::None, require_https: false, client_cert_folders: Vec::new() }
         );
         assert_eq!(config.session.resume.as_secs(), 120);
         assert_eq!((config.listen.tcp, config.limits.outbox_bytes), (None, 16 << 20));
-        assert_eq!((config.session.lease.as_secs(), config.events.log), (2, EventLog::Store));
+        assert_eq!((config.session.lease.as_secs(), config.events.log), (2, EventLogStorage::Store));
         assert_eq!((config.session.idle.as_secs(), config.shutdown.grace.as_secs()), (1_800, 25));
         assert_eq!((config.events.retain.as_secs(), config.events.stream_events, config.events.stream_bytes), (300, 1_000, 8 << 20));
         assert_eq!((config.events.keepalive.as_secs(), config.events.retry.as_secs()), (15, 1));
@@ -620,7 +620,7 @@ mod tests {
             let _ = load_from(&text, []);
             let keys: Vec<_> = TABLE.sections.iter().flat_map(|section| section.keys.iter().map(move |key| (section.name, key.name))).collect();
             let (section, name) = keys[key % keys.len()];
-            let variable = crate::config::raw::variable_name(section, name);
+            let variable = crate::config::raw_config::variable_name(section, name);
             for fault in load_from("", [(variable, value)]).err().map(|faults| faults.0).unwrap_or_default() {
                 assert!(!fault.to_string().contains('\n'), "{fault}");
             }
