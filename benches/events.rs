@@ -20,14 +20,14 @@ use benches::{Samples, Scale, Table, digits, median, shown};
 use broker::{
     actors::stream::{EventStream, StreamItem},
     auth::Keys,
-    persistence::{Persistence, EventWriter, Stores},
     metrics::Metrics,
+    persistence::{EventWriter, Persistence, Stores},
     rules::event_log::{EventKind, LogLimits},
 };
 use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};
 use storage::{
-    EventStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, RedisStore, RedisOptions, SessionKey, SqliteOptions, SqliteStore,
+    EventStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, RedisOptions, RedisStore, SessionKey, SqliteOptions, SqliteStore,
 };
 use testkit::{PostgresServer, RedisServer};
 use tokio::{runtime::Handle, task::JoinSet};
@@ -180,8 +180,11 @@ impl StreamRig {
     /// Readers tell `arrived` of each event.
     async fn start(place: &EventStorage, bytes: usize, arrived: Option<SyncSender<Instant>>) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new(false));
-        let stores =
-            Stores { durable: Arc::new(SqliteStore::in_memory().await?), events: place.store.clone(), hot: Arc::new(MemoryHotStore::new()) };
+        let stores = Stores {
+            durable: Arc::new(SqliteStore::in_memory().await?),
+            events: place.store.clone(),
+            hot: Arc::new(MemoryHotStore::new()),
+        };
         let durable = Persistence::new(stores, NodeName::new("bench"), Keys::from_root(b"bench").seal, metrics.clone());
         let writer = durable.event_log.clone();
         let (mut streams, mut readers) = (Vec::new(), JoinSet::new());

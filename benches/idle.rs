@@ -11,7 +11,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use loadtest::{
     backend::{Backend, BackendOptions},
     process,
-    wire::{Session, LoadTarget},
+    wire::{LoadTarget, Session},
 };
 use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, TransportConfig, crypto::rustls::QuicClientConfig};
 use serde_json::{Value, json};

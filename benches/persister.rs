@@ -15,16 +15,16 @@ use anyhow::{Context as _, bail};
 use benches::{Samples, Scale, Table, digits, median, shown};
 use broker::{
     auth::Keys,
-    persistence::{Persistence, Stores},
     metrics::Metrics,
+    persistence::{Persistence, Stores},
 };
 use protocol::{
     error::ErrorKind,
     ids::{BackendId, PrincipalId, TaskId, TenantId},
 };
 use storage::{
-    DurableStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, SessionKey, SessionRecord, SessionIdentity, SqliteOptions, SqliteStore,
-    StoreError, TaskLimits, TaskRecord, WriteOp, WriteOutcome,
+    DurableStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, SessionIdentity, SessionKey, SessionRecord, SqliteOptions,
+    SqliteStore, StoreError, TaskLimits, TaskRecord, WriteOp, WriteOutcome,
 };
 use testkit::PostgresServer;
 use tokio::task::JoinSet;

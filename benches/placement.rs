@@ -37,7 +37,8 @@ fn main() -> ExitCode {
 }
 
 async fn bench(scale: Scale) -> anyhow::Result<()> {
-    let backends = [Backend::http("127.0.0.1:0", &BackendOptions::default()).await?, Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await?];
+    let backends =
+        [Backend::http("127.0.0.1:0", &BackendOptions::default()).await?, Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await?];
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let shared = [broker("127.0.0.1:0", "127.0.0.1:0", processors, &backends).await];
     let apart = one_each(processors, &backends).await?;

@@ -14,7 +14,7 @@ use anyhow::ensure;
 use benches::{Scale, Table, digits, median, shown};
 use bytes::Bytes;
 
-use crate::readers::{READERS, ParsedCall};
+use crate::readers::{ParsedCall, READERS};
 
 const SIZES: [(usize, &str); 4] = [(256, "256 B"), (2048, "2 KB"), (65_536, "64 KB"), (1_048_576, "1 MB")];
 

@@ -9,12 +9,12 @@ use loadtest::{
     backend::{Backend, BackendOptions},
     compare::{self, Figures},
     process,
-    wire::{Session, LoadTarget},
+    wire::{LoadTarget, Session},
 };
 use serde_json::json;
 use transport::tls::ClientTlsFiles;
 
-use crate::testbed::{TestBed, ProxyPath, behind, broker, load, of_broker};
+use crate::testbed::{ProxyPath, TestBed, behind, broker, load, of_broker};
 
 const CONNECTIONS: usize = 16;
 /// Opened, or registered, at the same time.

@@ -7,9 +7,9 @@
 mod calls;
 mod crowd;
 mod eras;
-mod testbed;
 mod lists;
 mod openings;
+mod testbed;
 
 use std::{path::Path, process::ExitCode};
 

@@ -11,7 +11,7 @@ use futures_util::future::try_join_all;
 use loadtest::{
     mix::Operation,
     operation::{self, CallOutcome, TargetState},
-    wire::{Session, LoadTarget},
+    wire::{LoadTarget, Session},
 };
 use serde_json::json;
 use transport::tls::ClientTlsFiles;

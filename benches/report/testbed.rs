@@ -67,7 +67,8 @@ impl TestBed {
 
     pub(crate) fn ways(&self) -> [ProxyPath; 3] {
         let direct = ProxyPath { name: "direct", target: format!("http://{}/mcp", self.backend.address()), key: None, pids: Vec::new() };
-        let nginx = ProxyPath { name: "nginx", target: format!("http://{}/mcp", self.nginx.address), key: None, pids: vec![self.nginx.pid()] };
+        let nginx =
+            ProxyPath { name: "nginx", target: format!("http://{}/mcp", self.nginx.address), key: None, pids: vec![self.nginx.pid()] };
         [direct, nginx, of_broker("broker", &self.broker, &self.key)]
     }
 }

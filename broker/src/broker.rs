@@ -2,12 +2,12 @@
 
 mod adoption;
 mod drain;
-pub mod session_lookup;
 mod housekeeping;
-mod stateless;
 mod ownership;
+pub mod session_lookup;
 mod sessions;
 mod sign_in_failures;
+mod stateless;
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,20 +25,20 @@ use transport::{
 use self::{adoption::AdoptionLocks, sign_in_failures::SignInFailureLog};
 use crate::{
     actors::{backend::Backend, call::DeadlineList, catalog_refresh, session::Session, shared::Shared, tasks::TaskManager, tenant::Tenant},
-    auth::{Caller, AuthError, KeyringVersion, KeyFetcher, Keyring, Keys, AuthenticatedCaller, RemotePeer, TokenVerifier},
+    auth::{AuthError, AuthenticatedCaller, Caller, KeyFetcher, Keyring, KeyringVersion, Keys, RemotePeer, TokenVerifier},
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
     },
-    persistence::{Persistence, Stores, node::NodeSettings},
     maps::SharedMap,
     metrics::Metrics,
-    session_location::SessionLocator,
+    persistence::{Persistence, Stores, node::NodeSettings},
     rules::{
         catalog::BackendLists,
         endpoint::Endpoint,
         sign_in_failures::{Plane, SignInFailureReason},
     },
+    session_location::SessionLocator,
     telemetry::{self, ExporterHandle},
     views::{BackendStatus, SessionView, SubscriptionView},
 };

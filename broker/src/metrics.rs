@@ -9,8 +9,8 @@ mod capped_labels;
 mod limits;
 mod observability;
 pub(crate) mod process;
-mod resilience;
 mod reloads;
+mod resilience;
 mod tasks;
 mod tokens;
 

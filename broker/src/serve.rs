@@ -37,16 +37,16 @@ use crate::{
     broker::{Broker, BrokerParts},
     config::{self, Certificate, Config, FieldErrors, sandbox::SandboxMode},
     control::{Control, ControlParts, LoadError, ReloadSummary},
-    persistence::{
-        self,
-        node::{Node, NodeSettings, LeaseObserver},
-    },
     limits::{CERTIFICATE_ENDS_SOON, CLOSE_WAIT, HANDSHAKES_END_WITHIN},
     listeners::{
         self,
         tls_acceptor::{self, TlsAcceptor},
     },
     metrics::Metrics,
+    persistence::{
+        self,
+        node::{LeaseObserver, Node, NodeSettings},
+    },
     telemetry::{self, LogFilterHandle, TelemetryError},
 };
 
@@ -232,7 +232,12 @@ struct RunningBroker {
 }
 
 impl RunningBroker {
-    async fn start(options: ServeOptions, config: Config, logging: LogFilterHandle, mut inherited: InheritedSockets) -> Result<Self, ServeError> {
+    async fn start(
+        options: ServeOptions,
+        config: Config,
+        logging: LogFilterHandle,
+        mut inherited: InheritedSockets,
+    ) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
         let doors = tls_acceptor::doors(&config)?;
@@ -243,8 +248,13 @@ impl RunningBroker {
         let stores = database.with_the_rest(&config, &keys).await?;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
-        let parts =
-            BrokerParts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring), stores };
+        let parts = BrokerParts {
+            config: Arc::clone(&config),
+            metrics: Arc::clone(&metrics),
+            keys: keys.clone(),
+            keyring: Arc::clone(&keyring),
+            stores,
+        };
         let broker = Broker::new(parts)?;
         let parts = ControlParts { broker: Arc::clone(&broker), keyring, keys, config: Arc::clone(&config), metrics: Arc::clone(&metrics) };
         let control = Control::new(parts);
@@ -265,7 +275,8 @@ impl RunningBroker {
             tracing::warn!("stdio.sandbox is off: every child process can read the secrets of the broker and of all tenants");
         }
         let [clients, operators] = &doors;
-        let http = ListenerTask::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop))?;
+        let http =
+            ListenerTask::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop))?;
         let admin =
             ListenerTask::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, operators.clone(), stop))?;
         let tcp = tcp.map(|bound| {
@@ -397,7 +408,7 @@ impl RunningBroker {
     async fn follow_file(&self) -> Result<ReloadOutcome, ServeError> {
         let next = read_config(&self.options)?;
         let mut certificates = Vec::with_capacity(self.doors.len());
-        for (door, listener) in self.doors.iter().zip(DOORS) {
+        for (tls_acceptor, listener) in self.doors.iter().zip(DOORS) {
             let read = tls_acceptor.read_certificates();
             if tls_acceptor.tls().is_some() {
                 self.control.metrics.observed.certificate_reload(listener, read.is_ok());
@@ -406,7 +417,7 @@ impl RunningBroker {
         }
         let reloaded = self.control.reload(&next).await?;
         // All of it is in force before anything is waited for.
-        self.doors.iter().zip(certificates).for_each(|(door, read)| tls_acceptor.present(read));
+        self.doors.iter().zip(certificates).for_each(|(tls_acceptor, read)| tls_acceptor.present(read));
         self.control.broker.shared.tls_clients.reload().await;
         self.control.record_reload(reloaded.tenants, reloaded.backends).await;
         tell_of_certificates(&self.doors, &self.control.metrics);
@@ -437,7 +448,7 @@ async fn join(control: &Arc<Control>, metrics: &Arc<Metrics>, internal: Option<&
     Ok(node)
 }
 
-fn bind_quic(config: &Config, door: &TlsAcceptor, secret: &[u8; 32]) -> Result<Option<QuicListener>, ServeError> {
+fn bind_quic(config: &Config, tls_acceptor: &TlsAcceptor, secret: &[u8; 32]) -> Result<Option<QuicListener>, ServeError> {
     let (Some(address), Some(tls)) = (config.listen.quic, tls_acceptor.tls()) else { return Ok(None) };
     let limits = listeners::duplex::quic::limits(config);
     QuicListener::bind(address, tls, limits, Some(secret)).map(Some).map_err(|source| ServeError::Quic { source })
@@ -450,7 +461,7 @@ fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>)
 
 /// To metrics, and to the log where one ends soon.
 fn tell_of_certificates(doors: &[TlsAcceptor; 2], metrics: &Metrics) {
-    for (door, listener) in doors.iter().zip(DOORS) {
+    for (tls_acceptor, listener) in doors.iter().zip(DOORS) {
         let Some(ends_at) = tls_acceptor.certificate_ends_at() else { continue };
         metrics.observed.certificate(listener, ends_at);
         let left = ends_at.saturating_sub(jiff::Timestamp::now().as_second());

@@ -11,13 +11,13 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
 
-pub mod inbound_context;
 pub mod audit;
 pub mod child_span;
 pub mod context;
 mod export;
-mod log_writer;
+pub mod inbound_context;
 mod log_format;
+mod log_writer;
 pub mod redaction;
 pub mod request;
 pub mod secrets;
@@ -27,7 +27,7 @@ pub use self::{
     export::{ExporterHandle, begin as begin_export},
     log_writer::FlushGuard,
 };
-use self::{log_writer::LogWriter, log_format::WithRequestIds};
+use self::{log_format::WithRequestIds, log_writer::LogWriter};
 use crate::config::{LogFormat, TelemetryConfig, log_filter::parse_log_filter};
 
 #[derive(Debug, thiserror::Error)]

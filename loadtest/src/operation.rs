@@ -9,7 +9,7 @@ use crate::{
     era::is_complete,
     findings::{FindingKind, excerpt},
     mix::Operation,
-    wire::{RequestSlot, NoAnswer},
+    wire::{NoAnswer, RequestSlot},
 };
 
 /// How an operation ended. What was wrong is among the findings by then.
@@ -77,7 +77,12 @@ async fn task(tool: &str, text: &str, lane: &mut RequestSlot) -> CallOutcome {
 
 /// Sends a request; the result, if `check` finds the answer to be one of this method, or an error. `about`: the method, and
 /// the name of what it is about.
-async fn ask(lane: &mut RequestSlot, about: (&str, Option<&str>), params: &str, check: impl Fn(&[u8]) -> Option<Answer>) -> Result<Value, CallOutcome> {
+async fn ask(
+    lane: &mut RequestSlot,
+    about: (&str, Option<&str>),
+    params: &str,
+    check: impl Fn(&[u8]) -> Option<Answer>,
+) -> Result<Value, CallOutcome> {
     let (id, era, (method, name)) = (lane.next_id(), lane.site().era, about);
     let frame = match lane.ask(id, method, name, params).await {
         Ok(frame) => frame,

@@ -22,7 +22,7 @@ use crate::{
     profile::{LoopModel, Profile},
     recorder::Recorder,
     report::{Report, Sample},
-    wire::{RequestSlot, Session, LoadTarget},
+    wire::{LoadTarget, RequestSlot, Session},
 };
 
 /// Sessions opened at the same time.

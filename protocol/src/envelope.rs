@@ -18,7 +18,7 @@ use crate::json::{self, JsonError, Limits, NameIndex, Span, ValueKind, Walker};
 use crate::method::Method;
 
 pub use self::fields::Fields;
-use self::member_names::{BODY, ENVELOPE, ERROR, MemberFault, META, REFERENCE, TASK};
+use self::member_names::{BODY, ENVELOPE, ERROR, META, MemberFault, REFERENCE, TASK};
 
 /// Longest JSON text of an id.
 pub const ID_BYTES_MAX: usize = 1024;

@@ -5,17 +5,17 @@
 //! byte spans of what the sender wrote, so that whatever the broker does not own passes through unchanged.
 
 pub mod capabilities;
+pub mod downlevel;
 pub mod envelope;
 pub mod error;
 pub mod handshake;
 pub mod ids;
 pub mod json;
 pub mod method;
-pub mod stateless;
-pub mod downlevel;
 pub mod phase;
 pub mod splice;
 pub mod sse;
+pub mod stateless;
 pub mod uri;
 pub mod version;
 

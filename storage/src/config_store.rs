@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, TenantId};
 
-use crate::{AuditRecord, BackendRecord, AdminChange, KeyRecord, StoreError, TenantRecord};
+use crate::{AdminChange, AuditRecord, BackendRecord, KeyRecord, StoreError, TenantRecord};
 
 /// Tenants, API keys and backends. Lists come ordered by name; a key or backend can only exist under its tenant. Every
 /// change of them makes [`ConfigStore::config_version`] grow, in the same transaction.

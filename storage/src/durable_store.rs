@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use protocol::ids::{TaskId, TenantId};
 
 use crate::{
-    AuditStore, AdminChange, SessionClaimOutcome, ConfigStore, NodeName, NodeRecord, LeaseRenewal, SessionKey, SessionIdentity, StoreError, StoredSession, StoredTask,
-    SubscriptionCount, TaskAudience, TaskInput, StoredTaskSnapshot, TaskListPosition, TaskStatus, TaskTransition, FullTask, WriteOp, WriteOutcome,
+    AdminChange, AuditStore, ConfigStore, FullTask, LeaseRenewal, NodeName, NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey,
+    StoreError, StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus,
+    TaskTransition, WriteOp, WriteOutcome,
 };
 
 /// Nodes, sessions, subscriptions and tasks, beside the configuration. A row that can not be read is left out of what is
@@ -48,7 +49,13 @@ pub trait DurableStore: ConfigStore + AuditStore {
 
     /// Makes `node` the owner, if the session exists for this seat, was not asked to end, was heard of within `idle`, and its
     /// owner's lease has lapsed (or it is `node` already, or nobody). Counts as hearing from its client.
-    async fn claim_session(&self, key: &SessionKey, seat: &SessionIdentity, node: &NodeName, idle: Duration) -> Result<SessionClaimOutcome, StoreError>;
+    async fn claim_session(
+        &self,
+        key: &SessionKey,
+        seat: &SessionIdentity,
+        node: &NodeName,
+        idle: Duration,
+    ) -> Result<SessionClaimOutcome, StoreError>;
 
     /// After a lapse: moves those of these sessions that still belong to `from` to `to`, under new epochs. Returns all of them
     /// that `to` has then, with their epochs: what a call moved whose answer was lost is told by the next one.
@@ -86,7 +93,8 @@ pub trait DurableStore: ConfigStore + AuditStore {
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError>;
 
     /// Tasks this audience may see as they stand, oldest first, after a place in the list.
-    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskListPosition>, limit: u32) -> Result<Vec<StoredTask>, StoreError>;
+    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskListPosition>, limit: u32)
+    -> Result<Vec<StoredTask>, StoreError>;
 
     /// Tasks as operators see them, oldest first.
     async fn tasks(

@@ -4,9 +4,10 @@
 //! them. What an engine must do is written once, as the behaviours of `conformance`; an implementation is what passes them.
 //! A write to a [`DurableStore`] that returned `Ok` is on disk; what is in a [`HotStore`] may be lost at any time.
 
+mod admin_change;
 mod audit;
 mod audit_chain;
-mod admin_change;
+mod config_store;
 #[cfg(any(test, feature = "test"))]
 pub mod conformance;
 mod durable_store;
@@ -19,28 +20,30 @@ mod postgres;
 mod records;
 mod session;
 mod sqlite;
-mod config_store;
 mod task;
 mod write;
 
+pub use admin_change::AdminChange;
 pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoredAuditRecord};
 pub use audit_chain::{
-    AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainStore, AuditCheckpoint, AuditTruncation, ChainedAuditRecord, AuditChainPage, UnchainedAudit,
-    AuditRetentionTerms,
+    AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditRetentionTerms, AuditTruncation,
+    ChainedAuditRecord, UnchainedAudit,
 };
-pub use admin_change::AdminChange;
+pub use config_store::ConfigStore;
 pub use durable_store::DurableStore;
 pub use error::StoreError;
 pub use event::{EventStore, LogEntry, LoggedEvent, StoredStream, StreamRecord};
-pub use hot::{HotStore, MemoryHotStore, OwnerHint, RedisStore, RedisOptions, Wakeup};
-pub use node::{NodeName, NodeRecord, LeaseRenewal};
+pub use hot::{HotStore, MemoryHotStore, OwnerHint, RedisOptions, RedisStore, Wakeup};
+pub use node::{LeaseRenewal, NodeName, NodeRecord};
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use records::{BackendRecord, HASH_BYTES, KeyRecord, TenantRecord};
-pub use session::{SessionClaimOutcome, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionIdentity, StoredSession, SubscriptionCount, SubscriptionRecord};
+pub use session::{
+    SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoredSession, SubscriptionCount,
+    SubscriptionRecord,
+};
 pub use sqlite::{MigrationOutcome, SqliteOptions, SqliteStore};
-pub use config_store::ConfigStore;
 pub use task::{
-    InputCounts, TaskStep, StoredTask, TaskAudience, TaskInput, TaskLimit, TaskLimits, StoredTaskSnapshot, TaskListPosition, TaskRecord, TaskStatus, TaskTransition,
-    FullTask,
+    FullTask, InputCounts, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskListPosition, TaskRecord,
+    TaskStatus, TaskStep, TaskTransition,
 };
 pub use write::{RowKey, WriteOp, WriteOutcome};

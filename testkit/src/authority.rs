@@ -182,7 +182,12 @@ impl Authority {
     }
 
     /// A TLS connection to a port of 127.0.0.1.
-    pub async fn connect(&self, port: u16, identity: Option<&CertificateFiles>, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
+    pub async fn connect(
+        &self,
+        port: u16,
+        identity: Option<&CertificateFiles>,
+        protocols: &[&str],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
         let tcp = TcpStream::connect(("127.0.0.1", port)).await?;
         let name = ServerName::try_from("127.0.0.1").expect("an address");
         TlsConnector::from(Arc::new(self.trusting(identity, protocols))).connect(name, tcp).await

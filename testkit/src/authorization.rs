@@ -335,7 +335,9 @@ async fn answer(state: Arc<IssuerState>, request: Request<Incoming>) -> Result<R
         }
         IssuerBehavior::Garbage => told(StatusCode::OK, "<html>{\"keys\": 7}".to_owned()),
         IssuerBehavior::Oversized => told(StatusCode::OK, format!("{{\"x\": \"{}\"}}", "y".repeat(4 << 20))),
-        IssuerBehavior::WrongIssuer if path == METADATA => told(StatusCode::OK, right.to_string().replace(&state.url, "https://evil.example")),
+        IssuerBehavior::WrongIssuer if path == METADATA => {
+            told(StatusCode::OK, right.to_string().replace(&state.url, "https://evil.example"))
+        }
         IssuerBehavior::WrongIssuer => told(StatusCode::OK, right.to_string()),
     })
 }

@@ -105,7 +105,10 @@ async fn serve(state: Arc<Mutex<BalancerState>>, listener: TcpListener) {
 }
 
 /// An error makes the server drop the client's connection, which is what a broken replica shall look like.
-async fn forward(state: Arc<Mutex<BalancerState>>, request: Request<Incoming>) -> Result<Response<BoxBody<Bytes, hyper::Error>>, hyper::Error> {
+async fn forward(
+    state: Arc<Mutex<BalancerState>>,
+    request: Request<Incoming>,
+) -> Result<Response<BoxBody<Bytes, hyper::Error>>, hyper::Error> {
     let Some((replica, stream)) = connect(&state).await else {
         let nobody = Empty::new().map_err(|never| match never {}).boxed();
         let mut response = Response::new(nobody);

@@ -26,10 +26,10 @@ use crate::{
     cluster::{ClusterBuilder, SECRET, replica_config},
     deadline::logged,
     duplex::{DuplexBuilder, DuplexClient},
-    topology::{self, Topology},
     judge::{Judge, JudgeGuard},
     replica::{EXIT_WITHIN, LaunchSpec, Replica},
     servers::{PostgresServer, RedisServer},
+    topology::{self, Topology},
 };
 
 /// How many replicas stand for one broker on [`Topology::Cluster`].
@@ -113,7 +113,7 @@ impl BrokerBuilder {
     }
 
     /// On this ground whatever the environment says.
-    pub fn on(mut self, ground: Topology) -> Self {
+    pub fn on(mut self, topology: Topology) -> Self {
         self.ground = Some(topology);
         self
     }
@@ -142,11 +142,12 @@ impl BrokerBuilder {
 
     /// Starts and registers; panics when anything of it fails.
     pub async fn start(self) -> TestBroker {
-        let ground = if self.config["storage"]["url"].is_null() { self.ground.unwrap_or_else(topology::chosen) } else { Topology::Sqlite };
-        let ground = if self.alone { topology.of_one_process() } else { topology };
+        let topology =
+            if self.config["storage"]["url"].is_null() { self.ground.unwrap_or_else(topology::chosen) } else { Topology::Sqlite };
+        let topology = if self.alone { topology.of_one_process() } else { topology };
         let mut stores = json!({});
         let mut redis = None;
-        if matches!(ground, Topology::Postgres | Topology::Cluster) {
+        if matches!(topology, Topology::Postgres | Topology::Cluster) {
             let own = RedisServer::start().await;
             let url = topology::shared_postgres().await.database().await;
             stores = json!({"storage": {"url": url, "redis_url": own.url()}, "node": {"secret": SECRET}});

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::{
     broker::BrokerBuilder,
     cluster::Store,
-    history::{InjectedFault, History, Report},
+    history::{History, InjectedFault, Report},
     ledger::Ledger,
 };
 

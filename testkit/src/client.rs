@@ -29,7 +29,7 @@ use crate::{
     deadline::within,
     events::EventReader,
     http::{Http2Connection, HttpVersion, RawResponse, connect_http2, post, send_http1, send_http2},
-    judge::{JudgedExchange, Judge, Revision, Recipient},
+    judge::{Judge, JudgedExchange, Recipient, Revision},
 };
 
 pub const ACCEPT_BOTH: &str = "application/json, text/event-stream";

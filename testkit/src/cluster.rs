@@ -16,7 +16,7 @@ use crate::{
     client::TestClient,
     deadline::eventually,
     judge::{Judge, JudgeGuard},
-    proxy::{FaultProxy, Direction},
+    proxy::{Direction, FaultProxy},
     replica::Replica,
     servers::{PostgresServer, RedisServer},
 };

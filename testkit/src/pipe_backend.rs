@@ -29,7 +29,7 @@ use crate::{
     StdioScript,
     abort_on_drop::AbortOnDrop,
     duplex::Wire,
-    quic_streams::{self, StreamOptions, StreamCounters},
+    quic_streams::{self, StreamCounters, StreamOptions},
 };
 
 /// A backend on a port of 127.0.0.1; gone when dropped.

@@ -258,7 +258,10 @@ async fn carry(shared: &ProxyShared, mut client: TcpStream, target: SocketAddr, 
         let (client_reads, client_writes) = client.split();
         let (server_reads, server_writes) = server.split();
         let both = async {
-            tokio::try_join!(pump(shared, Direction::Upstream, client_reads, server_writes), pump(shared, Direction::Downstream, server_reads, client_writes))
+            tokio::try_join!(
+                pump(shared, Direction::Upstream, client_reads, server_writes),
+                pump(shared, Direction::Downstream, server_reads, client_writes)
+            )
         };
         tokio::select! {
             () = reset.cancelled() => Some(PumpEnd::Reset),

@@ -30,7 +30,12 @@ pub struct QuicPeer {
 
 impl QuicPeer {
     /// Connects, or says why not.
-    pub async fn connect(address: SocketAddr, authority: &Authority, identity: Option<&CertificateFiles>, protocol: &str) -> Result<Self, String> {
+    pub async fn connect(
+        address: SocketAddr,
+        authority: &Authority,
+        identity: Option<&CertificateFiles>,
+        protocol: &str,
+    ) -> Result<Self, String> {
         Self::connect_with(TransportConfig::default(), address, authority, identity, protocol).await
     }
 

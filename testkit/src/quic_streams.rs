@@ -87,8 +87,14 @@ pub(crate) async fn serve(connection: Connection, mut command: Command, mode: St
     let mut child = command.spawn().expect("the scripted backend starts");
     let (mut input, output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
     let (to_child, mut for_child) = mpsc::channel::<String>(QUEUE);
-    let desk =
-        RequestRouter { announced: mode.announced, to_child, open: Arc::default(), seen, requests: TaskTracker::new(), is_over: Arc::default() };
+    let desk = RequestRouter {
+        announced: mode.announced,
+        to_child,
+        open: Arc::default(),
+        seen,
+        requests: TaskTracker::new(),
+        is_over: Arc::default(),
+    };
     let feeding = async {
         while let Some(line) = for_child.recv().await {
             if input.write_all(format!("{line}\n").as_bytes()).await.is_err() {

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use testkit::{
-    FakeBackend, Judge, TestClient, JudgeGuard,
-    judge::{JudgedExchange, Revision, Recipient},
+    FakeBackend, Judge, JudgeGuard, TestClient,
+    judge::{JudgedExchange, Recipient, Revision},
 };
 
 /// The faults in what the broker says, after a peer asked.

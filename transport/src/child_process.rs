@@ -21,7 +21,7 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::child_guardian::{Guardian, GroupWatch};
+use crate::child_guardian::{GroupWatch, Guardian};
 use crate::child_launcher::{self, ResourceLimits};
 use crate::descriptor_reserve;
 use crate::lines::{LineReader, LineWriter};

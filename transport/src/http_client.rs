@@ -26,10 +26,10 @@ use crate::connect::Connector;
 use crate::egress::EgressPolicy;
 use crate::http1_client::{self, BodyStreamError, Http1Body, Pool};
 use crate::peer::PeerIdentityError;
-use crate::vectored_body::VectoredBody;
 use crate::response::HttpResponse;
 use crate::send_error::SendError;
 use crate::tls::{ClientIdentity, presenting, trust};
+use crate::vectored_body::VectoredBody;
 
 /// The HTTP library refuses smaller buffers than this.
 const HEAD_BYTES_MIN: usize = 8 * 1024;

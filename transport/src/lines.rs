@@ -20,7 +20,7 @@ use tokio::{
 
 pub use crate::frame::ReadError;
 use crate::{
-    frame::{CLOSE_TIMEOUT, FrameSink, FrameSource, CloseReason, WriteError},
+    frame::{CLOSE_TIMEOUT, CloseReason, FrameSink, FrameSource, WriteError},
     read_buffer::ReadBuffer,
 };
 

@@ -38,10 +38,10 @@ use crate::{
     },
     limits::{LATENCY_WEIGHT, LINK_IDLE_MAX, TOOLS_METERED_MAX},
     rules::{
-        gcra::Rate,
         catalog::BackendLists,
-        shared_rate_limit::{SharedRateLimiter, RateLimiterMap},
+        gcra::Rate,
         link_sharing::{self, LinkScope, WireKind},
+        shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     },
     sandbox::ConfinementLevel,
     telemetry::redaction::Redactor,

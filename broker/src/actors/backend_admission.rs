@@ -29,12 +29,12 @@ use super::{
 };
 use crate::{
     config::{Config, spec::BackendSpec},
-    persistence::SessionKey,
     limits::{PROBE_ANSWER_MAX, SILENCE_SUSPECTED, SUSPICION_INTERVAL},
     metrics::{Metrics, RetryOutcome},
+    persistence::SessionKey,
     rules::{
-        breaker::{Breaker, OpenReason, CircuitOpen, BreakerSettings, CircuitState},
         adaptive_concurrency::AdaptiveLimit,
+        breaker::{Breaker, BreakerSettings, CircuitOpen, CircuitState, OpenReason},
         retries,
     },
     views::BreakerStatus,
@@ -168,7 +168,12 @@ impl Backend {
     }
 
     /// The same, where there is no room yet; at the backend there may be.
-    async fn wait_for_permit(&self, there: Option<LimiterPermit<PrincipalId, SessionKey>>, caller: CallOwner<'_>, due: Instant) -> Result<Permit, Refusal> {
+    async fn wait_for_permit(
+        &self,
+        there: Option<LimiterPermit<PrincipalId, SessionKey>>,
+        caller: CallOwner<'_>,
+        due: Instant,
+    ) -> Result<Permit, Refusal> {
         let left = || due.saturating_duration_since(Instant::now());
         // What begins too late for an answer takes the place of what does not.
         let needed = self.expected_latency().min(left() / 2);

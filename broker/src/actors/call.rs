@@ -4,10 +4,10 @@
 //! [`Call::reconcile`], and only there: with the backend's answer, a refusal, a timeout, or (after the client's cancellation) with
 //! nothing.
 
-mod interrupt;
-mod deadline_list;
-mod task_handoff;
 mod call_future;
+mod deadline_list;
+mod interrupt;
+mod task_handoff;
 
 use std::{
     pin::pin,
@@ -21,30 +21,30 @@ use std::{
 use bytes::Bytes;
 use http::HeaderMap;
 use protocol::{
+    downlevel,
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
     handshake,
     ids::{BackendId, RequestId},
     json::Span,
     method::Method,
-    downlevel,
     splice::{self, Splice},
 };
 
-use self::{
-    interrupt::{InterruptReason, Interrupt},
-    deadline_list::{DeadlineStatus, Expirable},
-};
 pub use self::{
+    call_future::CallFuture,
     deadline_list::DeadlineList,
     task_handoff::{OfferedTask, TaskHandoff},
-    call_future::CallFuture,
+};
+use self::{
+    deadline_list::{DeadlineStatus, Expirable},
+    interrupt::{Interrupt, InterruptReason},
 };
 use super::{
     asker::{Asker, SentRequest},
     backend::Backend,
     backend_admission::CallOwner,
-    link::connection::{Failure, BackendRequest},
+    link::connection::{BackendRequest, Failure},
     policy::ArgumentsCheck,
     session::Session,
     stream::EventStream,

@@ -25,7 +25,7 @@ use protocol::{
 use super::{
     backend::{Backend, BackendState},
     link::{
-        Era, Link, EraSupport,
+        Era, EraSupport, Link,
         connection::{Connection, Failure, WireSender},
     },
     prober,
@@ -36,7 +36,7 @@ use crate::{
         BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE,
         REFRESH_INTERVAL_MIN,
     },
-    rules::catalog::{self, BackendLists, CatalogEntry, SkippedEntry, ListKind, TaskHost},
+    rules::catalog::{self, BackendLists, CatalogEntry, ListKind, SkippedEntry, TaskHost},
 };
 
 /// Runs until the backend is removed.
@@ -244,7 +244,11 @@ fn method(kind: ListKind) -> Method {
 
 /// Every page of one list. The backend's cursors are given back as they came (MCP 2025-11-25, Pagination); an endless or
 /// circular list ends at the limits.
-async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKind) -> Result<(Vec<CatalogEntry>, Option<Duration>), Refusal> {
+async fn fetch_list(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    kind: ListKind,
+) -> Result<(Vec<CatalogEntry>, Option<Duration>), Refusal> {
     let backend = &link.backend;
     let host = task_host(link, connection);
     let mut kept_for = None;

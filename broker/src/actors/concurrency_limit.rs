@@ -27,7 +27,7 @@ use protocol::ids::{PrincipalId, TenantId};
 use super::sync::lock;
 use crate::{
     limits::{ROOM_KEPT_FROM, ROOM_KEPT_FROM_SHARE, ROOM_KEPT_PART},
-    rules::fair_queue::{FairQueue, WaitEstimator, PushOutcome, Ticket},
+    rules::fair_queue::{FairQueue, PushOutcome, Ticket, WaitEstimator},
 };
 
 /// Who owns a share.
@@ -151,7 +151,13 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
     }
 
     /// Waits for a place, for `left` at most. Cancel-safe: whoever stops waiting leaves the queue.
-    pub async fn acquire(self: &Arc<Self>, owner: &O, weight: u32, member: &M, left: Duration) -> Result<LimiterPermit<O, M>, AcquireError> {
+    pub async fn acquire(
+        self: &Arc<Self>,
+        owner: &O,
+        weight: u32,
+        member: &M,
+        left: Duration,
+    ) -> Result<LimiterPermit<O, M>, AcquireError> {
         if let Some(place) = self.try_acquire(owner, weight) {
             return Ok(place);
         }

@@ -14,8 +14,8 @@ use protocol::{
     ids::RequestId,
     json,
     method::Method,
-    stateless::{inputs::required_capability, request::capability_required},
     splice::Splice,
+    stateless::{inputs::required_capability, request::capability_required},
     version::Version,
 };
 
@@ -29,9 +29,9 @@ use super::{
 use crate::rules::{
     endpoint::Endpoint,
     event_log::EventKind,
-    log_level::{self, LogLevel},
     exposed_names,
     link_sharing::LinkScope,
+    log_level::{self, LogLevel},
 };
 
 /// Takes one message of a backend. `origin` is the call on whose stream it came, where the wire tells.

@@ -22,7 +22,7 @@ use protocol::{
 };
 
 use super::{
-    schema_cache::{SchemaSetId, CompiledSchema},
+    schema_cache::{CompiledSchema, SchemaSetId},
     shared::Shared,
     sync::lock,
     validation_pool::ValidationFailure,
@@ -287,7 +287,9 @@ impl Policy {
 fn validation_refusal(why: ValidationFailure, within: Duration) -> Refusal {
     match why {
         ValidationFailure::TimedOut => arguments::refused_late(within),
-        ValidationFailure::QueueFull => Refusal::new(ErrorKind::Overloaded, "too many arguments wait to be held to the schemas of their tools"),
+        ValidationFailure::QueueFull => {
+            Refusal::new(ErrorKind::Overloaded, "too many arguments wait to be held to the schemas of their tools")
+        }
         ValidationFailure::Failed => Refusal::new(ErrorKind::Internal, "the arguments could not be held to the tool's inputSchema"),
     }
 }

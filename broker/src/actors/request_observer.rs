@@ -14,7 +14,7 @@ use crate::{
     metrics::RequestOutcome,
     telemetry::{
         audit::AuditDraft,
-        request::{self, RequestTelemetry, RequestName},
+        request::{self, RequestName, RequestTelemetry},
         secrets,
         traces::{RootSpanSummary, cut},
     },

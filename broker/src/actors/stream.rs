@@ -5,10 +5,10 @@
 //! Once its client can come back to it, it is logged too, in the order things happen to it, and outlives the process.
 
 mod batch;
-mod work_driver;
 mod event_ids;
 mod unread_budget;
 mod wakers;
+mod work_driver;
 
 use std::{
     future::poll_fn,
@@ -25,18 +25,18 @@ use protocol::{
 };
 
 pub use self::batch::Batch;
-pub use self::event_ids::{PendingAnswer, EventId, decode_pending, parse_event_id};
+pub use self::event_ids::{EventId, PendingAnswer, decode_pending, parse_event_id};
 pub use self::unread_budget::UnreadBudget;
 use self::{
-    event_ids::{encode_pending, is_nameable, encode_request_id},
+    event_ids::{encode_pending, encode_request_id, is_nameable},
     unread_budget::UnreadAccount,
-    wakers::{Wakers, unlock_and_wake_all, unlock_and_wake},
+    wakers::{Wakers, unlock_and_wake, unlock_and_wake_all},
 };
 use super::sync;
 use crate::{
-    persistence::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
     limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
-    rules::event_log::{Event, EventKind, EventLog, PositionGone, StreamSnapshot, LogLimits, Overflow, Topic},
+    persistence::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
+    rules::event_log::{Event, EventKind, EventLog, LogLimits, Overflow, PositionGone, StreamSnapshot, Topic},
 };
 
 /// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session. As long as the one request of
@@ -334,7 +334,7 @@ impl EventStream {
     }
 
     /// A connection takes the stream over, from `position` on (0: from the start).
-    pub fn read_from(self: &Arc<Self>, position: u64) -> Result<StreamReader, PositionGone> {
+    pub fn read_from(self: &Arc<Self>, position: u64) -> Result<StreamCursor, PositionGone> {
         let mut state = self.lock();
         state.log.can_resume(position)?;
         state.reader += 1;
@@ -346,7 +346,7 @@ impl EventStream {
         }
         let generation = state.reader;
         unlock_and_wake_all(state);
-        Ok(StreamReader { stream: self.clone(), generation, position })
+        Ok(StreamCursor { stream: self.clone(), generation, position })
     }
 
     fn lock(&self) -> MutexGuard<'_, StreamState> {
@@ -390,7 +390,7 @@ impl StreamState {
     }
 
     /// Why the reader gets nothing, whatever there is.
-    fn interruption(&self, reader: &StreamReader) -> Option<StreamEnd> {
+    fn interruption(&self, reader: &StreamCursor) -> Option<StreamEnd> {
         if self.reader != reader.generation {
             return Some(StreamEnd::Displaced);
         }
@@ -415,7 +415,8 @@ impl StreamState {
 
     fn log_record(&self, number: u64) {
         if let Some(sink) = &self.sink {
-            let record = StreamRecord { number, general: !self.log.has_answers(), due: encode_pending(&self.pending), was_read: sink.was_read };
+            let record =
+                StreamRecord { number, general: !self.log.has_answers(), due: encode_pending(&self.pending), was_read: sink.was_read };
             sink.writer.log(LogEntry::Stream { session: sink.session, record });
         }
     }
@@ -440,13 +441,13 @@ pub fn answered_id(frame: &Bytes) -> Option<RequestId> {
 
 /// A connection's place in a stream.
 #[derive(Debug)]
-pub struct StreamReader {
+pub struct StreamCursor {
     pub stream: Arc<EventStream>,
     generation: u64,
     position: u64,
 }
 
-impl StreamReader {
+impl StreamCursor {
     /// Waits for what comes next. Cancel-safe: a dropped call loses nothing.
     pub async fn next(&mut self) -> StreamItem {
         poll_fn(|context| self.poll_next(context)).await
@@ -483,7 +484,7 @@ impl StreamReader {
     }
 }
 
-impl Drop for StreamReader {
+impl Drop for StreamCursor {
     fn drop(&mut self) {
         let mut state = self.stream.lock();
         if state.reader == self.generation {
@@ -503,7 +504,7 @@ mod tests {
         Bytes::from_static(text.as_bytes())
     }
 
-    async fn sequence(reader: &mut StreamReader) -> Option<u64> {
+    async fn sequence(reader: &mut StreamCursor) -> Option<u64> {
         if let StreamItem::Event(event) = reader.next().await { Some(event.sequence) } else { None }
     }
 

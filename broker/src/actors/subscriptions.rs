@@ -80,7 +80,8 @@ impl Subscriptions {
 
     /// Whether the session listens to `uri` and the backend knows of it, or will with its next connection.
     pub fn is_subscribed(&self, session: &Arc<Session>, uri: &str) -> bool {
-        let held = |one: &Subscription| one.subscribed_on.is_some() && one.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session));
+        let held =
+            |one: &Subscription| one.subscribed_on.is_some() && one.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session));
         self.lock().get(uri).is_some_and(held)
     }
 

@@ -21,11 +21,11 @@ use crate::{
     config::{MessageWire, spec::TenantSpec},
     limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
     rules::{
-        gcra::Rate,
         catalog::{Catalog, ListKind},
         deadlines::{self, CallDeadline, TimeoutSource},
         endpoint::Endpoint,
-        shared_rate_limit::{SharedRateLimiter, RateLimiterMap},
+        gcra::Rate,
+        shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     },
 };
 
@@ -99,9 +99,16 @@ impl Tenant {
         let (own, common) = (&spec.timeouts, &self.shared.config.timeouts);
         let of_backend = backend.map_or_else(TimeoutSource::default, |backend| {
             let said = &backend.spec.timeouts;
-            TimeoutSource { tools: Some(&said.tools), methods: Some(&said.methods), call: said.call, control: said.control, total: said.call_max }
+            TimeoutSource {
+                tools: Some(&said.tools),
+                methods: Some(&said.methods),
+                call: said.call,
+                control: said.control,
+                total: said.call_max,
+            }
         });
-        let of_tenant = TimeoutSource { tools: None, methods: Some(&own.methods), call: own.call, control: own.control, total: own.call_max };
+        let of_tenant =
+            TimeoutSource { tools: None, methods: Some(&own.methods), call: own.call, control: own.control, total: own.call_max };
         let (call, control, total) = (Some(common.call), Some(common.control), Some(common.call_max));
         let of_all = TimeoutSource { tools: None, methods: Some(&common.methods), call, control, total };
         deadlines::of(method, tool, &[of_backend, of_tenant, of_all])

@@ -5,6 +5,6 @@
 //! is; the session's phase; its principal's rate, then its tenant's; and once it is known where it goes, the backend's and the
 //! tool's. Called by actors and listeners. Nothing here waits, and no check does more than look at numbers.
 
+pub mod outbox_budget;
 pub mod overload;
 pub mod rate_limiter;
-pub mod outbox_budget;

@@ -17,7 +17,7 @@ use protocol::error::{ErrorKind, Refusal};
 
 use crate::{
     config,
-    limits::{OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_SAMPLE_INTERVAL, OVERLOAD_SAMPLES_IN_A_ROW, OVERLOAD_RETRY},
+    limits::{OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_RETRY, OVERLOAD_SAMPLE_INTERVAL, OVERLOAD_SAMPLES_IN_A_ROW},
     metrics::{Metrics, process},
 };
 

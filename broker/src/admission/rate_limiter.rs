@@ -17,12 +17,12 @@ use tokio::sync::Notify;
 
 use crate::{
     config::RedisOutagePolicy,
-    persistence::{BudgetRequest, BudgetGrant, Persistence},
     limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, REPLICAS_COUNT_INTERVAL},
     metrics::Metrics,
+    persistence::{BudgetGrant, BudgetRequest, Persistence},
     rules::{
         gcra::Rate,
-        shared_rate_limit::{QuotaGrant, SharedRateLimiter, ReplicaShare, SharingMode, QuotaRequest},
+        shared_rate_limit::{QuotaGrant, QuotaRequest, ReplicaShare, SharedRateLimiter, SharingMode},
     },
 };
 
@@ -60,7 +60,8 @@ pub struct RateLimiter {
     metrics: Arc<Metrics>,
 }
 
-const ALL: [SharingMode; 5] = [SharingMode::LocalShare, SharingMode::Global, SharingMode::LocalFallback, SharingMode::Unlimited, SharingMode::Refuse];
+const ALL: [SharingMode; 5] =
+    [SharingMode::LocalShare, SharingMode::Global, SharingMode::LocalFallback, SharingMode::Unlimited, SharingMode::Refuse];
 
 impl RateLimiter {
     /// `redis`: budgets are shared there. `started`: the origin of the meters' clock.
@@ -219,7 +220,8 @@ mod tests {
     #[test]
     fn while_redis_is_away_it_is_as_configured_and_that_shows() {
         let rate = Rate { per_second: 1, burst: 2 };
-        for (without, expected) in [(RedisOutagePolicy::LocalShare, 2), (RedisOutagePolicy::Unlimited, 100), (RedisOutagePolicy::Refuse, 0)] {
+        for (without, expected) in [(RedisOutagePolicy::LocalShare, 2), (RedisOutagePolicy::Unlimited, 100), (RedisOutagePolicy::Refuse, 0)]
+        {
             let (rates, meter) = (rates(true, without), SharedRateLimiter::new("m".into()));
             let shared = |rates: &RateLimiter| rates.metrics.render().contains("mcp_rates_shared 1");
             assert!(shared(&rates));

@@ -6,13 +6,13 @@
 //! an API key or of a certificate.
 
 mod auth_error;
+mod expiry;
 mod keyring;
 mod keys;
 mod principal_names;
-mod token_digest;
 mod signing;
+mod token_digest;
 mod tokens;
-mod expiry;
 
 use std::net::IpAddr;
 
@@ -20,12 +20,12 @@ use protocol::ids::{KeyId, PrincipalId, TenantId};
 
 pub use self::{
     auth_error::{AuthError, UnknownSigningKey},
-    keyring::{ApiKey, KeyringVersion, KeyEntry, Keyring},
+    expiry::{CredentialExpiry, outlived},
+    keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
     principal_names::{is_printable, reserved},
     signing::SigningKey,
     tokens::{KeyFetcher, TokenVerifier},
-    expiry::{CredentialExpiry, outlived},
 };
 
 /// The tenant of callers without a key, where those are let in. It always exists.

@@ -16,12 +16,12 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::SessionId,
 };
-use storage::{SessionClaimOutcome, NodeRecord, SessionKey, SessionRecord, SessionIdentity, SubscriptionRecord, WriteOp, fault_point};
+use storage::{NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, SubscriptionRecord, WriteOp, fault_point};
 
 use super::{Broker, sessions::END_RETRY_FIRST};
 use crate::{
     actors::{
-        session::{ClaimedSession, SessionParams, Session, record},
+        session::{ClaimedSession, Session, SessionParams, record},
         tenant::Tenant,
     },
     auth::Caller,
@@ -141,7 +141,9 @@ impl Broker {
         let taken = match claim.inspect_err(|_| self.doubt_later(key, &seat))? {
             SessionClaimOutcome::OwnedElsewhere(owner) => return Ok(AdoptionOutcome::Remote(owner)),
             SessionClaimOutcome::NotFound => return Ok(AdoptionOutcome::Absent),
-            SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } => ClaimedRow { record, epoch, created_at_us, subscriptions },
+            SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } => {
+                ClaimedRow { record, epoch, created_at_us, subscriptions }
+            }
         };
         fault_point::passed("session.claimed");
         let stored = match record::decode(&taken.record, &durable.seal) {

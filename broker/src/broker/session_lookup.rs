@@ -9,8 +9,10 @@ use super::{Broker, adoption::AdoptionOutcome};
 use crate::{
     actors::session::{Session, record},
     auth::Caller,
-    session_location::{self, ClaimOutcome, LookupOutcome, PeerLookupOutcome, ForwardFailure, SessionOwner, LookupSources, no_session, trace},
     rules::endpoint::Endpoint,
+    session_location::{
+        self, ClaimOutcome, ForwardFailure, LookupOutcome, LookupSources, PeerLookupOutcome, SessionOwner, no_session, trace,
+    },
 };
 
 /// One request's search for its session.

@@ -8,11 +8,11 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::join_all;
 use protocol::{
+    downlevel::Translator,
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake::{self, InitializeParams},
     ids::SessionId,
-    downlevel::Translator,
     version::Version,
 };
 use storage::{SessionKey, WriteOp, WriteOutcome};
@@ -22,14 +22,14 @@ use crate::{
     actors::{
         backend::BackendState,
         link::Era,
-        session::{Agreement, SessionParams, Session},
+        session::{Agreement, Session, SessionParams},
         tenant::Tenant,
     },
     auth::Caller,
     limits::{CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_MAX, FIRST_CATALOG_WAIT},
     metrics::Side,
-    session_location::no_session,
     rules::{endpoint::Endpoint, endpoint_info::EndpointInfo},
+    session_location::no_session,
 };
 
 /// First wait before the end of a session is stored again; it doubles with each failure.

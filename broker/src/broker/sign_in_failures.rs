@@ -15,7 +15,7 @@ use super::Broker;
 use crate::{
     auth::{AuthError, RemotePeer},
     limits::sign_ins::SIGN_IN_CLOSE_INTERVAL,
-    rules::sign_in_failures::{Plane, SignInFailureReason, FailureReport, SignInFailures},
+    rules::sign_in_failures::{FailureReport, Plane, SignInFailureReason, SignInFailures},
     telemetry::audit,
 };
 
@@ -43,7 +43,8 @@ impl Broker {
     pub fn refuse(&self, denied: AuthError, plane: Plane, remote: RemotePeer) -> Refusal {
         let (refusal, failure) = denied.into_parts();
         let Some(reason) = failure else { return refusal };
-        let reason = if reason == SignInFailureReason::Missing && remote.certificate_is_foreign { SignInFailureReason::Certificate } else { reason };
+        let reason =
+            if reason == SignInFailureReason::Missing && remote.certificate_is_foreign { SignInFailureReason::Certificate } else { reason };
         match self.sign_in_failed(plane, reason, remote.address) {
             None => refusal,
             Some(wait) => {

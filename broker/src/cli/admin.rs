@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     args::{
-        AdminCommand, BackendCommand, KeyCommand, NodeCommand, TenantFilter, OutputOptions, SessionCommand, SubscriptionCommand, TaskCommand,
-        TenantCommand,
+        AdminCommand, BackendCommand, KeyCommand, NodeCommand, OutputOptions, SessionCommand, SubscriptionCommand, TaskCommand,
+        TenantCommand, TenantFilter,
     },
     audit,
     bodies::{backend_body, tenant_body},

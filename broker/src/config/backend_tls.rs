@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::{
     TlsConfig,
-    spec_reader::SpecReader,
     field_error::{FieldError, join},
     spec::{BackendTls, TransportSpec},
+    spec_reader::SpecReader,
 };
 
 const PATH: &str = "tls";
@@ -83,7 +83,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::{validation::parse_backend_spec, load_from};
+    use crate::config::{load_from, validation::parse_backend_spec};
 
     fn faults(transport: Value, tls: Value) -> Vec<String> {
         let body = json!({"transport": transport, "tls": tls});

@@ -6,8 +6,8 @@
 use serde_json::Value;
 
 use super::{
-    field_error::{FieldError, describe, join},
     config_reader::{ConfigReader, InvalidReason, text, wrong},
+    field_error::{FieldError, describe, join},
     spec::TransportSpec,
 };
 

@@ -9,7 +9,7 @@ use protocol::{
 };
 
 use super::{
-    config_key::{DAY, ConfigKey, KeyKind, key},
+    config_key::{ConfigKey, DAY, KeyKind, key},
     config_reader::{ConfigReader, wrong},
 };
 

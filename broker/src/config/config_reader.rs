@@ -11,8 +11,8 @@ use transport::egress::Cidr;
 
 use super::{
     Secret,
-    field_error::{FieldError, describe},
     config_key::{KeyDefault, KeyKind, SECRET_BYTES_MAX, is_secret},
+    field_error::{FieldError, describe},
     raw_config::RawConfig,
     units::{parse_duration, parse_size},
 };

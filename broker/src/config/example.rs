@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    config_key::{KeyDefault, ConfigKey, KeyKind, KeySection},
+    config_key::{ConfigKey, KeyDefault, KeyKind, KeySection},
     key_table::TABLE,
     raw_config::variable_name,
 };

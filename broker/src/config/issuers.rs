@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 use transport::parse_http_url;
 
 use super::{
-    spec_reader::{SpecReader, given},
-    field_error::{describe, join},
     config_reader::{ConfigReader, InvalidReason, text, wrong},
+    field_error::{describe, join},
+    spec_reader::{SpecReader, given},
     units::{format_duration, parse_duration},
 };
 use crate::limits::tokens::{ISSUERS_MAX, KEY_SET_AGE_MAX};

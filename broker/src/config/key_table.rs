@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use super::{
     compat::COMPAT,
-    config_key::{COUNT, DAY, DEADLINE, DEADLINE_MIN, HOUR, KIB, ConfigKey, KeyKind, MIB, MS, SECOND, KeySection, KeyTable, optional_key, key},
+    config_key::{
+        COUNT, ConfigKey, DAY, DEADLINE, DEADLINE_MIN, HOUR, KIB, KeyKind, KeySection, KeyTable, MIB, MS, SECOND, key, optional_key,
+    },
     limits::{LIMITS, OVERLOAD},
-    observability, resilience, trusted_proxies,
+    observability,
     replica::TASKS,
-    stdio,
+    resilience, stdio, trusted_proxies,
 };
 
 pub(super) static TABLE: KeyTable = KeyTable {
@@ -118,7 +120,12 @@ const LISTEN: &[ConfigKey] = &[
 ];
 
 const TLS: &[ConfigKey] = &[
-    optional_key("cert_file", KeyKind::Path, "/etc/mcp-broker/tls.crt", "Certificate of the listeners and what leads to its authority, PEM."),
+    optional_key(
+        "cert_file",
+        KeyKind::Path,
+        "/etc/mcp-broker/tls.crt",
+        "Certificate of the listeners and what leads to its authority, PEM.",
+    ),
     optional_key("key_file", KeyKind::Path, "/etc/mcp-broker/tls.key", "Its private key, PEM."),
     key(
         "self_signed",
@@ -179,7 +186,12 @@ const STORAGE: &[ConfigKey] = &[
         "redis://127.0.0.1:6379",
         "Redis, beside PostgreSQL: keeps event streams, tells replicas of changes at once, and has request rates hold over all of them. It is never the only place of anything that must not be lost. A password stands in the URL (`redis://:PASSWORD@HOST`); `rediss://` is TLS, verified by the authorities of the system (`SSL_CERT_FILE`).",
     ),
-    optional_key("redis_url_file", KeyKind::SecretFile { bytes_min: 1 }, "/etc/mcp-broker/redis-url", "File to read `storage.redis_url` from."),
+    optional_key(
+        "redis_url_file",
+        KeyKind::SecretFile { bytes_min: 1 },
+        "/etc/mcp-broker/redis-url",
+        "File to read `storage.redis_url` from.",
+    ),
     key(
         "migrate_on_start",
         KeyKind::Bool,
@@ -201,7 +213,12 @@ const AUTH: &[ConfigKey] = &[
         "\"a-long-random-text\"",
         "Bearer token of the admin API. Absent: the admin API is open, which is accepted on loopback only.",
     ),
-    optional_key("admin_token_file", KeyKind::SecretFile { bytes_min: 16 }, "/etc/mcp-broker/admin-token", "File to read `auth.admin_token` from."),
+    optional_key(
+        "admin_token_file",
+        KeyKind::SecretFile { bytes_min: 16 },
+        "/etc/mcp-broker/admin-token",
+        "File to read `auth.admin_token` from.",
+    ),
     key(
         "allow_anonymous_public",
         KeyKind::Bool,
@@ -306,7 +323,12 @@ const EVENTS: &[ConfigKey] = &[
         "store",
         "Where events are kept for Last-Event-ID. `store`: in Redis or the database, so that every replica can resume a stream, after a restart too; `memory`: with the process that sent them; `off`: nowhere.",
     ),
-    key("retain", KeyKind::Duration { min: Duration::ZERO, max: DAY }, "5m", "How long an event can be asked for again with Last-Event-ID."),
+    key(
+        "retain",
+        KeyKind::Duration { min: Duration::ZERO, max: DAY },
+        "5m",
+        "How long an event can be asked for again with Last-Event-ID.",
+    ),
     key("stream_events", COUNT, "1000", "Events kept per stream."),
     key(
         "stream_bytes",

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    config_key::{COUNT_MAX, ConfigKey, KeyKind, optional_key, key},
-    message_sizes::MessageSizes,
+    config_key::{COUNT_MAX, ConfigKey, KeyKind, key, optional_key},
     config_reader::{ConfigReader, size, wrong},
+    message_sizes::MessageSizes,
 };
 
 const KIB: usize = 1 << 10;

@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::{
     Config,
-    validation::DEFAULT_TENANT,
-    field_error::{FieldError, describe},
     config_key::{KIB, MIB},
     config_reader::ConfigReader,
+    field_error::{FieldError, describe},
     units::{format_size, parse_size},
+    validation::DEFAULT_TENANT,
 };
 
 /// What carries a message. HTTP+SSE of 2024-11-05 counts as HTTP.
@@ -89,9 +89,11 @@ impl MessageSizes {
     /// Whether the profile that a tenant's or a backend's body names is there.
     pub fn check(&self, own: Option<&str>) -> Result<(), FieldError> {
         match own {
-            Some(name) if !self.knows(name) => {
-                Err(FieldError::new("limits.message_profile", format!("is {name}, which is no profile"), format!("one of {}", self.names())))
-            }
+            Some(name) if !self.knows(name) => Err(FieldError::new(
+                "limits.message_profile",
+                format!("is {name}, which is no profile"),
+                format!("one of {}", self.names()),
+            )),
             _ => Ok(()),
         }
     }

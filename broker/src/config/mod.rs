@@ -5,31 +5,31 @@
 //! `spec_parser` checks them; [`example`] prints the table for people.
 
 mod backend_tls;
-mod spec_parser;
-mod spec_limits;
-mod spec_reader;
-pub mod validation;
 mod commands;
 pub mod compat;
+mod config_key;
+mod config_reader;
 pub mod example;
 mod field_error;
 pub mod issuers;
-mod config_key;
 mod key_table;
 mod limits;
 pub mod log_filter;
 mod message_sizes;
 mod observability;
 mod policy;
-mod resilience;
-mod trusted_proxies;
 mod raw_config;
-mod config_reader;
 mod replica;
+mod resilience;
 pub mod sandbox;
 pub mod spec;
+mod spec_limits;
+mod spec_parser;
+mod spec_reader;
 pub mod stdio;
+mod trusted_proxies;
 pub mod units;
+pub mod validation;
 
 use std::{
     collections::BTreeMap,
@@ -53,8 +53,8 @@ pub use limits::{Limits, OverloadConfig, RedisOutagePolicy};
 pub use message_sizes::{MessageSizes, MessageWire};
 pub use observability::{AuditConfig, AuditLevel, RATIO_WHOLE, TraceConfig};
 pub use resilience::{BreakerConfig, RetryConfig};
-pub use trusted_proxies::{ForwardedHeader, TrustedProxyConfig};
 pub use stdio::{StdioConfig, StdioLimits};
+pub use trusted_proxies::{ForwardedHeader, TrustedProxyConfig};
 
 /// Reads the file, if there is one, and the environment of this process.
 pub fn load(file: Option<&Path>) -> Result<Config, FieldErrors> {

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::{
     LogFormat, TelemetryConfig,
-    config_key::{COUNT_MAX, ConfigKey, KeyKind, optional_key, key},
-    log_filter::parse_log_filter,
+    config_key::{COUNT_MAX, ConfigKey, KeyKind, key, optional_key},
     config_reader::{ConfigReader, InvalidReason, path, text, wrong},
+    log_filter::parse_log_filter,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -9,8 +9,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    spec_reader::{SpecReader, given},
     field_error::{FieldError, describe},
+    spec_reader::{SpecReader, given},
     units::{format_duration, parse_duration},
 };
 use crate::limits::arguments::{VALIDATE_TIMEOUT_DEFAULT, VALIDATE_TIMEOUT_MAX, VALIDATE_TIMEOUT_MIN};

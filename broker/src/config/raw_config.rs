@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{
-    field_error::{FieldError, describe, join, nearest, not_available, unknown},
     config_key::{ConfigKey, KeySection, KeyTable},
+    field_error::{FieldError, describe, join, nearest, not_available, unknown},
 };
 
 /// A configuration file larger than this is something else.

@@ -7,9 +7,9 @@ use std::{path::PathBuf, time::Duration};
 
 use super::{
     Config, DatabaseConfig, NodeConfig, Secret, StorageConfig, TaskConfig,
-    field_error::describe,
-    config_key::{COUNT, DAY, GIB, HOUR, KIB, ConfigKey, KeyKind, MIB, SECOND, key},
+    config_key::{COUNT, ConfigKey, DAY, GIB, HOUR, KIB, KeyKind, MIB, SECOND, key},
     config_reader::{ConfigReader, InvalidReason, host, read_secret_file, text, wrong},
+    field_error::describe,
 };
 
 const TASK_TTL: KeyKind = KeyKind::Duration { min: SECOND, max: DAY.saturating_mul(365) };

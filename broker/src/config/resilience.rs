@@ -7,11 +7,11 @@ use protocol::method::Method;
 use serde_json::{Map, Value};
 
 use super::{
-    spec_reader::{SpecReader, deadline_allowed, given},
-    field_error::{FieldError, describe, join},
-    config_key::{COUNT, COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, HOUR, ConfigKey, KeyKind, key},
+    config_key::{COUNT, COUNT_MAX, ConfigKey, DEADLINE_MAX, DEADLINE_MIN, HOUR, KeyKind, key},
     config_reader::{ConfigReader, wrong},
+    field_error::{FieldError, describe, join},
     spec::{BackendBreaker, BackendSpec, BackendTimeouts, TenantSpec, TenantTimeouts},
+    spec_reader::{SpecReader, deadline_allowed, given},
     units::{Ratio, format_duration, parse_duration},
 };
 
@@ -238,7 +238,13 @@ fn check_deadlines(
     check_named("methods", methods, is_method, "methods that clients call, such as tools/call", faults);
 }
 
-fn check_named(member: &str, named: &BTreeMap<String, Duration>, is_name: impl Fn(&str) -> bool, allowed: &str, faults: &mut Vec<FieldError>) {
+fn check_named(
+    member: &str,
+    named: &BTreeMap<String, Duration>,
+    is_name: impl Fn(&str) -> bool,
+    allowed: &str,
+    faults: &mut Vec<FieldError>,
+) {
     let path = format!("timeouts.{member}");
     if named.len() > NAMED_MAX {
         faults.push(FieldError::new(&path, "has too many entries", format!("at most {NAMED_MAX}")));
@@ -273,8 +279,8 @@ mod tests {
     use serde_json::json;
 
     use super::super::{
-        validation::{parse_backend_spec, parse_tenant_spec},
         load_from,
+        validation::{parse_backend_spec, parse_tenant_spec},
     };
     use super::*;
 

@@ -11,11 +11,11 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    spec_reader::{SpecReader, given},
-    field_error::{FieldError, describe, join},
     config_key::KeyKind,
     config_reader::{ConfigReader, InvalidReason, text, wrong},
+    field_error::{FieldError, describe, join},
     spec::TransportSpec,
+    spec_reader::{SpecReader, given},
 };
 
 pub(super) const MODES: &[&str] = &["auto", "uid", "landlock", "off"];
@@ -144,7 +144,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::{spec_parser::parse_backend_spec, load_from};
+    use crate::config::{load_from, spec_parser::parse_backend_spec};
 
     #[test]
     fn s03_children_are_confined_unless_the_word_off_says_otherwise() {

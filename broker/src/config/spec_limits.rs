@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    spec_reader::{SpecReader, check_count, given},
-    field_error::{FieldError, join},
     config_key::COUNT_MAX,
+    field_error::{FieldError, join},
     message_sizes::is_profile_name,
     spec::{BackendLimits, RateSpec, TenantLimits},
+    spec_reader::{SpecReader, check_count, given},
 };
 
 /// Tools of one backend with a rate of their own.

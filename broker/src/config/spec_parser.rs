@@ -7,15 +7,16 @@
 use serde_json::Value;
 
 use super::{
-    backend_tls, spec_limits,
-    spec_reader::{SpecReader, check_count, given},
-    field_error::{FieldError, describe, join},
+    backend_tls,
     config_key::is_secret,
+    field_error::{FieldError, describe, join},
     policy, resilience, sandbox,
     spec::{
         BackendSpec, Credentials, LinkSharing, ProtocolChoice, TcpTls, TenantSpec, TlsSettings, TransportSpec, as_http_url, is_server_name,
         split_host_port,
     },
+    spec_limits,
+    spec_reader::{SpecReader, check_count, given},
     stdio,
 };
 

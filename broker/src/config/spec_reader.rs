@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::{Map, Value};
 
 use super::{
-    field_error::{FieldError, describe, join, not_available, unknown},
     config_key::{DEADLINE_MAX, DEADLINE_MIN},
+    field_error::{FieldError, describe, join, not_available, unknown},
     units::{format_duration, parse_duration, parse_size},
 };
 

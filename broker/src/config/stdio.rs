@@ -11,13 +11,13 @@ use transport::child_launcher::ResourceLimits;
 use utoipa::ToSchema;
 
 use super::{
-    spec_reader::{SpecReader, given},
     commands::{self, AllowedCommand},
-    field_error::{FieldError, join},
-    config_key::{COUNT, COUNT_MAX, DEADLINE_MAX, ConfigKey, KeyKind, optional_key, key},
+    config_key::{COUNT, COUNT_MAX, ConfigKey, DEADLINE_MAX, KeyKind, key, optional_key},
     config_reader::{ConfigReader, duration},
+    field_error::{FieldError, join},
     sandbox::{self, SandboxMode},
     spec::{TransportSpec, optional_duration},
+    spec_reader::{SpecReader, given},
     units::{format_duration, format_size},
 };
 
@@ -259,7 +259,7 @@ pub fn child(command: String, args: Vec<String>) -> TransportSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{spec_parser::parse_backend_spec, load_from};
+    use crate::config::{load_from, spec_parser::parse_backend_spec};
 
     fn stdio(yaml: &str) -> StdioConfig {
         load_from(yaml, []).unwrap_or_else(|faults| panic!("{yaml}: {faults}")).stdio
@@ -270,7 +270,10 @@ mod tests {
         let all = stdio("stdio: {memory: 1GiB, open_files: 64, lifetime: 1h}");
         let own = StdioLimits { memory: Some(MEMORY_MIN), processes: Some(5), ..StdioLimits::default() };
         let rules = all.rules(&own);
-        assert_eq!(rules.resources, ResourceLimits { memory: Some(MEMORY_MIN as u64), processes: Some(5), open_files: Some(64), cpu: None });
+        assert_eq!(
+            rules.resources,
+            ResourceLimits { memory: Some(MEMORY_MIN as u64), processes: Some(5), open_files: Some(64), cpu: None }
+        );
         assert_eq!((rules.idle, rules.lifetime), (None, Some(Duration::from_secs(3_600))));
     }
 

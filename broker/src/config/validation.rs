@@ -8,16 +8,17 @@ use serde_json::Value;
 use transport::egress::EgressPolicy;
 
 use super::{
-    AuthConfig, Certificate, ClientAuth, Config, DeclaredBackend, EventLogStorage, EventConfig, ListenConfig, SessionConfig, ShutdownConfig, StdioConfig, Timeouts, TlsConfig,
-    field_error::{describe, join},
+    AuthConfig, Certificate, ClientAuth, Config, DeclaredBackend, EventConfig, EventLogStorage, ListenConfig, SessionConfig,
+    ShutdownConfig, StdioConfig, Timeouts, TlsConfig,
     config_key::KeyKind,
-    raw_config::RawConfig,
     config_reader::{ConfigReader, address, duration, host, path, read_secret_file, text, wrong},
+    field_error::{describe, join},
+    raw_config::RawConfig,
     spec::TenantSpec,
 };
 pub use super::{
-    spec_parser::{parse_backend_spec, parse_tenant_spec, validate_backend_spec, validate_tenant_spec},
     field_error::{FieldError, FieldErrors},
+    spec_parser::{parse_backend_spec, parse_tenant_spec, validate_backend_spec, validate_tenant_spec},
 };
 
 /// The tenant that always exists.
@@ -58,7 +59,10 @@ pub(super) fn check(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Config, 
         compat: reading.compat(),
         telemetry: reading.telemetry(),
         audit: reading.audit(),
-        shutdown: ShutdownConfig { grace: reading.duration("shutdown.grace"), readiness_delay: reading.duration("shutdown.readiness_delay") },
+        shutdown: ShutdownConfig {
+            grace: reading.duration("shutdown.grace"),
+            readiness_delay: reading.duration("shutdown.readiness_delay"),
+        },
         tenants: reading.tenants(),
         backends: reading.backends(&egress, &stdio),
         private_files: private_files(raw),

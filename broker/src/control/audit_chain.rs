@@ -2,7 +2,7 @@
 //!
 //! Used before anything is signed, and by those who verify the log. Pure: rows come in, the first one that does not fit goes out.
 
-use storage::{AuditChain, AuditCheckpoint, AuditTruncation, ChainedAuditRecord, AuditChainPage};
+use storage::{AuditChain, AuditChainPage, AuditCheckpoint, AuditTruncation, ChainedAuditRecord};
 
 /// A place in a chain, with all before it verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,7 +85,12 @@ impl ChainPosition {
 }
 
 /// Follows a page of a chain from a place on. `is_last`: the chain must end with it.
-pub(super) fn inspect(mut place: ChainPosition, page: &AuditChainPage, is_last: bool, checkpoints: &[&AuditCheckpoint]) -> Result<ChainPosition, ChainMismatch> {
+pub(super) fn inspect(
+    mut place: ChainPosition,
+    page: &AuditChainPage,
+    is_last: bool,
+    checkpoints: &[&AuditCheckpoint],
+) -> Result<ChainPosition, ChainMismatch> {
     let agrees = |place: &ChainPosition| checkpoints.iter().try_for_each(|checkpoint| place.agrees_with(checkpoint));
     agrees(&place)?;
     for link in &page.links {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use storage::{AuditTruncation, AuditRetentionTerms, AdminChange, StoreError};
+use storage::{AdminChange, AuditRetentionTerms, AuditTruncation, StoreError};
 
 use super::{AuditedAction, Author, Control, ControlError, audit_chain::ChainPosition, audit_seal::tenant, validation::now_us};
 use crate::{

@@ -5,7 +5,7 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
-use storage::{AUDIT_HASH_BYTES, AuditChain, AuditCheckpoint, AuditTruncation, AuditRetentionTerms};
+use storage::{AUDIT_HASH_BYTES, AuditChain, AuditCheckpoint, AuditRetentionTerms, AuditTruncation};
 use utoipa::ToSchema;
 
 use super::audit_chain::{ChainMismatch, ChainPosition};

@@ -116,7 +116,9 @@ impl Control {
                 misfit: None,
                 next: (!is_last).then(|| write_place(&place)),
             },
-            Err(ChainMismatch { number, detail }) => Verdict { records: 0, last: None, misfit: Some(MisfitView { number, detail }), next: None },
+            Err(ChainMismatch { number, detail }) => {
+                Verdict { records: 0, last: None, misfit: Some(MisfitView { number, detail }), next: None }
+            }
         })
     }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use protocol::ids::{BackendId, TenantId};
-use storage::{BackendRecord, AdminChange};
+use storage::{AdminChange, BackendRecord};
 
 use super::{
-    Author, BACKENDS_PER_TENANT_MAX, BackendView, Preconditions, Control, ControlError, PutOutcome, Tagged,
-    validation::{client_files, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
+    Author, BACKENDS_PER_TENANT_MAX, BackendView, Control, ControlError, Preconditions, PutOutcome, Tagged,
     registry::{self, RegistryEntry},
+    validation::{client_files, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
 };
 use crate::config::spec::BackendSpec;
 

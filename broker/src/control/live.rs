@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use protocol::ids::{TaskId, TenantId};
 use storage::{AdminChange, NodeRecord, StoredSession, StoredTask, TaskListPosition, TaskStatus, Wakeup};
 
-use super::{Author, Control, ControlError, resource_views::moment, now_us};
+use super::{Author, Control, ControlError, now_us, resource_views::moment};
 use crate::{
     actors::session::record::client_info,
     limits::{ADMIN_LIST_MAX, ADMIN_PAGE_ROWS},
@@ -140,7 +140,8 @@ impl Control {
         let stored = self.ask("task", self.store().task(&task)).await?;
         let stored = stored.ok_or_else(|| ControlError::NotFound { what: "task", name: id.to_owned() })?;
         let history = self.ask("transitions", self.store().transitions(&task)).await?;
-        let change = |step: &storage::TaskTransition| TaskChange { to: step.to.name().to_owned(), at: moment(step.at_us), epoch: step.epoch };
+        let change =
+            |step: &storage::TaskTransition| TaskChange { to: step.to.name().to_owned(), at: moment(step.at_us), epoch: step.epoch };
         Ok(TaskShown { task: task_view(&stored), history: history.iter().map(change).collect() })
     }
 }

@@ -9,10 +9,9 @@ use protocol::ids::{BackendId, KeyId, TenantId};
 use storage::{BackendRecord, KeyRecord, StoreError, TenantRecord};
 
 use super::{
-    Control,
+    Control, now_us,
+    registry::{self, Backends, DECLARED, EntryOrigin, Registry, RegistryEntry, Tenants},
     validation::client_files,
-    now_us,
-    registry::{self, Backends, DECLARED, RegistryEntry, EntryOrigin, Registry, Tenants},
 };
 use crate::{
     auth::{Caller, DEFAULT_TENANT, KeyEntry, SealError, reserved},

@@ -5,7 +5,6 @@
 //! for it is gone, so the store and the running broker never disagree. Entries of the configuration file live beside the
 //! stored ones and can only be changed there.
 
-mod resource_views;
 mod audit;
 mod audit_chain;
 mod audit_maintenance;
@@ -14,16 +13,17 @@ mod audit_seal;
 mod audit_verify;
 mod backends;
 mod breakers;
-mod validation;
-mod preconditions;
-mod store_sync;
 mod config_generation;
 mod live;
 mod load;
+mod preconditions;
 mod registry;
 mod reload;
+mod resource_views;
+mod store_sync;
 #[cfg(test)]
 pub(crate) mod tests;
+mod validation;
 
 use std::sync::{
     Arc, Mutex,
@@ -36,18 +36,18 @@ use storage::{AdminChange, DurableStore, KeyRecord, StoreError, TenantRecord, Wa
 use tokio::sync::Notify;
 
 pub use self::{
-    resource_views::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
     audit::{AuditedAction, Author},
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
-    preconditions::Preconditions,
-    config_generation::{ConfigurationView, ConfigGeneration},
+    config_generation::{ConfigGeneration, ConfigurationView},
     load::{LoadError, LoadSummary},
+    preconditions::Preconditions,
     reload::ReloadSummary,
+    resource_views::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
 };
 use self::{
+    registry::{EntryOrigin, Registry, RegistryEntry},
     validation::{check_label, check_principal, no_tenant, now_us, refuse_declared, refuse_more},
-    registry::{RegistryEntry, EntryOrigin, Registry},
 };
 use crate::{
     auth::{ApiKey, DEFAULT_TENANT, Keyring, Keys},
@@ -56,9 +56,9 @@ use crate::{
         Config, FieldError,
         spec::{TenantSpec, TransportSpec},
     },
-    persistence::Persistence,
     limits::LEASE_LOST_READY,
     metrics::Metrics,
+    persistence::Persistence,
 };
 
 pub const TENANTS_MAX: usize = 10_000;

@@ -12,7 +12,7 @@ use super::{
     Control, LoadError,
     load::check_client_files,
     now_us,
-    registry::{DECLARED, RegistryEntry, EntryOrigin, Registry, tenant_settings},
+    registry::{DECLARED, EntryOrigin, Registry, RegistryEntry, tenant_settings},
 };
 use crate::{
     auth::DEFAULT_TENANT,
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::{
         auth::Keyring,
-        config::{validation::parse_backend_spec, load_from},
+        config::{load_from, validation::parse_backend_spec},
         control::{NewKey, tests::Rig},
     };
 
@@ -189,7 +189,12 @@ mod tests {
         let (control, _) = start(folder.path(), &format!("backends: {{a: {BODY}}}")).await;
         let spec = parse_backend_spec(&serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}})).unwrap();
         control
-            .put_tenant(tenant("stored"), TenantSpec::default(), crate::control::Preconditions::default(), crate::control::Author::default())
+            .put_tenant(
+                tenant("stored"),
+                TenantSpec::default(),
+                crate::control::Preconditions::default(),
+                crate::control::Author::default(),
+            )
             .await
             .unwrap();
         control

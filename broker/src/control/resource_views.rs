@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use storage::KeyRecord;
 use utoipa::ToSchema;
 
-use super::registry::{RegistryEntry, EntryOrigin};
+use super::registry::{EntryOrigin, RegistryEntry};
 use crate::{
     config::spec::{
         BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls, LinkSharing, ProtocolChoice, ResourceRules, TenantLimits,

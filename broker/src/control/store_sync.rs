@@ -20,11 +20,11 @@ use super::{
     Control, LoadError,
     load::{stored_tenant, tenant_record},
     now_us,
-    registry::{DECLARED, RegistryEntry, EntryOrigin, Registry},
+    registry::{DECLARED, EntryOrigin, Registry, RegistryEntry},
 };
 use crate::{
-    persistence::node::{OwnedRecords, ReclaimedRecords, LeaseObserver},
     limits::CONFIG_READ_INTERVAL_MIN,
+    persistence::node::{LeaseObserver, OwnedRecords, ReclaimedRecords},
 };
 
 impl Control {
@@ -114,7 +114,10 @@ impl Control {
 }
 
 /// What was read; the same value as before if nothing differs; and what is in force if it can not be read.
-fn readable<Spec: PartialEq>(read: Result<RegistryEntry<Spec>, LoadError>, before: Option<&Arc<RegistryEntry<Spec>>>) -> Option<Arc<RegistryEntry<Spec>>> {
+fn readable<Spec: PartialEq>(
+    read: Result<RegistryEntry<Spec>, LoadError>,
+    before: Option<&Arc<RegistryEntry<Spec>>>,
+) -> Option<Arc<RegistryEntry<Spec>>> {
     match read {
         Ok(entry) => Some(before.filter(|before| ***before == entry).map_or_else(|| Arc::new(entry), Arc::clone)),
         Err(error) => {

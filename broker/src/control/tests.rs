@@ -9,7 +9,7 @@ use storage::{SqliteOptions, SqliteStore};
 use super::*;
 use crate::{
     broker::BrokerParts,
-    config::{self, DatabaseConfig, validation::parse_backend_spec, spec::BackendSpec},
+    config::{self, DatabaseConfig, spec::BackendSpec, validation::parse_backend_spec},
     persistence::Stores,
 };
 
@@ -187,14 +187,22 @@ async fn what_is_missing_is_named() {
         rig.control.tenant(&ghost).unwrap_err(),
         rig.control.keys_of(&ghost).await.unwrap_err(),
         rig.control.create_key(ghost.clone(), NewKey::default(), Author::default()).await.err().unwrap(),
-        rig.control.put_backend(ghost.clone(), one.clone(), nowhere(), false, Preconditions::default(), Author::default()).await.err().unwrap(),
+        rig.control
+            .put_backend(ghost.clone(), one.clone(), nowhere(), false, Preconditions::default(), Author::default())
+            .await
+            .err()
+            .unwrap(),
         rig.control.delete_tenant(ghost.clone(), Preconditions::default(), Author::default()).await.unwrap_err(),
     ];
     for refusal in refusals {
         assert_eq!(refusal.to_string(), "there is no tenant ghost");
     }
     assert_eq!(
-        rig.control.delete_backend(tenant("default"), one.clone(), Preconditions::default(), Author::default()).await.unwrap_err().to_string(),
+        rig.control
+            .delete_backend(tenant("default"), one.clone(), Preconditions::default(), Author::default())
+            .await
+            .unwrap_err()
+            .to_string(),
         "there is no backend one"
     );
     assert_eq!(rig.control.probe_backend(&tenant("default"), &one).await.unwrap_err().to_string(), "there is no backend one");
@@ -291,7 +299,10 @@ async fn the_default_tenant_yields_to_a_declaration_unless_it_was_changed() {
 async fn another_secret_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_backend(tenant("default"), backend("one"), nowhere(), false, Preconditions::default(), Author::default()).await.unwrap();
+    rig.control
+        .put_backend(tenant("default"), backend("one"), nowhere(), false, Preconditions::default(), Author::default())
+        .await
+        .unwrap();
     rig.stop().await;
     let secret = folder.path().join("secret.key");
     let kept = std::fs::read(&secret).unwrap();

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 use transport::{LineReader, LineWriter, ReadError};
 
-use self::session::{RpcError, DemoSession};
+use self::session::{DemoSession, RpcError};
 
 const LINE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Messages on their way out; a full queue makes the sender wait.

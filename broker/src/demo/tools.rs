@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     catalog::COUNTER,
-    session::{RpcError, DemoSession},
+    session::{DemoSession, RpcError},
 };
 
 const COUNTDOWN_FROM: u64 = 3;

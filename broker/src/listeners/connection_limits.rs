@@ -25,8 +25,8 @@ use crate::{
     limits::ADDRESSES_METERED_MAX,
     metrics::Metrics,
     rules::{
-        gcra::Rate,
         client_network::client_network,
+        gcra::Rate,
         shared_rate_limit::{RateLimiterMap, ReplicaShare},
     },
 };

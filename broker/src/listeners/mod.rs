@@ -3,10 +3,10 @@
 
 pub mod admin;
 mod connection_limits;
-pub mod tls_acceptor;
 pub mod duplex;
+pub mod handoff_listener;
 pub mod http;
 pub mod replicas;
 mod stateless;
-pub mod handoff_listener;
+pub mod tls_acceptor;
 mod trusted_proxies;

@@ -17,8 +17,11 @@ use protocol::{
 
 use crate::{
     actors::{
-        stateless::{SuspensionId, StatelessRequest, RequestStateError, StatelessClient, exchange::Exchange, is_about_tasks, list_kind, notification_stream::NotificationStream},
         request_observer,
+        stateless::{
+            RequestStateError, StatelessClient, StatelessRequest, SuspensionId, exchange::Exchange, is_about_tasks, list_kind,
+            notification_stream::NotificationStream,
+        },
     },
     broker::Broker,
     metrics::RequestOutcome,

@@ -24,10 +24,11 @@ pub use storage::StoreError;
 use storage::{DurableStore, EventStore, HotStore};
 // What actors name of the stores; they reach them through this module only.
 pub use storage::{
-    AuditFilter, AuditKind, AuditRecord, InputCounts, LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey,
-    SessionRecord, SessionIdentity, TaskStep, StoredStream, StoredTask, StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit,
-    TaskLimits, StoredTaskSnapshot, TaskListPosition, TaskRecord, TaskStatus, Wakeup, FullTask, WriteOp, WriteOutcome, fault_point,
-    hot::{BudgetRequest, BudgetGrant, TASK_NOTIFICATION_BYTES_MAX},
+    AuditFilter, AuditKind, AuditRecord, FullTask, InputCounts, LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES,
+    SessionIdentity, SessionKey, SessionRecord, StoredStream, StoredTask, StoredTaskSnapshot, StreamRecord, SubscriptionRecord,
+    TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskListPosition, TaskRecord, TaskStatus, TaskStep, Wakeup, WriteOp, WriteOutcome,
+    fault_point,
+    hot::{BudgetGrant, BudgetRequest, TASK_NOTIFICATION_BYTES_MAX},
 };
 
 use self::{audit::AuditWriter, availability::Availability, node::Lease, persister::Persister};

@@ -21,7 +21,7 @@ use std::{
 
 use async_trait::async_trait;
 use protocol::ids::TaskId;
-use storage::{DurableStore, NodeName, LeaseRenewal, SessionKey, StoreError, fault_point};
+use storage::{DurableStore, LeaseRenewal, NodeName, SessionKey, StoreError, fault_point};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},

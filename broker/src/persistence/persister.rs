@@ -167,7 +167,8 @@ impl WriteLane {
                 }
             }
             // It may have been carried out with the others.
-            let outcome = outcome.map_err(|error| if is_open { StoreError::OutcomeUnknown(Box::new(error.cause().clone())) } else { error });
+            let outcome =
+                outcome.map_err(|error| if is_open { StoreError::OutcomeUnknown(Box::new(error.cause().clone())) } else { error });
             let _nobody_waits = done.send(outcome);
         }
         given_up

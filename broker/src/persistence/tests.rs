@@ -8,10 +8,11 @@ use std::{
 use async_trait::async_trait;
 use protocol::ids::{BackendId, TaskId, TenantId};
 use storage::{
-    AuditChain, AuditChainStore, AuditCheckpoint, AuditTruncation, AuditFilter, AuditChainPage, UnchainedAudit, AuditRecord, AuditStore, AuditRetentionTerms,
-    BackendRecord, AdminChange, SessionClaimOutcome, ConfigStore, DurableStore, KeyRecord, NodeName, NodeRecord, LeaseRenewal, SessionKey, SessionIdentity,
-    SqliteStore, StoreError, StoredAuditRecord, StoredSession, StoredTask, SubscriptionCount, TaskAudience, TaskInput, StoredTaskSnapshot, TaskListPosition,
-    TaskStatus, TenantRecord, TaskTransition, FullTask, WriteOp, WriteOutcome,
+    AdminChange, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditFilter, AuditRecord, AuditRetentionTerms, AuditStore,
+    AuditTruncation, BackendRecord, ConfigStore, DurableStore, FullTask, KeyRecord, LeaseRenewal, NodeName, NodeRecord,
+    SessionClaimOutcome, SessionIdentity, SessionKey, SqliteStore, StoreError, StoredAuditRecord, StoredSession, StoredTask,
+    StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition, TenantRecord,
+    UnchainedAudit, WriteOp, WriteOutcome,
 };
 
 /// What becomes of a call.
@@ -182,7 +183,13 @@ impl DurableStore for Meddled {
         self.note("nodes");
         self.inner.nodes().await
     }
-    async fn claim_session(&self, key: &SessionKey, seat: &SessionIdentity, node: &NodeName, idle: Duration) -> Result<SessionClaimOutcome, StoreError> {
+    async fn claim_session(
+        &self,
+        key: &SessionKey,
+        seat: &SessionIdentity,
+        node: &NodeName,
+        idle: Duration,
+    ) -> Result<SessionClaimOutcome, StoreError> {
         self.note("claim_session");
         self.inner.claim_session(key, seat, node, idle).await
     }
@@ -222,7 +229,12 @@ impl DurableStore for Meddled {
         self.note("task_outcome");
         self.inner.task_outcome(task).await
     }
-    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskListPosition>, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
+    async fn tasks_for(
+        &self,
+        audience: &TaskAudience,
+        after: Option<&TaskListPosition>,
+        limit: u32,
+    ) -> Result<Vec<StoredTask>, StoreError> {
         self.note("tasks_for");
         self.inner.tasks_for(audience, after, limit).await
     }

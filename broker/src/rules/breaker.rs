@@ -258,7 +258,8 @@ impl Breaker {
         if word & STATE_BITS != HALF_OPEN {
             return None;
         }
-        let (next, state) = if well { (CLOSED, CircuitState::Closed) } else { (open_until(now + self.next_wait(chance)), CircuitState::Open) };
+        let (next, state) =
+            if well { (CLOSED, CircuitState::Closed) } else { (open_until(now + self.next_wait(chance)), CircuitState::Open) };
         if well {
             self.forget(now);
         } else {

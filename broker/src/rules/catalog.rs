@@ -28,7 +28,7 @@ pub use self::tool_traits::{TaskHost, TaskSupport, ToolTraits};
 use super::{
     cursor::{self, CursorScope},
     endpoint::Endpoint,
-    exposure, exposed_names,
+    exposed_names, exposure,
 };
 use crate::{
     limits::{LIST_ENTRIES_MAX, PAGE_ENTRIES},
@@ -414,7 +414,7 @@ fn mirrored(tools: &[CatalogEntry]) -> FastMap<String, Vec<ParamHeader>> {
 /// `_meta` naming the backends whose part of a list is a last good copy.
 fn stale_mark<'a>(stale: impl Iterator<Item = &'a BackendId>) -> String {
     let names: Vec<String> = stale.map(|backend| format!("\"{backend}\"")).collect();
-    if exposed_names.is_empty() { String::new() } else { format!(",\"_meta\":{{\"dev.mcp-broker/stale\":[{}]}}", names.join(",")) }
+    if names.is_empty() { String::new() } else { format!(",\"_meta\":{{\"dev.mcp-broker/stale\":[{}]}}", names.join(",")) }
 }
 
 const _: () = assert!(PAGE_ENTRIES > 0 && PAGE_ENTRIES <= LIST_ENTRIES_MAX);
@@ -471,10 +471,10 @@ mod tests {
         loop {
             let page = catalog.list(endpoint, ListKind::Tools, cursor.as_deref()).unwrap();
             let page: serde_json::Value = serde_json::from_slice(&page).unwrap();
-            exposed_names.extend(page["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()));
+            names.extend(page["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()));
             match page["nextCursor"].as_str() {
                 Some(next) => cursor = Some(next.to_owned()),
-                None => return exposed_names,
+                None => return names,
             }
         }
     }

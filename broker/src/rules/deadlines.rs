@@ -52,9 +52,11 @@ mod tests {
     fn the_most_specific_wins() {
         let tools = BTreeMap::from([("slow".to_owned(), seconds(120))]);
         let methods = BTreeMap::from([("tools/call".to_owned(), seconds(7)), ("tools/list".to_owned(), seconds(2))]);
-        let common = TimeoutSource { call: Some(seconds(30)), control: Some(seconds(5)), total: Some(seconds(3_600)), ..TimeoutSource::default() };
+        let common =
+            TimeoutSource { call: Some(seconds(30)), control: Some(seconds(5)), total: Some(seconds(3_600)), ..TimeoutSource::default() };
         let tenant = TimeoutSource { methods: Some(&methods), call: Some(seconds(20)), ..TimeoutSource::default() };
-        let backend = TimeoutSource { tools: Some(&tools), control: Some(seconds(1)), total: Some(seconds(60)), ..TimeoutSource::default() };
+        let backend =
+            TimeoutSource { tools: Some(&tools), control: Some(seconds(1)), total: Some(seconds(60)), ..TimeoutSource::default() };
         let quiet = |method, tool, places: &[TimeoutSource<'_>]| of(method, tool, places).quiet;
         let all = [backend, tenant, common];
         assert_eq!(of(Method::ToolsCall, Some("slow"), &all), CallDeadline { quiet: seconds(120), total: seconds(120) });

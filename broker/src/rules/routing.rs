@@ -18,8 +18,8 @@ use protocol::{
 use super::{
     catalog::{Catalog, ListKind, Target, TaskSupport, ToolTraits},
     endpoint::Endpoint,
-    log_level::LogLevel,
     exposed_names,
+    log_level::LogLevel,
 };
 use crate::limits::URI_BYTES_MAX;
 
@@ -287,7 +287,7 @@ fn by_uri(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<D
         _ => {
             let edits = if target.uri == uri { Vec::new() } else { vec![(span, json::quote(&target.uri).into_bytes())] };
             let names = Named::Resource(target.uri);
-            Decision::Forward(Plan { exposed_names, ..Plan::new(target.backend, edits) })
+            Decision::Forward(Plan { names, ..Plan::new(target.backend, edits) })
         }
     })
 }

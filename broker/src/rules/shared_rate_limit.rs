@@ -300,7 +300,9 @@ mod tests {
     #[test]
     fn without_the_hot_store_it_is_as_told() {
         let meter = meter();
-        for (sharing, expected) in [(SharingMode::LocalShare, 10), (SharingMode::LocalFallback, 0), (SharingMode::Unlimited, 1_000), (SharingMode::Refuse, 0)] {
+        for (sharing, expected) in
+            [(SharingMode::LocalShare, 10), (SharingMode::LocalFallback, 0), (SharingMode::Unlimited, 1_000), (SharingMode::Refuse, 0)]
+        {
             assert_eq!(taken_at_once(&meter, ReplicaShare { sharing, replicas: 3 }, START), expected, "{sharing:?}");
         }
     }

@@ -139,7 +139,14 @@ pub struct SignInFailures {
 
 impl SignInFailures {
     /// Judges one failure. `per_minute`: so many of one address are answered as they are, 0 is any number.
-    pub fn note(&mut self, now: Duration, address: Option<IpAddr>, plane: Plane, reason: SignInFailureReason, per_minute: u32) -> FailureVerdict {
+    pub fn note(
+        &mut self,
+        now: Duration,
+        address: Option<IpAddr>,
+        plane: Plane,
+        reason: SignInFailureReason,
+        per_minute: u32,
+    ) -> FailureVerdict {
         if !reason.is_suspicious() {
             return FailureVerdict { wait: None, report: None };
         }

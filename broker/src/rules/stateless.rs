@@ -14,6 +14,7 @@ use protocol::{
     ids::RequestId,
     json::{self, Document, ValueKind},
     method::Method,
+    splice::Splice,
     stateless::{
         HOP_META, MISSING_CLIENT_CAPABILITY,
         inputs::{INPUTS_MAX, InputRequest},
@@ -21,7 +22,6 @@ use protocol::{
         results::{self, CacheHint},
         tool_headers,
     },
-    splice::Splice,
 };
 
 use super::catalog::ListKind;

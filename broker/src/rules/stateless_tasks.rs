@@ -14,12 +14,12 @@ use protocol::{
     ids::RequestId,
     json,
     method::Method,
+    splice::Splice,
     stateless::{
         EXTENSION_TASKS, META_SERVER_INFO, META_SUBSCRIPTION_ID,
         inputs::{InputRequest, InputResponses, requests_json},
         request::capability_required,
     },
-    splice::Splice,
 };
 
 use super::{

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{catalog::ToolTraits, endpoint::Endpoint};
 use crate::{
-    persistence::{TaskStep, StoredTask, TaskStatus},
     limits::{IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN, TASK_TTL_MIN},
+    persistence::{StoredTask, TaskStatus, TaskStep},
     telemetry::context::CarriedTrace,
 };
 

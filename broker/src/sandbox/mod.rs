@@ -3,9 +3,9 @@
 //! Asked by the stdio link before it starts a child. Invariant: unless `stdio.sandbox` is `off`, a child that cannot be
 //! kept from the files of the broker, its memory and the homes of other tenants is not started, and the error says why.
 
+mod broker_files;
 mod file_access;
 mod homes;
-mod broker_files;
 mod paths;
 pub mod peer_user;
 
@@ -23,7 +23,7 @@ use transport::{
     sandbox::{FileRules, Network, Sandbox, support},
 };
 
-use self::{homes::Homes, broker_files::BrokerFiles, paths::SystemPaths};
+use self::{broker_files::BrokerFiles, homes::Homes, paths::SystemPaths};
 use crate::config::{
     Config,
     sandbox::{SandboxMode, SandboxRules},

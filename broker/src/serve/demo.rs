@@ -6,9 +6,9 @@ use protocol::ids::{BackendId, TenantId};
 
 use crate::config::{
     DeclaredBackend,
-    validation::DEFAULT_TENANT,
     spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, ProtocolChoice},
     stdio,
+    validation::DEFAULT_TENANT,
 };
 
 const BACKEND: &str = "demo";

@@ -25,7 +25,10 @@ pub(super) struct ListenerTask {
 }
 
 impl ListenerTask {
-    pub(super) fn start<Serving>(bound: BoundSocket, serve: impl FnOnce(HandoffListener, CancellationToken) -> Serving) -> Result<Self, ServeError>
+    pub(super) fn start<Serving>(
+        bound: BoundSocket,
+        serve: impl FnOnce(HandoffListener, CancellationToken) -> Serving,
+    ) -> Result<Self, ServeError>
     where
         Serving: Future<Output = ()> + Send + 'static,
     {
@@ -118,7 +121,12 @@ impl BoundSocket {
 }
 
 /// As it was passed on, or bound now.
-pub(super) fn obtain(key: &'static str, address: SocketAddr, reuse_port: bool, inherited: &mut InheritedSockets) -> Result<BoundSocket, ServeError> {
+pub(super) fn obtain(
+    key: &'static str,
+    address: SocketAddr,
+    reuse_port: bool,
+    inherited: &mut InheritedSockets,
+) -> Result<BoundSocket, ServeError> {
     match inherited.of(key, address)? {
         Some(socket) => {
             let system = |source| ServeError::System { what: "an inherited socket", source };

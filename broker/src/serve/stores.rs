@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use storage::{
-    DurableStore, EventStore, HotStore, MemoryHotStore, PostgresOptions, PostgresStore, RedisStore, RedisOptions, SqliteOptions, SqliteStore,
-    StoreError,
+    DurableStore, EventStore, HotStore, MemoryHotStore, PostgresOptions, PostgresStore, RedisOptions, RedisStore, SqliteOptions,
+    SqliteStore, StoreError,
 };
 
 use crate::{

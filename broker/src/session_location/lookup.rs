@@ -157,7 +157,9 @@ impl<P: LookupSources> OwnerLookup<P> {
                     let in_vain = self.in_vain.take();
                     match (owner, in_vain) {
                         (Some(owner), Some((asked, ForwardFailure::NotOwner(_)))) if owner == asked => self.wait(Duration::ZERO).await?,
-                        (Some(owner), Some((asked, ForwardFailure::Unreachable | ForwardFailure::LeaseLapsed))) if owner == asked => self.wait(lease_left).await?,
+                        (Some(owner), Some((asked, ForwardFailure::Unreachable | ForwardFailure::LeaseLapsed))) if owner == asked => {
+                            self.wait(lease_left).await?
+                        }
                         (Some(owner), _) => return Ok(self.there(owner)),
                         (None, _) => self.wait(lease_left).await?,
                     }

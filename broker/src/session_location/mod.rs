@@ -6,9 +6,9 @@
 //! Invariant: nobody asks the stores for sessions that are not there at a rate above its tenant's, nor for the same one again
 //! and again: a search takes of the tenant's budget before it goes to them, and gives it back when it finds something.
 
+mod lookup;
 mod negative_cache;
 mod owner_cache;
-mod lookup;
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use protocol::error::{ErrorKind, Refusal};
 use transport::{PeerClient, PeerIdentity, PeerIdentityError};
 
 pub(crate) use self::{
+    lookup::{ClaimOutcome, ForwardFailure, LookupSources, OwnerLookup, inside},
     negative_cache::{NegativeCache, trace},
     owner_cache::OwnerCache,
-    lookup::{ClaimOutcome, ForwardFailure, LookupSources, OwnerLookup, inside},
 };
 use crate::limits::{ABSENT_REMEMBERED_FOR, ABSENT_REMEMBERED_MAX, OWNERS_REMEMBERED_MAX};
 

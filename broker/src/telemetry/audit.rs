@@ -12,18 +12,18 @@ use protocol::{ids::BackendId, method::Method};
 use serde_json::Value;
 
 use super::{
-    inbound_context::RequestName,
     context::TraceId,
+    inbound_context::RequestName,
     secrets::{self, REDACTED},
 };
 use crate::{
     auth::Caller,
     config::AuditLevel,
-    persistence::{AuditKind, AuditRecord},
     limits::{AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_TARGET_CHARS_MAX},
+    persistence::{AuditKind, AuditRecord},
     rules::{
         catalog::DefinitionDigest,
-        sign_in_failures::{Plane, FailureReport},
+        sign_in_failures::{FailureReport, Plane},
     },
     views::AuditEntry,
 };

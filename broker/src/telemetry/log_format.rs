@@ -25,7 +25,11 @@ where
         let Some(name) = request::current_name() else { return self.0.format_event(context, writer, event) };
         let mut line = String::new();
         self.0.format_event(context, Writer::new(&mut line), event)?;
-        writer.write_str(&marked(&line, name, request::with_current(request::RequestTelemetry::trace).flatten().map(|trace| trace.to_string())))
+        writer.write_str(&marked(
+            &line,
+            name,
+            request::with_current(request::RequestTelemetry::trace).flatten().map(|trace| trace.to_string()),
+        ))
     }
 }
 

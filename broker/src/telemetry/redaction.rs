@@ -205,7 +205,9 @@ impl Masker {
             ArgumentKind::Anything => self.free(value),
             ArgumentKind::Secret => self.hide(value).to_owned(),
             ArgumentKind::Variable => after('=').map_or_else(|| value.to_owned(), |(name, value)| format!("{name}={}", self.hide(value))),
-            ArgumentKind::Header => after(':').map_or_else(|| MASK.to_owned(), |(name, value)| format!("{name}: {}", self.hide(value.trim()))),
+            ArgumentKind::Header => {
+                after(':').map_or_else(|| MASK.to_owned(), |(name, value)| format!("{name}: {}", self.hide(value.trim())))
+            }
             ArgumentKind::User => match after(':') {
                 Some((user, password)) => format!("{user}:{}", self.hide(password)),
                 None => self.free(value),

@@ -22,8 +22,8 @@ use protocol::{envelope::Message, ids::BackendId, json, splice::Splice};
 use tokio::sync::mpsc;
 
 use super::{
+    context::{CarriedTrace, SpanId, TraceContext, TraceId, TraceParent},
     inbound_context::{BAGGAGE, RequestName, TRACEPARENT, TRACESTATE, with_arrival_headers},
-    context::{CarriedTrace, TraceContext, TraceParent, SpanId, TraceId},
 };
 use crate::{
     auth::Caller,

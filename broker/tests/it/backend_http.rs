@@ -1,7 +1,7 @@
 //! The broker as a client of Streamable HTTP backends: handshake, headers, and event streams read and resumed by the rules.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Reply, RecordedRequest, backend::text};
+use testkit::{FakeBackend, RecordedRequest, Reply, backend::text};
 
 use crate::{alone_with, broker_with, builder, echo, kind, text_of};
 

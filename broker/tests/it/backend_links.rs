@@ -1,7 +1,7 @@
 //! Links to HTTP backends: whose sessions share one, what it carries, and what becomes of its backend session.
 
 use serde_json::json;
-use testkit::{FakeBackend, Gate, Reply, RecordedRequest};
+use testkit::{FakeBackend, Gate, RecordedRequest, Reply};
 
 use crate::{alone_with, broker_with, builder, text_of};
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use testkit::{Ledger, TestClient, TestCluster, FakeClock, eventually};
+use testkit::{FakeClock, Ledger, TestClient, TestCluster, eventually};
 
 use crate::{
     cluster::{on, opened_at, over, result_of, task},

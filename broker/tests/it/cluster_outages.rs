@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::future::join_all;
 use serde_json::json;
-use testkit::{AttemptOutcome, Ledger, TestClient, TestCluster, Direction, eventually, history::OUTCOME_UNKNOWN};
+use testkit::{AttemptOutcome, Direction, Ledger, TestClient, TestCluster, eventually, history::OUTCOME_UNKNOWN};
 
 use crate::{
     cluster::{TAKEN_OVER_WITHIN, as_task, on, opened_at, over, result_of, served_at, task, two},

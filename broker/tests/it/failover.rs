@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use serde_json::json;
-use testkit::{AttemptOutcome, FaultProxy, Ledger, TestCluster, Direction, eventually};
+use testkit::{AttemptOutcome, Direction, FaultProxy, Ledger, TestCluster, eventually};
 
 use crate::{
     cluster::{TAKEN_OVER_WITHIN, on, opened_at, over, result_of, served_at, task, two},

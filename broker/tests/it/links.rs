@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
-use testkit::{FakeBackend, Gate, Reply, RecordedRequest};
+use testkit::{FakeBackend, Gate, RecordedRequest, Reply};
 
 use crate::{broker_with, echo, kind, text_of};
 

@@ -6,7 +6,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, FaultProxy, PipeBackend, Reply, TestBroker, TestClient, Direction, backend::tool, eventually, eventually_within};
+use testkit::{
+    Direction, FakeBackend, FaultProxy, PipeBackend, Reply, TestBroker, TestClient, backend::tool, eventually, eventually_within,
+};
 
 use crate::{builder, kind, stdio, text_of};
 

@@ -2,12 +2,11 @@
 //! Credentials that are never taken: short admin tokens, API keys of anonymous callers, pages of other origins.
 
 use serde_json::{Value, json};
-use testkit::{Authority, BrokerBuilder, FakeBackend, Topology, QuicPeer, TestBroker, duplex::Wire, eventually};
+use testkit::{Authority, BrokerBuilder, FakeBackend, QuicPeer, TestBroker, Topology, duplex::Wire, eventually};
 
 use crate::{
-    builder, initialize_body, kind,
+    builder, initialize_body, kind, refused,
     stateless::{Modern, meta},
-    refused,
 };
 
 const ADMIN_TOKEN: &str = "operator-of-tests";

@@ -4,7 +4,7 @@
 use std::{collections::HashSet, path::Path};
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, Collector, FakeBackend, Ledger, CollectorBehavior, Reply, CollectedSpan, TestBroker, eventually};
+use testkit::{BrokerBuilder, CollectedSpan, Collector, CollectorBehavior, FakeBackend, Ledger, Reply, TestBroker, eventually};
 
 use crate::{
     builder,

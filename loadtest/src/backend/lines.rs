@@ -11,7 +11,7 @@ use tokio::{
     sync::mpsc,
 };
 use transport::{
-    frame::{FrameSink, FrameSource, CloseReason},
+    frame::{CloseReason, FrameSink, FrameSource},
     lines::{LineReader, LineWriter},
     quic::QuicIncoming,
     tcp::Stream,

@@ -1,9 +1,9 @@
 //! An MCP server that does next to nothing, so that what is before it is what is measured: over HTTP, TCP, WebSocket, QUIC and
 //! stdio.
 
-mod responder;
 mod http;
 mod lines;
+mod responder;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -15,8 +15,8 @@ use transport::{
     tls::ServerTls,
 };
 
-use self::responder::Responder;
 pub use self::lines::serve_stdio;
+use self::responder::Responder;
 
 /// What it offers.
 #[derive(Debug, Clone)]

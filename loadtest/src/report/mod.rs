@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::html::page;
 use crate::{
-    findings::{Findings, FindingKind},
+    findings::{FindingKind, Findings},
     histogram::Histogram,
     profile::{LoopModel, Profile},
     recorder::{Recorder, Window},

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use tokio::sync::{mpsc, oneshot};
 use transport::{
-    frame::{FrameSink, FrameSource, CloseReason},
+    frame::{CloseReason, FrameSink, FrameSource},
     quic, tcp, websocket,
 };
 
-use super::{MESSAGE_BYTES_MAX, NoAnswer, LoadTarget, pending_requests::PendingRequests};
+use super::{LoadTarget, MESSAGE_BYTES_MAX, NoAnswer, pending_requests::PendingRequests};
 use crate::{
     answer::{self, Incoming},
     findings::{FindingKind, excerpt},
@@ -39,7 +39,12 @@ fn lock(ledger: &Mutex<PendingRequests>) -> MutexGuard<'_, PendingRequests> {
 
 impl Duplex {
     /// Connects, and returns with the answer to `initialize`, whose id is 0.
-    pub(super) async fn open(site: &Arc<LoadTarget>, key: Option<&str>, first: Bytes, then: Option<Bytes>) -> anyhow::Result<(Self, Bytes)> {
+    pub(super) async fn open(
+        site: &Arc<LoadTarget>,
+        key: Option<&str>,
+        first: Bytes,
+        then: Option<Bytes>,
+    ) -> anyhow::Result<(Self, Bytes)> {
         let LoadTarget { target, tls, egress, timeout, .. } = &**site;
         let (writer, orders) = mpsc::channel(QUEUE);
         let connection = Self { writer, ledger: Arc::default() };

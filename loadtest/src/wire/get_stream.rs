@@ -4,8 +4,8 @@ use anyhow::bail;
 use protocol::sse::SseParser;
 
 use super::{
-    MESSAGE_BYTES_MAX, LoadTarget,
-    http1::{HttpStream, BodyLength},
+    LoadTarget, MESSAGE_BYTES_MAX,
+    http1::{BodyLength, HttpStream},
 };
 use crate::{
     answer::{self, Incoming},

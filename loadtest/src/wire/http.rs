@@ -10,9 +10,8 @@ use bytes::Bytes;
 use tokio::{io::AsyncWriteExt as _, task::AbortHandle};
 
 use super::{
-    NoAnswer, LoadTarget,
+    LoadTarget, NoAnswer, get_stream,
     http1::{HttpStream, Response},
-    get_stream,
 };
 use crate::{
     answer::{self, Incoming},

@@ -4,10 +4,10 @@
 //! request with its number, or to the findings.
 
 mod duplex;
+mod get_stream;
 pub mod http;
 mod http1;
 mod pending_requests;
-mod get_stream;
 
 use std::{
     sync::{
@@ -28,8 +28,8 @@ use transport::{
 pub use self::{duplex::Duplex, http1::HttpStream};
 use crate::{
     answer,
-    era::{self, StatelessTemplate, Era},
-    findings::{Findings, FindingKind},
+    era::{self, Era, StatelessTemplate},
+    findings::{FindingKind, Findings},
     target::{Target, Wire},
 };
 

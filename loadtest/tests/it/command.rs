@@ -86,7 +86,8 @@ async fn what_can_not_be_done_is_exit_code_64_with_a_sentence() {
 
 #[tokio::test]
 async fn two_targets_are_compared_in_turns() {
-    let (fast, slow) = (BackendOptions::default(), BackendOptions { delay: std::time::Duration::from_millis(5), ..BackendOptions::default() });
+    let (fast, slow) =
+        (BackendOptions::default(), BackendOptions { delay: std::time::Duration::from_millis(5), ..BackendOptions::default() });
     let a = Backend::http("127.0.0.1:0", &fast).await.unwrap();
     let b = Backend::http("127.0.0.1:0", &slow).await.unwrap();
     let targets = [a, b].map(|backend| (format!("http://{}/", backend.address()), backend));

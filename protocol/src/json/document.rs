@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::{JsonError, Limits, Span, ValueKind, Walker, scan, case_folding, unquote};
+use super::{JsonError, Limits, Span, ValueKind, Walker, case_folding, scan, unquote};
 
 /// A validated JSON text that can be asked for its parts. For messages read rarely.
 #[derive(Debug)]

@@ -11,10 +11,10 @@ use crate::handshake::{self, InitializeResult};
 use crate::ids::RequestId;
 use crate::json::{Document, Limits, Span, Value, ValueKind, quote};
 use crate::method::Method;
+use crate::splice::Splice;
 use crate::stateless::inputs::InputRequest;
 use crate::stateless::results::DiscoverResult;
 use crate::stateless::{EXTENSION_TASKS, META_SUBSCRIPTION_ID, is_cacheable};
-use crate::splice::Splice;
 use crate::version::Version;
 
 /// Deepest nesting of texts that were decoded before.

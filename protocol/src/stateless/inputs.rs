@@ -97,7 +97,7 @@ impl InputRequired {
             out.extend_from_slice(b",\"requestState\":");
             quote_into(&mut out, state);
         }
-        out.extend_from_slice(format!(",\"_meta\":{{{}:", quote(stateless::META_SERVER_INFO)).as_bytes());
+        out.extend_from_slice(format!(",\"_meta\":{{{}:", quote(super::META_SERVER_INFO)).as_bytes());
         out.extend_from_slice(server_info);
         out.extend_from_slice(b"}}}");
         out.into()
@@ -225,7 +225,7 @@ mod tests {
         };
         let frame = asked.to_response(&RequestId::from_u64(3), br#"{"name":"b"}"#);
         let message = Message::decode(frame, &Limits::default()).unwrap();
-        assert_eq!(super::stateless::results::ResultType::of(&message), super::stateless::results::ResultType::InputRequired);
+        assert_eq!(super::super::results::ResultType::of(&message), super::super::results::ResultType::InputRequired);
         assert_eq!(InputRequired::parse(message.bytes(message.result).unwrap()).unwrap(), asked);
         let text = String::from_utf8_lossy(&message.frame).into_owned();
         assert_eq!(text.matches("\"id\"").count(), 1, "what is asked has no id: {text}");

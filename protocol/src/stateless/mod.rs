@@ -3,9 +3,9 @@
 //! Used on both sides: the front reads requests and writes results, the back writes requests and reads results. In this
 //! revision each request stands alone, so everything here is about one message and nothing about a session.
 
+pub mod downgrade;
 pub mod headers;
 pub mod inputs;
-pub mod downgrade;
 pub mod request;
 pub mod results;
 pub mod tool_headers;

@@ -7,8 +7,8 @@ use crate::envelope::{Kind, Message};
 use crate::ids::RequestId;
 use crate::json::{Document, Limits, ValueKind, quote, quote_into};
 use crate::method::Method;
-use crate::stateless::{EXTENSION_TASKS, META_SERVER_INFO, META_SUBSCRIPTION_ID};
 use crate::splice::Splice;
+use crate::stateless::{EXTENSION_TASKS, META_SERVER_INFO, META_SUBSCRIPTION_ID};
 use crate::version::Version;
 
 /// Of what type a result is.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use protocol::handshake::{
-    HandshakeError, InitializeResult, InitializeParams, initialize_request, initialize_result, notification, request,
+    HandshakeError, InitializeParams, InitializeResult, initialize_request, initialize_result, notification, request,
 };
 use protocol::{Limits, Message, Method, RequestId, Version};
 

@@ -7,7 +7,7 @@ use super::{
     config::{backend_record, key_record, tenant_record},
     tenant,
 };
-use crate::{AuditFilter, AuditKind, AuditRecord, AdminChange, DurableStore, SESSION_KEY_BYTES, SessionKey, StoreError};
+use crate::{AdminChange, AuditFilter, AuditKind, AuditRecord, DurableStore, SESSION_KEY_BYTES, SessionKey, StoreError};
 
 fn record(number: u8, kind: AuditKind, of: Option<&str>) -> AuditRecord {
     AuditRecord {

@@ -4,8 +4,8 @@ use futures_util::future::try_join_all;
 
 use super::{Outcome, config::tenant_record};
 use crate::{
-    AUDIT_GENESIS, AuditChain, AuditCheckpoint, AuditTruncation, AuditFilter, AuditKind, ChainedAuditRecord, AuditRecord, AuditRetentionTerms, AdminChange, DurableStore,
-    StoreError,
+    AUDIT_GENESIS, AdminChange, AuditChain, AuditCheckpoint, AuditFilter, AuditKind, AuditRecord, AuditRetentionTerms, AuditTruncation,
+    ChainedAuditRecord, DurableStore, StoreError,
 };
 
 fn record(number: u16, of: Option<&str>) -> AuditRecord {

@@ -3,7 +3,7 @@
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 
 use super::{Outcome, tenant};
-use crate::{BackendRecord, AdminChange, ConfigStore, HASH_BYTES, KeyRecord, StoreError, TenantRecord};
+use crate::{AdminChange, BackendRecord, ConfigStore, HASH_BYTES, KeyRecord, StoreError, TenantRecord};
 
 pub async fn starts_empty(store: &dyn ConfigStore) -> Outcome {
     assert_eq!(store.tenants().await?, []);

@@ -9,7 +9,7 @@ use tokio::{sync::broadcast, time::timeout};
 use super::{LONG, Outcome, session};
 use crate::{
     HotStore, OwnerHint, Wakeup,
-    hot::{BudgetRequest, BudgetGrant, TASK_NOTIFICATION_BYTES_MAX, WAKEUPS_BUFFERED_MAX},
+    hot::{BudgetGrant, BudgetRequest, TASK_NOTIFICATION_BYTES_MAX, WAKEUPS_BUFFERED_MAX},
 };
 
 /// Two replicas that hear each other.

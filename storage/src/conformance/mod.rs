@@ -33,7 +33,7 @@ use protocol::ids::{BackendId, KeyId, PrincipalId, TaskId, TenantId};
 
 pub use self::config::fill;
 use crate::{
-    DurableStore, NodeName, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionIdentity, StoreError, SubscriptionRecord, TaskLimits,
+    DurableStore, NodeName, SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord, StoreError, SubscriptionRecord, TaskLimits,
     TaskRecord, WriteOp, WriteOutcome,
 };
 

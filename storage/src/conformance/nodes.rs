@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{LONG, Outcome, config::tenant_record, done, node, open, session, session_record};
-use crate::{DurableStore, NodeRecord, LeaseRenewal};
+use crate::{DurableStore, LeaseRenewal, NodeRecord};
 
 pub async fn a_lease_runs_from_joining(store: &dyn DurableStore) -> Outcome {
     assert_eq!(store.nodes().await?, []);

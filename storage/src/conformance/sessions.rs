@@ -5,7 +5,9 @@ use std::time::Duration;
 use protocol::ids::PrincipalId;
 
 use super::{LONG, Outcome, backend, config::tenant_record, done, node, open, seat, session, session_record, subscription, tenant, write};
-use crate::{SessionClaimOutcome, DurableStore, SessionKey, SessionRecord, SessionIdentity, StoreError, StoredSession, WriteOp, WriteOutcome};
+use crate::{
+    DurableStore, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoreError, StoredSession, WriteOp, WriteOutcome,
+};
 
 pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), Some("there"), LONG).await?;
@@ -192,7 +194,11 @@ pub async fn a_claim_needs_the_same_seat(store: &dyn DurableStore) -> Outcome {
     for (number, wrong) in
         [(1, seat("umbrella")), (1, stranger.clone()), (1, narrow.clone()), (2, seat("acme")), (2, other_backend), (9, seat("acme"))]
     {
-        assert_eq!(store.claim_session(&session(number), &wrong, &node("b"), LONG).await?, SessionClaimOutcome::NotFound, "{number} {wrong:?}");
+        assert_eq!(
+            store.claim_session(&session(number), &wrong, &node("b"), LONG).await?,
+            SessionClaimOutcome::NotFound,
+            "{number} {wrong:?}"
+        );
     }
     assert_eq!(one(store, &session(1)).await?.epoch, 1, "an attempt changes nothing");
     assert!(matches!(store.claim_session(&session(2), &narrow, &node("b"), LONG).await?, SessionClaimOutcome::Acquired { .. }));
@@ -273,7 +279,11 @@ pub async fn a_live_owner_is_asked_to_end_a_session(store: &dyn DurableStore) ->
     done(store, update(1, 1, Some(b"last words"), None)).await?;
     store.renew(&node("a"), Duration::ZERO, false).await?;
     store.join(&node("b"), None, LONG).await?;
-    assert_eq!(store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?, SessionClaimOutcome::NotFound, "nobody takes it over");
+    assert_eq!(
+        store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?,
+        SessionClaimOutcome::NotFound,
+        "nobody takes it over"
+    );
     assert_eq!(store.sweep_sessions(LONG, 10).await?, [session(1)], "without its owner it goes, however lately it was heard of");
     Ok(())
 }

@@ -6,7 +6,8 @@ use protocol::ids::PrincipalId;
 
 use super::{LONG, Outcome, create, done, node, session, task_id, task_record, tenant, write};
 use crate::{
-    DurableStore, TaskStep, StoreError, StoredTask, TaskAudience, TaskListPosition, TaskRecord, TaskStatus, TaskTransition, FullTask, WriteOp, WriteOutcome,
+    DurableStore, FullTask, StoreError, StoredTask, TaskAudience, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
+    WriteOp, WriteOutcome,
 };
 
 pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {

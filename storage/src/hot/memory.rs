@@ -11,7 +11,9 @@ use std::{
 use async_trait::async_trait;
 use tokio::sync::broadcast;
 
-use super::{BudgetRequest, BudgetGrant, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup, budget::settle, generation_cache::GenerationCache};
+use super::{
+    BudgetGrant, BudgetRequest, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup, budget::settle, generation_cache::GenerationCache,
+};
 use crate::SessionKey;
 
 /// Hints held; beyond it old ones are forgotten.

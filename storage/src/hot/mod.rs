@@ -16,9 +16,9 @@ use protocol::ids::TaskId;
 use tokio::sync::broadcast;
 
 pub use self::{
-    budget::{BudgetRequest, BudgetGrant},
+    budget::{BudgetGrant, BudgetRequest},
     memory::MemoryHotStore,
-    redis::{RedisStore, RedisOptions},
+    redis::{RedisOptions, RedisStore},
 };
 use crate::SessionKey;
 

@@ -4,7 +4,10 @@ use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 
 use super::{PostgresStore, config, rows::get};
-use crate::{AuditChain, AuditChainStore, AuditCheckpoint, AuditTruncation, ChainedAuditRecord, AuditChainPage, UnchainedAudit, AuditRetentionTerms, StoreError};
+use crate::{
+    AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, StoreError,
+    UnchainedAudit,
+};
 
 #[async_trait]
 impl AuditChainStore for PostgresStore {
@@ -125,8 +128,9 @@ impl AuditChainStore for PostgresStore {
 
     async fn audit_terms(&self) -> Result<Option<AuditRetentionTerms>, StoreError> {
         let rows = self.rows(|_again| sqlx::query("SELECT version, terms, signature FROM audit_retention_terms")).await?;
-        let terms =
-            |row: &PgRow| Ok(AuditRetentionTerms { version: get(row, "version")?, terms: get(row, "terms")?, signature: get(row, "signature")? });
+        let terms = |row: &PgRow| {
+            Ok(AuditRetentionTerms { version: get(row, "version")?, terms: get(row, "terms")?, signature: get(row, "signature")? })
+        };
         rows.first().map(terms).transpose()
     }
 }

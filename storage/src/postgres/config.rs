@@ -8,7 +8,7 @@ use super::{
     PostgresStore, StatementError, error_mapping,
     rows::{self, get},
 };
-use crate::{AuditRecord, BackendRecord, AdminChange, ConfigStore, KeyRecord, StoreError, TenantRecord, fault_point};
+use crate::{AdminChange, AuditRecord, BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord, fault_point};
 
 /// One statement that makes a change and adds what is told of it ($2 to $6), if anything was changed. `$again` says how the answer
 /// is to be read where the one before was lost ($1).
@@ -62,9 +62,9 @@ impl PostgresStore {
                     .bind(record.settings.as_slice())
                     .bind(record.created_at_us)
                     .bind(record.updated_at_us),
-                AdminChange::DeleteBackend(tenant, backend) | AdminChange::HoldBreaker(tenant, backend) | AdminChange::ReleaseBreaker(tenant, backend) => {
-                    values.bind(tenant.as_str()).bind(backend.as_str())
-                }
+                AdminChange::DeleteBackend(tenant, backend)
+                | AdminChange::HoldBreaker(tenant, backend)
+                | AdminChange::ReleaseBreaker(tenant, backend) => values.bind(tenant.as_str()).bind(backend.as_str()),
                 AdminChange::PutAuditTerms(terms) => values.bind(terms.version).bind(terms.terms.as_str()).bind(terms.signature.as_slice()),
                 AdminChange::EndSession(key) => values.bind(key.as_bytes().as_slice()),
             }

@@ -7,8 +7,9 @@ use protocol::ids::{TaskId, TenantId};
 
 use super::PostgresStore;
 use crate::{
-    SessionClaimOutcome, DurableStore, NodeName, NodeRecord, LeaseRenewal, SessionKey, SessionIdentity, StoreError, StoredSession, StoredTask, SubscriptionCount,
-    TaskAudience, TaskInput, StoredTaskSnapshot, TaskListPosition, TaskStatus, TaskTransition, FullTask, WriteOp, WriteOutcome,
+    DurableStore, FullTask, LeaseRenewal, NodeName, NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey, StoreError,
+    StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus,
+    TaskTransition, WriteOp, WriteOutcome,
 };
 
 #[async_trait]
@@ -45,7 +46,13 @@ impl DurableStore for PostgresStore {
         self.live_nodes().await
     }
 
-    async fn claim_session(&self, key: &SessionKey, seat: &SessionIdentity, node: &NodeName, idle: Duration) -> Result<SessionClaimOutcome, StoreError> {
+    async fn claim_session(
+        &self,
+        key: &SessionKey,
+        seat: &SessionIdentity,
+        node: &NodeName,
+        idle: Duration,
+    ) -> Result<SessionClaimOutcome, StoreError> {
         self.take_session(key, seat, node, idle).await
     }
 
@@ -85,7 +92,12 @@ impl DurableStore for PostgresStore {
         self.find_outcome(task).await
     }
 
-    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskListPosition>, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
+    async fn tasks_for(
+        &self,
+        audience: &TaskAudience,
+        after: Option<&TaskListPosition>,
+        limit: u32,
+    ) -> Result<Vec<StoredTask>, StoreError> {
         self.list_tasks_for(audience, after, limit).await
     }
 

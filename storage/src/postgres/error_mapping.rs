@@ -35,7 +35,9 @@ pub(super) fn remedy(error: &sqlx::Error) -> RetryAction {
 /// A server that takes no connection now and may take one soon: it starts, it ends, it has no room, the network hiccups.
 pub(super) fn may_connect_soon(error: &sqlx::Error) -> bool {
     let has_no_room = error.as_database_error().is_some_and(|fault| fault.code().as_deref() == Some("53300"));
-    has_no_room || matches!(error, sqlx::Error::Io(_)) || matches!(error, sqlx::Error::Database(_)) && remedy(error) == RetryAction::Reconnect
+    has_no_room
+        || matches!(error, sqlx::Error::Io(_))
+        || matches!(error, sqlx::Error::Database(_)) && remedy(error) == RetryAction::Reconnect
 }
 
 /// The connection may serve the next statement.

@@ -10,8 +10,8 @@ mod audit_chain;
 mod columns;
 mod config;
 mod durable_store;
-mod events;
 mod error_mapping;
+mod events;
 mod nodes;
 mod pool;
 mod rows;
@@ -164,7 +164,9 @@ impl PostgresStore {
         let mut connection = loop {
             match timeout_at(give_up_at, patient.connect()).await {
                 Ok(Ok(connection)) => break connection,
-                Ok(Err(error)) if error_mapping::may_connect_soon(&error) && Instant::now() < give_up_at => last = error_mapping::explain_connecting(error),
+                Ok(Err(error)) if error_mapping::may_connect_soon(&error) && Instant::now() < give_up_at => {
+                    last = error_mapping::explain_connecting(error)
+                }
                 Ok(Err(error)) => return Err(error_mapping::explain_connecting(error)),
                 Err(_) => return Err(last),
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::{Row, postgres::PgRow};
 
 use super::{PostgresStore, config, error_mapping::explain, micros, rows::get};
-use crate::{NodeName, NodeRecord, LeaseRenewal, SessionKey, StoreError};
+use crate::{LeaseRenewal, NodeName, NodeRecord, SessionKey, StoreError};
 
 /// Nodes whose lease lapsed so long ago are forgotten; what names them as its owner has none either way.
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 60 * 60);

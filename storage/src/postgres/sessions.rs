@@ -11,7 +11,10 @@ use super::{
     micros, nodes,
     rows::{self, count, get},
 };
-use crate::{SessionClaimOutcome, NodeName, SessionKey, SessionRecord, SessionIdentity, StoreError, StoredSession, SubscriptionCount, SubscriptionRecord};
+use crate::{
+    NodeName, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoreError, StoredSession, SubscriptionCount,
+    SubscriptionRecord,
+};
 
 /// Digits of a digest: eight bytes.
 const DIGEST_DIGITS: usize = 16;

@@ -13,8 +13,8 @@ use super::{
     rows::{self, count, get},
 };
 use crate::{
-    InputCounts, NodeName, SessionKey, TaskStep, StoreError, StoredTask, TaskAudience, TaskInput, StoredTaskSnapshot, TaskListPosition, TaskRecord, TaskStatus,
-    TaskTransition, FullTask,
+    FullTask, InputCounts, NodeName, SessionKey, StoreError, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskListPosition,
+    TaskRecord, TaskStatus, TaskStep, TaskTransition,
 };
 
 /// How far a task has got, as it is stored.

@@ -15,8 +15,8 @@ use testkit::{FaultProxy, PostgresServer};
 
 use super::{PostgresOptions, PostgresStore, rows::get};
 use crate::{
-    AuditKind, AuditRecord, AdminChange, ConfigStore, DurableStore, NodeName, SessionKey, SessionRecord, SessionIdentity, StoreError, TaskLimits,
-    TaskRecord, TaskStatus, TenantRecord, WriteOp,
+    AdminChange, AuditKind, AuditRecord, ConfigStore, DurableStore, NodeName, SessionIdentity, SessionKey, SessionRecord, StoreError,
+    TaskLimits, TaskRecord, TaskStatus, TenantRecord, WriteOp,
 };
 
 /// No call may take longer, whatever happens.

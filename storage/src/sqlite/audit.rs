@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sqlx::{Row, sqlite::SqliteRow};
 
 use super::{SqliteStore, WriteTransaction, audit_chain, error_mapping::explain, in_time};
-use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, ChainedAuditRecord, AuditRecord, AuditStore, StoreError, StoredAuditRecord};
+use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, ChainedAuditRecord, StoreError, StoredAuditRecord};
 
 #[async_trait]
 impl AuditStore for SqliteStore {

@@ -5,7 +5,8 @@ use sqlx::{Row, sqlite::SqliteRow};
 
 use super::{SqliteStore, WriteTransaction, error_mapping::explain, in_time};
 use crate::{
-    AUDIT_GENESIS, AuditChain, AuditChainStore, AuditCheckpoint, AuditTruncation, ChainedAuditRecord, AuditChainPage, UnchainedAudit, AuditRetentionTerms, StoreError,
+    AUDIT_GENESIS, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditRetentionTerms, AuditTruncation, ChainedAuditRecord,
+    StoreError, UnchainedAudit,
 };
 
 const READING: &str = "reading the chains of the audit log";

@@ -11,7 +11,7 @@ use super::{
     error_mapping::{explain, is_duplicate, is_orphan},
     in_time, sessions,
 };
-use crate::{AuditRecord, BackendRecord, AdminChange, ConfigStore, KeyRecord, StoreError, TenantRecord, fault_point};
+use crate::{AdminChange, AuditRecord, BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord, fault_point};
 
 /// Sessions or tasks of a tenant that are removed in one transaction, so that others get their turn in between.
 const REMOVED_AT_ONCE: u32 = 500;

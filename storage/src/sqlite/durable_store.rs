@@ -10,8 +10,9 @@ use protocol::ids::{TaskId, TenantId};
 
 use super::{SqliteStore, in_time, nodes, sessions, tasks, write};
 use crate::{
-    SessionClaimOutcome, DurableStore, NodeName, NodeRecord, LeaseRenewal, SessionKey, SessionIdentity, StoreError, StoredSession, StoredTask, SubscriptionCount,
-    TaskAudience, TaskInput, StoredTaskSnapshot, TaskListPosition, TaskStatus, TaskTransition, FullTask, WriteOp, WriteOutcome,
+    DurableStore, FullTask, LeaseRenewal, NodeName, NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey, StoreError,
+    StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus,
+    TaskTransition, WriteOp, WriteOutcome,
 };
 
 #[async_trait]
@@ -50,7 +51,13 @@ impl DurableStore for SqliteStore {
         in_time("listing nodes", nodes::nodes(self)).await
     }
 
-    async fn claim_session(&self, key: &SessionKey, seat: &SessionIdentity, node: &NodeName, idle: Duration) -> Result<SessionClaimOutcome, StoreError> {
+    async fn claim_session(
+        &self,
+        key: &SessionKey,
+        seat: &SessionIdentity,
+        node: &NodeName,
+        idle: Duration,
+    ) -> Result<SessionClaimOutcome, StoreError> {
         in_time("claiming a session", sessions::claim(self, key, seat, node, idle)).await
     }
 
@@ -90,7 +97,12 @@ impl DurableStore for SqliteStore {
         in_time("reading an outcome", tasks::outcome(self, task)).await
     }
 
-    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskListPosition>, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
+    async fn tasks_for(
+        &self,
+        audience: &TaskAudience,
+        after: Option<&TaskListPosition>,
+        limit: u32,
+    ) -> Result<Vec<StoredTask>, StoreError> {
         in_time("listing tasks", tasks::list_for(self, audience, after, limit)).await
     }
 

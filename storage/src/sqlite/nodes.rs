@@ -11,7 +11,7 @@ use super::{
     micros, now_us,
     rows::{get, node_record},
 };
-use crate::{NodeName, NodeRecord, LeaseRenewal, SessionKey, StoreError, fault_point};
+use crate::{LeaseRenewal, NodeName, NodeRecord, SessionKey, StoreError, fault_point};
 
 /// A lapsed node is remembered for this long, for those who list sessions.
 const LAPSED_KEPT_US: i64 = 3_600_000_000;

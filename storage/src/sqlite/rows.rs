@@ -8,7 +8,7 @@ use sqlx::{Decode, Row, Sqlite, Type, sqlite::SqliteRow};
 
 use super::SqliteStore;
 use crate::{
-    NodeName, NodeRecord, SessionKey, SessionRecord, SessionIdentity, TaskStep, StoredSession, StoredTask, TaskRecord, TaskStatus, FullTask,
+    FullTask, NodeName, NodeRecord, SessionIdentity, SessionKey, SessionRecord, StoredSession, StoredTask, TaskRecord, TaskStatus, TaskStep,
 };
 
 /// The column that can not be read.

@@ -97,7 +97,11 @@ pub(super) async fn subscribe(
     Ok(unless_fenced(upsert.execute(connection).await.map_err(explain)?.rows_affected()))
 }
 
-pub(super) async fn unsubscribe(connection: &mut SqliteConnection, session: OwnedSession<'_>, exposed_uri: &str) -> Result<WriteOutcome, StoreError> {
+pub(super) async fn unsubscribe(
+    connection: &mut SqliteConnection,
+    session: OwnedSession<'_>,
+    exposed_uri: &str,
+) -> Result<WriteOutcome, StoreError> {
     let select = sqlx::query_scalar("SELECT number FROM sessions WHERE key = ? AND epoch = ?");
     let select = select.bind(session.key.as_bytes().as_slice()).bind(session.epoch);
     let number: Option<i64> = select.fetch_optional(&mut *connection).await.map_err(explain)?;

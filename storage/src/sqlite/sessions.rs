@@ -12,8 +12,8 @@ use super::{
     rows::{backend_id, count, get, node_record, select_sessions, session_key, session_name, session_record, stored_session, tenant_id},
 };
 use crate::{
-    SessionClaimOutcome, NodeName, SESSION_KEY_BYTES, SessionKey, SessionIdentity, StoreError, StoredSession, SubscriptionCount, SubscriptionRecord,
-    fault_point,
+    NodeName, SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, StoreError, StoredSession, SubscriptionCount,
+    SubscriptionRecord, fault_point,
 };
 
 pub(super) async fn claim(

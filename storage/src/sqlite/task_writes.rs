@@ -5,7 +5,7 @@ use protocol::ids::TaskId;
 use sqlx::{Row, sqlite::SqliteConnection};
 
 use super::{error_mapping::explain, micros, rows::step_columns};
-use crate::{NodeName, TaskStep, StoreError, TaskLimit, TaskLimits, TaskRecord, TaskStatus, WriteOutcome};
+use crate::{NodeName, StoreError, TaskLimit, TaskLimits, TaskRecord, TaskStatus, TaskStep, WriteOutcome};
 
 pub(super) async fn create(
     connection: &mut SqliteConnection,
@@ -88,7 +88,12 @@ async fn known(connection: &mut SqliteConnection, record: &TaskRecord, owner: &N
     Ok(other.map(|task| WriteOutcome::Duplicate(TaskId::new(task))))
 }
 
-pub(super) async fn step(connection: &mut SqliteConnection, task: &TaskId, epoch: i64, step: &TaskStep) -> Result<WriteOutcome, StoreError> {
+pub(super) async fn step(
+    connection: &mut SqliteConnection,
+    task: &TaskId,
+    epoch: i64,
+    step: &TaskStep,
+) -> Result<WriteOutcome, StoreError> {
     let (name, backend_task, link) = step_columns(step);
     let update = sqlx::query(
         "UPDATE tasks SET step = ?, backend_task = ?, link = ?
@@ -167,7 +172,13 @@ fn moved(row: Result<Option<sqlx::sqlite::SqliteRow>, sqlx::Error>) -> Result<Op
 }
 
 /// Adds a line to the task's history.
-async fn note(connection: &mut SqliteConnection, moved: TaskRowRevision, to: TaskStatus, epoch: Option<i64>, now: i64) -> Result<(), StoreError> {
+async fn note(
+    connection: &mut SqliteConnection,
+    moved: TaskRowRevision,
+    to: TaskStatus,
+    epoch: Option<i64>,
+    now: i64,
+) -> Result<(), StoreError> {
     let insert = sqlx::query("INSERT INTO task_transitions (task, revision, status, at_us, epoch) VALUES (?, ?, ?, ?, ?)");
     let insert = insert.bind(moved.number).bind(moved.revision).bind(to.name()).bind(now).bind(epoch);
     insert.execute(connection).await.map(drop).map_err(explain)
@@ -209,7 +220,12 @@ pub(super) async fn ask(
     Ok(WriteOutcome::Done)
 }
 
-pub(super) async fn answer(connection: &mut SqliteConnection, task: &TaskId, number: i64, answer: &[u8]) -> Result<WriteOutcome, StoreError> {
+pub(super) async fn answer(
+    connection: &mut SqliteConnection,
+    task: &TaskId,
+    number: i64,
+    answer: &[u8],
+) -> Result<WriteOutcome, StoreError> {
     // The end of a task closes its inputs, so an open one needs no look at the status.
     let update = sqlx::query(
         "UPDATE task_inputs SET answer = ? WHERE task = (SELECT number FROM tasks WHERE task = ?) AND number = ?

@@ -11,7 +11,8 @@ use super::{
     sessions::commit_claim,
 };
 use crate::{
-    InputCounts, NodeName, StoreError, StoredTask, TaskAudience, TaskInput, StoredTaskSnapshot, TaskListPosition, TaskStatus, TaskTransition, FullTask,
+    FullTask, InputCounts, NodeName, StoreError, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskListPosition, TaskStatus,
+    TaskTransition,
 };
 
 impl SqliteStore {

@@ -1,13 +1,13 @@
 //! The conformance suite over both kinds of SQLite store, and what is particular to a file.
 
-mod crash;
 mod corruption;
+mod crash;
 mod state;
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
-use crate::{AuditChainStore, AuditFilter, AuditKind, AuditRecord, AuditStore, AdminChange, ConfigStore, TenantRecord};
+use crate::{AdminChange, AuditChainStore, AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, TenantRecord};
 
 /// A store in a folder of its own; the folder goes with the test.
 async fn in_file() -> (tempfile::TempDir, SqliteStore) {

@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc};
 
 use super::{
-    BackendCall, GetStream, Reply, RecordedRequest, BackendShared, BackendState,
-    exchange::{ReplyStream, ReplyPart, event_text},
+    BackendCall, BackendShared, BackendState, GetStream, RecordedRequest, Reply,
+    exchange::{ReplyPart, ReplyStream, event_text},
 };
-use crate::judge::{JudgedExchange, Revision, Recipient};
+use crate::judge::{JudgedExchange, Recipient, Revision};
 
 type Body = BoxBody<Bytes, std::io::Error>;
 
@@ -46,7 +46,8 @@ async fn answer(shared: Arc<BackendShared>, request: Request<Incoming>) -> Resul
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
     let message: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    let seen = RecordedRequest { http: parts.method.to_string(), headers: parts.headers.clone(), body: body.clone(), message: message.clone() };
+    let seen =
+        RecordedRequest { http: parts.method.to_string(), headers: parts.headers.clone(), body: body.clone(), message: message.clone() };
     shared.lock().seen.push(seen);
     shared.touch();
     judge(&shared, &parts.headers, &body);

@@ -5,7 +5,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use testkit::{
-    chaos::{self, ChaosPlan, KillPointPlan, RollingPlan, ChaosVerdict},
+    chaos::{self, ChaosPlan, ChaosVerdict, KillPointPlan, RollingPlan},
     cluster::Store,
 };
 
@@ -109,7 +109,8 @@ fn point_plans(arguments: &Arguments) -> [KillPointPlan; 2] {
 
 fn rolling_plans(arguments: &Arguments) -> [RollingPlan; 2] {
     let (sessions, calls_per_second) = (part(arguments, 500), part(arguments, 100));
-    let orderly = RollingPlan { sessions, calls_per_second, pause: Duration::from_secs(5), ..RollingPlan::new(&arguments.broker, arguments.seed) };
+    let orderly =
+        RollingPlan { sessions, calls_per_second, pause: Duration::from_secs(5), ..RollingPlan::new(&arguments.broker, arguments.seed) };
     let killed = RollingPlan { kill: true, ..orderly.clone() };
     [orderly, killed]
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{ChaosPlan, seed::Seed};
 use crate::{
     cluster::{Store, TestCluster},
-    history::{InjectedFault, History, Observation},
+    history::{History, InjectedFault, Observation},
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::{
     client::{AttemptOutcome, TestClient},
     cluster::TestCluster,
     events::EventReader,
-    history::{History, Outcome, Observation},
+    history::{History, Observation, Outcome},
 };
 
 /// A request that gets no answer for so long is given up.
@@ -186,10 +186,14 @@ impl Load {
                         self.history.saw(began, Observation::Created { key, task: task.to_owned() });
                         return self.follow(client, task, then).await;
                     }
-                    None => return self.history.saw(began, Observation::Wrong { what: format!("{key} was answered without a task: {result}") }),
+                    None => {
+                        return self.history.saw(began, Observation::Wrong { what: format!("{key} was answered without a task: {result}") });
+                    }
                 },
                 AttemptOutcome::NoAnswer(_) => self.history.saw(began, Observation::Lost { key }),
-                AttemptOutcome::Error { .. } if answer.kind() == crate::history::OUTCOME_UNKNOWN => self.history.saw(began, Observation::Lost { key }),
+                AttemptOutcome::Error { .. } if answer.kind() == crate::history::OUTCOME_UNKNOWN => {
+                    self.history.saw(began, Observation::Lost { key })
+                }
                 AttemptOutcome::Error { .. } => self.history.saw(began, Observation::Refused { key, kind: answer.kind() }),
             }
             self.note_loss(client, &answer).await;
@@ -382,7 +386,8 @@ impl Load {
             let answer = client.attempt("ping", json!({}), ANSWER_WITHIN).await;
             if !matches!(answer, AttemptOutcome::Result(_)) {
                 let session = client.session().unwrap_or_default();
-                self.history.saw(began, Observation::Wrong { what: format!("the session {session} does not answer at the end: {answer:?}") });
+                self.history
+                    .saw(began, Observation::Wrong { what: format!("the session {session} does not answer at the end: {answer:?}") });
             }
         }
     }
@@ -408,7 +413,8 @@ impl Load {
         if (200..300).contains(&ended.status)
             && let AttemptOutcome::Result(_) = client.attempt("ping", json!({}), ANSWER_WITHIN).await
         {
-            self.history.saw(began, Observation::Wrong { what: format!("the session {:?} was ended and is there again", client.session()) });
+            self.history
+                .saw(began, Observation::Wrong { what: format!("the session {:?} was ended and is there again", client.session()) });
         }
     }
 }

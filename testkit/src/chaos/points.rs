@@ -12,10 +12,10 @@ use std::{
 
 use serde_json::json;
 
-use super::{LEASE, SLACK, ChaosVerdict, builder, faults::start_again, load, load::Load, seed::Seed};
+use super::{ChaosVerdict, LEASE, SLACK, builder, faults::start_again, load, load::Load, seed::Seed};
 use crate::{
     cluster::{Store, TestCluster},
-    history::{InjectedFault, History, Report},
+    history::{History, InjectedFault, Report},
     ledger::Ledger,
 };
 

@@ -12,11 +12,11 @@ use std::{
 
 use tokio::task::JoinSet;
 
-use super::{LEASE, SLACK, ChaosVerdict, builder, faults::start_again, load, load::Load, seed::Seed};
+use super::{ChaosVerdict, LEASE, SLACK, builder, faults::start_again, load, load::Load, seed::Seed};
 use crate::{
     client::TestClient,
     cluster::Store,
-    history::{InjectedFault, History, Observation},
+    history::{History, InjectedFault, Observation},
     ledger::Ledger,
 };
 

@@ -30,7 +30,7 @@ use crate::{
     abort_on_drop::AbortOnDrop,
     client::{Answers, LATEST},
     deadline::within,
-    judge::{JudgedExchange, Judge, Revision, Recipient},
+    judge::{Judge, JudgedExchange, Recipient, Revision},
 };
 
 /// What a client has not handed out yet.

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Entry, InjectedFault, HistoryLog, OUTCOME_UNKNOWN, Outcome, Report, Observation};
+use super::{Entry, HistoryLog, InjectedFault, OUTCOME_UNKNOWN, Observation, Outcome, Report};
 use crate::ledger::Effect;
 
 pub(super) const VIOLATIONS_SHOWN: usize = 20;

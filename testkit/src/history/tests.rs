@@ -102,7 +102,11 @@ fn a_history_without_faults_passes_and_is_counted() {
     planted.saw(0, 1, Observation::Refused { key: "r".to_owned(), kind: "store_unavailable".to_owned() });
     planted.saw(0, 1, Observation::Lost { key: "l".to_owned() }).effect("l", "write", 1, 1);
     planted.effect("c", "write", 1, 1).saw(1, 2, called("c", Some(Outcome::Completed("result of c".to_owned()))));
-    planted.saw(1, 1, event("1-1", 1)).saw(2, 2, event("1-2", 2)).saw(3, 3, Observation::Gap { stream: "s".to_owned() }).saw(4, 4, event("1-9", 9));
+    planted.saw(1, 1, event("1-1", 1)).saw(2, 2, event("1-2", 2)).saw(3, 3, Observation::Gap { stream: "s".to_owned() }).saw(
+        4,
+        4,
+        event("1-9", 9),
+    );
     let report = planted.report();
     report.assert_kept();
     let counted = (report.acknowledged, report.refused, report.lost, report.completed, report.calls_answered, report.events, report.gaps);
@@ -187,7 +191,11 @@ fn an_unknown_outcome_is_believed_only_where_something_was_killed() {
     planted.unknown("a");
     planted.caught("a (key-a) ended as outcome_unknown, and nothing was killed");
     // Before the call, long after its answer, and of the wrong kind.
-    planted.broke(InjectedFault::Kill, 1, 1).broke(InjectedFault::Kill, 9, 9).broke(InjectedFault::RedisFlushed, 3, 3).broke(InjectedFault::RedisAway, 2, 4);
+    planted.broke(InjectedFault::Kill, 1, 1).broke(InjectedFault::Kill, 9, 9).broke(InjectedFault::RedisFlushed, 3, 3).broke(
+        InjectedFault::RedisAway,
+        2,
+        4,
+    );
     planted.caught("ended as outcome_unknown");
     for fault in [InjectedFault::Kill, InjectedFault::Freeze] {
         let mut planted = Planted::new();

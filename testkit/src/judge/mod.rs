@@ -14,7 +14,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-pub use schema::{Revision, Recipient};
+pub use schema::{Recipient, Revision};
 
 /// How much of a message a fault shows.
 const MESSAGE_CHARS_SHOWN: usize = 1_000;

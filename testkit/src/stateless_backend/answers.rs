@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{CLIENT_CAPABILITIES, ListenStream, StatelessCall, StatelessReply, PROTOCOL_VERSION, ResponsePart, SUBSCRIPTION_ID, StatelessShared, StatelessState, VERSION};
+use super::{
+    CLIENT_CAPABILITIES, ListenStream, PROTOCOL_VERSION, ResponsePart, SUBSCRIPTION_ID, StatelessCall, StatelessReply, StatelessShared,
+    StatelessState, VERSION,
+};
 
 /// Answers one request. `headers`: over HTTP.
 pub(super) async fn answer(

@@ -343,7 +343,8 @@ impl StatelessBackend {
         let listens = std::mem::take(&mut self.shared.lock().listens);
         for one in listens {
             let result = json!({"resultType": "complete", "_meta": {SUBSCRIPTION_ID: one.id}});
-            let _gone = one.out.send(ResponsePart::Answer(200, json!({"jsonrpc": "2.0", "id": one.id, "result": result}).to_string())).await;
+            let _gone =
+                one.out.send(ResponsePart::Answer(200, json!({"jsonrpc": "2.0", "id": one.id, "result": result}).to_string())).await;
         }
     }
 

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::{ResponsePart, StatelessShared, answers};
 use crate::{
     RecordedRequest,
-    judge::{JudgedExchange, Revision, Recipient},
+    judge::{JudgedExchange, Recipient, Revision},
 };
 
 type Body = BoxBody<Bytes, std::io::Error>;

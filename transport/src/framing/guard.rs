@@ -17,8 +17,8 @@ use http::header::UPGRADE;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    VIOLATION_HEADER, FramingViolation,
-    chunked::{ChunkScanner, Padding, ChunkStep},
+    FramingViolation, VIOLATION_HEADER,
+    chunked::{ChunkScanner, ChunkStep, Padding},
     head::{BodyFraming, HeadScanner, is_websocket_upgrade, parse},
 };
 use crate::{linger::Linger, read_buffer::ReadBuffer};

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use httparse::{Error, Header, Request, Status};
 use memchr::memchr2;
 
-use super::{VIOLATION_HEADER, FramingViolation};
+use super::{FramingViolation, VIOLATION_HEADER};
 use crate::head_cache::number;
 
 /// As many headers as the HTTP library takes.

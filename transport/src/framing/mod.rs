@@ -12,7 +12,7 @@ mod head;
 use http::{HeaderMap, StatusCode};
 
 pub(crate) use self::{
-    chunked::{ChunkScanner, Padding, ChunkStep},
+    chunked::{ChunkScanner, ChunkStep, Padding},
     head::{BodyFraming, read_head},
 };
 pub use self::{guard::FramingGuard, head::is_websocket_upgrade};

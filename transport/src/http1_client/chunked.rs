@@ -2,7 +2,7 @@
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-use crate::framing::{ChunkScanner, Padding, ChunkStep};
+use crate::framing::{ChunkScanner, ChunkStep, Padding};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChunkedDecoder(ChunkScanner);

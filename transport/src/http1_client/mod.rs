@@ -30,8 +30,8 @@ use tokio::{
 
 pub use self::body::BodyStreamError;
 pub(crate) use self::body::Http1Body;
-use self::head::{ResponseHead, CachedHead};
-use crate::{vectored_body::VectoredBody, response::HttpResponse, send_error::SendError, write_batching::turn};
+use self::head::{CachedHead, ResponseHead};
+use crate::{response::HttpResponse, send_error::SendError, vectored_body::VectoredBody, write_batching::turn};
 
 /// How much is read at once: as much as the last response took, within these.
 const READ_BYTES_MIN: usize = 1024;

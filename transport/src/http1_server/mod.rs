@@ -6,9 +6,9 @@
 //! is not looked at any further: the connection goes to the library as it is, with what was read of it ([`ServerConnection::into_unread`]).
 //! Invariants: a connection has one request at a time; one whose request was not all there is closed behind the answer.
 
-mod response_head;
 mod body;
 mod head;
+mod response_head;
 
 use std::{
     future::poll_fn,
@@ -29,9 +29,9 @@ use tokio::{
 
 pub use self::body::RequestBody;
 use self::{
-    response_head::{ResponseFraming, LAST_CHUNK},
     body::is_wasteful,
-    head::{RequestHead, RequestLengths, ParsedHead},
+    head::{ParsedHead, RequestHead, RequestLengths},
+    response_head::{LAST_CHUNK, ResponseFraming},
 };
 use crate::{linger::Linger, stall::StallGuard, write_batching::turn};
 
@@ -183,7 +183,8 @@ impl ServerConnection {
     /// The request that is next, taken. `None` unless [`ServerConnection::next`] said that there is one.
     pub fn take(&mut self) -> Option<PostRequest<'_>> {
         let head = self.head.as_ref()?;
-        let RequestLengths { head: head_bytes, body: body_bytes } = std::mem::replace(&mut self.lengths, RequestLengths { head: 0, body: 0 });
+        let RequestLengths { head: head_bytes, body: body_bytes } =
+            std::mem::replace(&mut self.lengths, RequestLengths { head: 0, body: 0 });
         if head_bytes == 0 {
             return None;
         }

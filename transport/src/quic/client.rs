@@ -12,12 +12,12 @@ use bytes::Bytes;
 use quinn::{Connection, Endpoint, EndpointConfig, crypto::rustls::QuicClientConfig};
 use tokio::time::timeout;
 
-use super::{Limits, QuicConnection, QuicSink, QuicSource, RequestStream, gso::GsoLimitRuntime, frames::printable};
+use super::{Limits, QuicConnection, QuicSink, QuicSource, RequestStream, frames::printable, gso::GsoLimitRuntime};
 use crate::{
     connect,
     connect_error::ConnectError,
     egress::EgressPolicy,
-    frame::{FrameSink, CloseReason, WriteError},
+    frame::{CloseReason, FrameSink, WriteError},
     tcp::host_and_port,
     tls::ClientTls,
 };

@@ -16,11 +16,11 @@ use tokio::sync::Semaphore;
 
 use super::{
     Limits,
-    frames::{QuicSink, QuicSource, CloseScope, cancel},
+    frames::{CloseScope, QuicSink, QuicSource, cancel},
     streams_allowed,
 };
 use crate::{
-    frame::{FrameSink, FrameSource, CloseReason, ReadError},
+    frame::{CloseReason, FrameSink, FrameSource, ReadError},
     read_buffer::SHARED_PERMIT_BYTES,
     tls::ClientCertificate,
 };

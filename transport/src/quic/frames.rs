@@ -8,7 +8,7 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use super::CODE_CANCELLED;
 use crate::{
-    frame::{CLOSE_TIMEOUT, FrameSink, FrameSource, CloseReason, ReadError, WriteError},
+    frame::{CLOSE_TIMEOUT, CloseReason, FrameSink, FrameSource, ReadError, WriteError},
     lines::{LineReader, one_line},
 };
 

@@ -12,8 +12,8 @@ mod client;
 mod codec;
 mod echo;
 mod handshake;
-mod shared_writer;
 mod message_splitter;
+mod shared_writer;
 mod sink;
 mod source;
 
@@ -25,7 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 pub use self::{
     client::{ConnectOptions, connect},
     echo::echo,
-    handshake::{UpgradeError, SUBPROTOCOL, accept},
+    handshake::{SUBPROTOCOL, UpgradeError, accept},
     sink::WsSink,
     source::WsSource,
 };

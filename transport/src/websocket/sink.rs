@@ -10,7 +10,7 @@ use super::{
     shared_writer::{self, SharedWriter},
 };
 use crate::{
-    frame::{CLOSE_TIMEOUT, FrameSink, CloseReason, WriteError},
+    frame::{CLOSE_TIMEOUT, CloseReason, FrameSink, WriteError},
     lines::one_line,
 };
 

@@ -19,12 +19,12 @@ use tokio::{
 
 use super::{
     Limits,
-    codec::{CloseFrame, Decoder, DecodedFrame, Message},
-    shared_writer::SharedWriter,
+    codec::{CloseFrame, DecodedFrame, Decoder, Message},
     message_splitter::MessageSplitter,
+    shared_writer::SharedWriter,
 };
 use crate::{
-    frame::{CLOSE_TIMEOUT, FrameSource, CloseReason, ReadError},
+    frame::{CLOSE_TIMEOUT, CloseReason, FrameSource, ReadError},
     read_buffer::ReadBuffer,
 };
 
@@ -123,7 +123,8 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         let is_answer = self.outgoing.is_closing();
         self.outgoing.say_goodbye(said.as_ref().map(|closing| closing.code), "");
         self.timer.as_mut().reset(Instant::now() + CLOSE_TIMEOUT);
-        let fault = said.filter(|closing| !is_answer && ![CloseReason::Done, CloseReason::GoingAway].map(CloseReason::ws_code).contains(&closing.code));
+        let fault = said
+            .filter(|closing| !is_answer && ![CloseReason::Done, CloseReason::GoingAway].map(CloseReason::ws_code).contains(&closing.code));
         let fault = fault.map(|CloseFrame { code, reason }| ReadError::Closed { code: code.into(), reason });
         self.phase = Phase::Closing(fault);
     }

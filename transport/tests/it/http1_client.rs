@@ -16,7 +16,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
 };
-use transport::{BodyError, EgressPolicy, HttpClient, HttpClientConfig, VectoredBody, SendError, parse_http_url};
+use transport::{BodyError, EgressPolicy, HttpClient, HttpClientConfig, SendError, VectoredBody, parse_http_url};
 
 use crate::soon;
 

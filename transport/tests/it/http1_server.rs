@@ -18,7 +18,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
 };
-use transport::http1_server::{PostRequest, NextRequest, ServerConnection};
+use transport::http1_server::{NextRequest, PostRequest, ServerConnection};
 
 use crate::soon;
 

@@ -27,11 +27,11 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Link,
     http::{PostOutcome, WireRequest},
-    stateless::{self, StatelessConnection, exchange},
-    pending::{QuestionOwner, PendingRequests, AnswerSlot},
+    malformed_answer,
+    pending::{AnswerSlot, PendingRequests, QuestionOwner},
     queue::FrameQueue,
     request_streams::{self, RequestStreams},
-    malformed_answer,
+    stateless::{self, StatelessConnection, exchange},
 };
 pub use super::{failure::Failure, wire::WireSender};
 use crate::{
@@ -39,8 +39,8 @@ use crate::{
         asker::{Asker, SentRequest},
         session::record::BackendSession,
     },
-    persistence::fault_point,
     metrics::{Direction, Metrics, Side},
+    persistence::fault_point,
     telemetry::{child_span::ChildSpan, request},
 };
 
@@ -146,7 +146,8 @@ impl Connection {
     pub(super) async fn initialize(self: &Arc<Self>, link: &Arc<Link>) -> Result<(), Failure> {
         let wire_id = self.next_wire_id();
         let id = RequestId::from_u64(wire_id);
-        let frame = handshake::initialize_request(&id, Version::LATEST_WITH_SESSIONS, link.declared.raw(), crate::BROKER_INFO.as_bytes()).into();
+        let frame =
+            handshake::initialize_request(&id, Version::LATEST_WITH_SESSIONS, link.declared.raw(), crate::BROKER_INFO.as_bytes()).into();
         let answer = self.send_and_wait(link, WireRequest { wire_id, frame, asker: None, opening: true, headers: None }).await;
         // Whatever became of it, no client's request was under way.
         let answer = answer.map_err(|failure| match failure {

@@ -7,18 +7,18 @@
 mod backoff;
 pub mod connection;
 mod failure;
+mod handshake_guard;
 mod http;
-mod stateless;
+mod malformed_answer;
 pub mod pending;
 mod pipe;
 mod queue;
 mod quic;
-mod stdio;
 pub(crate) mod request_streams;
+mod stateless;
+mod stdio;
 mod tcp;
 mod tls_clients;
-mod handshake_guard;
-mod malformed_answer;
 mod websocket;
 mod wire;
 
@@ -60,7 +60,7 @@ use crate::{
     config::spec::TransportSpec,
     limits::BACKOFF_MAX,
     metrics::Side,
-    rules::{log_level::LogLevel, link_sharing::LinkScope},
+    rules::{link_sharing::LinkScope, log_level::LogLevel},
 };
 
 #[derive(Debug)]

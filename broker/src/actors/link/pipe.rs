@@ -7,14 +7,14 @@ use std::{sync::Arc, time::Duration};
 
 use protocol::{envelope::Message, json};
 use tokio::{sync::mpsc, task::JoinHandle};
-use transport::frame::{FrameSink, FrameSource, CloseReason};
+use transport::frame::{CloseReason, FrameSink, FrameSource};
 
 use super::{
     Link,
     connection::{Connection, Failure, WireSender},
-    stateless,
-    queue::{FrameQueue, QueuedFrame},
     handshake_guard::HandshakeGuard,
+    queue::{FrameQueue, QueuedFrame},
+    stateless,
 };
 use crate::{
     actors::inbound,

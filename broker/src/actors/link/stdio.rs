@@ -14,12 +14,12 @@ use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec
 use super::{
     Link,
     connection::{Connection, Failure},
-    stateless,
-    pipe::{self, LAST_WRITE_WAIT, Pipe},
     handshake_guard::HandshakeGuard,
+    pipe::{self, LAST_WRITE_WAIT, Pipe},
+    stateless,
 };
 use crate::{
-    actors::children::{PROGRAM, ChildPermit},
+    actors::children::{ChildPermit, PROGRAM},
     config::{spec::TransportSpec, stdio::EffectiveChildLimits},
     limits::CHILD_IDLE_CHECK_INTERVAL,
     sandbox,

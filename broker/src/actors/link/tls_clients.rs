@@ -33,7 +33,11 @@ struct TlsClientCache {
 impl TlsClients {
     /// What verifies a backend's certificate. `server_name`: the name in it, where that is not the host connected to. `presented`: the
     /// broker's own, for a backend that asks for one.
-    pub(super) async fn tls_client(&self, server_name: Option<String>, presented: Option<ClientIdentityFiles>) -> Result<ClientTls, Failure> {
+    pub(super) async fn tls_client(
+        &self,
+        server_name: Option<String>,
+        presented: Option<ClientIdentityFiles>,
+    ) -> Result<ClientTls, Failure> {
         let key = (server_name, presented);
         if let Some(known) = lock(&self.0).clients.get(&key) {
             return Ok(known.clone());

@@ -7,7 +7,7 @@ use protocol::{
     phase::SessionPhase,
 };
 
-use super::{SessionParams, Session, SessionState, SessionKind, record::PersistedSession};
+use super::{Session, SessionKind, SessionParams, SessionState, record::PersistedSession};
 use crate::{
     actors::shared::Shared,
     persistence::{NodeName, SubscriptionRecord},

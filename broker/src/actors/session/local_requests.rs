@@ -100,7 +100,12 @@ impl Drop for LocalRequest {
 
 impl Session {
     /// Answers a request with the outcome of `work`.
-    pub(super) fn spawn_local_request<F, W>(self: &Arc<Self>, request: RequestContext<'_>, cancellation: CancelScope, work: W) -> Result<(), Refusal>
+    pub(super) fn spawn_local_request<F, W>(
+        self: &Arc<Self>,
+        request: RequestContext<'_>,
+        cancellation: CancelScope,
+        work: W,
+    ) -> Result<(), Refusal>
     where
         W: FnOnce(Arc<Self>) -> F,
         F: Future<Output = Result<Reply, Refusal>> + Send + 'static,

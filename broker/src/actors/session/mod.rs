@@ -5,17 +5,17 @@
 //! promised is stored before it is acknowledged (`persisted_state`), and whoever owns it next goes on from there (`adoption`).
 
 mod adoption;
-mod teardown;
 pub(in crate::actors) mod local_requests;
 mod observation;
 mod outbox;
+mod persisted_state;
 mod questions;
 pub mod record;
 mod requests;
 mod resumption;
-mod persisted_state;
 mod streams;
 mod subscriptions;
+mod teardown;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -30,24 +30,24 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use protocol::{
     capabilities::{ClientCapabilities, ServerCapabilities},
+    downlevel::Translator,
     error::{ErrorKind, Refusal},
     handshake,
     ids::{BackendId, RequestId, SessionId},
     method::Method,
-    downlevel::Translator,
     phase::SessionPhase,
     version::Version,
 };
 
 pub(in crate::actors) use self::requests::without_own_meta;
-pub use self::{adoption::ClaimedSession, teardown::ReleaseOutcome, resumption::ResumedStream};
+pub use self::{adoption::ClaimedSession, resumption::ResumedStream, teardown::ReleaseOutcome};
 use self::{
-    teardown::QuiesceState,
+    persisted_state::{DirtyFlags, PersistedState},
     questions::Question,
     record::BackendSession,
     requests::InFlight,
-    persisted_state::{DirtyFlags, PersistedState},
     streams::SessionStreams,
+    teardown::QuiesceState,
 };
 use super::{
     link::{Link, connection::Connection},
@@ -58,9 +58,9 @@ use super::{
 use crate::{
     auth::Caller,
     config::MessageWire,
-    persistence::{NodeName, SessionKey},
     limits::SESSION_ID_BYTES,
     maps::FastMap,
+    persistence::{NodeName, SessionKey},
     rules::{
         catalog::{ListDigests, ListKind},
         endpoint::Endpoint,

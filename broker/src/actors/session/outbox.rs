@@ -9,7 +9,7 @@ use protocol::error::Refusal;
 
 use super::{Session, resumption::events_gone, session_ended, streams::SessionStreams};
 use crate::{
-    actors::stream::{EventStream, StreamReader},
+    actors::stream::{EventStream, StreamCursor},
     limits::OUTBOX_FRAMES_MAX,
     rules::event_log::LogLimits,
 };
@@ -20,7 +20,7 @@ const CONNECTION_BOUND: [&str; 3] = ["tcp", "sse", "quic"];
 impl Session {
     /// Begins the client's stream, after so many messages that were said before it. What was delivered before there was one
     /// is on it.
-    pub fn open_outbox(&self, said: Option<u64>) -> Option<StreamReader> {
+    pub fn open_outbox(&self, said: Option<u64>) -> Option<StreamCursor> {
         let limits = LogLimits { events: OUTBOX_FRAMES_MAX, bytes: self.shared.config.limits.outbox_bytes };
         let stream = self.lock().streams.open_outbox(limits, said);
         stream.read_from(0).ok()
@@ -28,7 +28,7 @@ impl Session {
 
     /// Goes on with the client's stream, for one that has received so many messages; without a number, after what was sent.
     /// What an earlier process had for it is not known any more.
-    pub fn resume_outbox(&self, received: Option<u64>) -> Result<StreamReader, Refusal> {
+    pub fn resume_outbox(&self, received: Option<u64>) -> Result<StreamCursor, Refusal> {
         let Some(stream) = self.outbox() else {
             return match received {
                 None => self.open_outbox(None).ok_or_else(session_ended),

@@ -17,8 +17,8 @@ use super::{
     session_moved,
 };
 use crate::{
-    persistence::{SubscriptionRecord, WriteOp, WriteOutcome, fault_point},
     limits::{EVENTS_FLUSH_WAIT, LISTS_RETRY, OWNER_NEWS_WAIT, SEEN_STORED_EVERY_MAX},
+    persistence::{SubscriptionRecord, WriteOp, WriteOutcome, fault_point},
     rules::{catalog::ListDigests, log_level::LogLevel, routing::ResourceTarget},
 };
 

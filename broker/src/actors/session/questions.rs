@@ -12,14 +12,15 @@ use std::{
 
 use bytes::Bytes;
 use protocol::{
+    downlevel,
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
     ids::{RequestId, TaskId},
     json,
     method::Method,
-    stateless, downlevel,
     splice::Splice,
+    stateless,
     version::Version,
 };
 
@@ -30,8 +31,8 @@ use crate::{
         link::{connection::Connection, pending::QuestionOwner},
         stream::EventStream,
     },
-    persistence::{SessionKey, TaskInput, TaskRecord},
     limits::{CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX},
+    persistence::{SessionKey, TaskInput, TaskRecord},
     rules::{event_log::EventKind, tasks},
     telemetry::child_span::ChildSpan,
 };

@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use super::{Agreement, Session};
 use crate::{
     auth::SealKey,
-    persistence::{SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionIdentity},
+    persistence::{SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord},
     rules::{
         catalog::{ListDigests, ListKind},
         endpoint::Endpoint,
@@ -157,7 +157,8 @@ fn agreement_text(session: &Session) -> Option<Vec<u8>> {
 }
 
 pub(super) fn mutable_state_text(changing: &MutableState) -> Vec<u8> {
-    let lists = ListKind::ALL.iter().zip(changing.announced_lists).map(|(kind, digest)| (kind.member().to_owned(), format!("{digest:032x}")));
+    let lists =
+        ListKind::ALL.iter().zip(changing.announced_lists).map(|(kind, digest)| (kind.member().to_owned(), format!("{digest:032x}")));
     let mut elicited: Vec<String> = changing.elicited.iter().cloned().collect();
     elicited.sort();
     let log_level = changing.log_level.map(|level| level.name().to_owned());

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     actors::{
         backend::Backend,
-        call::{Call, TaskHandoff, CallFuture},
+        call::{Call, CallFuture, TaskHandoff},
         policy::ArgumentsCheck,
         stream::EventStream,
         tasks::named_task,
@@ -126,7 +126,11 @@ impl Session {
 
     /// [`DemoSession::take`] for a connection, whose requests can not be led elsewhere: it waits for as long as it is open
     /// whether the session leaves.
-    pub async fn handle_request_after_quiesce(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<CallFuture>, Refusal> {
+    pub async fn handle_request_after_quiesce(
+        self: &Arc<Self>,
+        message: Message,
+        stream: &Arc<EventStream>,
+    ) -> Result<Option<CallFuture>, Refusal> {
         if !self.shared.draining.is_cancelled() {
             return self.handle_request(message, stream);
         }
@@ -140,12 +144,7 @@ impl Session {
         }
     }
 
-    fn dispatch(
-        self: &Arc<Self>,
-        mut message: Message,
-        stream: &Arc<EventStream>,
-        begun: Instant,
-    ) -> Result<Option<CallFuture>, Refusal> {
+    fn dispatch(self: &Arc<Self>, mut message: Message, stream: &Arc<EventStream>, begun: Instant) -> Result<Option<CallFuture>, Refusal> {
         let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         // Before any work: nothing of this looks further than a few numbers. A ping only asks whether somebody is there.
         if message.method != Method::Ping {

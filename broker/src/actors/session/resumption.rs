@@ -21,16 +21,16 @@ use super::{
     streams::{first_sequence, is_general},
 };
 use crate::{
-    actors::stream::{PendingAnswer, EventId, EventStream, StreamReader, answered_id, decode_pending, parse_event_id},
-    persistence::{LogEntry, LoggedEvent, StoredStream},
+    actors::stream::{EventId, EventStream, PendingAnswer, StreamCursor, answered_id, decode_pending, parse_event_id},
     limits::NAMED_REQUEST_BYTES_MAX,
+    persistence::{LogEntry, LoggedEvent, StoredStream},
     rules::event_log::{Event, EventKind, StreamSnapshot, Topic},
 };
 
 /// A stream to be read by a GET.
 #[derive(Debug)]
 pub struct ResumedStream {
-    pub reader: StreamReader,
+    pub reader: StreamCursor,
     /// Events were lost; the stream begins with what may have changed.
     pub gap: bool,
 }

@@ -15,9 +15,9 @@ use protocol::{ids::RequestId, phase::SessionPhase};
 
 use super::Session;
 use crate::{
-    actors::stream::{UnreadBudget, EventStream, StreamReader},
-    persistence::{EventWriter, SessionKey},
+    actors::stream::{EventStream, StreamCursor, UnreadBudget},
     limits::STREAMS_KEPT_MAX,
+    persistence::{EventWriter, SessionKey},
     rules::event_log::{Event, EventKind, LogLimits, Overflow, Topic},
 };
 
@@ -44,7 +44,8 @@ pub(super) struct SessionStreams {
 impl SessionStreams {
     pub(super) fn new(limits: LogLimits, epoch: i64, log: Option<(EventWriter, SessionKey)>) -> Self {
         let (made, kept, general) = ([0; 2], BTreeMap::new(), Vec::new());
-        let mut streams = Self { limits, epoch: 0, opened_counts: made, retained: kept, general, log, may_inherit: false, unread_budget: None };
+        let mut streams =
+            Self { limits, epoch: 0, opened_counts: made, retained: kept, general, log, may_inherit: false, unread_budget: None };
         streams.set_epoch(epoch);
         streams
     }
@@ -196,7 +197,9 @@ impl SessionStreams {
     /// Whether a stream of this number was ever made, as far as can be said.
     pub(super) fn may_have_existed(&self, number: u64) -> bool {
         let (epoch, made) = (number >> EPOCH_SHIFT, (number & ((1 << EPOCH_SHIFT) - 1)) >> 1);
-        epoch > 0 && made > 0 && (epoch < self.epoch || (epoch == self.epoch && made <= self.opened_counts[usize::from(is_general(number))]))
+        epoch > 0
+            && made > 0
+            && (epoch < self.epoch || (epoch == self.epoch && made <= self.opened_counts[usize::from(is_general(number))]))
     }
 
     /// Whether an earlier owner made the stream.
@@ -262,7 +265,7 @@ impl Session {
     }
 
     /// Whatever belongs to no request of a session that nobody comes back for is told here.
-    pub fn open_notification_stream(&self) -> Option<StreamReader> {
+    pub fn open_notification_stream(&self) -> Option<StreamCursor> {
         self.lock().streams.open_general(Vec::new(), Vec::new()).stream.read_from(0).ok()
     }
 

@@ -16,11 +16,11 @@ use protocol::{
     phase::SessionPhase,
 };
 
-use super::{Session, SessionState, questions::Question, record::BackendSession, requests::InFlight, persisted_state::StoreFailure};
+use super::{Session, SessionState, persisted_state::StoreFailure, questions::Question, record::BackendSession, requests::InFlight};
 use crate::{
     actors::{link::Link, stream::EventStream},
-    persistence::fault_point,
     limits::{CLOSING_UP_MAX, MOVE_ON_MAX},
+    persistence::fault_point,
 };
 
 /// How often it is looked whether the last call of a session that moved is over.

@@ -13,19 +13,19 @@ use protocol::{
     ids::{BackendId, RequestId},
     json,
     method::Method,
+    splice::Splice,
     stateless::{
         inputs::{InputRequest, InputRequired, InputResponses},
         is_cacheable, may_require_input,
         request::capability_required,
         results::CacheHint,
     },
-    splice::Splice,
 };
 
 use super::{
-    SuspensionId, StatelessRequest, StatelessClient,
+    StatelessClient, StatelessRequest, SuspensionId,
+    pending_exchange::{PendingExchange, PendingPromotion},
     suspended::{RequestedInput, Suspension, no_answer},
-    pending_exchange::{PendingPromotion, PendingExchange},
 };
 use crate::{
     actors::{
@@ -37,11 +37,11 @@ use crate::{
     rules::{
         catalog::{Catalog, TaskSupport},
         endpoint::Endpoint,
-        event_log::EventKind,
-        log_level::{self, LogLevel},
-        stateless, stateless_tasks, exposed_names,
         endpoint_info::EndpointInfo,
-        routing, tasks,
+        event_log::EventKind,
+        exposed_names,
+        log_level::{self, LogLevel},
+        routing, stateless, stateless_tasks, tasks,
     },
 };
 

@@ -7,11 +7,11 @@
 
 pub mod exchange;
 pub mod notification_stream;
-mod suspended;
-mod session_pool;
-mod tasks;
 mod pending_exchange;
+mod session_pool;
+mod suspended;
 mod task_subscription;
+mod tasks;
 
 use std::{
     sync::{Arc, Weak},
@@ -33,13 +33,13 @@ use protocol::{
     version::Version,
 };
 
-use self::{suspended::SuspensionTable, session_pool::SessionPools};
 pub use self::{
-    suspended::{SuspensionId, RequestStateError},
-    tasks::is_about_tasks,
     pending_exchange::PendingExchange,
+    suspended::{RequestStateError, SuspensionId},
+    tasks::is_about_tasks,
 };
-use super::{shared::Shared, tenant::Tenant, request_observer::RequestObserver};
+use self::{session_pool::SessionPools, suspended::SuspensionTable};
+use super::{request_observer::RequestObserver, shared::Shared, tenant::Tenant};
 use crate::{
     BROKER_INFO,
     auth::Caller,
@@ -48,9 +48,9 @@ use crate::{
     rules::{
         catalog::{Catalog, ListKind},
         endpoint::Endpoint,
+        endpoint_info::EndpointInfo,
         log_level::LogLevel,
         stateless,
-        endpoint_info::EndpointInfo,
     },
 };
 
@@ -160,7 +160,13 @@ impl StatelessState {
 impl StatelessClient {
     /// Notes what is asked without a session.
     pub fn watch(&self) -> RequestObserver<'_> {
-        RequestObserver { shared: &self.shared, caller: &self.caller, session: None, version: Version::V2026_07_28, transport: self.transport }
+        RequestObserver {
+            shared: &self.shared,
+            caller: &self.caller,
+            session: None,
+            version: Version::V2026_07_28,
+            transport: self.transport,
+        }
     }
 
     /// The result of a list request.

@@ -14,19 +14,19 @@ use protocol::{
     ids::RequestId,
     json,
     method::Method,
+    splice::Splice,
     stateless::{
         META_SUBSCRIPTION_ID,
         results::{SubscriptionFilter, listen_ended, subscribed},
     },
-    splice::Splice,
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{StatelessRequest, StatelessClient, exchange::ExchangeEvent, session_pool, task_subscription::TaskSubscription};
+use super::{StatelessClient, StatelessRequest, exchange::ExchangeEvent, session_pool, task_subscription::TaskSubscription};
 use crate::{
     actors::{
-        session::{SessionParams, Session},
-        stream::{StreamEnd, EventStream, StreamItem, StreamReader},
+        session::{Session, SessionParams},
+        stream::{EventStream, StreamCursor, StreamEnd, StreamItem},
     },
     limits::LISTEN_URIS_MAX,
     rules::{endpoint_info::EndpointInfo, routing},
@@ -37,7 +37,7 @@ use crate::{
 pub struct NotificationStream {
     session: Arc<Session>,
     id: RequestId,
-    reader: StreamReader,
+    reader: StreamCursor,
     filter: SubscriptionFilter,
     server_info: Bytes,
     draining: CancellationToken,
@@ -63,8 +63,12 @@ impl StatelessClient {
             return Err(invalid("it names too many resources").with("maxUris", LISTEN_URIS_MAX));
         }
         let watching = self.watch_tasks(wish.tasks.clone(), request.meta.tasks, offer).await?;
-        let seat =
-            SessionParams { tenant: self.tenant.clone(), caller: self.caller.clone(), endpoint: self.endpoint.clone(), transport: self.transport };
+        let seat = SessionParams {
+            tenant: self.tenant.clone(),
+            caller: self.caller.clone(),
+            endpoint: self.endpoint.clone(),
+            transport: self.transport,
+        };
         let session = Session::pooled(seat, session_pool::agreement(ClientCapabilities::none(), offer), false, self.shared.clone());
         let unheard = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
         let Some(reader) = session.open_notification_stream() else { return Err(unheard()) };

@@ -10,12 +10,12 @@ use bytes::Bytes;
 use protocol::{envelope::Message, ids::RequestId};
 use tokio::sync::oneshot;
 
-use super::{suspended::answer_frame, session_pool::SessionLease};
+use super::{session_pool::SessionLease, suspended::answer_frame};
 use crate::{
     actors::{
         call::{Call, CallFuture},
         session::Session,
-        stream::{EventStream, StreamItem, StreamReader},
+        stream::{EventStream, StreamCursor, StreamItem},
         tasks::{TaskManager, UnannouncedTask},
     },
     limits::PROMOTE_RETRY_INTERVAL,
@@ -27,7 +27,7 @@ use crate::{
 pub struct PendingExchange {
     lease: SessionLease,
     id: RequestId,
-    reader: StreamReader,
+    reader: StreamCursor,
     /// The call, as long as whoever waits for it carries it out.
     carried: Option<CallFuture>,
     /// Its answer has come.
@@ -35,7 +35,7 @@ pub struct PendingExchange {
 }
 
 impl PendingExchange {
-    pub(super) fn new(lease: SessionLease, id: RequestId, reader: StreamReader) -> Self {
+    pub(super) fn new(lease: SessionLease, id: RequestId, reader: StreamCursor) -> Self {
         Self { lease, id, reader, carried: None, answered: false }
     }
 

@@ -21,10 +21,10 @@ use protocol::{
 };
 use tokio::sync::Notify;
 
-use super::{StatelessRequest, StatelessClient, exchange::backend_of};
+use super::{StatelessClient, StatelessRequest, exchange::backend_of};
 use crate::{
     actors::{
-        session::{Agreement, SessionParams, Session},
+        session::{Agreement, Session, SessionParams},
         sync::lock,
     },
     auth::Caller,
@@ -140,7 +140,12 @@ impl Drop for SessionLease {
 
 impl SessionPools {
     /// A place for a request to this backend.
-    pub(super) async fn lease(&self, visitor: &StatelessClient, request: &StatelessRequest, offer: &EndpointInfo) -> Result<SessionLease, Refusal> {
+    pub(super) async fn lease(
+        &self,
+        visitor: &StatelessClient,
+        request: &StatelessRequest,
+        offer: &EndpointInfo,
+    ) -> Result<SessionLease, Refusal> {
         let client = request.meta.capabilities.known_before_modern();
         let alone = client.can_answer() && cannot_tell_who_asked(visitor, request);
         let wanted = SessionPoolKey {

@@ -25,7 +25,7 @@ use super::{StatelessClient, millis, pending_exchange::PendingExchange};
 use crate::{
     actors::sync::lock,
     auth::Caller,
-    limits::{SUSPENDED_BYTES_MAX, SUSPENDED_BYTES_PER_CALLER_MAX, SUSPENDED_MAX, SUSPENDED_PER_CALLER_MAX, POOLED_SESSIONS_SUSPENDED_MAX},
+    limits::{POOLED_SESSIONS_SUSPENDED_MAX, SUSPENDED_BYTES_MAX, SUSPENDED_BYTES_PER_CALLER_MAX, SUSPENDED_MAX, SUSPENDED_PER_CALLER_MAX},
     rules::{endpoint::Endpoint, stateless},
 };
 
@@ -146,7 +146,11 @@ impl StatelessClient {
     }
 
     /// What waits there, once.
-    pub(super) fn unpark(&self, place: &SuspensionId, responses: &InputResponses) -> Result<Result<SuspendedExchange, Refusal>, RequestStateError> {
+    pub(super) fn unpark(
+        &self,
+        place: &SuspensionId,
+        responses: &InputResponses,
+    ) -> Result<Result<SuspendedExchange, Refusal>, RequestStateError> {
         let mut parked = self.shared.modern.parking.lock();
         let found = parked.get(&place.number).filter(|found| found.round == place.round && found.expires > Instant::now());
         let found = found.ok_or(RequestStateError::Expired)?;

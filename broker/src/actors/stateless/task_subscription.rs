@@ -12,9 +12,9 @@ use protocol::{
 use super::StatelessClient;
 use crate::{
     actors::tasks::TaskWatch,
-    persistence::{InputCounts, StoredTaskSnapshot, TaskStatus},
     limits::{LISTEN_TASKS_MAX, OUTBOX_BATCH_BYTES, STORE_RETRY_MAX},
-    rules::{stateless_tasks, endpoint_info::EndpointInfo},
+    persistence::{InputCounts, StoredTaskSnapshot, TaskStatus},
+    rules::{endpoint_info::EndpointInfo, stateless_tasks},
 };
 
 /// How a task was told last. Two that are equal are told once.
@@ -31,7 +31,12 @@ pub(super) struct TaskSubscription {
 
 impl StatelessClient {
     /// What of these tasks is this client's, from now on. `Unsupported`: none of it.
-    pub(super) async fn watch_tasks(&self, wish: Vec<String>, declared: bool, offer: &EndpointInfo) -> Result<Option<TaskSubscription>, Refusal> {
+    pub(super) async fn watch_tasks(
+        &self,
+        wish: Vec<String>,
+        declared: bool,
+        offer: &EndpointInfo,
+    ) -> Result<Option<TaskSubscription>, Refusal> {
         if wish.is_empty() || !offer.capabilities.tasks_tools_call {
             return Ok(None);
         }

@@ -9,9 +9,9 @@ use protocol::{
     stateless::{inputs::InputResponses, results},
 };
 
-use super::{StatelessRequest, StatelessClient};
+use super::{StatelessClient, StatelessRequest};
 use crate::{
-    actors::tasks::{named_task, load_visible},
+    actors::tasks::{load_visible, named_task},
     persistence::{StoredTask, TaskAudience, TaskInput, TaskStatus, Wakeup, WriteOp, WriteOutcome, fault_point},
     rules::stateless_tasks::{self, NO_SESSION, TaskReport},
 };

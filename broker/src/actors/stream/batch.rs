@@ -10,8 +10,8 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{StreamEnd, EventStream, StreamReader};
-use crate::rules::event_log::{PositionGone, LogLimits};
+use super::{EventStream, StreamCursor, StreamEnd};
+use crate::rules::event_log::{LogLimits, PositionGone};
 
 /// What a connection finds when it looks for something to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,13 +22,13 @@ pub enum Batch {
     End(StreamEnd),
 }
 
-impl StreamReader {
+impl StreamCursor {
     /// Waits for something to send and takes as much of it as fits. Cancel-safe: a dropped call loses nothing.
     pub async fn next_batch(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> Batch {
         poll_fn(|context| self.poll_batch(count_max, bytes_max, frames, Some(context)).map_or(Poll::Pending, Poll::Ready)).await
     }
 
-    /// What [`StreamReader::next_batch`] would return without waiting.
+    /// What [`StreamCursor::next_batch`] would return without waiting.
     pub fn try_next_batch(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> Option<Batch> {
         self.poll_batch(count_max, bytes_max, frames, None)
     }

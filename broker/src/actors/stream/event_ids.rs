@@ -38,7 +38,9 @@ pub fn decode_pending(text: &[u8]) -> Vec<PendingAnswer> {
     let Ok(document) = Document::parse(text, &Limits { bytes_max: text.len(), ..Limits::default() }) else { return Vec::new() };
     let raw = |raw: &[u8]| RequestId::from_raw(Bytes::copy_from_slice(raw));
     let one = |due: Value<'_>| match due.get("id") {
-        Some(id) => PendingAnswer { id: raw(id.raw()), task: due.get("task").and_then(|task| task.as_str().map(|task| TaskId::new(&*task))) },
+        Some(id) => {
+            PendingAnswer { id: raw(id.raw()), task: due.get("task").and_then(|task| task.as_str().map(|task| TaskId::new(&*task))) }
+        }
         None => raw(due.raw()).into(),
     };
     document.root().elements().map(one).collect()

@@ -2,10 +2,10 @@
 
 use std::{future::poll_fn, pin::pin};
 
-use super::{StreamItem, StreamReader};
+use super::{StreamCursor, StreamItem};
 
-impl StreamReader {
-    /// [`StreamReader::next`] for who carries out meanwhile what the stream waits for.
+impl StreamCursor {
+    /// [`StreamCursor::next`] for who carries out meanwhile what the stream waits for.
     pub async fn next_while_driving(&mut self, work: impl Future<Output = ()>) -> StreamItem {
         let (mut work, mut is_over) = (pin!(work), false);
         poll_fn(|context| {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     outcome::RunOutcome,
     retry::RetryTimer,
-    run::{TrackedBackendTask, TaskRun},
+    run::{TaskRun, TrackedBackendTask},
 };
 use crate::{
     actors::{
@@ -29,7 +29,7 @@ use crate::{
         session::record::BackendSession,
     },
     auth::SealError,
-    persistence::{TaskStep, TaskStatus, WriteOp, fault_point},
+    persistence::{TaskStatus, TaskStep, WriteOp, fault_point},
     rules::{
         link_sharing::LinkScope,
         tasks::{self, BackendTask},

@@ -27,17 +27,18 @@ use crate::{
         shared::Shared,
     },
     config,
-    persistence::{
-        self, NodeName, TaskStep, StoreError, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, FullTask, WriteOp, WriteOutcome, fault_point,
-    },
     limits::{
         COMMIT_LOOK_MAX, COMMIT_SETTLES_WITHIN, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX, TASK_RUN_MAX,
         TASK_STORE_WAIT_MAX,
     },
+    persistence::{
+        self, FullTask, NodeName, StoreError, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, TaskStep, WriteOp, WriteOutcome,
+        fault_point,
+    },
     rules::{
-        stateless_tasks,
         routing::{self, TaskTarget},
-        tasks::{self, TaskDetails, IDEMPOTENCY_KEY, TaskOptions},
+        stateless_tasks,
+        tasks::{self, IDEMPOTENCY_KEY, TaskDetails, TaskOptions},
     },
     telemetry::{request, traces::RequestTrace},
 };
@@ -136,7 +137,7 @@ impl Session {
 
     /// The task this request made before.
     async fn existing_task(&self, task: &TaskId, asked: &TaskRecord, settings: &config::TaskConfig) -> Result<Reply, Refusal> {
-        let durable = &self.shared.durable;
+        let persistence = &self.shared.durable;
         let known = persistence.timed("whole_task", persistence.store.whole_task(task)).await?;
         let known = known.filter(|known| self.audience().may_see(&known.stored.record));
         let whole = known.ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone"))?;
@@ -170,7 +171,11 @@ impl Session {
                 if !is_open {
                     return Err(persistence::refusal(&error));
                 }
-                self.shared.running.spawn(recover_if_committed(self.shared.clone(), record.task.clone(), record.ttl.unwrap_or(TASK_RUN_MAX)));
+                self.shared.running.spawn(recover_if_committed(
+                    self.shared.clone(),
+                    record.task.clone(),
+                    record.ttl.unwrap_or(TASK_RUN_MAX),
+                ));
                 let text = "the database did not say whether it stored the task: it may be carried out";
                 return Err(Refusal::new(ErrorKind::OutcomeUnknown, text));
             }

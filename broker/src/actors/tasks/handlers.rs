@@ -22,8 +22,8 @@ use crate::{
         shared::Shared,
         stream::EventStream,
     },
-    persistence::{SessionKey, StoredTask, TaskAudience, TaskListPosition, TaskStatus, WriteOp, WriteOutcome, fault_point},
     limits::{PAGE_ENTRIES, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_POLLER_INTERVAL, TASK_RESULT_WAIT_MAX},
+    persistence::{SessionKey, StoredTask, TaskAudience, TaskListPosition, TaskStatus, WriteOp, WriteOutcome, fault_point},
     rules::{
         cursor::{self, CursorScope},
         stateless_tasks::NO_SESSION,
@@ -85,8 +85,9 @@ impl Session {
         let scope = CursorScope { tenant: self.tenant.id.as_str(), endpoint: self.caller.principal.as_str(), list: "tasks" };
         let key = &self.shared.cursor_key;
         let bad_cursor = || Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out");
-        let after =
-            cursor.map(|cursor| cursor::open(key, scope, &cursor).and_then(|last| parse_cursor(&last)).ok_or_else(bad_cursor)).transpose()?;
+        let after = cursor
+            .map(|cursor| cursor::open(key, scope, &cursor).and_then(|last| parse_cursor(&last)).ok_or_else(bad_cursor))
+            .transpose()?;
         let durable = &self.shared.durable;
         let limit = u32::try_from(PAGE_ENTRIES + 1).unwrap_or(u32::MAX);
         let mut found = durable.timed("tasks_for", durable.store.tasks_for(&self.audience(), after.as_ref(), limit)).await?;
@@ -125,7 +126,12 @@ impl Session {
         Ok(Reply::Frame(response.frame))
     }
 
-    async fn outcome_of(self: &Arc<Self>, id: &TaskId, waiting: &super::TaskWaiter, shown: &mut ForwardedInputs) -> Result<Vec<u8>, Refusal> {
+    async fn outcome_of(
+        self: &Arc<Self>,
+        id: &TaskId,
+        waiting: &super::TaskWaiter,
+        shown: &mut ForwardedInputs,
+    ) -> Result<Vec<u8>, Refusal> {
         let give_up = Instant::now() + TASK_RESULT_WAIT_MAX;
         let mut may_have_changed = true;
         loop {

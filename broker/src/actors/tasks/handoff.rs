@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{
     config::spec::TransportSpec,
-    persistence::{TaskStep, WriteOp, WriteOutcome},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RELEASE_TRIES},
+    persistence::{TaskStep, WriteOp, WriteOutcome},
 };
 
 impl TaskManager {

@@ -28,8 +28,8 @@ use crate::{
         link::{connection::Connection, pending::QuestionOwner},
         session::Session,
     },
-    persistence::{TaskStatus, WriteOp, fault_point},
     limits::{TASK_INPUTS_MAX, TASK_POLLER_INTERVAL},
+    persistence::{TaskStatus, WriteOp, fault_point},
     rules::tasks,
     telemetry::child_span::ChildSpan,
 };

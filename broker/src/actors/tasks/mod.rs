@@ -4,24 +4,24 @@
 //! What is here is that process's own: which tasks run, who waits for them, and which sessions live here. All of it may be
 //! lost; a task is found again in the store.
 
-mod handlers;
-mod startup;
+mod backend_task;
 mod cancellation;
 mod creation;
-mod outcome;
+mod handlers;
 mod handoff;
 mod inputs;
-mod poller;
-mod backend_task;
+mod notifications;
 mod observability;
-mod retry;
+mod orphans;
+mod outcome;
+mod poller;
 mod promotion;
 mod recovery;
+mod retry;
 pub mod run;
 mod runner;
-mod orphans;
+mod startup;
 mod wakeups;
-mod notifications;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -30,8 +30,8 @@ use std::{
 };
 
 use crate::{
-    persistence::{SessionKey, TaskStatus},
     limits::{TASK_DEFER_FIRST, TASK_DEFER_MAX, TASK_RUNS_MAX, TASKS_DEFERRED_MAX},
+    persistence::{SessionKey, TaskStatus},
 };
 use dashmap::DashMap;
 use protocol::{
@@ -43,7 +43,7 @@ use tokio::sync::Notify;
 pub use self::inputs::ask as ask_client;
 use self::run::{StopReason, TaskRun};
 pub(super) use self::{
-    handlers::{named_task, load_visible},
+    handlers::{load_visible, named_task},
     promotion::UnannouncedTask,
 };
 use super::{

@@ -14,8 +14,8 @@ use protocol::{envelope::Message, splice::Splice};
 use super::run::TaskRun;
 use crate::{
     actors::{session::Session, stream::EventStream, sync::lock},
-    persistence::{TASK_NOTIFICATION_BYTES_MAX, Wakeup},
     limits::TASK_NOTIFICATIONS_PER_SECOND,
+    persistence::{TASK_NOTIFICATION_BYTES_MAX, Wakeup},
     rules::{event_log::EventKind, tasks},
 };
 

@@ -16,7 +16,7 @@ use crate::{
     rules::tasks,
     telemetry::{
         audit::AuditDraft,
-        request::{self, RequestTelemetry, RequestName},
+        request::{self, RequestName, RequestTelemetry},
         traces::{RootSpanSummary, cut},
     },
 };

@@ -14,8 +14,8 @@ use protocol::ids::TaskId;
 use super::{TaskManager, run::StopReason};
 use crate::{
     actors::shared::Shared,
-    persistence::{InputCounts, StoredTaskSnapshot},
     limits::{TASK_POLLER_BATCH, TASK_POLLER_INTERVAL, TASK_POLLER_INTERVAL_ALONE},
+    persistence::{InputCounts, StoredTaskSnapshot},
 };
 
 /// How often runs that ask their client nothing are looked after: only somebody else may have ended their task.

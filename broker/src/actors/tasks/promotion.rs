@@ -15,23 +15,23 @@ use protocol::{
 };
 
 use super::{
-    TaskManager,
-    creation::{call_of, limits_of, note_origin, await_commit},
+    TaskManager, backend_task,
+    creation::{await_commit, call_of, limits_of, note_origin},
+    inputs,
     outcome::RunOutcome,
-    inputs, backend_task,
     run::{RunPlan, TaskRun},
 };
 use crate::{
     actors::{
-        call::{OfferedTask, Call},
-        stateless::PendingExchange,
+        call::{Call, OfferedTask},
         session::{Session, without_own_meta},
         shared::Shared,
+        stateless::PendingExchange,
         stream::StreamItem,
     },
-    persistence::{StoreError, StoredTask, FullTask, WriteOp, WriteOutcome, fault_point, refusal},
     limits::TASK_RUN_MAX,
     metrics::PromotionOutcome,
+    persistence::{FullTask, StoreError, StoredTask, WriteOp, WriteOutcome, fault_point, refusal},
     rules::{
         event_log::EventKind,
         routing::{self, Decision, TaskTarget},
@@ -67,7 +67,11 @@ impl Drop for UnannouncedTask {
 
 impl TaskManager {
     /// Makes a task of a call, or gives it back as it is. `message`: as the session took it.
-    pub(in crate::actors) async fn promote(message: Message, under_way: PendingExchange, call: Arc<Call>) -> Result<UnannouncedTask, PendingExchange> {
+    pub(in crate::actors) async fn promote(
+        message: Message,
+        under_way: PendingExchange,
+        call: Arc<Call>,
+    ) -> Result<UnannouncedTask, PendingExchange> {
         let session = under_way.session().clone();
         let shared = session.shared.clone();
         match session.store_promoted(&message, &call).await {

@@ -19,8 +19,8 @@ use super::{
 };
 use crate::{
     actors::shared::Shared,
-    persistence::{NodeName, StoredTask, TaskStatus, Wakeup, FullTask, WriteOp, WriteOutcome},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
+    persistence::{FullTask, NodeName, StoredTask, TaskStatus, Wakeup, WriteOp, WriteOutcome},
     rules::tasks::{RecoveryAction, TaskOutcome, after_crash},
 };
 

@@ -23,18 +23,18 @@ use protocol::{
 };
 
 use super::{
+    backend_task, handoff, inputs, observability,
     outcome::RunOutcome,
-    handoff, inputs, backend_task, observability,
     retry::{RetryTimer, connect},
-    run::{TrackedBackendTask, StopReason, TaskRun},
+    run::{StopReason, TaskRun, TrackedBackendTask},
 };
 use crate::{
     actors::{
         asker::{Asker, SentRequest},
-        link::connection::{Connection, Failure, BackendRequest},
+        link::connection::{BackendRequest, Connection, Failure},
     },
-    persistence::{TaskStep, TaskStatus, WriteOp, fault_point},
     limits::{BACKOFF_FIRST, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
+    persistence::{TaskStatus, TaskStep, WriteOp, fault_point},
     rules::{
         catalog::TaskSupport,
         exposure::ResourceUris,

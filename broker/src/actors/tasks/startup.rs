@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{TaskManager, poller, recovery, orphans, wakeups};
+use super::{TaskManager, orphans, poller, recovery, wakeups};
 use crate::actors::shared::Shared;
 
 impl TaskManager {

@@ -29,7 +29,7 @@ use super::{
     key_set::KeySet,
 };
 use crate::{
-    auth::{Caller, Keyring, AuthenticatedCaller, CredentialExpiry, is_printable},
+    auth::{AuthenticatedCaller, Caller, CredentialExpiry, Keyring, is_printable},
     config::{self, TenantMapping},
     limits::tokens::{
         KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN, KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX, KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX,

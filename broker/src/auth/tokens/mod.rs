@@ -20,12 +20,15 @@ pub use self::fetch::KeyFetcher;
 pub(super) use self::issuer::TokenIssuer;
 use self::jwt::Jwt;
 use super::{
-    AuthError, UnknownSigningKey, Keyring, AuthenticatedCaller,
+    AuthError, AuthenticatedCaller, Keyring, UnknownSigningKey,
     auth_error::token_not_valid,
     keyring::{KeyringVersion, PREFIX},
-    token_digest::{TokenDigester, TokenDigest},
+    token_digest::{TokenDigest, TokenDigester},
 };
-use crate::{config::AuthConfig, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics, rules::sign_in_failures::SignInFailureReason};
+use crate::{
+    config::AuthConfig, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics,
+    rules::sign_in_failures::SignInFailureReason,
+};
 
 /// The issuers, and what is known of their tokens.
 #[derive(Debug)]

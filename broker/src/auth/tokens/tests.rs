@@ -142,7 +142,11 @@ fn auth_09_a_06_forged_tokens_are_refused() {
             format!("{}.{}.{}", parts[0], encoded(claims(json!({"sub": "eve"})).to_string()), parts[2]),
             TokenError::Signature,
         ),
-        ("the header of another token", format!("{}.{}.{}", encoded(r#"{"alg":"ES256","kid":"e"}"#), parts[1], parts[2]), TokenError::Signature),
+        (
+            "the header of another token",
+            format!("{}.{}.{}", encoded(r#"{"alg":"ES256","kid":"e"}"#), parts[1], parts[2]),
+            TokenError::Signature,
+        ),
         ("no signature to speak of", format!("{}.{}.{}", parts[0], parts[1], encoded([0; 64])), TokenError::Signature),
         ("half a signature", format!("{}.{}.{}", parts[0], parts[1], encoded([7; 32])), TokenError::Signature),
         (
@@ -150,7 +154,11 @@ fn auth_09_a_06_forged_tokens_are_refused() {
             ec.sign_text(&ec.header().to_string(), &format!("{{\"aud\":\"x\",{}", &claims(json!({})).to_string()[1..])),
             TokenError::Form,
         ),
-        ("a token in a token", ec.sign_under(&json!({"alg": "ES256", "kid": "e", "typ": "JWT", "cty": "JWT"}), &json!(good)), TokenError::Form),
+        (
+            "a token in a token",
+            ec.sign_under(&json!({"alg": "ES256", "kid": "e", "typ": "JWT", "cty": "JWT"}), &json!(good)),
+            TokenError::Form,
+        ),
         ("a token of another kind", with_header(json!({"alg": "ES256", "kid": "e", "typ": "logout+jwt"})), TokenError::Type),
         ("much too much", ec.sign(&claims(json!({"x": "y".repeat(1 << 20)}))), TokenError::TooLong),
         ("an API key", "mcpb_AAAAAAAAAAAA_AAAA.A.A".to_owned(), TokenError::Form),

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use super::*;
 use crate::{
     config::{
-        validation::parse_backend_spec,
         spec::{BackendSpec, TenantSpec},
+        validation::parse_backend_spec,
     },
-    control::{Author, Preconditions, NewKey, tests::Rig},
+    control::{Author, NewKey, Preconditions, tests::Rig},
     persistence::Stores,
 };
 

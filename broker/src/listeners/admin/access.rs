@@ -70,7 +70,9 @@ impl Access {
             TokenPolicy::OpenToLocalUsers => {
                 tracing::warn!("the admin plane is open to every user of this machine; set auth.admin_token to close it");
             }
-            TokenPolicy::Missing => tracing::error!("the admin plane refuses everybody: it is not on loopback and auth.admin_token is not set"),
+            TokenPolicy::Missing => {
+                tracing::error!("the admin plane refuses everybody: it is not on loopback and auth.admin_token is not set")
+            }
         }
     }
 

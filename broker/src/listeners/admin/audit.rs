@@ -19,8 +19,8 @@ use super::{input::QueryParams, page::LIMIT_MAX, problem::Problem};
 use crate::{
     config::units::parse_duration,
     control::{AuditedAction, Author, Control},
-    persistence::{AuditFilter, AuditKind},
     listeners::trusted_proxies::ClientAddress,
+    persistence::{AuditFilter, AuditKind},
     telemetry::request::{self, RequestName},
     views::AuditEntry,
 };
@@ -103,7 +103,10 @@ fn moment(field: &str, text: &str) -> Result<i64, Problem> {
 /// Who did what, oldest first.
 #[utoipa::path(get, path = "/admin/v1/audit", tag = "audit", params(AuditParams), responses(
     (status = 200, body = AuditList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn list(State(control): State<Arc<Control>>, QueryParams(asked): QueryParams<AuditParams>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn list(
+    State(control): State<Arc<Control>>,
+    QueryParams(asked): QueryParams<AuditParams>,
+) -> Result<impl IntoResponse, Problem> {
     let (records, next) = control.audit(&asked.filter()?, asked.after, asked.limit()?).await?;
     Ok(axum::Json(AuditList { records, next }))
 }

@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    preconditions::shown,
     input::{BackendName, JsonBody, QueryParams, TenantName, breaker_wanted},
     page::Page,
+    preconditions::shown,
     problem::Problem,
     tenants::stored,
 };
 use crate::{
-    config::{validation::parse_backend_spec, spec::BackendSpec},
-    control::{Author, BackendView, Preconditions, Control},
+    config::{spec::BackendSpec, validation::parse_backend_spec},
+    control::{Author, BackendView, Control, Preconditions},
     metrics::BACKEND_STATES,
 };
 

@@ -79,7 +79,10 @@ pub(super) struct TaskFilter {
 /// Client sessions of all replicas, oldest first. Their ids are digests: a session id is a secret of its client.
 #[utoipa::path(get, path = "/admin/v1/sessions", tag = "sessions", params(OfTenant), responses(
     (status = 200, body = SessionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn sessions(State(control): State<Arc<Control>>, QueryParams(of): QueryParams<OfTenant>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn sessions(
+    State(control): State<Arc<Control>>,
+    QueryParams(of): QueryParams<OfTenant>,
+) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, of.tenant.as_ref())?;
     let page = Page::new(of.limit, of.after)?;
     let place = |view: &SessionView| format!("{}/{}", view.created_at, view.id);
@@ -97,7 +100,11 @@ pub(super) async fn session(State(control): State<Arc<Control>>, PathId(id): Pat
 /// Ends a session, on whichever replica it is.
 #[utoipa::path(delete, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn end_session(State(control): State<Arc<Control>>, PathId(id): PathId, author: Author) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn end_session(
+    State(control): State<Arc<Control>>,
+    PathId(id): PathId,
+    author: Author,
+) -> Result<impl IntoResponse, Problem> {
     control.end_session(&id, &author).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -105,7 +112,10 @@ pub(super) async fn end_session(State(control): State<Arc<Control>>, PathId(id):
 /// Tasks, oldest first.
 #[utoipa::path(get, path = "/admin/v1/tasks", tag = "tasks", params(TaskFilter), responses(
     (status = 200, body = TaskList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn tasks(State(control): State<Arc<Control>>, QueryParams(filter): QueryParams<TaskFilter>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn tasks(
+    State(control): State<Arc<Control>>,
+    QueryParams(filter): QueryParams<TaskFilter>,
+) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, filter.tenant.as_ref())?;
     let wrong = |status: &str| {
         let allowed = TaskStatus::ALL.map(TaskStatus::name).join(", ");
@@ -147,7 +157,10 @@ fn task_problem(id: &str, refusal: &Refusal) -> Problem {
 /// Resources somebody listens to.
 #[utoipa::path(get, path = "/admin/v1/subscriptions", tag = "subscriptions", params(OfTenant), responses(
     (status = 200, body = SubscriptionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn subscriptions(State(control): State<Arc<Control>>, QueryParams(of): QueryParams<OfTenant>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn subscriptions(
+    State(control): State<Arc<Control>>,
+    QueryParams(of): QueryParams<OfTenant>,
+) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, of.tenant.as_ref())?;
     let page = Page::new(of.limit, of.after)?;
     // Neither name can hold a slash.

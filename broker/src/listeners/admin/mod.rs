@@ -8,13 +8,13 @@ mod access;
 mod audit;
 mod audit_verify;
 mod backends;
-mod preconditions;
 mod configuration;
 mod health;
 mod input;
 mod live;
 pub mod openapi;
 mod page;
+mod preconditions;
 pub mod problem;
 mod tenants;
 #[cfg(test)]
@@ -49,8 +49,8 @@ use transport::{
 
 use self::{access::Access, problem::Problem};
 use super::{
-    tls_acceptor::{self, TlsAcceptor},
     handoff_listener::HandoffListener,
+    tls_acceptor::{self, TlsAcceptor},
     trusted_proxies::ProxyProtocol,
 };
 use crate::{control::Control, sandbox::Confinement};
@@ -67,7 +67,7 @@ const GOODBYE: Duration = Duration::from_secs(3);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `stop`, then lets answers under way finish.
-pub async fn serve(control: Arc<Control>, listener: HandoffListener, door: TlsAcceptor, stop: CancellationToken) {
+pub async fn serve(control: Arc<Control>, listener: HandoffListener, tls_acceptor: TlsAcceptor, stop: CancellationToken) {
     let access = match listener.local_addr() {
         Ok(address) => Access::new(&control.config.auth, address),
         Err(error) => {
@@ -94,7 +94,7 @@ pub async fn serve(control: Arc<Control>, listener: HandoffListener, door: TlsAc
                 continue;
             }
         };
-        let (door, watcher, router, proxies) = (tls_acceptor.clone(), graceful.watcher(), router.clone(), proxies.clone());
+        let (tls_acceptor, watcher, router, proxies) = (tls_acceptor.clone(), graceful.watcher(), router.clone(), proxies.clone());
         let confinement = Arc::clone(&confinement);
         tokio::spawn(async move {
             let _place = permit;

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    preconditions::shown,
-    input::{PathId, JsonBody, QueryParams, TenantName, new_key},
+    input::{JsonBody, PathId, QueryParams, TenantName, new_key},
     page::Page,
+    preconditions::shown,
     problem::Problem,
 };
 use crate::{
-    config::{validation::parse_tenant_spec, spec::TenantSpec},
-    control::{Author, Preconditions, Control, KeyShown, KeyView, PutOutcome, TenantView},
+    config::{spec::TenantSpec, validation::parse_tenant_spec},
+    control::{Author, Control, KeyShown, KeyView, Preconditions, PutOutcome, TenantView},
 };
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -63,7 +63,10 @@ pub(super) fn stored<View: Serialize>(put: PutOutcome<View>) -> impl IntoRespons
 /// All tenants.
 #[utoipa::path(get, path = "/admin/v1/tenants", tag = "tenants", params(PageParams), responses(
     (status = 200, body = TenantList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn list(State(control): State<Arc<Control>>, QueryParams(page): QueryParams<PageParams>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn list(
+    State(control): State<Arc<Control>>,
+    QueryParams(page): QueryParams<PageParams>,
+) -> Result<impl IntoResponse, Problem> {
     let (tenants, next) = Page::new(page.limit, page.after)?.of(control.tenants(), |view| view.tenant.clone());
     Ok(axum::Json(TenantList { tenants, next }))
 }

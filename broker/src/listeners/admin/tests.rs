@@ -9,7 +9,7 @@ use axum::{
 use http_body_util::BodyExt;
 use protocol::ids::TaskId;
 use serde_json::{Value, json};
-use storage::{NodeName, SessionKey, SessionRecord, SessionIdentity, TaskLimits, TaskRecord, TaskStatus, WriteOp};
+use storage::{NodeName, SessionIdentity, SessionKey, SessionRecord, TaskLimits, TaskRecord, TaskStatus, WriteOp};
 use tower::ServiceExt;
 
 use super::*;
@@ -394,7 +394,7 @@ async fn a_stopped_listener_finishes_its_answers_and_frees_its_port() {
     let control = Rig::start(folder.path(), "").await.control;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-    let door = TlsAcceptor::plain(&control.config);
+    let tls_acceptor = TlsAcceptor::plain(&control.config);
     let serving = tokio::spawn(serve(control, HandoffListener::new(listener), tls_acceptor, stop.clone()));
     let mut client = TcpStream::connect(address).await.unwrap();
     client.write_all(format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).await.unwrap();

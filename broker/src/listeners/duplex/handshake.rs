@@ -16,15 +16,15 @@ use protocol::{
     method::Method,
     splice::Splice,
 };
-use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError};
+use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError};
 
-use super::{IncomingConnection, ConnectionParams, SessionConnection};
+use super::{ConnectionParams, IncomingConnection, SessionConnection};
 use crate::{
     actors::{link::request_streams::STREAMS, session::Session, tenant::ConnectionPermit},
-    auth::{Caller, AuthenticatedCaller},
+    auth::{AuthenticatedCaller, Caller},
     broker::{Broker, unknown_backend},
     limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
-    listeners::{tls_acceptor::CertificateCaller, stateless::no_sessions},
+    listeners::{stateless::no_sessions, tls_acceptor::CertificateCaller},
     metrics::{Direction, Side},
     rules::endpoint::Endpoint,
 };

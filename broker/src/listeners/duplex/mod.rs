@@ -4,27 +4,27 @@
 //! [`run_worker`] is the life of such a connection, whatever wire it has: a session is opened ([`handshake`]), spoken with
 //! ([`session_io`]), and ended with a goodbye. Generic over the two frame traits; each wire has a file that accepts.
 
-mod session_io;
-mod stateless;
 mod handshake;
 pub mod quic;
+mod session_io;
+mod stateless;
 pub mod tcp;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use tokio::task::coop::unconstrained;
 use tokio_util::sync::CancellationToken;
-use transport::frame::{FrameSink, FrameSource, CloseReason, farewell};
+use transport::frame::{CloseReason, FrameSink, FrameSource, farewell};
 
 pub(super) use self::handshake::place;
-use self::{session_io::ReadOutcome, handshake::HandshakeOutcome};
+use self::{handshake::HandshakeOutcome, session_io::ReadOutcome};
 use crate::{
     actors::{
         session::Session,
-        stream::{EventStream, StreamReader},
+        stream::{EventStream, StreamCursor},
         tenant::ConnectionPermit,
     },
-    auth::{self, Caller, RemotePeer, CredentialExpiry},
+    auth::{self, Caller, CredentialExpiry, RemotePeer},
     broker::Broker,
     limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT},
     listeners::tls_acceptor::CertificateCaller,
@@ -56,8 +56,13 @@ pub(super) struct ConnectionParams {
 }
 
 /// Serves one connection to its end.
-pub(super) async fn serve<Source, Sink>(broker: Arc<Broker>, guest: IncomingConnection, mut source: Source, mut sink: Sink, stop: CancellationToken)
-where
+pub(super) async fn serve<Source, Sink>(
+    broker: Arc<Broker>,
+    guest: IncomingConnection,
+    mut source: Source,
+    mut sink: Sink,
+    stop: CancellationToken,
+) where
     Source: FrameSource,
     Sink: FrameSink,
 {
@@ -79,7 +84,7 @@ where
 /// How a connection goes on.
 enum OpenedConnection {
     /// With a session and its client's stream.
-    Session(SessionConnection, StreamReader),
+    Session(SessionConnection, StreamCursor),
     /// Without one: this is its first request.
     Stateless(Box<protocol::envelope::Message>),
 }
@@ -115,7 +120,7 @@ async fn opened(
 /// Speaks until one side has had enough, and says goodbye.
 pub(super) async fn converse(
     seat: SessionConnection,
-    mut outbox: StreamReader,
+    mut outbox: StreamCursor,
     mut source: impl FrameSource,
     mut sink: impl FrameSink,
     certified: Option<CertificateCaller>,
@@ -135,7 +140,12 @@ pub(super) async fn converse(
 }
 
 /// `Unsupported`: the connection is beyond goodbyes.
-async fn speak(seat: &SessionConnection, outbox: &mut StreamReader, source: &mut impl FrameSource, sink: &mut impl FrameSink) -> Option<CloseReason> {
+async fn speak(
+    seat: &SessionConnection,
+    outbox: &mut StreamCursor,
+    source: &mut impl FrameSource,
+    sink: &mut impl FrameSink,
+) -> Option<CloseReason> {
     let (session, stream, room) = (&seat.session, outbox.stream.clone(), tokio::sync::Notify::new());
     let calls = session_io::InFlightCalls::default();
     let writing = async {

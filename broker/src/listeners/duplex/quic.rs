@@ -11,24 +11,24 @@ use protocol::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
-    frame::{FrameSink, CloseReason, farewell},
+    frame::{CloseReason, FrameSink, farewell},
     quic::{Cancellation, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream},
     tls::ServerTls,
 };
 
 use super::{
     IncomingConnection, OpenedConnection,
-    session_io::{SlowReaderScope, is_stalled, tell_cut},
-    stateless, opened,
     handshake::{modern_era, refusal_of},
-    speak,
+    opened,
+    session_io::{SlowReaderScope, is_stalled, tell_cut},
+    speak, stateless,
 };
 use crate::{
     actors::{
         call::CallFuture,
         session::Session,
         shared::Shared,
-        stream::{Batch, StreamEnd, EventStream, StreamReader},
+        stream::{Batch, EventStream, StreamCursor, StreamEnd},
     },
     broker::Broker,
     config::Config,
@@ -242,7 +242,7 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
     }
 }
 
-type StartedCall = (protocol::ids::RequestId, StreamReader, Option<CallFuture>);
+type StartedCall = (protocol::ids::RequestId, StreamCursor, Option<CallFuture>);
 
 /// Hands a message to the session. `Unsupported`: it is no request, and nothing follows.
 async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<StartedCall>, Rejection> {
@@ -258,7 +258,8 @@ async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Starte
             let stream = session.open_stream(id.iter().cloned().collect(), 0);
             let unread = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
             let reader = stream.read_from(0).map_err(|_| Rejection::new(unread(), id.clone()))?;
-            let call = session.handle_request_after_quiesce(message, &stream).await.map_err(|refusal| Rejection::new(refusal, id.clone()))?;
+            let call =
+                session.handle_request_after_quiesce(message, &stream).await.map_err(|refusal| Rejection::new(refusal, id.clone()))?;
             return Ok(id.map(|id| (id, reader, call)));
         }
     }
@@ -275,7 +276,13 @@ async fn carried_out(call: Option<CallFuture>) -> Infallible {
 
 /// Writes what belongs to the request until its answer, or until nobody waits for it any more. A stream that ends without the
 /// answer is reset: with the code of a cancellation when it is merely dropped.
-async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader: StreamReader, mut sink: QuicSink, mut given_up: Cancellation) {
+async fn answer(
+    session: &Session,
+    request: protocol::ids::RequestId,
+    mut reader: StreamCursor,
+    mut sink: QuicSink,
+    mut given_up: Cancellation,
+) {
     let mut frames = Vec::new();
     loop {
         let batch = tokio::select! {

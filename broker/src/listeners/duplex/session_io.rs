@@ -23,7 +23,7 @@ use protocol::{
     json,
 };
 use tokio::sync::Notify;
-use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError, WriteError};
+use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError, WriteError};
 
 use super::handshake::{modern_era, refusal_of};
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
         call::CallFuture,
         session::Session,
         shared::Shared,
-        stream::{Batch, StreamEnd, EventStream, StreamReader},
+        stream::{Batch, EventStream, StreamCursor, StreamEnd},
     },
     limits::{FRAMES_IN_A_ROW, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, PIPELINE_WAIT_MAX},
     metrics::{Direction, Side},
@@ -229,7 +229,12 @@ impl ClientReader<'_> {
 
 /// Writes what is for the client until nothing more comes, and says how the connection should end then. `Unsupported`: nothing
 /// more can be written.
-pub(super) async fn write(session: &Arc<Session>, outbox: &mut StreamReader, sink: &mut impl FrameSink, room: &Notify) -> Option<CloseReason> {
+pub(super) async fn write(
+    session: &Arc<Session>,
+    outbox: &mut StreamCursor,
+    sink: &mut impl FrameSink,
+    room: &Notify,
+) -> Option<CloseReason> {
     let kept = (!session.ends_with_connection()).then(|| session.shared.stream_limits());
     let cut = || tell_cut(&session.shared, Some(session), session.transport, SlowReaderScope::Connection);
     let mut frames = Vec::new();
@@ -294,7 +299,11 @@ pub(super) fn tell_cut(shared: &Shared, session: Option<&Session>, transport: &s
     shared.metrics.rate_limited("outbox_bytes");
     let session = session.map(|session| tracing::field::display(&session.digest));
     match cut {
-        SlowReaderScope::Connection => tracing::info!(session, transport, "a client does not read what it is sent, its connection is closed"),
-        SlowReaderScope::Stream => tracing::info!(session, transport, "a client does not read the answer to a request, its stream is reset"),
+        SlowReaderScope::Connection => {
+            tracing::info!(session, transport, "a client does not read what it is sent, its connection is closed")
+        }
+        SlowReaderScope::Stream => {
+            tracing::info!(session, transport, "a client does not read the answer to a request, its stream is reset")
+        }
     }
 }

@@ -17,25 +17,25 @@ use protocol::{
 };
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError};
+use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError};
 
 use super::{
-    IncomingConnection, ConnectionParams,
-    session_io::{SlowReaderScope, is_stalled, tell_cut},
+    ConnectionParams, IncomingConnection,
     handshake::{self, BACKEND, TOKEN, refusal_of},
+    session_io::{SlowReaderScope, is_stalled, tell_cut},
 };
 use crate::{
     actors::{
+        shared::Shared,
         stateless::{
             StatelessClient,
             exchange::{Exchange, ExchangeEvent},
             notification_stream::NotificationStream,
         },
-        shared::Shared,
-        stream::{Batch, EventStream, StreamReader},
+        stream::{Batch, EventStream, StreamCursor},
         tenant::{ConnectionPermit, Tenant},
     },
-    auth::{self, Caller, AuthenticatedCaller, CredentialExpiry},
+    auth::{self, AuthenticatedCaller, Caller, CredentialExpiry},
     broker::Broker,
     config::MessageWire,
     limits::{HALF_CLOSED_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, OUTBOX_FRAMES_MAX},
@@ -264,7 +264,7 @@ impl RequestDispatcher {
     }
 
     /// Writes what is for the client, until there is nothing more after `last`.
-    async fn write(&self, reader: &mut StreamReader, sink: &mut impl FrameSink, last: &CancellationToken) -> Option<CloseReason> {
+    async fn write(&self, reader: &mut StreamCursor, sink: &mut impl FrameSink, last: &CancellationToken) -> Option<CloseReason> {
         let mut frames = Vec::new();
         loop {
             let batch = match reader.try_next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {

@@ -9,7 +9,9 @@ use super::{IncomingConnection, serve as serve_connection};
 use crate::{
     broker::Broker,
     limits::CLIENT_WRITE_STALL_MAX,
-    listeners::{connection_limits::ConnectionLimiter, tls_acceptor::TlsAcceptor, handoff_listener::HandoffListener, trusted_proxies::ProxyProtocol},
+    listeners::{
+        connection_limits::ConnectionLimiter, handoff_listener::HandoffListener, tls_acceptor::TlsAcceptor, trusted_proxies::ProxyProtocol,
+    },
 };
 
 const TRANSPORT: &str = "tcp";

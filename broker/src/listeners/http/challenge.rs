@@ -14,9 +14,9 @@ use protocol::{
 use serde_json::json;
 
 use super::{
-    response::{self, Body},
     exchange::{preflight, readable_by},
     request_guard::RequestGuard,
+    response::{self, Body},
 };
 use crate::{broker::Broker, config::AuthConfig};
 

@@ -17,8 +17,8 @@ use super::{
     request_guard,
 };
 use crate::{
+    auth::{AuthenticatedCaller, KeyringVersion},
     reusable_timer::ReusableTimer,
-    auth::{KeyringVersion, AuthenticatedCaller},
 };
 
 /// What a connection keeps.

@@ -21,19 +21,20 @@ use protocol::{
 };
 
 use super::{
-    response::{self, ServerResponse, Body, EventStreamOptions},
     challenge,
-    forward::{SessionLocation, SessionLookup},
-    request_guard::{self, RequestGuard},
     connection_cache::{ConnectionCache, ValidatedHead},
-    tunnel, replica_headers, websocket,
+    forward::{SessionLocation, SessionLookup},
+    replica_headers,
+    request_guard::{self, RequestGuard},
+    response::{self, Body, EventStreamOptions, ServerResponse},
+    tunnel, websocket,
 };
 use crate::{
     actors::session::{ResumedStream, Session},
-    auth::{Caller, AuthError, AuthenticatedCaller, RemotePeer},
+    auth::{AuthError, AuthenticatedCaller, Caller, RemotePeer},
+    boxed::in_place,
     broker::{Broker, unknown_backend},
     config::EventLogStorage,
-    boxed::in_place,
     limits::PREFLIGHT_PARAMS_MAX,
     listeners::tls_acceptor::CertificateCaller,
     rules::{endpoint::Endpoint, sign_in_failures::Plane},
@@ -72,7 +73,12 @@ pub(super) struct InboundRequest<'a> {
 }
 
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
-pub(super) async fn handle(broker: &Arc<Broker>, (gate, remote): (&RequestGuard, RemotePeer), head: CachedHead<'_>, body: impl RequestBody) -> ServerResponse {
+pub(super) async fn handle(
+    broker: &Arc<Broker>,
+    (gate, remote): (&RequestGuard, RemotePeer),
+    head: CachedHead<'_>,
+    body: impl RequestBody,
+) -> ServerResponse {
     let answer = match served(broker, RequestSource::Client(gate, remote), head, body).await {
         ServerResponse::Other(response) if challenge::is_one(&response) => {
             let shown = challenge::is_shown(&head.0.headers);
@@ -122,7 +128,12 @@ async fn served(broker: &Arc<Broker>, reach: RequestSource<'_>, head: CachedHead
     request::arriving(context, client, work).await
 }
 
-async fn dispatch(broker: &Arc<Broker>, reach: RequestSource<'_>, (head, kept): CachedHead<'_>, body: impl RequestBody) -> Result<ServerResponse, Rejection> {
+async fn dispatch(
+    broker: &Arc<Broker>,
+    reach: RequestSource<'_>,
+    (head, kept): CachedHead<'_>,
+    body: impl RequestBody,
+) -> Result<ServerResponse, Rejection> {
     let endpoint = endpoint(head.uri.path())?;
     if let RequestSource::Client(gate, _) = reach
         && !kept.vetted.is()

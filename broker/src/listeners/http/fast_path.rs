@@ -4,15 +4,15 @@ use std::{future::poll_fn, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use tokio::{net::TcpStream, time::Instant};
-use transport::http1_server::{PostRequest, NextRequest, ServerConnection};
+use transport::http1_server::{NextRequest, PostRequest, ServerConnection};
 
 use super::{
     BoxError, ConnectionContext,
-    response::{ServerResponse, document_head},
-    exchange,
-    request_guard::RequestGuard,
     connection_cache::ConnectionCache,
-    http_sse, websocket,
+    exchange, http_sse,
+    request_guard::RequestGuard,
+    response::{ServerResponse, document_head},
+    websocket,
 };
 use crate::{
     broker::Broker,

@@ -24,12 +24,12 @@ use protocol::{
 };
 
 use super::{
-    response::{self, Body, BodyAborted},
     exchange::{InboundRequest, RequestSource},
     replica_headers,
+    response::{self, Body, BodyAborted},
 };
 use crate::{
-    actors::{stateless::StatelessClient, session::Session, shared::Shared},
+    actors::{session::Session, shared::Shared, stateless::StatelessClient},
     auth::Caller,
     broker::{
         Broker,
@@ -37,8 +37,8 @@ use crate::{
     },
     limits::RELAYED_WHOLE_BYTES_MAX,
     metrics::ForwardOutcome,
-    session_location::{LookupOutcome, PeerLookupOutcome, ForwardFailure, SessionOwner},
     rules::endpoint::Endpoint,
+    session_location::{ForwardFailure, LookupOutcome, PeerLookupOutcome, SessionOwner},
 };
 
 /// Where a request was, or is to be, served.
@@ -86,7 +86,12 @@ impl InboundRequest<'_> {
 
     /// The session was found here and left before the request was begun. `Unsupported`: it is to be located again. `Some`: whoever
     /// asks does that. The refusal: that took too long already.
-    pub(super) async fn led_on(&self, way: &mut SessionLookup<'_>, session: &Session, refusal: Refusal) -> Result<Option<Response<Body>>, Refusal> {
+    pub(super) async fn led_on(
+        &self,
+        way: &mut SessionLookup<'_>,
+        session: &Session,
+        refusal: Refusal,
+    ) -> Result<Option<Response<Body>>, Refusal> {
         self.broker.release_settled(&session.key).await;
         match self.reach {
             RequestSource::Replica => Ok(Some(replica_headers::not_here(None))),
@@ -162,7 +167,12 @@ impl InboundRequest<'_> {
 }
 
 /// The same of one that came over a connection, as a client would POST it.
-pub(super) async fn sent_from_connection(broker: &Broker, replica: &SessionOwner, visitor: &StatelessClient, body: &Bytes) -> Option<Response<Body>> {
+pub(super) async fn sent_from_connection(
+    broker: &Broker,
+    replica: &SessionOwner,
+    visitor: &StatelessClient,
+    body: &Bytes,
+) -> Option<Response<Body>> {
     let uri = match &visitor.endpoint {
         Endpoint::Aggregated => Uri::from_static("/mcp"),
         Endpoint::Single(backend) => Uri::try_from(format!("/mcp/{backend}")).ok()?,
@@ -170,7 +180,8 @@ pub(super) async fn sent_from_connection(broker: &Broker, replica: &SessionOwner
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    let outgoing = ReplicaRequest { method: HttpMethod::POST, uri, headers: replica_headers::outgoing(&headers, &visitor.caller), body: body.clone() };
+    let outgoing =
+        ReplicaRequest { method: HttpMethod::POST, uri, headers: replica_headers::outgoing(&headers, &visitor.caller), body: body.clone() };
     sent_alone(broker, replica, &outgoing).await
 }
 

@@ -23,22 +23,21 @@ use protocol::{
     sse,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError, WriteError};
+use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError, WriteError};
 
 use super::{
-    ConnectionContext,
-    response::{self, Body},
-    challenge,
+    ConnectionContext, challenge,
     exchange::{self, preflight, readable_by},
-    request_guard::{self, RequestGuard},
     post::{announced_bytes, fits, is_small, read_body},
+    request_guard::{self, RequestGuard},
+    response::{self, Body},
 };
 use crate::{
-    auth::{Caller, AuthenticatedCaller, RemotePeer},
+    auth::{AuthenticatedCaller, Caller, RemotePeer},
     broker::{Broker, unknown_backend},
     config::MessageWire,
     limits::{HTTP_SSE_NAME_BYTES, HTTP_SSE_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
-    listeners::duplex::{self, IncomingConnection, ConnectionParams},
+    listeners::duplex::{self, ConnectionParams, IncomingConnection},
     rules::endpoint::Endpoint,
 };
 
@@ -73,7 +72,12 @@ pub(super) fn is_meant(path: &str) -> bool {
 }
 
 /// Serves one request.
-pub(super) async fn handle(broker: &Arc<Broker>, gate: &RequestGuard, request: Request<Incoming>, floor: ConnectionContext) -> Response<Body> {
+pub(super) async fn handle(
+    broker: &Arc<Broker>,
+    gate: &RequestGuard,
+    request: Request<Incoming>,
+    floor: ConnectionContext,
+) -> Response<Body> {
     let (origin, shown) = (request.headers().get(http::header::ORIGIN).cloned(), challenge::is_shown(request.headers()));
     let response = match answered(broker, gate, request, floor).await {
         Ok(response) => response,
@@ -88,7 +92,12 @@ pub(super) async fn handle(broker: &Arc<Broker>, gate: &RequestGuard, request: R
     readable_by(response, gate, origin)
 }
 
-async fn answered(broker: &Arc<Broker>, gate: &RequestGuard, request: Request<Incoming>, floor: ConnectionContext) -> Result<Response<Body>, Refusal> {
+async fn answered(
+    broker: &Arc<Broker>,
+    gate: &RequestGuard,
+    request: Request<Incoming>,
+    floor: ConnectionContext,
+) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
     gate.admits(&head.headers, &head.uri)?;
     let is_stream = head.uri.path() != MESSAGES;
@@ -151,7 +160,12 @@ fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
 }
 
 /// A new stream, and the session to be on it.
-fn begin(broker: &Arc<Broker>, AuthenticatedCaller { caller, until }: AuthenticatedCaller, endpoint: Endpoint, floor: ConnectionContext) -> Result<Response<Body>, Refusal> {
+fn begin(
+    broker: &Arc<Broker>,
+    AuthenticatedCaller { caller, until }: AuthenticatedCaller,
+    endpoint: Endpoint,
+    floor: ConnectionContext,
+) -> Result<Response<Body>, Refusal> {
     if broker.draining() {
         return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
     }
@@ -195,7 +209,10 @@ fn response(broker: &Arc<Broker>, opening: String, events: mpsc::Receiver<Bytes>
 
 type SseBodyState = (Option<String>, mpsc::Receiver<Bytes>);
 
-async fn next_piece((opening, mut events): SseBodyState, keepalive: Duration) -> Option<(Result<Frame<Bytes>, response::BodyAborted>, SseBodyState)> {
+async fn next_piece(
+    (opening, mut events): SseBodyState,
+    keepalive: Duration,
+) -> Option<(Result<Frame<Bytes>, response::BodyAborted>, SseBodyState)> {
     let piece = match opening {
         Some(opening) => opening.into(),
         None => match tokio::time::timeout(keepalive, events.recv()).await {

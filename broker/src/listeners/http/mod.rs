@@ -3,21 +3,21 @@
 //! HTTP/1.1 and HTTP/2 (with prior knowledge) on one port. The number of connections is bounded, in all and per address; a
 //! request head that does not come in time ends its connection.
 
-mod response;
 mod challenge;
-mod exchange;
-mod forward;
-mod request_guard;
 mod connection_cache;
-mod proxied_request;
-mod http_sse;
-mod stateless;
-mod post;
-mod fast_path;
 mod detect_version;
-mod tunnel;
+mod exchange;
+mod fast_path;
+mod forward;
 mod http2_stall;
+mod http_sse;
+mod post;
+mod proxied_request;
 mod replica_headers;
+mod request_guard;
+mod response;
+mod stateless;
+mod tunnel;
 mod websocket;
 
 use std::{convert::Infallible, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
@@ -45,12 +45,12 @@ use transport::{
 };
 
 use self::{
-    response::Body,
-    request_guard::RequestGuard,
     connection_cache::ConnectionCache,
+    detect_version::{HttpVersion, PrefixedStream},
     fast_path::FallbackConnection,
-    detect_version::{PrefixedStream, HttpVersion},
     http2_stall::Http2StallTracker,
+    request_guard::RequestGuard,
+    response::Body,
 };
 pub(in crate::listeners) use self::{
     exchange::handle_replica,
@@ -58,8 +58,8 @@ pub(in crate::listeners) use self::{
 };
 use super::{
     connection_limits::{ConnectionLimiter, ListenerPermit},
-    tls_acceptor::{CertificateCaller, TlsAcceptor},
     handoff_listener::HandoffListener,
+    tls_acceptor::{CertificateCaller, TlsAcceptor},
     trusted_proxies::{ClientAddress, ProxyProtocol},
 };
 use crate::{
@@ -146,7 +146,13 @@ struct HttpConnection<S> {
 }
 
 /// Serves a connection, from the handshake to its end.
-async fn served(broker: Arc<Broker>, gate: Arc<RequestGuard>, door: &TlsAcceptor, socket: TcpStream, mut floor: ConnectionContext) -> Result<(), BoxError> {
+async fn served(
+    broker: Arc<Broker>,
+    gate: Arc<RequestGuard>,
+    door: &TlsAcceptor,
+    socket: TcpStream,
+    mut floor: ConnectionContext,
+) -> Result<(), BoxError> {
     // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
     let stream = Box::pin(door.open(socket, ListenerKind::Http)).await?;
     (floor.certified, floor.remote) = door.identified(&stream, floor.client.address());
@@ -244,9 +250,13 @@ fn service(
             }
             // Boxed: the future of every request has room for its largest part, and is moved with it.
             let mut response = match request.uri().path() {
-                path if websocket::is_meant(path) => Box::pin(websocket::handle(&broker, &gate, request, ConnectionContext::clone(&floor))).await,
+                path if websocket::is_meant(path) => {
+                    Box::pin(websocket::handle(&broker, &gate, request, ConnectionContext::clone(&floor))).await
+                }
                 path if challenge::is_meant(request.method(), path) => challenge::handle(&broker, &gate, &request),
-                path if http_sse::is_meant(path) => Box::pin(http_sse::handle(&broker, &gate, request, ConnectionContext::clone(&floor))).await,
+                path if http_sse::is_meant(path) => {
+                    Box::pin(http_sse::handle(&broker, &gate, request, ConnectionContext::clone(&floor))).await
+                }
                 _ => {
                     let (head, body) = request.into_parts();
                     let remote = floor.remote_of(&head.headers);

@@ -19,21 +19,21 @@ use tokio::time::Instant;
 use transport::BodyError;
 
 use super::{
-    response::{self, ServerResponse, Body},
-    exchange::{InboundRequest, RequestSource, RequestBody, SESSION_ID, anonymous, session_required, stamped, style},
+    connection_cache::ConnectionCache,
+    exchange::{InboundRequest, RequestBody, RequestSource, SESSION_ID, anonymous, session_required, stamped, style},
     forward::{SessionLocation, SessionLookup},
     request_guard,
-    connection_cache::ConnectionCache,
+    response::{self, Body, ServerResponse},
     stateless,
 };
 use crate::{
     actors::{
         call::CallFuture,
         session::{Session, session_moved},
-        stream::{StreamEnd, EventStream, StreamItem, StreamReader},
+        stream::{EventStream, StreamCursor, StreamEnd, StreamItem},
     },
-    config::MessageWire,
     boxed::in_place,
+    config::MessageWire,
     limits::OVERLOAD_BODY_BYTES_MAX,
     listeners::stateless::no_sessions,
     metrics::{Direction, Side},
@@ -193,7 +193,7 @@ pub(super) fn announced_bytes(body: &impl RequestBody) -> Option<usize> {
 
 /// Waits for the first thing to send: when that is the answer the response is JSON, otherwise (or when it takes long) an
 /// event stream.
-async fn respond(session: &Arc<Session>, mut reader: StreamReader, call: Option<CallFuture>, kept: &ConnectionCache) -> ServerResponse {
+async fn respond(session: &Arc<Session>, mut reader: StreamCursor, call: Option<CallFuture>, kept: &ConnectionCache) -> ServerResponse {
     let latest = Instant::now() + session.shared.config.events.keepalive;
     let first = match call {
         // What is not over by then goes on by itself.
@@ -211,7 +211,7 @@ async fn respond(session: &Arc<Session>, mut reader: StreamReader, call: Option<
     stamped(response, session).into()
 }
 
-fn begin_stream(session: &Arc<Session>, reader: StreamReader, read: &[Event]) -> Response<Body> {
+fn begin_stream(session: &Arc<Session>, reader: StreamCursor, read: &[Event]) -> Response<Body> {
     session.retain_stream(&reader.stream);
     response::events(&session.shared, reader, read, style(session))
 }

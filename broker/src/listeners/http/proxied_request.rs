@@ -17,11 +17,11 @@ use protocol::{
     sse::SseParser,
 };
 
-use super::{response::Body, forward};
+use super::{forward, response::Body};
 use crate::{
     actors::{
-        stateless::{SuspensionId, RequestStateError, StatelessClient},
         shared::Shared,
+        stateless::{RequestStateError, StatelessClient, SuspensionId},
     },
     broker::{Broker, session_lookup},
     rules::stateless,

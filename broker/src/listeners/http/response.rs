@@ -27,7 +27,7 @@ use super::{challenge, exchange::PROTOCOL_VERSION, http2_stall::Http2StallTracke
 use crate::{
     actors::{
         shared::Shared,
-        stream::{StreamEnd, StreamItem, StreamReader},
+        stream::{StreamCursor, StreamEnd, StreamItem},
         tenant::ConnectionPermit,
     },
     auth::CredentialExpiry,
@@ -203,7 +203,7 @@ pub(super) struct EventStreamOptions {
 }
 
 /// An event stream: what was read already, then what the reader gets.
-pub(super) fn events(shared: &Arc<Shared>, reader: StreamReader, read: &[Event], style: EventStreamOptions) -> Response<Body> {
+pub(super) fn events(shared: &Arc<Shared>, reader: StreamCursor, read: &[Event], style: EventStreamOptions) -> Response<Body> {
     let mut opening = Vec::new();
     if style.gap {
         sse::write_comment(&mut opening, "events lost");
@@ -253,7 +253,7 @@ fn event_headers(response: &mut Response<Body>) {
 
 struct SseEventWriter {
     shared: Arc<Shared>,
-    reader: StreamReader,
+    reader: StreamCursor,
     opening: Option<Vec<u8>>,
     style: EventStreamOptions,
     over: bool,

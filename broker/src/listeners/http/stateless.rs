@@ -22,13 +22,13 @@ use protocol::{
 use tokio::time::Instant;
 
 use super::{
-    response::{self, ServerResponse, Body},
-    exchange::{InboundRequest, RequestSource},
     connection_cache::ConnectionCache,
+    exchange::{InboundRequest, RequestSource},
+    response::{self, Body, ServerResponse},
 };
 use crate::{
     actors::stateless::{
-        SuspensionId, StatelessRequest, RequestStateError, StatelessClient,
+        RequestStateError, StatelessClient, StatelessRequest, SuspensionId,
         exchange::{Exchange, ExchangeEvent},
         notification_stream::NotificationStream,
     },

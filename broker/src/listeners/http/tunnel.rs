@@ -23,21 +23,21 @@ use tokio_util::{
 use transport::{StallGuard, frame::CLOSE_TIMEOUT, tcp::Stream, websocket};
 
 use super::{
-    response::{self, Body, BodyAborted},
     exchange::{self, session_id},
     forward::{self, SessionLocation},
     replica_headers,
+    response::{self, Body, BodyAborted},
     websocket::{begun_here, endpoint, limits, resumed},
 };
 use crate::{
-    actors::{session::Session, stream::StreamReader, tenant::ConnectionPermit},
+    actors::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
     auth::RemotePeer,
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
     listeners::duplex,
     metrics::ForwardOutcome,
-    session_location::{ForwardFailure, SessionOwner},
     rules::sign_in_failures::Plane,
+    session_location::{ForwardFailure, SessionOwner},
 };
 
 /// The way to a session's owner, open.
@@ -49,7 +49,7 @@ pub(super) struct Tunnel {
 }
 
 /// A session that its client goes on with, what that has not received, and a place for the connection.
-type ResumedWebSocket = (Arc<Session>, StreamReader, Arc<ConnectionPermit>);
+type ResumedWebSocket = (Arc<Session>, StreamCursor, Arc<ConnectionPermit>);
 
 /// What came of asking a session's owner for it.
 pub(super) enum TunnelResult {
@@ -69,7 +69,9 @@ pub(super) async fn dig(broker: &Broker, owner: &SessionOwner, uri: &Uri, header
     let (dug, outcome) = match broker.placement.peers.open(&owner.address, request).await {
         Ok(response) => match replica_headers::miss(&response) {
             Some(miss) => (TunnelResult::SessionMissing(miss), ForwardOutcome::NotThere),
-            None if response.status().is_success() => (TunnelResult::Open(Tunnel { here, there: response.into_body() }), ForwardOutcome::Answered),
+            None if response.status().is_success() => {
+                (TunnelResult::Open(Tunnel { here, there: response.into_body() }), ForwardOutcome::Answered)
+            }
             None => (refused(response).await, ForwardOutcome::Answered),
         },
         Err(error) => {

@@ -20,24 +20,21 @@ use protocol::{
 use transport::websocket;
 
 use super::{
-    ConnectionContext, Http1Stream,
-    response::{self, Body},
-    challenge,
+    ConnectionContext, Http1Stream, challenge,
     exchange::{self, SESSION_ID, anonymous, session_id},
-    forward,
+    forward, outlived, replica_headers,
     request_guard::RequestGuard,
-    outlived,
-    tunnel::{self, TunnelResult, Tunnel},
-    replica_headers,
+    response::{self, Body},
+    tunnel::{self, Tunnel, TunnelResult},
 };
 use crate::{
-    actors::{session::Session, stream::StreamReader, tenant::ConnectionPermit},
-    auth::{self, AuthenticatedCaller, RemotePeer, CredentialExpiry},
+    actors::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
+    auth::{self, AuthenticatedCaller, CredentialExpiry, RemotePeer},
     broker::{Broker, session_lookup::ReplicaLookup},
     limits::CLIENT_WRITE_STALL_MAX,
-    listeners::duplex::{self, IncomingConnection, ConnectionParams, SessionConnection},
-    session_location::{LookupOutcome, no_session},
+    listeners::duplex::{self, ConnectionParams, IncomingConnection, SessionConnection},
     rules::endpoint::Endpoint,
+    session_location::{LookupOutcome, no_session},
 };
 
 const TRANSPORT: &str = "websocket";
@@ -50,7 +47,12 @@ pub(super) fn is_meant(path: &str) -> bool {
 }
 
 /// Answers one request. What it becomes after a 101 lives on by itself.
-pub(super) async fn handle(broker: &Arc<Broker>, gate: &RequestGuard, mut request: Request<Incoming>, mut floor: ConnectionContext) -> Response<Body> {
+pub(super) async fn handle(
+    broker: &Arc<Broker>,
+    gate: &RequestGuard,
+    mut request: Request<Incoming>,
+    mut floor: ConnectionContext,
+) -> Response<Body> {
     floor.remote = floor.remote_of(request.headers());
     let upgrade = hyper::upgrade::on(&mut request);
     let shown = challenge::is_shown(request.headers());
@@ -77,7 +79,7 @@ struct UpgradeResponse {
 
 enum UpgradeAction {
     Open(ConnectionParams),
-    Resume(Arc<Session>, StreamReader, Arc<ConnectionPermit>, Option<CredentialExpiry>),
+    Resume(Arc<Session>, StreamCursor, Arc<ConnectionPermit>, Option<CredentialExpiry>),
     Proxy(Tunnel, Arc<ConnectionPermit>, Option<CredentialExpiry>),
 }
 
@@ -89,7 +91,12 @@ enum UpgradeTarget {
     Answered(Response<Body>),
 }
 
-async fn opened(broker: &Arc<Broker>, gate: &RequestGuard, request: Request<Incoming>, remote: RemotePeer) -> Result<UpgradeResponse, Rejection> {
+async fn opened(
+    broker: &Arc<Broker>,
+    gate: &RequestGuard,
+    request: Request<Incoming>,
+    remote: RemotePeer,
+) -> Result<UpgradeResponse, Rejection> {
     let endpoint = endpoint(request.uri().path()).map_err(anonymous)?;
     gate.admits(request.headers(), request.uri()).map_err(anonymous)?;
     if request.method() != HttpMethod::GET {
@@ -170,7 +177,7 @@ pub(super) fn begun_here(session: &Session) -> Result<(), Refusal> {
 }
 
 /// Goes on with what was not received yet.
-pub(super) fn resumed(session: &Session, headers: &HeaderMap) -> Result<StreamReader, Refusal> {
+pub(super) fn resumed(session: &Session, headers: &HeaderMap) -> Result<StreamCursor, Refusal> {
     let outbox = session.resume_outbox(received(headers)?)?;
     session.touch();
     Ok(outbox)
@@ -214,7 +221,8 @@ async fn serve(broker: Arc<Broker>, plan: UpgradeAction, upgrade: OnUpgrade, flo
     match plan {
         UpgradeAction::Open(known) => {
             let (source, sink) = over(stream);
-            let guest = IncomingConnection { transport: TRANSPORT, certified: floor.certified.clone(), remote: floor.remote, known: Some(known) };
+            let guest =
+                IncomingConnection { transport: TRANSPORT, certified: floor.certified.clone(), remote: floor.remote, known: Some(known) };
             duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
         }
         UpgradeAction::Resume(session, outbox, place, until) => {

@@ -31,10 +31,10 @@ use crate::{
     auth::{Caller, Keyring, Keys},
     broker::{Broker, BrokerParts},
     config::{self, spec::TenantSpec},
-    persistence::Stores,
     limits::RELAYED_WHOLE_BYTES_MAX,
     listeners,
     metrics::Metrics,
+    persistence::Stores,
 };
 
 const DEADLINE: Duration = Duration::from_secs(20);

@@ -255,7 +255,9 @@ impl<'a> json::Node<'a, MeteredJson> for InstanceNode<'a> {
     fn as_object(&self) -> Option<ObjectNode<'a>> {
         match self {
             Self::At(instance, at) => match instance.entry(*at) {
-                InstanceEntry::Object { len, sorted, .. } if step_meter::pay(1) => Some(ObjectNode { instance, at: *at, len: *len, sorted: *sorted }),
+                InstanceEntry::Object { len, sorted, .. } if step_meter::pay(1) => {
+                    Some(ObjectNode { instance, at: *at, len: *len, sorted: *sorted })
+                }
                 _ => None,
             },
             Self::Name(_) => None,

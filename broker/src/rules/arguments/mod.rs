@@ -10,8 +10,8 @@ mod cost;
 mod equality;
 mod formats;
 mod instance;
-mod step_meter;
 mod pattern;
+mod step_meter;
 
 use std::{
     collections::hash_map::RandomState,
@@ -32,8 +32,8 @@ use serde_json::Value;
 pub use self::step_meter::ValidationBudget;
 use self::{
     instance::{Instance, MeteredJson},
-    step_meter::{ValidationStop, metered},
     pattern::Pattern,
+    step_meter::{ValidationStop, metered},
 };
 use crate::limits::arguments::{
     ARGUMENT_BYTES_AT_ONCE_MAX, ARGUMENT_BYTES_MAX, ARGUMENT_STEPS_AT_ONCE_MAX, FAULT_CHARS_MAX, FAULTS_FOUND_MAX, FAULTS_TOLD_MAX,
@@ -109,7 +109,9 @@ impl ArgumentValidator {
             (_, Some(ValidationStop::Steps)) => {
                 Err(refused("too_costly", "", "holding the arguments to the tool's inputSchema takes more steps than are allowed"))
             }
-            (_, Some(ValidationStop::Cancelled)) => Err(refused("timeout", "", "holding the arguments to the tool's inputSchema was given up")),
+            (_, Some(ValidationStop::Cancelled)) => {
+                Err(refused("timeout", "", "holding the arguments to the tool's inputSchema was given up"))
+            }
             (verdict, _) => verdict,
         }
     }

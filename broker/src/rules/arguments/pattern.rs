@@ -12,7 +12,7 @@ use regex_automata::{
 };
 
 use super::{
-    instance::{MeteredJson, InstanceNode},
+    instance::{InstanceNode, MeteredJson},
     step_meter,
 };
 use crate::limits::arguments::PATTERN_COMPILED_BYTES_MAX;

@@ -72,7 +72,12 @@ impl Drop for MeterResetGuard {
 }
 
 /// Carries `work` out within `allowance`, and tells what ended it early. Faults are counted from `faults_max` down.
-pub(super) fn metered<T>(allowance: &ValidationBudget, name_weight: u64, faults_max: usize, work: impl FnOnce() -> T) -> (T, Option<ValidationStop>) {
+pub(super) fn metered<T>(
+    allowance: &ValidationBudget,
+    name_weight: u64,
+    faults_max: usize,
+    work: impl FnOnce() -> T,
+) -> (T, Option<ValidationStop>) {
     METER.with(|meter| {
         meter.until_look.set(0);
         meter.left.set(allowance.steps);

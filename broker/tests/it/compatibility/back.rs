@@ -18,7 +18,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{BackendCall, FakeBackend, Gate, StatelessBackend, StatelessCall, StatelessReply, Reply, RecordedRequest};
+use testkit::{BackendCall, FakeBackend, Gate, RecordedRequest, Reply, StatelessBackend, StatelessCall, StatelessReply};
 
 use super::{Of, REVISIONS, features};
 

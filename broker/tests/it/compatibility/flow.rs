@@ -96,7 +96,8 @@ pub(super) async fn subscription(pair: &Pair) -> Found {
         super::Back::Legacy(backend) => {
             let subscribed = backend.seen_of("resources/subscribe").pop().ok_or("nobody listens")?;
             let ends = |seen: &testkit::RecordedRequest| seen.is("resources/unsubscribe") || seen.http == "DELETE";
-            let of_it = |seen: &testkit::RecordedRequest| ends(seen) && seen.header("mcp-session-id") == subscribed.header("mcp-session-id");
+            let of_it =
+                |seen: &testkit::RecordedRequest| ends(seen) && seen.header("mcp-session-id") == subscribed.header("mcp-session-id");
             backend.wait_for("the end of it", of_it).await;
         }
         super::Back::Modern(backend) => backend.wait_listening_to(&[]).await,

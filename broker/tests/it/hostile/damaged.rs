@@ -1,7 +1,7 @@
 //! Answers of backends that a bad network cuts short or changes.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, FaultProxy, PipeBackend, Reply, Direction, eventually};
+use testkit::{Direction, FakeBackend, FaultProxy, PipeBackend, Reply, eventually};
 
 use super::flipped;
 use crate::{builder, kind, stdio, text_of};

@@ -5,14 +5,15 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, DuplexClient, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, TestClient, Direction, duplex::Wire, judge::Revision,
+    Authority, Direction, DuplexClient, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, TestClient, duplex::Wire,
+    judge::Revision,
 };
 
 use super::{assert_rate_limited, assert_too_many_requests};
 use crate::{
-    builder,
+    builder, request,
     stateless::{Modern, meta},
-    request, stdio, text_of,
+    stdio, text_of,
 };
 
 const BURST: usize = 20;

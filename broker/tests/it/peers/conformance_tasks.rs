@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{BackendCall, BrokerBuilder, FakeBackend, Topology, StatelessBackend, StatelessReply, Reply, backend::text};
+use testkit::{BackendCall, BrokerBuilder, FakeBackend, Reply, StatelessBackend, StatelessReply, Topology, backend::text};
 
 use super::{
     conformance::{Check, complaints, verdicts},
@@ -37,11 +37,11 @@ const SUITE_WITHIN: Duration = Duration::from_secs(60);
 const WORKS_FOR: Duration = Duration::from_millis(600);
 
 /// Runs the scenarios one by one; none may complain, and each has to find something good.
-async fn passes(ground: Topology, spec: Value, scenarios: impl Iterator<Item = &str>) {
+async fn passes(topology: Topology, spec: Value, scenarios: impl Iterator<Item = &str>) {
     let peers = Peers::installed();
     let config = json!({"tasks": {"promote_after": "200ms", "poll_interval": "100ms"}});
     let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).config(config).backend("default", "fixture", spec);
-    let broker = broker.on(ground).start().await;
+    let broker = broker.on(topology).start().await;
     broker.admin().wait_backend_state("default", "fixture", "ready").await;
     for scenario in scenarios {
         let results = tempfile::tempdir().expect("a temporary folder");
@@ -225,13 +225,13 @@ fn about(jobs: &Jobs, method: &str, params: &Value) -> StatelessReply {
 }
 
 on_every_ground! {
-    async fn task_scenarios_where_calls_become_tasks(ground: Ground) {
+    async fn task_scenarios_where_calls_become_tasks(topology: Topology) {
         let backend = with_sessions().await;
-        passes(ground, backend.spec(), SCENARIOS.into_iter()).await;
+        passes(topology, backend.spec(), SCENARIOS.into_iter()).await;
     }
 
-    async fn task_scenarios_where_the_backend_has_tasks(ground: Ground) {
+    async fn task_scenarios_where_the_backend_has_tasks(topology: Topology) {
         let backend = with_tasks_of_its_own().await;
-        passes(ground, backend.spec(), SCENARIOS.into_iter().filter(|scenario| *scenario != WAITED_FOR)).await;
+        passes(topology, backend.spec(), SCENARIOS.into_iter().filter(|scenario| *scenario != WAITED_FOR)).await;
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{Topology, TestBroker, TestClient};
+use testkit::{TestBroker, TestClient, Topology};
 
 use super::install::Peers;
 use crate::{builder, text_of};

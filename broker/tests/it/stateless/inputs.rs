@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, StatelessBackend, StatelessReply, PipeBackend, Reply};
+use testkit::{FakeBackend, PipeBackend, Reply, StatelessBackend, StatelessReply};
 
 use super::{Modern, meta};
 use crate::{broker_with, builder, kind, stdio, text_of};

@@ -138,7 +138,7 @@ async fn br_07_a_client_hosts_no_tasks_for_a_backend() {
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp/b").with(everything());
     let required = client.call("ask", json!({})).await;
-    let (key, request) = stateless::inputs::only(&required);
+    let (key, request) = super::inputs::only(&required);
     assert_eq!(request["params"].get("task"), None, "it is asked plainly: {request}");
     let answer = json!({key: {"action": "decline"}});
     let told = client.retry("ask", json!({}), &required["requestState"], answer).await;

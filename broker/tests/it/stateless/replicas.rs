@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{Authority, DuplexClient, FakeBackend, StatelessBackend, StatelessReply, QuicPeer, Reply, TestCluster};
+use testkit::{Authority, DuplexClient, FakeBackend, QuicPeer, Reply, StatelessBackend, StatelessReply, TestCluster};
 
 use super::{Modern, inputs, meta};
 use crate::{builder, cluster, text_of};

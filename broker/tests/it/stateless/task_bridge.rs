@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Gate, StatelessBackend, Reply, TestBroker, eventually};
+use testkit::{FakeBackend, Gate, Reply, StatelessBackend, TestBroker, eventually};
 
 use super::{
     Modern, listening,
@@ -195,7 +195,7 @@ async fn a_call_with_an_idempotency_key_is_a_task_from_the_beginning_and_found_a
     let broker = builder().backend("default", "b", backend.spec()).start().await;
     let nobody = client_of(&broker);
     let client = nobody.bearer(&broker.admin().create_key("default").await);
-    let mut asked = stateless::meta(with_tasks(json!({})));
+    let mut asked = super::meta(with_tasks(json!({})));
     asked["dev.mcp-broker/idempotency-key"] = json!("once");
     let call = |arguments: Value| json!({"name": "b__job", "arguments": arguments, "_meta": asked});
     let first = client.result("tools/call", call(json!({"n": 1}))).await;
@@ -258,7 +258,7 @@ async fn n_task_02_any_replica_answers_for_a_task_and_takes_what_it_needs() {
         let capabilities = with_tasks(json!({"elicitation": {}}));
         Modern::at(cluster.replicas()[replica].http_address(), "/mcp", capabilities).bearer(&key)
     };
-    let mut asked = stateless::meta(with_tasks(json!({"elicitation": {}})));
+    let mut asked = super::meta(with_tasks(json!({"elicitation": {}})));
     asked["dev.mcp-broker/idempotency-key"] = json!("k");
     let created = at(0).result("tools/call", json!({"name": "b__ask", "arguments": {"key": "k"}, "_meta": asked})).await;
     let id = created["taskId"].as_str().unwrap();
@@ -275,7 +275,7 @@ async fn n_task_02_any_replica_answers_for_a_task_and_takes_what_it_needs() {
     let cancelled = first.result(
         "tools/call",
         json!({"name": "b__ask", "arguments": {"key": "c"}, "_meta": {
-            "io.modelcontextprotocol/protocolVersion": stateless::VERSION,
+            "io.modelcontextprotocol/protocolVersion": super::VERSION,
             "io.modelcontextprotocol/clientCapabilities": with_tasks(json!({"elicitation": {}})),
             "dev.mcp-broker/idempotency-key": "c",
         }}),

@@ -1,7 +1,7 @@
 //! In which era a backend lives: found out, remembered, and found out again.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, StatelessBackend, StatelessReply, PipeBackend, Reply};
+use testkit::{FakeBackend, PipeBackend, Reply, StatelessBackend, StatelessReply};
 
 use super::broker_with;
 use crate::{builder, stdio, text_of};

@@ -196,7 +196,9 @@ async fn nb_mrtr_03_a_state_alone_is_sent_again_and_rounds_have_an_end() {
     let counted = tries.clone();
     backend.tool("busy", move |call| {
         let first = counted.fetch_add(1, Ordering::SeqCst) == 0;
-        async move { if first { StatelessReply::needs(Value::Null, Some("later")) } else { StatelessReply::text(call.state().unwrap_or("none")) } }
+        async move {
+            if first { StatelessReply::needs(Value::Null, Some("later")) } else { StatelessReply::text(call.state().unwrap_or("none")) }
+        }
     });
     backend.tool("endless", |call| async move { StatelessReply::needs(json!({"who": form("Ann")}), call.state().or(Some("s"))) });
     let broker = broker_with(&backend).await;

@@ -4,7 +4,7 @@ use serde_json::json;
 use testkit::{AuthorizationServer, DuplexClient, EventReader, FakeBackend, Reply, TestBroker, duplex::Wire, eventually, within};
 
 use super::{client, ending_in, guarded, until_status, with_token};
-use crate::{stateless::Modern, request};
+use crate::{request, stateless::Modern};
 
 async fn started() -> (TestBroker, AuthorizationServer, FakeBackend) {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);

@@ -84,7 +84,13 @@ async fn a_07_an_issuer_that_is_away_or_babbles_costs_nobody_else_anything() {
 
     // Away again, whatever it says then: what is known stays in use.
     let unknown = SigningKey::ec("x");
-    for manner in [IssuerBehavior::Refuses, IssuerBehavior::Garbage, IssuerBehavior::Oversized, IssuerBehavior::Redirects, IssuerBehavior::WrongIssuer] {
+    for manner in [
+        IssuerBehavior::Refuses,
+        IssuerBehavior::Garbage,
+        IssuerBehavior::Oversized,
+        IssuerBehavior::Redirects,
+        IssuerBehavior::WrongIssuer,
+    ] {
         server.is(manner);
         let failed = || async { broker.admin().metric("mcp_issuer_key_fetches_total", &[("outcome", "failed")]).await.unwrap_or(0.0) };
         let before = failed().await;

@@ -1,7 +1,7 @@
 //! QUIC behind, with requests on streams of their own: who gets them, what is cancelled how, what a lost packet costs.
 
 use serde_json::{Value, json};
-use testkit::{Authority, BrokerBuilder, PipeBackend, TestBroker, UdpProxy, PacketFaults, eventually, quic_streams::StreamOptions};
+use testkit::{Authority, BrokerBuilder, PacketFaults, PipeBackend, TestBroker, UdpProxy, eventually, quic_streams::StreamOptions};
 
 use super::{answering, everything, features, listening};
 use crate::{stdio, text_of};

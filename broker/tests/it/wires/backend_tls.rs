@@ -2,7 +2,9 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{Authority, BrokerBuilder, FakeBackend, PipeBackend, Reply, TestBroker, TlsTerminator, authority::CertificateFiles, eventually, within};
+use testkit::{
+    Authority, BrokerBuilder, FakeBackend, PipeBackend, Reply, TestBroker, TlsTerminator, authority::CertificateFiles, eventually, within,
+};
 
 use super::listening;
 use crate::{builder, stdio, text_of};

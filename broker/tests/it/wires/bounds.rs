@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use testkit::{FakeBackend, FaultProxy, Gate, Reply, TestBroker, Direction, duplex::Wire, eventually, within};
+use testkit::{Direction, FakeBackend, FaultProxy, Gate, Reply, TestBroker, duplex::Wire, eventually, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

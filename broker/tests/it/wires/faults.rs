@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{DuplexClient, FaultProxy, PipeBackend, TestBroker, Direction, eventually, within};
+use testkit::{Direction, DuplexClient, FaultProxy, PipeBackend, TestBroker, eventually, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, BrokerBuilder, DuplexClient, PipeBackend, QuicPeer, TestBroker, UdpProxy, PacketFaults, authority::CertificateFiles, eventually, within,
+    Authority, BrokerBuilder, DuplexClient, PacketFaults, PipeBackend, QuicPeer, TestBroker, UdpProxy, authority::CertificateFiles,
+    eventually, within,
 };
 
 use super::{answering, everything, features, listening};

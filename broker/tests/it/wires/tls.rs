@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::{
     Authority, BrokerBuilder, DuplexClient, PipeBackend, QuicPeer, TestBroker,
-    authority::{ClientStream, CertificateFiles},
+    authority::{CertificateFiles, ClientStream},
     duplex::Wire,
     eventually, within,
 };
@@ -176,7 +176,11 @@ async fn a_certificate_of_a_client_names_its_tenant_and_principal() {
 }
 
 /// Opens a session on each wire with this certificate; what is kept for as long as they live.
-async fn on_every_wire(broker: &TestBroker, authority: &Authority, identity: &CertificateFiles) -> (Vec<DuplexClient>, QuicPeer, ClientStream) {
+async fn on_every_wire(
+    broker: &TestBroker,
+    authority: &Authority,
+    identity: &CertificateFiles,
+) -> (Vec<DuplexClient>, QuicPeer, ClientStream) {
     let tcp = within("TLS", authority.connect(broker.tcp_address().port(), Some(identity), &["mcp"])).await.unwrap();
     let http = within("TLS", authority.connect(broker.http_address().port(), Some(identity), &["http/1.1"])).await.unwrap();
     let (websocket, _) = Wire::websocket(http, "localhost", "/ws", &[]).await.unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
-use testkit::{DuplexClient, FaultProxy, TestBroker, Direction, eventually, eventually_within, http, within};
+use testkit::{Direction, DuplexClient, FaultProxy, TestBroker, eventually, eventually_within, http, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

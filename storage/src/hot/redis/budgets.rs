@@ -3,7 +3,7 @@
 use redis::{Script, from_redis_value};
 
 use super::{RedisStore, connection::Request};
-use crate::hot::budget::{BudgetRequest, BudgetGrant, OVERDRAWN_US_MAX, SLACK_US};
+use crate::hot::budget::{BudgetGrant, BudgetRequest, OVERDRAWN_US_MAX, SLACK_US};
 
 pub(super) fn script() -> Script {
     Script::new(include_str!("budgets.lua"))

@@ -4,10 +4,10 @@
 //! Plain Redis, 6.2 or newer, not a Redis Cluster: a cluster's answer `MOVED` counts as an error like others.
 
 mod budgets;
-mod pubsub;
 mod codec;
-mod events;
 mod connection;
+mod events;
+mod pubsub;
 #[cfg(test)]
 mod tests;
 
@@ -29,12 +29,12 @@ use tokio::{
 };
 
 use self::{
-    pubsub::{Subscriber, Outbox},
     codec::{Codec, NODE_BYTES},
-    events::{KnownStreams, Scripts},
     connection::{CONNECT_MAX, RedisConnection, Request},
+    events::{KnownStreams, Scripts},
+    pubsub::{Outbox, Subscriber},
 };
-use super::{BudgetRequest, BudgetGrant, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup};
+use super::{BudgetGrant, BudgetRequest, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup};
 use crate::{SessionKey, StoreError};
 
 /// How long the last words may take.

@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     codec::{Codec, ReceivedMessage, WAKES_CHANNEL},
-    connection::{CONNECT_MAX, RedisConnection, RESPONSE_MAX, Request},
+    connection::{CONNECT_MAX, RESPONSE_MAX, RedisConnection, Request},
 };
 use crate::hot::{WAKEUPS_BUFFERED_MAX, Wakeup};
 
@@ -52,7 +52,8 @@ impl Outbox {
     /// False: the word is lost.
     pub(super) fn push(&self, message: Vec<u8>) -> bool {
         let length = message.len();
-        if self.bytes.fetch_add(length, Ordering::Relaxed) + length <= QUEUE_BYTES_MAX && self.queue.try_send(OutboxItem::Message(message)).is_ok()
+        if self.bytes.fetch_add(length, Ordering::Relaxed) + length <= QUEUE_BYTES_MAX
+            && self.queue.try_send(OutboxItem::Message(message)).is_ok()
         {
             return true;
         }

@@ -4,12 +4,12 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use testkit::{
-    FaultProxy, Direction, eventually,
+    Direction, FaultProxy, eventually,
     servers::{RedisReply, RedisServer},
 };
 use tokio::time::Instant;
 
-use super::{RedisStore, RedisOptions, codec};
+use super::{RedisOptions, RedisStore, codec};
 use crate::{
     EventStore, HotStore, LogEntry, LoggedEvent, OwnerHint, SessionKey, StoreError, StoredStream, StreamRecord, Wakeup,
     conformance::hot::Replicas,

@@ -7,11 +7,11 @@ use sqlx::{
     ConnectOptions as _, Executor as _,
     postgres::{PgConnectOptions, PgConnection},
 };
-use testkit::{FaultProxy, PostgresServer, Direction};
+use testkit::{Direction, FaultProxy, PostgresServer};
 
 use super::{PostgresStore, behind_proxy, create, end, end_as, key, open, open_session, update};
 use crate::{
-    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, TaskStep, StoreError, StreamRecord, SubscriptionRecord, TaskStatus, WriteOp,
+    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, StoreError, StreamRecord, SubscriptionRecord, TaskStatus, TaskStep, WriteOp,
     WriteOutcome,
 };
 
@@ -161,7 +161,11 @@ async fn batches_of_replicas_in_each_others_way_all_go_through() {
         let store = if round % 2 == 0 { one.clone() } else { other.clone() };
         running.push(tokio::spawn(async move {
             let mut batch: Vec<WriteOp> = (1..=40).map(update).collect();
-            batch.extend((1..=40).map(|number| WriteOp::AdvanceTask { task: TaskId::new(format!("t{number}")), epoch: 1, step: TaskStep::Sent }));
+            batch.extend((1..=40).map(|number| WriteOp::AdvanceTask {
+                task: TaskId::new(format!("t{number}")),
+                epoch: 1,
+                step: TaskStep::Sent,
+            }));
             batch.extend([create(100 + round), open_session(100 + round)]);
             let middle = usize::from(round) % batch.len();
             batch.rotate_left(middle);

@@ -4,7 +4,7 @@
 use std::{str::FromStr, time::Duration};
 
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
-use testkit::{PostgresServer, Direction};
+use testkit::{Direction, PostgresServer};
 use tokio::time::Instant;
 
 use super::{

@@ -6,7 +6,7 @@ use protocol::ids::{BackendId, TaskId};
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 
 use super::{AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, create, key, on_server, open_session, options, seat};
-use crate::{SessionClaimOutcome, DurableStore, NodeName, TaskStep, SubscriptionRecord, TaskStatus, WriteOp};
+use crate::{DurableStore, NodeName, SessionClaimOutcome, SubscriptionRecord, TaskStatus, TaskStep, WriteOp};
 
 #[tokio::test]
 async fn a_lease_and_a_claim_agree() {

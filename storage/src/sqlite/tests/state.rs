@@ -7,9 +7,9 @@ use sqlx::{AssertSqlSafe, Connection, sqlite::SqliteConnection};
 
 use super::{in_file, options};
 use crate::{
-    SessionClaimOutcome, ConfigStore, DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionKey, SessionRecord, SessionIdentity, SqliteStore,
-    StoreError, StreamRecord, SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord, TaskStatus, WriteOp, WriteOutcome, conformance,
-    sqlite::schema,
+    ConfigStore, DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionClaimOutcome, SessionIdentity, SessionKey,
+    SessionRecord, SqliteStore, StoreError, StreamRecord, SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord, TaskStatus, WriteOp,
+    WriteOutcome, conformance, sqlite::schema,
 };
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -185,7 +185,10 @@ async fn f_10_a_row_that_can_not_be_read_is_left_out_and_counted() {
     assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
     assert_eq!(store.unreadable_rows(), 1);
     assert_eq!(store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap(), SessionClaimOutcome::NotFound);
-    assert!(matches!(store.claim_session(&SessionKey::new([2; 32]), &seat(), &b, LONG).await.unwrap(), SessionClaimOutcome::Acquired { .. }));
+    assert!(matches!(
+        store.claim_session(&SessionKey::new([2; 32]), &seat(), &b, LONG).await.unwrap(),
+        SessionClaimOutcome::Acquired { .. }
+    ));
     assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
     let claimed = store.claim_tasks(&b, 10, &[]).await.unwrap();
     assert_eq!(claimed.iter().map(|task| task.stored.record.task.as_str()).collect::<Vec<_>>(), ["t2"]);

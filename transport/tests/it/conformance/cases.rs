@@ -3,7 +3,7 @@
 use std::{cell::Cell, future::ready, pin::pin, time::Duration};
 
 use bytes::Bytes;
-use transport::{FrameSink, FrameSource, CloseReason, ReadError, farewell};
+use transport::{CloseReason, FrameSink, FrameSource, ReadError, farewell};
 
 use super::End;
 use crate::soon;

@@ -10,7 +10,7 @@ use quinn::{Endpoint, TransportConfig, VarInt, crypto::rustls::QuicClientConfig}
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::sync::mpsc;
 use transport::{
-    CertificateSource, ClientAuth, ConnectError, FrameSink, FrameSource, CloseReason, ServerTls, WriteError,
+    CertificateSource, ClientAuth, CloseReason, ConnectError, FrameSink, FrameSource, ServerTls, WriteError,
     quic::{ConnectOptions, EstablishError, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, connect},
 };
 

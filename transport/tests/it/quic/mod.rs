@@ -6,7 +6,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use transport::{
-    ClientAuth, FrameSink, FrameSource, CloseReason, ReadError, farewell,
+    ClientAuth, CloseReason, FrameSink, FrameSource, ReadError, farewell,
     quic::{Limits, QuicClient, QuicConnection, QuicListener, QuicSource},
 };
 

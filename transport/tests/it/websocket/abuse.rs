@@ -1,7 +1,7 @@
 //! Peers that break the rules (W-03 to W-06): every fault is found before more than the frame's head is kept, and the peer is told.
 
 use bytes::Bytes;
-use transport::{FrameSink, FrameSource, CloseReason, ReadError, farewell};
+use transport::{CloseReason, FrameSink, FrameSource, ReadError, farewell};
 
 use super::{BINARY, CLOSE, FINAL, MESSAGE_BYTES_MAX, PING, PONG, TEXT, closing, connection, limits, masked};
 use crate::soon;

@@ -9,7 +9,7 @@ use tokio::{
 };
 use transport::{
     ConnectError,
-    websocket::{ConnectOptions, UpgradeError, Limits, accept, connect},
+    websocket::{ConnectOptions, Limits, UpgradeError, accept, connect},
 };
 
 use crate::{certificates::Authority, conformance::wires::egress, soon};

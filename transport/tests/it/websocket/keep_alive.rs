@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use transport::{FrameSink, FrameSource, CloseReason, ReadError, websocket::Limits};
+use transport::{CloseReason, FrameSink, FrameSource, ReadError, websocket::Limits};
 
 use super::{CLOSE, FINAL, PING, PONG, TEXT, connection, impatient, limits, masked};
 use crate::soon;

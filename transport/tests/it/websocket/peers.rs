@@ -9,7 +9,7 @@ use tokio_tungstenite::{
     tungstenite::{Message, client::IntoClientRequest, protocol::CloseFrame},
 };
 use transport::{
-    FrameSink, FrameSource, CloseReason, farewell,
+    CloseReason, FrameSink, FrameSource, farewell,
     tcp::Stream,
     websocket::{self, ConnectOptions, Limits},
 };

@@ -13,7 +13,7 @@ use transport::ResponseBody;
 
 use super::{
     HttpWire,
-    get_outcome::{GetPurpose, GetOutcome},
+    get_outcome::{GetOutcome, GetPurpose},
 };
 use crate::{
     actors::{

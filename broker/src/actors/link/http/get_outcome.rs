@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn b_http_07_what_an_answer_without_events_means_depends_on_what_was_asked() {
-        use GetOutcome::{RetryLater, Unsupported, SessionGone, UnknownEvent};
+        use GetOutcome::{RetryLater, SessionGone, UnknownEvent, Unsupported};
         for (status, first, again, to_resume) in [
             (200, Unsupported, RetryLater, UnknownEvent),
             (204, Unsupported, RetryLater, UnknownEvent),

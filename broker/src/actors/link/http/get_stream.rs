@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 
 use super::{
     HttpWire,
-    get_outcome::{GetPurpose, GetOutcome},
     event_stream::EventStreamReader,
+    get_outcome::{GetOutcome, GetPurpose},
 };
 use crate::{
     actors::link::{Link, connection::Connection},

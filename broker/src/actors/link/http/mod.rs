@@ -3,9 +3,9 @@
 //! Every message is a POST of its own over pooled connections. An answer is JSON or an event stream ([`event_stream`]); one GET
 //! stream ([`get_stream`]) carries what belongs to no call. Notifications and answers leave one after the other.
 
-mod get_stream;
-mod get_outcome;
 mod event_stream;
+mod get_outcome;
+mod get_stream;
 mod resumption;
 
 use std::{
@@ -22,13 +22,13 @@ use http_body_util::Full;
 use protocol::{
     envelope::{Kind, Message},
     json,
-    stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, is_stateless_error, downgrade},
+    stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, downgrade, is_stateless_error},
     version::Version,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transport::{
-    HttpResponse, VectoredBody, SendError,
+    HttpResponse, SendError, VectoredBody,
     http_client::{BodyError, HttpClient, PreparedPost, ResponseBody},
 };
 
@@ -37,9 +37,9 @@ pub(super) use self::resumption::end_unused;
 use super::{
     Link,
     connection::{Connection, Failure, WireSender},
-    stateless,
-    queue::{FrameQueue, QueuedFrame},
     handshake_guard::HandshakeGuard,
+    queue::{FrameQueue, QueuedFrame},
+    stateless,
 };
 use crate::{
     actors::{asker::Asker, backend::Backend, inbound},
@@ -274,7 +274,8 @@ impl HttpWire {
             return accept_answer(link, connection, wire_id, message.clone());
         }
         // Some servers say 400 "no valid session" where the specification asks for 404.
-        let about_session = message.is_some_and(|message| message.kind == Kind::Error && message.id.is_none() && mentions_session(&message));
+        let about_session =
+            message.is_some_and(|message| message.kind == Kind::Error && message.id.is_none() && mentions_session(&message));
         Err(match status {
             StatusCode::NOT_FOUND if self.has_session() => Failure::SessionGone,
             StatusCode::BAD_REQUEST if self.has_session() && about_session => Failure::SessionGone,
@@ -309,7 +310,8 @@ impl HttpWire {
         let body = self.body(response, ERROR_BODY_BYTES_MAX).await;
         let message = body.ok().and_then(|body| Message::decode(body, &self.limits).ok()).filter(|message| message.kind == Kind::Error);
         let answers = |message: &Message| {
-            let is_known = || downgrade::error_code(message).is_some_and(|code| is_stateless_error(code) || (-32603..=-32600).contains(&code));
+            let is_known =
+                || downgrade::error_code(message).is_some_and(|code| is_stateless_error(code) || (-32603..=-32600).contains(&code));
             message.answers(wire_id) || (message.id.is_none() && is_known())
         };
         match message.filter(answers) {

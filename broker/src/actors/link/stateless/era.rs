@@ -176,6 +176,9 @@ mod tests {
         memory.note(EraSupport::Stateless);
         assert_eq!(memory.to(ProtocolChoice::Auto, Era::Sessions), Some(Era::Stateless));
         memory.note(EraSupport::AtLeastStateless);
-        assert_eq!((memory.to(ProtocolChoice::Auto, Era::Stateless), memory.to(ProtocolChoice::Auto, Era::Sessions)), (Some(Era::Stateless), None));
+        assert_eq!(
+            (memory.to(ProtocolChoice::Auto, Era::Stateless), memory.to(ProtocolChoice::Auto, Era::Sessions)),
+            (Some(Era::Stateless), None)
+        );
     }
 }

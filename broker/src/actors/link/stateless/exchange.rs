@@ -11,8 +11,8 @@ use protocol::{
     envelope::{Kind, Message},
     json,
     method::Method,
-    stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, inputs::InputRequired, downgrade, may_require_input, results::ResultType},
     splice::Splice,
+    stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, downgrade, inputs::InputRequired, may_require_input, results::ResultType},
 };
 
 use super::{
@@ -26,7 +26,7 @@ use crate::{
         catalog_refresh,
         link::{
             Link,
-            connection::{Connection, Failure, BackendRequest},
+            connection::{BackendRequest, Connection, Failure},
             http::WireRequest,
         },
     },

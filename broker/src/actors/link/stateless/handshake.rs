@@ -10,7 +10,7 @@ use std::{pin::pin, sync::Arc};
 use protocol::{
     envelope::{Kind, Message},
     method::Method,
-    stateless::{UNSUPPORTED_PROTOCOL_VERSION, is_stateless_error, downgrade, results::DiscoverResult},
+    stateless::{UNSUPPORTED_PROTOCOL_VERSION, downgrade, is_stateless_error, results::DiscoverResult},
     version::Version,
 };
 
@@ -47,20 +47,22 @@ pub(in crate::actors::link) async fn agree(connection: &Arc<Connection>, link: &
             DiscoverVerdict::Sessions => Err(Failure::Protocol("the backend does not speak 2026-07-28, as it is configured to".to_owned())),
             DiscoverVerdict::Unsupported(why) => Err(Failure::Protocol(why)),
         },
-        (ProtocolChoice::Auto, Some(known)) if known.to(link.client_era()) == Some(Era::Sessions) => match connection.initialize(link).await {
-            // It may have been replaced by one that knows no sessions any more.
-            Err(Failure::Protocol(why)) => {
-                memory.forget();
-                match judge(discover(connection, link).await) {
-                    Ok(DiscoverVerdict::Modern(found)) => {
-                        memory.note(EraSupport::Stateless);
-                        becomes_modern(connection, link, &found)
+        (ProtocolChoice::Auto, Some(known)) if known.to(link.client_era()) == Some(Era::Sessions) => {
+            match connection.initialize(link).await {
+                // It may have been replaced by one that knows no sessions any more.
+                Err(Failure::Protocol(why)) => {
+                    memory.forget();
+                    match judge(discover(connection, link).await) {
+                        Ok(DiscoverVerdict::Modern(found)) => {
+                            memory.note(EraSupport::Stateless);
+                            becomes_modern(connection, link, &found)
+                        }
+                        _ => Err(Failure::Protocol(why)),
                     }
-                    _ => Err(Failure::Protocol(why)),
                 }
+                agreed => agreed,
             }
-            agreed => agreed,
-        },
+        }
         (ProtocolChoice::Auto, _) => find_out(connection, link).await,
     }
 }
@@ -182,7 +184,8 @@ fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
 }
 
 fn names_ours(answer: &Message) -> bool {
-    downgrade::error_code(answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) && downgrade::supported_versions(answer).contains(&Version::V2026_07_28)
+    downgrade::error_code(answer) == Some(UNSUPPORTED_PROTOCOL_VERSION)
+        && downgrade::supported_versions(answer).contains(&Version::V2026_07_28)
 }
 
 fn judge_error(answer: &Message) -> DiscoverVerdict {

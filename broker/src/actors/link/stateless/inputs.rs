@@ -8,7 +8,7 @@ use protocol::{
     envelope::{Kind, Message},
     ids::RequestId,
     json,
-    stateless::{inputs::InputRequest, downgrade},
+    stateless::{downgrade, inputs::InputRequest},
 };
 
 use crate::{

@@ -67,7 +67,12 @@ struct PendingInput {
 
 impl StatelessConnection {
     pub(super) fn new() -> Self {
-        Self { listening: NotificationFeed::default(), inputs: Mutex::default(), next_input: AtomicU64::new(1), capabilities: Mutex::default() }
+        Self {
+            listening: NotificationFeed::default(),
+            inputs: Mutex::default(),
+            next_input: AtomicU64::new(1),
+            capabilities: Mutex::default(),
+        }
     }
 
     /// Takes what the broker says to the backend that is no request of a client: the answer to a question ends here, what

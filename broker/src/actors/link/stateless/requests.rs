@@ -11,7 +11,7 @@ use protocol::{
     ids::RequestId,
     json::{self, Span},
     method::Method,
-    stateless::{UNSUPPORTED_PROTOCOL_VERSION, headers, downgrade, request::meta_members, results::ResultType, tool_headers::ParamHeader},
+    stateless::{UNSUPPORTED_PROTOCOL_VERSION, downgrade, headers, request::meta_members, results::ResultType, tool_headers::ParamHeader},
     version::Version,
 };
 
@@ -21,7 +21,7 @@ use crate::{
         asker::Asker,
         link::{
             Link,
-            connection::{Connection, Failure, BackendRequest, WireSender},
+            connection::{BackendRequest, Connection, Failure, WireSender},
             http::WireRequest,
         },
     },

@@ -23,8 +23,8 @@ use crate::{
             connection::{Connection, Failure},
         },
     },
-    persistence::TaskStatus,
     limits::{BACKOFF_FIRST, BACKOFF_MAX},
+    persistence::TaskStatus,
     rules::tasks::{BackendTask, decoded},
 };
 

@@ -6,19 +6,19 @@ use protocol::ids::{BackendId, PrincipalId, TenantId};
 use storage::{DurableStore, StoreError, hot::MemoryHotStore};
 
 use super::{
-    super::{outcome::RunOutcome, handoff, run::TrackedBackendTask, runner, orphans},
+    super::{handoff, orphans, outcome::RunOutcome, run::TrackedBackendTask, runner},
     *,
 };
 use crate::{
     auth::{Keyring, Keys},
     broker::{Broker, BrokerParts},
     config::{Config, spec::TenantSpec},
-    persistence::{
-        SessionKey, TaskStep, Stores, TaskLimits, TaskRecord,
-        tests::{Meddled, Verdict},
-    },
     limits::TASKS_DEFERRED_MAX,
     metrics::Metrics,
+    persistence::{
+        SessionKey, Stores, TaskLimits, TaskRecord, TaskStep,
+        tests::{Meddled, Verdict},
+    },
     rules::{catalog::ToolTraits, endpoint::Endpoint, tasks::TaskDetails},
 };
 
