@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::{JsonError, Limits, Span, ValueKind, Walker, scan, spelling, unquote};
+use super::{JsonError, Limits, Span, ValueKind, Walker, case_folding, scan, unquote};
 
 /// A validated JSON text that can be asked for its parts. For messages read rarely.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl<'a> Value<'a> {
     /// equals it but for case.
     pub fn unambiguous(&self, key: &str) -> Result<Option<Value<'a>>, AmbiguousMember> {
         let mut found = None;
-        for member in self.members().filter(|member| spelling::reads_as(member.key.as_bytes(), key)) {
+        for member in self.members().filter(|member| case_folding::reads_as(member.key.as_bytes(), key)) {
             if member.key != key || found.replace(member.value).is_some() {
                 return Err(AmbiguousMember(key.into()));
             }

@@ -4,9 +4,9 @@
 //! checked (syntax, UTF-8, escapes, depth) before anything that was found in it is used, nothing of it is copied or written to,
 //! and every span points into it.
 
+mod case_folding;
 mod document;
 mod duplicates;
-mod spelling;
 mod strings;
 mod walker;
 
@@ -14,11 +14,11 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
+pub(crate) use self::{case_folding::NameIndex, walker::Walker};
 pub use self::{
     document::{AmbiguousMember, Document, Elements, Member, Members, Value},
     duplicates::duplicate_member,
 };
-pub(crate) use self::{spelling::Names, walker::Walker};
 
 /// Largest JSON text accepted unless configured otherwise.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
