@@ -30,7 +30,8 @@ const UNSEEN: [(char, char); 19] = [
 
 /// Tells if a name looks the same to a reader and to the broker: it holds neither control characters nor unseen ones.
 pub fn is_printable(name: &str) -> bool {
-    let is_unseen = |char: char| UNSEEN.iter().any(|(first, last)| (*first..=*last).contains(&char));
+    let is_unseen =
+        |char: char| UNSEEN.iter().any(|(first, last)| (*first..=*last).contains(&char));
     !name.chars().any(|char| char.is_control() || (!char.is_ascii() && is_unseen(char)))
 }
 
@@ -55,7 +56,9 @@ mod tests {
 
     #[test]
     fn s10_a_name_with_unseen_characters_is_not_printable() {
-        for fine in ["ann", "Ann Lee", "ann@example.com", "Änne Łuk", "安", "علي", "a\u{301}", "auth0|1234"] {
+        for fine in
+            ["ann", "Ann Lee", "ann@example.com", "Änne Łuk", "安", "علي", "a\u{301}", "auth0|1234"]
+        {
             assert!(is_printable(fine), "{fine:?}");
         }
         for unseen in [

@@ -8,14 +8,23 @@ use crate::{
     config::{FieldError, TlsConfig, spec::BackendSpec},
 };
 
-pub(super) fn refuse_declared(origin: Option<EntryOrigin>, what: &'static str, name: &impl ToString) -> Result<(), ControlError> {
+pub(super) fn refuse_declared(
+    origin: Option<EntryOrigin>,
+    what: &'static str,
+    name: &impl ToString,
+) -> Result<(), ControlError> {
     match origin {
         Some(EntryOrigin::Declared) => Err(ControlError::Declared { what, name: name.to_string() }),
         Some(EntryOrigin::Stored) | None => Ok(()),
     }
 }
 
-pub(super) fn refuse_more(is_new: bool, count: usize, what: &'static str, max: usize) -> Result<(), ControlError> {
+pub(super) fn refuse_more(
+    is_new: bool,
+    count: usize,
+    what: &'static str,
+    max: usize,
+) -> Result<(), ControlError> {
     if is_new && count >= max { Err(ControlError::TooMany { what, max }) } else { Ok(()) }
 }
 
@@ -29,11 +38,18 @@ pub(super) fn no_backend(backend: &BackendId) -> ControlError {
 
 /// A text people gave something: shown in tables and logs, so it is one line.
 pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlError> {
-    let fits = |text: &str| !text.is_empty() && text.chars().count() <= NAME_CHARS_MAX && !text.chars().any(char::is_control);
+    let fits = |text: &str| {
+        !text.is_empty()
+            && text.chars().count() <= NAME_CHARS_MAX
+            && !text.chars().any(char::is_control)
+    };
     if text.is_none_or(fits) {
         return Ok(());
     }
-    let (wrong, allowed) = ("is empty, too long or has control characters".into(), format!("1 to {NAME_CHARS_MAX} characters on one line"));
+    let (wrong, allowed) = (
+        "is empty, too long or has control characters".into(),
+        format!("1 to {NAME_CHARS_MAX} characters on one line"),
+    );
     Err(ControlError::Invalid(FieldError { path: path.into(), wrong, allowed }))
 }
 
@@ -41,12 +57,20 @@ pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlE
 pub(super) fn check_principal(principal: Option<&str>) -> Result<(), ControlError> {
     check_label("principal", principal)?;
     if !principal.is_none_or(is_printable) {
-        let (wrong, allowed) = ("has characters that are not seen".into(), "letters, digits, spaces and signs that are seen".into());
+        let (wrong, allowed) = (
+            "has characters that are not seen".into(),
+            "letters, digits, spaces and signs that are seen".into(),
+        );
         return Err(ControlError::Invalid(FieldError { path: "principal".into(), wrong, allowed }));
     }
     let Some(wrong) = principal.and_then(reserved) else { return Ok(()) };
-    let allowed = "a name other than \"anonymous\" that does not begin with a URL and a space".into();
-    Err(ControlError::Reserved(FieldError { path: "principal".into(), wrong: wrong.into(), allowed }))
+    let allowed =
+        "a name other than \"anonymous\" that does not begin with a URL and a space".into();
+    Err(ControlError::Reserved(FieldError {
+        path: "principal".into(),
+        wrong: wrong.into(),
+        allowed,
+    }))
 }
 
 /// Whether the certificate that is to be presented to a backend can be used.

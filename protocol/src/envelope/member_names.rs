@@ -14,7 +14,8 @@ pub(super) enum MemberFault {
 }
 
 /// Of the message itself.
-pub(super) static ENVELOPE: NameIndex = NameIndex::new(&["jsonrpc", "id", "method", "params", "result", "error"]);
+pub(super) static ENVELOPE: NameIndex =
+    NameIndex::new(&["jsonrpc", "id", "method", "params", "result", "error"]);
 
 /// Of params and result.
 pub(super) static BODY: NameIndex = NameIndex::new(&[

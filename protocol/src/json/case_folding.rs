@@ -60,7 +60,8 @@ const fn initial(first: u8) -> u64 {
 
 /// Whether some reader takes `key` for `name`: the same text, or the same but for case.
 pub(super) fn reads_as(key: &[u8], name: &str) -> bool {
-    key.len() >= name.len() && without_case(key).is_some_and(|folded| folded.eq_ignore_ascii_case(name.as_bytes()))
+    key.len() >= name.len()
+        && without_case(key).is_some_and(|folded| folded.eq_ignore_ascii_case(name.as_bytes()))
 }
 
 /// `key` with the letters beyond ASCII replaced that fold to an ASCII letter. `None`: it holds any other, so it folds to no name
@@ -73,7 +74,8 @@ fn without_case(key: &[u8]) -> Option<Cow<'_, [u8]>> {
     if key.len() > 3 * NAME_BYTES_MAX {
         return None;
     }
-    let folded: Option<Vec<u8>> = std::str::from_utf8(key).ok()?.chars().map(ascii_letter).collect();
+    let folded: Option<Vec<u8>> =
+        std::str::from_utf8(key).ok()?.chars().map(ascii_letter).collect();
     folded.map(Cow::Owned)
 }
 
@@ -92,7 +94,8 @@ fn ascii_letter(letter: char) -> Option<u8> {
 mod tests {
     use super::*;
 
-    static NAMES: NameIndex = NameIndex::new(&["id", "method", "params", "progressToken", "_meta", "task"]);
+    static NAMES: NameIndex =
+        NameIndex::new(&["id", "method", "params", "progressToken", "_meta", "task"]);
 
     #[test]
     fn a_name_in_another_case_is_found_and_the_name_itself_is_not() {
@@ -121,7 +124,19 @@ mod tests {
     fn other_names_are_left_alone() {
         let long = "m".repeat(300);
         let long_beyond_ascii = "\u{212a}".repeat(300);
-        for key in ["", "ids", "i", "metho", "methods", "\u{e9}d", "meta", "p\u{430}rams", "progress_token", &long, &long_beyond_ascii] {
+        for key in [
+            "",
+            "ids",
+            "i",
+            "metho",
+            "methods",
+            "\u{e9}d",
+            "meta",
+            "p\u{430}rams",
+            "progress_token",
+            &long,
+            &long_beyond_ascii,
+        ] {
             assert_eq!(NAMES.misspelled(key.as_bytes()), None, "{key}");
         }
     }

@@ -127,7 +127,11 @@ pub enum ValueKind {
 
 /// Hands a walker on the outermost value of `text` to `read`, which passes over all of it. What was read counts for nothing where
 /// the text is no JSON. Allocates nothing, unless arrays and objects are more than 64 levels deep.
-pub(crate) fn scan<'a, R>(text: &'a [u8], limits: &Limits, read: impl FnOnce(&mut Walker<'a>) -> R) -> Result<R, JsonError> {
+pub(crate) fn scan<'a, R>(
+    text: &'a [u8],
+    limits: &Limits,
+    read: impl FnOnce(&mut Walker<'a>) -> R,
+) -> Result<R, JsonError> {
     let max = limits.bytes_max.min(SPAN_BYTES_MAX);
     if text.len() > max {
         return Err(JsonError::TooLarge { size: text.len(), max });

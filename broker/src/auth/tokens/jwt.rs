@@ -52,7 +52,13 @@ impl<'a> Jwt<'a> {
         }
         let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Form)?;
         let (header, claims) = signed.split_once('.').ok_or(TokenError::Form)?;
-        let decoded = |part: &str| URL_SAFE_NO_PAD.decode(part).ok().filter(|part| !part.is_empty()).ok_or(TokenError::Form);
+        let decoded = |part: &str| {
+            URL_SAFE_NO_PAD
+                .decode(part)
+                .ok()
+                .filter(|part| !part.is_empty())
+                .ok_or(TokenError::Form)
+        };
         decoded(signature)?;
         Ok(Self { signed, signature, header: decoded(header)?, claims: decoded(claims)? })
     }
@@ -64,7 +70,9 @@ impl<'a> Jwt<'a> {
             return Err(TokenError::Critical);
         }
         let kind = members.optional_text("typ")?;
-        let is_access_token = kind.as_ref().is_some_and(|kind| ACCESS_TOKEN_TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known)));
+        let is_access_token = kind.as_ref().is_some_and(|kind| {
+            ACCESS_TOKEN_TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known))
+        });
         if !is_access_token && !kind.is_none_or(|kind| kind.eq_ignore_ascii_case(GENERAL_TYPE)) {
             return Err(TokenError::Type);
         }
@@ -73,7 +81,11 @@ impl<'a> Jwt<'a> {
         if key_id.as_ref().is_some_and(|id| id.len() > TOKEN_KEY_ID_BYTES_MAX) {
             return Err(TokenError::Form);
         }
-        Ok(Header { algorithm: algorithm(&name).ok_or(TokenError::Algorithm)?, key_id, is_access_token })
+        Ok(Header {
+            algorithm: algorithm(&name).ok_or(TokenError::Algorithm)?,
+            key_id,
+            is_access_token,
+        })
     }
 
     pub(super) fn claims(&self) -> Result<Claims<'_>, TokenError> {
@@ -108,21 +120,27 @@ impl Claims<'_> {
 
     /// `scope` is a text of words (RFC 9068, 2.2.3); what some servers say instead is `scp`, a text or a list.
     pub(super) fn scopes(&self) -> Vec<String> {
-        let said = if self.0.get("scope").is_some() { self.texts("scope") } else { self.texts("scp") };
+        let said =
+            if self.0.get("scope").is_some() { self.texts("scope") } else { self.texts("scp") };
         said.iter().flat_map(|words| words.split_ascii_whitespace()).map(str::to_owned).collect()
     }
 
     /// A moment (RFC 7519, 2: NumericDate).
     pub(super) fn moment(&self, name: &str) -> Result<Option<SystemTime>, TokenError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
-        let seconds = value.as_f64().filter(|seconds| (0.0..=SECONDS_MAX).contains(seconds)).ok_or(TokenError::Time)?;
+        let seconds = value
+            .as_f64()
+            .filter(|seconds| (0.0..=SECONDS_MAX).contains(seconds))
+            .ok_or(TokenError::Time)?;
         Ok(Some(UNIX_EPOCH + Duration::from_secs_f64(seconds)))
     }
 
     fn texts(&self, name: &str) -> Vec<String> {
         let Some(value) = self.0.get(name) else { return Vec::new() };
         match value.kind() {
-            ValueKind::Array => value.elements().filter_map(|element| element.as_str().map(Into::into)).collect(),
+            ValueKind::Array => {
+                value.elements().filter_map(|element| element.as_str().map(Into::into)).collect()
+            }
             _ => value.as_str().map(Into::into).into_iter().collect(),
         }
     }
@@ -137,7 +155,11 @@ impl<'a> JsonMembers<'a> {
         let root = Document::parse(text, &limits).map_err(|_| TokenError::Form)?.root();
         let mut names = HashSet::new();
         let is_object = root.kind() == ValueKind::Object;
-        if is_object && root.members().all(|member| names.insert(member.key)) { Ok(Self(root)) } else { Err(TokenError::Form) }
+        if is_object && root.members().all(|member| names.insert(member.key)) {
+            Ok(Self(root))
+        } else {
+            Err(TokenError::Form)
+        }
     }
 
     fn get(&self, name: &str) -> Option<Value<'a>> {
@@ -146,7 +168,9 @@ impl<'a> JsonMembers<'a> {
 
     /// What is there and is no text makes the token none.
     fn optional_text(&self, name: &str) -> Result<Option<String>, TokenError> {
-        self.get(name).map(|value| value.as_str().map(Into::into).ok_or(TokenError::Form)).transpose()
+        self.get(name)
+            .map(|value| value.as_str().map(Into::into).ok_or(TokenError::Form))
+            .transpose()
     }
 }
 
@@ -171,7 +195,11 @@ mod tests {
             (r#"{"typ":"JWT","kid":"a","alg":"ES256","jku":"https://evil.example"}"#, false),
             (r#"{"kid":"a","alg":"ES256"}"#, false),
         ] {
-            let read = Header { algorithm: Algorithm::ES256, key_id: Some("a".to_owned()), is_access_token };
+            let read = Header {
+                algorithm: Algorithm::ES256,
+                key_id: Some("a".to_owned()),
+                is_access_token,
+            };
             assert_eq!(header(fine), Ok(read), "{fine}");
         }
         assert_eq!(header(r#"{"alg":"RS256"}"#).unwrap().key_id, None);
@@ -197,7 +225,8 @@ mod tests {
         ] {
             assert_eq!(header(text), Err(flaw), "{text}");
         }
-        let long = format!(r#"{{"alg":"ES256","kid":"{}"}}"#, "k".repeat(TOKEN_KEY_ID_BYTES_MAX + 1));
+        let long =
+            format!(r#"{{"alg":"ES256","kid":"{}"}}"#, "k".repeat(TOKEN_KEY_ID_BYTES_MAX + 1));
         assert_eq!(header(&long), Err(TokenError::Form));
     }
 
@@ -224,20 +253,31 @@ mod tests {
         ] {
             assert!(Jwt::parse(&text).is_err(), "{text}");
         }
-        let huge = token(r#"{"alg":"ES256"}"#, &format!("{{\"x\":\"{}\"}}", "y".repeat(TOKEN_BYTES_MAX)));
+        let huge =
+            token(r#"{"alg":"ES256"}"#, &format!("{{\"x\":\"{}\"}}", "y".repeat(TOKEN_BYTES_MAX)));
         assert_eq!(Jwt::parse(&huge).err(), Some(TokenError::TooLong));
     }
 
     #[test]
     fn claims_are_read_in_the_forms_they_have() {
-        let text = token("{}", r#"{"iss":"a","aud":["x",1,"y"],"exp":10.5,"nbf":"1","scope":"a  b","scp":["c"],"empty":""}"#);
+        let text = token(
+            "{}",
+            r#"{"iss":"a","aud":["x",1,"y"],"exp":10.5,"nbf":"1","scope":"a  b","scp":["c"],"empty":""}"#,
+        );
         let jwt = Jwt::parse(&text).unwrap();
         let claims = jwt.claims().unwrap();
-        assert_eq!((claims.text("iss").as_deref(), claims.text("aud"), claims.text("empty")), (Some("a"), None, None));
-        assert_eq!((claims.audiences(), claims.scopes()), (vec!["x".to_owned(), "y".to_owned()], vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(
+            (claims.text("iss").as_deref(), claims.text("aud"), claims.text("empty")),
+            (Some("a"), None, None)
+        );
+        assert_eq!(
+            (claims.audiences(), claims.scopes()),
+            (vec!["x".to_owned(), "y".to_owned()], vec!["a".to_owned(), "b".to_owned()])
+        );
         assert_eq!(claims.moment("exp"), Ok(Some(UNIX_EPOCH + Duration::from_millis(10_500))));
         assert_eq!((claims.moment("nbf"), claims.moment("iat")), (Err(TokenError::Time), Ok(None)));
-        let scopes = |claims: &str| Jwt::parse(&token("{}", claims)).unwrap().claims().unwrap().scopes();
+        let scopes =
+            |claims: &str| Jwt::parse(&token("{}", claims)).unwrap().claims().unwrap().scopes();
         assert_eq!(scopes(r#"{"scp":["c d","e"]}"#), ["c", "d", "e"]);
         assert_eq!(
             (scopes(r#"{"scp":"c d"}"#), scopes(r#"{"scope":[]}"#), scopes(r#"{"scope":7}"#)),
@@ -245,7 +285,10 @@ mod tests {
         );
         for text in [r#"{"exp":1,"exp":2}"#, "[]", "7", ""] {
             let text = token("{}", text);
-            assert!(Jwt::parse(&text).is_err() || Jwt::parse(&text).unwrap().claims().is_err(), "{text}");
+            assert!(
+                Jwt::parse(&text).is_err() || Jwt::parse(&text).unwrap().claims().is_err(),
+                "{text}"
+            );
         }
         for time in ["-1", "1e400", "253402300800", "null", "\"1\"", "[1]"] {
             let text = token("{}", &format!("{{\"exp\":{time}}}"));
