@@ -8,7 +8,7 @@
 //! | `talk` | sends `notifications` first, with its own progress token where they have one |
 //! | `hang` | never answers |
 //! | `long` | sends `notifications`, and answers when the gate of its `mark` opens |
-//! | `disarm` | asks for a URL to be opened, and says that it was (of earlier revisions) |
+//! | `opened` | asks for a URL to be opened, and says that it was (of earlier revisions) |
 //! | `withdraw` | asks, and takes the question back (of earlier revisions) |
 //! | `job` | is made a task of (of 2026-07-28) |
 
