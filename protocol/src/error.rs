@@ -153,11 +153,7 @@ pub const REFUSAL_NUMBERS: &[RefusalNumber] = &[
         "arguments that do not fit a tool's schema, cannot be held to it in time, or hold a member twice; with code -32602",
     ),
     number(1036, "path traversal", "resource URIs with `..`, with code -32602"),
-    number(
-        1039,
-        "outside the roots",
-        "resource URIs outside `resources.roots`, with code -32602",
-    ),
+    number(1039, "outside the roots", "resource URIs outside `resources.roots`, with code -32602"),
     number(1068, "message too large", "size limit, with code -32600"),
     number(1069, "timeout", "calls that ran out of time"),
     number(1076, "not initialized", "requests before `initialize`, with code -32600"),

@@ -2,7 +2,12 @@
 //! it carries out is in its ledger: the tool and the resource that the broker checked and wrote into the audit log, and nothing
 //! beside them.
 
-use std::{fs, path::PathBuf, process::Stdio};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
+    process::Stdio,
+};
 
 use protocol::error::ErrorKind;
 use serde_json::{Value, json};
@@ -24,7 +29,10 @@ struct GoServer {
 
 impl GoServer {
     fn new() -> Self {
-        Self { program: Peers::installed().go_server(), folder: tempfile::tempdir().unwrap() }
+        let folder = tempfile::tempdir().unwrap();
+        // The server writes its ledger with a user of its own where the sandbox can give it one.
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        Self { program: Peers::installed().go_server(), folder }
     }
 
     fn ledger(&self) -> PathBuf {
