@@ -14,11 +14,11 @@ use bytes::Bytes;
 
 use crate::error::{ErrorKind, Refusal};
 use crate::ids::RequestId;
-use crate::json::{self, JsonError, Limits, Names, Span, ValueKind, Walker};
+use crate::json::{self, JsonError, Limits, NameFault, Names, Seen, Span, ValueKind, Walker};
 use crate::method::Method;
 
 pub use self::fields::Fields;
-use self::known::{BODY, ENVELOPE, ERROR, Fault, META, REFERENCE, TASK};
+use self::known::{BODY, ENVELOPE, ERROR, META, NOTIFICATIONS, REFERENCE, TASK};
 
 /// Longest JSON text of an id.
 pub const ID_BYTES_MAX: usize = 1024;
@@ -204,18 +204,19 @@ struct Envelope {
     result: Option<(Span, ValueKind)>,
     error: Option<(Span, ValueKind)>,
     fields: Box<Fields>,
-    fault: Option<Fault>,
+    fault: Option<NameFault>,
 }
 
 impl Envelope {
     fn read(walker: &mut Walker<'_>) -> Self {
         let mut envelope = Self { is_object: walker.kind() == ValueKind::Object, ..Self::default() };
-        object(walker, |walker, key| envelope.read_member(walker, key));
+        let mut seen = Seen::default();
+        object(walker, |walker, key| envelope.read_member(walker, key, &mut seen));
         envelope.fields.has_uri_key = walker.has_uri_key();
         envelope
     }
 
-    fn read_member(&mut self, walker: &mut Walker<'_>, key: &[u8]) {
+    fn read_member(&mut self, walker: &mut Walker<'_>, key: &[u8], seen: &mut Seen) {
         let kind = walker.kind();
         match key {
             b"jsonrpc" => set(&mut self.jsonrpc, walker.skip(), "jsonrpc", &mut self.fault),
@@ -233,13 +234,13 @@ impl Envelope {
                 let span = self.read_error(walker);
                 set(&mut self.error, (span, kind), "error", &mut self.fault);
             }
-            _ => unknown(walker, key, &ENVELOPE, &mut self.fault),
+            _ => other(walker, key, &ENVELOPE, seen, &mut self.fault),
         }
     }
 
     /// Reads params or result.
     fn read_body(&mut self, walker: &mut Walker<'_>) -> Span {
-        let (fields, fault) = (&mut *self.fields, &mut self.fault);
+        let (fields, fault, mut seen) = (&mut *self.fields, &mut self.fault, Seen::default());
         object(walker, |walker, key| match key {
             b"name" => set(&mut fields.name, walker.skip(), "name", fault),
             b"uri" => set(&mut fields.uri, walker.skip(), "uri", fault),
@@ -259,7 +260,7 @@ impl Envelope {
             b"requestState" => set(&mut fields.request_state, walker.skip(), "requestState", fault),
             b"inputResponses" => set(&mut fields.input_responses, walker.skip(), "inputResponses", fault),
             b"isError" => set(&mut fields.is_error, walker.skip(), "isError", fault),
-            b"notifications" => set(&mut fields.notifications, walker.skip(), "notifications", fault),
+            b"notifications" => set(&mut fields.notifications, named(walker, &NOTIFICATIONS, fault), "notifications", fault),
             b"task" => {
                 let span = task_reference(walker, &mut fields.task_task_id, "task.taskId", fault);
                 set(&mut fields.task, span, "task", fault);
@@ -272,17 +273,23 @@ impl Envelope {
                 let span = meta(walker, fields, fault);
                 set(&mut fields.meta, span, "_meta", fault);
             }
-            _ => unknown(walker, key, &BODY, fault),
+            _ => {
+                note(BODY.admit(key, &mut seen), fault);
+                match known::inside(key) {
+                    Some(names) => named(walker, names, fault),
+                    None => walker.skip(),
+                };
+            }
         })
     }
 
     fn read_error(&mut self, walker: &mut Walker<'_>) -> Span {
-        let (fields, fault) = (&mut *self.fields, &mut self.fault);
+        let (fields, fault, mut seen) = (&mut *self.fields, &mut self.fault, Seen::default());
         object(walker, |walker, key| match key {
             b"code" => set(&mut fields.error_code, walker.skip(), "error.code", fault),
             b"message" => set(&mut fields.error_message, walker.skip(), "error.message", fault),
             b"data" => set(&mut fields.error_data, walker.skip(), "error.data", fault),
-            _ => unknown(walker, key, &ERROR, fault),
+            _ => other(walker, key, &ERROR, &mut seen, fault),
         })
     }
 
@@ -392,38 +399,50 @@ fn object(walker: &mut Walker<'_>, on_member: impl FnMut(&mut Walker<'_>, &[u8])
     each_member(walker, on_member)
 }
 
-fn set<T>(slot: &mut Option<T>, value: T, name: &'static str, fault: &mut Option<Fault>) {
+fn set<T>(slot: &mut Option<T>, value: T, name: &'static str, fault: &mut Option<NameFault>) {
     if slot.replace(value).is_some() {
-        fault.get_or_insert(Fault::Twice(name));
+        fault.get_or_insert(NameFault::Twice(name));
     }
 }
 
-/// Passes over a member that is not read here, and notes it where another reader takes it for one that is.
+/// Passes over a member that is not kept here, and notes it where readers would differ about it.
 #[inline]
-fn unknown(walker: &mut Walker<'_>, key: &[u8], known: &Names, fault: &mut Option<Fault>) {
-    if let Some(name) = known.misspelled(key) {
-        fault.get_or_insert(Fault::Misspelled(name));
-    }
+fn other(walker: &mut Walker<'_>, key: &[u8], known: &Names, seen: &mut Seen, fault: &mut Option<NameFault>) {
+    note(known.admit(key, seen), fault);
     walker.skip();
 }
 
-fn task_reference(walker: &mut Walker<'_>, task_id: &mut Option<Span>, name: &'static str, fault: &mut Option<Fault>) -> Span {
+fn note(admitted: Result<(), NameFault>, fault: &mut Option<NameFault>) {
+    if let Err(found) = admitted {
+        fault.get_or_insert(found);
+    }
+}
+
+/// An object of which nothing is kept: only its names are held to the table.
+fn named(walker: &mut Walker<'_>, known: &Names, fault: &mut Option<NameFault>) -> Span {
+    let mut seen = Seen::default();
+    object(walker, |walker, key| other(walker, key, known, &mut seen, fault))
+}
+
+fn task_reference(walker: &mut Walker<'_>, task_id: &mut Option<Span>, name: &'static str, fault: &mut Option<NameFault>) -> Span {
+    let mut seen = Seen::default();
     object(walker, |walker, key| match key {
         b"taskId" => set(task_id, walker.skip(), name, fault),
-        _ => unknown(walker, key, &TASK, fault),
+        _ => other(walker, key, &TASK, &mut seen, fault),
     })
 }
 
-fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<Fault>) -> Span {
+fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<NameFault>) -> Span {
+    let mut seen = Seen::default();
     object(walker, |walker, key| match key {
         b"name" => set(&mut fields.reference_name, walker.skip(), "ref.name", fault),
         b"uri" => set(&mut fields.reference_uri, walker.skip(), "ref.uri", fault),
-        _ => unknown(walker, key, &REFERENCE, fault),
+        _ => other(walker, key, &REFERENCE, &mut seen, fault),
     })
 }
 
-fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<Fault>) -> Span {
-    let (mut related_task, mut server_info, mut subscription_id) = (None, None, None);
+fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<NameFault>) -> Span {
+    let (mut related_task, mut seen) = (None, Seen::default());
     object(walker, |walker, key| {
         if let Some((slot, name)) = hop_meta(fields, key) {
             return set(slot, walker.skip(), name, fault);
@@ -443,15 +462,9 @@ fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<Fault>)
                 let span = task_reference(walker, &mut fields.meta_related_task_id, name, fault);
                 set(&mut related_task, span, "_meta[\"io.modelcontextprotocol/related-task\"]", fault);
             }
-            b"io.modelcontextprotocol/serverInfo" => {
-                set(&mut server_info, walker.skip(), "_meta[\"io.modelcontextprotocol/serverInfo\"]", fault);
-            }
-            b"io.modelcontextprotocol/subscriptionId" => {
-                set(&mut subscription_id, walker.skip(), "_meta[\"io.modelcontextprotocol/subscriptionId\"]", fault);
-            }
             key => {
                 fields.meta_has_own |= key.starts_with(OWN_META.as_bytes());
-                unknown(walker, key, &META, fault);
+                other(walker, key, &META, &mut seen, fault);
             }
         }
     })

@@ -4,6 +4,7 @@
 //! tenant read; a list is answered from it without asking anybody. Order is stable (backends by name, then the backend's
 //! own order) and pages are built once, so the same list is the same bytes.
 
+mod alike;
 mod traits;
 
 use std::{
@@ -174,6 +175,9 @@ fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::
     // Readers differ in which of two they take: a second name could pass for another backend's.
     let Ok(value) = named else { return refuse("it has two names or URIs, in the same or another letter case") };
     let Some(value) = value.filter(|_| !key.is_empty()) else { return refuse("it has no name or URI") };
+    if !alike::is_read_alike(entry) {
+        return refuse("it, its annotations or its execution have a member twice, or in another letter case");
+    }
     if key.len() > 2048 {
         return refuse("its name or URI is longer than 2048 bytes");
     }

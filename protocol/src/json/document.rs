@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::{JsonError, Limits, Span, ValueKind, Walker, scan, spelling, unquote};
+use super::{JsonError, Limits, NameFault, Names, Seen, Span, ValueKind, Walker, scan, spelling, unquote};
 
 /// A validated JSON text that can be asked for its parts. For messages read rarely.
 #[derive(Debug)]
@@ -136,6 +136,13 @@ impl<'a> Value<'a> {
             }
         }
         Ok(Some(value))
+    }
+
+    /// Refuses an object in which readers find different members under a name of the table: it occurs twice, or another member
+    /// equals it but for case. Other values hold no members, so nothing is wrong with them.
+    pub fn check_names(&self, known: &Names) -> Result<(), NameFault> {
+        let mut seen = Seen::default();
+        self.members().try_for_each(|member| known.admit(member.key.as_bytes(), &mut seen))
     }
 
     /// `get` repeated.

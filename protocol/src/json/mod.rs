@@ -17,8 +17,9 @@ use bytes::Bytes;
 pub use self::{
     document::{AmbiguousMember, Document, Elements, Member, Members, Value},
     duplicates::duplicate_member,
+    spelling::{NameFault, Names},
 };
-pub(crate) use self::{spelling::Names, walker::Walker};
+pub(crate) use self::{spelling::Seen, walker::Walker};
 
 /// Largest JSON text accepted unless configured otherwise.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
