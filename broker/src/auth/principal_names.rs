@@ -2,36 +2,13 @@
 //!
 //! Used where a principal comes in: with a token, with a certificate, and at the creation of an API key.
 
-use super::ANONYMOUS;
+use protocol::characters;
 
-/// Characters that are not seen, or that change how others are seen: the default ignorable ones of Unicode 16, which include the
-/// zero-width ones and most of those that direct bidirectional text; the separators of lines and paragraphs; annotations.
-const UNSEEN: [(char, char); 19] = [
-    ('\u{ad}', '\u{ad}'),
-    ('\u{34f}', '\u{34f}'),
-    ('\u{61c}', '\u{61c}'),
-    ('\u{115f}', '\u{1160}'),
-    ('\u{17b4}', '\u{17b5}'),
-    ('\u{180b}', '\u{180f}'),
-    ('\u{200b}', '\u{200f}'),
-    ('\u{2028}', '\u{202e}'),
-    ('\u{2060}', '\u{206f}'),
-    ('\u{3164}', '\u{3164}'),
-    ('\u{fe00}', '\u{fe0f}'),
-    ('\u{feff}', '\u{feff}'),
-    ('\u{ffa0}', '\u{ffa0}'),
-    ('\u{fff0}', '\u{fffb}'),
-    ('\u{fffe}', '\u{ffff}'),
-    ('\u{1bca0}', '\u{1bca3}'),
-    ('\u{1d173}', '\u{1d17a}'),
-    ('\u{e0000}', '\u{e0fff}'),
-    ('\u{10fffe}', '\u{10ffff}'),
-];
+use super::ANONYMOUS;
 
 /// Tells if a name looks the same to a reader and to the broker: it holds neither control characters nor unseen ones.
 pub fn is_printable(name: &str) -> bool {
-    let is_unseen = |char: char| UNSEEN.iter().any(|(first, last)| (*first..=*last).contains(&char));
-    !name.chars().any(|char| char.is_control() || (!char.is_ascii() && is_unseen(char)))
+    !name.chars().any(|char| char.is_control() || characters::is_unseen(char))
 }
 
 /// The reason for which neither an API key nor a certificate speaks for a principal. `None`: both can.
