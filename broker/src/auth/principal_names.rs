@@ -6,24 +6,27 @@ use protocol::characters;
 
 use super::ANONYMOUS;
 
-/// Tells if a name looks the same to a reader and to the broker: it holds neither control characters nor unseen ones.
+/// Tells if a name looks the same to a reader and to the broker: it holds neither control characters nor unseen ones, and no white
+/// space stands around it.
 pub fn is_printable(name: &str) -> bool {
-    !name.chars().any(|char| char.is_control() || characters::is_unseen(char))
+    name.trim() == name && !name.chars().any(|char| char.is_control() || characters::is_unseen(char))
 }
 
-/// The reason for which neither an API key nor a certificate speaks for a principal. `None`: both can.
+/// The reason for which neither an API key nor a certificate speaks for a principal. `None`: both can. A name that a reader takes
+/// for a reserved one is reserved too: in another letter case, or with white space around it.
 pub fn reserved(principal: &str) -> Option<&'static str> {
-    if principal == ANONYMOUS {
+    let shown = principal.trim().to_lowercase();
+    if shown == ANONYMOUS {
         return Some("is the principal of callers without a credential");
     }
-    is_of_token(principal).then_some("is named as the principals of tokens are")
+    is_of_token(&shown).then_some("is named as the principals of tokens are")
 }
 
 /// Tells if a principal is named as those of tokens are: by their issuer, a space and their name there. As no URL holds a space, no
 /// two issuers have a principal in common. API keys and certificates do not speak for such.
 fn is_of_token(principal: &str) -> bool {
     let is_url = |text: &str| text.starts_with("https://") || text.starts_with("http://");
-    principal.split_once(' ').is_some_and(|(issuer, _)| is_url(issuer))
+    principal.split_once(char::is_whitespace).is_some_and(|(issuer, _)| is_url(issuer))
 }
 
 #[cfg(test)]
@@ -52,6 +55,10 @@ mod tests {
             "a\u{e0041}",
             "a\u{3164}b",
             "a\u{fe0f}",
+            " ann",
+            "ann ",
+            "ann\u{a0}",
+            "\u{3000}ann",
         ] {
             assert!(!is_printable(unseen), "{unseen:?}");
         }
@@ -62,7 +69,10 @@ mod tests {
         for name in [ANONYMOUS, "https://login.example.com ann", "http://127.0.0.1:1 x"] {
             assert!(reserved(name).is_some(), "{name}");
         }
-        for name in ["ann", "Anonymous", "https://a.example", "a https://b.example c"] {
+        for name in ["Anonymous", "ANONYMOUS", " anonymous", "anonymous ", "HTTPS://login.example.com ann", "https://a.example\u{a0}ann"] {
+            assert!(reserved(name).is_some(), "{name:?}");
+        }
+        for name in ["ann", "anonymous2", "https://a.example", "a https://b.example c"] {
             assert_eq!(reserved(name), None, "{name}");
         }
     }
