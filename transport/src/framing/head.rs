@@ -77,6 +77,10 @@ pub(super) fn parse<'b, T>(head: &'b [u8], take: impl FnOnce(&Request<'_, 'b>, B
         Err(Error::HeaderValue) => return Err(Violation::HeaderValue),
         Err(_) => return Err(Violation::RequestLine),
     }
+    // Some readers cut a fragment off, others take it for a part of the path (RFC 9112, 3.2: a target has none).
+    if request.path.is_some_and(|target| target.contains('#')) {
+        return Err(Violation::RequestLine);
+    }
     let framing = body_framing(request.version == Some(0), request.headers)?;
     Ok(take(&request, framing))
 }

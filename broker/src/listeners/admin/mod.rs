@@ -114,7 +114,7 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
             let ended = match door::speaks_http2(&stream) {
                 true => watcher.watch(http2().serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))).await,
                 false => {
-                    let stream = FramingGuard::new(stream, Bytes::new(), HEAD_BYTES_MAX);
+                    let stream = FramingGuard::new(stream, Bytes::new(), HEAD_BYTES_MAX, input::BODY_BYTES_MAX);
                     let service = TowerToHyperService::new(router.layer(middleware::from_fn(framed)));
                     watcher.watch(http1().serve_connection(TokioIo::new(stream), service)).await
                 }
