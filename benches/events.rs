@@ -18,16 +18,16 @@ use std::{
 use anyhow::{Context as _, ensure};
 use benches::{Samples, Scale, Table, digits, median, shown};
 use broker::{
-    actors::stream::{EventStream, Next},
+    actors::stream::{EventStream, StreamItem},
     auth::Keys,
-    durable::{Durable, EventWriter, Stores},
     metrics::Metrics,
+    persistence::{EventWriter, Persistence, Stores},
     rules::event_log::{EventKind, LogLimits},
 };
 use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};
 use storage::{
-    EventStore, MemoryHot, NodeName, PostgresOptions, PostgresStore, RedisHot, RedisOptions, SessionKey, SqliteOptions, SqliteStore,
+    EventStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, RedisOptions, RedisStore, SessionKey, SqliteOptions, SqliteStore,
 };
 use testkit::{PostgresServer, RedisServer};
 use tokio::{runtime::Handle, task::JoinSet};
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
 }
 
 /// Where events are kept.
-struct Kept {
+struct EventStorage {
     name: &'static str,
     retain: Duration,
     store: Option<Arc<dyn EventStore>>,
@@ -63,11 +63,11 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     let sqlite = SqliteStore::open(&SqliteOptions { path: folder.path().join("state.db"), migrate: true }).await?;
     let options = PostgresOptions { url: postgres.database().await, migrate: true, connect_timeout: Duration::from_secs(5) };
     let of_postgres = PostgresStore::open(&options).await?;
-    let of_redis = RedisHot::open(&RedisOptions { url: redis.url(), key: [7; 32], event_retention: RETAIN }).await?;
-    let stored = |name, store: Arc<dyn EventStore>| Kept { name, retain: RETAIN, store: Some(store) };
+    let of_redis = RedisStore::open(&RedisOptions { url: redis.url(), key: [7; 32], event_retention: RETAIN }).await?;
+    let stored = |name, store: Arc<dyn EventStore>| EventStorage { name, retain: RETAIN, store: Some(store) };
     let places = [
-        Kept { name: "off", retain: Duration::ZERO, store: None },
-        Kept { name: "memory", retain: RETAIN, store: None },
+        EventStorage { name: "off", retain: Duration::ZERO, store: None },
+        EventStorage { name: "memory", retain: RETAIN, store: None },
         stored("SQLite", Arc::new(sqlite)),
         stored("PostgreSQL", Arc::new(of_postgres)),
         stored("Redis", Arc::new(of_redis)),
@@ -79,11 +79,11 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn in_a_row(scale: Scale, places: &[Kept], bytes: usize) -> anyhow::Result<()> {
+async fn in_a_row(scale: Scale, places: &[EventStorage], bytes: usize) -> anyhow::Result<()> {
     let mut all: Vec<(Samples, Vec<f64>, Vec<f64>)> = places.iter().map(|_| Default::default()).collect();
     for _ in 0..scale.of(5, 1) {
         for (place, (push, others, rate)) in places.iter().zip(&mut all) {
-            let mut rig = Rig::start(place, bytes, None).await?;
+            let mut rig = StreamRig::start(place, bytes, None).await?;
             let run = move || {
                 rig.run(Duration::ZERO, STREAMS * scale.of(LIMITS.events as u64, 0))?; // until the streams are full
                 let row = rig.run(scale.of(Duration::from_secs(1), Duration::ZERO), WINDOW)?;
@@ -115,12 +115,12 @@ async fn in_a_row(scale: Scale, places: &[Kept], bytes: usize) -> anyhow::Result
     Ok(())
 }
 
-async fn one_by_one(scale: Scale, places: &[Kept], bytes: usize) -> anyhow::Result<()> {
+async fn one_by_one(scale: Scale, places: &[EventStorage], bytes: usize) -> anyhow::Result<()> {
     let mut table = Table::new(["log", "push: CPU p50", "p99", "ratio", "to the reader p50", "p99", "to the log p50", "p99"]);
     let mut off = None;
     for place in places {
         let (arrived, arrivals) = sync_channel(1);
-        let mut rig = Rig::start(place, bytes, Some(arrived)).await?;
+        let mut rig = StreamRig::start(place, bytes, Some(arrived)).await?;
         let run = move || {
             rig.one_by_one(scale.of(300, 0), &arrivals)?; // to warm up
             let alone = rig.one_by_one(scale.of(1_500, 3), &arrivals)?;
@@ -146,7 +146,7 @@ async fn one_by_one(scale: Scale, places: &[Kept], bytes: usize) -> anyhow::Resu
 }
 
 /// Streams with a reader each.
-struct Rig {
+struct StreamRig {
     streams: Vec<(SessionKey, Arc<EventStream>)>,
     writer: Option<EventWriter>,
     metrics: Arc<Metrics>,
@@ -160,7 +160,7 @@ struct Rig {
 }
 
 /// What many events gave.
-struct Row {
+struct BatchCosts {
     /// CPU time of the pusher, for each event.
     push: Samples,
     /// The same of all other threads, in nanoseconds.
@@ -170,31 +170,34 @@ struct Row {
 
 /// What single events gave.
 #[derive(Default)]
-struct Alone {
+struct SingleEventCosts {
     push: Samples,
     to_reader: Samples,
     to_log: Samples,
 }
 
-impl Rig {
+impl StreamRig {
     /// Readers tell `arrived` of each event.
-    async fn start(place: &Kept, bytes: usize, arrived: Option<SyncSender<Instant>>) -> anyhow::Result<Self> {
+    async fn start(place: &EventStorage, bytes: usize, arrived: Option<SyncSender<Instant>>) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new(false));
-        let stores =
-            Stores { durable: Arc::new(SqliteStore::in_memory().await?), events: place.store.clone(), hot: Arc::new(MemoryHot::new()) };
-        let durable = Durable::new(stores, NodeName::new("bench"), Keys::from_root(b"bench").seal, metrics.clone());
+        let stores = Stores {
+            durable: Arc::new(SqliteStore::in_memory().await?),
+            events: place.store.clone(),
+            hot: Arc::new(MemoryHotStore::new()),
+        };
+        let durable = Persistence::new(stores, NodeName::new("bench"), Keys::from_root(b"bench").seal, metrics.clone());
         let writer = durable.event_log.clone();
         let (mut streams, mut readers) = (Vec::new(), JoinSet::new());
         let read = Arc::new(AtomicU64::new(0));
         for number in 1..=STREAMS {
             let (session, stream) = (SessionKey::new(rand::random()), EventStream::general(number, LIMITS));
             if let Some(writer) = &writer {
-                stream.log_to(writer, session);
+                stream.start_logging(writer, session);
             }
             let mut reader = stream.read_from(0).ok().context("a new stream can be read")?;
             let (read, arrived) = (read.clone(), arrived.clone());
             readers.spawn(async move {
-                while let Next::Event(_) = reader.next().await {
+                while let StreamItem::Event(_) = reader.next().await {
                     read.fetch_add(1, Ordering::Release);
                     if let Some(arrived) = &arrived {
                         let _pusher_is_gone = arrived.try_send(Instant::now());
@@ -215,7 +218,7 @@ impl Rig {
     }
 
     /// At least so many events, and for at least this long.
-    fn run(&mut self, time: Duration, at_least: u64) -> anyhow::Result<Row> {
+    fn run(&mut self, time: Duration, at_least: u64) -> anyhow::Result<BatchCosts> {
         let mut push = Samples::default();
         let (begun, first) = (Instant::now(), self.pushed);
         let (mine, all) = (cpu_time(ClockId::ThreadCPUTime), cpu_time(ClockId::ProcessCPUTime));
@@ -233,11 +236,11 @@ impl Rig {
         let events = (self.pushed - first) as f64;
         let (mine, all) = (cpu_time(ClockId::ThreadCPUTime) - mine, cpu_time(ClockId::ProcessCPUTime) - all);
         let others_ns = all.saturating_sub(mine).as_nanos() as f64 / events;
-        Ok(Row { push, others_ns, per_second: events / begun.elapsed().as_secs_f64() })
+        Ok(BatchCosts { push, others_ns, per_second: events / begun.elapsed().as_secs_f64() })
     }
 
-    fn one_by_one(&mut self, events: usize, arrivals: &Receiver<Instant>) -> anyhow::Result<Alone> {
-        let mut alone = Alone::default();
+    fn one_by_one(&mut self, events: usize, arrivals: &Receiver<Instant>) -> anyhow::Result<SingleEventCosts> {
+        let mut alone = SingleEventCosts::default();
         for _ in 0..events {
             let (begun, before) = (Instant::now(), cpu_time(ClockId::ThreadCPUTime));
             self.push()?;
@@ -266,7 +269,7 @@ impl Rig {
     }
 
     /// All that was pushed must be in the log, or be trimmed from it.
-    async fn end(mut self, place: &Kept) -> anyhow::Result<()> {
+    async fn end(mut self, place: &EventStorage) -> anyhow::Result<()> {
         ensure!(self.metrics.render().contains("mcp_events_lost_total 0"), "events were lost");
         for (number, (session, stream)) in self.streams.iter().enumerate() {
             stream.close();

@@ -9,9 +9,9 @@ use anyhow::Context as _;
 use benches::{Scale, Table};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use loadtest::{
-    backend::{Backend, Offer},
+    backend::{Backend, BackendOptions},
     process,
-    wire::{Session, Site},
+    wire::{LoadTarget, Session},
 };
 use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, TransportConfig, crypto::rustls::QuicClientConfig};
 use serde_json::{Value, json};
@@ -66,14 +66,14 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
 async fn measure(wire: Wire, count: usize, scale: Scale) -> anyhow::Result<f64> {
     let authority = Authority::new();
     let signed = authority.server("broker");
-    let backend = Backend::http("127.0.0.1:0", &Offer::default()).await?;
+    let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await?;
     let config = match wire {
         Wire::Quic => json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": signed.cert, "key_file": signed.key}}),
         Wire::Tcp => json!({"listen": {"tcp": "127.0.0.1:0"}}),
         Wire::WebSocket | Wire::HttpStream => json!({}),
     };
     let broker = broker(config, &backend).await?;
-    let open = async |many: usize| -> anyhow::Result<Vec<Kept>> {
+    let open = async |many: usize| -> anyhow::Result<Vec<OpenConnection>> {
         match wire {
             Wire::Quic => over_quic(&broker, &authority, many).await,
             _ => sessions(wire, &broker, many).await,
@@ -85,7 +85,7 @@ async fn measure(wire: Wire, count: usize, scale: Scale) -> anyhow::Result<f64> 
     let idle = open(count).await?;
     settle(scale).await;
     let after = process::usage(broker.pid())?.resident_bytes;
-    anyhow::ensure!(first.iter().chain(&idle).all(Kept::is_alive), "not all connections have lived until they were counted");
+    anyhow::ensure!(first.iter().chain(&idle).all(OpenConnection::is_alive), "not all connections have lived until they were counted");
     drop((first, idle));
     Ok(after.saturating_sub(before) as f64 / count as f64)
 }
@@ -95,12 +95,12 @@ async fn settle(scale: Scale) {
 }
 
 /// What keeps a connection open.
-enum Kept {
+enum OpenConnection {
     Session(Arc<Session>),
     Quic(Connection, #[expect(dead_code, reason = "only held")] (SendStream, RecvStream)),
 }
 
-impl Kept {
+impl OpenConnection {
     fn is_alive(&self) -> bool {
         match self {
             Self::Session(session) => session.is_alive(),
@@ -109,23 +109,23 @@ impl Kept {
     }
 }
 
-async fn sessions(wire: Wire, broker: &TestBroker, count: usize) -> anyhow::Result<Vec<Kept>> {
+async fn sessions(wire: Wire, broker: &TestBroker, count: usize) -> anyhow::Result<Vec<OpenConnection>> {
     let target = match wire {
         Wire::Tcp => format!("tcp://{}/fast", broker.tcp_address()),
         Wire::WebSocket => format!("ws://{}/ws/fast", broker.http_address()),
         Wire::Quic | Wire::HttpStream => format!("http://{}/mcp/fast", broker.http_address()),
     };
-    let site = Site::new(target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
+    let site = LoadTarget::new(target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
     let opened = stream::iter(0..count).map(|_| async {
         let session = Session::open(&site, None).await?;
         session.listen().await?;
-        Ok(Kept::Session(session))
+        Ok(OpenConnection::Session(session))
     });
     opened.buffer_unordered(OPENING).try_collect().await
 }
 
 /// All over one socket: a client's socket for each would cost this process far more than the broker.
-async fn over_quic(broker: &TestBroker, authority: &Authority, count: usize) -> anyhow::Result<Vec<Kept>> {
+async fn over_quic(broker: &TestBroker, authority: &Authority, count: usize) -> anyhow::Result<Vec<OpenConnection>> {
     let crypto = QuicClientConfig::try_from(authority.trusting(None, &["mcp"]))?;
     let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into())?;
     let (mut config, mut transport) = (ClientConfig::new(Arc::new(crypto)), TransportConfig::default());
@@ -145,7 +145,7 @@ async fn over_quic(broker: &TestBroker, authority: &Authority, count: usize) -> 
         let mut answer = vec![0; 64 * 1024];
         source.read(&mut answer).await?.context("an answer to initialize")?;
         sink.write_all(b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n").await?;
-        Ok(Kept::Quic(connection, (sink, source)))
+        Ok(OpenConnection::Quic(connection, (sink, source)))
     });
     opened.buffer_unordered(OPENING).try_collect().await
 }

@@ -15,16 +15,16 @@ use anyhow::{Context as _, bail};
 use benches::{Samples, Scale, Table, digits, median, shown};
 use broker::{
     auth::Keys,
-    durable::{Durable, Stores},
     metrics::Metrics,
+    persistence::{Persistence, Stores},
 };
 use protocol::{
     error::ErrorKind,
     ids::{BackendId, PrincipalId, TaskId, TenantId},
 };
 use storage::{
-    DurableStore, MemoryHot, NodeName, PostgresOptions, PostgresStore, SessionKey, SessionRecord, SessionSeat, SqliteOptions, SqliteStore,
-    StoreError, TaskLimits, TaskRecord, Write, Written,
+    DurableStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, SessionIdentity, SessionKey, SessionRecord, SqliteOptions,
+    SqliteStore, StoreError, TaskLimits, TaskRecord, WriteOp, WriteOutcome,
 };
 use testkit::PostgresServer;
 use tokio::task::JoinSet;
@@ -43,7 +43,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     println!("\nA write of 4 KiB to a file and its fdatasync on this disk: {}", shown(sync_time(folder.path(), scale)?));
     let server = PostgresServer::start().await;
-    for what in [What::Session, What::Task { tenants: 1 }, What::Task { tenants: 64 }] {
+    for what in [Workload::Session, Workload::Task { tenants: 1 }, Workload::Task { tenants: 64 }] {
         for engine in ["sqlite", "postgres"] {
             let store: Arc<dyn DurableStore> = match engine {
                 "sqlite" => {
@@ -77,12 +77,12 @@ fn sync_time(folder: &std::path::Path, scale: Scale) -> anyhow::Result<Duration>
 
 /// What is written.
 #[derive(Debug, Clone, Copy)]
-enum What {
+enum Workload {
     Session,
     Task { tenants: usize },
 }
 
-impl What {
+impl Workload {
     fn name(self) -> &'static str {
         match self {
             Self::Session => "OpenSession",
@@ -92,16 +92,16 @@ impl What {
     }
 
     /// A new one each time, of about the size real ones have.
-    fn write(self) -> anyhow::Result<Write> {
+    fn write(self) -> anyhow::Result<WriteOp> {
         let (key, owner) = (SessionKey::new(rand::random()), NodeName::new(NODE));
         let principal = PrincipalId::new("ada");
         Ok(match self {
             Self::Session => {
-                let seat = SessionSeat { tenant: TenantId::parse("acme")?, principal, endpoint: None };
+                let seat = SessionIdentity { tenant: TenantId::parse("acme")?, principal, endpoint: None };
                 let (agreement, state, links) = (vec![b'a'; 400], vec![b's'; 200], vec![b'l'; 150]);
                 let (transport, version) = ("streamable_http".into(), "2025-11-25".into());
                 let record = SessionRecord { key, seat, api_key: None, transport, version, agreement, state, links };
-                Write::OpenSession { record: Box::new(record), owner }
+                WriteOp::OpenSession { record: Box::new(record), owner }
             }
             Self::Task { tenants } => {
                 let record = TaskRecord {
@@ -116,7 +116,7 @@ impl What {
                     idempotency: None,
                     ttl: Some(Duration::from_secs(3_600)),
                 };
-                Write::CreateTask { record: Box::new(record), owner, limits: NO_LIMITS }
+                WriteOp::CreateTask { record: Box::new(record), owner, limits: NO_LIMITS }
             }
         })
     }
@@ -124,28 +124,28 @@ impl What {
 
 /// How it is written.
 #[derive(Clone)]
-enum Way {
-    Grouped(Arc<Durable>),
-    Alone(Arc<dyn DurableStore>),
+enum WriteMode {
+    Grouped(Arc<Persistence>),
+    Single(Arc<dyn DurableStore>),
 }
 
-impl Way {
+impl WriteMode {
     /// False: the store was too busy.
-    async fn write(&self, write: Write) -> anyhow::Result<bool> {
+    async fn write(&self, write: WriteOp) -> anyhow::Result<bool> {
         let written = match self {
             Self::Grouped(durable) => match durable.write(write).await {
                 Ok(written) => Some(written),
                 Err(refusal) if refusal.kind == ErrorKind::StoreBusy => return Ok(false),
                 Err(refusal) => bail!("{refusal:?}"),
             },
-            Self::Alone(store) => match store.write(std::slice::from_ref(&write)).await {
+            Self::Single(store) => match store.write(std::slice::from_ref(&write)).await {
                 Ok(mut outcomes) => outcomes.pop(),
                 Err(StoreError::Busy { .. }) => return Ok(false),
                 Err(error) => return Err(error.into()),
             },
         };
         match written {
-            Some(Written::Done | Written::Created { .. }) => Ok(true),
+            Some(WriteOutcome::Done | WriteOutcome::Created { .. }) => Ok(true),
             other => bail!("{other:?}"),
         }
     }
@@ -153,14 +153,14 @@ impl Way {
 
 /// What one way gave over all its turns.
 #[derive(Default)]
-struct Gave {
+struct Throughput {
     per_second: Vec<f64>,
     latency: Samples,
     /// Writes the store was too busy for.
     refused: usize,
 }
 
-impl Gave {
+impl Throughput {
     fn rate(&self) -> f64 {
         median(self.per_second.clone())
     }
@@ -171,16 +171,16 @@ impl Gave {
     }
 }
 
-async fn compare(scale: Scale, what: What, store: &Arc<dyn DurableStore>) -> anyhow::Result<()> {
-    let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHot::new()) };
+async fn compare(scale: Scale, what: Workload, store: &Arc<dyn DurableStore>) -> anyhow::Result<()> {
+    let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
     let keys = Keys::from_root(b"a secret of this bench alone");
-    let durable = Durable::new(stores, NodeName::new(NODE), keys.seal.clone(), Arc::new(Metrics::new(false)));
-    let ways = [Way::Grouped(durable), Way::Alone(store.clone())];
+    let durable = Persistence::new(stores, NodeName::new(NODE), keys.seal.clone(), Arc::new(Metrics::new(false)));
+    let ways = [WriteMode::Grouped(durable), WriteMode::Single(store.clone())];
     let mut table = Table::new(["writers", "grouped/s", "p50", "p99", "alone/s", "p50", "p99", "grouped : alone"]);
     for writers in WRITERS.into_iter().filter(|writers| *writers <= scale.of(usize::MAX, WRITERS_QUICK)) {
-        let mut gave = [Gave::default(), Gave::default()];
+        let mut gave = [Throughput::default(), Throughput::default()];
         for way in &ways {
-            drive(way, what, writers, scale.of(Duration::from_millis(300), Duration::ZERO), &mut Gave::default()).await?;
+            drive(way, what, writers, scale.of(Duration::from_millis(300), Duration::ZERO), &mut Throughput::default()).await?;
         }
         for _ in 0..scale.of(5, 1) {
             for (way, gave) in ways.iter().zip(&mut gave) {
@@ -197,7 +197,7 @@ async fn compare(scale: Scale, what: What, store: &Arc<dyn DurableStore>) -> any
 }
 
 /// All writers write, one write after the other, for this long and at least once.
-async fn drive(way: &Way, what: What, writers: usize, time: Duration, gave: &mut Gave) -> anyhow::Result<()> {
+async fn drive(way: &WriteMode, what: Workload, writers: usize, time: Duration, gave: &mut Throughput) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut running = JoinSet::new();
     for _ in 0..writers {

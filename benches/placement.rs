@@ -9,11 +9,11 @@ use std::{num::NonZero, process::ExitCode, thread, time::Duration};
 use anyhow::ensure;
 use benches::{
     Scale, Table, digits,
-    load::{Calls, To},
+    load::{CallLoad, CallTarget},
     shown,
 };
 use loadtest::{
-    backend::{Backend, Offer},
+    backend::{Backend, BackendOptions},
     compare::{self, Figures},
     era::Era,
     run::Load,
@@ -37,7 +37,8 @@ fn main() -> ExitCode {
 }
 
 async fn bench(scale: Scale) -> anyhow::Result<()> {
-    let backends = [Backend::http("127.0.0.1:0", &Offer::default()).await?, Backend::tcp("127.0.0.1:0", &Offer::default()).await?];
+    let backends =
+        [Backend::http("127.0.0.1:0", &BackendOptions::default()).await?, Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await?];
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let shared = [broker("127.0.0.1:0", "127.0.0.1:0", processors, &backends).await];
     let apart = one_each(processors, &backends).await?;
@@ -101,10 +102,10 @@ async fn broker(http: &str, tcp: &str, threads: usize, [over_http, over_tcp]: &[
 fn load(wire: Wire, brokers: &[TestBroker], connections: usize, in_flight: usize, scale: Scale) -> anyhow::Result<Load> {
     let (target, era) = match wire {
         // Without sessions, whose requests may come on any connection, and so to a broker that does not have them.
-        Wire::Http => (format!("http://{}/mcp/http", brokers[0].http_address()), Era::Alone),
+        Wire::Http => (format!("http://{}/mcp/http", brokers[0].http_address()), Era::Stateless),
         Wire::Tcp => (format!("tcp://{}/tcp", brokers[0].tcp_address()), Era::Sessions),
     };
-    let calls = Calls { connections, in_flight, bytes: BYTES, per_second: None, era };
-    let to = To { target, keys: Vec::new(), pids: brokers.iter().map(TestBroker::pid).collect() };
+    let calls = CallLoad { connections, in_flight, bytes: BYTES, per_second: None, era };
+    let to = CallTarget { target, keys: Vec::new(), pids: brokers.iter().map(TestBroker::pid).collect() };
     calls.over(to, scale.of(Duration::from_secs(2), Duration::from_millis(50)))
 }

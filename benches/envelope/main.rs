@@ -14,7 +14,7 @@ use anyhow::ensure;
 use benches::{Scale, Table, digits, median, shown};
 use bytes::Bytes;
 
-use crate::readers::{READERS, Read};
+use crate::readers::{ParsedCall, READERS};
 
 const SIZES: [(usize, &str); 4] = [(256, "256 B"), (2048, "2 KB"), (65_536, "64 KB"), (1_048_576, "1 MB")];
 
@@ -29,7 +29,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
             let frame = message(bytes);
             for (name, read) in READERS {
                 ensure!(
-                    read(&frame) == Some(Read { id: 7, tool: "files__write".to_owned() }),
+                    read(&frame) == Some(ParsedCall { id: 7, tool: "files__write".to_owned() }),
                     "{name} reads another message than was written"
                 );
             }

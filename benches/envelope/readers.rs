@@ -8,12 +8,12 @@ use simd_json::prelude::ValueAsScalar as _;
 
 /// What each of them has to find.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Read {
+pub(crate) struct ParsedCall {
     pub(crate) id: u64,
     pub(crate) tool: String,
 }
 
-pub(crate) type Reader = fn(&Bytes) -> Option<Read>;
+pub(crate) type Reader = fn(&Bytes) -> Option<ParsedCall>;
 
 /// The first is the broker's own.
 pub(crate) const READERS: [(&str, Reader); 5] = [
@@ -24,20 +24,20 @@ pub(crate) const READERS: [(&str, Reader); 5] = [
     ("hand scanner, unchecked", scanned),
 ];
 
-fn ours(frame: &Bytes) -> Option<Read> {
+fn ours(frame: &Bytes) -> Option<ParsedCall> {
     let message = Message::decode(frame.clone(), &Limits::default()).ok()?;
     let id = std::str::from_utf8(message.bytes(message.id_span)?).ok()?.parse().ok()?;
-    Some(Read { id, tool: message.text(message.fields.name)?.into_owned() })
+    Some(ParsedCall { id, tool: message.text(message.fields.name)?.into_owned() })
 }
 
 /// It writes into what it reads, and a frame is shared.
-fn tape(frame: &Bytes) -> Option<Read> {
+fn tape(frame: &Bytes) -> Option<ParsedCall> {
     let mut copy = frame.to_vec();
     let tape = simd_json::to_tape(&mut copy).ok()?;
     let message = tape.as_value().as_object()?;
     let params = message.get("params")?.as_object()?;
     params.get("arguments")?;
-    Some(Read { id: message.get("id")?.as_u64()?, tool: params.get("name")?.as_str()?.to_owned() })
+    Some(ParsedCall { id: message.get("id")?.as_u64()?, tool: params.get("name")?.as_str()?.to_owned() })
 }
 
 #[derive(Deserialize)]
@@ -54,9 +54,9 @@ struct RawParams<'a> {
     arguments: &'a RawValue,
 }
 
-fn serde_raw(frame: &Bytes) -> Option<Read> {
+fn serde_raw(frame: &Bytes) -> Option<ParsedCall> {
     let raw: Raw<'_> = serde_json::from_slice(frame).ok()?;
-    (!raw.params.arguments.get().is_empty()).then(|| Read { id: raw.id, tool: raw.params.name.to_owned() })
+    (!raw.params.arguments.get().is_empty()).then(|| ParsedCall { id: raw.id, tool: raw.params.name.to_owned() })
 }
 
 #[derive(Deserialize)]
@@ -73,18 +73,18 @@ struct LazyParams<'a> {
     arguments: sonic_rs::LazyValue<'a>,
 }
 
-fn sonic(frame: &Bytes) -> Option<Read> {
+fn sonic(frame: &Bytes) -> Option<ParsedCall> {
     let lazy: Lazy<'_> = sonic_rs::from_slice(frame).ok()?;
-    (!lazy.params.arguments.as_raw_str().is_empty()).then(|| Read { id: lazy.id, tool: lazy.params.name.to_owned() })
+    (!lazy.params.arguments.as_raw_str().is_empty()).then(|| ParsedCall { id: lazy.id, tool: lazy.params.name.to_owned() })
 }
 
 /// Steps over values without looking into them; takes any text for JSON. What such a thing could cost at best.
-fn scanned(frame: &Bytes) -> Option<Read> {
+fn scanned(frame: &Bytes) -> Option<ParsedCall> {
     let id = member(frame, b"id")?;
     let params = member(frame, b"params")?;
     let name = member(params, b"name")?;
     member(params, b"arguments")?;
-    Some(Read { id: std::str::from_utf8(id).ok()?.parse().ok()?, tool: std::str::from_utf8(name).ok()?.trim_matches('"').to_owned() })
+    Some(ParsedCall { id: std::str::from_utf8(id).ok()?.parse().ok()?, tool: std::str::from_utf8(name).ok()?.trim_matches('"').to_owned() })
 }
 
 /// The value of a member of an object without whitespace.

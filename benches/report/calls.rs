@@ -6,12 +6,12 @@ use anyhow::ensure;
 use benches::{Scale, Table, digits, shown};
 use loadtest::compare::{self, Figures};
 
-use crate::ground::{Ground, load};
+use crate::testbed::{TestBed, load};
 
 const SIZES: [(usize, &str); 3] = [(256, "256 B"), (4096, "4 KB"), (65_536, "64 KB")];
 const CONNECTIONS: [usize; 3] = [1, 16, 64];
 
-pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<String> {
+pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
     let mut table = Table::new(["payload", "connections", "way", "calls/s", "of nginx", "p50", "of nginx", "CPU a call", "of nginx"]);
     let time = scale.of(Duration::from_millis(1500), Duration::from_millis(50));
     for (bytes, size) in SIZES {

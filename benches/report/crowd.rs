@@ -6,25 +6,25 @@ use anyhow::ensure;
 use benches::{Scale, Table, digits, shown};
 use futures_util::{StreamExt as _, stream};
 use loadtest::{
-    backend::{Backend, Offer},
+    backend::{Backend, BackendOptions},
     compare::{self, Figures},
     process,
-    wire::{Session, Site},
+    wire::{LoadTarget, Session},
 };
 use serde_json::json;
 use transport::tls::ClientTlsFiles;
 
-use crate::ground::{Ground, Way, behind, broker, load, of_broker};
+use crate::testbed::{ProxyPath, TestBed, behind, broker, load, of_broker};
 
 const CONNECTIONS: usize = 16;
 /// Opened, or registered, at the same time.
 const AT_ONCE: usize = 32;
 
-pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<String> {
+pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
     let (sessions, tenants, backends, tools) = scale.of((10_000, 1_000, 200, 50), (20, 5, 3, 5));
     let crowded = broker(json!({})).await?;
     let admin = crowded.admin();
-    let many = Backend::http("127.0.0.1:0", &Offer { tools: tools - 1, ..Offer::default() }).await?;
+    let many = Backend::http("127.0.0.1:0", &BackendOptions { tools: tools - 1, ..BackendOptions::default() }).await?;
     stream::iter(0..tenants)
         .for_each_concurrent(AT_ONCE, |number| {
             let admin = &admin;
@@ -73,8 +73,8 @@ pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<Strin
 }
 
 /// Sessions that do nothing.
-async fn open(way: &Way, count: usize) -> anyhow::Result<Vec<std::sync::Arc<Session>>> {
-    let site = Site::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
+async fn open(way: &ProxyPath, count: usize) -> anyhow::Result<Vec<std::sync::Arc<Session>>> {
+    let site = LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
     let opened: Vec<_> = stream::iter(0..count).map(|_| Session::open(&site, way.key.as_deref())).buffer_unordered(AT_ONCE).collect().await;
     opened.into_iter().collect()
 }

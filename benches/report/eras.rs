@@ -10,13 +10,13 @@ use loadtest::{
     run::Load,
 };
 
-use crate::ground::{Ground, load, of_broker};
+use crate::testbed::{TestBed, load, of_broker};
 
 const SIZES: [(usize, &str); 2] = [(256, "256 B"), (4096, "4 KB")];
 const CONNECTIONS: [usize; 2] = [1, 16];
-const ERAS: [Era; 2] = [Era::Sessions, Era::Alone];
+const ERAS: [Era; 2] = [Era::Sessions, Era::Stateless];
 
-pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<String> {
+pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
     let mut table = Table::new(["payload", "connections", "revision", "calls/s", "p50", "CPU a call", "of 2025-11-25"]);
     let time = scale.of(Duration::from_millis(1500), Duration::from_millis(50));
     let way = of_broker("broker", &ground.broker, &ground.key);

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use benches::{Samples, Scale, Table, digits, median, shown};
 use loadtest::{
-    backend::{Backend, Offer},
+    backend::{Backend, BackendOptions},
     process,
     target::Target,
     wire::{HttpStream, http::post_head},
 };
 use tokio::task::JoinSet;
 
-use crate::ground::{Ground, behind};
+use crate::testbed::{TestBed, behind};
 
 const TOOLS: usize = 500;
 const CONNECTIONS: usize = 16;
@@ -20,14 +20,14 @@ const LIST: &[u8] = br#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{
 
 /// The same request, again and again.
 #[derive(Clone)]
-struct Asking {
+struct ListRequest {
     address: String,
     head: String,
     answer_bytes: usize,
 }
 
-pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<String> {
-    let many = Backend::http("127.0.0.1:0", &Offer { tools: TOOLS - 1, ..Offer::default() }).await?;
+pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
+    let many = Backend::http("127.0.0.1:0", &BackendOptions { tools: TOOLS - 1, ..BackendOptions::default() }).await?;
     ground.broker.admin().ready_backend("default", "many", &behind(&many)).await;
     let target: Target = format!("http://{}/mcp/many", ground.broker.http_address()).parse()?;
     let session = session(&target, &ground.key).await?;
@@ -40,8 +40,8 @@ pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<Strin
     let file: Target = format!("http://{}/list", ground.nginx.address).parse()?;
     let answer_bytes = answer.body.len();
     let askings = [
-        Asking { address: file.address.clone(), head: post_head(&file, None, None), answer_bytes },
-        Asking { address: target.address.clone(), head, answer_bytes },
+        ListRequest { address: file.address.clone(), head: post_head(&file, None, None), answer_bytes },
+        ListRequest { address: target.address.clone(), head, answer_bytes },
     ];
     let pids = [ground.nginx.pid(), ground.broker.pid()];
     let time = scale.of(Duration::from_millis(1500), Duration::from_millis(50));
@@ -74,7 +74,7 @@ pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<Strin
 }
 
 /// Lists a second, and the median time of one.
-async fn ask(asking: &Asking, time: Duration) -> anyhow::Result<(f64, Duration)> {
+async fn ask(asking: &ListRequest, time: Duration) -> anyhow::Result<(f64, Duration)> {
     let mut callers = JoinSet::new();
     let begun = Instant::now();
     for _ in 0..CONNECTIONS {

@@ -7,16 +7,16 @@
 mod calls;
 mod crowd;
 mod eras;
-mod ground;
 mod lists;
 mod openings;
+mod testbed;
 
 use std::{path::Path, process::ExitCode};
 
 use anyhow::{Context as _, ensure};
 use benches::Scale;
 
-use crate::ground::{Core, Ground};
+use crate::testbed::{Core, TestBed};
 
 const PARTS: [&str; 5] = ["calls", "eras", "lists", "crowd", "openings"];
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md");
@@ -25,12 +25,12 @@ const END: &str = "<!-- end of report -->";
 
 fn main() -> ExitCode {
     // Before the runtime: its threads stay where this one is.
-    ground::stay_on(Core::Load);
+    testbed::stay_on(Core::Load);
     benches::main("report", report)
 }
 
 async fn report(scale: Scale) -> anyhow::Result<()> {
-    let ground = Ground::start(scale).await?;
+    let ground = TestBed::start(scale).await?;
     let mut report = Report::default();
     // One word: two would be the name of a bench, too.
     let only = std::env::args().find_map(|argument| Some(argument.strip_prefix("--only=")?.to_owned()));

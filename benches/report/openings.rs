@@ -10,17 +10,17 @@ use benches::{Samples, Scale, Table, digits, shown};
 use futures_util::future::try_join_all;
 use loadtest::{
     mix::Operation,
-    operation::{self, Ended, Known},
-    wire::{Session, Site},
+    operation::{self, CallOutcome, TargetState},
+    wire::{LoadTarget, Session},
 };
 use serde_json::json;
 use transport::tls::ClientTlsFiles;
 
-use crate::ground::{Ground, broker};
+use crate::testbed::{TestBed, broker};
 
 const OPENERS: usize = 64;
 
-pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<String> {
+pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
     let mut starts = Samples::default();
     for _ in 0..scale.of(11, 1) {
         let begun = Instant::now();
@@ -36,17 +36,17 @@ pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<Strin
 }
 
 /// A second, each with its first call.
-async fn sessions(ground: &Ground, time: Duration) -> anyhow::Result<f64> {
+async fn sessions(ground: &TestBed, time: Duration) -> anyhow::Result<f64> {
     let [_, _, way] = ground.ways();
-    let site = Site::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
+    let site = LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
     let call = Operation::Call { tool: "echo".to_owned(), bytes: vec![256] };
-    let (opened, known, begun) = (AtomicU64::new(0), Known::default(), Instant::now());
+    let (opened, known, begun) = (AtomicU64::new(0), TargetState::default(), Instant::now());
     let openers = (0..OPENERS).map(|_| async {
         while begun.elapsed() < time {
             let session = Session::open(&site, way.key.as_deref()).await?;
             let number = opened.fetch_add(1, Ordering::Relaxed);
             let ended = operation::perform(&call, number, &mut session.lane(), &known).await;
-            ensure!(ended == Ended::Well, "the first call ended with {ended:?}: {:?}", site.findings.witnesses());
+            ensure!(ended == CallOutcome::Succeeded, "the first call ended with {ended:?}: {:?}", site.findings.witnesses());
         }
         Ok(())
     });

@@ -5,16 +5,16 @@ use std::time::Duration;
 use loadtest::{
     era::Era,
     mix::{Mix, Operation},
-    profile::{Loop, Profile},
+    profile::{LoopModel, Profile},
     run::Load,
     schedule::{Phase, Schedule},
-    wire::Site,
+    wire::LoadTarget,
 };
 use transport::tls::ClientTlsFiles;
 
 /// To whom it goes.
 #[derive(Debug, Clone, Default)]
-pub struct To {
+pub struct CallTarget {
     pub target: String,
     pub keys: Vec<String>,
     /// Whose processor time is counted.
@@ -23,7 +23,7 @@ pub struct To {
 
 /// What it is like.
 #[derive(Debug, Clone, Copy)]
-pub struct Calls {
+pub struct CallLoad {
     pub connections: usize,
     /// On each of them.
     pub in_flight: usize,
@@ -34,13 +34,13 @@ pub struct Calls {
     pub era: Era,
 }
 
-impl Calls {
+impl CallLoad {
     /// A quarter of the time more, before anything is measured.
-    pub fn over(self, to: To, time: Duration) -> anyhow::Result<Load> {
+    pub fn over(self, to: CallTarget, time: Duration) -> anyhow::Result<Load> {
         let warm_up = time / 4;
         let rate = self.per_second.unwrap_or_default();
         let profile = Profile {
-            kind: if self.per_second.is_some() { Loop::Open } else { Loop::Closed },
+            kind: if self.per_second.is_some() { LoopModel::Open } else { LoopModel::Closed },
             era: self.era,
             sessions: self.connections,
             in_flight: self.in_flight,
@@ -51,7 +51,7 @@ impl Calls {
             refused_max: 0.0,
             listen: false,
         };
-        let site = Site::new(to.target.parse()?, &ClientTlsFiles::default(), profile.timeout)?.speaking(self.era);
+        let site = LoadTarget::new(to.target.parse()?, &ClientTlsFiles::default(), profile.timeout)?.speaking(self.era);
         Ok(Load { site, profile, keys: to.keys, pids: to.pids })
     }
 }

@@ -5,12 +5,12 @@
 
 mod byte_proxy;
 mod clients;
-mod paced;
+mod open_loop;
 
 use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 
 use benches::{Scale, Table, digits, median, shown};
-use loadtest::backend::{Backend, Offer};
+use loadtest::backend::{Backend, BackendOptions};
 use serde_json::json;
 use testkit::{Authority, BrokerBuilder, TestBroker};
 use transport::tls::{CertificateSource, ClientAuth, ServerTls};
@@ -61,14 +61,14 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
             }
         }
         table.print(&format!("{wire:?}, tools/call of {MESSAGE_BYTES} bytes, connections x requests in flight"));
-        paced::rows(&mut paced, wire, &ways, scale).await?;
+        open_loop::rows(&mut paced, wire, &ways, scale).await?;
     }
     paced.print("So many messages a second by a schedule, over four connections: how long a call takes");
     Ok(())
 }
 
 async fn backend(wire: Wire, authority: &Authority) -> anyhow::Result<Backend> {
-    let (address, offer) = ("127.0.0.1:0", &Offer::default());
+    let (address, offer) = ("127.0.0.1:0", &BackendOptions::default());
     match wire {
         Wire::Tcp => Backend::tcp(address, offer).await,
         Wire::WebSocket => Backend::websocket(address, offer).await,

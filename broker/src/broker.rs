@@ -1,13 +1,13 @@
 //! The running broker: its tenants, its sessions, and what the listeners and the admin plane ask of it.
 
 mod adoption;
-mod draining;
-pub mod finding;
+mod drain;
 mod housekeeping;
-mod modern;
-mod owned;
+mod ownership;
+pub mod session_lookup;
 mod sessions;
 mod sign_in_failures;
+mod stateless;
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,24 +22,24 @@ use transport::{
     http_client::{HttpClient, HttpClientConfig, TlsSetupError},
 };
 
-use self::{adoption::Adopting, sign_in_failures::SignIns};
+use self::{adoption::AdoptionLocks, sign_in_failures::SignInFailureLog};
 use crate::{
-    actors::{backend::Backend, call::DueList, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
-    auth::{Caller, Denied, Edition, Fetcher, Keyring, Keys, Proven, Remote, Tokens},
+    actors::{backend::Backend, call::DeadlineList, catalog_refresh, session::Session, shared::Shared, tasks::TaskManager, tenant::Tenant},
+    auth::{AuthError, AuthenticatedCaller, Caller, KeyFetcher, Keyring, KeyringVersion, Keys, RemotePeer, TokenVerifier},
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
     },
-    durable::{Durable, Stores, node::NodeSettings},
     maps::SharedMap,
     metrics::Metrics,
-    placement::Placement,
+    persistence::{Persistence, Stores, node::NodeSettings},
     rules::{
         catalog::BackendLists,
         endpoint::Endpoint,
-        sign_in_failures::{Plane, Reason},
+        sign_in_failures::{Plane, SignInFailureReason},
     },
-    telemetry::{self, Export},
+    session_location::SessionLocator,
+    telemetry::{self, ExporterHandle},
     views::{BackendStatus, SessionView, SubscriptionView},
 };
 
@@ -47,7 +47,7 @@ use crate::{
 const SHARED_AT_ONCE: usize = 100;
 
 /// What a broker is made of.
-pub struct Parts {
+pub struct BrokerParts {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
     pub keys: Keys,
@@ -59,36 +59,36 @@ pub struct Parts {
 pub struct Broker {
     pub shared: Arc<Shared>,
     /// The other replicas, and which of them has a session that is not here.
-    pub placement: Placement,
+    pub placement: SessionLocator,
     keyring: Arc<Keyring>,
-    tokens: Option<Tokens>,
-    sign_ins: SignIns,
+    tokens: Option<TokenVerifier>,
+    sign_ins: SignInFailureLog,
     tenants: SharedMap<TenantId, Arc<Tenant>>,
     sessions: SharedMap<SessionId, Arc<Session>>,
     /// Over, but not in the store yet: they are not to be found there.
     ending: DashSet<SessionKey>,
-    adopting: Adopting,
-    export: tokio::sync::Mutex<Export>,
+    adopting: AdoptionLocks,
+    export: tokio::sync::Mutex<ExporterHandle>,
 }
 
 impl Broker {
     /// Starts the broker's own housekeeping; must be called inside the runtime.
-    pub fn new(parts: Parts) -> Result<Arc<Broker>, TlsSetupError> {
+    pub fn new(parts: BrokerParts) -> Result<Arc<Broker>, TlsSetupError> {
         let http = HttpClient::new(HttpClientConfig {
             connect_timeout: parts.config.timeouts.connect,
             egress: parts.config.egress.clone(),
             ..HttpClientConfig::default()
         })?;
         let node = NodeSettings::fresh_name(&parts.config.node.id);
-        let durable = Durable::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
-        let placement = Placement::new(&parts.keys.peer)?;
+        let durable = Persistence::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
+        let placement = SessionLocator::new(&parts.keys.peer)?;
         // The operator says where the collector is, so no policy for backends applies.
         let everywhere =
             EgressPolicy { allow: vec!["0.0.0.0/0".parse(), "::/0".parse()].into_iter().flatten().collect(), ..EgressPolicy::default() };
         let to_collector = HttpClient::new(HttpClientConfig { egress: Arc::new(everywhere), ..HttpClientConfig::default() })?;
         // And where the issuers are.
-        let fetcher = Fetcher::new(to_collector.clone(), http.clone());
-        let tokens = Tokens::new(&parts.config.auth, parts.keyring.clone(), fetcher, parts.metrics.clone());
+        let fetcher = KeyFetcher::new(to_collector.clone(), http.clone());
+        let tokens = TokenVerifier::new(&parts.config.auth, parts.keyring.clone(), fetcher, parts.metrics.clone());
         let (traces, export) =
             telemetry::begin_export(&parts.config.telemetry.traces, &parts.config.node.id, to_collector, parts.metrics.clone());
         let broker = Arc::new(Broker {
@@ -97,17 +97,17 @@ impl Broker {
             export: tokio::sync::Mutex::new(export),
             keyring: parts.keyring,
             tokens,
-            sign_ins: SignIns::default(),
+            sign_ins: SignInFailureLog::default(),
             tenants: SharedMap::default(),
             sessions: SharedMap::default(),
             ending: DashSet::new(),
-            adopting: Adopting::default(),
+            adopting: AdoptionLocks::default(),
         });
         let tenants = Arc::downgrade(&broker);
-        broker.shared.tasks.find_tenants_by(Box::new(move |id| tenants.upgrade()?.tenant(id)));
+        broker.shared.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
         tokio::spawn(sign_in_failures::close(Arc::downgrade(&broker)));
-        tokio::spawn(DueList::look_after(Arc::downgrade(&broker.shared.due)));
+        tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
         tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.durable)));
         broker.shared.overload.watch(&broker.shared.config.overload);
         Ok(broker)
@@ -144,7 +144,7 @@ impl Broker {
     /// Among whom the room for calls is shared.
     fn share_room(&self) {
         let enabled = self.tenants.iter().filter(|tenant| tenant.enabled());
-        self.shared.room.share_among(enabled.map(|tenant| tenant.weight()));
+        self.shared.call_limiter.set_shares(enabled.map(|tenant| tenant.weight()));
     }
 
     /// Ends the tenant's sessions and closes its backends.
@@ -160,7 +160,7 @@ impl Broker {
     pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
         self.shared.modern.end_of_key(key);
         let tenants: Vec<_> = self.tenants.iter().map(|tenant| tenant.value().clone()).collect();
-        let unkept = tenants.iter().flat_map(|tenant| tenant.sessions()).filter(|session| !session.kept);
+        let unkept = tenants.iter().flat_map(|tenant| tenant.sessions()).filter(|session| !session.has_client);
         unkept.filter(|session| session.caller.key.as_ref() == Some(key)).for_each(|session| session.end("its key was revoked"));
         let opened_with = self.all_sessions().into_iter().filter(|session| session.caller.key.as_ref() == Some(key));
         opened_with.for_each(|session| self.close_session(&session, "its key was revoked"));
@@ -179,7 +179,7 @@ impl Broker {
             if let Some(lists) = replaced.lists.load_full() {
                 backend.lists.store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
             }
-            tenant.publish();
+            tenant.publish_catalog();
             for session in tenant.sessions() {
                 self.shared.running.spawn(session.resubscribe(id.clone()));
             }
@@ -191,7 +191,7 @@ impl Broker {
         let Some(tenant) = self.tenant(tenant) else { return false };
         let Some(backend) = tenant.remove_backend(id) else { return false };
         backend.close();
-        tenant.publish();
+        tenant.publish_catalog();
         self.shared.modern.end_at(&tenant.id, &Endpoint::Single(id.clone()));
         tenant.sessions().iter().for_each(|session| session.forget_subscriptions_of(id));
         for session in tenant.sessions().iter().filter(|session| session.endpoint == Endpoint::Single(id.clone())) {
@@ -211,7 +211,7 @@ impl Broker {
     /// The backend's state once the first attempt to reach it is over, or when the time is.
     pub async fn settled(&self, tenant: &TenantId, id: &BackendId, within: Duration) -> Option<BackendStatus> {
         let backend = self.tenant(tenant)?.backend(id)?;
-        backend.settled(within).await;
+        backend.wait_first_attempt(within).await;
         Some(backend.view())
     }
 
@@ -242,26 +242,26 @@ impl Broker {
     // Callers and sessions.
 
     /// Who is calling. Without a credential that is nobody in particular of tenant `default`, where that is allowed.
-    pub fn authenticate(&self, bearer: Option<&str>) -> Result<Proven, Denied> {
+    pub fn authenticate(&self, bearer: Option<&str>) -> Result<AuthenticatedCaller, AuthError> {
         let proven = match (bearer, &self.tokens) {
             (Some(bearer), tokens) => match (self.keyring.verify(bearer), tokens) {
                 (Some(caller), _) => caller.into(),
                 (None, Some(tokens)) => tokens.verify(bearer)?,
-                (None, None) => return Err(Denied::failed(key_required(), Reason::ApiKey)),
+                (None, None) => return Err(AuthError::failed(key_required(), SignInFailureReason::ApiKey)),
             },
-            (None, _) if self.shared.config.auth.required => return Err(Denied::failed(key_required(), Reason::Missing)),
+            (None, _) if self.shared.config.auth.required => return Err(AuthError::failed(key_required(), SignInFailureReason::Missing)),
             (None, _) => Caller::anonymous().into(),
         };
         self.admit_proven(proven)
     }
 
     /// As of which keys callers are known.
-    pub fn keys_edition(&self) -> Edition {
+    pub fn keys_edition(&self) -> KeyringVersion {
         self.keyring.edition()
     }
 
     /// The same for a connection that may have come with a certificate. A key or token that is shown comes before it.
-    pub fn authenticate_on(&self, bearer: Option<&str>, certified: Option<&Caller>) -> Result<Proven, Denied> {
+    pub fn authenticate_on(&self, bearer: Option<&str>, certified: Option<&Caller>) -> Result<AuthenticatedCaller, AuthError> {
         match (bearer, certified) {
             (None, Some(caller)) => self.admit_proven(caller.clone().into()),
             _ => self.authenticate(bearer),
@@ -271,13 +271,13 @@ impl Broker {
     /// Once more for a client that was denied: its token may be signed with a key that is only now to be had.
     pub async fn authenticate_again(
         &self,
-        denied: Denied,
+        denied: AuthError,
         bearer: Option<&str>,
         certified: Option<&Caller>,
-        remote: Remote,
-    ) -> Result<Proven, Refusal> {
+        remote: RemotePeer,
+    ) -> Result<AuthenticatedCaller, Refusal> {
         let denied = match (denied, &self.tokens) {
-            (Denied::KeyUnknown(key), Some(tokens)) => {
+            (AuthError::KeyUnknown(key), Some(tokens)) => {
                 key.fetched().await;
                 match self.authenticate_on(bearer, certified) {
                     Ok(proven) => return Ok(proven),
@@ -290,9 +290,9 @@ impl Broker {
     }
 
     /// [`Broker::admit`] of one whose credential may have an end.
-    pub fn admit_proven(&self, proven: Proven) -> Result<Proven, Denied> {
-        let caller = self.admit(proven.caller).map_err(|refusal| Denied::failed(refusal, Reason::Tenant))?;
-        Ok(Proven { caller, until: proven.until })
+    pub fn admit_proven(&self, proven: AuthenticatedCaller) -> Result<AuthenticatedCaller, AuthError> {
+        let caller = self.admit(proven.caller).map_err(|refusal| AuthError::failed(refusal, SignInFailureReason::Tenant))?;
+        Ok(AuthenticatedCaller { caller, until: proven.until })
     }
 
     /// A caller that has been authenticated, here or by another replica: its tenant must be served.
@@ -330,7 +330,7 @@ impl Broker {
 
     /// Everything stored and declared is known: tasks that were left behind are looked for from now on.
     pub fn begin_tasks(&self) {
-        Tasks::begin(&self.shared);
+        TaskManager::start_workers(&self.shared);
     }
 
     pub fn subscriptions(&self, tenant: Option<&TenantId>) -> Vec<SubscriptionView> {
@@ -384,7 +384,7 @@ impl Broker {
         let keys = Keys::from_root(b"root");
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
-        let broker = Self::new(Parts { config, metrics, keys, keyring, stores }).expect("nothing of the system is needed");
+        let broker = Self::new(BrokerParts { config, metrics, keys, keyring, stores }).expect("nothing of the system is needed");
         broker.put_tenant(&Caller::anonymous().tenant, TenantSpec::default());
         broker
     }

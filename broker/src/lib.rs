@@ -5,25 +5,25 @@
 
 pub mod actors;
 pub mod admission;
-mod alarm;
 pub mod auth;
+mod boxed;
 pub mod broker;
 pub mod cli;
 pub mod config;
 pub mod control;
 pub mod demo;
-pub mod durable;
-mod in_place;
 pub mod limits;
 pub mod listeners;
 mod maps;
 pub mod metrics;
 #[cfg(test)]
 mod pages;
-pub mod placement;
+pub mod persistence;
+mod reusable_timer;
 pub mod rules;
 pub mod sandbox;
 pub mod serve;
+pub mod session_location;
 pub mod telemetry;
 #[cfg(test)]
 mod tidy;

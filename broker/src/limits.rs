@@ -80,30 +80,30 @@ pub const CONCURRENCY_BACKS_OFF_TO: f64 = 0.8;
 
 // What requests are held to.
 /// A child process that is to end when it is unused is looked at this often.
-pub const CHILD_LOOK_INTERVAL: Duration = Duration::from_millis(250);
+pub const CHILD_IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 // Requests that stand alone (2026-07-28).
 
 /// Pages of lists kept as such clients get them; more than this, and all are made anew.
-pub const MODERN_LISTS_KEPT_MAX: usize = 1_024;
+pub const STATELESS_LISTS_CACHED_MAX: usize = 1_024;
 /// Sessions that stand in for one principal at one endpoint with one set of capabilities: as many requests at once can be
 /// under way to backends that can not tell on whose account they ask something back.
-pub const STAND_INS_PER_POOL_MAX: usize = 32;
+pub const SESSIONS_PER_POOL_MAX: usize = 32;
 /// Pause before there is another one of them while others are at work: most requests are over sooner than a process starts.
-pub const STAND_INS_GROW_EVERY: Duration = Duration::from_millis(200);
+pub const SESSION_POOL_GROW_INTERVAL: Duration = Duration::from_millis(200);
 /// The same while the last of them is only being opened.
-pub const STAND_IN_OPENS_WITHIN: Duration = Duration::from_secs(2);
+pub const POOLED_SESSION_OPEN_MAX: Duration = Duration::from_secs(2);
 /// Wait for one of them.
-pub const STAND_IN_WAIT_MAX: Duration = Duration::from_secs(30);
+pub const POOLED_SESSION_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Requests of one caller that wait for the input they were answered with a question for.
-pub const PARKED_PER_CALLER_MAX: usize = 64;
+pub const SUSPENDED_PER_CALLER_MAX: usize = 64;
 /// The same of all callers.
-pub const PARKED_MAX: usize = 10_000;
+pub const SUSPENDED_MAX: usize = 10_000;
 /// What they may hold together, in bytes: those of one caller, and those of all.
-pub const PARKED_BYTES_PER_CALLER_MAX: usize = 8 * 1024 * 1024;
-pub const PARKED_BYTES_MAX: usize = 256 * 1024 * 1024;
+pub const SUSPENDED_BYTES_PER_CALLER_MAX: usize = 8 * 1024 * 1024;
+pub const SUSPENDED_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Of them, at one endpoint, those that have a connection to themselves meanwhile.
-pub const STAND_INS_PARKED_MAX: usize = 24;
+pub const POOLED_SESSIONS_SUSPENDED_MAX: usize = 24;
 /// Headers that repeat arguments, as one page asks for them at once.
 pub const PREFLIGHT_PARAMS_MAX: usize = 64;
 /// How often one request is answered with a question.
@@ -132,7 +132,7 @@ pub const TASK_RUN_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Tasks carried out by one process.
 pub const TASK_RUNS_MAX: usize = 10_000;
 /// Wait before a call that could not become a task is tried to be made one again.
-pub const PROMOTE_AGAIN_AFTER: Duration = Duration::from_secs(5);
+pub const PROMOTE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Tasks taken over at once.
 pub const TASK_CLAIM_BATCH: u32 = 64;
 /// Shortest wait between two questions after a backend's task, whatever the backend says.
@@ -144,13 +144,13 @@ pub const TASK_RESENDS_MAX: u32 = 3;
 /// Requests of a backend (sampling, elicitation, roots) one task waits for.
 pub const TASK_INPUTS_MAX: usize = 16;
 /// Notifications of one task per second that are passed on, such as progress.
-pub const TASK_WORDS_PER_SECOND: u32 = 20;
+pub const TASK_NOTIFICATIONS_PER_SECOND: u32 = 20;
 /// Tasks that are waited for are looked at this often, should a word be lost.
-pub const TASK_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+pub const TASK_POLLER_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while words can not reach other replicas.
-pub const TASK_LOOK_INTERVAL_ALONE: Duration = Duration::from_millis(500);
+pub const TASK_POLLER_INTERVAL_ALONE: Duration = Duration::from_millis(500);
 /// Tasks looked at with one question to the store.
-pub const TASK_LOOK_BATCH: usize = 1_000;
+pub const TASK_POLLER_BATCH: usize = 1_000;
 /// `tasks/result` blocks until the task is over (MCP 2025-11-25, Tasks); whoever still waits then asks again.
 pub const TASK_RESULT_WAIT_MAX: Duration = Duration::from_secs(3_600);
 /// How long a task's status is explained, in characters.
@@ -171,13 +171,13 @@ pub const COMMIT_SETTLES_WITHIN: Duration = Duration::from_secs(6);
 /// The longest pause between two looks for what such a commit may have made.
 pub const COMMIT_LOOK_MAX: Duration = Duration::from_secs(60);
 /// How often the tasks that are this process's own are compared with those it carries out.
-pub const TASK_COMPARE_INTERVAL: Duration = Duration::from_secs(3);
+pub const TASK_ORPHAN_SWEEP_INTERVAL: Duration = Duration::from_secs(3);
 /// A task this process can not carry out is left to others for this long, and then looked at again; each time for twice as long.
-pub const TASK_LEFT_ALONE_FIRST: Duration = Duration::from_secs(10);
+pub const TASK_DEFER_FIRST: Duration = Duration::from_secs(10);
 /// Longest such time.
-pub const TASK_LEFT_ALONE_MAX: Duration = Duration::from_secs(600);
+pub const TASK_DEFER_MAX: Duration = Duration::from_secs(600);
 /// Tasks it knows to be of that sort. While there are as many it takes over nothing.
-pub const TASKS_LEFT_ALONE_MAX: usize = 10_000;
+pub const TASKS_DEFERRED_MAX: usize = 10_000;
 
 // Listeners.
 
@@ -336,9 +336,9 @@ pub const QUIC_HANDSHAKES_MAX: usize = 1_024;
 /// for its turn; room for two of the largest messages there is always.
 pub const UNFINISHED_REQUESTS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Messages that were POSTed for one stream of 2024-11-05 and wait for their turn; further ones wait with their request.
-pub const LEGACY_QUEUE_FRAMES: usize = 64;
+pub const HTTP_SSE_QUEUE_FRAMES: usize = 64;
 /// Random bytes in the address those are POSTed to.
-pub const LEGACY_NAME_BYTES: usize = 24;
+pub const HTTP_SSE_NAME_BYTES: usize = 24;
 /// The last messages to a client whose session is over are written within this time.
 pub const LAST_FRAMES_WAIT: Duration = Duration::from_secs(5);
 
@@ -426,9 +426,9 @@ pub const ROOM_RETRY: Duration = Duration::from_secs(1);
 /// When a client is told to come back that was refused because the process has too much to do.
 pub const OVERLOAD_RETRY: Duration = Duration::from_secs(1);
 /// How often memory and the runtime's queue are looked at.
-pub const OVERLOAD_LOOK_INTERVAL: Duration = Duration::from_millis(50);
+pub const OVERLOAD_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 /// So many looks in a row that find the queue too slow are an overload.
-pub const OVERLOAD_LOOKS_IN_A_ROW: u32 = 4;
+pub const OVERLOAD_SAMPLES_IN_A_ROW: u32 = 4;
 /// A body up to this size is read although the process has too much to do, to see whether it is a new request.
 pub const OVERLOAD_BODY_BYTES_MAX: usize = 64 * 1024;
 /// What may wait for all clients together, where neither the configuration nor the memory there is says otherwise.

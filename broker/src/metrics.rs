@@ -5,12 +5,12 @@
 //! open sets, backends and tenants, are capped and end in `other`); what the path of a call touches costs one atomic
 //! operation, as its label children are resolved once. A metric that nothing moves is not declared.
 
-mod capped;
+mod capped_labels;
 mod limits;
-mod observed;
+mod observability;
 pub(crate) mod process;
-mod protection;
 mod reloads;
+mod resilience;
 mod tasks;
 mod tokens;
 
@@ -33,11 +33,11 @@ use protocol::{
     version::Version,
 };
 
-use self::{capped::Capped, limits::LimitMetrics, tasks::TaskMetrics, tokens::TokenMetrics};
+use self::{capped_labels::CappedLabels, limits::LimitMetrics, tasks::TaskMetrics, tokens::TokenMetrics};
 pub use self::{
-    observed::BACKEND_STATES,
-    protection::{Protection, Retry},
-    tasks::Promotion,
+    observability::BACKEND_STATES,
+    resilience::{ResilienceMetrics, RetryOutcome},
+    tasks::PromotionOutcome,
 };
 
 /// Backends that get a label value of their own; the following ones share `other`.
@@ -58,7 +58,7 @@ const TRANSPORTS: [&str; 5] = ["http", "tcp", "websocket", "sse", "quic"];
 
 /// How a client's request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RequestOutcome {
     Ok,
     /// A result with `isError: true`.
     ToolError,
@@ -70,7 +70,7 @@ pub enum Outcome {
     Timeout,
 }
 
-impl Outcome {
+impl RequestOutcome {
     const ALL: [Self; 6] = [Self::Ok, Self::ToolError, Self::Error, Self::Refused, Self::Cancelled, Self::Timeout];
 
     pub const fn label(self) -> &'static str {
@@ -103,7 +103,7 @@ impl Side {
 
 /// What came of passing a request on to another replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forwarding {
+pub enum ForwardOutcome {
     Answered,
     /// It can not be reached; nothing was sent.
     Unreachable,
@@ -145,7 +145,7 @@ pub struct Metrics {
     sessions: IntGaugeVec,
     links: IntGaugeVec,
     backend_seconds: HistogramVec,
-    backends: Capped<BackendId, Histogram>,
+    backends: CappedLabels<BackendId, Histogram>,
     dropped_notifications: IntCounterVec,
     dropped_answers: IntCounterVec,
     rate_limited: IntCounterVec,
@@ -171,30 +171,30 @@ pub struct Metrics {
     hot_connected: IntGaugeVec,
     /// Indexed by direction, then side.
     bytes: [[IntCounter; 2]; 2],
-    pub observed: observed::Observed,
-    pub reloads: reloads::Reloads,
+    pub observed: observability::ObservabilityMetrics,
+    pub reloads: reloads::ReloadMetrics,
     /// Present only where tenant labels are configured.
     tenants: Option<TenantRequests>,
-    pub protection: Protection,
+    pub protection: ResilienceMetrics,
 }
 
 #[derive(Default)]
 struct MethodChildren {
     /// By transport.
-    outcomes: [[OnceLock<IntCounter>; Outcome::ALL.len()]; TRANSPORTS.len()],
+    outcomes: [[OnceLock<IntCounter>; RequestOutcome::ALL.len()]; TRANSPORTS.len()],
     seconds: OnceLock<Histogram>,
 }
 
 struct TenantRequests {
     requests: IntCounterVec,
-    children: Capped<TenantId, [IntCounter; Outcome::ALL.len()]>,
+    children: CappedLabels<TenantId, [IntCounter; RequestOutcome::ALL.len()]>,
 }
 
 impl Metrics {
     /// `tenant_labels`: also count requests by tenant, in a metric of its own.
     pub fn new(tenant_labels: bool) -> Self {
         let registry = Registry::new();
-        let declare = Declare { registry: &registry };
+        let declare = MetricRegistrar { registry: &registry };
         let bytes =
             declare.counters("mcp_bytes_total", "Bytes of MCP messages read (in) and written (out), by peer.", &["direction", "side"]);
         let methods = Method::ALL.iter().chain([&Method::Unknown]).map(|method| *method as usize).max().unwrap_or(0) + 1;
@@ -228,7 +228,7 @@ impl Metrics {
                 "From sending a request to a backend to its answer.",
                 &["backend"],
             ),
-            backends: Capped::new(BACKEND_LABELS_MAX),
+            backends: CappedLabels::new(BACKEND_LABELS_MAX),
             dropped_notifications: declare.counters(
                 "mcp_dropped_notifications_total",
                 "Notifications that had no reader or no room.",
@@ -269,18 +269,18 @@ impl Metrics {
                 "Whether words reach other replicas at once (1) or not (0).",
                 &["store"],
             ),
-            observed: observed::Observed::new(&declare),
+            observed: observability::ObservabilityMetrics::new(&declare),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
-            reloads: reloads::Reloads::new(&declare),
+            reloads: reloads::ReloadMetrics::new(&declare),
             tenants: tenant_labels.then(|| TenantRequests {
                 requests: declare.counters(
                     "mcp_tenant_requests_total",
                     "Requests of clients, by tenant and how they ended.",
                     &["tenant", "outcome"],
                 ),
-                children: Capped::new(TENANT_LABELS_MAX),
+                children: CappedLabels::new(TENANT_LABELS_MAX),
             }),
-            protection: Protection::new(&declare),
+            protection: ResilienceMetrics::new(&declare),
             registry,
         }
     }
@@ -301,7 +301,7 @@ impl Metrics {
         text
     }
 
-    pub fn request_finished(&self, method: Method, outcome: Outcome, transport: &'static str, seconds: f64) {
+    pub fn request_finished(&self, method: Method, outcome: RequestOutcome, transport: &'static str, seconds: f64) {
         let children = &self.by_method[method as usize];
         let counter = |transport| self.requests.with_label_values(&[method.name(), outcome.label(), transport]);
         match TRANSPORTS.iter().position(|known| *known == transport) {
@@ -312,9 +312,9 @@ impl Metrics {
     }
 
     /// Does nothing unless tenant labels are configured.
-    pub fn tenant_request_finished(&self, tenant: &TenantId, outcome: Outcome) {
+    pub fn tenant_request_finished(&self, tenant: &TenantId, outcome: RequestOutcome) {
         if let Some(tenants) = &self.tenants {
-            let children = |label: &str| Outcome::ALL.map(|outcome| tenants.requests.with_label_values(&[label, outcome.label()]));
+            let children = |label: &str| RequestOutcome::ALL.map(|outcome| tenants.requests.with_label_values(&[label, outcome.label()]));
             tenants.children.with(tenant, tenant.as_str(), children, |counters| counters[outcome as usize].inc());
         }
     }
@@ -383,12 +383,12 @@ impl Metrics {
         self.events_replayed.inc_by(count);
     }
 
-    pub fn forwarded(&self, outcome: Forwarding) {
+    pub fn forwarded(&self, outcome: ForwardOutcome) {
         let label = match outcome {
-            Forwarding::Answered => "answered",
-            Forwarding::Unreachable => "unreachable",
-            Forwarding::NotThere => "not_there",
-            Forwarding::Broken => "broken",
+            ForwardOutcome::Answered => "answered",
+            ForwardOutcome::Unreachable => "unreachable",
+            ForwardOutcome::NotThere => "not_there",
+            ForwardOutcome::Broken => "broken",
         };
         self.forwarded.with_label_values(&[label]).inc();
     }
@@ -461,11 +461,11 @@ impl std::fmt::Debug for Metrics {
 }
 
 /// Makes a metric and registers it.
-struct Declare<'a> {
+struct MetricRegistrar<'a> {
     registry: &'a Registry,
 }
 
-impl Declare<'_> {
+impl MetricRegistrar<'_> {
     fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
         self.registered(IntCounterVec::new(Opts::new(name, help), labels))
     }
@@ -504,9 +504,9 @@ mod tests {
     #[test]
     fn a_finished_request_is_counted_and_timed() {
         let metrics = Metrics::new(false);
-        metrics.request_finished(Method::ToolsCall, Outcome::ToolError, "http", 0.003);
-        metrics.request_finished(Method::ToolsCall, Outcome::ToolError, "http", 0.003);
-        metrics.request_finished(Method::Unknown, Outcome::Refused, "websocket", 0.1);
+        metrics.request_finished(Method::ToolsCall, RequestOutcome::ToolError, "http", 0.003);
+        metrics.request_finished(Method::ToolsCall, RequestOutcome::ToolError, "http", 0.003);
+        metrics.request_finished(Method::Unknown, RequestOutcome::Refused, "websocket", 0.1);
         let text = metrics.render();
         assert!(text.contains(r#"mcp_requests_total{method="tools/call",outcome="tool_error",transport="http"} 2"#), "{text}");
         assert!(text.contains(r#"outcome="refused",transport="websocket"} 1"#), "{text}");
@@ -518,12 +518,12 @@ mod tests {
     fn every_method_of_the_table_has_a_place() {
         let metrics = Metrics::new(false);
         for method in Method::ALL.iter().chain([&Method::Unknown]) {
-            for outcome in Outcome::ALL {
+            for outcome in RequestOutcome::ALL {
                 metrics.request_finished(*method, outcome, "http", 0.0);
             }
         }
         let lines = metrics.render().lines().filter(|line| line.starts_with("mcp_requests_total{")).count();
-        assert!(lines >= Method::ALL.len() * Outcome::ALL.len());
+        assert!(lines >= Method::ALL.len() * RequestOutcome::ALL.len());
     }
 
     #[test]
@@ -555,7 +555,7 @@ mod tests {
         let tenant = TenantId::parse("acme").unwrap();
         let (without, with) = (Metrics::new(false), Metrics::new(true));
         for metrics in [&without, &with] {
-            metrics.tenant_request_finished(&tenant, Outcome::Ok);
+            metrics.tenant_request_finished(&tenant, RequestOutcome::Ok);
         }
         assert!(!without.render().contains("acme"));
         assert!(with.render().contains(r#"mcp_tenant_requests_total{outcome="ok",tenant="acme"} 1"#));

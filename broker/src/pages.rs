@@ -8,7 +8,7 @@ use std::fs;
 
 use protocol::{error, method};
 
-use crate::config::checked::{parse_backend_spec, parse_tenant_spec};
+use crate::config::validation::{parse_backend_spec, parse_tenant_spec};
 
 fn path(page: &str) -> String {
     format!("{}/../docs/{page}", env!("CARGO_MANIFEST_DIR"))

@@ -5,8 +5,8 @@
 //! that; whatever can be refused at start is refused with an exit code and a sentence, before `ready`.
 
 mod demo;
-mod inherited;
-mod listening;
+mod inherited_sockets;
+mod listener_task;
 mod signals;
 mod stores;
 
@@ -27,27 +27,27 @@ use transport::{
 };
 
 use self::{
-    inherited::Inherited,
-    listening::{Bound, Listener, bind, ended, obtain},
+    inherited_sockets::InheritedSockets,
+    listener_task::{BoundSocket, ListenerTask, bind, ended, obtain},
     signals::{Signal, Signals},
-    stores::Database,
+    stores::OpenDatabase,
 };
 use crate::{
     auth::{Keyring, Keys, KeysError},
-    broker::{Broker, Parts},
-    config::{self, Certificate, Config, Faults, sandbox::SandboxMode},
-    control::{Control, ControlParts, LoadError, Reloaded},
-    durable::{
-        self,
-        node::{Node, NodeSettings, Replica},
-    },
+    broker::{Broker, BrokerParts},
+    config::{self, Certificate, Config, FieldErrors, sandbox::SandboxMode},
+    control::{Control, ControlParts, LoadError, ReloadSummary},
     limits::{CERTIFICATE_ENDS_SOON, CLOSE_WAIT, HANDSHAKES_END_WITHIN},
     listeners::{
         self,
-        door::{self, Door},
+        tls_acceptor::{self, TlsAcceptor},
     },
     metrics::Metrics,
-    telemetry::{self, Logging, TelemetryError},
+    persistence::{
+        self,
+        node::{LeaseObserver, Node, NodeSettings},
+    },
+    telemetry::{self, LogFilterHandle, TelemetryError},
 };
 
 /// What the command line says about the start.
@@ -63,7 +63,7 @@ pub struct ServeOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("{0}")]
-    Config(#[from] Faults),
+    Config(#[from] FieldErrors),
     #[error(transparent)]
     Tls(#[from] TlsSetupError),
     #[error(transparent)]
@@ -161,7 +161,7 @@ fn exit(ended: Result<(), ServeError>) -> ExitCode {
 
 fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     let config = read_config(&options)?;
-    let inherited = Inherited::take()?;
+    let inherited = InheritedSockets::take()?;
     // Dropped when all is over, however it ends.
     let (logging, _unwritten) = telemetry::init(&config.telemetry)?;
     hide_from_others();
@@ -169,7 +169,7 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     let ended = runtime.block_on(async {
         let mut signals = Signals::install().map_err(|source| ServeError::System { what: "signal handlers", source })?;
         let mut running = tokio::select! {
-            started = Running::start(options, config, logging, inherited) => started?,
+            started = RunningBroker::start(options, config, logging, inherited) => started?,
             name = signals.stop() => {
                 tracing::info!(signal = name, "stopped before it was ready");
                 return Ok(());
@@ -186,7 +186,7 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
 }
 
 /// No child connects to the listeners of operators and replicas.
-fn close_ports_to_children(broker: &Broker, admin: &Bound, internal: Option<&TcpListener>) {
+fn close_ports_to_children(broker: &Broker, admin: &BoundSocket, internal: Option<&TcpListener>) {
     let internal = internal.and_then(|listener| listener.local_addr().ok());
     let ports = admin.address().into_iter().chain(internal).map(|address| address.port());
     broker.shared.confinement.close_ports(ports.collect());
@@ -215,36 +215,46 @@ fn runtime() -> Result<tokio::runtime::Runtime, ServeError> {
 }
 
 /// A started broker.
-struct Running {
+struct RunningBroker {
     options: ServeOptions,
     /// As read at start: what needs a restart is what differs from it.
     config: Arc<Config>,
-    logging: Logging,
+    logging: LogFilterHandle,
     broker: Arc<Broker>,
     control: Arc<Control>,
     node: Arc<Node>,
-    doors: [Door; 2],
-    http: Listener,
-    tcp: Option<Listener>,
-    quic: Option<Listener>,
-    admin: Listener,
-    internal: Option<Listener>,
+    doors: [TlsAcceptor; 2],
+    http: ListenerTask,
+    tcp: Option<ListenerTask>,
+    quic: Option<ListenerTask>,
+    admin: ListenerTask,
+    internal: Option<ListenerTask>,
 }
 
-impl Running {
-    async fn start(options: ServeOptions, config: Config, logging: Logging, mut inherited: Inherited) -> Result<Self, ServeError> {
+impl RunningBroker {
+    async fn start(
+        options: ServeOptions,
+        config: Config,
+        logging: LogFilterHandle,
+        mut inherited: InheritedSockets,
+    ) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
-        let doors = door::doors(&config)?;
+        let doors = tls_acceptor::doors(&config)?;
         // The store locks an SQLite database; only then may the secret beside it be made.
-        let database = Database::open(&config, config.storage.migrate_on_start).await?;
+        let database = OpenDatabase::open(&config, config.storage.migrate_on_start).await?;
         let keys = Keys::load(&config)?;
         let quic_secret = keys.quic;
         let stores = database.with_the_rest(&config, &keys).await?;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
-        let parts =
-            Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring), stores };
+        let parts = BrokerParts {
+            config: Arc::clone(&config),
+            metrics: Arc::clone(&metrics),
+            keys: keys.clone(),
+            keyring: Arc::clone(&keyring),
+            stores,
+        };
         let broker = Broker::new(parts)?;
         let parts = ControlParts { broker: Arc::clone(&broker), keyring, keys, config: Arc::clone(&config), metrics: Arc::clone(&metrics) };
         let control = Control::new(parts);
@@ -265,33 +275,34 @@ impl Running {
             tracing::warn!("stdio.sandbox is off: every child process can read the secrets of the broker and of all tenants");
         }
         let [clients, operators] = &doors;
-        let http = Listener::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop))?;
+        let http =
+            ListenerTask::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop))?;
         let admin =
-            Listener::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, operators.clone(), stop))?;
+            ListenerTask::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, operators.clone(), stop))?;
         let tcp = tcp.map(|bound| {
-            Listener::start(bound, |listener, stop| listeners::duplex::tcp::serve(Arc::clone(&broker), listener, clients.clone(), stop))
+            ListenerTask::start(bound, |listener, stop| listeners::duplex::tcp::serve(Arc::clone(&broker), listener, clients.clone(), stop))
         });
         let tcp = tcp.transpose()?;
         let quic = quic.map(|bound| {
             let address = bound.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
-            Ok::<_, ServeError>(Listener::begin(address, |stop| listeners::duplex::quic::serve(Arc::clone(&broker), bound, stop)))
+            Ok::<_, ServeError>(ListenerTask::begin(address, |stop| listeners::duplex::quic::serve(Arc::clone(&broker), bound, stop)))
         });
         let quic = quic.transpose()?;
         let internal = internal.map(|bound| {
             let address = bound.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
-            Ok::<_, ServeError>(Listener::begin(address, |stop| listeners::internal::serve(Arc::clone(&broker), bound, stop)))
+            Ok::<_, ServeError>(ListenerTask::begin(address, |stop| listeners::replicas::serve(Arc::clone(&broker), bound, stop)))
         });
         let internal = internal.transpose()?;
         control.follow();
         control.keep_audit();
         tell_of_certificates(&doors, &metrics);
-        tokio::spawn(durable::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
+        tokio::spawn(persistence::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
         Ok(Self { options, config, logging, broker, control, node, doors, http, tcp, quic, admin, internal })
     }
 
     /// The first line on standard output, which whoever started the broker waits for.
     fn announce(&self) {
-        let named = |name: &str, listener: &Option<Listener>| {
+        let named = |name: &str, listener: &Option<ListenerTask>| {
             listener.as_ref().map(|listener| format!(" {name}={}", listener.address)).unwrap_or_default()
         };
         let others = [named("tcp", &self.tcp), named("quic", &self.quic), named("internal", &self.internal)].concat();
@@ -366,9 +377,9 @@ impl Running {
     /// take to come in that were on their way.
     fn leave_ports_to_others(&mut self) -> Duration {
         // Whoever asks how this process is has to hear it of this one.
-        let passed_on = [Some(&self.http), self.tcp.as_ref()].into_iter().flatten().filter_map(Listener::leave_to_the_next).count();
+        let passed_on = [Some(&self.http), self.tcp.as_ref()].into_iter().flatten().filter_map(ListenerTask::leave_to_the_next).count();
         let listeners = [Some(&mut self.http), Some(&mut self.admin), self.tcp.as_mut()];
-        let left = passed_on + listeners.into_iter().flatten().filter_map(Listener::ask_for_no_more).count();
+        let left = passed_on + listeners.into_iter().flatten().filter_map(ListenerTask::ask_for_no_more).count();
         if left > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
     }
 
@@ -380,7 +391,7 @@ impl Running {
                 for section in changed.needs_restart {
                     tracing::warn!(section, "the configuration changed here too, which a restart will follow");
                 }
-                let Reloaded { tenants, backends } = changed.reloaded;
+                let ReloadSummary { tenants, backends } = changed.reloaded;
                 tracing::info!(tenants, backends, generation, "configuration reloaded");
             }
             Err(error) => {
@@ -394,33 +405,33 @@ impl Running {
     }
 
     /// All of it or nothing: what can be refused is refused before anything changes.
-    async fn follow_file(&self) -> Result<Followed, ServeError> {
+    async fn follow_file(&self) -> Result<ReloadOutcome, ServeError> {
         let next = read_config(&self.options)?;
         let mut certificates = Vec::with_capacity(self.doors.len());
-        for (door, listener) in self.doors.iter().zip(DOORS) {
-            let read = door.read_certificates();
-            if door.tls().is_some() {
+        for (tls_acceptor, listener) in self.doors.iter().zip(DOORS) {
+            let read = tls_acceptor.read_certificates();
+            if tls_acceptor.tls().is_some() {
                 self.control.metrics.observed.certificate_reload(listener, read.is_ok());
             }
             certificates.push(read?);
         }
         let reloaded = self.control.reload(&next).await?;
         // All of it is in force before anything is waited for.
-        self.doors.iter().zip(certificates).for_each(|(door, read)| door.present(read));
-        self.control.broker.shared.trust.reload().await;
+        self.doors.iter().zip(certificates).for_each(|(tls_acceptor, read)| tls_acceptor.present(read));
+        self.control.broker.shared.tls_clients.reload().await;
         self.control.record_reload(reloaded.tenants, reloaded.backends).await;
         tell_of_certificates(&self.doors, &self.control.metrics);
         // The filter was parsed with the file, so it is one.
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
             tracing::error!(%error, "the log's filter stays as it is");
         }
-        Ok(Followed { reloaded, needs_restart: config::needs_restart(&self.config, &next) })
+        Ok(ReloadOutcome { reloaded, needs_restart: config::needs_restart(&self.config, &next) })
     }
 }
 
 /// What a reload brought into force.
-struct Followed {
-    reloaded: Reloaded,
+struct ReloadOutcome {
+    reloaded: ReloadSummary,
     needs_restart: Vec<&'static str>,
 }
 
@@ -432,13 +443,13 @@ async fn join(control: &Arc<Control>, metrics: &Arc<Metrics>, internal: Option<&
     let address = config.node.advertise.clone().or(bound.map(|address| address.to_string()));
     let settings = NodeSettings { id: config.node.id.clone(), lease: config.session.lease, address };
     let node = Node::join(settings, Arc::clone(&control.broker.shared.durable), Arc::clone(metrics)).await?;
-    let replica: Arc<dyn Replica> = Arc::clone(control) as _;
+    let replica: Arc<dyn LeaseObserver> = Arc::clone(control) as _;
     tokio::spawn(Arc::clone(&node).keep(Arc::downgrade(&replica)));
     Ok(node)
 }
 
-fn bind_quic(config: &Config, door: &Door, secret: &[u8; 32]) -> Result<Option<QuicListener>, ServeError> {
-    let (Some(address), Some(tls)) = (config.listen.quic, door.tls()) else { return Ok(None) };
+fn bind_quic(config: &Config, tls_acceptor: &TlsAcceptor, secret: &[u8; 32]) -> Result<Option<QuicListener>, ServeError> {
+    let (Some(address), Some(tls)) = (config.listen.quic, tls_acceptor.tls()) else { return Ok(None) };
     let limits = listeners::duplex::quic::limits(config);
     QuicListener::bind(address, tls, limits, Some(secret)).map(Some).map_err(|source| ServeError::Quic { source })
 }
@@ -449,9 +460,9 @@ fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>)
 }
 
 /// To metrics, and to the log where one ends soon.
-fn tell_of_certificates(doors: &[Door; 2], metrics: &Metrics) {
-    for (door, listener) in doors.iter().zip(DOORS) {
-        let Some(ends_at) = door.certificate_ends_at() else { continue };
+fn tell_of_certificates(doors: &[TlsAcceptor; 2], metrics: &Metrics) {
+    for (tls_acceptor, listener) in doors.iter().zip(DOORS) {
+        let Some(ends_at) = tls_acceptor.certificate_ends_at() else { continue };
         metrics.observed.certificate(listener, ends_at);
         let left = ends_at.saturating_sub(jiff::Timestamp::now().as_second());
         if left < i64::try_from(CERTIFICATE_ENDS_SOON.as_secs()).unwrap_or(i64::MAX) {

@@ -70,7 +70,7 @@ fn product(folder: &str) -> Vec<Source> {
     sources(folder).into_iter().filter(|source| !source.is_test()).collect()
 }
 
-/// No code below `folder` may hold any of `words`.
+/// No code below `folder` may hold any of `notifications`.
 #[track_caller]
 fn assert_absent(folder: &str, words: &[&str], why: &str) {
     let mut found = Vec::new();

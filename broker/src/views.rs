@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 pub struct BackendStatus {
     pub tenant: String,
     pub backend: String,
-    /// `connecting`, `ready`, `degraded` (serving the last good lists), `failed` or `disabled`.
+    /// `connecting`, `ready`, `degraded` (serving the last good lists), `record_failure` or `disabled`.
     pub state: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol_version: Option<String>,
@@ -144,7 +144,7 @@ pub struct SessionView {
     pub protocol_version: String,
     pub client_name: String,
     pub client_version: String,
-    /// `opening`, `ready` or `closing`; `parked` when no replica has it, until its client is heard of again.
+    /// `handshake`, `ready` or `closing`; `suspended` when no replica has it, until its client is heard of again.
     pub state: String,
     /// Known of sessions of the replica that is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -25,7 +25,7 @@ pub enum Incoming<'a> {
 }
 
 #[derive(Debug, Deserialize)]
-struct Head<'a> {
+struct MessageHead<'a> {
     #[serde(borrow)]
     id: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -46,9 +46,9 @@ pub fn incoming(frame: &[u8]) -> Incoming<'_> {
         }
     }
     match serde_json::from_slice(frame) {
-        Ok(Head { id: Some(id), method: Some(method) }) => Incoming::Request { id: id.get(), method },
-        Ok(Head { id: None, method: Some(method) }) => Incoming::Notification(method),
-        Ok(Head { id: Some(id), method: None }) => id.get().parse().map_or(Incoming::Unreadable, Incoming::Answer),
+        Ok(MessageHead { id: Some(id), method: Some(method) }) => Incoming::Request { id: id.get(), method },
+        Ok(MessageHead { id: None, method: Some(method) }) => Incoming::Notification(method),
+        Ok(MessageHead { id: Some(id), method: None }) => id.get().parse().map_or(Incoming::Unreadable, Incoming::Answer),
         _ => Incoming::Unreadable,
     }
 }
@@ -57,12 +57,12 @@ pub fn incoming(frame: &[u8]) -> Incoming<'_> {
 #[derive(Debug, Deserialize)]
 pub struct Answer {
     pub result: Option<serde_json::Value>,
-    pub error: Option<Refused>,
+    pub error: Option<RpcError>,
 }
 
 /// An error as the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Refused {
+pub struct RpcError {
     pub code: i64,
     #[serde(default)]
     pub message: String,

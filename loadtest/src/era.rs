@@ -17,7 +17,7 @@ pub enum Era {
     /// Every request says all there is to know.
     #[serde(rename = "2026-07-28")]
     #[value(name = "2026-07-28")]
-    Alone,
+    Stateless,
 }
 
 impl Era {
@@ -25,7 +25,7 @@ impl Era {
     pub const fn version(self) -> &'static str {
         match self {
             Self::Sessions => "2025-11-25",
-            Self::Alone => "2026-07-28",
+            Self::Stateless => "2026-07-28",
         }
     }
 }
@@ -47,18 +47,18 @@ pub(crate) fn own_meta(target: &Target, key: Option<&str>) -> Map<String, Value>
 
 /// What every request of one caller says that stands alone.
 #[derive(Debug)]
-pub(crate) struct Alone {
+pub(crate) struct StatelessTemplate {
     /// `_meta`, as JSON.
     meta: String,
     /// HTTP: the lines of a head that no request changes.
     head: String,
 }
 
-impl Alone {
+impl StatelessTemplate {
     pub(crate) fn new(target: &Target, key: Option<&str>) -> Self {
         let mut meta = own_meta(target, key);
         let of_the_hop = [
-            ("io.modelcontextprotocol/protocolVersion", json!(Era::Alone.version())),
+            ("io.modelcontextprotocol/protocolVersion", json!(Era::Stateless.version())),
             ("io.modelcontextprotocol/clientInfo", client_info()),
             ("io.modelcontextprotocol/clientCapabilities", json!({})),
         ];
@@ -68,7 +68,7 @@ impl Alone {
             "POST {} HTTP/1.1\r\nHost: {}\r\n{authorization}MCP-Protocol-Version: {}\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n",
             target.path,
             target.address,
-            Era::Alone.version()
+            Era::Stateless.version()
         );
         Self { meta: Value::Object(meta).to_string(), head }
     }
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_request_says_who_asks_and_in_which_revision() {
         let target: Target = "tcp://127.0.0.1:1/fast".parse().unwrap();
-        let alone = Alone::new(&target, Some("k"));
+        let alone = StatelessTemplate::new(&target, Some("k"));
         for params in ["{}", r#"{"name":"echo"}"#] {
             let request: Value = serde_json::from_str(&alone.request(7, "tools/call", params)).unwrap();
             let meta = &request["params"]["_meta"];
@@ -111,7 +111,7 @@ mod tests {
             assert_eq!(request["params"].get("name").is_some(), params != "{}");
         }
         let target: Target = "http://127.0.0.1:1/mcp/fast".parse().unwrap();
-        let head = Alone::new(&target, Some("k")).head("tools/call", Some("echo"));
+        let head = StatelessTemplate::new(&target, Some("k")).head("tools/call", Some("echo"));
         for line in ["MCP-Protocol-Version: 2026-07-28\r\n", "Mcp-Method: tools/call\r\n", "Mcp-Name: echo\r\n", "Bearer k\r\n"] {
             assert!(head.contains(line) && head.ends_with("Content-Length: "), "{head}");
         }

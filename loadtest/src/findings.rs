@@ -14,13 +14,13 @@ use std::{
 const WITNESSES_MAX: usize = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wrong {
+pub enum FindingKind {
     /// No answer came in time, or the connection ended without one.
     Lost,
     /// A second answer to one request.
-    Doubled,
+    Duplicate,
     /// An answer to a request that was never sent.
-    Stranger,
+    Unsolicited,
     /// The answer is the one to another request.
     Swapped,
     /// The payload is not the one sent, or the answer is not what this method answers.
@@ -29,14 +29,14 @@ pub enum Wrong {
     Late,
 }
 
-impl Wrong {
-    pub const ALL: [Self; 6] = [Self::Lost, Self::Doubled, Self::Stranger, Self::Swapped, Self::Corrupted, Self::Late];
+impl FindingKind {
+    pub const ALL: [Self; 6] = [Self::Lost, Self::Duplicate, Self::Unsolicited, Self::Swapped, Self::Corrupted, Self::Late];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Lost => "lost",
-            Self::Doubled => "doubled",
-            Self::Stranger => "stranger",
+            Self::Duplicate => "doubled",
+            Self::Unsolicited => "stranger",
             Self::Swapped => "swapped",
             Self::Corrupted => "corrupted",
             Self::Late => "late",
@@ -44,7 +44,7 @@ impl Wrong {
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for FindingKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())
     }
@@ -53,12 +53,12 @@ impl fmt::Display for Wrong {
 /// Shared by everything that sees answers.
 #[derive(Debug, Default)]
 pub struct Findings {
-    counts: [AtomicU64; Wrong::ALL.len()],
+    counts: [AtomicU64; FindingKind::ALL.len()],
     witnesses: Mutex<Vec<String>>,
 }
 
 impl Findings {
-    pub fn note(&self, wrong: Wrong, detail: &str) {
+    pub fn note(&self, wrong: FindingKind, detail: &str) {
         self.counts[wrong as usize].fetch_add(1, Ordering::Relaxed);
         let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
         if witnesses.len() < WITNESSES_MAX {
@@ -66,12 +66,12 @@ impl Findings {
         }
     }
 
-    pub fn count(&self, wrong: Wrong) -> u64 {
+    pub fn count(&self, wrong: FindingKind) -> u64 {
         self.counts[wrong as usize].load(Ordering::Relaxed)
     }
 
     pub fn total(&self) -> u64 {
-        Wrong::ALL.iter().map(|wrong| self.count(*wrong)).sum()
+        FindingKind::ALL.iter().map(|wrong| self.count(*wrong)).sum()
     }
 
     pub fn witnesses(&self) -> Vec<String> {
@@ -93,9 +93,9 @@ mod tests {
     #[test]
     fn findings_are_counted_and_a_few_are_kept() {
         let findings = Findings::default();
-        (0..50).for_each(|number| findings.note(Wrong::Swapped, &format!("number {number}")));
-        findings.note(Wrong::Lost, "gone");
-        assert_eq!((findings.count(Wrong::Swapped), findings.count(Wrong::Lost), findings.total()), (50, 1, 51));
+        (0..50).for_each(|number| findings.note(FindingKind::Swapped, &format!("number {number}")));
+        findings.note(FindingKind::Lost, "gone");
+        assert_eq!((findings.count(FindingKind::Swapped), findings.count(FindingKind::Lost), findings.total()), (50, 1, 51));
         assert_eq!(findings.witnesses().len(), WITNESSES_MAX);
         assert_eq!(findings.witnesses()[0], "swapped: number 0");
     }

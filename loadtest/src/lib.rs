@@ -2,7 +2,7 @@
 //! and says how long the answers took.
 //!
 //! Read it in this order: [`profile`] (what is asked for), [`run`] (who asks, and when), [`operation`] (what an answer must
-//! be), [`wire`] (how it gets there), [`record`] and [`report`] (what is known afterwards). [`backend`] is a server that is
+//! be), [`wire`] (how it gets there), [`recorder`] and [`report`] (what is known afterwards). [`backend`] is a server that is
 //! fast enough not to be what is measured.
 
 pub mod answer;
@@ -16,7 +16,7 @@ pub mod operation;
 pub mod process;
 pub mod profile;
 pub mod progress;
-pub mod record;
+pub mod recorder;
 pub mod report;
 pub mod run;
 pub mod schedule;

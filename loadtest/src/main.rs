@@ -9,15 +9,15 @@ use std::{
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand};
 use loadtest::{
-    backend::{self, Backend, Offer},
+    backend::{self, Backend, BackendOptions},
     compare,
     era::Era,
     profile::Profile,
-    progress::Shown,
+    progress::ProgressDisplay,
     report::{self, Report},
     run::{self, Load},
     target::Target,
-    wire::Site,
+    wire::LoadTarget,
 };
 use transport::tls::ClientTlsFiles;
 
@@ -188,14 +188,14 @@ impl Common {
     fn load(&self, target: Target, era: Option<Era>, pids: Vec<u32>) -> anyhow::Result<Load> {
         let profile = self.profile(era)?;
         let tls = ClientTlsFiles { ca: self.ca.clone(), ..ClientTlsFiles::default() };
-        let site = Site::new(target, &tls, profile.timeout)?.speaking(profile.era);
+        let site = LoadTarget::new(target, &tls, profile.timeout)?.speaking(profile.era);
         Ok(Load { site, profile, keys: self.keys()?, pids })
     }
 }
 
 async fn load_one(arguments: RunArgs) -> anyhow::Result<bool> {
     let load = arguments.common.load(arguments.target, None, arguments.pids)?;
-    let shown = Shown::default();
+    let shown = ProgressDisplay::default();
     let mut report = run::run(&load, |progress| shown.show(progress)).await?;
     shown.done();
     report.name = arguments.name;
@@ -213,7 +213,7 @@ async fn load_one(arguments: RunArgs) -> anyhow::Result<bool> {
 async fn load_two(arguments: CompareArgs) -> anyhow::Result<bool> {
     let CompareArgs { a, b, common, pids_a, pids_b, era_b, rounds, html } = arguments;
     let loads = [common.load(a, None, pids_a)?, common.load(b, era_b, pids_b)?];
-    let shown = Shown::default();
+    let shown = ProgressDisplay::default();
     let rounds = compare::in_turns(&loads, rounds, |progress| shown.show(progress)).await?;
     shown.done();
     print!("{}", rounds.summary());
@@ -227,7 +227,7 @@ async fn load_two(arguments: CompareArgs) -> anyhow::Result<bool> {
 
 async fn serve(arguments: BackendArgs) -> anyhow::Result<bool> {
     let BackendArgs { http, tcp, websocket, stdio, tools, resources, delay_ms } = arguments;
-    let offer = Offer { tools, resources, delay: Duration::from_millis(delay_ms) };
+    let offer = BackendOptions { tools, resources, delay: Duration::from_millis(delay_ms) };
     if stdio {
         backend::serve_stdio(&offer).await?;
         return Ok(true);

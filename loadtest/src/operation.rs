@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 use crate::{
     answer::{self, Answer},
     era::is_complete,
-    findings::{Wrong, excerpt},
+    findings::{FindingKind, excerpt},
     mix::Operation,
-    wire::{Lane, NoAnswer},
+    wire::{NoAnswer, RequestSlot},
 };
 
 /// How an operation ended. What was wrong is among the findings by then.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ended {
-    Well,
+pub enum CallOutcome {
+    Succeeded,
     /// Answered with an error: by its JSON-RPC code, or an HTTP status.
     Refused(String),
     Wrong,
@@ -23,30 +23,30 @@ pub enum Ended {
 
 /// What is known of the target while it is under load.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct TargetState {
     /// How many tools the first list had; every later one has as many.
     tools: AtomicUsize,
 }
 
 /// Does it, on this lane. `number`: of the operation, so that every payload is another one.
-pub async fn perform(operation: &Operation, number: u64, lane: &mut Lane, known: &Known) -> Ended {
+pub async fn perform(operation: &Operation, number: u64, lane: &mut RequestSlot, known: &TargetState) -> CallOutcome {
     match operation {
         Operation::Call { tool, bytes } => {
             let text = payload(number, size(bytes, number));
             let params = format!(r#"{{"name":"{tool}","arguments":{{"text":"{text}"}}}}"#);
             let answered = ask(lane, ("tools/call", Some(tool)), &params, |answer| echoes(answer, &text)).await;
-            answered.map_or_else(|ended| ended, |_| Ended::Well)
+            answered.map_or_else(|ended| ended, |_| CallOutcome::Succeeded)
         }
         Operation::ListTools => {
             let listed = ask(lane, ("tools/list", None), "{}", |answer| lists(answer, known)).await;
-            listed.map_or_else(|ended| ended, |_| Ended::Well)
+            listed.map_or_else(|ended| ended, |_| CallOutcome::Succeeded)
         }
         Operation::Read { uri } => {
             let params = json!({"uri": uri}).to_string();
             let read = ask(lane, ("resources/read", Some(uri)), &params, |answer| holds(answer, uri)).await;
-            read.map_or_else(|ended| ended, |_| Ended::Well)
+            read.map_or_else(|ended| ended, |_| CallOutcome::Succeeded)
         }
-        Operation::Ping => ask(lane, ("ping", None), "{}", is_result).await.map_or_else(|ended| ended, |_| Ended::Well),
+        Operation::Ping => ask(lane, ("ping", None), "{}", is_result).await.map_or_else(|ended| ended, |_| CallOutcome::Succeeded),
         Operation::Subscribe { uri } => {
             let params = json!({"uri": uri}).to_string();
             for method in ["resources/subscribe", "resources/unsubscribe"] {
@@ -54,13 +54,13 @@ pub async fn perform(operation: &Operation, number: u64, lane: &mut Lane, known:
                     return ended;
                 }
             }
-            Ended::Well
+            CallOutcome::Succeeded
         }
         Operation::Task { tool, bytes } => task(tool, &payload(number, size(bytes, number)), lane).await,
     }
 }
 
-async fn task(tool: &str, text: &str, lane: &mut Lane) -> Ended {
+async fn task(tool: &str, text: &str, lane: &mut RequestSlot) -> CallOutcome {
     let params = format!(r#"{{"name":"{tool}","arguments":{{"text":"{text}"}},"task":{{"ttl":60000}}}}"#);
     let id = |result: &Value| result["task"]["taskId"].as_str().map(|id| json!({"taskId": id}).to_string());
     let made = ask(lane, ("tools/call", Some(tool)), &params, |frame| {
@@ -72,29 +72,34 @@ async fn task(tool: &str, text: &str, lane: &mut Lane) -> Ended {
         Err(ended) => return ended,
     };
     let collected = ask(lane, ("tasks/result", None), &made.unwrap_or_default(), |answer| echoes(answer, text)).await;
-    collected.map_or_else(|ended| ended, |_| Ended::Well)
+    collected.map_or_else(|ended| ended, |_| CallOutcome::Succeeded)
 }
 
 /// Sends a request; the result, if `check` finds the answer to be one of this method, or an error. `about`: the method, and
 /// the name of what it is about.
-async fn ask(lane: &mut Lane, about: (&str, Option<&str>), params: &str, check: impl Fn(&[u8]) -> Option<Answer>) -> Result<Value, Ended> {
+async fn ask(
+    lane: &mut RequestSlot,
+    about: (&str, Option<&str>),
+    params: &str,
+    check: impl Fn(&[u8]) -> Option<Answer>,
+) -> Result<Value, CallOutcome> {
     let (id, era, (method, name)) = (lane.next_id(), lane.site().era, about);
     let frame = match lane.ask(id, method, name, params).await {
         Ok(frame) => frame,
-        Err(NoAnswer::Status(status)) => return Err(Ended::Refused(format!("HTTP {status}"))),
-        Err(NoAnswer::Wrong) => return Err(Ended::Wrong),
+        Err(NoAnswer::Status(status)) => return Err(CallOutcome::Refused(format!("HTTP {status}"))),
+        Err(NoAnswer::Wrong) => return Err(CallOutcome::Wrong),
         Err(NoAnswer::Lost(why)) => {
-            lane.note(Wrong::Lost, &format!("{method}: {why}"));
-            return Err(Ended::Wrong);
+            lane.note(FindingKind::Lost, &format!("{method}: {why}"));
+            return Err(CallOutcome::Wrong);
         }
     };
     let right = check(&frame).filter(|answer| answer.result.as_ref().is_none_or(|result| is_complete(era, result)));
     match right {
-        Some(Answer { error: Some(refused), .. }) => Err(Ended::Refused(format!("code {}", refused.code))),
+        Some(Answer { error: Some(refused), .. }) => Err(CallOutcome::Refused(format!("code {}", refused.code))),
         Some(Answer { result, .. }) => Ok(result.unwrap_or_default()),
         None => {
             lane.note(mistaken(&frame), &format!("{method}, request {id} got {}", excerpt(&frame)));
-            Err(Ended::Wrong)
+            Err(CallOutcome::Wrong)
         }
     }
 }
@@ -117,13 +122,13 @@ fn payload(number: u64, bytes: usize) -> String {
 }
 
 /// A whole payload, but not the one that was sent, belongs to somebody else.
-fn mistaken(frame: &[u8]) -> Wrong {
-    let Some(answer) = answer::read(frame) else { return Wrong::Corrupted };
+fn mistaken(frame: &[u8]) -> FindingKind {
+    let Some(answer) = answer::read(frame) else { return FindingKind::Corrupted };
     let text = answer.result.and_then(|result| result["content"][0]["text"].as_str().map(str::to_owned)).unwrap_or_default();
     let number = text.strip_prefix(PAYLOAD_MARK).and_then(|rest| rest.split_once('-')).and_then(|(number, _)| number.parse().ok());
     match number {
-        Some(number) if payload(number, text.len()) == text => Wrong::Swapped,
-        _ => Wrong::Corrupted,
+        Some(number) if payload(number, text.len()) == text => FindingKind::Swapped,
+        _ => FindingKind::Corrupted,
     }
 }
 
@@ -145,7 +150,7 @@ fn holds(frame: &[u8], uri: &str) -> Option<Answer> {
     or_error(frame, |result| result["contents"][0]["uri"] == uri)
 }
 
-fn lists(frame: &[u8], known: &Known) -> Option<Answer> {
+fn lists(frame: &[u8], known: &TargetState) -> Option<Answer> {
     or_error(frame, |result| {
         let count = result["tools"].as_array().map_or(0, Vec::len);
         let first = known.tools.compare_exchange(0, count, Ordering::Relaxed, Ordering::Relaxed).unwrap_or_else(|first| first);
@@ -164,10 +169,10 @@ mod tests {
     #[test]
     fn a_foreign_payload_is_told_from_a_broken_one() {
         assert_eq!(payload(7, 100).len(), 100);
-        assert_eq!(mistaken(answer(&payload(8, 100)).as_bytes()), Wrong::Swapped);
-        assert_eq!(mistaken(answer(&payload(8, 100).replace("dull", "DULL")).as_bytes()), Wrong::Corrupted);
-        assert_eq!(mistaken(answer("something else").as_bytes()), Wrong::Corrupted);
-        assert_eq!(mistaken(b"{"), Wrong::Corrupted);
+        assert_eq!(mistaken(answer(&payload(8, 100)).as_bytes()), FindingKind::Swapped);
+        assert_eq!(mistaken(answer(&payload(8, 100).replace("dull", "DULL")).as_bytes()), FindingKind::Corrupted);
+        assert_eq!(mistaken(answer("something else").as_bytes()), FindingKind::Corrupted);
+        assert_eq!(mistaken(b"{"), FindingKind::Corrupted);
     }
 
     #[test]
@@ -179,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_list_that_grows_or_is_empty_is_wrong() {
-        let known = Known::default();
+        let known = TargetState::default();
         let list = |count: usize| json!({"id": 1, "result": {"tools": vec![json!({}); count]}}).to_string();
         assert!(lists(list(0).as_bytes(), &known).is_none());
         assert!(lists(list(2).as_bytes(), &known).is_some());

@@ -15,7 +15,7 @@ use crate::{
 /// Who waits for whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Loop {
+pub enum LoopModel {
     /// Calls begin when the schedule says so, whatever became of the ones before.
     #[default]
     Open,
@@ -25,7 +25,7 @@ pub enum Loop {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    pub kind: Loop,
+    pub kind: LoopModel,
     pub era: Era,
     pub sessions: usize,
     /// Requests at the same time in each session.
@@ -45,11 +45,11 @@ pub struct Profile {
 
 /// All that is wrong with a file.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ProfileFaults(Vec<String>);
+pub struct ProfileErrors(Vec<String>);
 
-impl std::error::Error for ProfileFaults {}
+impl std::error::Error for ProfileErrors {}
 
-impl fmt::Display for ProfileFaults {
+impl fmt::Display for ProfileErrors {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.0.join("\n"))
     }
@@ -57,9 +57,9 @@ impl fmt::Display for ProfileFaults {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ProfileFile {
     #[serde(default, rename = "loop")]
-    kind: Loop,
+    kind: LoopModel,
     #[serde(default)]
     era: Era,
     #[serde(default = "one")]
@@ -130,17 +130,17 @@ const METHODS: &str = "tools/call, tools/list, resources/read, ping, subscriptio
 
 impl Profile {
     /// Reads the text of a file.
-    pub fn parse(text: &str) -> Result<Self, ProfileFaults> {
+    pub fn parse(text: &str) -> Result<Self, ProfileErrors> {
         Self::parse_for(None, text)
     }
 
     /// The same, for an era that the file need not name.
-    pub fn parse_for(era: Option<Era>, text: &str) -> Result<Self, ProfileFaults> {
-        let mut file: File = serde_saphyr::from_str(text).map_err(|error| ProfileFaults(vec![error.to_string()]))?;
+    pub fn parse_for(era: Option<Era>, text: &str) -> Result<Self, ProfileErrors> {
+        let mut file: ProfileFile = serde_saphyr::from_str(text).map_err(|error| ProfileErrors(vec![error.to_string()]))?;
         file.era = era.unwrap_or(file.era);
         let mut faults = Vec::new();
         let profile = file.checked(&mut faults);
-        if faults.is_empty() { Ok(profile) } else { Err(ProfileFaults(faults)) }
+        if faults.is_empty() { Ok(profile) } else { Err(ProfileErrors(faults)) }
     }
 
     pub fn callers(&self) -> usize {
@@ -148,9 +148,9 @@ impl Profile {
     }
 }
 
-impl File {
+impl ProfileFile {
     fn checked(self, faults: &mut Vec<String>) -> Profile {
-        if self.era == Era::Alone {
+        if self.era == Era::Stateless {
             self.fits_without_sessions(faults);
         }
         within("sessions", self.sessions, SESSIONS_MAX, faults);
@@ -187,7 +187,7 @@ impl File {
     }
 }
 
-impl File {
+impl ProfileFile {
     fn fits_without_sessions(&self, faults: &mut Vec<String>) {
         for (place, entry) in self.mix.iter().enumerate().filter(|(_, entry)| NEED_SESSIONS.contains(&entry.method.as_str())) {
             faults.push(format!("mix[{place}].method: {} is not in 2026-07-28; leave it out, or say `era: 2025-11-25`", entry.method));
@@ -199,15 +199,15 @@ impl File {
 }
 
 impl PhaseEntry {
-    fn checked(&self, kind: Loop, place: &str, faults: &mut Vec<String>) -> Phase {
+    fn checked(&self, kind: LoopModel, place: &str, faults: &mut Vec<String>) -> Phase {
         let time = duration(&format!("{place}.for"), &self.time, faults);
         if time.is_zero() {
             faults.push(format!("{place}.for: a phase takes some time"));
         }
-        if kind == Loop::Closed && (self.rate.is_some() || self.to.is_some()) {
+        if kind == LoopModel::Closed && (self.rate.is_some() || self.to.is_some()) {
             faults.push(format!("{place}: a closed loop has no rate; leave `rate` and `to` out, or say `loop: open`"));
         }
-        if kind == Loop::Open && self.rate.is_none() {
+        if kind == LoopModel::Open && self.rate.is_none() {
             faults.push(format!("{place}.rate: missing; an open loop needs calls a second"));
         }
         for (key, rate) in [("rate", self.rate), ("to", self.to)] {

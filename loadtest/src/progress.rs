@@ -14,18 +14,18 @@ const BAR: usize = 30;
 
 /// Written to standard error: standard output is for results.
 #[derive(Debug)]
-pub struct Shown {
+pub struct ProgressDisplay {
     is_terminal: bool,
     last: Mutex<Option<Instant>>,
 }
 
-impl Default for Shown {
+impl Default for ProgressDisplay {
     fn default() -> Self {
         Self { is_terminal: std::io::stderr().is_terminal(), last: Mutex::default() }
     }
 }
 
-impl Shown {
+impl ProgressDisplay {
     pub fn show(&self, progress: Progress) {
         let mut out = std::io::stderr();
         // Whether anybody sees it changes nothing.

@@ -16,13 +16,13 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{
-    findings::Wrong,
-    operation::{self, Ended, Known},
+    findings::FindingKind,
+    operation::{self, CallOutcome, TargetState},
     process::{self, Usage},
-    profile::{Loop, Profile},
-    record::Record,
+    profile::{LoopModel, Profile},
+    recorder::Recorder,
     report::{Report, Sample},
-    wire::{Lane, Session, Site},
+    wire::{LoadTarget, RequestSlot, Session},
 };
 
 /// Sessions opened at the same time.
@@ -37,7 +37,7 @@ const NEVER: u64 = u64::MAX / 2;
 /// What is to be loaded, and how.
 #[derive(Debug, Clone)]
 pub struct Load {
-    pub site: Arc<Site>,
+    pub site: Arc<LoadTarget>,
     pub profile: Profile,
     /// API keys, which the sessions take in turns; none for callers without a key.
     pub keys: Vec<String>,
@@ -55,10 +55,10 @@ pub struct Progress {
 }
 
 /// What the callers of one load share.
-struct Shared {
+struct RunState {
     profile: Profile,
-    record: Record,
-    known: Known,
+    record: Recorder,
+    known: TargetState,
     begun: Instant,
     stopping: AtomicBool,
     /// Calls that are due and not begun.
@@ -74,11 +74,11 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
     let load = &Load { site: load.site.renewed(), ..load.clone() };
     let sessions = open_sessions(load).await?;
     let Load { site, profile, pids, .. } = load;
-    let mut samples = Samples::begin(pids, profile.warm_up)?;
-    let shared = Arc::new(Shared {
-        record: Record::new(profile.schedule.time(), profile.warm_up),
+    let mut samples = UsageSampler::begin(pids, profile.warm_up)?;
+    let shared = Arc::new(RunState {
+        record: Recorder::new(profile.schedule.time(), profile.warm_up),
         profile: profile.clone(),
-        known: Known::default(),
+        known: TargetState::default(),
         begun: Instant::now(),
         stopping: AtomicBool::new(false),
         due: Semaphore::new(0),
@@ -91,7 +91,7 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
     for (number, lane) in lanes.enumerate() {
         callers.spawn(call(shared.clone(), number, lane));
     }
-    let pacing = (profile.kind == Loop::Open).then(|| {
+    let pacing = (profile.kind == LoopModel::Open).then(|| {
         let shared = shared.clone();
         std::thread::spawn(move || pace(&shared))
     });
@@ -132,7 +132,7 @@ async fn open_sessions(load: &Load) -> anyhow::Result<Vec<Arc<Session>>> {
 }
 
 /// Lets calls begin when they are due. A thread: the runtime's clock is too coarse, and has other things to do.
-fn pace(shared: &Shared) {
+fn pace(shared: &RunState) {
     let mut released = 0;
     while let Some(start) = shared.profile.schedule.start_of(released) {
         if shared.stopping.load(Ordering::Relaxed) {
@@ -150,7 +150,7 @@ fn pace(shared: &Shared) {
 }
 
 /// One caller: a call after the other, until there are none left.
-async fn call(shared: Arc<Shared>, caller: usize, mut lane: Lane) {
+async fn call(shared: Arc<RunState>, caller: usize, mut lane: RequestSlot) {
     while let Some((number, intended)) = next_call(&shared).await {
         let (place, operation) = shared.profile.mix.turn(number);
         let ended = operation::perform(operation, number, &mut lane, &shared.known).await;
@@ -160,7 +160,7 @@ async fn call(shared: Arc<Shared>, caller: usize, mut lane: Lane) {
         if !lane.session().is_alive() {
             break;
         }
-        if ended == Ended::Wrong {
+        if ended == CallOutcome::Wrong {
             // A target that is gone is not to be asked a million times whether it is.
             tokio::time::sleep(AFTER_WRONG).await;
         }
@@ -169,13 +169,13 @@ async fn call(shared: Arc<Shared>, caller: usize, mut lane: Lane) {
 }
 
 /// The number of the next call, and when it should begin.
-async fn next_call(shared: &Shared) -> Option<(u64, Duration)> {
+async fn next_call(shared: &RunState) -> Option<(u64, Duration)> {
     match shared.profile.kind {
-        Loop::Closed => {
+        LoopModel::Closed => {
             let is_over = shared.stopping.load(Ordering::Relaxed) || shared.begun.elapsed() >= shared.profile.schedule.time();
             (!is_over).then(|| (shared.next.fetch_add(1, Ordering::Relaxed), shared.begun.elapsed()))
         }
-        Loop::Open => {
+        LoopModel::Open => {
             // What was due before the end is still made when the permits are closed.
             match shared.due.acquire().await {
                 Ok(permit) => permit.forget(),
@@ -189,24 +189,24 @@ async fn next_call(shared: &Shared) -> Option<(u64, Duration)> {
 
 /// Waits for what is in flight, and for calls that are late. What has not begun a timeout after the end, because nobody was
 /// free, never does: it is lost, and its latency is how long it has waited by then.
-async fn finish(shared: &Arc<Shared>, mut callers: JoinSet<()>, site: &Site) {
+async fn finish(shared: &Arc<RunState>, mut callers: JoinSet<()>, site: &LoadTarget) {
     let all = async { while callers.join_next().await.is_some() {} };
     let _overdue = tokio::time::timeout(shared.profile.timeout, all).await;
     let begun = shared.next.swap(NEVER, Ordering::Relaxed);
     while callers.join_next().await.is_some() {}
-    if shared.profile.kind == Loop::Closed {
+    if shared.profile.kind == LoopModel::Closed {
         return;
     }
     let at = shared.begun.elapsed();
     for number in begun..shared.profile.schedule.calls() {
         let Some(intended) = shared.profile.schedule.start_of(number) else { break };
-        site.findings.note(Wrong::Lost, &format!("call {number} never began, all callers were waiting"));
-        shared.record.add(0, shared.profile.mix.turn(number).0, at, at.saturating_sub(intended), &Ended::Wrong);
+        site.findings.note(FindingKind::Lost, &format!("call {number} never began, all callers were waiting"));
+        shared.record.add(0, shared.profile.mix.turn(number).0, at, at.saturating_sub(intended), &CallOutcome::Wrong);
     }
 }
 
 /// What the processes used, over time.
-struct Samples<'a> {
+struct UsageSampler<'a> {
     pids: &'a [u32],
     at_begin: Usage,
     /// The warm-up is over.
@@ -214,7 +214,7 @@ struct Samples<'a> {
     taken: Vec<Sample>,
 }
 
-impl<'a> Samples<'a> {
+impl<'a> UsageSampler<'a> {
     fn begin(pids: &'a [u32], warm_up: Duration) -> anyhow::Result<Self> {
         let has_begun = warm_up.is_zero();
         Ok(Self { pids, at_begin: process::usage_of_all(pids)?, has_begun, taken: Vec::new() })

@@ -3,7 +3,7 @@
 //! The rules ask `ClientCapabilities` before a backend's request goes to a client, and `ServerCapabilities` before a
 //! client's request goes to a backend. The objects are kept as sent, because unknown members belong to the peers.
 
-mod before_modern;
+mod downgrade;
 mod questions;
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::envelope::Message;
 use crate::error::{ErrorKind, Refusal};
 use crate::json::{Document, Limits, Value, ValueKind, quote_into};
 use crate::method::{ClientCapability, Method, ServerCapability};
-use crate::modern::EXTENSION_TASKS;
+use crate::stateless::EXTENSION_TASKS;
 use crate::version::Version;
 
 /// What a client declared in `initialize`.
@@ -341,7 +341,7 @@ impl ServerCapabilities {
     /// Whether a client's request or notification may be sent to a backend that declared this. To one that speaks
     /// 2026-07-28 its link says the same in other words, so all that was there before may be.
     pub fn permits(&self, method: Method, backend_version: Version) -> Result<(), Refusal> {
-        let backend_version = backend_version.min(Version::LATEST_LEGACY);
+        let backend_version = backend_version.min(Version::LATEST_WITH_SESSIONS);
         if method == Method::Unknown || !method.from_client() {
             return Err(Refusal::new(ErrorKind::MethodNotFound, "clients do not send this method"));
         }

@@ -6,7 +6,7 @@
 //! tree; nothing is copied but reference counts.
 
 mod fields;
-mod known;
+mod member_names;
 
 use std::borrow::Cow;
 
@@ -14,11 +14,11 @@ use bytes::Bytes;
 
 use crate::error::{ErrorKind, Refusal};
 use crate::ids::RequestId;
-use crate::json::{self, JsonError, Limits, NameFault, Names, Seen, Span, ValueKind, Walker};
+use crate::json::{self, JsonError, Limits, MemberFault, NameIndex, Seen, Span, ValueKind, Walker};
 use crate::method::Method;
 
 pub use self::fields::Fields;
-use self::known::{BODY, ENVELOPE, ERROR, META, NOTIFICATIONS, REFERENCE, TASK};
+use self::member_names::{BODY, ENVELOPE, ERROR, META, NOTIFICATIONS, REFERENCE, TASK};
 
 /// Longest JSON text of an id.
 pub const ID_BYTES_MAX: usize = 1024;
@@ -70,7 +70,7 @@ pub const OWN_META: &str = "dev.mcp-broker/";
 
 /// A message that is not one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rejected {
+pub struct Rejection {
     /// Why.
     pub refusal: Refusal,
     /// The id to answer to, when it could be read.
@@ -86,24 +86,24 @@ pub enum Body {
     /// One message.
     One(Message),
     /// A batch, each entry judged on its own.
-    Batch(Vec<Result<Message, Rejected>>),
+    Batch(Vec<Result<Message, Rejection>>),
 }
 
 /// Decodes a body. Arrays are batches where the revision has them (2025-03-26 only) and refused elsewhere.
-pub fn decode_body(frame: Bytes, limits: &Limits, batches: bool) -> Result<Body, Rejected> {
+pub fn decode_body(frame: Bytes, limits: &Limits, batches: bool) -> Result<Body, Rejection> {
     let first = frame.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
     if first != Some(&b'[') {
         return Message::decode(frame, limits).map(Body::One);
     }
-    let items = json::scan(&frame, limits, batch_items).map_err(Rejected::from)?;
+    let items = json::scan(&frame, limits, batch_items).map_err(Rejection::from)?;
     if !batches {
-        return Err(Rejected::invalid("batches were removed in 2025-06-18, send one message at a time"));
+        return Err(Rejection::invalid("batches were removed in 2025-06-18, send one message at a time"));
     }
     if items.is_empty() {
-        return Err(Rejected::invalid("a batch must not be empty"));
+        return Err(Rejection::invalid("a batch must not be empty"));
     }
     if items.len() > BATCH_MESSAGES_MAX {
-        return Err(Rejected::invalid(format!("a batch may hold at most {BATCH_MESSAGES_MAX} messages")));
+        return Err(Rejection::invalid(format!("a batch may hold at most {BATCH_MESSAGES_MAX} messages")));
     }
     Ok(Body::Batch(items.iter().map(|item| Message::decode(item.slice(&frame), limits)).collect()))
 }
@@ -122,19 +122,19 @@ fn batch_items(walker: &mut Walker<'_>) -> Vec<Span> {
 }
 
 /// Refuses params or a result inside of a message where readers would differ about them, as decoding does for its own.
-pub fn check_body(object: &[u8], limits: &Limits) -> Result<(), Rejected> {
+pub fn check_body(object: &[u8], limits: &Limits) -> Result<(), Rejection> {
     let fault = json::scan(object, limits, |walker| {
         let mut envelope = Envelope::default();
         envelope.read_body(walker);
         envelope.fault
     })?;
-    fault.map_or(Ok(()), |fault| Err(Rejected::invalid(fault.to_string())))
+    fault.map_or(Ok(()), |fault| Err(Rejection::invalid(fault.to_string())))
 }
 
 impl Message {
     /// Decodes one message.
-    pub fn decode(frame: Bytes, limits: &Limits) -> Result<Self, Rejected> {
-        let envelope = json::scan(&frame, limits, Envelope::read).map_err(Rejected::from)?;
+    pub fn decode(frame: Bytes, limits: &Limits) -> Result<Self, Rejection> {
+        let envelope = json::scan(&frame, limits, Envelope::read).map_err(Rejection::from)?;
         envelope.judge(frame)
     }
 
@@ -176,7 +176,7 @@ impl Message {
     }
 }
 
-impl Rejected {
+impl Rejection {
     fn invalid(message: impl Into<String>) -> Self {
         Self::new(Refusal::new(ErrorKind::InvalidRequest, message), None)
     }
@@ -187,7 +187,7 @@ impl Rejected {
     }
 }
 
-impl From<JsonError> for Rejected {
+impl From<JsonError> for Rejection {
     fn from(error: JsonError) -> Self {
         Self::new(Refusal::from(error), None)
     }
@@ -204,7 +204,7 @@ struct Envelope {
     result: Option<(Span, ValueKind)>,
     error: Option<(Span, ValueKind)>,
     fields: Box<Fields>,
-    fault: Option<NameFault>,
+    fault: Option<MemberFault>,
 }
 
 impl Envelope {
@@ -275,7 +275,7 @@ impl Envelope {
             }
             _ => {
                 note(BODY.admit(key, &mut seen), fault);
-                match known::inside(key) {
+                match member_names::inside(key) {
                     Some(names) => named(walker, names, fault),
                     None => walker.skip(),
                 };
@@ -294,13 +294,13 @@ impl Envelope {
     }
 
     /// Turns what was found into a message, or says what is wrong with it.
-    fn judge(self, frame: Bytes) -> Result<Message, Rejected> {
+    fn judge(self, frame: Bytes) -> Result<Message, Rejection> {
         let id = self.id.filter(|span| is_request_id(span.of(&frame))).map(|span| RequestId::from_raw(span.slice(&frame)));
         let kind = match self.problem(&frame, id.is_some()) {
             Ok(kind) => kind,
             Err(problem) => {
                 let refusal = Refusal::new(ErrorKind::InvalidRequest, problem);
-                return Err(Rejected { refusal, id, has_method: self.method.is_some() });
+                return Err(Rejection { refusal, id, has_method: self.method.is_some() });
             }
         };
         let method = self.method.map_or(Method::Unknown, |span| Method::from_json(span.of(&frame)));
@@ -399,32 +399,32 @@ fn object(walker: &mut Walker<'_>, on_member: impl FnMut(&mut Walker<'_>, &[u8])
     each_member(walker, on_member)
 }
 
-fn set<T>(slot: &mut Option<T>, value: T, name: &'static str, fault: &mut Option<NameFault>) {
+fn set<T>(slot: &mut Option<T>, value: T, name: &'static str, fault: &mut Option<MemberFault>) {
     if slot.replace(value).is_some() {
-        fault.get_or_insert(NameFault::Twice(name));
+        fault.get_or_insert(MemberFault::Duplicate(name));
     }
 }
 
 /// Passes over a member that is not kept here, and notes it where readers would differ about it.
 #[inline]
-fn other(walker: &mut Walker<'_>, key: &[u8], known: &Names, seen: &mut Seen, fault: &mut Option<NameFault>) {
+fn other(walker: &mut Walker<'_>, key: &[u8], known: &NameIndex, seen: &mut Seen, fault: &mut Option<MemberFault>) {
     note(known.admit(key, seen), fault);
     walker.skip();
 }
 
-fn note(admitted: Result<(), NameFault>, fault: &mut Option<NameFault>) {
+fn note(admitted: Result<(), MemberFault>, fault: &mut Option<MemberFault>) {
     if let Err(found) = admitted {
         fault.get_or_insert(found);
     }
 }
 
 /// An object of which nothing is kept: only its names are held to the table.
-fn named(walker: &mut Walker<'_>, known: &Names, fault: &mut Option<NameFault>) -> Span {
+fn named(walker: &mut Walker<'_>, known: &NameIndex, fault: &mut Option<MemberFault>) -> Span {
     let mut seen = Seen::default();
     object(walker, |walker, key| other(walker, key, known, &mut seen, fault))
 }
 
-fn task_reference(walker: &mut Walker<'_>, task_id: &mut Option<Span>, name: &'static str, fault: &mut Option<NameFault>) -> Span {
+fn task_reference(walker: &mut Walker<'_>, task_id: &mut Option<Span>, name: &'static str, fault: &mut Option<MemberFault>) -> Span {
     let mut seen = Seen::default();
     object(walker, |walker, key| match key {
         b"taskId" => set(task_id, walker.skip(), name, fault),
@@ -432,7 +432,7 @@ fn task_reference(walker: &mut Walker<'_>, task_id: &mut Option<Span>, name: &'s
     })
 }
 
-fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<NameFault>) -> Span {
+fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<MemberFault>) -> Span {
     let mut seen = Seen::default();
     object(walker, |walker, key| match key {
         b"name" => set(&mut fields.reference_name, walker.skip(), "ref.name", fault),
@@ -441,7 +441,7 @@ fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mu
     })
 }
 
-fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<NameFault>) -> Span {
+fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<MemberFault>) -> Span {
     let (mut related_task, mut seen) = (None, Seen::default());
     object(walker, |walker, key| {
         if let Some((slot, name)) = hop_meta(fields, key) {
@@ -470,7 +470,7 @@ fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<NameFau
     })
 }
 
-/// Where what two neighbours say to each other is noted, and its name ([`crate::modern::HOP_META`]).
+/// Where what two neighbours say to each other is noted, and its name ([`crate::stateless::HOP_META`]).
 fn hop_meta<'a>(fields: &'a mut Fields, key: &[u8]) -> Option<(&'a mut Option<Span>, &'static str)> {
     Some(match key.strip_prefix(b"io.modelcontextprotocol/")? {
         b"protocolVersion" => (&mut fields.meta_protocol_version, "_meta[\"io.modelcontextprotocol/protocolVersion\"]"),

@@ -133,7 +133,7 @@ pub enum HandshakeError {
     },
     /// The message is not an answer.
     #[error("backend sent something else than an answer to initialize")]
-    NotAnAnswer,
+    NotAResponse,
     /// The answer lacks something.
     #[error("backend's answer to initialize needs `{member}` to be {expected}")]
     BadMember {
@@ -152,7 +152,7 @@ pub enum HandshakeError {
 
 /// What a backend says in answer to `initialize`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct InitializeAnswer {
+pub struct InitializeResult {
     /// The revision agreed on.
     pub version: Version,
     /// What the backend can do.
@@ -167,18 +167,18 @@ pub struct InitializeAnswer {
     pub instructions: Option<String>,
 }
 
-impl InitializeAnswer {
+impl InitializeResult {
     /// Reads the answer.
     pub fn parse(message: &Message) -> Result<Self, HandshakeError> {
         if message.kind == Kind::Error {
             let code = message.bytes(message.fields.error_code).and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
             return Err(HandshakeError::Refused { code: code.unwrap_or_default() });
         }
-        let text = message.bytes(message.result).ok_or(HandshakeError::NotAnAnswer)?;
+        let text = message.bytes(message.result).ok_or(HandshakeError::NotAResponse)?;
         let document = Document::parse(text, &inner_limits(text)).map_err(HandshakeError::Unreadable)?;
         let root = document.root();
         let version = answer_string(root, &["protocolVersion"], "protocolVersion")?;
-        let version = match Version::parse(&version).filter(|version| version.legacy()) {
+        let version = match Version::parse(&version).filter(|version| version.has_sessions()) {
             Some(version) => version,
             None => return Err(HandshakeError::UnsupportedVersion(version.chars().take(QUOTED_CHARS_MAX).collect())),
         };

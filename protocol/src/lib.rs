@@ -6,22 +6,22 @@
 
 pub mod capabilities;
 pub mod characters;
+pub mod downlevel;
 pub mod envelope;
 pub mod error;
 pub mod handshake;
 pub mod ids;
 pub mod json;
 pub mod method;
-pub mod modern;
-pub mod older;
 pub mod phase;
 pub mod splice;
 pub mod sse;
+pub mod stateless;
 pub mod uri;
 pub mod version;
 
 pub use capabilities::{ClientCapabilities, ServerCapabilities};
-pub use envelope::{Body, Fields, Kind, Message, Rejected, decode_body};
+pub use envelope::{Body, Fields, Kind, Message, Rejection, decode_body};
 pub use error::{ErrorKind, Refusal};
 pub use ids::{BackendId, InvalidName, KeyId, PrincipalId, RequestId, SessionId, TaskId, TenantId, WireId};
 pub use json::{Limits, Span};

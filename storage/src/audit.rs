@@ -46,7 +46,7 @@ pub struct AuditRecord {
 
 /// A record and its number, in the order of which records are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredAudit {
+pub struct StoredAuditRecord {
     pub number: i64,
     pub record: AuditRecord,
 }
@@ -70,7 +70,7 @@ pub trait AuditStore: AuditChainStore {
     async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError>;
 
     /// In the order they were added, after this number.
-    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAudit>, StoreError>;
+    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAuditRecord>, StoreError>;
 
     /// Removes up to `limit` records from before this moment that belong to no chain. Returns how many.
     async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError>;

@@ -22,20 +22,20 @@ pub struct AuditChain {
     pub length: i64,
     /// Hash of the last one.
     pub head: Vec<u8>,
-    pub start: AuditCut,
+    pub start: AuditTruncation,
     pub checkpoint: Option<AuditCheckpoint>,
 }
 
 impl AuditChain {
     /// A chain that no record was added to.
     pub fn empty(name: &str) -> Self {
-        Self { name: name.to_owned(), length: 0, head: AUDIT_GENESIS.to_vec(), start: AuditCut::none(), checkpoint: None }
+        Self { name: name.to_owned(), length: 0, head: AUDIT_GENESIS.to_vec(), start: AuditTruncation::none(), checkpoint: None }
     }
 }
 
 /// What the retention removed from the beginning of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditCut {
+pub struct AuditTruncation {
     /// Place of the last record that was removed; 0: none was.
     pub position: i64,
     /// Hash of that record.
@@ -45,7 +45,7 @@ pub struct AuditCut {
     pub signature: Vec<u8>,
 }
 
-impl AuditCut {
+impl AuditTruncation {
     pub fn none() -> Self {
         Self { position: 0, hash: AUDIT_GENESIS.to_vec(), before_us: 0, signature: Vec::new() }
     }
@@ -64,7 +64,7 @@ pub struct AuditCheckpoint {
 
 /// A record in its chain, as it is stored: nothing about it is certain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditLink {
+pub struct ChainedAuditRecord {
     pub number: i64,
     pub position: i64,
     pub id: Vec<u8>,
@@ -75,7 +75,7 @@ pub struct AuditLink {
     pub hash: Vec<u8>,
 }
 
-impl AuditLink {
+impl ChainedAuditRecord {
     /// The hash it must have after a record of this hash.
     pub fn hash_after(&self, previous: &[u8]) -> [u8; AUDIT_HASH_BYTES] {
         let mut context = digest::Context::new(&digest::SHA256);
@@ -113,14 +113,14 @@ impl AuditLink {
 
 /// A chain and some of its records, read at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditLinks {
+pub struct AuditChainPage {
     pub chain: AuditChain,
-    pub links: Vec<AuditLink>,
+    pub links: Vec<ChainedAuditRecord>,
 }
 
 /// How long records are kept, as a text that a broker signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditTerms {
+pub struct AuditRetentionTerms {
     /// Grows by one with every change.
     pub version: i64,
     pub terms: String,
@@ -129,7 +129,7 @@ pub struct AuditTerms {
 
 /// Records of the audit log that belong to no chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AuditOutside {
+pub struct UnchainedAudit {
     /// Records up to this number are older than the chains.
     pub until: i64,
     /// The first later record without a chain. There is none unless somebody edited the database.
@@ -143,9 +143,9 @@ pub trait AuditChainStore: Send + Sync {
     async fn audit_chains(&self, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError>;
 
     /// Records of a chain in their order, after this place.
-    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditLinks, StoreError>;
+    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditChainPage, StoreError>;
 
-    async fn audit_outside(&self) -> Result<AuditOutside, StoreError>;
+    async fn audit_outside(&self) -> Result<UnchainedAudit, StoreError>;
 
     /// Chains with at least so many records that no checkpoint covers, in the order of their names, after this one.
     async fn audit_chains_ahead(&self, by: i64, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError>;
@@ -157,7 +157,7 @@ pub trait AuditChainStore: Send + Sync {
     async fn audit_chains_older(&self, before_us: i64, limit: u32) -> Result<Vec<String>, StoreError>;
 
     /// Removes the records up to a place. Nothing is removed where the record there has another hash, or is gone already.
-    async fn cut_audit_chain(&self, name: &str, cut: &AuditCut) -> Result<u64, StoreError>;
+    async fn cut_audit_chain(&self, name: &str, cut: &AuditTruncation) -> Result<u64, StoreError>;
 
-    async fn audit_terms(&self) -> Result<Option<AuditTerms>, StoreError>;
+    async fn audit_terms(&self) -> Result<Option<AuditRetentionTerms>, StoreError>;
 }

@@ -10,7 +10,7 @@ pub enum StoreError {
     Unavailable { detail: String },
     /// Only writes fail like this; after any other error of one, it was not carried out.
     #[error("whether the database did as it was asked is not known: {0}")]
-    Unsettled(Box<StoreError>),
+    OutcomeUnknown(Box<StoreError>),
     #[error("the database is busy: {detail}; try again, and end other programs that hold it open")]
     Busy { detail: String },
     /// It is there and answers, and will not do this.
@@ -44,7 +44,7 @@ impl StoreError {
     /// What went wrong, whatever came of the change that was asked for.
     pub fn cause(&self) -> &Self {
         match self {
-            Self::Unsettled(cause) => cause.cause(),
+            Self::OutcomeUnknown(cause) => cause.cause(),
             error => error,
         }
     }

@@ -4,12 +4,13 @@
 //! them. What an engine must do is written once, as the behaviours of `conformance`; an implementation is what passes them.
 //! A write to a [`DurableStore`] that returned `Ok` is on disk; what is in a [`HotStore`] may be lost at any time.
 
+mod admin_change;
 mod audit;
 mod audit_chain;
-mod change;
+mod config_store;
 #[cfg(any(test, feature = "test"))]
 pub mod conformance;
-mod durable;
+mod durable_store;
 mod error;
 mod event;
 pub mod fault_point;
@@ -19,28 +20,30 @@ mod postgres;
 mod records;
 mod session;
 mod sqlite;
-mod store;
 mod task;
 mod write;
 
-pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoredAudit};
+pub use admin_change::AdminChange;
+pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoredAuditRecord};
 pub use audit_chain::{
-    AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainStore, AuditCheckpoint, AuditCut, AuditLink, AuditLinks, AuditOutside,
-    AuditTerms,
+    AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditRetentionTerms, AuditTruncation,
+    ChainedAuditRecord, UnchainedAudit,
 };
-pub use change::Change;
-pub use durable::DurableStore;
+pub use config_store::ConfigStore;
+pub use durable_store::DurableStore;
 pub use error::StoreError;
 pub use event::{EventStore, LogEntry, LoggedEvent, StoredStream, StreamRecord};
-pub use hot::{HotStore, MemoryHot, OwnerHint, RedisHot, RedisOptions, Wake};
-pub use node::{NodeName, NodeRecord, Renewal};
+pub use hot::{HotStore, MemoryHotStore, OwnerHint, RedisOptions, RedisStore, Wakeup};
+pub use node::{LeaseRenewal, NodeName, NodeRecord};
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use records::{BackendRecord, HASH_BYTES, KeyRecord, TenantRecord};
-pub use session::{Claim, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, StoredSession, SubscriptionCount, SubscriptionRecord};
-pub use sqlite::{Migrated, SqliteOptions, SqliteStore};
-pub use store::ConfigStore;
-pub use task::{
-    InputsLook, Step, StoredTask, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskLook, TaskPlace, TaskRecord, TaskStatus, Transition,
-    WholeTask,
+pub use session::{
+    SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoredSession, SubscriptionCount,
+    SubscriptionRecord,
 };
-pub use write::{Row, Write, Written};
+pub use sqlite::{MigrationOutcome, SqliteOptions, SqliteStore};
+pub use task::{
+    FullTask, InputCounts, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskListPosition, TaskRecord,
+    TaskStatus, TaskStep, TaskTransition,
+};
+pub use write::{RowKey, WriteOp, WriteOutcome};

@@ -39,7 +39,7 @@ pub struct NodeRecord {
 
 /// What a renewal of the lease says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Renewal {
+pub struct LeaseRenewal {
     /// False: the lease lapsed, or the name is unknown. What it owned may have another owner by now.
     pub held: bool,
     /// Grows with every change of tenants, keys and backends, on whichever replica.

@@ -42,7 +42,7 @@ impl fmt::Debug for SessionKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRecord {
     pub key: SessionKey,
-    pub seat: SessionSeat,
+    pub seat: SessionIdentity,
     /// The API key it was opened with.
     pub api_key: Option<KeyId>,
     pub transport: String,
@@ -58,7 +58,7 @@ pub struct SessionRecord {
 
 /// Who opened a session, and where. A request that differs in any of it does not find the session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct SessionSeat {
+pub struct SessionIdentity {
     pub tenant: TenantId,
     pub principal: PrincipalId,
     /// `None`: the aggregated endpoint.
@@ -98,11 +98,11 @@ pub struct SubscriptionCount {
 
 /// The outcome of an attempt to own a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Claim {
+pub enum SessionClaimOutcome {
     /// It is ours from now on, under this epoch.
-    Taken { record: SessionRecord, epoch: i64, created_at_us: i64, subscriptions: Vec<SubscriptionRecord> },
+    Acquired { record: SessionRecord, epoch: i64, created_at_us: i64, subscriptions: Vec<SubscriptionRecord> },
     /// Its owner's lease runs.
-    Elsewhere(NodeRecord),
+    OwnedElsewhere(NodeRecord),
     /// There is none for this seat.
-    Absent,
+    NotFound,
 }

@@ -35,20 +35,20 @@ impl TaskStatus {
     }
 
     /// Such a task never changes again.
-    pub const fn is_over(self) -> bool {
+    pub const fn is_finished(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }
 }
 
 /// How far the call behind a task has got; decides what another process may do after this one died.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum TaskStep {
     /// Nothing was sent: whoever owns the task sends it.
     Queued,
     /// It was sent, or may have been: repeated only where the tool says that repeating is harmless.
     Sent,
     /// The backend made a task of its own, whose outcome can be asked for.
-    Mirrored {
+    Delegated {
         /// The backend's id of it.
         backend_task: String,
         /// What it takes to reach the backend's session again, sealed.
@@ -85,7 +85,7 @@ pub struct StoredTask {
     pub status: TaskStatus,
     /// For people.
     pub message: Option<String>,
-    pub step: Step,
+    pub step: TaskStep,
     pub owner: Option<NodeName>,
     pub created_at_us: i64,
     /// When it last changed its status.
@@ -98,7 +98,7 @@ pub struct StoredTask {
 
 /// A task with all it takes to carry it out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WholeTask {
+pub struct FullTask {
     pub stored: StoredTask,
     /// How long it still has, by the store's clock; `None`: for ever.
     pub left: Option<Duration>,
@@ -106,14 +106,14 @@ pub struct WholeTask {
 
 /// How a task stands, for whoever waits for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskLook {
+pub struct StoredTaskSnapshot {
     pub stored: StoredTask,
-    pub inputs: InputsLook,
+    pub inputs: InputCounts,
 }
 
 /// What there is of a task's questions to its client that are not closed. Two looks are equal where nothing happened to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct InputsLook {
+pub struct InputCounts {
     pub newest: i64,
     pub open: u64,
     pub answered: u64,
@@ -121,7 +121,7 @@ pub struct InputsLook {
 
 /// One line of a task's history.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Transition {
+pub struct TaskTransition {
     pub revision: i64,
     pub to: TaskStatus,
     pub at_us: i64,
@@ -173,7 +173,7 @@ pub enum TaskLimit {
 
 /// A place in a list of tasks, which are ordered by creation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskPlace {
+pub struct TaskListPosition {
     pub created_at_us: i64,
     pub task: TaskId,
 }

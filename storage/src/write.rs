@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use protocol::ids::TaskId;
 
-use crate::{NodeName, SessionKey, SessionRecord, Step, SubscriptionRecord, TaskLimit, TaskLimits, TaskRecord, TaskStatus};
+use crate::{NodeName, SessionKey, SessionRecord, SubscriptionRecord, TaskLimit, TaskLimits, TaskRecord, TaskStatus, TaskStep};
 
-/// One change. At most one of a batch may be about the same [`Row`].
+/// One change. At most one of a batch may be about the same [`RowKey`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Write {
+pub enum WriteOp {
     /// A new session, owned by `owner` under epoch 1. May be repeated by the same owner, when the outcome was lost.
     OpenSession {
         record: Box<SessionRecord>,
@@ -49,17 +49,17 @@ pub enum Write {
         epoch: i64,
         exposed_uri: String,
     },
-    /// A new task, `working`, owned by `owner` under epoch 1, revision 1. [`Written::Known`] when its idempotency key is taken.
+    /// A new task, `working`, owned by `owner` under epoch 1, revision 1. [`WriteOutcome::Duplicate`] when its idempotency key is taken.
     /// May be repeated by the same owner, when the outcome was lost; the task is then counted once.
     CreateTask {
         record: Box<TaskRecord>,
         owner: NodeName,
         limits: TaskLimits,
     },
-    StepTask {
+    AdvanceTask {
         task: TaskId,
         epoch: i64,
-        step: Step,
+        step: TaskStep,
     },
     /// Ends a task, if it is not over yet, and closes its inputs. With an epoch: its owner says how; without: anybody's cancellation.
     EndTask {
@@ -75,7 +75,7 @@ pub enum Write {
         epoch: i64,
     },
     /// The task needs something from its client: it becomes `input_required`. May be repeated, when the outcome was lost.
-    AskInput {
+    RequestInput {
         task: TaskId,
         epoch: i64,
         number: i64,
@@ -97,14 +97,14 @@ pub enum Write {
 
 /// What a write is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Row<'a> {
+pub enum RowKey<'a> {
     Session(&'a SessionKey),
     Task(&'a TaskId),
 }
 
 /// What became of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteOutcome {
     Done,
     /// When a task was created, by the store's clock.
     Created {
@@ -113,31 +113,31 @@ pub enum Written {
     /// The row has another owner by now, or is gone.
     Fenced,
     /// The task is over (or the input answered) already; nothing was changed.
-    Over,
+    AlreadyFinished,
     /// There is no such row.
-    Absent,
+    NotFound,
     /// The task that was created with the same idempotency key before.
-    Known(TaskId),
+    Duplicate(TaskId),
     /// The tenant has as many as it may.
-    Full(TaskLimit),
+    LimitReached(TaskLimit),
 }
 
-impl Write {
-    pub fn row(&self) -> Row<'_> {
+impl WriteOp {
+    pub fn row(&self) -> RowKey<'_> {
         match self {
-            Self::OpenSession { record, .. } => Row::Session(&record.key),
+            Self::OpenSession { record, .. } => RowKey::Session(&record.key),
             Self::UpdateSession { key, .. }
             | Self::ReleaseSession { key, .. }
             | Self::EndSession { key, .. }
             | Self::Subscribe { key, .. }
-            | Self::Unsubscribe { key, .. } => Row::Session(key),
-            Self::CreateTask { record, .. } => Row::Task(&record.task),
-            Self::StepTask { task, .. }
+            | Self::Unsubscribe { key, .. } => RowKey::Session(key),
+            Self::CreateTask { record, .. } => RowKey::Task(&record.task),
+            Self::AdvanceTask { task, .. }
             | Self::EndTask { task, .. }
             | Self::ReleaseTask { task, .. }
-            | Self::AskInput { task, .. }
+            | Self::RequestInput { task, .. }
             | Self::AnswerInput { task, .. }
-            | Self::CloseInput { task, .. } => Row::Task(task),
+            | Self::CloseInput { task, .. } => RowKey::Task(task),
         }
     }
 }

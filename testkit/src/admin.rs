@@ -14,13 +14,13 @@ use crate::{
 };
 
 /// A replica beside the one that is asked: its admin listener and its clients' one.
-type Other = (SocketAddr, SocketAddr);
+type ReplicaAddresses = (SocketAddr, SocketAddr);
 
 #[derive(Debug, Clone)]
 pub struct AdminClient {
     address: SocketAddr,
     token: Option<String>,
-    others: Vec<Other>,
+    others: Vec<ReplicaAddresses>,
 }
 
 impl AdminClient {
@@ -30,12 +30,12 @@ impl AdminClient {
 
     /// With replicas that must know of a change before it counts as made, and whose metrics are summed up. Tests that know
     /// of one broker only then go on without knowing of several.
-    pub fn with_others(mut self, others: Vec<Other>) -> Self {
+    pub fn with_others(mut self, others: Vec<ReplicaAddresses>) -> Self {
         self.others = others;
         self
     }
 
-    fn of_other(&self, other: &Other) -> Self {
+    fn of_other(&self, other: &ReplicaAddresses) -> Self {
         Self::new(other.0, self.token.as_deref())
     }
 

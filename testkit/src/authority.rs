@@ -27,14 +27,14 @@ pub struct Authority {
 
 /// A certificate and its key, as files and as such.
 #[derive(Debug)]
-pub struct Signed {
+pub struct CertificateFiles {
     pub cert: PathBuf,
     pub key: PathBuf,
     der: CertificateDer<'static>,
     private: Vec<u8>,
 }
 
-impl Signed {
+impl CertificateFiles {
     /// For a server of a test's own.
     pub fn server_config(&self) -> ServerConfig {
         self.config(WebPkiClientVerifier::no_client_auth())
@@ -91,24 +91,24 @@ impl Authority {
     }
 
     /// A certificate for `127.0.0.1` and `localhost`.
-    pub fn server(&self, file: &str) -> Signed {
+    pub fn server(&self, file: &str) -> CertificateFiles {
         self.sign(file, vec!["127.0.0.1".to_owned(), "localhost".to_owned()], |_| {})
     }
 
     /// A certificate for this name and no other.
-    pub fn server_called(&self, file: &str, name: &str) -> Signed {
+    pub fn server_called(&self, file: &str, name: &str) -> CertificateFiles {
         self.sign(file, vec![name.to_owned()], |_| {})
     }
 
     /// A client's, which names a tenant and a principal.
-    pub fn client(&self, tenant: &str, principal: &str) -> Signed {
+    pub fn client(&self, tenant: &str, principal: &str) -> CertificateFiles {
         let uri = format!("mcp-broker://{tenant}/{principal}");
         self.sign(&format!("{tenant}-{principal}"), Vec::new(), |params| {
             params.subject_alt_names = vec![SanType::URI(uri.try_into().expect("a URI is ASCII"))];
         })
     }
 
-    fn sign(&self, file: &str, names: Vec<String>, change: impl FnOnce(&mut CertificateParams)) -> Signed {
+    fn sign(&self, file: &str, names: Vec<String>, change: impl FnOnce(&mut CertificateParams)) -> CertificateFiles {
         let mut params = CertificateParams::new(names).expect("good names");
         params.distinguished_name = DistinguishedName::new();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -118,7 +118,7 @@ impl Authority {
         let (cert, path) = (self.folder.path().join(format!("{file}.pem")), self.folder.path().join(format!("{file}.key")));
         std::fs::write(&cert, signed.pem()).expect("the temporary folder is writable");
         std::fs::write(&path, key.serialize_pem()).expect("the temporary folder is writable");
-        Signed { cert, key: path, der: signed.der().clone(), private: key.serialize_der() }
+        CertificateFiles { cert, key: path, der: signed.der().clone(), private: key.serialize_der() }
     }
 
     fn roots(&self) -> RootCertStore {
@@ -128,7 +128,7 @@ impl Authority {
     }
 
     /// A client's that ends this soon.
-    pub fn client_for(&self, tenant: &str, principal: &str, lasts: std::time::Duration) -> Signed {
+    pub fn client_for(&self, tenant: &str, principal: &str, lasts: std::time::Duration) -> CertificateFiles {
         let uri = format!("mcp-broker://{tenant}/{principal}");
         self.sign(&format!("{tenant}-{principal}-short"), Vec::new(), |params| {
             params.subject_alt_names = vec![SanType::URI(uri.try_into().expect("a URI is ASCII"))];
@@ -158,7 +158,7 @@ impl Authority {
     }
 
     /// A client's with this serial number.
-    pub fn client_numbered(&self, tenant: &str, principal: &str, serial: u64) -> Signed {
+    pub fn client_numbered(&self, tenant: &str, principal: &str, serial: u64) -> CertificateFiles {
         let uri = format!("mcp-broker://{tenant}/{principal}");
         self.sign(&format!("{tenant}-{principal}-{serial}"), Vec::new(), |params| {
             params.subject_alt_names = vec![SanType::URI(uri.try_into().expect("a URI is ASCII"))];
@@ -167,7 +167,7 @@ impl Authority {
     }
 
     /// What a client needs that trusts this authority.
-    pub fn trusting(&self, identity: Option<&Signed>, protocols: &[&str]) -> ClientConfig {
+    pub fn trusting(&self, identity: Option<&CertificateFiles>, protocols: &[&str]) -> ClientConfig {
         let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().expect("TLS 1.2 and 1.3");
         let builder = builder.with_root_certificates(self.roots());
         let mut config = match identity {
@@ -182,7 +182,12 @@ impl Authority {
     }
 
     /// A TLS connection to a port of 127.0.0.1.
-    pub async fn connect(&self, port: u16, identity: Option<&Signed>, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
+    pub async fn connect(
+        &self,
+        port: u16,
+        identity: Option<&CertificateFiles>,
+        protocols: &[&str],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
         let tcp = TcpStream::connect(("127.0.0.1", port)).await?;
         let name = ServerName::try_from("127.0.0.1").expect("an address");
         TlsConnector::from(Arc::new(self.trusting(identity, protocols))).connect(name, tcp).await

@@ -167,7 +167,7 @@ impl SigningKey {
 
 /// How the server answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum IssuerBehavior {
     Serves,
     /// Reads and never answers.
     Hangs,
@@ -178,22 +178,22 @@ pub enum Manner {
     /// With a redirect to a place where the right thing is.
     Redirects,
     /// With what is no metadata and no key set.
-    Babbles,
+    Garbage,
     /// With more than anybody should read.
-    Floods,
+    Oversized,
     /// Its metadata is another issuer's.
-    Lies,
+    WrongIssuer,
 }
 
-struct State {
+struct IssuerState {
     url: String,
     keys: Mutex<Vec<Value>>,
-    manner: watch::Sender<Manner>,
+    manner: watch::Sender<IssuerBehavior>,
     metadata_asked: AtomicUsize,
     keys_asked: AtomicUsize,
 }
 
-impl State {
+impl IssuerState {
     fn keys(&self) -> MutexGuard<'_, Vec<Value>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -201,7 +201,7 @@ impl State {
 
 /// Ends with the value.
 pub struct AuthorizationServer {
-    state: Arc<State>,
+    state: Arc<IssuerState>,
     key: SigningKey,
     _server: AbortOnDrop,
 }
@@ -215,10 +215,10 @@ impl AuthorizationServer {
     pub async fn with(key: SigningKey) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let address: SocketAddr = listener.local_addr().expect("a bound listener has an address");
-        let state = Arc::new(State {
+        let state = Arc::new(IssuerState {
             url: format!("http://{address}"),
             keys: Mutex::new(vec![key.public()]),
-            manner: watch::Sender::new(Manner::Serves),
+            manner: watch::Sender::new(IssuerBehavior::Serves),
             metadata_asked: AtomicUsize::new(0),
             keys_asked: AtomicUsize::new(0),
         });
@@ -265,7 +265,7 @@ impl AuthorizationServer {
         *self.state.keys() = keys;
     }
 
-    pub fn is(&self, manner: Manner) {
+    pub fn is(&self, manner: IssuerBehavior) {
         self.state.manner.send_replace(manner);
     }
 
@@ -299,7 +299,7 @@ impl AuthorizationServer {
     }
 }
 
-async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(state: Arc<IssuerState>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let told = |status: StatusCode, body: String| {
         let response = Response::builder().status(status).header("content-type", "application/json");
         response.body(Full::new(Bytes::from(body))).expect("a response")
@@ -319,23 +319,25 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
     let manner = *state.manner.borrow();
     Ok(match manner {
         _ if request.uri().path().starts_with("/moved") => told(StatusCode::OK, right.to_string()),
-        Manner::Serves => told(StatusCode::OK, right.to_string()),
-        Manner::Hangs => {
+        IssuerBehavior::Serves => told(StatusCode::OK, right.to_string()),
+        IssuerBehavior::Hangs => {
             let mut changes = state.manner.subscribe();
-            drop(changes.wait_for(|manner| *manner != Manner::Hangs).await);
+            drop(changes.wait_for(|manner| *manner != IssuerBehavior::Hangs).await);
             told(StatusCode::SERVICE_UNAVAILABLE, String::new())
         }
-        Manner::Refuses => told(StatusCode::SERVICE_UNAVAILABLE, "{}".to_owned()),
-        Manner::Gone => told(StatusCode::GONE, "{}".to_owned()),
-        Manner::Redirects => {
+        IssuerBehavior::Refuses => told(StatusCode::SERVICE_UNAVAILABLE, "{}".to_owned()),
+        IssuerBehavior::Gone => told(StatusCode::GONE, "{}".to_owned()),
+        IssuerBehavior::Redirects => {
             let mut response = told(StatusCode::FOUND, String::new());
             let place = format!("{}/moved{path}", state.url).parse().expect("a header");
             response.headers_mut().insert("location", place);
             response
         }
-        Manner::Babbles => told(StatusCode::OK, "<html>{\"keys\": 7}".to_owned()),
-        Manner::Floods => told(StatusCode::OK, format!("{{\"x\": \"{}\"}}", "y".repeat(4 << 20))),
-        Manner::Lies if path == METADATA => told(StatusCode::OK, right.to_string().replace(&state.url, "https://evil.example")),
-        Manner::Lies => told(StatusCode::OK, right.to_string()),
+        IssuerBehavior::Garbage => told(StatusCode::OK, "<html>{\"keys\": 7}".to_owned()),
+        IssuerBehavior::Oversized => told(StatusCode::OK, format!("{{\"x\": \"{}\"}}", "y".repeat(4 << 20))),
+        IssuerBehavior::WrongIssuer if path == METADATA => {
+            told(StatusCode::OK, right.to_string().replace(&state.url, "https://evil.example"))
+        }
+        IssuerBehavior::WrongIssuer => told(StatusCode::OK, right.to_string()),
     })
 }

@@ -1,11 +1,11 @@
 //! A scriptable MCP server over Streamable HTTP: the backend tests put behind the broker.
 //!
 //! Out of the box it answers the handshake, ping and the lists, and `tools/call` with an echo. Everything else is a
-//! handler: it gets a [`Call`], may speak on the call's own event stream first, and returns a [`Reply`]. Every request is
-//! recorded byte for byte ([`Seen`]).
+//! handler: it gets a [`BackendCall`], may speak on the call's own event stream first, and returns a [`Reply`]. Every request is
+//! recorded byte for byte ([`RecordedRequest`]).
 
 mod exchange;
-mod piped;
+mod line_bridge;
 mod server;
 
 use std::{
@@ -25,21 +25,21 @@ use tokio::{
     task::AbortHandle,
 };
 
-use exchange::Out;
-pub use exchange::{Call, Reply};
-use piped::Piped;
+use exchange::ReplyPart;
+pub use exchange::{BackendCall, Reply};
+use line_bridge::LineBridge;
 
 use crate::{
     abort_on_drop::AbortOnDrop,
     deadline::within,
-    judge::{Judge, Verdict},
+    judge::{Judge, JudgeGuard},
 };
 
-type Handler = Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
+type Handler = Arc<dyn Fn(BackendCall) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
 
 /// One HTTP request as it came.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct RecordedRequest {
     pub http: String,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -47,7 +47,7 @@ pub struct Seen {
     pub message: Value,
 }
 
-impl Seen {
+impl RecordedRequest {
     pub fn method(&self) -> Option<&str> {
         self.message["method"].as_str()
     }
@@ -68,10 +68,10 @@ impl Seen {
 
 struct GetStream {
     session: Option<String>,
-    out: mpsc::Sender<Out>,
+    out: mpsc::Sender<ReplyPart>,
 }
 
-struct State {
+struct BackendState {
     version: String,
     capabilities: Value,
     server_info: Value,
@@ -90,19 +90,19 @@ struct State {
     gets: Vec<GetStream>,
     asked: HashMap<String, oneshot::Sender<Value>>,
     asks: u64,
-    resumes: HashMap<String, oneshot::Sender<mpsc::Sender<Out>>>,
-    seen: Vec<Seen>,
+    resumes: HashMap<String, oneshot::Sender<mpsc::Sender<ReplyPart>>>,
+    seen: Vec<RecordedRequest>,
     connections: Vec<AbortHandle>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct BackendShared {
+    state: Mutex<BackendState>,
     changed: watch::Sender<u64>,
     judge: Judge,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl BackendShared {
+    fn lock(&self) -> MutexGuard<'_, BackendState> {
         self.state.lock().expect("no handler panics while it holds this lock")
     }
 
@@ -113,12 +113,12 @@ impl Shared {
 
 /// A backend on 127.0.0.1; gone when dropped.
 pub struct FakeBackend {
-    shared: Arc<Shared>,
+    shared: Arc<BackendShared>,
     address: SocketAddr,
     server: AbortOnDrop,
     /// It is reached by lines over TCP.
-    piped: Option<Piped>,
-    verdict: Verdict,
+    piped: Option<LineBridge>,
+    verdict: JudgeGuard,
 }
 
 impl FakeBackend {
@@ -131,14 +131,14 @@ impl FakeBackend {
     /// One that is reached by lines over TCP. What it does and sees is the same: its sessions are connections.
     pub async fn behind_lines(mut self) -> Self {
         self.sessions();
-        self.piped = Some(Piped::to(self.address).await);
+        self.piped = Some(LineBridge::to(self.address).await);
         self
     }
 
     /// A backend with one tool that answers by `handler`.
     pub async fn with_tool<F, R>(name: &str, handler: F) -> Self
     where
-        F: Fn(Call) -> R + Send + Sync + 'static,
+        F: Fn(BackendCall) -> R + Send + Sync + 'static,
         R: Future<Output = Reply> + Send + 'static,
     {
         let backend = Self::start().await;
@@ -159,7 +159,7 @@ impl FakeBackend {
             "tools": {"listChanged": true}, "prompts": {"listChanged": true}, "logging": {}, "completions": {},
             "resources": {"listChanged": true, "subscribe": true},
         });
-        let state = State {
+        let state = BackendState {
             version: "2025-11-25".to_owned(),
             capabilities,
             server_info: json!({"name": "fake", "version": "1"}),
@@ -183,9 +183,9 @@ impl FakeBackend {
             connections: Vec::new(),
         };
         let judge = Judge::default();
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: watch::Sender::new(0), judge: judge.clone() });
+        let shared = Arc::new(BackendShared { state: Mutex::new(state), changed: watch::Sender::new(0), judge: judge.clone() });
         let server = AbortOnDrop(tokio::spawn(server::serve(shared.clone(), listener)));
-        Self { shared, address, server, piped: None, verdict: Verdict(judge) }
+        Self { shared, address, server, piped: None, verdict: JudgeGuard(judge) }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -271,7 +271,7 @@ impl FakeBackend {
     /// Adds a tool to the list and answers its calls.
     pub fn tool<F, R>(&self, name: &str, handler: F) -> &Self
     where
-        F: Fn(Call) -> R + Send + Sync + 'static,
+        F: Fn(BackendCall) -> R + Send + Sync + 'static,
         R: Future<Output = Reply> + Send + 'static,
     {
         let mut state = self.shared.lock();
@@ -284,7 +284,7 @@ impl FakeBackend {
     /// Answers a method; also replaces the built-in answers.
     pub fn on<F, R>(&self, method: &str, handler: F) -> &Self
     where
-        F: Fn(Call) -> R + Send + Sync + 'static,
+        F: Fn(BackendCall) -> R + Send + Sync + 'static,
         R: Future<Output = Reply> + Send + 'static,
     {
         self.shared.lock().handlers.insert(method.to_owned(), Arc::new(move |call| Box::pin(handler(call))));
@@ -337,7 +337,7 @@ impl FakeBackend {
         self.shared.judge.peer_said(None, text.as_bytes());
         let mut sent = 0;
         for out in outs {
-            sent += usize::from(out.send(Out::Event(text.to_owned())).await.is_ok());
+            sent += usize::from(out.send(ReplyPart::Event(text.to_owned())).await.is_ok());
         }
         sent
     }
@@ -354,26 +354,26 @@ impl FakeBackend {
 
     // ---- what it saw ----
 
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<RecordedRequest> {
         self.shared.lock().seen.clone()
     }
 
     /// The recorded requests of one JSON-RPC method.
-    pub fn seen_of(&self, method: &str) -> Vec<Seen> {
+    pub fn seen_of(&self, method: &str) -> Vec<RecordedRequest> {
         self.shared.lock().seen.iter().filter(|seen| seen.is(method)).cloned().collect()
     }
 
-    pub fn count(&self, wanted: impl Fn(&Seen) -> bool) -> usize {
+    pub fn count(&self, wanted: impl Fn(&RecordedRequest) -> bool) -> usize {
         self.shared.lock().seen.iter().filter(|seen| wanted(seen)).count()
     }
 
     /// The first recorded request that matches, waiting for it if need be.
-    pub async fn wait_for(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
+    pub async fn wait_for(&self, what: &str, wanted: impl Fn(&RecordedRequest) -> bool) -> RecordedRequest {
         self.wait_state(what, |state| state.seen.iter().find(|seen| wanted(seen)).cloned()).await
     }
 
     /// Waits until `count` recorded requests match.
-    pub async fn wait_count(&self, what: &str, count: usize, wanted: impl Fn(&Seen) -> bool) -> Vec<Seen> {
+    pub async fn wait_count(&self, what: &str, count: usize, wanted: impl Fn(&RecordedRequest) -> bool) -> Vec<RecordedRequest> {
         self.wait_state(what, |state| {
             let found: Vec<_> = state.seen.iter().filter(|seen| wanted(seen)).cloned().collect();
             (found.len() >= count).then_some(found)
@@ -399,7 +399,7 @@ impl FakeBackend {
         self.wait_state("the number of live sessions", |state| wanted(state.sessions.len()).then_some(())).await;
     }
 
-    async fn wait_state<T>(&self, what: &str, look: impl Fn(&mut State) -> Option<T>) -> T {
+    async fn wait_state<T>(&self, what: &str, look: impl Fn(&mut BackendState) -> Option<T>) -> T {
         let mut changed = self.shared.changed.subscribe();
         within(what, async {
             loop {

@@ -35,7 +35,7 @@ use crate::abort_on_drop::AbortOnDrop;
 const HOP_BY_HOP: [&str; 7] = ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
 
 #[derive(Debug, Default)]
-struct State {
+struct BalancerState {
     replicas: Vec<SocketAddr>,
     turn: usize,
     sent: BTreeMap<SocketAddr, u64>,
@@ -46,7 +46,7 @@ struct State {
 /// Listens on 127.0.0.1; gone, with every connection through it, when dropped.
 #[derive(Debug)]
 pub struct Balancer {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<BalancerState>>,
     address: SocketAddr,
     _server: AbortOnDrop,
 }
@@ -55,7 +55,7 @@ impl Balancer {
     pub async fn start(replicas: Vec<SocketAddr>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port on loopback");
         let address = listener.local_addr().expect("a bound listener has an address");
-        let state = Arc::new(Mutex::new(State { replicas, ..State::default() }));
+        let state = Arc::new(Mutex::new(BalancerState { replicas, ..BalancerState::default() }));
         let server = AbortOnDrop(tokio::spawn(serve(state.clone(), listener)));
         Self { state, address, _server: server }
     }
@@ -86,11 +86,11 @@ impl Drop for Balancer {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<BalancerState>) -> MutexGuard<'_, BalancerState> {
     state.lock().expect("nothing panics while it holds this lock")
 }
 
-async fn serve(state: Arc<Mutex<State>>, listener: TcpListener) {
+async fn serve(state: Arc<Mutex<BalancerState>>, listener: TcpListener) {
     while let Ok((stream, _)) = listener.accept().await {
         let _ = stream.set_nodelay(true);
         let to_service = state.clone();
@@ -105,7 +105,10 @@ async fn serve(state: Arc<Mutex<State>>, listener: TcpListener) {
 }
 
 /// An error makes the server drop the client's connection, which is what a broken replica shall look like.
-async fn forward(state: Arc<Mutex<State>>, request: Request<Incoming>) -> Result<Response<BoxBody<Bytes, hyper::Error>>, hyper::Error> {
+async fn forward(
+    state: Arc<Mutex<BalancerState>>,
+    request: Request<Incoming>,
+) -> Result<Response<BoxBody<Bytes, hyper::Error>>, hyper::Error> {
     let Some((replica, stream)) = connect(&state).await else {
         let nobody = Empty::new().map_err(|never| match never {}).boxed();
         let mut response = Response::new(nobody);
@@ -121,11 +124,11 @@ async fn forward(state: Arc<Mutex<State>>, request: Request<Incoming>) -> Result
     let (mut parts, body) = response.into_parts();
     strip_hop_by_hop(&mut parts.headers);
     parts.version = Version::default();
-    Ok(Response::from_parts(parts, Held { body, _sender: sender, _connection: connection }.boxed()))
+    Ok(Response::from_parts(parts, ForwardedBody { body, _sender: sender, _connection: connection }.boxed()))
 }
 
 /// A connection to the next replica in turn that takes one.
-async fn connect(state: &Mutex<State>) -> Option<(SocketAddr, TcpStream)> {
+async fn connect(state: &Mutex<BalancerState>) -> Option<(SocketAddr, TcpStream)> {
     let in_turn = {
         let mut state = lock(state);
         let count = state.replicas.len();
@@ -168,14 +171,14 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 /// A replica's answer, which keeps the connection it comes over for as long as somebody reads it.
-struct Held {
+struct ForwardedBody {
     body: Incoming,
     // Without it the connection would count as no longer needed.
     _sender: hyper::client::conn::http1::SendRequest<Incoming>,
     _connection: AbortOnDrop,
 }
 
-impl Body for Held {
+impl Body for ForwardedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

@@ -6,7 +6,7 @@
 //! backends is judged by then (see [`crate::judge`]).
 //!
 //! The variable `MCP_BROKER_TEST_ON` lets every test that does not choose its storage run on something else than SQLite,
-//! see [`crate::ground`]. On a cluster a `TestBroker` is two replicas: its clients go through a balancer without memory,
+//! see [`crate::topology`]. On a cluster a `TestBroker` is two replicas: its clients go through a balancer without memory,
 //! its operator talks to the first replica, and what ends or starts it ends or starts both.
 
 use std::{
@@ -26,13 +26,13 @@ use crate::{
     cluster::{ClusterBuilder, SECRET, replica_config},
     deadline::logged,
     duplex::{DuplexBuilder, DuplexClient},
-    ground::{self, Ground},
-    judge::{Judge, Verdict},
-    replica::{EXIT_WITHIN, Launch, Replica},
+    judge::{Judge, JudgeGuard},
+    replica::{EXIT_WITHIN, LaunchSpec, Replica},
     servers::{PostgresServer, RedisServer},
+    topology::{self, Topology},
 };
 
-/// How many replicas stand for one broker on [`Ground::Cluster`].
+/// How many replicas stand for one broker on [`Topology::Cluster`].
 const REPLICAS_OF_ONE: usize = 2;
 
 /// What to start.
@@ -44,7 +44,7 @@ pub struct BrokerBuilder {
     tenants: Vec<String>,
     admin_token: Option<String>,
     env: Vec<(String, String)>,
-    ground: Option<Ground>,
+    ground: Option<Topology>,
     alone: bool,
     user: Option<u32>,
 }
@@ -113,8 +113,8 @@ impl BrokerBuilder {
     }
 
     /// On this ground whatever the environment says.
-    pub fn on(mut self, ground: Ground) -> Self {
-        self.ground = Some(ground);
+    pub fn on(mut self, topology: Topology) -> Self {
+        self.ground = Some(topology);
         self
     }
 
@@ -142,17 +142,18 @@ impl BrokerBuilder {
 
     /// Starts and registers; panics when anything of it fails.
     pub async fn start(self) -> TestBroker {
-        let ground = if self.config["storage"]["url"].is_null() { self.ground.unwrap_or_else(ground::chosen) } else { Ground::Sqlite };
-        let ground = if self.alone { ground.of_one_process() } else { ground };
+        let topology =
+            if self.config["storage"]["url"].is_null() { self.ground.unwrap_or_else(topology::chosen) } else { Topology::Sqlite };
+        let topology = if self.alone { topology.of_one_process() } else { topology };
         let mut stores = json!({});
         let mut redis = None;
-        if matches!(ground, Ground::Postgres | Ground::Cluster) {
+        if matches!(topology, Topology::Postgres | Topology::Cluster) {
             let own = RedisServer::start().await;
-            let url = ground::shared_postgres().await.database().await;
+            let url = topology::shared_postgres().await.database().await;
             stores = json!({"storage": {"url": url, "redis_url": own.url()}, "node": {"secret": SECRET}});
             redis = Some(own);
         }
-        let count = if ground == Ground::Cluster { REPLICAS_OF_ONE } else { 1 };
+        let count = if topology == Topology::Cluster { REPLICAS_OF_ONE } else { 1 };
         let mut replicas = Vec::new();
         for number in 1..=count {
             let mut config = if count > 1 { replica_config(number) } else { json!({}) };
@@ -161,17 +162,17 @@ impl BrokerBuilder {
             }
             replicas.push(Replica::start(&self.launch(), &config, &[]).await);
         }
-        let balancer = match ground {
-            Ground::Sqlite | Ground::Postgres => None,
-            Ground::Balancer | Ground::Cluster => Some(Balancer::start(replicas.iter().map(Replica::http_address).collect()).await),
+        let balancer = match topology {
+            Topology::Sqlite | Topology::Postgres => None,
+            Topology::Balancer | Topology::Cluster => Some(Balancer::start(replicas.iter().map(Replica::http_address).collect()).await),
         };
-        let broker = TestBroker { builder: self, replicas, balancer, verdict: Verdict(Judge::default()), _redis: redis };
+        let broker = TestBroker { builder: self, replicas, balancer, verdict: JudgeGuard(Judge::default()), _redis: redis };
         broker.builder.register(&broker.admin()).await;
         broker
     }
 
-    pub(crate) fn launch(&self) -> Launch {
-        Launch { binary: self.binary.clone(), env: self.env.clone(), user: self.user }
+    pub(crate) fn launch(&self) -> LaunchSpec {
+        LaunchSpec { binary: self.binary.clone(), env: self.env.clone(), user: self.user }
     }
 
     pub(crate) fn configuration(&self) -> &Value {
@@ -202,7 +203,7 @@ impl BrokerBuilder {
     }
 
     /// Runs the binary with these arguments to its end, for what is refused at start and for the command line.
-    pub async fn run(&self, folder: &Path, arguments: &[&str]) -> Finished {
+    pub async fn run(&self, folder: &Path, arguments: &[&str]) -> CommandOutput {
         let mut command = Command::new(&self.binary);
         command.args(arguments).current_dir(folder).env_remove("MCP_BROKER_ADMIN_URL").env_remove("MCP_BROKER_ADMIN_TOKEN");
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
@@ -211,7 +212,7 @@ impl BrokerBuilder {
         let output = tokio::time::timeout(EXIT_WITHIN, output).await.expect("the command ends in time");
         let output =
             output.expect("the waiting thread does not panic").unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()));
-        Finished {
+        CommandOutput {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -221,7 +222,7 @@ impl BrokerBuilder {
 
 /// How a command ended.
 #[derive(Debug, Clone)]
-pub struct Finished {
+pub struct CommandOutput {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
@@ -243,7 +244,7 @@ pub struct TestBroker {
     builder: BrokerBuilder,
     replicas: Vec<Replica>,
     balancer: Option<Balancer>,
-    verdict: Verdict,
+    verdict: JudgeGuard,
     _redis: Option<RedisServer>,
 }
 
@@ -328,7 +329,7 @@ impl TestBroker {
     }
 
     /// The whole command line tool against this broker's admin API.
-    pub async fn cli(&self, arguments: &[&str]) -> Finished {
+    pub async fn cli(&self, arguments: &[&str]) -> CommandOutput {
         let mut builder = self.builder.clone().env("MCP_BROKER_ADMIN_URL", &format!("http://{}", self.admin_address()));
         if let Some(token) = &self.builder.admin_token {
             builder = builder.env("MCP_BROKER_ADMIN_TOKEN", token);

@@ -21,12 +21,12 @@ use serde_json::{Value, json};
 use crate::{
     broker::BrokerBuilder,
     cluster::Store,
-    history::{Fault, History, Report},
+    history::{History, InjectedFault, Report},
     ledger::Ledger,
 };
 
-pub use points::{Points, kill_at_points};
-pub use rolling::{Rolling, restart_one_by_one};
+pub use points::{KillPointPlan, kill_at_points};
+pub use rolling::{RollingPlan, restart_one_by_one};
 
 use load::Load;
 use seed::Seed;
@@ -37,7 +37,7 @@ const LEASE: &str = "1s";
 
 /// What to do to whom.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct ChaosPlan {
     pub binary: PathBuf,
     pub seed: u64,
     pub store: Store,
@@ -59,7 +59,7 @@ pub struct Plan {
     pub freeze: bool,
 }
 
-impl Plan {
+impl ChaosPlan {
     /// Nothing is broken yet.
     pub fn new(binary: impl Into<PathBuf>, seed: u64) -> Self {
         Self {
@@ -83,7 +83,7 @@ impl Plan {
 
 /// What a run showed.
 #[derive(Debug, Clone)]
-pub struct Verdict {
+pub struct ChaosVerdict {
     pub what: &'static str,
     pub seed: u64,
     /// How it was broken, in words.
@@ -92,7 +92,7 @@ pub struct Verdict {
     pub report: Report,
 }
 
-impl Verdict {
+impl ChaosVerdict {
     pub fn is_kept(&self) -> bool {
         self.report.violations.is_empty()
     }
@@ -105,7 +105,7 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for ChaosVerdict {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = if self.is_kept() { "KEPT" } else { "BROKEN" };
         let took = self.took.as_secs_f64();
@@ -123,7 +123,7 @@ fn builder(binary: &PathBuf, ledger: &Ledger) -> BrokerBuilder {
 }
 
 /// Runs the plan and checks what its clients saw.
-pub async fn run(plan: Plan) -> Verdict {
+pub async fn run(plan: ChaosPlan) -> ChaosVerdict {
     let began = Instant::now();
     let ledger = Ledger::start().await;
     let mut cluster = builder(&plan.binary, &ledger).cluster(plan.replicas).store(plan.store).lease(LEASE).start().await;
@@ -138,20 +138,20 @@ pub async fn run(plan: Plan) -> Verdict {
     load::read_all(&cluster, &key, &history, &history.acknowledged()).await;
     load.sessions_live().await;
     let report = history.check(&ledger.effects(), SLACK);
-    Verdict { what: "chaos", seed: plan.seed, how: in_words(&plan, &history), took: began.elapsed(), report }
+    ChaosVerdict { what: "chaos", seed: plan.seed, how: in_words(&plan, &history), took: began.elapsed(), report }
 }
 
-fn in_words(plan: &Plan, history: &History) -> String {
-    let times = |fault: Fault| history.faults(fault);
+fn in_words(plan: &ChaosPlan, history: &History) -> String {
+    let times = |fault: InjectedFault| history.faults(fault);
     format!(
         "{:?}, {} replicas, {} kills, {} freezes, PostgreSQL away {} times, Redis away {} and flushed {} times",
         plan.store,
         plan.replicas,
-        times(Fault::Kill),
-        times(Fault::Freeze),
-        times(Fault::PostgresAway),
-        times(Fault::RedisAway),
-        times(Fault::RedisFlushed)
+        times(InjectedFault::Kill),
+        times(InjectedFault::Freeze),
+        times(InjectedFault::PostgresAway),
+        times(InjectedFault::RedisAway),
+        times(InjectedFault::RedisFlushed)
     )
 }
 

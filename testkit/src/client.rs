@@ -1,7 +1,7 @@
 //! A raw Streamable HTTP client: every header and every byte is the test's own.
 //!
-//! [`TestClient`] is cheap to clone; clones share the session. A request is a [`Call`]: a task that reads the answer,
-//! JSON or event stream, and hands out each message as it comes. Dropping a `Call` drops its connection.
+//! [`TestClient`] is cheap to clone; clones share the session. A request is a [`BackendCall`]: a task that reads the answer,
+//! JSON or event stream, and hands out each message as it comes. Dropping a `BackendCall` drops its connection.
 
 mod attempt;
 mod call;
@@ -20,16 +20,16 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-pub use attempt::Attempt;
+pub use attempt::AttemptOutcome;
 pub use call::Call;
-use call::Item;
+use call::CallEvent;
 
 use crate::{
     abort_on_drop::AbortOnDrop,
     deadline::within,
     events::EventReader,
     http::{Http2Connection, HttpVersion, RawResponse, connect_http2, post, send_http1, send_http2},
-    judge::{Hearing, Judge, Revision, Toward},
+    judge::{Judge, JudgedExchange, Recipient, Revision},
 };
 
 pub const ACCEPT_BOTH: &str = "application/json, text/event-stream";
@@ -40,13 +40,13 @@ pub type Answers = Arc<dyn Fn(&str, &Value) -> Result<Value, Value> + Send + Syn
 
 /// A message as it came, with the id of the event that carried it.
 #[derive(Debug, Clone)]
-pub struct Received {
+pub struct ReceivedMessage {
     pub text: String,
     pub value: Value,
     pub event_id: Option<String>,
 }
 
-impl Received {
+impl ReceivedMessage {
     fn new(text: String, event_id: Option<String>) -> Self {
         let value = serde_json::from_str(&text).unwrap_or(Value::Null);
         Self { text, value, event_id }
@@ -62,7 +62,7 @@ impl Received {
 }
 
 #[derive(Default)]
-struct State {
+struct ClientState {
     session: Option<String>,
     version: Option<String>,
     http2: Option<(Http2Connection, AbortOnDrop)>,
@@ -78,7 +78,7 @@ pub struct TestClient {
     answers: Option<Answers>,
     next_id: Arc<AtomicU64>,
     judge: Option<Judge>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ClientState>>,
 }
 
 impl std::fmt::Debug for TestClient {
@@ -158,7 +158,7 @@ impl TestClient {
         self.lock().version = version.map(str::to_owned);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ClientState> {
         self.state.lock().expect("no test panics while it holds this lock")
     }
 
@@ -189,9 +189,9 @@ impl TestClient {
         })
     }
 
-    fn hearing(&self, judge: &Judge, headers: &[(String, String)], body: &[u8]) -> Hearing {
+    fn hearing(&self, judge: &Judge, headers: &[(String, String)], body: &[u8]) -> JudgedExchange {
         let header = |wanted: &str| headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.as_str());
-        let mut hearing = Hearing::new(judge, Toward::Client);
+        let mut hearing = JudgedExchange::new(judge, Recipient::Client);
         hearing.session = header("mcp-session-id").map(str::to_owned);
         hearing.named = header("mcp-protocol-version").and_then(Revision::of);
         hearing.content_excused = self.lock().content_excused;
@@ -324,47 +324,47 @@ impl TestClient {
         Call { id, messages, _reader: AbortOnDrop(reader), before: Vec::new(), status: None }
     }
 
-    async fn read_answer(self, body: Bytes, to_call: mpsc::Sender<Item>) {
+    async fn read_answer(self, body: Bytes, to_call: mpsc::Sender<CallEvent>) {
         let response = match self.try_send("POST", &self.usual_headers(), body).await {
             Ok(response) => response,
             Err(error) => {
-                let _ = to_call.send(Item::Broken(error)).await;
+                let _ = to_call.send(CallEvent::Broken(error)).await;
                 return;
             }
         };
-        let _ = to_call.send(Item::Head { status: response.status, stream: response.is_event_stream() }).await;
+        let _ = to_call.send(CallEvent::Head { status: response.status, stream: response.is_event_stream() }).await;
         if response.is_event_stream() {
             self.pump(response.events(), &to_call).await;
         } else {
             let item = match response.try_bytes().await {
-                Ok(body) => Item::Message(Received::new(String::from_utf8_lossy(&body).into_owned(), None)),
-                Err(error) => Item::Broken(error),
+                Ok(body) => CallEvent::Message(ReceivedMessage::new(String::from_utf8_lossy(&body).into_owned(), None)),
+                Err(error) => CallEvent::Broken(error),
             };
             let _ = to_call.send(item).await;
         }
     }
 
     /// Reads a stream to its end: server requests are answered, everything is handed on.
-    async fn pump(&self, mut events: EventReader, to_call: &mpsc::Sender<Item>) {
+    async fn pump(&self, mut events: EventReader, to_call: &mpsc::Sender<CallEvent>) {
         while let Some(event) = events.advance().await {
             let item = match event.data {
                 Some(text) if !text.is_empty() => {
-                    let message = Received::new(text, event.id);
+                    let message = ReceivedMessage::new(text, event.id);
                     self.answer(&message).await;
-                    Item::Message(message)
+                    CallEvent::Message(message)
                 }
-                _ => Item::Bare(event),
+                _ => CallEvent::Bare(event),
             };
             if to_call.send(item).await.is_err() {
                 return;
             }
         }
         if events.broken {
-            let _ = to_call.send(Item::Broken("the stream broke".to_owned())).await;
+            let _ = to_call.send(CallEvent::Broken("the stream broke".to_owned())).await;
         }
     }
 
-    async fn answer(&self, message: &Received) {
+    async fn answer(&self, message: &ReceivedMessage) {
         let (Some(answers), Some(method), Some(id)) = (&self.answers, message.method(), message.value.get("id")) else { return };
         match answers(method, &message.value["params"]) {
             Ok(result) => self.respond(id.clone(), result).await,

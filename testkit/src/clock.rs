@@ -7,12 +7,12 @@ use tempfile::NamedTempFile;
 
 /// A clock that shows something else than everybody else's.
 #[derive(Debug)]
-pub struct WrongClock {
+pub struct FakeClock {
     said: NamedTempFile,
     library: PathBuf,
 }
 
-impl WrongClock {
+impl FakeClock {
     /// By so much: `+5m`, `-1h`, or an absolute `1970-01-02 00:00:00`; `+0` is right.
     pub fn set_to(offset: &str) -> Self {
         let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());

@@ -15,8 +15,8 @@ use crate::{
     broker::{BrokerBuilder, merge},
     client::TestClient,
     deadline::eventually,
-    judge::{Judge, Verdict},
-    proxy::{FaultProxy, Way},
+    judge::{Judge, JudgeGuard},
+    proxy::{Direction, FaultProxy},
     replica::Replica,
     servers::{PostgresServer, RedisServer},
 };
@@ -128,7 +128,7 @@ impl ClusterBuilder {
             postgres,
             redis,
             database,
-            verdict: Verdict(Judge::default()),
+            verdict: JudgeGuard(Judge::default()),
         };
         cluster.broker.register(&cluster.operator()).await;
         cluster
@@ -145,7 +145,7 @@ pub struct TestCluster {
     postgres: Option<PostgresServer>,
     redis: Option<RedisServer>,
     database: String,
-    verdict: Verdict,
+    verdict: JudgeGuard,
 }
 
 impl TestCluster {
@@ -279,8 +279,8 @@ impl TestCluster {
     /// Nothing goes between this replica and PostgreSQL any more, and nobody is told.
     pub fn cut_from_postgres(&self, replica: usize) {
         let proxy = self.proxy(replica);
-        proxy.hole(Way::Up, true);
-        proxy.hole(Way::Down, true);
+        proxy.hole(Direction::Upstream, true);
+        proxy.hole(Direction::Downstream, true);
     }
 
     /// Undoes [`Self::cut_from_postgres`]. What was swallowed stays lost, so connections of before are reset.

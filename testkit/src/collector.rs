@@ -23,7 +23,7 @@ use crate::{abort_on_drop::AbortOnDrop, eventually, http_server::serve};
 
 /// One span as it came.
 #[derive(Debug, Clone)]
-pub struct SeenSpan {
+pub struct CollectedSpan {
     pub trace: String,
     pub id: String,
     /// Empty for a root.
@@ -36,7 +36,7 @@ pub struct SeenSpan {
     pub resource: serde_json::Map<String, Value>,
 }
 
-impl SeenSpan {
+impl CollectedSpan {
     pub fn attribute(&self, name: &str) -> &str {
         self.attributes.get(name).and_then(Value::as_str).unwrap_or_default()
     }
@@ -51,22 +51,22 @@ impl SeenSpan {
 
 /// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mood {
-    Takes,
+pub enum CollectorBehavior {
+    Accepts,
     Refuses,
     /// Reads and never answers.
     Hangs,
 }
 
 #[derive(Debug)]
-struct State {
-    spans: Mutex<Vec<SeenSpan>>,
-    mood: watch::Sender<Mood>,
+struct CollectorState {
+    spans: Mutex<Vec<CollectedSpan>>,
+    mood: watch::Sender<CollectorBehavior>,
 }
 
 /// Ends with the value.
 pub struct Collector {
-    state: Arc<State>,
+    state: Arc<CollectorState>,
     address: SocketAddr,
     _server: AbortOnDrop,
 }
@@ -78,7 +78,7 @@ impl Collector {
 
     pub fn on(listener: TcpListener) -> Self {
         let address = listener.local_addr().expect("a bound listener has an address");
-        let state = Arc::new(State { spans: Mutex::default(), mood: watch::Sender::new(Mood::Takes) });
+        let state = Arc::new(CollectorState { spans: Mutex::default(), mood: watch::Sender::new(CollectorBehavior::Accepts) });
         let answering = state.clone();
         let server = AbortOnDrop(tokio::spawn(serve(listener, move |request| answer(answering.clone(), request))));
         Self { state, address, _server: server }
@@ -89,26 +89,26 @@ impl Collector {
         format!("http://{}/v1/traces", self.address)
     }
 
-    pub fn is(&self, mood: Mood) {
+    pub fn is(&self, mood: CollectorBehavior) {
         self.state.mood.send_replace(mood);
     }
 
-    pub fn spans(&self) -> Vec<SeenSpan> {
+    pub fn spans(&self) -> Vec<CollectedSpan> {
         self.state.spans.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Spans of one trace, once they are as wanted.
-    pub async fn trace(&self, trace: &str, what: &str, wanted: impl Fn(&[SeenSpan]) -> bool) -> Vec<SeenSpan> {
+    pub async fn trace(&self, trace: &str, what: &str, wanted: impl Fn(&[CollectedSpan]) -> bool) -> Vec<CollectedSpan> {
         eventually(what, || async {
             let all = self.spans();
-            let spans: Vec<SeenSpan> = all.iter().filter(|span| span.trace == trace).cloned().collect();
+            let spans: Vec<CollectedSpan> = all.iter().filter(|span| span.trace == trace).cloned().collect();
             if wanted(&spans) { Ok(spans) } else { Err(all) }
         })
         .await
     }
 }
 
-async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(state: Arc<CollectorState>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let told = |status: StatusCode, body: Vec<u8>| {
         let response = Response::builder().status(status).header("content-type", "application/x-protobuf");
         response.body(Full::new(Bytes::from(body))).expect("a response")
@@ -117,11 +117,11 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
     let Ok(body) = body.collect().await else { return Ok(told(StatusCode::BAD_REQUEST, Vec::new())) };
     let mood = *state.mood.borrow();
     match mood {
-        Mood::Takes => {}
-        Mood::Refuses => return Ok(told(StatusCode::BAD_REQUEST, Vec::new())),
-        Mood::Hangs => {
+        CollectorBehavior::Accepts => {}
+        CollectorBehavior::Refuses => return Ok(told(StatusCode::BAD_REQUEST, Vec::new())),
+        CollectorBehavior::Hangs => {
             let mut changes = state.mood.subscribe();
-            drop(changes.wait_for(|mood| *mood != Mood::Hangs).await);
+            drop(changes.wait_for(|mood| *mood != CollectorBehavior::Hangs).await);
             return Ok(told(StatusCode::BAD_REQUEST, Vec::new()));
         }
     }
@@ -138,9 +138,9 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
     Ok(told(StatusCode::OK, ExportTraceServiceResponse::default().encode_to_vec()))
 }
 
-fn seen(span: &Span, resource: &serde_json::Map<String, Value>) -> SeenSpan {
+fn seen(span: &Span, resource: &serde_json::Map<String, Value>) -> CollectedSpan {
     let failed = span.status.as_ref().is_some_and(|status| status.code == SpanStatus::Error as i32);
-    SeenSpan {
+    CollectedSpan {
         trace: hex(&span.trace_id),
         id: hex(&span.span_id),
         parent: if span.parent_span_id.iter().all(|byte| *byte == 0) { String::new() } else { hex(&span.parent_span_id) },

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::{abort_on_drop::AbortOnDrop, deadline::DEADLINE, judge::Hearing};
+use crate::{abort_on_drop::AbortOnDrop, deadline::DEADLINE, judge::JudgedExchange};
 
 /// How the broker says that events before this place are gone.
 const GAP: &str = ": events lost";
@@ -120,13 +120,13 @@ pub struct EventReader {
     body: Incoming,
     parser: EventParser,
     _connection: Option<Arc<AbortOnDrop>>,
-    hearing: Option<Hearing>,
+    hearing: Option<JudgedExchange>,
     /// The stream ended by an error instead of its end.
     pub broken: bool,
 }
 
 impl EventReader {
-    pub(crate) fn new(body: Incoming, connection: Option<Arc<AbortOnDrop>>, hearing: Option<Hearing>) -> Self {
+    pub(crate) fn new(body: Incoming, connection: Option<Arc<AbortOnDrop>>, hearing: Option<JudgedExchange>) -> Self {
         Self { body, parser: EventParser::default(), _connection: connection, hearing, broken: false }
     }
 

@@ -1,7 +1,7 @@
 //! What clients saw while things broke, and whether a broker that keeps its word could have shown it to them.
 //!
-//! Clients note each operation with the time it began: it went well, it was refused, or nobody knows ([`Saw`]). Whoever
-//! breaks things notes that too ([`Fault`]). [`History::check`] then compares with the backend's ledger. It knows nothing
+//! Clients note each operation with the time it began: it went well, it was refused, or nobody knows ([`Observation`]). Whoever
+//! breaks things notes that too ([`NetworkFault`]). [`History::check`] then compares with the backend's ledger. It knows nothing
 //! of how the broker works: only of what an acknowledgement is worth.
 
 mod rules;
@@ -42,7 +42,7 @@ impl Outcome {
 
 /// What a client learnt from one operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Saw {
+pub enum Observation {
     /// The task that was asked for with this key exists from now on.
     Created { key: String, task: String },
     /// There is no such task, and there will be none.
@@ -75,7 +75,7 @@ pub enum Saw {
 
 /// What was done to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum InjectedFault {
     Kill,
     /// Stopped and continued, or cut from the database: to the others it looks dead.
     Freeze,
@@ -84,7 +84,7 @@ pub enum Fault {
     RedisFlushed,
 }
 
-impl Fault {
+impl InjectedFault {
     /// Whether calls in flight may be lost by it.
     const fn loses_calls(self) -> bool {
         matches!(self, Self::Kill | Self::Freeze)
@@ -95,48 +95,48 @@ impl Fault {
 struct Entry {
     began: Instant,
     ended: Instant,
-    saw: Saw,
+    saw: Observation,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Broke {
-    fault: Fault,
+struct FaultInterval {
+    fault: InjectedFault,
     from: Instant,
     to: Instant,
 }
 
 #[derive(Debug, Default)]
-struct Notes {
+struct HistoryLog {
     entries: Vec<Entry>,
-    faults: Vec<Broke>,
+    faults: Vec<FaultInterval>,
 }
 
 /// Shared by everybody who notes.
 #[derive(Debug, Clone, Default)]
-pub struct History(Arc<Mutex<Notes>>);
+pub struct History(Arc<Mutex<HistoryLog>>);
 
 impl History {
-    fn notes(&self) -> MutexGuard<'_, Notes> {
+    fn notes(&self) -> MutexGuard<'_, HistoryLog> {
         self.0.lock().expect("nothing panics while it holds this lock")
     }
 
     /// Notes what an operation that began then has just shown.
-    pub fn saw(&self, began: Instant, saw: Saw) {
+    pub fn saw(&self, began: Instant, saw: Observation) {
         let ended = Instant::now();
         self.notes().entries.push(Entry { began, ended, saw });
     }
 
     /// Notes a fault that began then and is over now.
-    pub fn broke(&self, fault: Fault, from: Instant) {
+    pub fn broke(&self, fault: InjectedFault, from: Instant) {
         let to = Instant::now();
-        self.notes().faults.push(Broke { fault, from, to });
+        self.notes().faults.push(FaultInterval { fault, from, to });
     }
 
     /// The tasks that were acknowledged, in the order of their acknowledgement.
     pub fn acknowledged(&self) -> Vec<String> {
         let notes = self.notes();
         let created = notes.entries.iter().filter_map(|entry| match &entry.saw {
-            Saw::Created { task, .. } => Some(task.clone()),
+            Observation::Created { task, .. } => Some(task.clone()),
             _ => None,
         });
         created.collect()
@@ -146,15 +146,15 @@ impl History {
     pub fn failed_calls(&self) -> Vec<String> {
         let notes = self.notes();
         let failed = notes.entries.iter().filter_map(|entry| match &entry.saw {
-            Saw::Called { outcome: Some(Outcome::Completed(_)), .. } => None,
-            Saw::Called { key, outcome } => Some(format!("{key}: {outcome:?}")),
+            Observation::Called { outcome: Some(Outcome::Completed(_)), .. } => None,
+            Observation::Called { key, outcome } => Some(format!("{key}: {outcome:?}")),
             _ => None,
         });
         failed.take(rules::VIOLATIONS_SHOWN).collect()
     }
 
     /// How many faults of this kind there were.
-    pub fn faults(&self, fault: Fault) -> usize {
+    pub fn faults(&self, fault: InjectedFault) -> usize {
         self.notes().faults.iter().filter(|broke| broke.fault == fault).count()
     }
 

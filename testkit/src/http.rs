@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::{abort_on_drop::AbortOnDrop, client::ACCEPT_BOTH, deadline::within, events::EventReader, judge::Hearing};
+use crate::{abort_on_drop::AbortOnDrop, client::ACCEPT_BOTH, deadline::within, events::EventReader, judge::JudgedExchange};
 
 /// Which HTTP a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,12 +38,12 @@ pub struct RawResponse {
     pub headers: HeaderMap,
     body: Incoming,
     connection: Option<Arc<AbortOnDrop>>,
-    hearing: Option<Hearing>,
+    hearing: Option<JudgedExchange>,
 }
 
 impl RawResponse {
     /// What this response says is the broker's word, to be judged.
-    pub(crate) fn heard(mut self, mut hearing: Hearing) -> Self {
+    pub(crate) fn heard(mut self, mut hearing: JudgedExchange) -> Self {
         hearing.new_session = self.header("mcp-session-id").map(str::to_owned);
         self.hearing = Some(hearing);
         self

@@ -13,7 +13,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    backend::{Call, FakeBackend, Reply, tool},
+    backend::{BackendCall, FakeBackend, Reply, tool},
     deadline::Gate,
 };
 
@@ -30,9 +30,9 @@ pub struct Effect {
 }
 
 #[derive(Debug, Default)]
-struct Book(Mutex<Vec<Effect>>);
+struct EffectLog(Mutex<Vec<Effect>>);
 
-impl Book {
+impl EffectLog {
     fn lock(&self) -> MutexGuard<'_, Vec<Effect>> {
         self.0.lock().expect("nothing panics while it holds this lock")
     }
@@ -42,14 +42,14 @@ impl Book {
 #[derive(Debug)]
 pub struct Ledger {
     backend: FakeBackend,
-    book: Arc<Book>,
+    book: Arc<EffectLog>,
     released: Gate,
 }
 
 impl Ledger {
     pub async fn start() -> Self {
         let backend = FakeBackend::start().await;
-        let (book, released) = (Arc::new(Book::default()), Gate::new());
+        let (book, released) = (Arc::new(EffectLog::default()), Gate::new());
         let mut put = tool("put");
         put["annotations"] = json!({"idempotentHint": true});
         backend.list("tools", vec![tool("write"), tool("ask"), put]);
@@ -99,13 +99,13 @@ impl Ledger {
 
     /// Waits until the effect of this key was done.
     pub async fn wait_for(&self, key: &str) {
-        let wanted = |seen: &crate::Seen| seen.is("tools/call") && seen.message["params"]["arguments"]["key"] == key;
+        let wanted = |seen: &crate::RecordedRequest| seen.is("tools/call") && seen.message["params"]["arguments"]["key"] == key;
         self.backend.wait_for(&format!("the effect {key}"), wanted).await;
         crate::eventually(&format!("the effect {key}"), || async { if self.count(key) > 0 { Ok(()) } else { Err(()) } }).await;
     }
 }
 
-async fn carry_out(tool: &'static str, call: &Call, book: &Book, released: &Gate) -> Reply {
+async fn carry_out(tool: &'static str, call: &BackendCall, book: &EffectLog, released: &Gate) -> Reply {
     let arguments = call.arguments();
     let Some(key) = arguments["key"].as_str() else { return Reply::error(-32602, "a key is needed") };
     let (place, mut result) = {

@@ -29,34 +29,34 @@ use crate::{
     StdioScript,
     abort_on_drop::AbortOnDrop,
     duplex::Wire,
-    quic_streams::{self, StreamsMode, StreamsSeen},
+    quic_streams::{self, StreamCounters, StreamOptions},
 };
 
 /// A backend on a port of 127.0.0.1; gone when dropped.
 #[derive(Debug)]
 pub struct PipeBackend {
     address: SocketAddr,
-    kind: Kind,
+    kind: PipeKind,
     accepted: Arc<AtomicUsize>,
     connections: Arc<Mutex<Vec<AbortHandle>>>,
-    streams: Arc<StreamsSeen>,
+    streams: Arc<StreamCounters>,
     _server: AbortOnDrop,
 }
 
 impl PipeBackend {
     /// Messages as lines over TCP.
     pub async fn tcp(script: &StdioScript) -> Self {
-        Self::start(script.clone(), Kind::Tcp).await
+        Self::start(script.clone(), PipeKind::Tcp).await
     }
 
     /// The same behind TLS.
     pub async fn tls(script: &StdioScript, config: rustls::ServerConfig) -> Self {
-        Self::start(script.clone(), Kind::Tls(TlsAcceptor::from(Arc::new(config)))).await
+        Self::start(script.clone(), PipeKind::Tls(TlsAcceptor::from(Arc::new(config)))).await
     }
 
     /// A message per text frame of a WebSocket.
     pub async fn websocket(script: &StdioScript) -> Self {
-        Self::start(script.clone(), Kind::WebSocket).await
+        Self::start(script.clone(), PipeKind::WebSocket).await
     }
 
     /// Lines on the first stream of each QUIC connection.
@@ -65,11 +65,11 @@ impl PipeBackend {
     }
 
     /// The same, and requests on streams of their own.
-    pub async fn quic_streams(script: &StdioScript, config: rustls::ServerConfig, mode: StreamsMode) -> Self {
+    pub async fn quic_streams(script: &StdioScript, config: rustls::ServerConfig, mode: StreamOptions) -> Self {
         Self::over_quic(script, config, Some(mode)).await
     }
 
-    async fn over_quic(script: &StdioScript, config: rustls::ServerConfig, mode: Option<StreamsMode>) -> Self {
+    async fn over_quic(script: &StdioScript, config: rustls::ServerConfig, mode: Option<StreamOptions>) -> Self {
         let mut config = config;
         config.alpn_protocols = vec![b"mcp".to_vec()];
         let crypto = QuicServerConfig::try_from(config).expect("TLS 1.3 is among the versions");
@@ -82,7 +82,7 @@ impl PipeBackend {
         let endpoint = quinn::Endpoint::server(config, ([127, 0, 0, 1], 0).into()).expect("a free port");
         let address = endpoint.local_addr().expect("a bound socket has an address");
         let (accepted, connections) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
-        let (counted, kept, script, streams) = (accepted.clone(), connections.clone(), script.clone(), Arc::new(StreamsSeen::default()));
+        let (counted, kept, script, streams) = (accepted.clone(), connections.clone(), script.clone(), Arc::new(StreamCounters::default()));
         let seen = streams.clone();
         let server = tokio::spawn(async move {
             while let Some(incoming) = endpoint.accept().await {
@@ -101,10 +101,10 @@ impl PipeBackend {
                 kept.lock().expect("nothing panics while it holds this lock").push(serving.abort_handle());
             }
         });
-        Self { address, kind: Kind::Quic, accepted, connections, streams, _server: AbortOnDrop(server) }
+        Self { address, kind: PipeKind::Quic, accepted, connections, streams, _server: AbortOnDrop(server) }
     }
 
-    async fn start(script: StdioScript, kind: Kind) -> Self {
+    async fn start(script: StdioScript, kind: PipeKind) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound listener has an address");
         let (accepted, connections) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
@@ -126,15 +126,15 @@ impl PipeBackend {
     /// The admin API's body for this backend.
     pub fn spec(&self) -> Value {
         match self.kind {
-            Kind::Tcp => json!({"transport": {"type": "tcp", "address": self.address.to_string()}}),
-            Kind::Tls(_) => json!({"transport": {"type": "tcp", "address": self.address.to_string(), "tls": true}}),
-            Kind::Quic => json!({"transport": {"type": "quic", "address": self.address.to_string()}}),
-            Kind::WebSocket => json!({"transport": {"type": "websocket", "url": format!("ws://{}/mcp", self.address)}}),
+            PipeKind::Tcp => json!({"transport": {"type": "tcp", "address": self.address.to_string()}}),
+            PipeKind::Tls(_) => json!({"transport": {"type": "tcp", "address": self.address.to_string(), "tls": true}}),
+            PipeKind::Quic => json!({"transport": {"type": "quic", "address": self.address.to_string()}}),
+            PipeKind::WebSocket => json!({"transport": {"type": "websocket", "url": format!("ws://{}/mcp", self.address)}}),
         }
     }
 
     /// What went over the streams of single requests.
-    pub fn streams(&self) -> &StreamsSeen {
+    pub fn streams(&self) -> &StreamCounters {
         &self.streams
     }
 
@@ -163,14 +163,14 @@ impl Drop for PipeBackend {
 
 /// What is spoken on the socket.
 #[derive(Clone)]
-enum Kind {
+enum PipeKind {
     Tcp,
     Tls(TlsAcceptor),
     WebSocket,
     Quic,
 }
 
-impl std::fmt::Debug for Kind {
+impl std::fmt::Debug for PipeKind {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(match self {
             Self::Tcp => "tcp",
@@ -182,19 +182,19 @@ impl std::fmt::Debug for Kind {
 }
 
 /// One connection: until either side ends.
-async fn serve(socket: TcpStream, mut command: Command, kind: Kind) {
+async fn serve(socket: TcpStream, mut command: Command, kind: PipeKind) {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().expect("the scripted backend starts");
     let (mut input, mut output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
     match kind {
-        Kind::Quic => unreachable!("no TCP connection is one of QUIC"),
-        Kind::Tcp => copy(socket, &mut input, &mut output).await,
-        Kind::Tls(acceptor) => {
+        PipeKind::Quic => unreachable!("no TCP connection is one of QUIC"),
+        PipeKind::Tcp => copy(socket, &mut input, &mut output).await,
+        PipeKind::Tls(acceptor) => {
             if let Ok(stream) = acceptor.accept(socket).await {
                 copy(stream, &mut input, &mut output).await;
             }
         }
-        Kind::WebSocket => {
+        PipeKind::WebSocket => {
             if let Ok(socket) = tokio_tungstenite::accept_hdr_async(socket, choose_mcp).await {
                 frames(socket, &mut input, &mut output).await;
             }

@@ -31,16 +31,16 @@ const RATE_STEP: Duration = Duration::from_millis(10);
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// Towards the target.
-    Up,
+    Upstream,
     /// Back to who connected.
-    Down,
+    Downstream,
 }
 
 /// What is wrong with one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Fault {
+pub struct NetworkFault {
     /// Each byte arrives this much later.
     pub latency: Duration,
     /// Bytes (and the end) are taken and never arrive.
@@ -57,19 +57,19 @@ pub struct Fault {
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
     accepting: tokio::sync::Mutex<Option<AbortOnDrop>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    up: watch::Sender<Fault>,
-    down: watch::Sender<Fault>,
-    state: Mutex<State>,
+struct ProxyShared {
+    up: watch::Sender<NetworkFault>,
+    down: watch::Sender<NetworkFault>,
+    state: Mutex<ProxyState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ProxyState {
     target: SocketAddr,
     /// Ends the connections that are open now.
     reset: CancellationToken,
@@ -86,8 +86,8 @@ impl FaultProxy {
     pub async fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
-        let state = State { target, reset: CancellationToken::new(), cut_up: None, cut_down: None, cuts: 0, accepted: 0, open: 0 };
-        let shared = Arc::new(Shared { up: watch::Sender::default(), down: watch::Sender::default(), state: Mutex::new(state) });
+        let state = ProxyState { target, reset: CancellationToken::new(), cut_up: None, cut_down: None, cuts: 0, accepted: 0, open: 0 };
+        let shared = Arc::new(ProxyShared { up: watch::Sender::default(), down: watch::Sender::default(), state: Mutex::new(state) });
         let accepting = AbortOnDrop(tokio::spawn(accept(shared.clone(), listener)));
         Self { address, shared, accepting: tokio::sync::Mutex::new(Some(accepting)) }
     }
@@ -103,43 +103,43 @@ impl FaultProxy {
     }
 
     /// Changes what is wrong with one direction, for open connections too.
-    pub fn fault(&self, way: Way, change: impl FnOnce(&mut Fault)) {
+    pub fn fault(&self, way: Direction, change: impl FnOnce(&mut NetworkFault)) {
         self.shared.faults(way).send_modify(change);
     }
 
-    pub fn latency(&self, way: Way, latency: Duration) {
+    pub fn latency(&self, way: Direction, latency: Duration) {
         self.fault(way, |fault| fault.latency = latency);
     }
 
     /// Swallows, until switched off; what was swallowed stays lost.
-    pub fn hole(&self, way: Way, on: bool) {
+    pub fn hole(&self, way: Direction, on: bool) {
         self.fault(way, |fault| fault.hole = on);
     }
 
     /// Holds bytes back, until switched off.
-    pub fn hold(&self, way: Way, on: bool) {
+    pub fn hold(&self, way: Direction, on: bool) {
         self.fault(way, |fault| fault.hold = on);
     }
 
-    pub fn rate(&self, way: Way, bytes_per_second: Option<u32>) {
+    pub fn rate(&self, way: Direction, bytes_per_second: Option<u32>) {
         self.fault(way, |fault| fault.rate = bytes_per_second);
     }
 
-    pub fn slice(&self, way: Way, on: bool) {
+    pub fn slice(&self, way: Direction, on: bool) {
         self.fault(way, |fault| fault.slice = on);
     }
 
     /// Both directions work again; a cut that was not reached is off.
     pub fn heal(&self) {
-        self.shared.up.send_replace(Fault::default());
-        self.shared.down.send_replace(Fault::default());
+        self.shared.up.send_replace(NetworkFault::default());
+        self.shared.down.send_replace(NetworkFault::default());
         let mut state = self.shared.lock();
         (state.cut_up, state.cut_down) = (None, None);
     }
 
     /// Once: after `bytes` more in this direction, counted over all connections, the connection that carried the last of
     /// them ends. What went before the cut does arrive.
-    pub fn cut_after(&self, way: Way, bytes: u64) {
+    pub fn cut_after(&self, way: Direction, bytes: u64) {
         *self.shared.lock().cut(way) = Some(bytes);
     }
 
@@ -186,20 +186,20 @@ impl Drop for FaultProxy {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ProxyShared {
+    fn lock(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn faults(&self, way: Way) -> &watch::Sender<Fault> {
+    fn faults(&self, way: Direction) -> &watch::Sender<NetworkFault> {
         match way {
-            Way::Up => &self.up,
-            Way::Down => &self.down,
+            Direction::Upstream => &self.up,
+            Direction::Downstream => &self.down,
         }
     }
 
     /// How many of `bytes` may still go this way, and whether the connection ends after them.
-    fn spend(&self, way: Way, bytes: usize) -> (usize, bool) {
+    fn spend(&self, way: Direction, bytes: usize) -> (usize, bool) {
         let mut state = self.lock();
         let Some(left) = state.cut(way) else { return (bytes, false) };
         if *left > bytes as u64 {
@@ -213,16 +213,16 @@ impl Shared {
     }
 }
 
-impl State {
-    fn cut(&mut self, way: Way) -> &mut Option<u64> {
+impl ProxyState {
+    fn cut(&mut self, way: Direction) -> &mut Option<u64> {
         match way {
-            Way::Up => &mut self.cut_up,
-            Way::Down => &mut self.cut_down,
+            Direction::Upstream => &mut self.cut_up,
+            Direction::Downstream => &mut self.cut_down,
         }
     }
 }
 
-async fn accept(shared: Arc<Shared>, listener: TcpListener) {
+async fn accept(shared: Arc<ProxyShared>, listener: TcpListener) {
     while let Ok((client, _)) = listener.accept().await {
         let mut state = shared.lock();
         state.accepted += 1;
@@ -239,12 +239,12 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) {
 
 /// Why bytes stop going one way, other than by an end that was passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stop {
+enum PumpEnd {
     Cut,
     Reset,
 }
 
-async fn carry(shared: &Shared, mut client: TcpStream, target: SocketAddr, reset: CancellationToken) {
+async fn carry(shared: &ProxyShared, mut client: TcpStream, target: SocketAddr, reset: CancellationToken) {
     let connected = tokio::select! {
         () = reset.cancelled() => None,
         connected = TcpStream::connect(target) => connected.ok(),
@@ -258,15 +258,18 @@ async fn carry(shared: &Shared, mut client: TcpStream, target: SocketAddr, reset
         let (client_reads, client_writes) = client.split();
         let (server_reads, server_writes) = server.split();
         let both = async {
-            tokio::try_join!(pump(shared, Way::Up, client_reads, server_writes), pump(shared, Way::Down, server_reads, client_writes))
+            tokio::try_join!(
+                pump(shared, Direction::Upstream, client_reads, server_writes),
+                pump(shared, Direction::Downstream, server_reads, client_writes)
+            )
         };
         tokio::select! {
-            () = reset.cancelled() => Some(Stop::Reset),
+            () = reset.cancelled() => Some(PumpEnd::Reset),
             ended = both => ended.err(),
         }
     };
     // After a cut what went before it must arrive, which a reset could take back.
-    if stop == Some(Stop::Reset) {
+    if stop == Some(PumpEnd::Reset) {
         let _ = (client.set_zero_linger(), server.set_zero_linger());
     }
 }
@@ -275,12 +278,12 @@ type Chunk = (Instant, Vec<u8>);
 
 /// One direction of one connection. `Ok` once an end was passed on. Reading goes on while writing waits, so that a latency
 /// takes nothing from the throughput.
-async fn pump(shared: &Shared, way: Way, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> Result<(), Stop> {
+async fn pump(shared: &ProxyShared, way: Direction, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> Result<(), PumpEnd> {
     let (queue, chunks) = mpsc::channel::<Chunk>(CHUNKS_HELD);
     let read = async move {
         let mut buffer = vec![0; CHUNK_BYTES];
         loop {
-            let read = from.read(&mut buffer).await.map_err(|_| Stop::Reset)?;
+            let read = from.read(&mut buffer).await.map_err(|_| PumpEnd::Reset)?;
             let due = Instant::now() + shared.faults(way).borrow().latency;
             // An empty chunk is the end.
             if queue.send((due, buffer[..read].to_vec())).await.is_err() || read == 0 {
@@ -291,7 +294,7 @@ async fn pump(shared: &Shared, way: Way, mut from: ReadHalf<'_>, mut to: WriteHa
     tokio::try_join!(read, write(shared, way, chunks, &mut to)).map(|_| ())
 }
 
-async fn write(shared: &Shared, way: Way, mut chunks: mpsc::Receiver<Chunk>, to: &mut WriteHalf<'_>) -> Result<(), Stop> {
+async fn write(shared: &ProxyShared, way: Direction, mut chunks: mpsc::Receiver<Chunk>, to: &mut WriteHalf<'_>) -> Result<(), PumpEnd> {
     let mut faults = shared.faults(way).subscribe();
     while let Some((due, chunk)) = chunks.recv().await {
         tokio::time::sleep_until(due).await;
@@ -303,18 +306,18 @@ async fn write(shared: &Shared, way: Way, mut chunks: mpsc::Receiver<Chunk>, to:
             continue;
         }
         if chunk.is_empty() {
-            return to.shutdown().await.map_err(|_| Stop::Reset);
+            return to.shutdown().await.map_err(|_| PumpEnd::Reset);
         }
         let (allowed, cut) = shared.spend(way, chunk.len());
-        write_slowly(&faults, &chunk[..allowed], to).await.map_err(|_| Stop::Reset)?;
+        write_slowly(&faults, &chunk[..allowed], to).await.map_err(|_| PumpEnd::Reset)?;
         if cut {
-            return Err(Stop::Cut);
+            return Err(PumpEnd::Cut);
         }
     }
     Ok(())
 }
 
-async fn write_slowly(faults: &watch::Receiver<Fault>, mut bytes: &[u8], to: &mut WriteHalf<'_>) -> std::io::Result<()> {
+async fn write_slowly(faults: &watch::Receiver<NetworkFault>, mut bytes: &[u8], to: &mut WriteHalf<'_>) -> std::io::Result<()> {
     while !bytes.is_empty() {
         let fault = *faults.borrow();
         let by_rate = fault.rate.map(|rate| (rate as usize / (1_000 / RATE_STEP.as_millis() as usize)).max(1));
@@ -378,14 +381,14 @@ mod tests {
     async fn holds_slices_and_delays() {
         let (_server, proxy) = echo().await;
         let mut client = TcpStream::connect(proxy.address()).await.unwrap();
-        proxy.hold(Way::Down, true);
-        proxy.slice(Way::Up, true);
+        proxy.hold(Direction::Downstream, true);
+        proxy.slice(Direction::Upstream, true);
         client.write_all(b"abc").await.unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(50), client.readable()).await.is_err());
         proxy.heal();
         assert_eq!(heard(&mut client, 3).await.unwrap(), b"abc");
-        proxy.latency(Way::Up, Duration::from_millis(60));
-        proxy.rate(Way::Down, Some(1_000));
+        proxy.latency(Direction::Upstream, Duration::from_millis(60));
+        proxy.rate(Direction::Downstream, Some(1_000));
         let begun = Instant::now();
         client.write_all(&[7; 50]).await.unwrap();
         heard(&mut client, 50).await.unwrap();
@@ -396,11 +399,11 @@ mod tests {
     async fn swallows_and_cuts_at_the_byte() {
         let (_server, proxy) = echo().await;
         let mut client = TcpStream::connect(proxy.address()).await.unwrap();
-        proxy.hole(Way::Up, true);
+        proxy.hole(Direction::Upstream, true);
         client.write_all(b"lost").await.unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(50), client.readable()).await.is_err());
-        proxy.hole(Way::Up, false);
-        proxy.cut_after(Way::Down, 5);
+        proxy.hole(Direction::Upstream, false);
+        proxy.cut_after(Direction::Downstream, 5);
         client.write_all(b"arrives").await.unwrap();
         let mut back = Vec::new();
         within("the end", client.read_to_end(&mut back)).await.unwrap();

@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{
     Authority,
-    authority::Signed,
+    authority::CertificateFiles,
     deadline::within,
     duplex::{QUEUE, Wire},
 };
@@ -30,7 +30,12 @@ pub struct QuicPeer {
 
 impl QuicPeer {
     /// Connects, or says why not.
-    pub async fn connect(address: SocketAddr, authority: &Authority, identity: Option<&Signed>, protocol: &str) -> Result<Self, String> {
+    pub async fn connect(
+        address: SocketAddr,
+        authority: &Authority,
+        identity: Option<&CertificateFiles>,
+        protocol: &str,
+    ) -> Result<Self, String> {
         Self::connect_with(TransportConfig::default(), address, authority, identity, protocol).await
     }
 
@@ -45,7 +50,7 @@ impl QuicPeer {
         transport: TransportConfig,
         address: SocketAddr,
         authority: &Authority,
-        identity: Option<&Signed>,
+        identity: Option<&CertificateFiles>,
         protocol: &str,
     ) -> Result<Self, String> {
         let crypto = QuicClientConfig::try_from(authority.trusting(identity, &[protocol])).expect("TLS 1.3 is among the versions");

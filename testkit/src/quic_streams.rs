@@ -29,14 +29,14 @@ const CANCELLED: u32 = 16;
 
 /// What went over the streams of all connections.
 #[derive(Debug, Default)]
-pub struct StreamsSeen {
+pub struct StreamCounters {
     requests: AtomicUsize,
     cancelled: AtomicUsize,
     /// Methods of requests on control streams.
     control: Mutex<Vec<String>>,
 }
 
-impl StreamsSeen {
+impl StreamCounters {
     /// Requests that came on streams of their own.
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
@@ -55,40 +55,46 @@ impl StreamsSeen {
 
 /// How such a backend is.
 #[derive(Debug, Clone, Copy)]
-pub struct StreamsMode {
+pub struct StreamOptions {
     /// Whether it says in its answer to `initialize` that it takes streams.
     pub announced: bool,
     /// Streams that may be open at a time, the control stream among them.
     pub streams_max: u32,
 }
 
-impl Default for StreamsMode {
+impl Default for StreamOptions {
     fn default() -> Self {
         Self { announced: true, streams_max: 101 }
     }
 }
 
 #[derive(Debug, Clone)]
-struct Desk {
+struct RequestRouter {
     announced: bool,
     to_child: mpsc::Sender<String>,
     /// By the request's id, as JSON.
     open: Arc<Mutex<HashMap<String, mpsc::Sender<String>>>>,
-    seen: Arc<StreamsSeen>,
+    seen: Arc<StreamCounters>,
     requests: TaskTracker,
     /// Nothing is answered any more. Said under the lock of `open`.
     is_over: Arc<AtomicBool>,
 }
 
 /// One connection, to its end.
-pub(crate) async fn serve(connection: Connection, mut command: Command, mode: StreamsMode, seen: Arc<StreamsSeen>) {
+pub(crate) async fn serve(connection: Connection, mut command: Command, mode: StreamOptions, seen: Arc<StreamCounters>) {
     let Ok((mut control_out, control_in)) = connection.accept_bi().await else { return };
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().expect("the scripted backend starts");
     let (mut input, output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
     let (to_child, mut for_child) = mpsc::channel::<String>(QUEUE);
-    let desk =
-        Desk { announced: mode.announced, to_child, open: Arc::default(), seen, requests: TaskTracker::new(), is_over: Arc::default() };
+    let desk = RequestRouter {
+        announced: mode.announced,
+        to_child,
+        open: Arc::default(),
+        seen,
+        requests: TaskTracker::new(),
+        is_over: Arc::default(),
+    };
     let feeding = async {
         while let Some(line) = for_child.recv().await {
             if input.write_all(format!("{line}\n").as_bytes()).await.is_err() {
@@ -139,7 +145,7 @@ pub(crate) async fn serve(connection: Connection, mut command: Command, mode: St
     }
 }
 
-impl Desk {
+impl RequestRouter {
     /// Gives a line of the child to the stream it belongs to; what belongs to none comes back.
     async fn route(&self, line: String) -> Option<String> {
         let mut message: Value = serde_json::from_str(&line).unwrap_or_default();

@@ -35,7 +35,7 @@ const LOG_LINES_SHOWN: usize = 80;
 
 /// What is the same for every life of the process.
 #[derive(Debug, Clone)]
-pub(crate) struct Launch {
+pub(crate) struct LaunchSpec {
     pub(crate) binary: PathBuf,
     pub(crate) env: Vec<(String, String)>,
     /// Another user than that of the test, which is root then.
@@ -46,13 +46,13 @@ pub(crate) struct Launch {
 #[derive(Debug)]
 pub struct Replica {
     folder: TempDir,
-    launch: Launch,
-    running: Running,
+    launch: LaunchSpec,
+    running: ReplicaProcess,
 }
 
 /// One life of the process.
 #[derive(Debug)]
-struct Running {
+struct ReplicaProcess {
     child: Child,
     addresses: Addresses,
 }
@@ -70,7 +70,7 @@ struct Addresses {
 impl Replica {
     /// Starts with this configuration, or fails the test. A life that ends early because of `env` is followed by one without.
     /// What the configuration says of storage has a default: SQLite.
-    pub(crate) async fn start(launch: &Launch, config: &Value, env: &[(String, String)]) -> Self {
+    pub(crate) async fn start(launch: &LaunchSpec, config: &Value, env: &[(String, String)]) -> Self {
         // Children with users of their own pass through to their homes.
         let passable = Permissions::from_mode(0o711);
         let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).permissions(passable).tempdir().expect("a temporary folder");
@@ -88,9 +88,9 @@ impl Replica {
         for path in [folder.path(), &traffic, &file] {
             chown(path, launch.user, launch.user).expect("the test is run by root, to start a broker as somebody else");
         }
-        let mut running = Running::start(launch, env, folder.path()).await;
+        let mut running = ReplicaProcess::start(launch, env, folder.path()).await;
         if running.is_err() && !env.is_empty() {
-            running = Running::start(launch, &[], folder.path()).await;
+            running = ReplicaProcess::start(launch, &[], folder.path()).await;
         }
         let running = running.unwrap_or_else(|died| panic!("{died}"));
         Self { folder, launch: launch.clone(), running }
@@ -175,7 +175,7 @@ impl Replica {
     /// The same with these variables for this life only; what it said when it ended before it was ready.
     pub async fn try_start_again(&mut self, env: &[(String, String)]) -> Result<(), String> {
         assert!(self.ended().is_some(), "the previous process must have ended");
-        self.running = Running::start(&self.launch, env, self.folder.path()).await?;
+        self.running = ReplicaProcess::start(&self.launch, env, self.folder.path()).await?;
         Ok(())
     }
 
@@ -211,8 +211,8 @@ impl Drop for Replica {
     }
 }
 
-impl Running {
-    async fn start(launch: &Launch, env: &[(String, String)], folder: &Path) -> Result<Self, String> {
+impl ReplicaProcess {
+    async fn start(launch: &LaunchSpec, env: &[(String, String)], folder: &Path) -> Result<Self, String> {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("stderr.log")).expect("a log file");
         let mut command = match launch.user {
             None => Command::new(&launch.binary),

@@ -11,7 +11,7 @@ const PACKET_BYTES: usize = 65_507;
 
 /// How many of a hundred packets, each way.
 #[derive(Debug, Clone, Copy)]
-pub struct Weather {
+pub struct PacketFaults {
     pub lost: u32,
     pub doubled: u32,
     /// Sent after the packet that follows them.
@@ -26,13 +26,13 @@ pub struct UdpProxy {
 }
 
 impl UdpProxy {
-    pub async fn start(target: SocketAddr, weather: Weather) -> Self {
+    pub async fn start(target: SocketAddr, weather: PacketFaults) -> Self {
         let inside = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
         let outside = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
         outside.connect(target).await.expect("the target is an address");
         let address = inside.local_addr().expect("it is bound");
         let task = tokio::spawn(async move {
-            let (mut up, mut down) = (Road::new(weather, 1), Road::new(weather, 2));
+            let (mut up, mut down) = (LossyDirection::new(weather, 1), LossyDirection::new(weather, 2));
             let mut client = None;
             let (mut from_client, mut from_target) = (vec![0; PACKET_BYTES], vec![0; PACKET_BYTES]);
             loop {
@@ -63,14 +63,14 @@ impl UdpProxy {
 }
 
 /// One direction.
-struct Road {
-    weather: Weather,
+struct LossyDirection {
+    weather: PacketFaults,
     seed: u32,
     behind: Option<Vec<u8>>,
 }
 
-impl Road {
-    fn new(weather: Weather, seed: u32) -> Self {
+impl LossyDirection {
+    fn new(weather: PacketFaults, seed: u32) -> Self {
         Self { weather, seed, behind: None }
     }
 

@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 use testkit::{
-    FakeBackend, Judge, TestClient, Verdict,
-    judge::{Hearing, Revision, Toward},
+    FakeBackend, Judge, JudgeGuard, TestClient,
+    judge::{JudgedExchange, Recipient, Revision},
 };
 
 /// The faults in what the broker says, after a peer asked.
-fn faults(revision: Revision, toward: Toward, asked: &Value, said: &Value) -> Vec<String> {
+fn faults(revision: Revision, toward: Recipient, asked: &Value, said: &Value) -> Vec<String> {
     let judge = Judge::default();
     judge.peer_said(None, asked.to_string().as_bytes());
-    let mut hearing = Hearing::new(&judge, toward);
+    let mut hearing = JudgedExchange::new(&judge, toward);
     hearing.named = Some(revision);
     hearing.broker_said(said.to_string().as_bytes());
     judge.faults()
@@ -39,7 +39,7 @@ fn results_are_judged_by_what_was_asked() {
             ("completion/complete", json!({"completion": {"values": []}}), json!({"completion": {}})),
             ("logging/setLevel", json!({}), json!([])),
         ] {
-            let judged = |said| faults(revision, Toward::Client, &request(method), &result(said));
+            let judged = |said| faults(revision, Recipient::Client, &request(method), &result(said));
             assert_eq!(judged(right), [""; 0], "{revision:?} {method}");
             assert_eq!(judged(wrong.clone()).len(), 1, "{revision:?} {method} {wrong}");
         }
@@ -51,14 +51,14 @@ fn a_method_is_known_only_where_its_revision_has_it() {
     let params = json!({"message": "m", "requestedSchema": {"type": "object", "properties": {}}});
     let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": params});
     for revision in Revision::ALL {
-        let found = faults(revision, Toward::Client, &json!({}), &ask);
+        let found = faults(revision, Recipient::Client, &json!({}), &ask);
         assert_eq!(found.is_empty(), revision >= Revision::V2025_06_18, "{revision:?}: {found:?}");
     }
-    assert_eq!(faults(Revision::LATEST, Toward::Backend, &json!({}), &ask).len(), 1, "not in this direction");
+    assert_eq!(faults(Revision::LATEST, Recipient::Backend, &json!({}), &ask).len(), 1, "not in this direction");
     let vendor = json!({"jsonrpc": "2.0", "method": "com.example/hello", "params": {"x": 1}});
-    assert_eq!(faults(Revision::LATEST, Toward::Client, &json!({}), &vendor), [""; 0], "vendors have their own");
+    assert_eq!(faults(Revision::LATEST, Recipient::Client, &json!({}), &vendor), [""; 0], "vendors have their own");
     let progress = json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1}});
-    assert_eq!(faults(Revision::LATEST, Toward::Client, &json!({}), &progress).len(), 1, "progress is required");
+    assert_eq!(faults(Revision::LATEST, Recipient::Client, &json!({}), &progress).len(), 1, "progress is required");
 }
 
 #[test]
@@ -73,16 +73,16 @@ fn envelopes_are_judged() {
         json!([]),
         json!([result(json!({}))]),
     ] {
-        assert_eq!(faults(Revision::LATEST, Toward::Client, &json!({}), &wrong).len(), 1, "{wrong}");
+        assert_eq!(faults(Revision::LATEST, Recipient::Client, &json!({}), &wrong).len(), 1, "{wrong}");
     }
-    assert_eq!(faults(Revision::V2025_03_26, Toward::Client, &json!({}), &json!([result(json!({}))])), [""; 0], "it has batches");
+    assert_eq!(faults(Revision::V2025_03_26, Recipient::Client, &json!({}), &json!([result(json!({}))])), [""; 0], "it has batches");
 }
 
 #[test]
 fn v_03_an_error_carries_the_id_where_it_is_known() {
     let judged = |answers: Option<Value>, said: Value| {
         let judge = Judge::default();
-        let mut hearing = Hearing::new(&judge, Toward::Client);
+        let mut hearing = JudgedExchange::new(&judge, Recipient::Client);
         hearing.named = Some(Revision::V2025_06_18);
         hearing.answers = answers;
         hearing.broker_said(said.to_string().as_bytes());
@@ -96,7 +96,7 @@ fn v_03_an_error_carries_the_id_where_it_is_known() {
 #[test]
 fn meta_01_a_reserved_key_nobody_wrote_is_found() {
     let said = |key: &str| result(json!({"content": [], "_meta": {key: 1}}));
-    let judged = |asked: Value, key: &str| faults(Revision::LATEST, Toward::Client, &asked, &said(key)).len();
+    let judged = |asked: Value, key: &str| faults(Revision::LATEST, Recipient::Client, &asked, &said(key)).len();
     let call = request("tools/call");
     assert_eq!(judged(call.clone(), "io.modelcontextprotocol/invented"), 1);
     assert_eq!(judged(call.clone(), "dev.mcp/invented"), 1);
@@ -146,6 +146,6 @@ fn what_a_stdio_backend_noted_is_judged() {
 #[test]
 #[should_panic(expected = "not as MCP says")]
 fn a_verdict_fails_its_test() {
-    let verdict = Verdict(Judge::default());
-    Hearing::new(&verdict.0, Toward::Client).broker_said(b"{}");
+    let verdict = JudgeGuard(Judge::default());
+    JudgedExchange::new(&verdict.0, Recipient::Client).broker_said(b"{}");
 }

@@ -49,7 +49,7 @@ async fn serve(stream: Stream) {
 }
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, Infallible> {
-    let response = websocket::accept(&request).unwrap_or_else(websocket::HandshakeError::response);
+    let response = websocket::accept(&request).unwrap_or_else(websocket::UpgradeError::response);
     if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
         tokio::spawn(echo(request));
     }

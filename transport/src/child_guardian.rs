@@ -23,17 +23,17 @@ pub const COMMAND: &str = "guard-children";
 #[derive(Debug)]
 pub struct Guardian {
     program: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<GuardianState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    running: Option<Running>,
+struct GuardianState {
+    running: Option<GuardianProcess>,
     groups: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct GuardianProcess {
     process: std::process::Child,
     line: UnixStream,
 }
@@ -45,13 +45,13 @@ impl Guardian {
     }
 
     /// The group is ended should this process be killed, for as long as the value lives.
-    pub(crate) fn watch(self: &Arc<Self>, group: u32) -> Watched {
+    pub(crate) fn watch(self: &Arc<Self>, group: u32) -> GroupWatch {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.groups.insert(group);
         if state.running.as_mut().is_none_or(|running| running.tell('+', group).is_err()) {
             state.running = self.start(&state.groups);
         }
-        Watched { guardian: Arc::clone(self), group }
+        GroupWatch { guardian: Arc::clone(self), group }
     }
 
     fn forget(&self, group: u32) {
@@ -66,7 +66,7 @@ impl Guardian {
         }
     }
 
-    fn start(&self, groups: &BTreeSet<u32>) -> Option<Running> {
+    fn start(&self, groups: &BTreeSet<u32>) -> Option<GuardianProcess> {
         let started = || {
             let (line, theirs) = UnixStream::pair()?;
             // Whoever starts children shall not wait for it.
@@ -75,7 +75,7 @@ impl Guardian {
             // In a group of its own: what is sent to the broker's group at a terminal is not for it.
             command.arg(COMMAND).env_clear().current_dir("/").process_group(0);
             command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
-            let mut running = Running { process: command.spawn()?, line };
+            let mut running = GuardianProcess { process: command.spawn()?, line };
             groups.iter().try_for_each(|group| running.tell('+', *group))?;
             io::Result::Ok(running)
         };
@@ -94,13 +94,13 @@ impl Guardian {
     }
 }
 
-impl Running {
+impl GuardianProcess {
     fn tell(&mut self, what: char, group: u32) -> io::Result<()> {
         self.line.write_all(format!("{what}{group}\n").as_bytes())
     }
 }
 
-impl Drop for Running {
+impl Drop for GuardianProcess {
     fn drop(&mut self) {
         // Before the line ends: it would kill all it knows.
         let _gone_already = self.process.kill();
@@ -110,12 +110,12 @@ impl Drop for Running {
 
 /// One group. Dropped when nothing of it is left.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct GroupWatch {
     guardian: Arc<Guardian>,
     group: u32,
 }
 
-impl Drop for Watched {
+impl Drop for GroupWatch {
     fn drop(&mut self) {
         self.guardian.forget(self.group);
     }

@@ -25,7 +25,7 @@ const EXIT_NOT_PREPARED: u8 = 126;
 
 /// What one child process may use. Absent: what the broker itself may.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Resources {
+pub struct ResourceLimits {
     /// Bytes of memory of its own (`RLIMIT_DATA`: heap, stacks of threads, private mappings), in each of its processes.
     pub memory: Option<u64>,
     /// Processes and threads of the user it runs as, all together (`RLIMIT_NPROC`, which does not bind root).
@@ -37,7 +37,7 @@ pub struct Resources {
 }
 
 /// What the launcher is started with; the command and its arguments follow.
-pub fn arguments(resources: &Resources, sandbox: Option<&Sandbox>, parent: u32) -> Vec<OsString> {
+pub fn arguments(resources: &ResourceLimits, sandbox: Option<&Sandbox>, parent: u32) -> Vec<OsString> {
     let mut arguments = vec![OsString::from(COMMAND), format!("--parent={parent}").into()];
     arguments.extend(sandbox.into_iter().flat_map(Sandbox::arguments));
     let mut limit = |name: &str, value: Option<u64>| arguments.extend(value.map(|value| OsString::from(format!("--{name}={value}"))));
@@ -55,7 +55,7 @@ enum LaunchError {
     #[error("a launcher of child processes is not for people: {0}")]
     Usage(&'static str),
     #[error("the broker is gone already")]
-    Orphan,
+    ParentGone,
     #[error("{what}: {source}")]
     System { what: &'static str, source: io::Error },
     #[error("the sandbox cannot be put in force: {0}")]
@@ -78,13 +78,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// What the arguments before `--` ask for.
 #[derive(Default)]
-struct Asked {
+struct LaunchOptions {
     parent: Option<u64>,
     limits: Vec<(Resource, u64)>,
     sandbox: Option<Sandbox>,
 }
 
-impl Asked {
+impl LaunchOptions {
     fn read(arguments: &mut impl Iterator<Item = OsString>) -> Result<Self, LaunchError> {
         let mut asked = Self::default();
         loop {
@@ -110,7 +110,7 @@ impl Asked {
 }
 
 fn prepare(mut arguments: impl Iterator<Item = OsString>) -> Result<(Command, OsString), LaunchError> {
-    let Asked { parent, mut limits, sandbox } = Asked::read(&mut arguments)?;
+    let LaunchOptions { parent, mut limits, sandbox } = LaunchOptions::read(&mut arguments)?;
     let name = arguments.next().ok_or(LaunchError::Usage("the command is missing"))?;
     let system = |what| move |source: rustix::io::Errno| LaunchError::System { what, source: source.into() };
     let sandbox = sandbox.map(Sandbox::open).transpose()?;
@@ -123,7 +123,7 @@ fn prepare(mut arguments: impl Iterator<Item = OsString>) -> Result<(Command, Os
     if let Some(parent) = parent
         && getppid().map(|pid| u64::from(pid.as_raw_nonzero().get().unsigned_abs())) != Some(parent)
     {
-        return Err(LaunchError::Orphan); // it died before the line above
+        return Err(LaunchError::ParentGone); // it died before the line above
     }
     set_no_new_privs(true).map_err(system("no new privileges"))?;
     // What a crash would leave behind holds the child's credentials.

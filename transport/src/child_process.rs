@@ -21,9 +21,9 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::child_guardian::{Guardian, Watched};
-use crate::child_launcher::{self, Resources};
-use crate::descriptors;
+use crate::child_guardian::{GroupWatch, Guardian};
+use crate::child_launcher::{self, ResourceLimits};
+use crate::descriptor_reserve;
 use crate::lines::{LineReader, LineWriter};
 use crate::process_group::ProcessGroup;
 use crate::sandbox::Sandbox;
@@ -55,7 +55,7 @@ pub struct ChildSpec {
     /// A program that hands its arguments to [`child_launcher::run`], which prepares the process and becomes the command.
     /// Without one the command is started as it is, and `resources` bind nobody.
     pub launcher: Option<PathBuf>,
-    pub resources: Resources,
+    pub resources: ResourceLimits,
     /// What confines the child, where a launcher is there to put it in force.
     pub sandbox: Option<Sandbox>,
     /// Who ends what the child started, should this process be killed.
@@ -79,7 +79,7 @@ impl Default for ChildSpec {
             inherit_env,
             cwd: None,
             launcher: None,
-            resources: Resources::default(),
+            resources: ResourceLimits::default(),
             sandbox: None,
             guardian: None,
         }
@@ -148,8 +148,8 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
     if let Some(cwd) = spec.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
         return Err(SpawnError::WorkingDirectory { command: spec.command.clone(), cwd: cwd.clone() });
     }
-    if !descriptors::is_left() {
-        return Err(system(io::Error::other(descriptors::NONE_LEFT)));
+    if !descriptor_reserve::is_left() {
+        return Err(system(io::Error::other(descriptor_reserve::NONE_LEFT)));
     }
     if spec.launcher.is_some() {
         find_command(spec)?;
@@ -248,7 +248,7 @@ pub struct ChildProcess {
     /// `None` only while being dropped.
     leader: Option<tokio::process::Child>,
     group: ProcessGroup,
-    watched: Option<Watched>,
+    watched: Option<GroupWatch>,
     stdin_close: Duration,
     term: Duration,
     tail: StderrTail,

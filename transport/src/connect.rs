@@ -20,14 +20,14 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use crate::{connect_error::ConnectError, descriptors, egress::EgressPolicy, send_error::SendError};
+use crate::{connect_error::ConnectError, descriptor_reserve, egress::EgressPolicy, send_error::SendError};
 
 /// Head start of one address before the next one is tried beside it (RFC 8305 recommends 250 ms).
 const ADDRESS_HEAD_START: Duration = Duration::from_millis(250);
 /// Addresses of one name that are tried at all.
 const ADDRESSES_MAX: usize = 8;
 
-pub(crate) type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
+pub(crate) type ConnectorStream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
 #[derive(Clone)]
 pub(crate) struct Connector {
@@ -37,9 +37,9 @@ pub(crate) struct Connector {
 }
 
 impl tower_service::Service<Uri> for Connector {
-    type Response = Connection;
+    type Response = ConnectorStream;
     type Error = SendError;
-    type Future = Pin<Box<dyn Future<Output = Result<Connection, SendError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<ConnectorStream, SendError>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         Poll::Ready(Ok(()))
@@ -62,7 +62,7 @@ impl Connector {
         connected.unwrap_or(Err(ConnectError::Timeout)).map_err(SendError::from)
     }
 
-    async fn connect(&self, uri: &Uri) -> Result<Connection, ConnectError> {
+    async fn connect(&self, uri: &Uri) -> Result<ConnectorStream, ConnectError> {
         let secure = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
         let host = host_without_brackets(uri.host().unwrap_or_default());
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
@@ -139,8 +139,8 @@ where
     T: Send + 'static,
     Attempt: Future<Output = Result<T, ConnectError>> + Send + 'static,
 {
-    if !descriptors::is_left() {
-        return Err(ConnectError::Unreachable { reason: descriptors::NONE_LEFT.to_owned() });
+    if !descriptor_reserve::is_left() {
+        return Err(ConnectError::Unreachable { reason: descriptor_reserve::NONE_LEFT.to_owned() });
     }
     if let [address] = addresses[..] {
         return attempt(address).await;

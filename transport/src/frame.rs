@@ -42,11 +42,11 @@ pub trait FrameSink: Send {
     fn send_all(&mut self, frames: &mut Vec<Bytes>) -> impl Future<Output = Result<(), WriteError>> + Send;
 
     /// Says goodbye in the wire's own way and ends this half. Takes at most about [`CLOSE_TIMEOUT`].
-    fn close(&mut self, goodbye: Goodbye) -> impl Future<Output = ()> + Send;
+    fn close(&mut self, goodbye: CloseReason) -> impl Future<Output = ()> + Send;
 }
 
 /// Ends a connection so that the peer gets all that was sent, and the reason.
-pub async fn farewell(source: &mut impl FrameSource, sink: &mut impl FrameSink, goodbye: Goodbye) {
+pub async fn farewell(source: &mut impl FrameSource, sink: &mut impl FrameSink, goodbye: CloseReason) {
     sink.close(goodbye).await;
     // A peer that goes on talking has had its time.
     let _ = timeout(CLOSE_TIMEOUT, source.drain()).await;
@@ -54,7 +54,7 @@ pub async fn farewell(source: &mut impl FrameSource, sink: &mut impl FrameSink, 
 
 /// Why a connection is closed by us. Pipes and TCP have no words for it; there the last message has to say it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Goodbye {
+pub enum CloseReason {
     /// The conversation is over.
     Done,
     /// This process stops, or the session lives on elsewhere.
@@ -74,7 +74,7 @@ pub enum Goodbye {
     Overloaded,
 }
 
-impl Goodbye {
+impl CloseReason {
     pub const ALL: [Self; 9] = [
         Self::Done,
         Self::GoingAway,
@@ -145,7 +145,7 @@ pub enum ReadError {
     #[error("the peer broke the protocol: {0}")]
     Protocol(&'static str),
     #[error("nothing was heard of the peer for {limit:?}")]
-    Silent { limit: Duration },
+    IdleTimeout { limit: Duration },
     /// The peer closed and named a fault.
     #[error("the peer closed with code {code}: {reason:?}")]
     Closed { code: u64, reason: String },
@@ -158,15 +158,15 @@ pub enum ReadError {
 
 impl ReadError {
     /// What to tell the peer, where it still listens.
-    pub fn goodbye(&self) -> Goodbye {
+    pub fn goodbye(&self) -> CloseReason {
         match self {
-            Self::TooLong { .. } => Goodbye::TooLarge,
-            Self::NotText => Goodbye::NotText,
-            Self::InvalidUtf8 => Goodbye::InvalidUtf8,
-            Self::Protocol(_) => Goodbye::Protocol,
-            Self::Silent { .. } => Goodbye::Policy,
-            Self::Io(error) if error.kind() == io::ErrorKind::QuotaExceeded => Goodbye::Overloaded,
-            Self::Closed { .. } | Self::Cancelled | Self::Io(_) => Goodbye::Done,
+            Self::TooLong { .. } => CloseReason::TooLarge,
+            Self::NotText => CloseReason::NotText,
+            Self::InvalidUtf8 => CloseReason::InvalidUtf8,
+            Self::Protocol(_) => CloseReason::Protocol,
+            Self::IdleTimeout { .. } => CloseReason::Policy,
+            Self::Io(error) if error.kind() == io::ErrorKind::QuotaExceeded => CloseReason::Overloaded,
+            Self::Closed { .. } | Self::Cancelled | Self::Io(_) => CloseReason::Done,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The broker's one HTTP client: pooled connections, HTTP/1.1 and HTTP/2, verified TLS, egress policy.
 //!
-//! Called by HTTP links. Without TLS it speaks HTTP/1.1 by itself ([`crate::http1`]), which costs a fraction of what the
+//! Called by HTTP links. Without TLS it speaks HTTP/1.1 by itself ([`crate::http1_client`]), which costs a fraction of what the
 //! library does. It follows no redirect, keeps no cookie, uses no proxy and decodes nothing: what the backend
 //! answered is what the caller sees. An error tells whether the request can have reached the backend, which is what
 //! decides whether it may be sent again.
@@ -25,12 +25,12 @@ use tokio_rustls::TlsConnector;
 use crate::connect::Connector;
 use crate::egress::EgressPolicy;
 use crate::framing::ChunksTooLong;
-use crate::http1::{self, BodyBroken, Http1Body, Pool};
+use crate::http1_client::{self, BodyStreamError, Http1Body, Pool};
 use crate::peer::PeerIdentityError;
-use crate::pieces::Pieces;
 use crate::response::HttpResponse;
 use crate::send_error::SendError;
 use crate::tls::{ClientIdentity, presenting, trust};
+use crate::vectored_body::VectoredBody;
 
 /// The HTTP library refuses smaller buffers than this.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
@@ -96,7 +96,7 @@ impl std::fmt::Debug for HttpClient {
 
 /// The head of POSTs that differ in their bodies alone. See [`HttpClient::prepare`].
 #[derive(Debug, Clone)]
-pub struct Prepared(http1::Prepared);
+pub struct PreparedPost(http1_client::PreparedHead);
 
 impl HttpClient {
     pub fn new(config: HttpClientConfig) -> Result<Self, TlsSetupError> {
@@ -141,27 +141,27 @@ impl HttpClient {
         if request.uri().scheme() == Some(&Scheme::HTTP) {
             let uri = request.uri().clone();
             let response = self.plain.send(request.map(bytes_of), || async move { self.connector.tcp(&uri).await }).await?;
-            return Ok(response.map(|body| ResponseBody(Kind::Plain(body))));
+            return Ok(response.map(|body| ResponseBody(BodyKind::Plain(body))));
         }
         // Boxed: those above would be moved with room for it.
         let response = Box::pin(self.client.request(request)).await.map_err(|error| classify(&error))?;
         let (head, body) = response.into_parts();
-        Ok(HttpResponse::new(Arc::new(head), ResponseBody(Kind::General(body))))
+        Ok(HttpResponse::new(Arc::new(head), ResponseBody(BodyKind::Hyper(body))))
     }
 }
 
 impl HttpClient {
     /// Writes a POST's head once, for all that follow with other bodies: names and values are not looked at again. `None` where
     /// there is TLS, as the library writes heads by itself.
-    pub fn prepare(&self, post: Request<()>) -> Option<Prepared> {
+    pub fn prepare(&self, post: Request<()>) -> Option<PreparedPost> {
         let is_plain = post.uri().scheme() == Some(&Scheme::HTTP) && post.uri().host().is_some();
-        is_plain.then(|| Prepared(http1::Prepared::new(post)))
+        is_plain.then(|| PreparedPost(http1_client::PreparedHead::new(post)))
     }
 
     /// [`HttpClient::send`] of a POST that was prepared.
-    pub async fn send_prepared(&self, post: &Prepared, body: Pieces) -> Result<HttpResponse<ResponseBody>, SendError> {
+    pub async fn send_prepared(&self, post: &PreparedPost, body: VectoredBody) -> Result<HttpResponse<ResponseBody>, SendError> {
         let response = self.plain.send_prepared(&post.0, body, || self.connector.tcp(post.0.uri())).await?;
-        Ok(response.map(|body| ResponseBody(Kind::Plain(body))))
+        Ok(response.map(|body| ResponseBody(BodyKind::Plain(body))))
     }
 }
 
@@ -174,20 +174,20 @@ fn bytes_of(mut body: Full<Bytes>) -> Bytes {
 
 /// The body of a response. Dropped before its end, it ends what carries it.
 #[derive(Debug)]
-pub struct ResponseBody(Kind);
+pub struct ResponseBody(BodyKind);
 
 #[derive(Debug)]
-enum Kind {
+enum BodyKind {
     Plain(Http1Body),
-    General(Incoming),
+    Hyper(Incoming),
 }
 
 impl ResponseBody {
     /// [`read_body`], with a single copy where the length was announced.
     pub async fn whole(self, bytes_max: usize) -> Result<Bytes, BodyError> {
         match self.0 {
-            Kind::General(body) => read_body(body, bytes_max).await,
-            Kind::Plain(body) => match body.exact_bytes().map(usize::try_from) {
+            BodyKind::Hyper(body) => read_body(body, bytes_max).await,
+            BodyKind::Plain(body) => match body.exact_bytes().map(usize::try_from) {
                 Some(Ok(bytes)) if bytes <= bytes_max => {
                     body.all(bytes).await.map_err(|error| BodyError::Aborted { reason: error.to_string() })
                 }
@@ -200,26 +200,26 @@ impl ResponseBody {
 
 impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = BodyBroken;
+    type Error = BodyStreamError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyBroken>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyStreamError>>> {
         match &mut self.0 {
-            Kind::Plain(body) => Pin::new(body).poll_frame(context),
-            Kind::General(body) => Pin::new(body).poll_frame(context).map_err(BodyBroken::from),
+            BodyKind::Plain(body) => Pin::new(body).poll_frame(context),
+            BodyKind::Hyper(body) => Pin::new(body).poll_frame(context).map_err(BodyStreamError::from),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Plain(body) => body.is_end_stream(),
-            Kind::General(body) => body.is_end_stream(),
+            BodyKind::Plain(body) => body.is_end_stream(),
+            BodyKind::Hyper(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Plain(body) => body.size_hint(),
-            Kind::General(body) => body.size_hint(),
+            BodyKind::Plain(body) => body.size_hint(),
+            BodyKind::Hyper(body) => body.size_hint(),
         }
     }
 }

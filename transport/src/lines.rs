@@ -20,7 +20,7 @@ use tokio::{
 
 pub use crate::frame::ReadError;
 use crate::{
-    frame::{CLOSE_TIMEOUT, FrameSink, FrameSource, Goodbye, WriteError},
+    frame::{CLOSE_TIMEOUT, CloseReason, FrameSink, FrameSource, WriteError},
     read_buffer::ReadBuffer,
 };
 
@@ -174,7 +174,7 @@ impl<W: AsyncWrite + Unpin + Send> FrameSink for LineWriter<W> {
         Ok(Self::send_all(self, frames).await?)
     }
 
-    async fn close(&mut self, _: Goodbye) {
+    async fn close(&mut self, _: CloseReason) {
         // Over TLS this writes, and a peer that reads nothing would keep us for ever.
         if let Some(mut writer) = self.writer.take() {
             let _ = timeout(CLOSE_TIMEOUT, writer.shutdown()).await;

@@ -1,6 +1,6 @@
 //! The end of a connection whose peer may still be sending: closing it at once would take the last answer away.
 //!
-//! Used in the server's role by `posts` and [`crate::framing`] behind an answer to a request that was not read to its end.
+//! Used in the server's role by `http1_server` and [`crate::framing`] behind an answer to a request that was not read to its end.
 
 use std::{
     mem::MaybeUninit,

@@ -35,14 +35,14 @@ pub enum ProxyHeaderError {
     #[error("its PROXY protocol header is malformed: {0}")]
     Malformed(&'static str),
     #[error("its PROXY protocol header did not come within {0:?}")]
-    Late(Duration),
+    Timeout(Duration),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 /// Takes the header off a connection of which nothing was read.
 pub async fn read_header(socket: &mut TcpStream, limit: Duration) -> Result<ProxyHeader, ProxyHeaderError> {
-    timeout(limit, read(socket)).await.unwrap_or(Err(ProxyHeaderError::Late(limit)))
+    timeout(limit, read(socket)).await.unwrap_or(Err(ProxyHeaderError::Timeout(limit)))
 }
 
 async fn read(socket: &mut TcpStream) -> Result<ProxyHeader, ProxyHeaderError> {

@@ -27,19 +27,19 @@ const FREE_BYTES: usize = 8 * 1024;
 pub(crate) struct ReadBuffer {
     bytes: BytesMut,
     read_bytes: usize,
-    confined: Option<Confined>,
+    confined: Option<SharedBudget>,
 }
 
 /// A buffer that is bounded together with others, such as those of peers that nobody knows.
 #[derive(Debug)]
-struct Confined {
+struct SharedBudget {
     room: Arc<Semaphore>,
     /// A permit is for so many bytes; for any number of them where there is none.
     permit_bytes: Option<usize>,
     held: Option<OwnedSemaphorePermit>,
 }
 
-impl Confined {
+impl SharedBudget {
     /// Whether a buffer of this size may grow.
     fn may_grow(&mut self, bytes: usize) -> bool {
         let above = bytes.saturating_sub(FREE_BYTES);
@@ -73,12 +73,12 @@ impl ReadBuffer {
 
     /// Takes permits of `room` from now on, or needs none any more.
     pub(crate) fn confine(&mut self, room: Option<&Arc<Semaphore>>) {
-        self.confined = room.map(|room| Confined { room: room.clone(), permit_bytes: None, held: None });
+        self.confined = room.map(|room| SharedBudget { room: room.clone(), permit_bytes: None, held: None });
     }
 
     /// Takes a permit of `room` for each [`SHARED_PERMIT_BYTES`].
     pub(crate) fn share(&mut self, room: Arc<Semaphore>) {
-        self.confined = Some(Confined { room, permit_bytes: Some(SHARED_PERMIT_BYTES), held: None });
+        self.confined = Some(SharedBudget { room, permit_bytes: Some(SHARED_PERMIT_BYTES), held: None });
     }
 
     /// All that has been read and not taken.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode, Version, response::Parts};
 
-/// Its head is shared with all that say the same, as the responses of a server mostly do ([`crate::repeated`]): nothing of it is
+/// Its head is shared with all that say the same, as the responses of a server mostly do ([`crate::head_cache`]): nothing of it is
 /// copied for each. How long the body is, the body alone knows; over HTTP/1.1 without TLS no header says it.
 #[derive(Debug)]
 pub struct HttpResponse<B> {

@@ -15,7 +15,7 @@ pub enum SendError {
     #[error("connecting took too long")]
     ConnectTimeout,
     #[error("the request was not taken: {reason}")]
-    NotTaken { reason: String },
+    NotSent { reason: String },
     #[error("the connection ended before the response: {reason}")]
     Aborted { reason: String },
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
     envelope::Message,
-    handshake::InitializeAnswer,
+    handshake::InitializeResult,
     ids::{BackendId, TenantId},
     json::Limits,
     splice::Splice,
@@ -47,7 +47,7 @@ fn out(bytes: usize) -> Box<dyn FnMut()> {
     let mut wire_id = 1_000_000_u64;
     Box::new(move || {
         let message = read(&frame);
-        let decided = decide(&message, &Endpoint::Aggregated, &catalog.capabilities, Version::LATEST_LEGACY, &catalog);
+        let decided = decide(&message, &Endpoint::Aggregated, &catalog.capabilities, Version::LATEST_WITH_SESSIONS, &catalog);
         let Ok(Decision::Forward(plan)) = decided else { panic!("a call of a known tool is forwarded") };
         wire_id += 1;
         let mut splice = Splice::new(&message.frame);
@@ -106,8 +106,8 @@ fn catalog() -> Catalog {
     let list = format!(r#"{{"tools":[{{"name":"read","inputSchema":{{}}}},{}]}}"#, tools.join(","));
     let tools = read_page(ListKind::Tools, &backend_id(), TaskHost::Broker, list.as_bytes()).expect("a good list").entries;
     let lists = BackendLists {
-        server: Arc::new(InitializeAnswer {
-            version: Version::LATEST_LEGACY,
+        server: Arc::new(InitializeResult {
+            version: Version::LATEST_WITH_SESSIONS,
             capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).expect("good capabilities"),
             server_info: Bytes::from_static(b"{}"),
             server_name: "files".to_owned(),

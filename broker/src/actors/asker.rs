@@ -20,7 +20,7 @@ pub enum Asker {
 
 /// What carries a request.
 #[derive(Debug, Clone)]
-pub struct Carried {
+pub struct SentRequest {
     pub link: Arc<Link>,
     pub connection: Arc<Connection>,
     pub wire_id: u64,
@@ -28,7 +28,7 @@ pub struct Carried {
 
 impl Asker {
     /// Notes which connection and wire id carry the request, so that a cancellation finds it.
-    pub fn sent_as(&self, carried: Carried, at: Instant) {
+    pub fn sent_as(&self, carried: SentRequest, at: Instant) {
         match self {
             Self::Call(call) => call.sent_as(carried, at),
             Self::Task(run) => run.sent_as(carried),

@@ -14,16 +14,16 @@ use protocol::{
     capabilities::ClientCapabilities,
     error::Refusal,
     ids::{BackendId, PrincipalId, TaskId, TenantId},
-    modern::tool_headers::ParamHeader,
+    stateless::tool_headers::ParamHeader,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    guard::Guard,
+    backend_admission::BackendAdmission,
     link::{
-        Era, EraMemory, Link,
-        connection::{Connection, Failure, Wire as ConnectionWire},
+        Era, EraCache, Link,
+        connection::{Connection, Failure, WireSender as ConnectionWire},
     },
     policy::Policy,
     session::Session,
@@ -31,19 +31,19 @@ use super::{
     sync::lock,
 };
 use crate::{
-    admission::rates::Scope,
+    admission::rate_limiter::RateScope,
     config::{
         MessageWire,
         spec::{BackendSpec, TenantLimits, TransportSpec},
     },
     limits::{LATENCY_WEIGHT, LINK_IDLE_MAX, TOOLS_METERED_MAX},
     rules::{
-        budget::Rate,
         catalog::BackendLists,
-        meter::{Meter, Meters},
-        sharing::{self, LinkScope, Wire},
+        gcra::Rate,
+        link_sharing::{self, LinkScope, WireKind},
+        shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     },
-    sandbox::Level,
+    sandbox::ConfinementLevel,
     telemetry::redaction::Redactor,
     views::BackendStatus,
 };
@@ -77,7 +77,7 @@ impl BackendState {
 
 /// Deadlines that hold for one backend.
 #[derive(Debug, Clone, Copy)]
-pub struct Deadlines {
+pub struct EffectiveTimeouts {
     pub call: Duration,
     pub control: Duration,
     pub initialize: Duration,
@@ -93,7 +93,7 @@ pub struct Backend {
     pub lists: ArcSwapOption<BackendLists>,
     pub stop: CancellationToken,
     /// In which era of MCP it lives.
-    pub era: EraMemory,
+    pub era: EraCache,
     /// Arguments its tools want repeated in headers, by tool.
     param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
     /// What requests have to keep to before they are sent.
@@ -105,37 +105,37 @@ pub struct Backend {
     status: Mutex<Status>,
     links: Mutex<HashMap<LinkScope, Arc<Link>>>,
     latency_us: AtomicU64,
-    meter: Arc<Meter>,
+    meter: Arc<SharedRateLimiter>,
     /// By the backend's own names.
-    tools: Mutex<Meters<String>>,
+    tools: Mutex<RateLimiterMap<String>>,
     /// What stands between calls and the backend.
-    pub(super) guard: Guard,
+    pub(super) admission: BackendAdmission,
 }
 
 #[derive(Debug, Default)]
 struct Status {
     last_error: Option<String>,
     /// The log says already that it can not be reached.
-    down_told: bool,
+    down_logged: bool,
     /// What the wire turned out to be.
-    wire: Option<Wire>,
+    wire: Option<WireKind>,
     open_links: usize,
     /// Of the link that failed last: attempts in a row, and when the next one may begin.
     failed_attempts: u32,
     next_attempt: Option<Instant>,
     /// What confines its children, once one was to start.
-    sandbox: Option<Level>,
+    sandbox: Option<ConfinementLevel>,
 }
 
 impl Backend {
     pub fn new(tenant: TenantId, id: BackendId, spec: BackendSpec, shared: Arc<Shared>) -> Arc<Self> {
-        let meter = Meter::new(format!("backend/{tenant}/{id}"));
-        let tools = Mutex::new(Meters::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
-        let guard = Guard::new(&id, &spec, &shared);
+        let meter = SharedRateLimiter::new(format!("backend/{tenant}/{id}"));
+        let tools = Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
+        let guard = BackendAdmission::new(&id, &spec, &shared);
         Arc::new(Self {
             meter,
             tools,
-            guard,
+            admission: guard,
             policy: Policy::of(&tenant, &id, &spec, &shared),
             tenant,
             id,
@@ -144,7 +144,7 @@ impl Backend {
             shared,
             lists: ArcSwapOption::empty(),
             stop: CancellationToken::new(),
-            era: EraMemory::default(),
+            era: EraCache::default(),
             param_headers: ArcSwap::default(),
             refresh: Notify::new(),
             state: watch::Sender::new(BackendState::Connecting),
@@ -166,9 +166,9 @@ impl Backend {
         self.shared.config.limits.message_sizes.of(self.spec.limits.message_profile.as_deref(), wire)
     }
 
-    pub fn timeouts(&self) -> Deadlines {
+    pub fn timeouts(&self) -> EffectiveTimeouts {
         let (own, common) = (&self.spec.timeouts, &self.shared.config.timeouts);
-        Deadlines {
+        EffectiveTimeouts {
             call: own.call.unwrap_or(common.call),
             control: own.control.unwrap_or(common.control),
             initialize: own.initialize.unwrap_or(common.initialize),
@@ -181,7 +181,7 @@ impl Backend {
         let per_second = own.requests_per_second.or(tenant.requests_per_second_per_backend);
         let burst = own.burst.or(tenant.burst_per_backend).unwrap_or(common.burst_per_backend);
         if let Some(rate) = Rate::new(per_second.unwrap_or(common.requests_per_second_per_backend), burst) {
-            rates.take(Scope::Backend, &self.meter, rate)?;
+            rates.take(RateScope::Backend, &self.meter, rate)?;
         }
         let Some(tool) = tool else { return Ok(()) };
         let special = own.tools.get(tool);
@@ -191,15 +191,15 @@ impl Backend {
         let Some(rate) = Rate::new(per_second, burst.unwrap_or(common.burst_per_tool)) else { return Ok(()) };
         let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
         let meter = lock(&self.tools).of(&tool.to_owned(), rates.now(), name);
-        rates.take(Scope::Tool, &meter, rate)
+        rates.take(RateScope::Tool, &meter, rate)
     }
 
     /// The link a session uses, made at first use.
     pub fn link_for(self: &Arc<Self>, session: &Session) -> Option<Arc<Link>> {
         let own = LinkScope::Session(session.id.clone());
         // Who has no session is best served without one: what stands in for one here need not be one there.
-        let era = if session.kept { Era::Legacy } else { Era::Modern };
-        if era == Era::Legacy {
+        let era = if session.has_client { Era::Sessions } else { Era::Stateless };
+        if era == Era::Sessions {
             self.era.want_sessions();
         }
         self.link_of(own, &session.caller.principal, &session.client, era)
@@ -207,22 +207,22 @@ impl Backend {
 
     /// The link a task runs over whose session is not here.
     pub fn link_for_task(self: &Arc<Self>, task: &TaskId, principal: &PrincipalId, client: &ClientCapabilities) -> Option<Arc<Link>> {
-        self.link_of(LinkScope::Task(task.clone()), principal, client, Era::Legacy)
+        self.link_of(LinkScope::Task(task.clone()), principal, client, Era::Sessions)
     }
 
     fn link_of(self: &Arc<Self>, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities, era: Era) -> Option<Arc<Link>> {
         let wire = match self.era.to(self.spec.protocol, era) {
-            Some(Era::Modern) => Wire::Modern,
+            Some(Era::Stateless) => WireKind::Stateless,
             // Until the catalog has seen how the backend behaves, the cautious assumption holds.
             _ => lock(&self.status).wire.unwrap_or(match self.spec.transport {
-                TransportSpec::Http { .. } => Wire::HttpWithSessions,
+                TransportSpec::Http { .. } => WireKind::HttpWithSessions,
                 TransportSpec::Tcp { .. } | TransportSpec::Websocket { .. } | TransportSpec::Quic { .. } | TransportSpec::Stdio { .. } => {
-                    Wire::Pipe
+                    WireKind::Pipe
                 }
             }),
         };
-        let scope = sharing::scope(self.spec.links, wire, own, principal, client);
-        let declared = sharing::declared(&scope, wire, client);
+        let scope = link_sharing::scope(self.spec.links, wire, own, principal, client);
+        let declared = link_sharing::declared(&scope, wire, client);
         let mut links = lock(&self.links);
         if self.stop.is_cancelled() {
             return None; // whoever closed the backend has closed the links there were
@@ -235,18 +235,18 @@ impl Backend {
     }
 
     /// One pipe carries everything, and nothing on it says on account of which request something is asked back.
-    pub fn cannot_tell_who_asked(&self) -> bool {
-        if self.era.to(self.spec.protocol, Era::Modern) == Some(Era::Modern) {
+    pub fn has_unattributed_requests(&self) -> bool {
+        if self.era.to(self.spec.protocol, Era::Stateless) == Some(Era::Stateless) {
             return false; // it asks in its answers
         }
         let is_http = matches!(self.spec.transport, TransportSpec::Http { .. });
-        lock(&self.status).wire.map_or(!is_http, |wire| wire == Wire::Pipe)
+        lock(&self.status).wire.map_or(!is_http, |wire| wire == WireKind::Pipe)
     }
 
     /// The link the catalog is fetched over.
     pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
         let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES).unwrap_or_else(|_| ClientCapabilities::none());
-        Link::new(self.clone(), LinkScope::Catalog, declared, Era::Legacy)
+        Link::new(self.clone(), LinkScope::Catalog, declared, Era::Sessions)
     }
 
     /// The arguments a tool wants repeated in headers (MCP 2026-07-28, Streamable HTTP).
@@ -263,7 +263,7 @@ impl Backend {
         self.refresh.notify_one();
     }
 
-    pub async fn refresh_wanted(&self) {
+    pub async fn refresh_requested(&self) {
         self.refresh.notified().await;
     }
 
@@ -274,9 +274,9 @@ impl Backend {
         // Only connections that are sessions tell how a backend treats those.
         if connection.modern().is_none() {
             status.wire = Some(match connection.wire() {
-                ConnectionWire::Pipe(_) => Wire::Pipe,
-                ConnectionWire::Http(http) if http.has_session() => Wire::HttpWithSessions,
-                ConnectionWire::Http(_) => Wire::HttpStateless,
+                ConnectionWire::Pipe(_) => WireKind::Pipe,
+                ConnectionWire::Http(http) if http.has_session() => WireKind::HttpWithSessions,
+                ConnectionWire::Http(_) => WireKind::HttpWithoutSessions,
             });
         }
         drop(status);
@@ -329,7 +329,7 @@ impl Backend {
     }
 
     /// It does not live in the era it lived in: it is asked again, by links that are made for what it then says.
-    pub fn lives_in_another_era(self: &Arc<Self>, link: &Arc<Link>) {
+    pub fn on_era_changed(self: &Arc<Self>, link: &Arc<Link>) {
         self.era.forget();
         lock(&self.status).wire = None;
         self.refresh(); // so that the catalog's connection notices too
@@ -368,7 +368,7 @@ impl Backend {
         links.iter().for_each(|link| self.close_link(link));
     }
 
-    pub fn answered_in(&self, time: Duration) {
+    pub fn record_latency(&self, time: Duration) {
         self.shared.metrics.backend_request(&self.id, time.as_secs_f64());
         let sample = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
         let before = self.latency_us.load(Ordering::Relaxed);
@@ -377,14 +377,14 @@ impl Backend {
     }
 
     /// What an answer takes, with some to spare; nothing while none is known.
-    pub fn usual_time(&self) -> Duration {
+    pub fn expected_latency(&self) -> Duration {
         Duration::from_micros(self.latency_us.load(Ordering::Relaxed).saturating_mul(2))
     }
 
     pub fn set_state(&self, state: BackendState) {
         if state == BackendState::Ready {
             let mut status = lock(&self.status);
-            (status.last_error, status.down_told) = (None, false);
+            (status.last_error, status.down_logged) = (None, false);
         }
         self.state.send_replace(state);
     }
@@ -392,7 +392,7 @@ impl Backend {
     /// The backend can not be reached. Said once for each time it goes down, however often it is tried meanwhile.
     pub fn set_unreachable(&self, state: BackendState, refusal: &Refusal) {
         let mut status = lock(&self.status);
-        let told = std::mem::replace(&mut status.down_told, true);
+        let told = std::mem::replace(&mut status.down_logged, true);
         let cause = status.last_error.clone().unwrap_or_else(|| refusal.to_string());
         drop(status);
         if !told {
@@ -420,25 +420,25 @@ impl Backend {
     }
 
     /// It has not been reached once, so nothing is known of what it offers.
-    pub fn is_unknown(&self) -> bool {
+    pub fn is_never_reached(&self) -> bool {
         self.lists.load().is_none()
     }
 
     /// Waits until the first attempt to reach the backend is over, and for a client with a session until it is known what the
     /// backend offers in sessions.
-    pub async fn settled_for(&self, era: Era, within: Duration) {
-        if era == Era::Legacy {
+    pub async fn wait_first_attempt_for(&self, era: Era, within: Duration) {
+        if era == Era::Sessions {
             self.era.want_sessions();
         }
         let begun = Instant::now();
-        self.settled(within).await;
-        if era == Era::Legacy {
+        self.wait_first_attempt(within).await;
+        if era == Era::Sessions {
             self.era.settled(within.saturating_sub(begun.elapsed())).await;
         }
     }
 
     /// Waits until the first attempt to reach the backend is over.
-    pub async fn settled(&self, within: Duration) {
+    pub async fn wait_first_attempt(&self, within: Duration) {
         let mut state = self.state.subscribe();
         let _in_time = tokio::time::timeout(within, state.wait_for(|state| *state != BackendState::Connecting)).await;
     }
@@ -448,7 +448,7 @@ impl Backend {
     }
 
     /// What confines the child that starts now.
-    pub(super) fn confined_by(&self, level: Level) {
+    pub(super) fn note_sandbox(&self, level: ConfinementLevel) {
         lock(&self.status).sandbox = Some(level);
     }
 
@@ -456,7 +456,7 @@ impl Backend {
         let lists = self.lists.load_full();
         let status = lock(&self.status);
         let latency = self.latency_us.load(Ordering::Relaxed);
-        let (calls_in_flight, calls_queued, calls_max) = self.crowd();
+        let (calls_in_flight, calls_queued, calls_max) = self.call_counts();
         BackendStatus {
             tenant: self.tenant.to_string(),
             backend: self.id.to_string(),
@@ -487,7 +487,7 @@ impl Backend {
     }
 
     /// Whether it is the HTTP server at this URL.
-    pub fn is_at(&self, url: &str) -> bool {
+    pub fn has_url(&self, url: &str) -> bool {
         matches!(&self.spec.transport, TransportSpec::Http { url: own } if own == url)
     }
 

@@ -15,8 +15,8 @@ use protocol::{
     error::{ErrorKind, Refusal},
     json,
     method::Method,
-    modern::{
-        legacy,
+    stateless::{
+        downgrade,
         results::CacheHint,
         tool_headers::{BadAnnotation, ParamHeader, param_headers},
     },
@@ -25,10 +25,10 @@ use protocol::{
 use super::{
     backend::{Backend, BackendState},
     link::{
-        Era, Link, Speaks,
-        connection::{Connection, Failure, Wire},
+        Era, EraSupport, Link,
+        connection::{Connection, Failure, WireSender},
     },
-    probing,
+    prober,
     tenant::Tenant,
 };
 use crate::{
@@ -36,7 +36,7 @@ use crate::{
         BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE,
         REFRESH_INTERVAL_MIN,
     },
-    rules::catalog::{self, BackendLists, Entry, LeftOut, ListKind, TaskHost},
+    rules::catalog::{self, BackendLists, CatalogEntry, ListKind, SkippedEntry, TaskHost},
 };
 
 /// Runs until the backend is removed.
@@ -45,7 +45,7 @@ pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
     let work = async {
         let mut failures = 0;
         loop {
-            let reason = round(&tenant, &backend, &link).await;
+            let reason = run_connection(&tenant, &backend, &link).await;
             match reason {
                 Ok(()) => failures = 0,
                 Err(refusal) => {
@@ -55,38 +55,38 @@ pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
                     let pause = ceiling.mul_f64(rand::random_range(0.5..1.0)).max(refusal.retry_after.unwrap_or_default());
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
-                        () = backend.refresh_wanted() => link.forgive().await, // a probe does not wait for the back-off
+                        () = backend.refresh_requested() => link.shorten_backoff().await, // a probe does not wait for the back-off
                     }
                 }
             }
         }
     };
-    tokio::select! { () = work => {}, () = probing::run(&backend, &link) => {}, () = backend.stop.cancelled() => {} }
+    tokio::select! { () = work => {}, () = prober::run(&backend, &link) => {}, () = backend.stop.cancelled() => {} }
     link.close().await;
 }
 
 /// One connection's worth: fetch, publish, and again whenever the backend says so.
-async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) -> Result<(), Refusal> {
+async fn run_connection(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) -> Result<(), Refusal> {
     let was_asked = backend.era.sessions_wanted();
     let connection = link.connection().await?;
     loop {
         let fetched_at = Instant::now();
-        let Fetched { lists, kept_for } = fetch(link, &connection).await?;
+        let FetchedLists { lists, ttl: kept_for } = fetch(link, &connection).await?;
         let may_know_sessions = !was_asked && connection.modern().is_some() && backend.era.may_know_sessions(backend.spec.protocol);
         backend.era.set_settled(!may_know_sessions);
         publish(tenant, backend, lists);
         tokio::select! {
             () = backend.era.asked_for_sessions(), if may_know_sessions => {
-                connection.session_forgotten(); // and is opened anew
+                connection.close_forgotten(); // and is opened anew
                 return Ok(());
             }
-            () = backend.refresh_wanted() => {}
-            () = outlived(kept_for) => {}
+            () = backend.refresh_requested() => {}
+            () = lists_expired(kept_for) => {}
             () = connection.closed() => {
                 let text = format!("the connection to backend {} ended", backend.id);
                 return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
             }
-            silent = unresponsive(link, &connection) => {
+            silent = ping_until_unresponsive(link, &connection) => {
                 connection.close_now();
                 return Err(silent);
             }
@@ -94,12 +94,12 @@ async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) 
         // Changes come in bursts: wait for the end of one, and never fetch faster than the limit.
         let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
         tokio::time::sleep(pause).await;
-        let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_wanted()).await;
+        let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await;
     }
 }
 
 /// Resolves when the lists are older than their backend says they may be kept (MCP 2026-07-28, Caching).
-async fn outlived(kept_for: Option<Duration>) {
+async fn lists_expired(kept_for: Option<Duration>) {
     match kept_for {
         Some(kept_for) => tokio::time::sleep(kept_for.max(LIST_TTL_MIN)).await,
         None => std::future::pending().await,
@@ -108,7 +108,7 @@ async fn outlived(kept_for: Option<Duration>) {
 
 /// Pings the backend from time to time; resolves when it no longer answers (MCP 2025-11-25, Ping). One that is busy is
 /// there, unless it stays so.
-async fn unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
+async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
     let mut was_busy = false;
     loop {
         tokio::time::sleep(link.backend.shared.config.timeouts.ping_interval).await;
@@ -124,7 +124,7 @@ fn publish(tenant: &Weak<Tenant>, backend: &Arc<Backend>, lists: BackendLists) {
     backend.lists.store(Some(Arc::new(lists)));
     let first = backend.state() != BackendState::Ready;
     if let Some(tenant) = tenant.upgrade() {
-        tenant.publish();
+        tenant.publish_catalog();
     }
     backend.set_state(BackendState::Ready);
     if first {
@@ -138,7 +138,7 @@ fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Ref
             if !lists.stale {
                 backend.lists.store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
                 if let Some(tenant) = tenant.upgrade() {
-                    tenant.publish();
+                    tenant.publish_catalog();
                 }
             }
             BackendState::Degraded
@@ -148,14 +148,14 @@ fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Ref
     backend.set_unreachable(state, refusal);
 }
 
-/// A backend's lists, and how long they may be kept. `None`: until the backend says that they changed.
-struct Fetched {
+/// A backend's lists, and how long they may be kept. `Unsupported`: until the backend says that they changed.
+struct FetchedLists {
     lists: BackendLists,
-    kept_for: Option<Duration>,
+    ttl: Option<Duration>,
 }
 
 /// Fetches everything the backend offers.
-async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Fetched, Refusal> {
+async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<FetchedLists, Refusal> {
     let unavailable = || Refusal::new(ErrorKind::BackendUnavailable, format!("the handshake with backend {} is not over", link.backend.id));
     let agreed = connection.negotiated().ok_or_else(unavailable)?;
     let mut lists = BackendLists {
@@ -174,10 +174,10 @@ async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Fetched
             kept_for = [kept_for, kept].into_iter().flatten().min();
         }
     }
-    if link.backend.era.to(link.backend.spec.protocol, Era::Modern) == Some(Era::Modern) {
+    if link.backend.era.to(link.backend.spec.protocol, Era::Stateless) == Some(Era::Stateless) {
         note_headers(link, connection, &mut lists.tools);
     }
-    Ok(Fetched { lists, kept_for })
+    Ok(FetchedLists { lists, ttl: kept_for })
 }
 
 /// Learns anew which arguments the backend's tools want repeated in headers: it did not accept those it got.
@@ -190,8 +190,8 @@ pub(super) async fn refresh_tools(connection: &Arc<Connection>, link: &Arc<Link>
 
 /// Notes what each tool wants repeated in headers. Over HTTP a tool that asks for it wrongly can not be called, so it is not
 /// offered (MCP 2026-07-28, Streamable HTTP).
-fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<Entry>) {
-    if !matches!(connection.wire(), Wire::Http(_)) {
+fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEntry>) {
+    if !matches!(connection.wire(), WireSender::Http(_)) {
         return;
     }
     let mut by_tool = HashMap::new();
@@ -210,7 +210,7 @@ fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<Entry>) {
     link.backend.note_param_headers(by_tool);
 }
 
-fn wanted_headers(tool: &Entry) -> Result<Vec<ParamHeader>, BadAnnotation> {
+fn wanted_headers(tool: &CatalogEntry) -> Result<Vec<ParamHeader>, BadAnnotation> {
     if memchr::memmem::find(&tool.native, b"x-mcp-header").is_none() {
         return Ok(Vec::new());
     }
@@ -244,7 +244,11 @@ fn method(kind: ListKind) -> Method {
 
 /// Every page of one list. The backend's cursors are given back as they came (MCP 2025-11-25, Pagination); an endless or
 /// circular list ends at the limits.
-async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKind) -> Result<(Vec<Entry>, Option<Duration>), Refusal> {
+async fn fetch_list(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    kind: ListKind,
+) -> Result<(Vec<CatalogEntry>, Option<Duration>), Refusal> {
     let backend = &link.backend;
     let host = task_host(link, connection);
     let mut kept_for = None;
@@ -262,7 +266,7 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
         let Some(page) = read_answer(kind, backend, host, &answer)? else { return Ok((entries, kept_for)) };
         warn_of_left_out(backend, kind, &page.left_out);
         entries.extend(page.entries);
-        let bytes: usize = entries.iter().map(|entry: &Entry| entry.native.len()).sum();
+        let bytes: usize = entries.iter().map(|entry: &CatalogEntry| entry.native.len()).sum();
         if entries.len() > LIST_ENTRIES_MAX || bytes > LIST_BYTES_MAX {
             tracing::warn!(backend = %backend.id, list = kind.member(), entries = entries.len(), bytes, "the list is too long and was cut");
             cut(&mut entries);
@@ -282,7 +286,7 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
 }
 
 /// Keeps what fits the limits.
-fn cut(entries: &mut Vec<Entry>) {
+fn cut(entries: &mut Vec<CatalogEntry>) {
     let mut bytes = 0;
     let fitting = entries.iter().take(LIST_ENTRIES_MAX).take_while(|entry| {
         bytes += entry.native.len();
@@ -292,7 +296,7 @@ fn cut(entries: &mut Vec<Entry>) {
     entries.truncate(fitting);
 }
 
-fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[LeftOut]) {
+fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]) {
     for one in left_out.iter().take(LEFT_OUT_LOGGED_MAX) {
         tracing::warn!(backend = %backend.id, list = kind.member(), key = ?one.key, why = one.why, "an entry is left out of the catalog");
     }
@@ -301,7 +305,7 @@ fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[LeftOut]) {
     }
 }
 
-/// `None`: the backend does not have this list after all.
+/// `Unsupported`: the backend does not have this list after all.
 fn read_answer(kind: ListKind, backend: &Backend, host: TaskHost, answer: &Message) -> Result<Option<catalog::ListPage>, Refusal> {
     let Some(result) = answer.bytes(answer.result) else {
         if answer.kind == Kind::Error {
@@ -309,8 +313,8 @@ fn read_answer(kind: ListKind, backend: &Backend, host: TaskHost, answer: &Messa
         }
         return Ok(None);
     };
-    let told = legacy::tools_result(result)
-        .filter(|_| kind == ListKind::Tools && backend.era.known().is_some_and(|known| known != Speaks::Legacy));
+    let told = downgrade::tools_result(result)
+        .filter(|_| kind == ListKind::Tools && backend.era.known().is_some_and(|known| known != EraSupport::Sessions));
     catalog::read_page(kind, &backend.id, host, told.as_deref().unwrap_or(result))
         .map(Some)
         .map_err(|why| backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name()))))

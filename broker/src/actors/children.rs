@@ -28,13 +28,13 @@ impl Default for Children {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the tenant has {max} child processes, which is stdio.children_per_tenant")]
-pub struct Full {
+pub struct ChildLimitReached {
     max: usize,
 }
 
 /// One child's place.
 #[derive(Debug)]
-pub struct Place {
+pub struct ChildPermit {
     children: Children,
     tenant: TenantId,
 }
@@ -44,18 +44,18 @@ impl Children {
         &self.guardian
     }
 
-    pub fn enter(&self, tenant: &TenantId, max: usize) -> Result<Place, Full> {
+    pub fn acquire(&self, tenant: &TenantId, max: usize) -> Result<ChildPermit, ChildLimitReached> {
         let mut counts = lock(&self.counts);
         let count = counts.entry(tenant.clone()).or_default();
         if *count >= max {
-            return Err(Full { max });
+            return Err(ChildLimitReached { max });
         }
         *count += 1;
-        Ok(Place { children: self.clone(), tenant: tenant.clone() })
+        Ok(ChildPermit { children: self.clone(), tenant: tenant.clone() })
     }
 }
 
-impl Drop for Place {
+impl Drop for ChildPermit {
     fn drop(&mut self) {
         let mut counts = lock(&self.children.counts);
         if let Some(count) = counts.get_mut(&self.tenant) {
@@ -75,9 +75,9 @@ mod tests {
     fn each_tenant_has_places_of_its_own() {
         let children = Children::default();
         let [one, other] = ["one", "other"].map(|name| TenantId::parse(name).unwrap());
-        let places: Vec<Place> = (0..2).map(|_| children.enter(&one, 2).unwrap()).collect();
-        assert!(children.enter(&one, 2).is_err() && children.enter(&other, 2).is_ok());
+        let places: Vec<ChildPermit> = (0..2).map(|_| children.acquire(&one, 2).unwrap()).collect();
+        assert!(children.acquire(&one, 2).is_err() && children.acquire(&other, 2).is_ok());
         drop(places);
-        assert!(children.enter(&one, 2).is_ok() && lock(&children.counts).is_empty());
+        assert!(children.acquire(&one, 2).is_ok() && lock(&children.counts).is_empty());
     }
 }

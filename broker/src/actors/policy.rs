@@ -22,13 +22,13 @@ use protocol::{
 };
 
 use super::{
-    schemas::{Owner, Schema},
+    schema_cache::{CompiledSchema, SchemaSetId},
     shared::Shared,
     sync::lock,
-    validation::NotRun,
+    validation_pool::ValidationFailure,
 };
 use crate::{
-    config::{AuditCalls, spec::BackendSpec},
+    config::{AuditLevel, spec::BackendSpec},
     limits::{
         COMPLETION_DEPTH_MAX,
         arguments::{
@@ -36,7 +36,7 @@ use crate::{
         },
     },
     rules::{
-        arguments::{self, Checker, SchemaError},
+        arguments::{self, ArgumentValidator, SchemaError},
         catalog::{BackendLists, ListKind},
         routing::Named,
     },
@@ -61,7 +61,7 @@ pub struct Policy {
 #[derive(Debug, Default)]
 struct Tools {
     lists: Weak<BackendLists>,
-    schemas: Option<Owner>,
+    schemas: Option<SchemaSetId>,
     /// Why the schemas of some are not used.
     unused: BTreeMap<String, String>,
 }
@@ -84,7 +84,7 @@ impl Policy {
             roots: spec.resources.roots.iter().map(|root| Root::parse(root).unwrap_or_else(Root::of_nothing)).collect(),
             validate_arguments: spec.tools.validate_arguments,
             validate_timeout: spec.tools.validate_timeout(),
-            audits_arguments: shared.config.audit.calls == AuditCalls::Arguments,
+            audits_arguments: shared.config.audit.calls == AuditLevel::Arguments,
             hasher: RandomState::new(),
             shared: shared.clone(),
             tools: Mutex::default(),
@@ -129,7 +129,7 @@ impl Policy {
         let arguments = || message.fields.arguments.map(|span| span.slice(&message.frame));
         match names.tool().filter(|_| self.validate_arguments) {
             Some(tool) => self.admits_call(&tool.name, arguments(), lists()),
-            None if self.audits_arguments => self.search(arguments()),
+            None if self.audits_arguments => self.check_duplicates(arguments()),
             None => Ok(None),
         }
     }
@@ -144,10 +144,10 @@ impl Policy {
             let text = format!("the tools of backend {} are not known yet", self.backend);
             return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
         };
-        match self.shared.schemas.find(self.schemas_of(&lists), tool) {
-            Some(None) => return self.search(arguments),
+        match self.shared.schema_cache.get(self.schema_set(&lists), tool) {
+            Some(None) => return self.check_duplicates(arguments),
             Some(Some(checker)) => {
-                if let Some(verdict) = self.hold_at_once(&checker, arguments.as_deref()) {
+                if let Some(verdict) = self.check_inline(&checker, arguments.as_deref()) {
                     return verdict.map(|()| None);
                 }
             }
@@ -156,8 +156,8 @@ impl Policy {
         Ok(Some(ArgumentsCheck { policy: self.clone(), tool: Some((tool.to_owned(), lists)), arguments }))
     }
 
-    /// `None`: it takes more than is done at once.
-    fn hold_at_once(&self, checker: &Checker, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
+    /// `Unsupported`: it takes more than is done at once.
+    fn check_inline(&self, checker: &ArgumentValidator, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
         let text = arguments.unwrap_or_default();
         if text.len() > ARGUMENT_BYTES_AT_ONCE_MAX {
             return None;
@@ -169,7 +169,7 @@ impl Policy {
     }
 
     /// Arguments that no schema is for: the audit log keeps them.
-    fn search(self: &Arc<Self>, arguments: Option<Bytes>) -> Result<Option<ArgumentsCheck>, Refusal> {
+    fn check_duplicates(self: &Arc<Self>, arguments: Option<Bytes>) -> Result<Option<ArgumentsCheck>, Refusal> {
         match arguments.filter(|_| self.audits_arguments) {
             None => Ok(None),
             Some(text) if text.len() <= DUPLICATES_BYTES_AT_ONCE_MAX => arguments::refuse_duplicates(&text, &self.hasher).map(|()| None),
@@ -178,15 +178,15 @@ impl Policy {
     }
 
     /// Under which the schemas of these lists are kept. Those of earlier lists are forgotten.
-    fn schemas_of(&self, lists: &Arc<BackendLists>) -> Owner {
+    fn schema_set(&self, lists: &Arc<BackendLists>) -> SchemaSetId {
         let mut tools = lock(&self.tools);
         match tools.schemas {
             Some(owner) if std::ptr::eq(tools.lists.as_ptr(), Arc::as_ptr(lists)) => owner,
             before => {
                 if let Some(before) = before {
-                    self.shared.schemas.forget(before);
+                    self.shared.schema_cache.remove_set(before);
                 }
-                let owner = self.shared.schemas.new_owner();
+                let owner = self.shared.schema_cache.new_set();
                 *tools = Tools { lists: Arc::downgrade(lists), schemas: Some(owner), unused: BTreeMap::new() };
                 owner
             }
@@ -194,14 +194,14 @@ impl Policy {
     }
 
     /// Compiles the schema of a tool, on a validation thread.
-    fn compile(&self, tool: &str, lists: &Arc<BackendLists>) -> Schema {
-        let owner = self.schemas_of(lists);
-        if let Some(known) = self.shared.schemas.find(owner, tool) {
+    fn compile(&self, tool: &str, lists: &Arc<BackendLists>) -> CompiledSchema {
+        let owner = self.schema_set(lists);
+        if let Some(known) = self.shared.schema_cache.get(owner, tool) {
             return known; // another call of it was first
         }
         // A tool that is not listed is the backend's to refuse; it must not fill the table either.
         let entry = lists.entries(ListKind::Tools).iter().find(|entry| entry.key == tool)?;
-        let compiled = entry.input_schema().map(|schema| Checker::compile(&schema)).transpose();
+        let compiled = entry.input_schema().map(|schema| ArgumentValidator::compile(&schema)).transpose();
         let mut tools = lock(&self.tools);
         let is_current = tools.schemas == Some(owner);
         let schema = compiled.unwrap_or_else(|why| {
@@ -213,7 +213,7 @@ impl Policy {
         });
         let schema = schema.map(Arc::new);
         if is_current {
-            self.shared.schemas.keep(owner, &self.tenant, tool, schema.clone());
+            self.shared.schema_cache.insert(owner, &self.tenant, tool, schema.clone());
         }
         schema
     }
@@ -236,14 +236,14 @@ impl Drop for Policy {
     fn drop(&mut self) {
         let owner = lock(&self.tools).schemas;
         if let Some(owner) = owner {
-            self.shared.schemas.forget(owner);
+            self.shared.schema_cache.remove_set(owner);
         }
     }
 }
 
 impl ArgumentsCheck {
     /// Finds it out. Until then, the request has not been sent.
-    pub async fn carry_out(self) -> Result<(), Refusal> {
+    pub async fn run(self) -> Result<(), Refusal> {
         let Self { policy, tool, arguments } = self;
         let checker = match tool {
             Some((tool, lists)) => policy.compiled(tool, lists).await?,
@@ -254,13 +254,13 @@ impl ArgumentsCheck {
             None => {}
             // Its schema had to be compiled first.
             Some(checker) => {
-                if let Some(verdict) = policy.hold_at_once(checker, arguments.as_deref()) {
+                if let Some(verdict) = policy.check_inline(checker, arguments.as_deref()) {
                     return verdict;
                 }
             }
         }
         let (within, held) = (policy.validate_timeout, policy.clone());
-        let work = move |allowance: &arguments::Allowance| {
+        let work = move |allowance: &arguments::ValidationBudget| {
             let text = arguments.as_deref();
             // What is too large to be held to a schema is refused for that.
             if let Some(text) = text.filter(|text| checker.is_none() || text.len() <= ARGUMENT_BYTES_MAX) {
@@ -268,27 +268,29 @@ impl ArgumentsCheck {
             }
             checker.map_or(Ok(()), |checker| checker.check(text, allowance))
         };
-        policy.shared.validation.run(&policy.tenant, within, work).await.unwrap_or_else(|why| Err(not_run(why, within)))
+        policy.shared.validation_pool.run(&policy.tenant, within, work).await.unwrap_or_else(|why| Err(validation_refusal(why, within)))
     }
 }
 
 impl Policy {
-    async fn compiled(self: &Arc<Self>, tool: String, lists: Arc<BackendLists>) -> Result<Schema, Refusal> {
-        if let Some(known) = self.shared.schemas.find(self.schemas_of(&lists), &tool) {
+    async fn compiled(self: &Arc<Self>, tool: String, lists: Arc<BackendLists>) -> Result<CompiledSchema, Refusal> {
+        if let Some(known) = self.shared.schema_cache.get(self.schema_set(&lists), &tool) {
             return Ok(known);
         }
         let policy = self.clone();
-        let work = move |_: &arguments::Allowance| policy.compile(&tool, &lists);
+        let work = move |_: &arguments::ValidationBudget| policy.compile(&tool, &lists);
         let within = SCHEMA_COMPILE_WAIT;
-        self.shared.validation.run(&self.tenant, within, work).await.map_err(|why| not_run(why, within))
+        self.shared.validation_pool.run(&self.tenant, within, work).await.map_err(|why| validation_refusal(why, within))
     }
 }
 
-fn not_run(why: NotRun, within: Duration) -> Refusal {
+fn validation_refusal(why: ValidationFailure, within: Duration) -> Refusal {
     match why {
-        NotRun::Late => arguments::refused_late(within),
-        NotRun::Crowded => Refusal::new(ErrorKind::Overloaded, "too many arguments wait to be held to the schemas of their tools"),
-        NotRun::Failed => Refusal::new(ErrorKind::Internal, "the arguments could not be held to the tool's inputSchema"),
+        ValidationFailure::TimedOut => arguments::refused_late(within),
+        ValidationFailure::QueueFull => {
+            Refusal::new(ErrorKind::Overloaded, "too many arguments wait to be held to the schemas of their tools")
+        }
+        ValidationFailure::Failed => Refusal::new(ErrorKind::Internal, "the arguments could not be held to the tool's inputSchema"),
     }
 }
 

@@ -15,28 +15,28 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
 use super::{
-    call::{Call, DueList},
+    call::{Call, DeadlineList},
     children::Children,
-    gate::{Gate, Standing},
-    link::Trust,
-    modern::Modern,
-    schemas::Schemas,
-    stream::AllWaiting,
-    tasks::Tasks,
-    validation::Validation,
+    concurrency_limit::{ConcurrencyLimiter, TenantShare},
+    link::TlsClients,
+    schema_cache::SchemaCache,
+    stateless::StatelessState,
+    stream::UnreadBudget,
+    tasks::TaskManager,
+    validation_pool::ValidationPool,
 };
 use crate::{
     admission::{
-        overload::{self, Overload},
-        rates::Rates,
+        overload::{self, OverloadManager},
+        rate_limiter::RateLimiter,
     },
     config::{self, Config},
-    durable::Durable,
     limits::LONG_FIRST_MESSAGES_MAX,
     metrics::Metrics,
+    persistence::Persistence,
     rules::event_log::LogLimits,
     sandbox::Confinement,
-    telemetry::{request, traces::Traces},
+    telemetry::{request, traces::Tracer},
 };
 
 #[derive(Debug)]
@@ -45,15 +45,15 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     pub http: HttpClient,
     /// Whom links trust, and what they present.
-    pub trust: Trust,
+    pub tls_clients: TlsClients,
     /// What outlives the process.
-    pub durable: Arc<Durable>,
-    pub tasks: Tasks,
+    pub durable: Arc<Persistence>,
+    pub tasks: TaskManager,
     /// Room for calls that are with backends, shared by tenants by their weight.
-    pub room: Arc<Gate<Standing, PrincipalId>>,
+    pub call_limiter: Arc<ConcurrencyLimiter<TenantShare, PrincipalId>>,
     /// What is held for clients whose requests stand alone.
-    pub modern: Modern,
-    pub traces: Traces,
+    pub modern: StatelessState,
+    pub traces: Tracer,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Every task that must be over before the process may end.
@@ -65,18 +65,18 @@ pub struct Shared {
     /// How they are confined.
     pub confinement: Arc<Confinement>,
     /// For the long messages of clients that nobody knows yet.
-    pub strangers: Arc<Semaphore>,
+    pub unauthenticated_messages: Arc<Semaphore>,
     /// Requests per second.
-    pub rates: Arc<Rates>,
-    pub overload: Arc<Overload>,
+    pub rates: Arc<RateLimiter>,
+    pub overload: Arc<OverloadManager>,
     /// What waits for clients.
-    pub waiting: Arc<AllWaiting>,
+    pub unread_budget: Arc<UnreadBudget>,
     /// Holds arguments to schemas.
-    pub validation: Validation,
+    pub validation_pool: ValidationPool,
     /// Compiled schemas of tools.
-    pub schemas: Schemas,
+    pub schema_cache: SchemaCache,
     /// Calls in flight, to be told when their time is up.
-    pub due: Arc<DueList<Call>>,
+    pub deadlines: Arc<DeadlineList<Call>>,
     started: Instant,
 }
 
@@ -86,22 +86,22 @@ impl Shared {
         metrics: Arc<Metrics>,
         http: HttpClient,
         cursor_key: hmac::Key,
-        durable: Arc<Durable>,
-        traces: Traces,
+        durable: Arc<Persistence>,
+        traces: Tracer,
     ) -> Arc<Self> {
         let (started, redis) = (Instant::now(), config.storage.redis_url.is_some());
-        let room = Gate::new(config.limits.calls_in_flight, config.limits.calls_queued, metrics.queue_depth("calls"));
+        let room = ConcurrencyLimiter::new(config.limits.calls_in_flight, config.limits.calls_queued, metrics.queue_depth("calls"));
         Arc::new(Self {
-            rates: Arc::new(Rates::new(redis, config.limits.without_redis, started, metrics.clone())),
-            overload: Overload::new(&config.overload, metrics.clone()),
-            waiting: AllWaiting::new(overload::outbox_bytes_total(&config), metrics.clone()),
-            room,
+            rates: Arc::new(RateLimiter::new(redis, config.limits.without_redis, started, metrics.clone())),
+            overload: OverloadManager::new(&config.overload, metrics.clone()),
+            unread_budget: UnreadBudget::new(overload::outbox_bytes_total(&config), metrics.clone()),
+            call_limiter: room,
             confinement: Confinement::new(&config),
             config,
             durable,
-            trust: Trust::default(),
-            tasks: Tasks::default(),
-            modern: Modern::default(),
+            tls_clients: TlsClients::default(),
+            tasks: TaskManager::default(),
+            modern: StatelessState::default(),
             traces,
             metrics,
             http,
@@ -109,10 +109,10 @@ impl Shared {
             running: TaskTracker::new(),
             draining: CancellationToken::new(),
             children: Children::default(),
-            strangers: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
-            validation: Validation::default(),
-            schemas: Schemas::default(),
-            due: Arc::default(),
+            unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
+            validation_pool: ValidationPool::default(),
+            schema_cache: SchemaCache::default(),
+            deadlines: Arc::default(),
             started,
         })
     }
@@ -147,7 +147,7 @@ impl Shared {
     }
 
     /// What the operator says about tasks.
-    pub fn task_settings(&self) -> &config::Tasks {
+    pub fn task_settings(&self) -> &config::TaskConfig {
         &self.config.tasks
     }
 

@@ -1,14 +1,14 @@
-//! An event stream towards a client: an [`EventLog`] that can be waited on.
+//! An event stream towards a client: an [`EventLogStorage`] that can be waited on.
 //!
 //! Anything that has something for the client pushes, and never waits; whoever holds the client's connection reads. A
 //! stream outlives its connections: a reader that comes later, or comes back, goes on where the client says it stopped.
 //! Once its client can come back to it, it is logged too, in the order things happen to it, and outlives the process.
 
 mod batch;
-mod beside;
-mod places;
-mod waiting;
-mod waits;
+mod event_ids;
+mod unread_budget;
+mod wakers;
+mod work_driver;
 
 use std::{
     future::poll_fn,
@@ -25,18 +25,18 @@ use protocol::{
 };
 
 pub use self::batch::Batch;
-pub use self::places::{Due, EventId, decode_due, parse_event_id};
-pub use self::waiting::AllWaiting;
+pub use self::event_ids::{EventId, PendingAnswer, decode_pending, parse_event_id};
+pub use self::unread_budget::UnreadBudget;
 use self::{
-    places::{encode_due, is_nameable, request_name},
-    waiting::Counted,
-    waits::{Waits, let_go, let_know},
+    event_ids::{encode_pending, encode_request_id, is_nameable},
+    unread_budget::UnreadAccount,
+    wakers::{Wakers, unlock_and_wake, unlock_and_wake_all},
 };
 use super::sync;
 use crate::{
-    durable::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
     limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
-    rules::event_log::{Event, EventKind, EventLog, Gone, Held, LogLimits, Overflow, Topic},
+    persistence::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
+    rules::event_log::{Event, EventKind, EventLog, LogLimits, Overflow, PositionGone, StreamSnapshot, Topic},
 };
 
 /// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session. As long as the one request of
@@ -47,14 +47,14 @@ pub struct EventStream {
     pub number: u64,
     /// The request, as event ids name it.
     request: Option<RequestId>,
-    state: Mutex<State>,
-    counted: OnceLock<Counted>,
+    state: Mutex<StreamState>,
+    unread_account: OnceLock<UnreadAccount>,
     /// It holds more than others were asked to make room for.
     grown: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State {
+struct StreamState {
     log: EventLog,
     /// Grows with each reader; only the latest one reads.
     reader: u64,
@@ -70,19 +70,19 @@ struct State {
     /// The client has seen an event id of this stream and may come back for more.
     resumable: bool,
     /// The requests that are to be answered on it.
-    due: Vec<Due>,
+    pending: Vec<PendingAnswer>,
     /// Where the last answer is.
     answered_at: Option<u64>,
     /// Where it is logged.
-    sink: Option<Sink>,
+    sink: Option<EventLogSink>,
     /// What it holds unread, as all streams together count it.
-    steps: usize,
-    waits: Waits,
+    unread_steps: usize,
+    wakers: Wakers,
 }
 
 /// A stream's place in the event log.
 #[derive(Debug)]
-struct Sink {
+struct EventLogSink {
     writer: EventWriter,
     session: SessionKey,
     was_read: bool,
@@ -93,16 +93,16 @@ struct Sink {
 
 /// What a reader gets.
 #[derive(Debug)]
-pub enum Next {
+pub enum StreamItem {
     Event(Event),
-    Ended(Ended),
+    Ended(StreamEnd),
 }
 
 /// Why nothing more comes for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum StreamEnd {
     /// Everything was read and nothing more will come.
-    Over,
+    Complete,
     /// Close the connection; the client is welcome to come back, here or elsewhere.
     Paused,
     /// Another connection reads this stream now.
@@ -117,23 +117,23 @@ impl EventStream {
     /// A stream that ends with the answers to these requests and to `unnamed` more, whose ids could not be read.
     pub fn for_answers(number: u64, limits: LogLimits, due: Vec<RequestId>, unnamed: usize) -> Arc<Self> {
         let log = EventLog::new(limits, Some(due.len() + unnamed));
-        Self::over(number, log, due.into_iter().map(Due::from).collect())
+        Self::with_log(number, log, due.into_iter().map(PendingAnswer::from).collect())
     }
 
     /// A GET stream, which ends only with its session.
     pub fn general(number: u64, limits: LogLimits) -> Arc<Self> {
-        Self::over(number, EventLog::new(limits, None), Vec::new())
+        Self::with_log(number, EventLog::new(limits, None), Vec::new())
     }
 
     /// A stream that carries everything of its session, for a client whose connection is its session.
     pub fn outbox(number: u64, limits: LogLimits, said: Option<u64>) -> Arc<Self> {
-        Self::over(number, EventLog::outbox(limits, said), Vec::new())
+        Self::with_log(number, EventLog::outbox(limits, said), Vec::new())
     }
 
-    /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `None` for a GET stream.
-    pub fn restored(number: u64, limits: LogLimits, due: Option<Vec<Due>>, held: Held) -> Arc<Self> {
+    /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `Unsupported` for a GET stream.
+    pub fn restored(number: u64, limits: LogLimits, due: Option<Vec<PendingAnswer>>, held: StreamSnapshot) -> Arc<Self> {
         let log = EventLog::restored(limits, due.as_ref().map(Vec::len), held);
-        let stream = Self::over(number, log, due.unwrap_or_default());
+        let stream = Self::with_log(number, log, due.unwrap_or_default());
         let mut state = stream.lock();
         state.resumable = true;
         if state.log.complete() {
@@ -143,13 +143,13 @@ impl EventStream {
         stream
     }
 
-    fn over(number: u64, log: EventLog, due: Vec<Due>) -> Arc<Self> {
+    fn with_log(number: u64, log: EventLog, due: Vec<PendingAnswer>) -> Arc<Self> {
         let request = match &due[..] {
             // Copied: it would keep all of the request.
             [one] => is_nameable(&one.id).then(|| RequestId::from_raw(Bytes::copy_from_slice(one.id.raw()))),
             _ => None,
         };
-        let state = State {
+        let state = StreamState {
             log,
             reader: 0,
             connected: false,
@@ -158,52 +158,52 @@ impl EventStream {
             closed: false,
             ended_at: None,
             resumable: false,
-            due,
+            pending: due,
             answered_at: None,
             sink: None,
-            steps: 0,
-            waits: Waits::default(),
+            unread_steps: 0,
+            wakers: Wakers::default(),
         };
         let (counted, grown) = (OnceLock::new(), AtomicBool::new(false));
-        Arc::new(Self { number, request, state: Mutex::new(state), counted, grown })
+        Arc::new(Self { number, request, state: Mutex::new(state), unread_account: counted, grown })
     }
 
     pub fn push(&self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {
-        self.push_about(now, kind, None, frame).map(|_| ())
+        self.push_coalesced(now, kind, None, frame).map(|_| ())
     }
 
     /// [`EventStream::push`] of something that need not wait twice. `false`: it waits already.
-    pub fn push_about(&self, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<bool, Overflow> {
+    pub fn push_coalesced(&self, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<bool, Overflow> {
         let mut state = self.lock();
         let pushed = state.add(self.number, now, kind, topic, frame);
-        self.settle(&mut state);
-        let_know(state);
-        self.make_room_for_it();
+        self.update_unread(&mut state);
+        unlock_and_wake(state);
+        self.enforce_budget();
         pushed
     }
 
     /// One of the stream's requests ended without an answer.
-    pub fn give_up_answer(&self, now: Instant) {
+    pub fn abandon_answer(&self, now: Instant) {
         let mut state = self.lock();
         state.log.give_up_answer();
         if state.log.complete() {
             state.ended_at.get_or_insert(now);
-            state.due.clear();
+            state.pending.clear();
             state.log_record(self.number);
         }
-        let_know(state);
+        unlock_and_wake(state);
     }
 
     /// Logs the stream from now on, with all it holds.
-    pub fn log_to(&self, writer: &EventWriter, session: SessionKey) {
+    pub fn start_logging(&self, writer: &EventWriter, session: SessionKey) {
         let mut state = self.lock();
         if state.sink.is_some() {
             return;
         }
         let (was_read, trimmed_through) = (state.reader > 0, state.log.lost_through());
-        state.sink = Some(Sink { writer: writer.clone(), session, was_read, trimmed_through, touched: Instant::now() });
+        state.sink = Some(EventLogSink { writer: writer.clone(), session, was_read, trimmed_through, touched: Instant::now() });
         state.log_record(self.number);
-        let State { log, sink: Some(sink), .. } = &mut *state else { return };
+        let StreamState { log, sink: Some(sink), .. } = &mut *state else { return };
         if trimmed_through > 0 {
             sink.trim(self.number, trimmed_through);
         }
@@ -211,10 +211,10 @@ impl EventStream {
     }
 
     /// Goes on with what the log has of the stream.
-    pub fn log_on_to(&self, writer: &EventWriter, session: SessionKey) {
+    pub fn resume_logging(&self, writer: &EventWriter, session: SessionKey) {
         let mut state = self.lock();
         let trimmed_through = state.log.lost_through();
-        state.sink = Some(Sink { writer: writer.clone(), session, was_read: true, trimmed_through, touched: Instant::now() });
+        state.sink = Some(EventLogSink { writer: writer.clone(), session, was_read: true, trimmed_through, touched: Instant::now() });
     }
 
     /// Nobody will come back for the stream: the log may forget it.
@@ -233,14 +233,14 @@ impl EventStream {
     pub fn pause(&self) {
         let mut state = self.lock();
         state.pause = true;
-        let_know(state);
+        unlock_and_wake(state);
     }
 
     /// No reader gets anything any more.
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        let_know(state);
+        unlock_and_wake(state);
     }
 
     pub fn is_connected(&self) -> bool {
@@ -278,21 +278,21 @@ impl EventStream {
     pub fn event_id(&self, sequence: u64) -> String {
         match &self.request {
             Some(request) if self.lock().answered_at.is_none_or(|answer| sequence < answer) => {
-                format!("{}-{sequence}-{}", self.number, request_name(request))
+                format!("{}-{sequence}-{}", self.number, encode_request_id(request))
             }
             _ => format!("{}-{sequence}", self.number),
         }
     }
 
     /// All that this request of the stream does is wait for a task.
-    pub fn waits_for(&self, id: &RequestId, task: &TaskId) {
-        if let Some(due) = self.lock().due.iter_mut().find(|due| due.id == *id) {
+    pub fn note_task_wait(&self, id: &RequestId, task: &TaskId) {
+        if let Some(due) = self.lock().pending.iter_mut().find(|due| due.id == *id) {
             due.task = Some(task.clone());
         }
     }
 
     /// What is on it may stay when it was read.
-    pub fn may_be_kept(&self) -> bool {
+    pub fn is_retainable(&self) -> bool {
         let state = self.lock();
         state.resumable || state.log.is_outbox()
     }
@@ -318,7 +318,7 @@ impl EventStream {
         }
     }
 
-    pub fn take_left_out(&self) -> u64 {
+    pub fn take_dropped_count(&self) -> u64 {
         self.lock().log.take_left_out()
     }
 
@@ -328,13 +328,13 @@ impl EventStream {
     }
 
     /// No connection reads the stream, and its client has no event id to come back with. An outbox lasts as long as its session.
-    pub fn is_lost(&self) -> bool {
+    pub fn is_unreachable(&self) -> bool {
         let state = self.lock();
         state.reader > 0 && !state.connected && !state.resumable && !state.log.is_outbox()
     }
 
     /// A connection takes the stream over, from `position` on (0: from the start).
-    pub fn read_from(self: &Arc<Self>, position: u64) -> Result<Reader, Gone> {
+    pub fn read_from(self: &Arc<Self>, position: u64) -> Result<StreamCursor, PositionGone> {
         let mut state = self.lock();
         state.log.can_resume(position)?;
         state.reader += 1;
@@ -345,18 +345,18 @@ impl EventStream {
             state.log_record(self.number);
         }
         let generation = state.reader;
-        let_go(state);
-        Ok(Reader { stream: self.clone(), generation, position })
+        unlock_and_wake_all(state);
+        Ok(StreamCursor { stream: self.clone(), generation, position })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StreamState> {
         sync::lock(&self.state)
     }
 }
 
-impl State {
+impl StreamState {
     fn add(&mut self, number: u64, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<bool, Overflow> {
-        let several_due = self.due.len() > 1;
+        let several_due = self.pending.len() > 1;
         if kind == EventKind::Answer {
             self.answered(&frame);
         }
@@ -382,46 +382,47 @@ impl State {
 
     /// Notes which request was answered. Of a single one there is no doubt.
     fn answered(&mut self, frame: &Bytes) {
-        if self.due.len() <= 1 {
-            self.due.clear();
+        if self.pending.len() <= 1 {
+            self.pending.clear();
         } else if let Some(id) = answered_id(frame) {
-            self.due.retain(|due| due.id != id);
+            self.pending.retain(|due| due.id != id);
         }
     }
 
     /// Why the reader gets nothing, whatever there is.
-    fn is_barred(&self, reader: &Reader) -> Option<Ended> {
+    fn interruption(&self, reader: &StreamCursor) -> Option<StreamEnd> {
         if self.reader != reader.generation {
-            return Some(Ended::Displaced);
+            return Some(StreamEnd::Displaced);
         }
         // It came back for what was sent before, and newer events needed the room.
-        (self.log.lost_through() > reader.position).then_some(Ended::Lost)
+        (self.log.lost_through() > reader.position).then_some(StreamEnd::Lost)
     }
 
     /// Why there will be nothing for a reader who has read all there is.
-    fn is_read(&self) -> Option<Ended> {
+    fn end_reason(&self) -> Option<StreamEnd> {
         if self.log.was_cut() {
-            return Some(Ended::Slow);
+            return Some(StreamEnd::Slow);
         }
         if self.log.complete() {
-            return Some(Ended::Over);
+            return Some(StreamEnd::Complete);
         }
         // Before the end of a closed stream, so that a drain tells its clients when to come back, however fast it is.
         if self.pause {
-            return Some(Ended::Paused);
+            return Some(StreamEnd::Paused);
         }
-        self.closed.then_some(Ended::Over)
+        self.closed.then_some(StreamEnd::Complete)
     }
 
     fn log_record(&self, number: u64) {
         if let Some(sink) = &self.sink {
-            let record = StreamRecord { number, general: !self.log.has_answers(), due: encode_due(&self.due), was_read: sink.was_read };
+            let record =
+                StreamRecord { number, general: !self.log.has_answers(), due: encode_pending(&self.pending), was_read: sink.was_read };
             sink.writer.log(LogEntry::Stream { session: sink.session, record });
         }
     }
 }
 
-impl Sink {
+impl EventLogSink {
     fn event(&self, stream: u64, sequence: u64, kind: EventKind, frame: Bytes) {
         let event = LoggedEvent { sequence, kind: kind.code(), frame };
         self.writer.log(LogEntry::Event { session: self.session, stream, event });
@@ -440,15 +441,15 @@ pub fn answered_id(frame: &Bytes) -> Option<RequestId> {
 
 /// A connection's place in a stream.
 #[derive(Debug)]
-pub struct Reader {
+pub struct StreamCursor {
     pub stream: Arc<EventStream>,
     generation: u64,
     position: u64,
 }
 
-impl Reader {
+impl StreamCursor {
     /// Waits for what comes next. Cancel-safe: a dropped call loses nothing.
-    pub async fn next(&mut self) -> Next {
+    pub async fn next(&mut self) -> StreamItem {
         poll_fn(|context| self.poll_next(context)).await
     }
 
@@ -458,37 +459,37 @@ impl Reader {
     }
 
     /// How many events wait for this reader already.
-    pub fn behind(&self) -> u64 {
+    pub fn backlog(&self) -> u64 {
         self.stream.lock().log.count_after(self.position)
     }
 
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Next> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<StreamItem> {
         let mut state = self.stream.lock();
-        if let Some(ended) = state.is_barred(self) {
-            return Poll::Ready(Next::Ended(ended));
+        if let Some(ended) = state.interruption(self) {
+            return Poll::Ready(StreamItem::Ended(ended));
         }
         if let Some(event) = state.log.next_after(self.position) {
             self.position = event.sequence;
             state.read_through = event.sequence;
-            self.stream.settle(&mut state);
-            return Poll::Ready(Next::Event(event));
+            self.stream.update_unread(&mut state);
+            return Poll::Ready(StreamItem::Event(event));
         }
-        match state.is_read() {
-            Some(ended) => Poll::Ready(Next::Ended(ended)),
+        match state.end_reason() {
+            Some(ended) => Poll::Ready(StreamItem::Ended(ended)),
             None => {
-                state.waits.read(context);
+                state.wakers.register_reader(context);
                 Poll::Pending
             }
         }
     }
 }
 
-impl Drop for Reader {
+impl Drop for StreamCursor {
     fn drop(&mut self) {
         let mut state = self.stream.lock();
         if state.reader == self.generation {
             state.connected = false;
-            let_go(state);
+            unlock_and_wake_all(state);
         }
     }
 }
@@ -503,8 +504,8 @@ mod tests {
         Bytes::from_static(text.as_bytes())
     }
 
-    async fn sequence(reader: &mut Reader) -> Option<u64> {
-        if let Next::Event(event) = reader.next().await { Some(event.sequence) } else { None }
+    async fn sequence(reader: &mut StreamCursor) -> Option<u64> {
+        if let StreamItem::Event(event) = reader.next().await { Some(event.sequence) } else { None }
     }
 
     #[tokio::test]
@@ -528,7 +529,7 @@ mod tests {
         let limits = LogLimits { events: 10, bytes: 1_000 };
         for (stream, lost) in [(EventStream::outbox(1, limits, None), false), (EventStream::general(3, limits), true)] {
             drop(stream.read_from(0).unwrap());
-            assert_eq!(stream.is_lost(), lost);
+            assert_eq!(stream.is_unreachable(), lost);
         }
     }
 
@@ -544,8 +545,8 @@ mod tests {
         for text in ["5", "6"] {
             stream.push(Instant::now(), EventKind::Message, frame(text)).unwrap();
         }
-        assert!(matches!(again.next().await, Next::Ended(Ended::Lost)), "2 made room, and nothing is passed over");
-        assert_eq!(stream.read_from(1).err(), Some(Gone), "so whoever comes back with its place hears of the gap");
+        assert!(matches!(again.next().await, StreamItem::Ended(StreamEnd::Lost)), "2 made room, and nothing is passed over");
+        assert_eq!(stream.read_from(1).err(), Some(PositionGone), "so whoever comes back with its place hears of the gap");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Who on a link listens to which resource: one backend subscription per URI, however many sessions ask.
 //!
 //! What is wanted (somebody listens) and what the backend was told (on which connection) are kept side by side, and one
-//! function, [`Subscriptions::settle`], makes the second follow the first. Everything else only changes what is wanted. A new
-//! connection was told nothing, so it gets them all again, with one `updated` each, because nobody knows what was missed.
+//! function, [`Subscriptions::reconcile`], makes the second follow the first. Everything else only changes what is wanted. A new
+//! connection was told nothing, so it gets them all again, with one `on_updated` each, because nobody knows what was missed.
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ use protocol::{
 };
 
 use super::{
-    incoming,
+    inbound,
     link::{Link, connection::Connection},
     session::Session,
     sync,
@@ -27,21 +27,21 @@ use super::{
 use crate::rules::{
     endpoint::Endpoint,
     event_log::{EventKind, Topic},
-    names,
+    exposed_names,
 };
 
 #[derive(Debug, Default)]
 pub struct Subscriptions {
     by_uri: Mutex<HashMap<String, Subscription>>,
     /// Held while the backend is told, so that what it is told about one URI can not be overtaken.
-    telling: Telling,
+    uri_locks: UriLocks,
 }
 
 #[derive(Debug, Default)]
 struct Subscription {
     listeners: Vec<Weak<Session>>,
     /// The connection on which the backend was told of it.
-    told: Option<Weak<Connection>>,
+    subscribed_on: Option<Weak<Connection>>,
 }
 
 impl Subscription {
@@ -49,21 +49,21 @@ impl Subscription {
         self.listeners.iter().any(|listener| listener.strong_count() > 0)
     }
 
-    fn is_told(&self, connection: &Arc<Connection>) -> bool {
-        self.told.as_ref().is_some_and(|told| told.as_ptr() == Arc::as_ptr(connection))
+    fn is_subscribed_on(&self, connection: &Arc<Connection>) -> bool {
+        self.subscribed_on.as_ref().is_some_and(|told| told.as_ptr() == Arc::as_ptr(connection))
     }
 }
 
 /// What the backend has to be told about one URI.
-enum Due {
+enum SubscriptionChange {
     Nothing,
     Subscribe { again: bool },
     Unsubscribe,
 }
 
 impl Subscriptions {
-    /// A session wants to hear of `uri`, from the next [`Subscriptions::settle`] on.
-    pub fn want(&self, session: &Arc<Session>, uri: &str) {
+    /// A session wants to hear of `uri`, from the next [`Subscriptions::reconcile`] on.
+    pub fn add_listener(&self, session: &Arc<Session>, uri: &str) {
         let mut by_uri = self.lock();
         let subscription = by_uri.entry(uri.to_owned()).or_default();
         if !subscription.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session)) {
@@ -72,15 +72,16 @@ impl Subscriptions {
     }
 
     /// A session has heard enough of `uri`.
-    pub fn unwant(&self, session: &Arc<Session>, uri: &str) {
+    pub fn remove_listener(&self, session: &Arc<Session>, uri: &str) {
         if let Some(subscription) = self.lock().get_mut(uri) {
             subscription.listeners.retain(|other| other.as_ptr() != Arc::as_ptr(session));
         }
     }
 
     /// Whether the session listens to `uri` and the backend knows of it, or will with its next connection.
-    pub fn is_held(&self, session: &Arc<Session>, uri: &str) -> bool {
-        let held = |one: &Subscription| one.told.is_some() && one.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session));
+    pub fn is_subscribed(&self, session: &Arc<Session>, uri: &str) -> bool {
+        let held =
+            |one: &Subscription| one.subscribed_on.is_some() && one.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session));
         self.lock().get(uri).is_some_and(held)
     }
 
@@ -100,31 +101,31 @@ impl Subscriptions {
         let (link, running) = (link.clone(), link.backend.shared.running.clone());
         running.spawn(async move {
             for uri in left {
-                let _gone_anyway = link.subscriptions.settle(&link, &uri).await;
+                let _gone_anyway = link.subscriptions.reconcile(&link, &uri).await;
             }
         });
     }
 
     /// Tells the backend what has changed about one URI. Without a connection there is nothing to tell: a new one begins
     /// with [`Subscriptions::restore`].
-    pub async fn settle(&self, link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
-        let _order = self.telling.about(uri).await;
+    pub async fn reconcile(&self, link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
+        let _order = self.uri_locks.lock_uri(uri).await;
         let connection = link.live();
-        match self.due(uri, connection.as_ref()) {
-            Due::Nothing => Ok(()),
-            Due::Unsubscribe => match connection {
-                Some(connection) => tell(link, &connection, Method::ResourcesUnsubscribe, uri).await,
+        match self.pending_change(uri, connection.as_ref()) {
+            SubscriptionChange::Nothing => Ok(()),
+            SubscriptionChange::Unsubscribe => match connection {
+                Some(connection) => send_request(link, &connection, Method::ResourcesUnsubscribe, uri).await,
                 None => Ok(()),
             },
-            Due::Subscribe { again } => {
+            SubscriptionChange::Subscribe { again } => {
                 let Some(connection) = connection else { return Ok(()) };
-                // Noted before the answer: the first `updated` may come before it.
-                self.note_told(uri, Some(Arc::downgrade(&connection)));
-                let told = tell(link, &connection, Method::ResourcesSubscribe, uri).await;
+                // Noted before the answer: the first `on_updated` may come before it.
+                self.note_subscribed(uri, Some(Arc::downgrade(&connection)));
+                let told = send_request(link, &connection, Method::ResourcesSubscribe, uri).await;
                 if told.is_err() {
-                    self.note_told(uri, again.then(Weak::new)); // told once, but on no connection that lives
+                    self.note_subscribed(uri, again.then(Weak::new)); // told once, but on no connection that lives
                 } else if again {
-                    self.tell_listeners(link, uri);
+                    self.notify_listeners(link, uri);
                 }
                 told
             }
@@ -143,7 +144,7 @@ impl Subscriptions {
                 if connection.is_closed() {
                     return; // the next connection begins again
                 }
-                if let Err(refusal) = link.subscriptions.settle(&link, &uri).await {
+                if let Err(refusal) = link.subscriptions.reconcile(&link, &uri).await {
                     tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be put back");
                 }
             }
@@ -151,7 +152,7 @@ impl Subscriptions {
     }
 
     /// The backend says that a resource changed; it may be a part of the one subscribed to (MCP 2025-11-25, Resources).
-    pub fn updated(&self, link: &Arc<Link>, message: &Message) {
+    pub fn on_updated(&self, link: &Arc<Link>, message: &Message) {
         let Some(uri) = message.text(message.fields.uri) else { return };
         let mut listeners = self.listeners(&uri);
         let wholes: Vec<String> = self.lock().keys().filter(|whole| is_part_of(&uri, whole)).cloned().collect();
@@ -166,12 +167,12 @@ impl Subscriptions {
         for session in listeners {
             let frame = match (&session.endpoint, message.fields.uri) {
                 (Endpoint::Aggregated, Some(span)) => {
-                    let shown = json::quote(&names::exposed_uri(&link.backend.id, &uri));
+                    let shown = json::quote(&exposed_names::exposed_uri(&link.backend.id, &uri));
                     Splice::new(&message.frame).replace(span, shown.into_bytes()).finish()
                 }
                 _ => message.frame.clone(),
             };
-            session.deliver_about(EventKind::Message, Some(resource_topic(&session, link, &uri)), frame);
+            session.deliver_coalesced(EventKind::Message, Some(resource_topic(&session, link, &uri)), frame);
         }
     }
 
@@ -186,40 +187,40 @@ impl Subscriptions {
         !self.lock().values().any(Subscription::is_wanted)
     }
 
-    fn due(&self, uri: &str, connection: Option<&Arc<Connection>>) -> Due {
+    fn pending_change(&self, uri: &str, connection: Option<&Arc<Connection>>) -> SubscriptionChange {
         let mut by_uri = self.lock();
-        let Some(subscription) = by_uri.get(uri) else { return Due::Nothing };
-        let told = connection.is_some_and(|connection| subscription.is_told(connection));
+        let Some(subscription) = by_uri.get(uri) else { return SubscriptionChange::Nothing };
+        let told = connection.is_some_and(|connection| subscription.is_subscribed_on(connection));
         match (subscription.is_wanted(), told) {
-            (true, true) => Due::Nothing,
-            (true, false) => Due::Subscribe { again: subscription.told.is_some() },
+            (true, true) => SubscriptionChange::Nothing,
+            (true, false) => SubscriptionChange::Subscribe { again: subscription.subscribed_on.is_some() },
             (false, told) => {
                 by_uri.remove(uri);
-                if told { Due::Unsubscribe } else { Due::Nothing }
+                if told { SubscriptionChange::Unsubscribe } else { SubscriptionChange::Nothing }
             }
         }
     }
 
-    fn note_told(&self, uri: &str, told: Option<Weak<Connection>>) {
+    fn note_subscribed(&self, uri: &str, told: Option<Weak<Connection>>) {
         if let Some(subscription) = self.lock().get_mut(uri) {
-            subscription.told = told;
+            subscription.subscribed_on = told;
         }
     }
 
     /// Tells one session that it may have missed something.
-    pub fn tell_gap(&self, link: &Link, session: &Session, uri: &str) {
-        session.deliver_about(EventKind::Message, Some(resource_topic(session, link, uri)), incoming::updated_frame(session, link, uri));
+    pub fn notify_gap(&self, link: &Link, session: &Session, uri: &str) {
+        session.deliver_coalesced(EventKind::Message, Some(resource_topic(session, link, uri)), inbound::updated_frame(session, link, uri));
     }
 
     /// Tells everybody that something may have been missed.
-    pub fn tell_gaps(&self, link: &Link) {
+    pub fn notify_gaps(&self, link: &Link) {
         let uris: Vec<String> = self.lock().keys().cloned().collect();
-        uris.iter().for_each(|uri| self.tell_listeners(link, uri));
+        uris.iter().for_each(|uri| self.notify_listeners(link, uri));
     }
 
-    fn tell_listeners(&self, link: &Link, uri: &str) {
+    fn notify_listeners(&self, link: &Link, uri: &str) {
         for session in self.listeners(uri) {
-            self.tell_gap(link, &session, uri);
+            self.notify_gap(link, &session, uri);
         }
     }
 
@@ -234,7 +235,7 @@ impl Subscriptions {
 
 /// The resource as the session's client names it.
 fn resource_topic(session: &Session, link: &Link, uri: &str) -> Topic {
-    Topic::Resource(incoming::shown_uri(session, link, uri))
+    Topic::Resource(inbound::exposed_uri(session, link, uri))
 }
 
 /// How many URIs the backend can be told about at once.
@@ -242,16 +243,16 @@ const TELLING_PLACES: usize = 64;
 
 /// One lock per URI, from a fixed number of them: a URI the backend is slow about holds up few others.
 #[derive(Debug)]
-struct Telling([tokio::sync::Mutex<()>; TELLING_PLACES]);
+struct UriLocks([tokio::sync::Mutex<()>; TELLING_PLACES]);
 
-impl Default for Telling {
+impl Default for UriLocks {
     fn default() -> Self {
         Self(std::array::from_fn(|_| tokio::sync::Mutex::default()))
     }
 }
 
-impl Telling {
-    async fn about(&self, uri: &str) -> tokio::sync::MutexGuard<'_, ()> {
+impl UriLocks {
+    async fn lock_uri(&self, uri: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         uri.hash(&mut hasher);
         let place = usize::try_from(hasher.finish() % TELLING_PLACES as u64).unwrap_or_default();
@@ -259,7 +260,7 @@ impl Telling {
     }
 }
 
-async fn tell(link: &Arc<Link>, connection: &Arc<Connection>, method: Method, uri: &str) -> Result<(), Refusal> {
+async fn send_request(link: &Arc<Link>, connection: &Arc<Connection>, method: Method, uri: &str) -> Result<(), Refusal> {
     let params = format!("{{\"uri\":{}}}", json::quote(uri));
     let answer = connection.ask(link, method, Some(params.as_bytes())).await.map_err(|failure| link.backend.refusal(&failure))?;
     match answer.kind {

@@ -15,7 +15,7 @@
 //! 9. a connection's maps and the queue to its wire
 //!
 //! The event log's queue never blocks and is added to under a stream's log, so that its order is the stream's.
-//! A session's `storing` is an asynchronous lock: it is taken before the session's state and held over a write.
+//! A session's `persisted` is an asynchronous lock: it is taken before the session's state and held over a write.
 //! The tables of tasks, a task's run and the cells of a call are locked alone. Something may be dropped under a
 //! guard that locks in its own `Drop` (a question leaves its connection's map): that is why the maps come last.
 

@@ -15,17 +15,17 @@ use protocol::{
     method::Method,
 };
 
-use super::{backend::Backend, gate::Standing, session::Session, shared::Shared, sync::lock};
+use super::{backend::Backend, concurrency_limit::TenantShare, session::Session, shared::Shared, sync::lock};
 use crate::{
-    admission::rates::Scope,
+    admission::rate_limiter::RateScope,
     config::{MessageWire, spec::TenantSpec},
     limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
     rules::{
-        budget::Rate,
         catalog::{Catalog, ListKind},
-        deadlines::{self, Deadline, Said},
+        deadlines::{self, CallDeadline, TimeoutSource},
         endpoint::Endpoint,
-        meter::{Meter, Meters},
+        gcra::Rate,
+        shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     },
 };
 
@@ -33,11 +33,11 @@ use crate::{
 pub struct Tenant {
     pub id: TenantId,
     /// Where tenants compete for room.
-    pub standing: Standing,
+    pub share: TenantShare,
     shared: Arc<Shared>,
     spec: ArcSwap<TenantSpec>,
-    meter: Arc<Meter>,
-    principals: Mutex<Meters<PrincipalId>>,
+    meter: Arc<SharedRateLimiter>,
+    principals: Mutex<RateLimiterMap<PrincipalId>>,
     catalog: ArcSwap<Catalog>,
     backends: Mutex<BTreeMap<BackendId, Arc<Backend>>>,
     /// Held while a new catalog is built, so that an older one never replaces a newer one.
@@ -56,8 +56,8 @@ impl Tenant {
         let catalog = Catalog::build(id.clone(), shared.cursor_key.clone(), BTreeMap::new());
         let tenant = Self {
             spec: ArcSwap::from_pointee(TenantSpec::default()),
-            meter: Meter::new(format!("tenant/{id}")),
-            principals: Mutex::new(Meters::new(PRINCIPALS_METERED_MAX, format!("principals/{id}"))),
+            meter: SharedRateLimiter::new(format!("tenant/{id}")),
+            principals: Mutex::new(RateLimiterMap::new(PRINCIPALS_METERED_MAX, format!("principals/{id}"))),
             connections: Arc::default(),
             catalog: ArcSwap::from_pointee(catalog),
             backends: Mutex::default(),
@@ -67,7 +67,7 @@ impl Tenant {
             calls: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             shared,
-            standing: Standing::of(id.clone()),
+            share: TenantShare::of(id.clone()),
             id,
         };
         tenant.configure(spec);
@@ -94,16 +94,23 @@ impl Tenant {
     }
 
     /// How long a request may take: as the backend says, or the tenant, or the configuration.
-    pub fn deadline(&self, backend: Option<&Backend>, method: Method, tool: Option<&str>) -> Deadline {
+    pub fn deadline(&self, backend: Option<&Backend>, method: Method, tool: Option<&str>) -> CallDeadline {
         let spec = self.spec.load();
         let (own, common) = (&spec.timeouts, &self.shared.config.timeouts);
-        let of_backend = backend.map_or_else(Said::default, |backend| {
+        let of_backend = backend.map_or_else(TimeoutSource::default, |backend| {
             let said = &backend.spec.timeouts;
-            Said { tools: Some(&said.tools), methods: Some(&said.methods), call: said.call, control: said.control, total: said.call_max }
+            TimeoutSource {
+                tools: Some(&said.tools),
+                methods: Some(&said.methods),
+                call: said.call,
+                control: said.control,
+                total: said.call_max,
+            }
         });
-        let of_tenant = Said { tools: None, methods: Some(&own.methods), call: own.call, control: own.control, total: own.call_max };
+        let of_tenant =
+            TimeoutSource { tools: None, methods: Some(&own.methods), call: own.call, control: own.control, total: own.call_max };
         let (call, control, total) = (Some(common.call), Some(common.control), Some(common.call_max));
-        let of_all = Said { tools: None, methods: Some(&common.methods), call, control, total };
+        let of_all = TimeoutSource { tools: None, methods: Some(&common.methods), call, control, total };
         deadlines::of(method, tool, &[of_backend, of_tenant, of_all])
     }
 
@@ -129,7 +136,7 @@ impl Tenant {
     }
 
     /// Builds the catalog anew from the backends' lists and tells every session whose lists differ now.
-    pub fn publish(&self) {
+    pub fn publish_catalog(&self) {
         let _order = lock(&self.publishing);
         let lists = self.backends().into_iter().filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?))).collect();
         let catalog = Arc::new(Catalog::build(self.id.clone(), self.shared.cursor_key.clone(), lists));
@@ -139,7 +146,7 @@ impl Tenant {
             let endpoint = session.endpoint.clone();
             let lists = changed.entry(endpoint).or_insert_with(|| catalog.changed_lists(&before, &session.endpoint));
             if !lists.is_empty() {
-                session.lists_changed(lists);
+                session.on_lists_changed(lists);
             }
         }
     }
@@ -209,10 +216,10 @@ impl Tenant {
         // First, so that who asks too much takes nothing from others of the tenant.
         let own = self.principal_rate().map(|rate| (self.principal_meter(principal), rate));
         if let Some((meter, rate)) = &own {
-            rates.take(Scope::Principal, meter, *rate)?;
+            rates.take(RateScope::Principal, meter, *rate)?;
         }
         let Some(rate) = self.rate() else { return Ok(()) };
-        rates.take(Scope::Tenant, &self.meter, rate).inspect_err(|_| {
+        rates.take(RateScope::Tenant, &self.meter, rate).inspect_err(|_| {
             if let Some((meter, rate)) = &own {
                 rates.give_back(meter, *rate);
             }
@@ -220,7 +227,7 @@ impl Tenant {
     }
 
     /// The same for a notification of the principal, which has no answer: one that is not taken is counted and dropped.
-    pub fn take_notification(&self, principal: &PrincipalId) -> Result<(), Refusal> {
+    pub fn take_notification_budget(&self, principal: &PrincipalId) -> Result<(), Refusal> {
         self.take_budget(principal).inspect_err(|_| self.shared.metrics.dropped_notification("rate_limited"))
     }
 
@@ -235,7 +242,7 @@ impl Tenant {
     }
 
     /// Takes one request's worth of what may go to this backend, and to this tool of it.
-    pub fn take_budget_of(&self, backend: &Backend, tool: Option<&str>) -> Result<(), Refusal> {
+    pub fn take_backend_budget(&self, backend: &Backend, tool: Option<&str>) -> Result<(), Refusal> {
         backend.take_budget(&self.spec.load().limits, tool)
     }
 
@@ -250,15 +257,15 @@ impl Tenant {
         Rate::new(per_second, own.burst_per_principal.unwrap_or(common.burst_per_principal))
     }
 
-    fn principal_meter(&self, principal: &PrincipalId) -> Arc<Meter> {
+    fn principal_meter(&self, principal: &PrincipalId) -> Arc<SharedRateLimiter> {
         let name = || format!("principal/{}/{}", self.id, principal.as_str());
         lock(&self.principals).of(principal, self.shared.rates.now(), name)
     }
 
     /// A place for a connection that is a session, or for an open GET stream.
-    pub fn enter(&self) -> Result<Place, Refusal> {
+    pub fn acquire_connection(&self) -> Result<ConnectionPermit, Refusal> {
         let max = self.spec.load().limits.connections_per_tenant.unwrap_or(self.shared.config.limits.connections_per_tenant);
-        let place = Place(self.connections.clone());
+        let place = ConnectionPermit(self.connections.clone());
         if place.0.fetch_add(1, Ordering::Relaxed) < max {
             return Ok(place);
         }
@@ -293,9 +300,9 @@ fn too_many_sessions(whose: &str, max: usize) -> Refusal {
 
 /// One connection's place among its tenant's. Dropped with it.
 #[derive(Debug)]
-pub struct Place(Arc<AtomicUsize>);
+pub struct ConnectionPermit(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -17,7 +17,7 @@ use protocol::error::{ErrorKind, Refusal};
 
 use crate::{
     config,
-    limits::{OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_LOOK_INTERVAL, OVERLOAD_LOOKS_IN_A_ROW, OVERLOAD_RETRY},
+    limits::{OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_RETRY, OVERLOAD_SAMPLE_INTERVAL, OVERLOAD_SAMPLES_IN_A_ROW},
     metrics::{Metrics, process},
 };
 
@@ -28,7 +28,7 @@ const MEMORY: u8 = 1;
 const QUEUE: u8 = 2;
 
 #[derive(Debug)]
-pub struct Overload {
+pub struct OverloadManager {
     /// Bits of the reasons.
     reasons: AtomicU8,
     pending: AtomicUsize,
@@ -41,8 +41,8 @@ pub struct Overload {
     metrics: Arc<Metrics>,
 }
 
-impl Overload {
-    pub fn new(settings: &config::Overload, metrics: Arc<Metrics>) -> Arc<Self> {
+impl OverloadManager {
+    pub fn new(settings: &config::OverloadConfig, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             reasons: AtomicU8::new(0),
             pending: AtomicUsize::new(0),
@@ -55,7 +55,7 @@ impl Overload {
     }
 
     /// Watches from now on. Must be called inside the runtime. Without anything to look at no thread is started.
-    pub fn watch(self: &Arc<Self>, settings: &config::Overload) {
+    pub fn watch(self: &Arc<Self>, settings: &config::OverloadConfig) {
         let memory = MemoryLimit::find(settings);
         if memory.is_none() && settings.queue_delay.is_zero() {
             return;
@@ -138,10 +138,10 @@ impl Overload {
     }
 }
 
-fn watch(overload: &Weak<Overload>, runtime: &tokio::runtime::Handle, memory: Option<MemoryLimit>, queue_delay: Duration) {
+fn watch(overload: &Weak<OverloadManager>, runtime: &tokio::runtime::Handle, memory: Option<MemoryLimit>, queue_delay: Duration) {
     let mut late = 0;
     loop {
-        std::thread::sleep(OVERLOAD_LOOK_INTERVAL);
+        std::thread::sleep(OVERLOAD_SAMPLE_INTERVAL);
         let Some(overload) = overload.upgrade() else { return };
         if let Some(limit) = &memory {
             let used = limit.used();
@@ -153,9 +153,9 @@ fn watch(overload: &Weak<Overload>, runtime: &tokio::runtime::Handle, memory: Op
             let waited = overload.queue_delay(runtime);
             overload.metrics.limits.queue_delay(waited);
             // One that is late may be the machine's fault; several in a row are ours.
-            late = if waited >= queue_delay { (late + 1).min(OVERLOAD_LOOKS_IN_A_ROW) } else { late.saturating_sub(1) };
+            late = if waited >= queue_delay { (late + 1).min(OVERLOAD_SAMPLES_IN_A_ROW) } else { late.saturating_sub(1) };
             let sheds = overload.reasons.load(Ordering::Relaxed) & QUEUE != 0;
-            let holds = late >= OVERLOAD_LOOKS_IN_A_ROW || (sheds && late > 0);
+            let holds = late >= OVERLOAD_SAMPLES_IN_A_ROW || (sheds && late > 0);
             overload.set(QUEUE, "queue", holds, &format!("work that is ready waited {waited:?}"));
         }
     }
@@ -171,7 +171,7 @@ struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    fn find(settings: &config::Overload) -> Option<Self> {
+    fn find(settings: &config::OverloadConfig) -> Option<Self> {
         let percent = u64::from(settings.memory_percent);
         if let Some(bytes) = settings.memory_bytes {
             return Some(Self { bytes: bytes as u64, percent, cgroup: None });
@@ -283,12 +283,12 @@ fn outbox_total_of(configured: Option<usize>, allowed: Option<u64>) -> (usize, b
 mod tests {
     use super::*;
 
-    fn settings(text: &str) -> config::Overload {
+    fn settings(text: &str) -> config::OverloadConfig {
         config::load_from(&format!("overload: {text}"), []).unwrap().overload
     }
 
-    fn overload(text: &str) -> Arc<Overload> {
-        Overload::new(&settings(text), Arc::new(Metrics::new(false)))
+    fn overload(text: &str) -> Arc<OverloadManager> {
+        OverloadManager::new(&settings(text), Arc::new(Metrics::new(false)))
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn r15_a_runtime_that_is_too_busy_refuses_and_gets_over_it() {
         let settings = settings("{queue_delay: 50ms, memory_bytes: 1024GiB}");
-        let overload = Overload::new(&settings, Arc::new(Metrics::new(false)));
+        let overload = OverloadManager::new(&settings, Arc::new(Metrics::new(false)));
         overload.watch(&settings);
         assert!(overload.admits().is_ok());
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -35,17 +35,17 @@ pub struct KeyEntry {
 #[derive(Debug)]
 pub struct Keyring {
     hasher: hmac::Key,
-    snapshot: ArcSwap<Snapshot>,
+    snapshot: ArcSwap<KeyringSnapshot>,
     /// Counts the changes.
     edition: AtomicU64,
 }
 
 /// Which keys and tenants there were: what was found out with them holds for as long as the edition is the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Edition(u64);
+pub struct KeyringVersion(u64);
 
 #[derive(Debug, Clone, Default)]
-struct Snapshot {
+struct KeyringSnapshot {
     keys: FastMap<KeyId, Arc<KeyEntry>>,
     enabled: HashSet<TenantId>,
 }
@@ -57,11 +57,11 @@ impl Keyring {
     }
 
     /// To be asked for before what is to be remembered with it.
-    pub fn edition(&self) -> Edition {
-        Edition(self.edition.load(Ordering::Acquire))
+    pub fn edition(&self) -> KeyringVersion {
+        KeyringVersion(self.edition.load(Ordering::Acquire))
     }
 
-    /// Whose key this is. `None` whatever the reason, so that a caller learns nothing from a refusal.
+    /// Whose key this is. `Unsupported` whatever the reason, so that a caller learns nothing from a refusal.
     pub fn verify(&self, bearer: &str) -> Option<Caller> {
         let id = key_id(bearer)?;
         let snapshot = self.snapshot.load();
@@ -84,7 +84,7 @@ impl Keyring {
     /// Puts a whole new ring in place. Returns the keys that verify no longer.
     pub fn replace(&self, keys: impl IntoIterator<Item = KeyEntry>, enabled: impl IntoIterator<Item = TenantId>) -> Vec<KeyId> {
         let keys: FastMap<_, _> = keys.into_iter().filter_map(|entry| Some((entry.caller.key.clone()?, Arc::new(entry)))).collect();
-        let next = Arc::new(Snapshot { keys, enabled: enabled.into_iter().collect() });
+        let next = Arc::new(KeyringSnapshot { keys, enabled: enabled.into_iter().collect() });
         let before = self.snapshot.swap(next.clone());
         self.renew();
         before.keys.keys().filter(|key| !next.keys.contains_key(*key)).cloned().collect()
@@ -129,9 +129,9 @@ impl Keyring {
     }
 
     /// Copies, edits and publishes; changes are rare and a reader must never wait for one.
-    fn change(&self, edit: impl Fn(&mut Snapshot)) {
+    fn change(&self, edit: impl Fn(&mut KeyringSnapshot)) {
         self.snapshot.rcu(|current| {
-            let mut next = Snapshot::clone(current);
+            let mut next = KeyringSnapshot::clone(current);
             edit(&mut next);
             next
         });

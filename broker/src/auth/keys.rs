@@ -17,7 +17,7 @@ use aws_lc_rs::{
 };
 
 use super::signing::SigningKey;
-use crate::config::{Config, Database};
+use crate::config::{Config, DatabaseConfig};
 
 const ROOT_BYTES: usize = 32;
 /// Its name beside an SQLite database.
@@ -120,8 +120,8 @@ impl Keys {
 /// Beside the database, which is then this process's own.
 fn root_path(config: &Config) -> Option<PathBuf> {
     match &config.storage.database {
-        Database::Sqlite(path) => Some(path.with_file_name(ROOT_FILE)),
-        Database::Postgres(_) => None,
+        DatabaseConfig::Sqlite(path) => Some(path.with_file_name(ROOT_FILE)),
+        DatabaseConfig::Postgres(_) => None,
     }
 }
 
@@ -162,7 +162,7 @@ impl SealKey {
         Self(Arc::new(RandomizedNonceKey::new(&AES_256_GCM, key).expect("AES-256 takes 32 bytes")))
     }
 
-    /// `place` is authenticated with the text: sealed bytes moved to another row do not open.
+    /// `permit` is authenticated with the text: sealed bytes moved to another row do not open.
     pub fn seal(&self, place: &str, text: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut body = text.to_vec();
         let nonce = self.0.seal_in_place_append_tag(Aad::from(place.as_bytes()), &mut body).map_err(|_| SealError)?;

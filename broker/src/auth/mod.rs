@@ -1,31 +1,31 @@
 //! Who is calling, and the secrets that prove it. Listeners ask the [`Keyring`], which `control` fills from the store, and
-//! [`Tokens`], which fetch their keys by themselves.
+//! [`TokenVerifier`], which fetch their keys by themselves.
 //!
 //! Invariants: what is stored or kept in memory of an API key is a keyed hash; the key itself exists only in the answer that
 //! showed it once, and with its owner. Of a token nothing is stored, and no more is kept. No token's principal is the principal of
 //! an API key or of a certificate.
 
-mod denied;
+mod auth_error;
+mod expiry;
 mod keyring;
 mod keys;
 mod principal_names;
-mod recall;
 mod signing;
+mod token_digest;
 mod tokens;
-mod until;
 
 use std::net::IpAddr;
 
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 
 pub use self::{
-    denied::{Denied, KeyUnknown},
-    keyring::{ApiKey, Edition, KeyEntry, Keyring},
+    auth_error::{AuthError, UnknownSigningKey},
+    expiry::{CredentialExpiry, outlived},
+    keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
     principal_names::{is_printable, reserved},
     signing::SigningKey,
-    tokens::{Fetcher, Tokens},
-    until::{Until, outlived},
+    tokens::{KeyFetcher, TokenVerifier},
 };
 
 /// The tenant of callers without a key, where those are let in. It always exists.
@@ -57,8 +57,8 @@ impl Caller {
 
 /// The other end of a connection, before it has shown who it is.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Remote {
-    /// `None`: not known.
+pub struct RemotePeer {
+    /// `Unsupported`: not known.
     pub address: Option<IpAddr>,
     /// It has shown a certificate of an authority that is taken, and the certificate names no principal of ours.
     pub certificate_is_foreign: bool,
@@ -66,20 +66,20 @@ pub struct Remote {
 
 /// A caller, and until when it has shown who it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proven {
+pub struct AuthenticatedCaller {
     pub caller: Caller,
     /// None: for as long as its key or certificate is good, which is known otherwise.
-    pub until: Option<Until>,
+    pub until: Option<CredentialExpiry>,
 }
 
-impl From<Caller> for Proven {
+impl From<Caller> for AuthenticatedCaller {
     fn from(caller: Caller) -> Self {
         Self { caller, until: None }
     }
 }
 
-impl Proven {
+impl AuthenticatedCaller {
     pub fn is_past(&self) -> bool {
-        self.until.is_some_and(Until::is_past)
+        self.until.is_some_and(CredentialExpiry::is_past)
     }
 }

@@ -16,12 +16,12 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::SessionId,
 };
-use storage::{Claim, NodeRecord, SessionKey, SessionRecord, SessionSeat, SubscriptionRecord, Write, fault_point};
+use storage::{NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, SubscriptionRecord, WriteOp, fault_point};
 
 use super::{Broker, sessions::END_RETRY_FIRST};
 use crate::{
     actors::{
-        session::{Claimed, Seat, Session, record},
+        session::{ClaimedSession, Session, SessionParams, record},
         tenant::Tenant,
     },
     auth::Caller,
@@ -31,27 +31,27 @@ use crate::{
 
 /// Where a session is that was not found here.
 #[derive(Debug)]
-pub enum Adoption {
+pub enum AdoptionOutcome {
     /// Here, from now on.
-    Here(Arc<Session>),
+    Local(Arc<Session>),
     /// With a process whose lease runs.
-    Elsewhere(NodeRecord),
+    Remote(NodeRecord),
     /// Nowhere, says the record: it ended, never was, or is somebody else's.
     Absent,
     /// Not to be had here, whatever the record says.
-    Unfit,
+    Unusable,
 }
 
 /// Who is at which session.
 #[derive(Debug, Default)]
-pub(super) struct Adopting {
-    places: Mutex<SessionPlaces>,
+pub(super) struct AdoptionLocks {
+    places: Mutex<SessionLocks>,
     /// Rows that may be ours though nobody was told.
     doubtful: Mutex<HashSet<SessionKey>>,
 }
 
 #[derive(Debug, Default)]
-struct SessionPlaces {
+struct SessionLocks {
     by_key: HashMap<SessionKey, Weak<tokio::sync::Mutex<()>>>,
     /// From this many on it is looked which of them are in use.
     look_at: usize,
@@ -62,7 +62,7 @@ const PLACES_MIN: usize = 64;
 /// Rows in doubt that are looked after at once; of more than these the rest stays with this process until it ends.
 const DOUBTS_MAX: usize = 1_000;
 
-impl Adopting {
+impl AdoptionLocks {
     /// False: somebody looks after it already, or there is no room.
     fn doubts(&self, key: SessionKey) -> bool {
         let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +91,7 @@ impl Adopting {
 }
 
 /// A row that is ours.
-struct Taken {
+struct ClaimedRow {
     record: SessionRecord,
     epoch: i64,
     created_at_us: i64,
@@ -100,9 +100,9 @@ struct Taken {
 
 impl Broker {
     /// Looks for a session that is not here, and makes it ours if its owner is gone.
-    pub async fn adopt(self: &Arc<Self>, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<Adoption, Refusal> {
-        if !Session::may_be_id(id) {
-            return Ok(Adoption::Unfit);
+    pub async fn adopt(self: &Arc<Self>, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<AdoptionOutcome, Refusal> {
+        if !Session::is_valid_id(id) {
+            return Ok(AdoptionOutcome::Unusable);
         }
         let (broker, id, caller, endpoint) = (self.clone(), id.clone(), caller.clone(), endpoint.clone());
         // A task of its own: a client that gives up must not leave a row that is ours and a session that is nowhere.
@@ -113,51 +113,53 @@ impl Broker {
     /// Waits while a session is being taken up: each of its requests may be about a backend that is only just being reached,
     /// and not only the one that caused it.
     pub async fn taken_up(&self, session: &Session) {
-        if session.is_settling_in() {
+        if session.has_unchecked_lists() {
             let place = self.adopting.place(&session.key);
             let _over = place.lock().await;
         }
     }
 
-    async fn adopt_once(self: Arc<Self>, id: SessionId, caller: Caller, endpoint: Endpoint) -> Result<Adoption, Refusal> {
-        let key = record::key_of(&id);
+    async fn adopt_once(self: Arc<Self>, id: SessionId, caller: Caller, endpoint: Endpoint) -> Result<AdoptionOutcome, Refusal> {
+        let key = record::session_key(&id);
         let place = self.adopting.place(&key);
         let _only_one = place.lock().await;
         match self.session_here(&id, &caller, &endpoint) {
-            Ok(Some(session)) => return Ok(Adoption::Here(session)), // somebody was faster
+            Ok(Some(session)) => return Ok(AdoptionOutcome::Local(session)), // somebody was faster
             Ok(None) => {}
-            Err(_) => return Ok(Adoption::Unfit),
+            Err(_) => return Ok(AdoptionOutcome::Unusable),
         }
         if self.ending.contains(&key) {
-            return Ok(Adoption::Unfit);
+            return Ok(AdoptionOutcome::Unusable);
         }
         if self.draining() {
             return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no sessions"));
         }
         let durable = &self.shared.durable;
-        let (seat, node) = (record::seat(&caller.tenant, &caller.principal, &endpoint), durable.node());
+        let (seat, node) = (record::session_scope(&caller.tenant, &caller.principal, &endpoint), durable.node());
         let idle = self.shared.config.session.idle;
         let claim = durable.timed("claim_session", durable.store.claim_session(&key, &seat, &node, idle)).await;
         let taken = match claim.inspect_err(|_| self.doubt_later(key, &seat))? {
-            Claim::Elsewhere(owner) => return Ok(Adoption::Elsewhere(owner)),
-            Claim::Absent => return Ok(Adoption::Absent),
-            Claim::Taken { record, epoch, created_at_us, subscriptions } => Taken { record, epoch, created_at_us, subscriptions },
+            SessionClaimOutcome::OwnedElsewhere(owner) => return Ok(AdoptionOutcome::Remote(owner)),
+            SessionClaimOutcome::NotFound => return Ok(AdoptionOutcome::Absent),
+            SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } => {
+                ClaimedRow { record, epoch, created_at_us, subscriptions }
+            }
         };
         fault_point::passed("session.claimed");
-        let stored = match record::read(&taken.record, &durable.seal) {
+        let stored = match record::decode(&taken.record, &durable.seal) {
             Ok(stored) => stored,
             Err(error) => {
                 self.shared.metrics.session_unreadable();
                 tracing::warn!(session = key.digest(), %error, "a stored session is left alone");
                 self.let_go(taken).await;
-                return Ok(Adoption::Unfit);
+                return Ok(AdoptionOutcome::Unusable);
             }
         };
         let Some(tenant) = self.tenant(&caller.tenant) else {
             self.let_go(taken).await;
-            return Ok(Adoption::Unfit);
+            return Ok(AdoptionOutcome::Unusable);
         };
-        let claimed = Claimed {
+        let claimed = ClaimedSession {
             stored,
             epoch: taken.epoch,
             created_at: jiff::Timestamp::from_microsecond(taken.created_at_us).unwrap_or_else(|_| jiff::Timestamp::now()),
@@ -165,17 +167,17 @@ impl Broker {
             owner: node,
         };
         let caller = Caller { key: taken.record.api_key, ..caller };
-        let Some(session) = self.take_up(id, tenant, (caller, endpoint), claimed).await else { return Ok(Adoption::Unfit) };
+        let Some(session) = self.take_up(id, tenant, (caller, endpoint), claimed).await else { return Ok(AdoptionOutcome::Unusable) };
         if !session.is_owned_by(&self.shared.durable.node()) {
             self.take_out(&session);
             session.abandon("the lease was lost while it was taken up");
             return Err(Refusal::new(ErrorKind::SessionElsewhere, "the session is moving to another process, try again"));
         }
-        Ok(Adoption::Here(session))
+        Ok(AdoptionOutcome::Local(session))
     }
 
     /// A claim failed, but the row may be ours since: nobody else could take it, and nobody would ever sweep it.
-    fn doubt_later(self: &Arc<Self>, key: SessionKey, seat: &SessionSeat) {
+    fn doubt_later(self: &Arc<Self>, key: SessionKey, seat: &SessionIdentity) {
         if !self.adopting.doubts(key) {
             return; // looked after already, or there are too many
         }
@@ -194,7 +196,7 @@ impl Broker {
     }
 
     /// Lets go of a row that is ours without a session here.
-    async fn give_back(&self, key: SessionKey, seat: &SessionSeat) -> Result<(), Refusal> {
+    async fn give_back(&self, key: SessionKey, seat: &SessionIdentity) -> Result<(), Refusal> {
         let place = self.adopting.place(&key);
         let _only_one = place.lock().await;
         if self.all_sessions().iter().any(|session| session.key == key) {
@@ -202,30 +204,30 @@ impl Broker {
         }
         let (durable, idle) = (&self.shared.durable, self.shared.config.session.idle);
         let claim = durable.timed("claim_session", durable.store.claim_session(&key, seat, &durable.node(), idle)).await?;
-        if let Claim::Taken { record, epoch, created_at_us, subscriptions } = claim {
-            self.let_go(Taken { record, epoch, created_at_us, subscriptions }).await;
+        if let SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } = claim {
+            self.let_go(ClaimedRow { record, epoch, created_at_us, subscriptions }).await;
         }
         Ok(())
     }
 
     /// Not for this process: whoever can read it and knows its tenant may take it.
-    async fn let_go(&self, taken: Taken) {
+    async fn let_go(&self, taken: ClaimedRow) {
         let SessionRecord { key, state, links, .. } = taken.record;
-        let release = Write::ReleaseSession { key, epoch: taken.epoch, idle: Duration::ZERO, state, links };
+        let release = WriteOp::ReleaseSession { key, epoch: taken.epoch, idle: Duration::ZERO, state, links };
         let _stays_ours_until_we_end = self.shared.durable.write(release).await;
     }
 
-    /// Brings a session that is ours to life. `None`: it may live no longer, and is ended.
+    /// Brings a session that is ours to life. `Unsupported`: it may live no longer, and is ended.
     async fn take_up(
         self: &Arc<Self>,
         id: SessionId,
         tenant: Arc<Tenant>,
         (caller, endpoint): (Caller, Endpoint),
-        claimed: Claimed,
+        claimed: ClaimedSession,
     ) -> Option<Arc<Session>> {
         let revoked = caller.key.as_ref().is_some_and(|key| !self.keyring.is_known(key));
         let transport = claimed.transport();
-        let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };
+        let seat = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
         let session = Session::restore(id, seat, claimed, self.shared.clone());
         if revoked || !tenant.enabled() || !tenant.adopt_session(&session) {
             self.close_session(&session, "its key or its tenant is gone");
@@ -234,7 +236,7 @@ impl Broker {
         self.sessions.insert(session.id.clone(), session.clone());
         self.shared.metrics.session_adopted();
         tracing::info!(session = %session.digest, tenant = %tenant.id, epoch = session.epoch(), "session adopted");
-        session.take_up();
+        session.activate();
         // See `Broker::taken_up`.
         self.lists_settled(&tenant, &session.endpoint).await;
         session.compare_lists();

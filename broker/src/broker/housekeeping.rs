@@ -46,7 +46,7 @@ pub(super) async fn reap(broker: Weak<Broker>) {
 /// One round at a time: a store that is slow gets no second one on top.
 fn write_behind(broker: &Arc<Broker>, writing: &Arc<AtomicBool>) {
     let idle = broker.shared.config.session.idle;
-    let unstored: Vec<_> = broker.all_sessions().into_iter().filter(|session| session.is_unstored(idle)).collect();
+    let unstored: Vec<_> = broker.all_sessions().into_iter().filter(|session| session.is_dirty(idle)).collect();
     if unstored.is_empty() || writing.swap(true, Ordering::Acquire) {
         return;
     }
@@ -59,7 +59,7 @@ fn write_behind(broker: &Arc<Broker>, writing: &Arc<AtomicBool>) {
 
 async fn store_all(sessions: &[Arc<Session>]) {
     for some in sessions.chunks(FLUSHED_AT_ONCE) {
-        let stored = futures_util::future::join_all(some.iter().map(Session::store_behind)).await;
+        let stored = futures_util::future::join_all(some.iter().map(Session::flush)).await;
         if let Some(refusal) = stored.into_iter().find_map(Result::err) {
             tracing::debug!(%refusal, sessions = sessions.len(), "what sessions have to store waits");
             return; // the next round tries again

@@ -8,28 +8,28 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::join_all;
 use protocol::{
+    downlevel::Translator,
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake::{self, InitializeParams},
     ids::SessionId,
-    older::Reader,
     version::Version,
 };
-use storage::{SessionKey, Write, Written};
+use storage::{SessionKey, WriteOp, WriteOutcome};
 
 use super::{Broker, unknown_backend};
 use crate::{
     actors::{
         backend::BackendState,
         link::Era,
-        session::{Agreement, Seat, Session},
+        session::{Agreement, Session, SessionParams},
         tenant::Tenant,
     },
     auth::Caller,
     limits::{CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_MAX, FIRST_CATALOG_WAIT},
     metrics::Side,
-    placement::no_session,
-    rules::{endpoint::Endpoint, offer::Offer},
+    rules::{endpoint::Endpoint, endpoint_info::EndpointInfo},
+    session_location::no_session,
 };
 
 /// First wait before the end of a session is stored again; it doubles with each failure.
@@ -63,10 +63,10 @@ impl Broker {
         }
         let tenant = self.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
         tenant.take_budget(&caller.principal)?;
-        let offer = self.offer(&tenant, &endpoint, Era::Legacy).await?;
+        let offer = self.offer(&tenant, &endpoint, Era::Sessions).await?;
         let version = Version::answer_initialize(&params.requested);
         let offer = offer.known_in(version);
-        let reader = Reader { version, strict: self.shared.config.compat.strict };
+        let reader = Translator { version, strict: self.shared.config.compat.strict };
         let server_info = reader.server_info(&offer.server_info).map_or(offer.server_info, Bytes::from);
         let result = handshake::initialize_result(version, offer.capabilities.raw(), &server_info, offer.instructions.as_deref());
         let agreement = Agreement {
@@ -76,9 +76,9 @@ impl Broker {
             client_version: display(&params.client_version),
             advertised: offer.capabilities,
         };
-        let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };
+        let seat = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
         let session = Session::open(seat, agreement, self.shared.clone());
-        let unclaimed = Unclaimed(Some((self.clone(), session.clone())));
+        let unclaimed = UnclaimedSession(Some((self.clone(), session.clone())));
         // Findable first: whoever removes the tenant or drains from here on sees it.
         self.sessions.insert(session.id.clone(), session.clone());
         let admitted = tenant.open_session(&session).and_then(|()| self.admits_sessions()).and_then(|()| self.still_admits(&session));
@@ -88,7 +88,7 @@ impl Broker {
             return Err(refusal);
         }
         // An error may come though it was stored.
-        session.store_opened().await?;
+        session.store_new().await?;
         // Stored under a name that lapsed meanwhile, it may have been missed by the reclaiming.
         if session.is_leaving() || !session.is_owned_by(&self.shared.durable.node()) {
             self.admits_sessions()?;
@@ -117,23 +117,23 @@ impl Broker {
     }
 
     /// What the endpoint can do, once its backends have had their first chance to say so.
-    pub(super) async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint, era: Era) -> Result<Offer, Refusal> {
+    pub(super) async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint, era: Era) -> Result<EndpointInfo, Refusal> {
         match endpoint {
             Endpoint::Aggregated => {
                 let backends = tenant.backends();
-                join_all(backends.iter().map(|backend| backend.settled_for(era, FIRST_CATALOG_WAIT))).await;
-                Ok(Offer::aggregated(&tenant.catalog(), self.shared.task_settings().enabled))
+                join_all(backends.iter().map(|backend| backend.wait_first_attempt_for(era, FIRST_CATALOG_WAIT))).await;
+                Ok(EndpointInfo::aggregated(&tenant.catalog(), self.shared.task_settings().enabled))
             }
             Endpoint::Single(id) => {
                 let backend = tenant.backend(id).ok_or_else(|| unknown_backend(id))?;
                 if backend.state() == BackendState::Failed {
                     backend.reconnect();
                 }
-                backend.settled_for(era, backend.timeouts().control).await;
+                backend.wait_first_attempt_for(era, backend.timeouts().control).await;
                 let lists = backend.lists.load_full();
                 let down = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {id} can not be reached"));
                 let lists = lists.ok_or_else(down)?;
-                Ok(Offer::single(&lists, self.shared.task_settings().enabled))
+                Ok(EndpointInfo::single(&lists, self.shared.task_settings().enabled))
             }
         }
     }
@@ -144,12 +144,12 @@ impl Broker {
             Endpoint::Aggregated => tenant.backends(),
             Endpoint::Single(id) => tenant.backend(id).into_iter().collect(),
         };
-        join_all(backends.iter().map(|backend| backend.settled_for(Era::Legacy, FIRST_CATALOG_WAIT))).await;
+        join_all(backends.iter().map(|backend| backend.wait_first_attempt_for(Era::Sessions, FIRST_CATALOG_WAIT))).await;
     }
 
     /// Ends a session for its client, who hears of it once it is stored.
     pub async fn delete_session(self: &Arc<Self>, session: &Arc<Session>) -> Result<(), Refusal> {
-        let (ending, session) = (Ending::begin(self, session.key), session.clone());
+        let (ending, session) = (EndingSession::begin(self, session.key), session.clone());
         // A task of its own: a client that hangs up must not leave a session that is stored no more.
         let deleting = self.shared.running.spawn(async move {
             ending.broker.store_end(&session).await?;
@@ -161,10 +161,10 @@ impl Broker {
 
     /// Ends a session at once; the store follows.
     pub fn close_session(self: &Arc<Self>, session: &Arc<Session>, why: &str) {
-        if !session.kept {
+        if !session.has_client {
             return session.end(why); // nothing of it is stored
         }
-        let ending = Ending::begin(self, session.key);
+        let ending = EndingSession::begin(self, session.key);
         self.forget_session(session, why);
         ending.store_later(session);
     }
@@ -175,7 +175,7 @@ impl Broker {
         if session.idle_for() <= limit {
             return;
         }
-        let ending = Ending::begin(self, session.key);
+        let ending = EndingSession::begin(self, session.key);
         if session.end_if_idle(limit) {
             self.take_out(session);
             ending.store_later(session);
@@ -195,8 +195,8 @@ impl Broker {
 
     async fn store_end(&self, session: &Session) -> Result<(), Refusal> {
         let (durable, key) = (&self.shared.durable, session.key);
-        let end = Write::EndSession { key, epoch: session.epoch() };
-        if durable.write(end).await? != Written::Done {
+        let end = WriteOp::EndSession { key, epoch: session.epoch() };
+        if durable.write(end).await? != WriteOutcome::Done {
             self.end_stored(&key).await?;
         }
         durable.forget_session(&key).await;
@@ -214,7 +214,7 @@ impl Broker {
         let Some(row) = rows.into_iter().find(|row| row.record.key == *key) else { return Ok(()) };
         if row.owner.is_some_and(|owner| owner.node == durable.node()) {
             // Fenced: whoever took it was asked.
-            durable.write(Write::EndSession { key: *key, epoch: row.epoch }).await?;
+            durable.write(WriteOp::EndSession { key: *key, epoch: row.epoch }).await?;
         }
         Ok(())
     }
@@ -224,7 +224,7 @@ impl Broker {
         let broker = self.clone();
         self.shared.running.spawn(async move {
             for key in sessions {
-                let ending = Ending::begin(&broker, key);
+                let ending = EndingSession::begin(&broker, key);
                 // The next renewal names it again.
                 let _later = ending.broker.end_stored(&key).await;
             }
@@ -241,12 +241,12 @@ impl Broker {
 }
 
 /// A session that is over, but may be in the store: it is not to be found there while this lives.
-struct Ending {
+struct EndingSession {
     broker: Arc<Broker>,
     key: SessionKey,
 }
 
-impl Ending {
+impl EndingSession {
     fn begin(broker: &Arc<Broker>, key: SessionKey) -> Self {
         broker.ending.insert(key);
         Self { broker: broker.clone(), key }
@@ -270,7 +270,7 @@ impl Ending {
     }
 }
 
-impl Drop for Ending {
+impl Drop for EndingSession {
     fn drop(&mut self) {
         self.broker.ending.remove(&self.key);
     }
@@ -278,15 +278,15 @@ impl Drop for Ending {
 
 /// A session whose client does not know its id yet. Dropped with it, when that client hangs up or is refused, the session
 /// ends: it would be in the way for as long as it may be idle.
-struct Unclaimed(Option<(Arc<Broker>, Arc<Session>)>);
+struct UnclaimedSession(Option<(Arc<Broker>, Arc<Session>)>);
 
-impl Unclaimed {
+impl UnclaimedSession {
     fn claimed(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Unclaimed {
+impl Drop for UnclaimedSession {
     fn drop(&mut self) {
         if let Some((broker, session)) = self.0.take() {
             broker.close_session(&session, "its client never got it");

@@ -13,26 +13,26 @@ use protocol::error::{ErrorKind, Refusal};
 
 use super::Broker;
 use crate::{
-    auth::{Denied, Remote},
+    auth::{AuthError, RemotePeer},
     limits::sign_ins::SIGN_IN_CLOSE_INTERVAL,
-    rules::sign_in_failures::{Plane, Reason, Report, SignInFailures},
+    rules::sign_in_failures::{FailureReport, Plane, SignInFailureReason, SignInFailures},
     telemetry::audit,
 };
 
 /// The failures of the last minute.
 #[derive(Debug)]
-pub(super) struct SignIns {
+pub(super) struct SignInFailureLog {
     failures: Mutex<SignInFailures>,
     started: Instant,
 }
 
-impl Default for SignIns {
+impl Default for SignInFailureLog {
     fn default() -> Self {
         Self { failures: Mutex::default(), started: Instant::now() }
     }
 }
 
-impl SignIns {
+impl SignInFailureLog {
     fn lock(&self) -> MutexGuard<'_, SignInFailures> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -40,10 +40,11 @@ impl SignIns {
 
 impl Broker {
     /// Counts a denied sign-in and returns the answer to it.
-    pub fn refuse(&self, denied: Denied, plane: Plane, remote: Remote) -> Refusal {
+    pub fn refuse(&self, denied: AuthError, plane: Plane, remote: RemotePeer) -> Refusal {
         let (refusal, failure) = denied.into_parts();
         let Some(reason) = failure else { return refusal };
-        let reason = if reason == Reason::Missing && remote.certificate_is_foreign { Reason::Certificate } else { reason };
+        let reason =
+            if reason == SignInFailureReason::Missing && remote.certificate_is_foreign { SignInFailureReason::Certificate } else { reason };
         match self.sign_in_failed(plane, reason, remote.address) {
             None => refusal,
             Some(wait) => {
@@ -54,7 +55,7 @@ impl Broker {
     }
 
     /// Counts a failure, and tells of it. `Some`: the address has failed too often, and is told to wait so long.
-    pub fn sign_in_failed(&self, plane: Plane, reason: Reason, address: Option<IpAddr>) -> Option<Duration> {
+    pub fn sign_in_failed(&self, plane: Plane, reason: SignInFailureReason, address: Option<IpAddr>) -> Option<Duration> {
         let metrics = &self.shared.metrics;
         metrics.tokens.sign_in_failed(plane, reason);
         let per_minute = self.shared.config.limits.sign_in_failures_per_minute;
@@ -74,8 +75,8 @@ impl Broker {
         reports.iter().for_each(|report| self.tell(report));
     }
 
-    fn tell(&self, report: &Report) {
-        let Report { series, count, logged_after } = report;
+    fn tell(&self, report: &FailureReport) {
+        let FailureReport { series, count, logged_after } = report;
         let (plane, reason) = (series.plane.name(), series.reason.name());
         let address = series.address.map(tracing::field::display);
         if let Some(left_out) = *logged_after {

@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 
 use super::{
     args::{
-        AdminCommand, BackendCommand, KeyCommand, NodeCommand, OnlyTenant, Output, SessionCommand, SubscriptionCommand, TaskCommand,
-        TenantCommand,
+        AdminCommand, BackendCommand, KeyCommand, NodeCommand, OutputOptions, SessionCommand, SubscriptionCommand, TaskCommand,
+        TenantCommand, TenantFilter,
     },
     audit,
     bodies::{backend_body, tenant_body},
     client::{AdminClient, ClientError, escape, with_query},
-    said::{Said, list, said},
+    output::{CommandOutput, list, said},
     table::{self, Column},
 };
 
@@ -139,7 +139,7 @@ const SUBSCRIPTIONS: &[Column] = &[("tenant", "tenant"), ("backend", "backend"),
 const NODES: &[Column] =
     &[("node", "node"), ("this", "is_this"), ("address", "address"), ("draining", "draining"), ("lease ms", "lease_ms")];
 
-pub(super) async fn run(client: &AdminClient, command: AdminCommand) -> Result<Said, ClientError> {
+pub(super) async fn run(client: &AdminClient, command: AdminCommand) -> Result<CommandOutput, ClientError> {
     match command {
         AdminCommand::Backend(command) => backend(client, command).await,
         AdminCommand::Tenant(command) => tenant(client, command).await,
@@ -159,7 +159,7 @@ pub(super) async fn run(client: &AdminClient, command: AdminCommand) -> Result<S
     }
 }
 
-async fn backend(client: &AdminClient, command: BackendCommand) -> Result<Said, ClientError> {
+async fn backend(client: &AdminClient, command: BackendCommand) -> Result<CommandOutput, ClientError> {
     match command {
         BackendCommand::Add(add) => {
             let body = backend_body(&add, |name| env::var(name).ok())?;
@@ -195,7 +195,7 @@ async fn backend(client: &AdminClient, command: BackendCommand) -> Result<Said, 
     }
 }
 
-async fn tenant(client: &AdminClient, command: TenantCommand) -> Result<Said, ClientError> {
+async fn tenant(client: &AdminClient, command: TenantCommand) -> Result<CommandOutput, ClientError> {
     match command {
         TenantCommand::Add(add) => {
             let answer = client.ask(Method::PUT, &format!("tenants/{}", add.name), Some(&tenant_body(&add))).await?;
@@ -206,14 +206,14 @@ async fn tenant(client: &AdminClient, command: TenantCommand) -> Result<Said, Cl
     }
 }
 
-async fn key(client: &AdminClient, command: KeyCommand) -> Result<Said, ClientError> {
+async fn key(client: &AdminClient, command: KeyCommand) -> Result<CommandOutput, ClientError> {
     match command {
         KeyCommand::Create { of, name, principal, output } => {
             let given = [("name", name), ("principal", principal)];
             let body: Map<String, Value> = given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.into()))).collect();
             let answer = client.ask(Method::POST, &format!("tenants/{}/keys", of.tenant), Some(&body.into())).await?;
             let said = said(&answer, &output, |answer| table::facts(answer, KEY));
-            Ok(Said { note: "keep the key, it is not shown again".to_owned(), ..said })
+            Ok(CommandOutput { note: "keep the key, it is not shown again".to_owned(), ..said })
         }
         KeyCommand::List { of, output } => {
             let answer = client.ask(Method::GET, &format!("tenants/{}/keys", of.tenant), None).await?;
@@ -223,7 +223,7 @@ async fn key(client: &AdminClient, command: KeyCommand) -> Result<Said, ClientEr
     }
 }
 
-async fn session(client: &AdminClient, command: SessionCommand) -> Result<Said, ClientError> {
+async fn session(client: &AdminClient, command: SessionCommand) -> Result<CommandOutput, ClientError> {
     match command {
         SessionCommand::List { of, output } => {
             let answer = client.ask(Method::GET, &with_query("sessions", &[("tenant", of.name())]), None).await?;
@@ -237,7 +237,7 @@ async fn session(client: &AdminClient, command: SessionCommand) -> Result<Said, 
     }
 }
 
-async fn task(client: &AdminClient, command: TaskCommand) -> Result<Said, ClientError> {
+async fn task(client: &AdminClient, command: TaskCommand) -> Result<CommandOutput, ClientError> {
     match command {
         TaskCommand::List { of, status, output } => {
             let path = with_query("tasks", &[("tenant", of.name()), ("status", status.as_deref())]);
@@ -255,13 +255,13 @@ async fn task(client: &AdminClient, command: TaskCommand) -> Result<Said, Client
     }
 }
 
-impl OnlyTenant {
+impl TenantFilter {
     fn name(&self) -> Option<&str> {
         self.tenant.as_ref().map(|tenant| tenant.as_str())
     }
 }
 
-async fn remove(client: &AdminClient, path: &str, name: &str, output: &Output) -> Result<Said, ClientError> {
+async fn remove(client: &AdminClient, path: &str, name: &str, output: &OutputOptions) -> Result<CommandOutput, ClientError> {
     client.ask(Method::DELETE, path, None).await?;
     Ok(said(&json!({ "removed": name }), output, |_| format!("removed {}\n", table::clean(name))))
 }
@@ -301,7 +301,7 @@ mod tests {
         let expected = json!({"transport": {"type": "http", "url": "http://h/mcp"}, "links": "per-session", "protocol": "legacy",
             "timeouts": {"call": "5s"}, "credentials": {"headers": {"X-Key": "v:w"}}});
         assert_eq!(body, expected);
-        assert!(crate::config::checked::parse_backend_spec(&body).is_ok());
+        assert!(crate::config::validation::parse_backend_spec(&body).is_ok());
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
             "env": {"A": "b=c", "HOME": "/home/ann"}, "cwd": "/srv"},
             "sandbox": {"read": ["/a"], "write": ["/b"], "network": false}});
         assert_eq!(body, expected);
-        assert!(crate::config::checked::parse_backend_spec(&body).is_ok());
+        assert!(crate::config::validation::parse_backend_spec(&body).is_ok());
         assert!(matches!(body_of("mcp-broker backend add one --env NOT_SET -- npx"), Err(ClientError::Usage(_))));
     }
 

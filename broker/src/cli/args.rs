@@ -74,24 +74,24 @@ pub(super) enum AdminCommand {
     #[command(subcommand)]
     Node(NodeCommand),
     /// Stop taking new work, finish what is under way, then end the broker
-    Drain(Output),
+    Drain(OutputOptions),
 }
 
 #[derive(Debug, Clone, Args)]
-pub(super) struct Output {
+pub(super) struct OutputOptions {
     /// Print JSON instead of a table
     #[arg(long)]
     pub(super) json: bool,
 }
 
 #[derive(Debug, Clone, Args)]
-pub(super) struct OfTenant {
+pub(super) struct TenantArg {
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = TenantId::parse)]
     pub(super) tenant: TenantId,
 }
 
 #[derive(Debug, Clone, Args)]
-pub(super) struct OnlyTenant {
+pub(super) struct TenantFilter {
     /// Only this tenant's
     #[arg(long, value_name = "NAME", value_parser = TenantId::parse)]
     pub(super) tenant: Option<TenantId>,
@@ -104,27 +104,27 @@ pub(super) enum BackendCommand {
     /// List the backends of a tenant
     List {
         #[command(flatten)]
-        of: OfTenant,
+        of: TenantArg,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
     /// Show one backend
     Show {
         #[arg(value_parser = BackendId::parse)]
         name: BackendId,
         #[command(flatten)]
-        of: OfTenant,
+        of: TenantArg,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
     /// Connect to a backend anew, or read its lists anew, and probe one whose breaker is open
     Probe {
         #[arg(value_parser = BackendId::parse)]
         name: BackendId,
         #[command(flatten)]
-        of: OfTenant,
+        of: TenantArg,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
     /// Hold the circuit breaker of a backend open, on every replica, or let go of it
     Breaker {
@@ -134,18 +134,18 @@ pub(super) enum BackendCommand {
         #[arg(value_enum)]
         state: BreakerState,
         #[command(flatten)]
-        of: OfTenant,
+        of: TenantArg,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
     /// Remove a backend
     Remove {
         #[arg(value_parser = BackendId::parse)]
         name: BackendId,
         #[command(flatten)]
-        of: OfTenant,
+        of: TenantArg,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
 }
 
@@ -155,7 +155,7 @@ pub(super) struct BackendAdd {
     #[arg(value_parser = BackendId::parse)]
     pub(super) name: BackendId,
     #[command(flatten)]
-    pub(super) of: OfTenant,
+    pub(super) of: TenantArg,
     /// A Streamable HTTP server, or with ws:// or wss:// a WebSocket
     #[arg(long)]
     pub(super) url: Option<String>,
@@ -205,7 +205,7 @@ pub(super) struct BackendAdd {
     #[arg(long)]
     pub(super) no_wait: bool,
     #[command(flatten)]
-    pub(super) output: Output,
+    pub(super) output: OutputOptions,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -248,13 +248,13 @@ pub(super) enum TenantCommand {
     /// Make a tenant, or replace its settings
     Add(TenantAdd),
     /// List all tenants
-    List(Output),
+    List(OutputOptions),
     /// Remove a tenant with its keys and backends
     Remove {
         #[arg(value_parser = TenantId::parse)]
         name: TenantId,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
 }
 
@@ -281,7 +281,7 @@ pub(super) struct TenantAdd {
     #[arg(long, value_name = "NAME=COUNT", value_parser = named_count)]
     pub(super) limit: Vec<(String, u32)>,
     #[command(flatten)]
-    pub(super) output: Output,
+    pub(super) output: OutputOptions,
 }
 
 #[derive(Debug, Subcommand)]
@@ -289,7 +289,7 @@ pub(super) enum KeyCommand {
     /// Make an API key; it is shown this once
     Create {
         #[command(flatten)]
-        of: OfTenant,
+        of: TenantArg,
         /// What you call it
         #[arg(long)]
         name: Option<String>,
@@ -297,22 +297,22 @@ pub(super) enum KeyCommand {
         #[arg(long)]
         principal: Option<String>,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
     /// List the API keys of a tenant
     List {
         #[command(flatten)]
-        of: OfTenant,
+        of: TenantArg,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
     /// Revoke an API key
     Revoke {
         id: String,
         #[command(flatten)]
-        of: OfTenant,
+        of: TenantArg,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
 }
 
@@ -346,7 +346,7 @@ pub(super) enum AuditCommand {
         #[arg(long, value_name = "COUNT")]
         limit: Option<u32>,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
     /// Verify the chains of the audit log and their checkpoints; exit code 1 names the first record that does not fit
     Verify {
@@ -354,7 +354,7 @@ pub(super) enum AuditCommand {
         #[arg(long, value_name = "FILE")]
         checkpoint: Option<PathBuf>,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
     /// Print records of the audit log as JSON, one per line, to its end
     Export {
@@ -371,21 +371,21 @@ pub(super) enum SessionCommand {
     /// List client sessions
     List {
         #[command(flatten)]
-        of: OnlyTenant,
+        of: TenantFilter,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
     /// Show one session
     Show {
         id: String,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
     /// End a session, on whichever replica it is
     End {
         id: String,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
 }
 
@@ -394,24 +394,24 @@ pub(super) enum TaskCommand {
     /// List tasks
     List {
         #[command(flatten)]
-        of: OnlyTenant,
+        of: TenantFilter,
         /// Only those in this status, such as working
         #[arg(long)]
         status: Option<String>,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
     /// Show one task with its history
     Show {
         id: String,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
     /// Cancel a task
     Cancel {
         id: String,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
 }
 
@@ -420,16 +420,16 @@ pub(super) enum SubscriptionCommand {
     /// List resources that sessions are subscribed to
     List {
         #[command(flatten)]
-        of: OnlyTenant,
+        of: TenantFilter,
         #[command(flatten)]
-        output: Output,
+        output: OutputOptions,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum NodeCommand {
     /// List replicas
-    List(Output),
+    List(OutputOptions),
 }
 
 fn named_count(text: &str) -> Result<(String, u32), String> {

@@ -9,7 +9,7 @@ use super::{
     args::{AuditCommand, AuditFilter},
     audit_verify,
     client::{AdminClient, ClientError, with_query},
-    said::{Said, list},
+    output::{CommandOutput, list},
     table::Column,
 };
 
@@ -27,7 +27,7 @@ const RECORDS: &[Column] = &[
 /// Records asked for at once by an export.
 const PAGE: &str = "1000";
 
-pub(super) async fn audit(client: &AdminClient, command: AuditCommand) -> Result<Said, ClientError> {
+pub(super) async fn audit(client: &AdminClient, command: AuditCommand) -> Result<CommandOutput, ClientError> {
     match command {
         AuditCommand::List { filter, after, limit, output } => {
             let path = path(&filter, after, limit.map(|limit| limit.to_string()).as_deref());
@@ -41,7 +41,7 @@ pub(super) async fn audit(client: &AdminClient, command: AuditCommand) -> Result
             let unwanted = io::stdout().lock().write_all(lines.as_bytes()).is_err();
             after = page["next"].as_i64();
             if unwanted || after.is_none() {
-                return Ok(Said { out: String::new(), note: String::new() });
+                return Ok(CommandOutput { out: String::new(), note: String::new() });
             }
         },
     }

@@ -7,9 +7,9 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    args::Output,
+    args::OutputOptions,
     client::{AdminClient, ClientError, with_query},
-    said::{Said, said},
+    output::{CommandOutput, said},
     table::{self, Column},
 };
 
@@ -23,10 +23,10 @@ const CHECKPOINTS_MAX: usize = 100_000;
 const BEGINNING: &str = "{\"tenant\":";
 
 /// Checkpoints by tenant (empty: none) and count.
-type Kept = BTreeMap<String, BTreeMap<i64, Value>>;
+type KeptCheckpoints = BTreeMap<String, BTreeMap<i64, Value>>;
 
-pub(super) async fn verify(client: &AdminClient, file: Option<&Path>, output: &Output) -> Result<Said, ClientError> {
-    let mut kept = file.map_or_else(|| Ok(Kept::new()), read_checkpoints)?;
+pub(super) async fn verify(client: &AdminClient, file: Option<&Path>, output: &OutputOptions) -> Result<CommandOutput, ClientError> {
+    let mut kept = file.map_or_else(|| Ok(KeptCheckpoints::new()), read_checkpoints)?;
     let (mut rows, mut misfits, mut after, mut unchained_until) = (Vec::new(), Vec::new(), None::<String>, 0);
     loop {
         let asked = [("after", after.as_deref()), ("limit", Some(&*PAGE.to_string()))];
@@ -52,7 +52,7 @@ pub(super) async fn verify(client: &AdminClient, file: Option<&Path>, output: &O
     told(rows, misfits, unchained_until, output)
 }
 
-fn told(rows: Vec<Value>, misfits: Vec<Value>, unchained_until: i64, output: &Output) -> Result<Said, ClientError> {
+fn told(rows: Vec<Value>, misfits: Vec<Value>, unchained_until: i64, output: &OutputOptions) -> Result<CommandOutput, ClientError> {
     let records: u64 = rows.iter().filter_map(|row| row["verified"].as_u64()).sum();
     let verdict = if misfits.is_empty() { "ok" } else { "misfit" };
     let summary = format!("ok: {records} records in {} chains\n", rows.len());
@@ -83,14 +83,14 @@ fn sentence(misfit: &Value, count: usize) -> String {
 }
 
 /// What came out of one chain.
-struct Found {
+struct ChainReport {
     records: u64,
     last: Option<i64>,
     misfit: Option<Value>,
 }
 
-async fn verify_chain(client: &AdminClient, tenant: Option<&str>, checkpoints: BTreeMap<i64, Value>) -> Result<Found, ClientError> {
-    let (mut found, mut after, mut position) = (Found { records: 0, last: None, misfit: None }, None::<String>, 0);
+async fn verify_chain(client: &AdminClient, tenant: Option<&str>, checkpoints: BTreeMap<i64, Value>) -> Result<ChainReport, ClientError> {
+    let (mut found, mut after, mut position) = (ChainReport { records: 0, last: None, misfit: None }, None::<String>, 0);
     loop {
         // A page ends at the next checkpoint, so that the first one that does not fit is found. The last one is sent to the end.
         let next = checkpoints.range(position + 1..).next().or_else(|| checkpoints.last_key_value());
@@ -108,9 +108,9 @@ async fn verify_chain(client: &AdminClient, tenant: Option<&str>, checkpoints: B
 }
 
 /// Lines of the checkpoint file, or of the broker's log in either format. Other lines are passed over.
-fn read_checkpoints(path: &Path) -> Result<Kept, ClientError> {
+fn read_checkpoints(path: &Path) -> Result<KeptCheckpoints, ClientError> {
     let unusable = |reason: String| ClientError::Usage(format!("{}: {reason}", path.display()));
-    let (mut kept, mut count) = (Kept::new(), 0);
+    let (mut kept, mut count) = (KeptCheckpoints::new(), 0);
     for line in BufReader::new(File::open(path).map_err(|error| unusable(error.to_string()))?).lines() {
         let Some(checkpoint) = checkpoint_of(&line.map_err(|error| unusable(error.to_string()))?) else { continue };
         let Some(position) = checkpoint["count"].as_i64() else { continue };

@@ -10,8 +10,8 @@ mod audit_verify;
 mod bodies;
 mod client;
 #[cfg(test)]
-mod documented;
-mod said;
+mod doc_commands;
+mod output;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -6,10 +6,10 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::Value;
 
 use super::{
-    Tls,
-    body_reader::Reader,
-    fault::{Fault, join},
+    TlsConfig,
+    field_error::{FieldError, join},
     spec::{BackendTls, TransportSpec},
+    spec_reader::SpecReader,
 };
 
 const PATH: &str = "tls";
@@ -19,27 +19,27 @@ const FILE_ALLOWED: &str = "the absolute path of a PEM file, without ..";
 /// Longest path of the system.
 const PATH_BYTES_MAX: usize = 4096;
 
-pub(super) fn read(reader: &mut Reader<'_>, value: &Value) -> BackendTls {
+pub(super) fn read(reader: &mut SpecReader<'_>, value: &Value) -> BackendTls {
     let Some(members) = reader.object(PATH, value, &[CERT, KEY], &[]) else { return BackendTls::default() };
     let [client_cert, client_key] = [CERT, KEY].map(|name| reader.text(PATH, members, name).map(PathBuf::from));
     BackendTls { client_cert, client_key }
 }
 
 /// Checks what the types can not say.
-pub(super) fn check(tls: &BackendTls, transport: &TransportSpec, faults: &mut Vec<Fault>) {
+pub(super) fn check(tls: &BackendTls, transport: &TransportSpec, faults: &mut Vec<FieldError>) {
     let named = [(CERT, &tls.client_cert), (KEY, &tls.client_key)];
     for (name, path) in &named {
         match path {
-            Some(path) if !is_plain(path) => faults.push(Fault::new(join(PATH, name), "is no absolute path", FILE_ALLOWED)),
+            Some(path) if !is_plain(path) => faults.push(FieldError::new(join(PATH, name), "is no absolute path", FILE_ALLOWED)),
             None if named.iter().any(|(_, other)| other.is_some()) => {
-                faults.push(Fault::new(join(PATH, name), "is missing: a certificate and its key are given together", FILE_ALLOWED));
+                faults.push(FieldError::new(join(PATH, name), "is missing: a certificate and its key are given together", FILE_ALLOWED));
             }
             _ => {}
         }
     }
     if tls.identity().is_some() && !transport.has_tls() {
         let wrong = "is given, but there is no TLS with this backend";
-        faults.push(Fault::new(PATH, wrong, "an https:// or wss:// URL, tcp with `tls`, or quic"));
+        faults.push(FieldError::new(PATH, wrong, "an https:// or wss:// URL, tcp with `tls`, or quic"));
     }
 }
 
@@ -57,24 +57,24 @@ pub(super) fn folder(text: &str) -> Option<PathBuf> {
     Some(PathBuf::from(text)).filter(|path| is_plain(path))
 }
 
-impl Tls {
+impl TlsConfig {
     /// Why a backend that was made through the admin API must not name these files: whoever makes it may be a tenant's operator, and
     /// could have any key of this machine presented to a server of their own.
-    pub fn check_stored(&self, tls: &BackendTls) -> Result<(), Fault> {
+    pub fn check_stored(&self, tls: &BackendTls) -> Result<(), FieldError> {
         let in_folder = |path: &PathBuf| is_plain(path) && self.client_cert_folders.iter().any(|folder| path.starts_with(folder));
         for (name, path) in [(CERT, &tls.client_cert), (KEY, &tls.client_key)] {
             if path.as_ref().is_some_and(|path| !in_folder(path)) {
                 let wrong = "is not in a folder of tls.client_cert_folders";
-                return Err(Fault::new(join(PATH, name), wrong, "a file in a folder the operator listed there"));
+                return Err(FieldError::new(join(PATH, name), wrong, "a file in a folder the operator listed there"));
             }
         }
         Ok(())
     }
 
     /// Whether the files are there and belong together.
-    pub fn check_files(tls: &BackendTls) -> Result<(), Fault> {
+    pub fn check_files(tls: &BackendTls) -> Result<(), FieldError> {
         let Some(files) = tls.identity() else { return Ok(()) };
-        files.check().map_err(|error| Fault::new(PATH, error.to_string(), "PEM files of a certificate and of its private key"))
+        files.check().map_err(|error| FieldError::new(PATH, error.to_string(), "PEM files of a certificate and of its private key"))
     }
 }
 
@@ -83,11 +83,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::{checked::parse_backend_spec, load_from};
+    use crate::config::{load_from, validation::parse_backend_spec};
 
     fn faults(transport: Value, tls: Value) -> Vec<String> {
         let body = json!({"transport": transport, "tls": tls});
-        parse_backend_spec(&body).err().unwrap_or_default().iter().map(Fault::to_string).collect()
+        parse_backend_spec(&body).err().unwrap_or_default().iter().map(FieldError::to_string).collect()
     }
 
     #[test]

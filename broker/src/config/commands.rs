@@ -6,8 +6,8 @@
 use serde_json::Value;
 
 use super::{
-    fault::{Fault, describe, join},
-    reading::{Reading, Wrong, text, wrong},
+    config_reader::{ConfigReader, InvalidReason, text, wrong},
+    field_error::{FieldError, describe, join},
     spec::TransportSpec,
 };
 
@@ -31,8 +31,8 @@ impl AllowedCommand {
         (listed == command && !listed.ends_with('/')) || (listed.ends_with('/') && command.strip_prefix(listed).is_some_and(in_folder))
     }
 
-    fn read(value: &Value) -> Result<Self, Wrong> {
-        let in_entry = |wrong: Wrong| format!("has an entry that {wrong}");
+    fn read(value: &Value) -> Result<Self, InvalidReason> {
+        let in_entry = |wrong: InvalidReason| format!("has an entry that {wrong}");
         let (command, env) = match value {
             Value::Object(members) => {
                 if let Some(name) = members.keys().find(|name| !["command", "env"].contains(&name.as_str())) {
@@ -50,7 +50,7 @@ impl AllowedCommand {
     }
 }
 
-fn variables(value: &Value) -> Result<Vec<String>, Wrong> {
+fn variables(value: &Value) -> Result<Vec<String>, InvalidReason> {
     let names = value.as_array().filter(|names| names.len() <= VARIABLES_MAX);
     let names = names.ok_or_else(|| format!("names its variables in {}, not in a list of at most {VARIABLES_MAX}", describe(value)))?;
     let is_name = |text: &&str| !text.is_empty() && !text.contains(['=', '\0']);
@@ -59,11 +59,11 @@ fn variables(value: &Value) -> Result<Vec<String>, Wrong> {
 }
 
 /// Why this backend's command, or a variable of it, is not allowed.
-pub(super) fn check(allowed: &[AllowedCommand], transport: &TransportSpec) -> Result<(), Fault> {
+pub(super) fn check(allowed: &[AllowedCommand], transport: &TransportSpec) -> Result<(), FieldError> {
     let TransportSpec::Stdio { command, env, .. } = transport else { return Ok(()) };
     let entries: Vec<&AllowedCommand> = allowed.iter().filter(|entry| entry.permits(command)).collect();
     if entries.is_empty() {
-        return Err(Fault::new("transport.command", "is not in stdio.commands", "a command the operator listed there"));
+        return Err(FieldError::new("transport.command", "is not in stdio.commands", "a command the operator listed there"));
     }
     let names: Vec<&str> = entries.iter().flat_map(|entry| &entry.env).map(String::as_str).collect();
     let Some(other) = env.keys().find(|name| !names.contains(&name.as_str())) else { return Ok(()) };
@@ -71,10 +71,10 @@ pub(super) fn check(allowed: &[AllowedCommand], transport: &TransportSpec) -> Re
         true => "no variables for this command".to_owned(),
         false => names.join(", "),
     };
-    Err(Fault::new(join("transport.env", other), "is not a variable that stdio.commands names for this command", allowed))
+    Err(FieldError::new(join("transport.env", other), "is not a variable that stdio.commands names for this command", allowed))
 }
 
-impl Reading<'_> {
+impl ConfigReader<'_> {
     pub(super) fn commands(&mut self) -> Option<Vec<AllowedCommand>> {
         self.optional("stdio.commands", |value, _| {
             let entries = value.as_array().filter(|entries| entries.len() <= COMMANDS_MAX).ok_or_else(|| wrong(value))?;

@@ -1,41 +1,41 @@
 //! Which revisions of MCP clients may speak, and what those of 2026-07-28 are told about keeping lists.
-//! Read with the rest by [`super::checked`].
+//! Read with the rest by [`super::validation`].
 
 use std::time::Duration;
 
 use protocol::{
-    modern::results::{CacheHint, CacheScope},
+    stateless::results::{CacheHint, CacheScope},
     version::Version,
 };
 
 use super::{
-    key::{DAY, Key, Kind, key},
-    reading::{Reading, wrong},
+    config_key::{ConfigKey, DAY, KeyKind, key},
+    config_reader::{ConfigReader, wrong},
 };
 
 /// The keys of the section `compat`.
-pub(super) const COMPAT: &[Key] = &[
+pub(super) const COMPAT: &[ConfigKey] = &[
     key(
         "eras",
-        Kind::Choice(&["both", "legacy", "modern"]),
+        KeyKind::Choice(&["both", "legacy", "modern"]),
         "both",
         "Which clients are served. `legacy`: those that open a session with `initialize` (2024-11-05 to 2025-11-25); `modern`: those whose requests stand alone (2026-07-28).",
     ),
     key(
         "list_ttl",
-        Kind::Duration { min: Duration::ZERO, max: DAY },
+        KeyKind::Duration { min: Duration::ZERO, max: DAY },
         "0s",
         "How long clients of 2026-07-28 may keep a list without asking again (`ttlMs`). They hear of changes only where they listen for them.",
     ),
     key(
         "list_scope",
-        Kind::Choice(&["private", "public"]),
+        KeyKind::Choice(&["private", "public"]),
         "private",
         "Who may share a kept list (`cacheScope`). `public` only where every caller may see the same.",
     ),
     key(
         "strict",
-        Kind::Bool,
+        KeyKind::Bool,
         "false",
         "Leave out of what clients are told the members that their revision does not know, such as `title`, `icons`, `outputSchema` and `structuredContent` (which is told as text). Needed only for clients that refuse unknown members, which MCP does not ask of them.",
     ),
@@ -43,7 +43,7 @@ pub(super) const COMPAT: &[Key] = &[
 
 /// What is served to clients of which kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Compat {
+pub struct CompatConfig {
     pub eras: Eras,
     /// How long clients may keep a list. They are told of changes only where they listen for them.
     pub list_ttl: Duration,
@@ -57,28 +57,28 @@ pub struct Compat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eras {
     Both,
-    Legacy,
-    Modern,
+    Sessions,
+    Stateless,
 }
 
 impl Eras {
     pub fn has_sessions(self) -> bool {
-        self != Eras::Modern
+        self != Eras::Stateless
     }
 
     pub fn has_modern(self) -> bool {
-        self != Eras::Legacy
+        self != Eras::Sessions
     }
 }
 
-impl Compat {
+impl CompatConfig {
     /// What clients may speak, oldest first.
     pub fn versions(&self) -> &'static [Version] {
         const LEGACY: usize = Version::ALL.len() - 1;
         match self.eras {
             Eras::Both => &Version::ALL,
-            Eras::Legacy => &Version::ALL[..LEGACY],
-            Eras::Modern => &Version::ALL[LEGACY..],
+            Eras::Sessions => &Version::ALL[..LEGACY],
+            Eras::Stateless => &Version::ALL[LEGACY..],
         }
     }
 
@@ -90,12 +90,12 @@ impl Compat {
     }
 }
 
-impl Reading<'_> {
-    pub(super) fn compat(&mut self) -> Compat {
+impl ConfigReader<'_> {
+    pub(super) fn compat(&mut self) -> CompatConfig {
         let eras = self.value("compat.eras", |value, _| match value.as_str() {
             Some("both") => Ok(Eras::Both),
-            Some("legacy") => Ok(Eras::Legacy),
-            Some("modern") => Ok(Eras::Modern),
+            Some("legacy") => Ok(Eras::Sessions),
+            Some("modern") => Ok(Eras::Stateless),
             _ => Err(wrong(value)),
         });
         let lists_are_public = self.value("compat.list_scope", |value, _| match value.as_str() {
@@ -103,7 +103,7 @@ impl Reading<'_> {
             Some("public") => Ok(true),
             _ => Err(wrong(value)),
         });
-        Compat { eras, list_ttl: self.duration("compat.list_ttl"), lists_are_public, strict: self.bool("compat.strict") }
+        CompatConfig { eras, list_ttl: self.duration("compat.list_ttl"), lists_are_public, strict: self.bool("compat.strict") }
     }
 }
 
@@ -113,10 +113,10 @@ mod tests {
 
     #[test]
     fn what_is_served_follows_from_the_eras() {
-        let of = |eras| Compat { eras, list_ttl: Duration::from_secs(1), lists_are_public: false, strict: false };
+        let of = |eras| CompatConfig { eras, list_ttl: Duration::from_secs(1), lists_are_public: false, strict: false };
         assert_eq!(of(Eras::Both).versions().len(), 5);
-        assert_eq!(of(Eras::Legacy).versions().last(), Some(&Version::LATEST_LEGACY));
-        assert_eq!(of(Eras::Modern).versions(), [Version::V2026_07_28]);
+        assert_eq!(of(Eras::Sessions).versions().last(), Some(&Version::LATEST_WITH_SESSIONS));
+        assert_eq!(of(Eras::Stateless).versions(), [Version::V2026_07_28]);
         assert_eq!(of(Eras::Both).list_hint(), CacheHint { ttl_ms: 1_000, scope: CacheScope::Private });
     }
 }

@@ -4,9 +4,9 @@
 use std::fmt::Write as _;
 
 use super::{
-    key::{Default, Key, Kind, Section},
-    keys::TABLE,
-    raw::variable_name,
+    config_key::{ConfigKey, KeyDefault, KeyKind, KeySection},
+    key_table::TABLE,
+    raw_config::variable_name,
 };
 
 const LINE_CHARS_MAX: usize = 100;
@@ -83,10 +83,10 @@ pub fn yaml() -> String {
             };
             comment(&mut out, indent, key.doc);
             let _ = match key.default {
-                Default::Is(value) => writeln!(out, "{indent}{name}: {value}"),
-                Default::None { example } => writeln!(out, "{indent}# {name}: {example}"),
+                KeyDefault::Value(value) => writeln!(out, "{indent}{name}: {value}"),
+                KeyDefault::None { example } => writeln!(out, "{indent}# {name}: {example}"),
             };
-            if let Kind::Issuers = key.kind {
+            if let KeyKind::Issuers = key.kind {
                 out.push_str(ISSUERS);
             }
         }
@@ -140,12 +140,12 @@ fn issuers() -> String {
     ISSUERS.lines().map(|line| format!("{}\n", line.replacen('#', " ", 1))).collect()
 }
 
-fn section_markdown(out: &mut String, section: &Section) {
+fn section_markdown(out: &mut String, section: &KeySection) {
     let _ = write!(out, "\n## `{}`\n\n{}\n\n| key | default | allowed | meaning |\n| --- | --- | --- | --- |\n", section.name, section.doc);
-    for Key { name, kind, default, doc } in section.keys {
+    for ConfigKey { name, kind, default, doc } in section.keys {
         let default = match default {
-            Default::Is(value) => format!("`{value}`"),
-            Default::None { .. } => "none".to_owned(),
+            KeyDefault::Value(value) => format!("`{value}`"),
+            KeyDefault::None { .. } => "none".to_owned(),
         };
         let (variable, allowed) = (variable_name(section.name, name), kind.allowed());
         let _ = writeln!(out, "| `{}.{name}`<br>`{variable}` | {default} | {allowed} | {doc} |", section.name);
@@ -210,7 +210,7 @@ mod tests {
         let mut tried = 0;
         for section in TABLE.sections {
             for key in section.keys {
-                let Default::None { example } = key.default else { continue };
+                let KeyDefault::None { example } = key.default else { continue };
                 let text = format!("{}:\n  {}: {}\n{}", section.name, key.name, in_file(key.name).unwrap_or(example), beside(key.name));
                 load_from(&text, []).unwrap_or_else(|faults| panic!("{text}: {faults}"));
                 tried += 1;
@@ -227,8 +227,8 @@ mod tests {
 
     fn is_key(line: &str) -> bool {
         let name = line.trim_start_matches([' ', '#']).split(": ").next().unwrap_or_default();
-        let is_called = |key: &Key| key.name.rsplit('.').next() == Some(name);
-        TABLE.sections.iter().any(|section| section.keys.iter().any(|key| is_called(key) && matches!(key.default, Default::None { .. })))
+        let is_called = |key: &ConfigKey| key.name.rsplit('.').next() == Some(name);
+        TABLE.sections.iter().any(|section| section.keys.iter().any(|key| is_called(key) && matches!(key.default, KeyDefault::None { .. })))
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Authorization servers whose tokens are taken, and the public URL that tokens are for: `auth.resource` and `auth.issuers`.
-//! Read with the rest by [`super::checked`], used by `auth::tokens`.
+//! Read with the rest by [`super::validation`], used by `auth::tokens`.
 //!
 //! Invariant: no algorithm with a shared secret can be configured, nor `none`, and nothing is fetched without TLS but over loopback.
 
@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 use transport::parse_http_url;
 
 use super::{
-    body_reader::{Reader, given},
-    fault::{describe, join},
-    reading::{Reading, Wrong, text, wrong},
+    config_reader::{ConfigReader, InvalidReason, text, wrong},
+    field_error::{describe, join},
+    spec_reader::{SpecReader, given},
     units::{format_duration, parse_duration},
 };
 use crate::limits::tokens::{ISSUERS_MAX, KEY_SET_AGE_MAX};
@@ -70,7 +70,7 @@ pub fn algorithm(name: &str) -> Option<Algorithm> {
 
 /// An authorization server whose tokens are taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Issuer {
+pub struct IssuerConfig {
     /// As it stands in `iss`, to the letter.
     pub issuer: String,
     /// Where its keys are; absent, its metadata says it.
@@ -82,7 +82,7 @@ pub struct Issuer {
     pub algorithms: Vec<Algorithm>,
     /// Tokens must say that they are access tokens: `typ` is `at+jwt`.
     pub requires_access_token_type: bool,
-    pub tenant: TenantOf,
+    pub tenant: TenantMapping,
     /// The claim that says who it is.
     pub principal_claim: String,
     /// What each token must be good for.
@@ -91,8 +91,8 @@ pub struct Issuer {
 
 /// Which tenant a token is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TenantOf {
-    Named(TenantId),
+pub enum TenantMapping {
+    Fixed(TenantId),
     Claim {
         name: String,
         /// The tenants it may name. Empty: each that is served.
@@ -100,13 +100,13 @@ pub enum TenantOf {
     },
 }
 
-impl Reading<'_> {
+impl ConfigReader<'_> {
     /// The public URL, without a slash at its end.
     pub(super) fn resource(&mut self) -> Option<String> {
         self.optional("auth.resource", |value, _| resource(value))
     }
 
-    pub(super) fn issuers(&mut self, resource: Option<&str>) -> Vec<Issuer> {
+    pub(super) fn issuers(&mut self, resource: Option<&str>) -> Vec<IssuerConfig> {
         const PATH: &str = "auth.issuers";
         let raw = self.raw;
         let Some(written) = raw.value(PATH) else { return Vec::new() };
@@ -122,10 +122,10 @@ impl Reading<'_> {
             self.fault("auth.resource", "is missing beside auth.issuers", RESOURCE_ALLOWED);
         }
         let named = self.raw.named(PATH);
-        let mut issuers: Vec<Issuer> = Vec::new();
+        let mut issuers: Vec<IssuerConfig> = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
             let path = join(&named, &at.to_string());
-            let issuer = Entry { path: path.clone(), reader: Reader { faults: &mut self.faults } }.read(entry);
+            let issuer = IssuerReader { path: path.clone(), reader: SpecReader { faults: &mut self.faults } }.read(entry);
             if let Some(issuer) = issuer {
                 if issuers.iter().any(|known| known.issuer == issuer.issuer) {
                     self.fault(&join(&path, "issuer"), "is listed twice", "each issuer once");
@@ -137,7 +137,7 @@ impl Reading<'_> {
     }
 }
 
-fn resource(value: &Value) -> Result<String, Wrong> {
+fn resource(value: &Value) -> Result<String, InvalidReason> {
     let url = text(value).ok_or_else(|| wrong(value))?;
     let uri = parse_http_url(url).map_err(|error| format!("is no usable URL: {error}"))?;
     if !is_private(&uri) {
@@ -162,14 +162,14 @@ pub fn is_loopback(uri: &Uri) -> bool {
 }
 
 /// One entry of the list.
-struct Entry<'f> {
+struct IssuerReader<'f> {
     path: String,
-    reader: Reader<'f>,
+    reader: SpecReader<'f>,
 }
 
-impl Entry<'_> {
-    /// `None` after a fault that leaves nothing to go on with; the configuration is refused anyway.
-    fn read(mut self, entry: &Value) -> Option<Issuer> {
+impl IssuerReader<'_> {
+    /// `Unsupported` after a fault that leaves nothing to go on with; the configuration is refused anyway.
+    fn read(mut self, entry: &Value) -> Option<IssuerConfig> {
         let path = self.path.clone();
         let members = self.reader.object(&path, entry, &KEYS, &[])?;
         let issuer = self.reader.required_text(&path, members, "issuer");
@@ -183,7 +183,7 @@ impl Entry<'_> {
         let requires_access_token_type = self.requires_access_token_type(members);
         let principal_claim = self.claim(members, "principal_claim").unwrap_or_else(|| "sub".to_owned());
         let tenant = self.tenant(members)?;
-        Some(Issuer {
+        Some(IssuerConfig {
             issuer: issuer?,
             jwks_url,
             keys_max_age,
@@ -269,16 +269,16 @@ impl Entry<'_> {
         Some(claim)
     }
 
-    fn tenant(&mut self, members: &Map<String, Value>) -> Option<TenantOf> {
+    fn tenant(&mut self, members: &Map<String, Value>) -> Option<TenantMapping> {
         let named = self.reader.text(&self.path, members, "tenant");
         let claim = self.claim(members, "tenant_claim");
         let tenants = self.tenants(members, claim.is_some());
         match (named, claim) {
             (Some(_), Some(_)) => self.fault("tenant_claim", "stands beside tenant", "one of the two"),
-            (None, Some(name)) => return Some(TenantOf::Claim { name, tenants }),
+            (None, Some(name)) => return Some(TenantMapping::Claim { name, tenants }),
             (Some(name), None) => match TenantId::parse(&name) {
-                Ok(tenant) => return Some(TenantOf::Named(tenant)),
-                Err(_) => self.fault("tenant", "is no name for a tenant", super::checked::NAME_ALLOWED),
+                Ok(tenant) => return Some(TenantMapping::Fixed(tenant)),
+                Err(_) => self.fault("tenant", "is no name for a tenant", super::validation::NAME_ALLOWED),
             },
             (None, None) => match given(members, "tenant").or(given(members, "tenant_claim")) {
                 Some(other) if other.as_str().is_none() => {} // told already
@@ -302,7 +302,7 @@ impl Entry<'_> {
         let names = self.reader.text_list(&self.path, members, "tenants");
         let tenants: Vec<TenantId> = names.iter().filter_map(|name| TenantId::parse(name).ok()).collect();
         if tenants.is_empty() || tenants.len() < names.len() || tenants.len() > TENANTS_MAX {
-            let allowed = format!("1 to {TENANTS_MAX} names of tenants; each is {}", super::checked::NAME_ALLOWED);
+            let allowed = format!("1 to {TENANTS_MAX} names of tenants; each is {}", super::validation::NAME_ALLOWED);
             self.fault("tenants", "is empty, too long, or has an entry that is not a name for a tenant", &allowed);
         }
         tenants
@@ -336,7 +336,7 @@ mod tests {
         let config = load_from(&with("{issuer: 'https://login.example.com', tenant: acme}"), []).unwrap();
         let [issuer] = &config.auth.issuers[..] else { panic!("one issuer") };
         assert_eq!((issuer.issuer.as_str(), issuer.principal_claim.as_str()), ("https://login.example.com", "sub"));
-        assert_eq!(issuer.tenant, TenantOf::Named(TenantId::parse("acme").unwrap()));
+        assert_eq!(issuer.tenant, TenantMapping::Fixed(TenantId::parse("acme").unwrap()));
         assert!(issuer.jwks_url.is_none() && issuer.audiences.is_empty() && issuer.scopes.is_empty());
         assert_eq!(issuer.algorithms.len(), ALGORITHMS.len());
         assert!(!issuer.requires_access_token_type && issuer.keys_max_age == KEY_SET_AGE_MAX);
@@ -359,7 +359,7 @@ mod tests {
         let issuer = &config.auth.issuers[0];
         assert_eq!(issuer.algorithms, [Algorithm::ES256, Algorithm::EdDSA]);
         let tenants = ["acme", "b"].map(|name| TenantId::parse(name).unwrap()).to_vec();
-        let claim = TenantOf::Claim { name: "org".to_owned(), tenants };
+        let claim = TenantMapping::Claim { name: "org".to_owned(), tenants };
         assert_eq!((&issuer.tenant, issuer.principal_claim.as_str()), (&claim, "email"));
         assert!(issuer.requires_access_token_type && issuer.keys_max_age == Duration::from_secs(3_600));
         assert_eq!((issuer.audiences.as_slice(), issuer.scopes.as_slice()), (&["mcp".to_owned()][..], &["mcp:tools".to_owned()][..]));

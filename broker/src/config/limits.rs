@@ -3,28 +3,28 @@
 use std::time::Duration;
 
 use super::{
-    key::{COUNT_MAX, Key, Kind, absent, key},
+    config_key::{COUNT_MAX, ConfigKey, KeyKind, key, optional_key},
+    config_reader::{ConfigReader, size, wrong},
     message_sizes::MessageSizes,
-    reading::{Reading, size, wrong},
 };
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
-const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
-const RATE: Kind = Kind::Count { min: 0, max: COUNT_MAX };
+const COUNT: KeyKind = KeyKind::Count { min: 1, max: COUNT_MAX };
+const RATE: KeyKind = KeyKind::Count { min: 0, max: COUNT_MAX };
 
-pub(super) const LIMITS: &[Key] = &[
-    key("message_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest JSON-RPC message, from a client or a backend."),
+pub(super) const LIMITS: &[ConfigKey] = &[
+    key("message_bytes", KeyKind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest JSON-RPC message, from a client or a backend."),
     key(
         "message_profile",
-        Kind::MessageProfile,
+        KeyKind::MessageProfile,
         "standard",
         "How large messages may be on each wire, by the name of a profile; bodies of tenants (for what their clients send) and of backends (for what these send) may name others. `standard`: `limits.message_bytes` everywhere; `1MB`: 1MiB everywhere; `ws-64k`: 64KiB over WebSocket; or one of `limits.message_profiles`. None lets more through than `limits.message_bytes`.",
     ),
     key(
         "message_profiles",
-        Kind::MessageProfiles,
+        KeyKind::MessageProfiles,
         "{}",
         "Further profiles: the largest message by wire, and for the wires that are not named `default`, or else `limits.message_bytes`. HTTP+SSE counts as HTTP.",
     ),
@@ -74,7 +74,7 @@ pub(super) const LIMITS: &[Key] = &[
     key("calls_queued", COUNT, "20000", "Calls of all tenants that wait for that; what finds no room is refused."),
     key(
         "adaptive_concurrency",
-        Kind::Bool,
+        KeyKind::Bool,
         "false",
         "Let fewer calls go to a backend at the same time while it is slower than it can be, and more again when it is not.",
     ),
@@ -98,40 +98,40 @@ pub(super) const LIMITS: &[Key] = &[
     key("burst_per_tool", COUNT, "100", "Calls of one tool above that rate."),
     key(
         "without_redis",
-        Kind::Choice(&["local_share", "unlimited", "refuse"]),
+        KeyKind::Choice(&["local_share", "unlimited", "refuse"]),
         "local_share",
         "What becomes of the rates while the configured Redis is away. `local_share`: each replica lets its part of them through; `unlimited`: all; `refuse`: nothing that has a rate. Without a configured Redis it is the local share always.",
     ),
     key(
         "outbox_bytes",
-        Kind::Size { min: KIB, max: 4 * GIB },
+        KeyKind::Size { min: KIB, max: 4 * GIB },
         "16MiB",
         "What may wait for one client that does not read, where the connection is the session (TCP, WebSocket); one that lets more pile up is disconnected.",
     ),
-    absent(
+    optional_key(
         "outbox_bytes_total",
-        Kind::Size { min: MIB, max: 1024 * GIB },
+        KeyKind::Size { min: MIB, max: 1024 * GIB },
         "1GiB",
         "What may wait for all clients of the process together, on whichever wire; over it, the client for which most waits is disconnected. What waits for one client counts in steps of 256KiB. Absent: `1GiB`, or a quarter of the memory at which new requests are refused, where that is less. It has to be less than that memory.",
     ),
 ];
 
-pub(super) const OVERLOAD: &[Key] = &[
-    absent(
+pub(super) const OVERLOAD: &[ConfigKey] = &[
+    optional_key(
         "memory_bytes",
-        Kind::Size { min: 16 * MIB, max: 1024 * GIB },
+        KeyKind::Size { min: 16 * MIB, max: 1024 * GIB },
         "2GiB",
         "Memory the process may use. Absent: the limit of its cgroup; without one, memory is not looked at.",
     ),
     key(
         "memory_percent",
-        Kind::Count { min: 10, max: 100 },
+        KeyKind::Count { min: 10, max: 100 },
         "90",
         "Above this share of it new requests are refused until it is five points below.",
     ),
     key(
         "queue_delay",
-        Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(60) },
+        KeyKind::Duration { min: Duration::ZERO, max: Duration::from_secs(60) },
         "1s",
         "New requests are refused while work that is ready has waited for a processor this long, four times in a row; `0s` is never.",
     ),
@@ -168,17 +168,17 @@ pub struct Limits {
     pub burst_per_backend: u32,
     pub requests_per_second_per_tool: u32,
     pub burst_per_tool: u32,
-    pub without_redis: WithoutRedis,
+    pub without_redis: RedisOutagePolicy,
     /// What may wait for one client that does not read its connection.
     pub outbox_bytes: usize,
     /// The same for all together.
-    /// `None`: as the memory allows.
+    /// `Unsupported`: as the memory allows.
     pub outbox_bytes_total: Option<usize>,
 }
 
 /// What becomes of rates while Redis is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WithoutRedis {
+pub enum RedisOutagePolicy {
     LocalShare,
     Unlimited,
     Refuse,
@@ -186,8 +186,8 @@ pub enum WithoutRedis {
 
 /// When the broker refuses new requests to go on with those it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Overload {
-    /// `None`: what the cgroup allows.
+pub struct OverloadConfig {
+    /// `Unsupported`: what the cgroup allows.
     pub memory_bytes: Option<usize>,
     pub memory_percent: u32,
     /// Zero: not looked at.
@@ -195,7 +195,7 @@ pub struct Overload {
     pub requests_pending: usize,
 }
 
-impl Reading<'_> {
+impl ConfigReader<'_> {
     pub(super) fn limits(&mut self) -> Limits {
         Limits {
             message_bytes: self.size("limits.message_bytes"),
@@ -224,9 +224,9 @@ impl Reading<'_> {
             requests_per_second_per_tool: self.count("limits.requests_per_second_per_tool"),
             burst_per_tool: self.count("limits.burst_per_tool"),
             without_redis: self.value("limits.without_redis", |value, _| match value.as_str() {
-                Some("local_share") => Ok(WithoutRedis::LocalShare),
-                Some("unlimited") => Ok(WithoutRedis::Unlimited),
-                Some("refuse") => Ok(WithoutRedis::Refuse),
+                Some("local_share") => Ok(RedisOutagePolicy::LocalShare),
+                Some("unlimited") => Ok(RedisOutagePolicy::Unlimited),
+                Some("refuse") => Ok(RedisOutagePolicy::Refuse),
                 _ => Err(wrong(value)),
             }),
             outbox_bytes: self.size("limits.outbox_bytes"),
@@ -235,7 +235,7 @@ impl Reading<'_> {
     }
 
     /// What may wait for clients has to leave something for everything else.
-    pub(super) fn memory(&mut self, limits: &Limits, overload: &Overload) {
+    pub(super) fn memory(&mut self, limits: &Limits, overload: &OverloadConfig) {
         let (Some(total), Some(memory)) = (limits.outbox_bytes_total, overload.memory_bytes) else { return };
         let refuses_from = memory / 100 * overload.memory_percent as usize;
         if total >= refuses_from {
@@ -244,8 +244,8 @@ impl Reading<'_> {
         }
     }
 
-    pub(super) fn overload(&mut self) -> Overload {
-        Overload {
+    pub(super) fn overload(&mut self) -> OverloadConfig {
+        OverloadConfig {
             memory_bytes: self.optional("overload.memory_bytes", size),
             memory_percent: self.count("overload.memory_percent"),
             queue_delay: self.duration("overload.queue_delay"),

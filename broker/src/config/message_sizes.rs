@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::{
     Config,
-    checked::DEFAULT_TENANT,
-    fault::{Fault, describe},
-    key::{KIB, MIB},
-    reading::Reading,
+    config_key::{KIB, MIB},
+    config_reader::ConfigReader,
+    field_error::{FieldError, describe},
     units::{format_size, parse_size},
+    validation::DEFAULT_TENANT,
 };
 
 /// What carries a message. HTTP+SSE of 2024-11-05 counts as HTTP.
@@ -56,7 +56,7 @@ const NAME_CHARS_MAX: usize = 64;
 const PROFILES_MAX: usize = 100;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Profile {
+struct MessageSizeProfile {
     all: Option<usize>,
     by_wire: BTreeMap<MessageWire, usize>,
 }
@@ -65,7 +65,7 @@ struct Profile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageSizes {
     max: usize,
-    profiles: BTreeMap<String, Profile>,
+    profiles: BTreeMap<String, MessageSizeProfile>,
     chosen: String,
 }
 
@@ -87,25 +87,27 @@ impl MessageSizes {
     }
 
     /// Whether the profile that a tenant's or a backend's body names is there.
-    pub fn check(&self, own: Option<&str>) -> Result<(), Fault> {
+    pub fn check(&self, own: Option<&str>) -> Result<(), FieldError> {
         match own {
-            Some(name) if !self.knows(name) => {
-                Err(Fault::new("limits.message_profile", format!("is {name}, which is no profile"), format!("one of {}", self.names())))
-            }
+            Some(name) if !self.knows(name) => Err(FieldError::new(
+                "limits.message_profile",
+                format!("is {name}, which is no profile"),
+                format!("one of {}", self.names()),
+            )),
             _ => Ok(()),
         }
     }
 }
 
-impl Reading<'_> {
+impl ConfigReader<'_> {
     pub(super) fn message_sizes(&mut self) -> MessageSizes {
         let max = self.size("limits.message_bytes");
         let own = self.value("limits.message_profiles", |value, _| profiles(value, max));
-        let mut profiles: BTreeMap<String, Profile> = BUILT_IN
+        let mut profiles: BTreeMap<String, MessageSizeProfile> = BUILT_IN
             .into_iter()
             .map(|(name, all, websocket)| {
                 let by_wire = websocket.map(|bytes| (MessageWire::WebSocket, bytes)).into_iter().collect();
-                (name.to_owned(), Profile { all, by_wire })
+                (name.to_owned(), MessageSizeProfile { all, by_wire })
             })
             .collect();
         profiles.extend(own);
@@ -130,13 +132,13 @@ impl Reading<'_> {
             };
             (format!("backends.{path}"), &backend.spec.limits.message_profile)
         });
-        let wrong: Vec<Fault> =
+        let wrong: Vec<FieldError> =
             tenants.chain(backends).filter_map(|(path, own)| sizes.check(own.as_deref()).err().map(|fault| fault.under(&path))).collect();
         self.faults.extend(wrong);
     }
 }
 
-fn profiles(value: &Value, max: usize) -> Result<BTreeMap<String, Profile>, String> {
+fn profiles(value: &Value, max: usize) -> Result<BTreeMap<String, MessageSizeProfile>, String> {
     let entries = value.as_object().ok_or_else(|| format!("is {}", describe(value)))?;
     if entries.len() > PROFILES_MAX {
         return Err(format!("has more than {PROFILES_MAX} entries"));
@@ -144,7 +146,7 @@ fn profiles(value: &Value, max: usize) -> Result<BTreeMap<String, Profile>, Stri
     entries.iter().map(|(name, value)| Ok((name.clone(), profile(name, value, max)?))).collect()
 }
 
-fn profile(name: &str, value: &Value, max: usize) -> Result<Profile, String> {
+fn profile(name: &str, value: &Value, max: usize) -> Result<MessageSizeProfile, String> {
     if BUILT_IN.iter().any(|(known, ..)| *known == name) {
         return Err(format!("names {name:?}, which is there already and means the same everywhere"));
     }
@@ -152,7 +154,7 @@ fn profile(name: &str, value: &Value, max: usize) -> Result<Profile, String> {
         return Err(format!("names {name:?}, which is no name for a profile"));
     }
     let sizes = value.as_object().ok_or_else(|| format!("has for {name} what is {}", describe(value)))?;
-    let mut profile = Profile::default();
+    let mut profile = MessageSizeProfile::default();
     for (wire, value) in sizes {
         let size = value.as_str().and_then(|text| parse_size(text).ok()).filter(|size| *size >= SIZE_MIN && *size <= max);
         let allowed =

@@ -1,35 +1,35 @@
 //! Configuration, checked. What the rest of the broker reads; it can only be built valid, by [`load`].
 //!
-//! `keys` is the table of every key; `raw` reads the YAML file and the environment, [`checked`] turns that into these
+//! `keys` is the table of every key; `raw` reads the YAML file and the environment, [`validation`] turns that into these
 //! types and reports every fault at once, [`spec`] holds the bodies shared with the admin API (tenants and backends) and
-//! `bodies` checks them; [`example`] prints the table for people.
+//! `spec_parser` checks them; [`example`] prints the table for people.
 
 mod backend_tls;
-mod bodies;
-mod body_limits;
-mod body_reader;
-pub mod checked;
 mod commands;
 pub mod compat;
+mod config_key;
+mod config_reader;
 pub mod example;
-mod fault;
+mod field_error;
 pub mod issuers;
-mod key;
-mod keys;
+mod key_table;
 mod limits;
 pub mod log_filter;
 mod message_sizes;
-mod observed;
+mod observability;
 mod policy;
-mod protection;
-mod proxies;
-mod raw;
-mod reading;
+mod raw_config;
 mod replica;
+mod resilience;
 pub mod sandbox;
 pub mod spec;
+mod spec_limits;
+mod spec_parser;
+mod spec_reader;
 pub mod stdio;
+mod trusted_proxies;
 pub mod units;
+pub mod validation;
 
 use std::{
     collections::BTreeMap,
@@ -40,25 +40,25 @@ use std::{
     time::Duration,
 };
 
-pub use compat::{Compat, Eras};
+pub use compat::{CompatConfig, Eras};
 use protocol::ids::{BackendId, TenantId};
 use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
 
-pub use fault::{Fault, Faults};
-pub use issuers::{Issuer, TenantOf};
+pub use field_error::{FieldError, FieldErrors};
+pub use issuers::{IssuerConfig, TenantMapping};
 #[cfg(test)]
-pub(crate) use keys::documented;
-pub use limits::{Limits, Overload, WithoutRedis};
+pub(crate) use key_table::documented;
+pub use limits::{Limits, OverloadConfig, RedisOutagePolicy};
 pub use message_sizes::{MessageSizes, MessageWire};
-pub use observed::{Audit, AuditCalls, RATIO_WHOLE, Traces};
-pub use protection::{Breaker, Retries};
-pub use proxies::{ForwardedHeader, Proxies};
-pub use stdio::{Stdio, StdioLimits};
+pub use observability::{AuditConfig, AuditLevel, RATIO_WHOLE, TraceConfig};
+pub use resilience::{BreakerConfig, RetryConfig};
+pub use stdio::{StdioConfig, StdioLimits};
+pub use trusted_proxies::{ForwardedHeader, TrustedProxyConfig};
 
 /// Reads the file, if there is one, and the environment of this process.
-pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
-    let text = file.map(read_file).transpose().map_err(|fault| Faults(vec![fault]))?;
+pub fn load(file: Option<&Path>) -> Result<Config, FieldErrors> {
+    let text = file.map(read_file).transpose().map_err(|fault| FieldErrors(vec![fault]))?;
     // A variable that is not Unicode can not be one of ours: their names and values are.
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
@@ -68,16 +68,16 @@ pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
 }
 
 /// The same from what is given: YAML text and environment variables.
-pub fn load_from(text: &str, environment: impl IntoIterator<Item = (String, String)>) -> Result<Config, Faults> {
+pub fn load_from(text: &str, environment: impl IntoIterator<Item = (String, String)>) -> Result<Config, FieldErrors> {
     let mut faults = Vec::new();
-    let raw = raw::Raw::read(&keys::TABLE, text, environment, &mut faults);
-    checked::check(&raw, faults)
+    let raw = raw_config::RawConfig::read(&key_table::TABLE, text, environment, &mut faults);
+    validation::check(&raw, faults)
 }
 
 /// The sections that differ and are followed by a restart only; a reload follows `tenants`, `backends` and `telemetry.log`.
 pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
     // A name drawn by lot differs at every reading; the secret does not.
-    let telemetry = Telemetry { log: running.telemetry.log.clone(), ..next.telemetry.clone() };
+    let telemetry = TelemetryConfig { log: running.telemetry.log.clone(), ..next.telemetry.clone() };
     let differs = [
         ("listen", running.listen != next.listen),
         ("tls", running.tls != next.tls),
@@ -109,17 +109,17 @@ impl Default for Config {
     }
 }
 
-fn read_file(path: &Path) -> Result<String, Fault> {
+fn read_file(path: &Path) -> Result<String, FieldError> {
     let unreadable =
-        |error: std::io::Error| Fault::new(path.display().to_string(), format!("can not be read: {error}"), "a readable YAML file");
+        |error: std::io::Error| FieldError::new(path.display().to_string(), format!("can not be read: {error}"), "a readable YAML file");
     let file = std::fs::File::open(path).map_err(unreadable)?;
     let mut text = String::new();
-    let read = file.take(raw::FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
-    if read as u64 > raw::FILE_BYTES_MAX {
-        return Err(Fault::new(
+    let read = file.take(raw_config::FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if read as u64 > raw_config::FILE_BYTES_MAX {
+        return Err(FieldError::new(
             path.display().to_string(),
             "is larger than a configuration can be",
-            units::format_size(raw::FILE_BYTES_MAX as usize),
+            units::format_size(raw_config::FILE_BYTES_MAX as usize),
         ));
     }
     Ok(text)
@@ -128,25 +128,25 @@ fn read_file(path: &Path) -> Result<String, Fault> {
 /// The whole configuration of one broker process.
 #[derive(Debug, Clone)]
 pub struct Config {
-    pub listen: Listen,
-    pub tls: Tls,
-    pub node: Node,
-    pub storage: Storage,
-    pub auth: Auth,
+    pub listen: ListenConfig,
+    pub tls: TlsConfig,
+    pub node: NodeConfig,
+    pub storage: StorageConfig,
+    pub auth: AuthConfig,
     pub limits: Limits,
-    pub overload: Overload,
+    pub overload: OverloadConfig,
     pub timeouts: Timeouts,
-    pub breaker: Breaker,
-    pub retries: Retries,
-    pub session: Session,
-    pub tasks: Tasks,
-    pub events: Events,
-    pub compat: Compat,
-    pub telemetry: Telemetry,
-    pub audit: Audit,
-    pub shutdown: Shutdown,
+    pub breaker: BreakerConfig,
+    pub retries: RetryConfig,
+    pub session: SessionConfig,
+    pub tasks: TaskConfig,
+    pub events: EventConfig,
+    pub compat: CompatConfig,
+    pub telemetry: TelemetryConfig,
+    pub audit: AuditConfig,
+    pub shutdown: ShutdownConfig,
     pub egress: Arc<EgressPolicy>,
-    pub stdio: Stdio,
+    pub stdio: StdioConfig,
     pub tenants: Vec<(TenantId, TenantSpec)>,
     pub backends: Vec<DeclaredBackend>,
     /// The file of the configuration, and those that it reads secrets from.
@@ -162,7 +162,7 @@ pub struct DeclaredBackend {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listen {
+pub struct ListenConfig {
     /// Data plane: Streamable HTTP.
     pub http: SocketAddr,
     pub admin: SocketAddr,
@@ -174,10 +174,10 @@ pub struct Listen {
     pub internal: Option<SocketAddr>,
     /// Another process may listen at the same addresses, and takes over when this one drains.
     pub reuse_port: bool,
-    pub proxies: Proxies,
+    pub proxies: TrustedProxyConfig,
 }
 
-impl Listen {
+impl ListenConfig {
     /// The listeners of clients, by their keys.
     pub fn data(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> + use<> {
         let tcp = self.tcp.map(|address| ("listen.tcp", address));
@@ -187,7 +187,7 @@ impl Listen {
 
 /// TLS on the listeners of clients and operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
+pub struct TlsConfig {
     /// Absent: no listener speaks TLS.
     pub certificate: Option<Certificate>,
     pub client_auth: ClientAuth,
@@ -217,7 +217,7 @@ pub enum ClientAuth {
 }
 
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct NodeConfig {
     pub id: String,
     /// Where other replicas reach `listen.internal`, where that is not the address it is bound to.
     pub advertise: Option<String>,
@@ -226,8 +226,8 @@ pub struct Node {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Storage {
-    pub database: Database,
+pub struct StorageConfig {
+    pub database: DatabaseConfig,
     /// May hold a password.
     pub redis_url: Option<Secret>,
     pub migrate_on_start: bool,
@@ -235,7 +235,7 @@ pub struct Storage {
 
 /// The record of everything that outlives the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Database {
+pub enum DatabaseConfig {
     /// A file that one process uses.
     Sqlite(PathBuf),
     /// The URL of a server that replicas share; it may hold a password.
@@ -243,7 +243,7 @@ pub enum Database {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Auth {
+pub struct AuthConfig {
     pub required: bool,
     pub admin_token: Option<Secret>,
     pub allow_anonymous_public: bool,
@@ -254,7 +254,7 @@ pub struct Auth {
     /// The broker's public URL, which tokens are for. There is one where there are issuers.
     pub resource: Option<String>,
     /// Authorization servers whose tokens are taken.
-    pub issuers: Vec<Issuer>,
+    pub issuers: Vec<IssuerConfig>,
 }
 
 /// Defaults for every tenant; a tenant record may lower or raise its own.
@@ -285,7 +285,7 @@ pub struct Timeouts {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Session {
+pub struct SessionConfig {
     /// How long a replica that is not heard of keeps what it owns.
     pub lease: Duration,
     pub idle: Duration,
@@ -295,7 +295,7 @@ pub struct Session {
 
 /// Calls that are carried out as tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tasks {
+pub struct TaskConfig {
     pub enabled: bool,
     /// When the client names none.
     pub ttl: Duration,
@@ -310,7 +310,7 @@ pub struct Tasks {
     pub result_bytes: usize,
 }
 
-impl Tasks {
+impl TaskConfig {
     /// How long a call may take before it becomes a task, if it ever does by itself.
     pub fn promotes_after(&self) -> Option<Duration> {
         self.promote.then_some(self.promote_after)
@@ -319,9 +319,9 @@ impl Tasks {
 
 /// Event streams (SSE) and the log they are resumed from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Events {
-    pub log: EventLog,
-    /// Zero when [`EventLog::Off`].
+pub struct EventConfig {
+    pub log: EventLogStorage,
+    /// Zero when [`EventLogStorage::Off`].
     pub retain: Duration,
     pub stream_events: usize,
     pub stream_bytes: usize,
@@ -332,7 +332,7 @@ pub struct Events {
 
 /// Where events are kept to be asked for again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventLog {
+pub enum EventLogStorage {
     /// Where every replica finds them.
     Store,
     /// With the process that sent them.
@@ -341,11 +341,11 @@ pub enum EventLog {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Telemetry {
+pub struct TelemetryConfig {
     pub log: String,
     pub log_format: LogFormat,
     pub tenant_labels: bool,
-    pub traces: Traces,
+    pub traces: TraceConfig,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -355,7 +355,7 @@ pub enum LogFormat {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shutdown {
+pub struct ShutdownConfig {
     pub grace: Duration,
     /// How long connections are still taken after readiness went off.
     pub readiness_delay: Duration,

@@ -1,5 +1,5 @@
 //! What a backend's requests must keep to before they are sent: the resources clients may name, and whether arguments are
-//! held to the schemas of their tools. Part of a backend's body; read by [`super::bodies`], kept by `actors::policy`.
+//! held to the schemas of their tools. Part of a backend's body; read by [`super::spec_parser`], kept by `actors::policy`.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    body_reader::{Reader, given},
-    fault::{Fault, describe},
+    field_error::{FieldError, describe},
+    spec_reader::{SpecReader, given},
     units::{format_duration, parse_duration},
 };
 use crate::limits::arguments::{VALIDATE_TIMEOUT_DEFAULT, VALIDATE_TIMEOUT_MAX, VALIDATE_TIMEOUT_MIN};
@@ -65,12 +65,12 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-pub(super) fn read_resources(reader: &mut Reader<'_>, value: &Value) -> ResourceRules {
+pub(super) fn read_resources(reader: &mut SpecReader<'_>, value: &Value) -> ResourceRules {
     let Some(members) = reader.object("resources", value, &["roots"], &[]) else { return ResourceRules::default() };
     ResourceRules { roots: reader.text_list("resources", members, "roots") }
 }
 
-pub(super) fn read_tools(reader: &mut Reader<'_>, value: &Value) -> ToolRules {
+pub(super) fn read_tools(reader: &mut SpecReader<'_>, value: &Value) -> ToolRules {
     let known = ["validate_arguments", "validate_timeout"];
     let Some(members) = reader.object("tools", value, &known, &[]) else { return ToolRules::default() };
     let validate_arguments = match given(members, "validate_arguments") {
@@ -84,7 +84,7 @@ pub(super) fn read_tools(reader: &mut Reader<'_>, value: &Value) -> ToolRules {
     ToolRules { validate_arguments, validate_timeout: given(members, "validate_timeout").and_then(|value| read_timeout(reader, value)) }
 }
 
-fn read_timeout(reader: &mut Reader<'_>, value: &Value) -> Option<Duration> {
+fn read_timeout(reader: &mut SpecReader<'_>, value: &Value) -> Option<Duration> {
     let wrong = match value.as_str().map(parse_duration) {
         Some(Ok(timeout)) => return Some(timeout),
         Some(Err(error)) => error.to_string(),
@@ -100,19 +100,19 @@ fn timeout_allowed() -> String {
 }
 
 /// Checks what the types can not say.
-pub(super) fn check_resources(rules: &ResourceRules, faults: &mut Vec<Fault>) {
+pub(super) fn check_resources(rules: &ResourceRules, faults: &mut Vec<FieldError>) {
     if rules.roots.len() > ROOTS_MAX {
-        faults.push(Fault::new(ROOTS_PATH, "has too many entries", format!("at most {ROOTS_MAX}")));
+        faults.push(FieldError::new(ROOTS_PATH, "has too many entries", format!("at most {ROOTS_MAX}")));
     }
     for (at, _) in rules.roots.iter().enumerate().filter(|(_, root)| Root::parse(root).is_none()) {
-        faults.push(Fault::new(format!("{ROOTS_PATH}.{at}"), "is no root", ROOT_ALLOWED));
+        faults.push(FieldError::new(format!("{ROOTS_PATH}.{at}"), "is no root", ROOT_ALLOWED));
     }
 }
 
 /// The same of tools.
-pub(super) fn check_tools(rules: &ToolRules, faults: &mut Vec<Fault>) {
+pub(super) fn check_tools(rules: &ToolRules, faults: &mut Vec<FieldError>) {
     let Some(timeout) = rules.validate_timeout else { return };
     if !(VALIDATE_TIMEOUT_MIN..=VALIDATE_TIMEOUT_MAX).contains(&timeout) {
-        faults.push(Fault::new(TIMEOUT_PATH, format!("is {}", format_duration(timeout)), timeout_allowed()));
+        faults.push(FieldError::new(TIMEOUT_PATH, format!("is {}", format_duration(timeout)), timeout_allowed()));
     }
 }

@@ -1,39 +1,39 @@
 //! What makes this process one of several: its name and address, the stores it shares, the limits of what it keeps there.
-//! Read with the rest by [`super::checked`].
+//! Read with the rest by [`super::validation`].
 //!
 //! Invariant: a URL of a store may hold a password, so no fault shows one.
 
 use std::{path::PathBuf, time::Duration};
 
 use super::{
-    Config, Database, Node, Secret, Storage, Tasks,
-    fault::describe,
-    key::{COUNT, DAY, GIB, HOUR, KIB, Key, Kind, MIB, SECOND, key},
-    reading::{Reading, Wrong, host, read_secret_file, text, wrong},
+    Config, DatabaseConfig, NodeConfig, Secret, StorageConfig, TaskConfig,
+    config_key::{COUNT, ConfigKey, DAY, GIB, HOUR, KIB, KeyKind, MIB, SECOND, key},
+    config_reader::{ConfigReader, InvalidReason, host, read_secret_file, text, wrong},
+    field_error::describe,
 };
 
-const TASK_TTL: Kind = Kind::Duration { min: SECOND, max: DAY.saturating_mul(365) };
+const TASK_TTL: KeyKind = KeyKind::Duration { min: SECOND, max: DAY.saturating_mul(365) };
 
 /// The keys of the section `tasks`.
-pub(super) const TASKS: &[Key] = &[
-    key("enabled", Kind::Bool, "true", "Offer tasks to clients."),
+pub(super) const TASKS: &[ConfigKey] = &[
+    key("enabled", KeyKind::Bool, "true", "Offer tasks to clients."),
     key("ttl", TASK_TTL, "1h", "How long a task and its result are kept, counted from its creation, when its client asks for no time."),
     key("ttl_max", TASK_TTL, "24h", "The longest time a client gets; one that asks for more, or for ever, gets this."),
     key(
         "poll_interval",
-        Kind::Duration { min: Duration::from_millis(100), max: HOUR },
+        KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
         "1s",
         "How often clients are told to ask for a task's status.",
     ),
     key(
         "promote",
-        Kind::Bool,
+        KeyKind::Bool,
         "true",
         "Answer long calls of clients that declare the extension of tasks (2026-07-28) with a task, from which they fetch what comes of it.",
     ),
     key(
         "promote_after",
-        Kind::Duration { min: Duration::from_millis(100), max: HOUR },
+        KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
         "10s",
         "How long a call may take before it is such a task. Calls of which the backend makes a task are at once. It then counts among the tasks and no longer in `limits.calls_in_flight_per_tenant`; its places in `limits.calls_in_flight` and at the backend it keeps.",
     ),
@@ -41,32 +41,32 @@ pub(super) const TASKS: &[Key] = &[
     key("stored_per_tenant", COUNT, "100000", "Tasks of one tenant, finished ones included."),
     key(
         "bytes_per_tenant",
-        Kind::Size { min: MIB, max: 1024 * GIB },
+        KeyKind::Size { min: MIB, max: 1024 * GIB },
         "1GiB",
         "Bytes that the requests and results of one tenant's tasks may take together.",
     ),
-    key("result_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest result of a task; a larger one makes the task fail."),
+    key("result_bytes", KeyKind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest result of a task; a larger one makes the task fail."),
 ];
 
-impl Reading<'_> {
-    pub(super) fn node(&mut self) -> Node {
+impl ConfigReader<'_> {
+    pub(super) fn node(&mut self) -> NodeConfig {
         let id =
             self.optional("node.id", |value, _| text(value).filter(|text| is_node_id(text)).map(str::to_owned).ok_or_else(|| wrong(value)));
         let advertise = self.optional("node.advertise", |value, _| text(value).and_then(host_port).ok_or_else(|| wrong(value)));
-        Node { id: id.unwrap_or_else(generated_node_id), advertise, secret: self.secret("node.secret", "node.secret_file") }
+        NodeConfig { id: id.unwrap_or_else(generated_node_id), advertise, secret: self.secret("node.secret", "node.secret_file") }
     }
 
-    pub(super) fn storage(&mut self) -> Storage {
+    pub(super) fn storage(&mut self) -> StorageConfig {
         let database = self.url("storage.url", "storage.url_file", database);
-        Storage {
+        StorageConfig {
             database: database.unwrap_or_else(|| self.default("storage.url", |value, _| database_default(text(value)))),
             redis_url: self.url("storage.redis_url", "storage.redis_url_file", redis_url),
             migrate_on_start: self.bool("storage.migrate_on_start"),
         }
     }
 
-    pub(super) fn tasks(&mut self) -> Tasks {
-        let tasks = Tasks {
+    pub(super) fn tasks(&mut self) -> TaskConfig {
+        let tasks = TaskConfig {
             enabled: self.bool("tasks.enabled"),
             ttl: self.duration("tasks.ttl"),
             ttl_max: self.duration("tasks.ttl_max"),
@@ -89,11 +89,11 @@ impl Reading<'_> {
 
     /// Settings that only make sense together.
     pub(super) fn replicas(&mut self, config: &Config) {
-        if matches!(config.storage.database, Database::Postgres(_)) && config.node.secret.is_none() {
+        if matches!(config.storage.database, DatabaseConfig::Postgres(_)) && config.node.secret.is_none() {
             let wrong = "names a PostgreSQL database and node.secret is not set: replicas could not read what others stored";
             self.fault("storage.url", wrong, "node.secret or node.secret_file beside it, the same on every replica");
         }
-        if matches!(config.storage.database, Database::Sqlite(_)) && config.storage.redis_url.is_some() {
+        if matches!(config.storage.database, DatabaseConfig::Sqlite(_)) && config.storage.redis_url.is_some() {
             let wrong = "stands beside an SQLite database: Redis is for what replicas tell each other, and SQLite serves one process";
             self.fault("storage.redis_url", wrong, "leaving it out, or a postgres:// database in storage.url");
         }
@@ -110,13 +110,13 @@ impl Reading<'_> {
     }
 
     /// A URL given as text or in a file, not both.
-    fn url<T>(&mut self, path: &str, file_path: &str, parse: fn(&str) -> Result<T, Wrong>) -> Option<T> {
+    fn url<T>(&mut self, path: &str, file_path: &str, parse: fn(&str) -> Result<T, InvalidReason>) -> Option<T> {
         let inline = self.optional(path, |value, _| match text(value) {
             Some(text) => parse(text),
             None => Err(format!("is {}", describe(value))),
         });
         let file = self.optional(file_path, |value, kind| match (text(value), kind) {
-            (Some(path), Kind::SecretFile { bytes_min }) => {
+            (Some(path), KeyKind::SecretFile { bytes_min }) => {
                 let secret = read_secret_file(path, bytes_min)?;
                 parse(secret.expose()).map_err(|wrong| format!("\"{path}\": its text {wrong}"))
             }
@@ -129,16 +129,16 @@ impl Reading<'_> {
     }
 }
 
-fn database_default(text: Option<&str>) -> Result<Database, Wrong> {
+fn database_default(text: Option<&str>) -> Result<DatabaseConfig, InvalidReason> {
     database(text.unwrap_or_default())
 }
 
-fn database(url: &str) -> Result<Database, Wrong> {
+fn database(url: &str) -> Result<DatabaseConfig, InvalidReason> {
     if let Some(rest) = url.strip_prefix("postgres://").or_else(|| url.strip_prefix("postgresql://")) {
         if rest.is_empty() || !is_plain(rest) {
             return Err("is no usable postgres: URL".to_owned());
         }
-        return Ok(Database::Postgres(Secret::new(url)));
+        return Ok(DatabaseConfig::Postgres(Secret::new(url)));
     }
     let path = url.strip_prefix("sqlite:").ok_or_else(|| "is neither an sqlite: nor a postgres: URL".to_owned())?;
     let path = path.strip_prefix("//").unwrap_or(path);
@@ -148,10 +148,10 @@ fn database(url: &str) -> Result<Database, Wrong> {
     if path.is_empty() || path.ends_with('/') || path.contains(['?', '\0']) {
         return Err("names no file".to_owned());
     }
-    Ok(Database::Sqlite(PathBuf::from(path)))
+    Ok(DatabaseConfig::Sqlite(PathBuf::from(path)))
 }
 
-fn redis_url(url: &str) -> Result<Secret, Wrong> {
+fn redis_url(url: &str) -> Result<Secret, InvalidReason> {
     let rest = ["redis://", "rediss://", "redis+unix://"].into_iter().find_map(|scheme| url.strip_prefix(scheme));
     match rest.filter(|rest| !rest.is_empty() && is_plain(rest)) {
         Some(_) => Ok(Secret::new(url)),
@@ -205,11 +205,11 @@ mod tests {
         for (url, path) in
             [("sqlite:a.db", "a.db"), ("sqlite:/a/b.db", "/a/b.db"), ("sqlite:///a/b.db", "/a/b.db"), ("sqlite://b.db", "b.db")]
         {
-            assert_eq!(load(&format!("storage: {{url: '{url}'}}")).storage.database, Database::Sqlite(PathBuf::from(path)));
+            assert_eq!(load(&format!("storage: {{url: '{url}'}}")).storage.database, DatabaseConfig::Sqlite(PathBuf::from(path)));
         }
         for url in ["postgres://user:hush@db/x", "postgresql:///x?host=/run/postgresql"] {
             let config = load(&format!("storage: {{url: '{url}'}}\n{SECRET}"));
-            assert_eq!(config.storage.database, Database::Postgres(Secret::new(url)));
+            assert_eq!(config.storage.database, DatabaseConfig::Postgres(Secret::new(url)));
             assert!(!format!("{config:?}").contains("hush"));
         }
         assert_fault("storage: {url: 'sqlite::memory:'}", "storage.url: names a database in memory");
@@ -241,7 +241,7 @@ mod tests {
         };
         let (database, redis, wrong) = (file("db", "postgres://u:hush@db/x\n"), file("redis", "redis://r"), file("wrong", "hush"));
         let config = load(&format!("storage: {{url_file: '{database}', redis_url_file: '{redis}'}}\n{SECRET}"));
-        assert_eq!(config.storage.database, Database::Postgres(Secret::new("postgres://u:hush@db/x")));
+        assert_eq!(config.storage.database, DatabaseConfig::Postgres(Secret::new("postgres://u:hush@db/x")));
         assert!(config.storage.redis_url.is_some());
         assert_fault(&format!("storage: {{url_file: '{wrong}'}}"), "storage.url_file: ");
         assert_fault(&format!("storage: {{url: 'sqlite:a.db', url_file: '{database}'}}\n{SECRET}"), "storage.url_file: stands beside");

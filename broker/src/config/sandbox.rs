@@ -1,5 +1,5 @@
 //! How child processes are confined: the keys `stdio.sandbox`, `stdio.uid_range` and `stdio.homes`, and what one backend says
-//! of its own children (`sandbox`). Read with the rest by [`super::stdio`] and [`super::bodies`].
+//! of its own children (`sandbox`). Read with the rest by [`super::stdio`] and [`super::spec_parser`].
 
 use std::{
     ops::RangeInclusive,
@@ -11,11 +11,11 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    body_reader::{Reader, given},
-    fault::{Fault, describe, join},
-    key::Kind,
-    reading::{Reading, Wrong, text, wrong},
+    config_key::KeyKind,
+    config_reader::{ConfigReader, InvalidReason, text, wrong},
+    field_error::{FieldError, describe, join},
     spec::TransportSpec,
+    spec_reader::{SpecReader, given},
 };
 
 pub(super) const MODES: &[&str] = &["auto", "uid", "landlock", "off"];
@@ -73,7 +73,7 @@ fn is_true(value: &bool) -> bool {
     *value
 }
 
-impl Reading<'_> {
+impl ConfigReader<'_> {
     pub(super) fn sandbox_mode(&mut self) -> SandboxMode {
         self.value("stdio.sandbox", |value, _| match text(value) {
             Some("auto") => Ok(SandboxMode::Auto),
@@ -93,7 +93,7 @@ impl Reading<'_> {
     }
 }
 
-fn user_range(value: &Value, _: Kind) -> Result<RangeInclusive<u32>, Wrong> {
+fn user_range(value: &Value, _: KeyKind) -> Result<RangeInclusive<u32>, InvalidReason> {
     let parsed = || {
         let (first, last) = text(value)?.split_once('-')?;
         Some((first.parse::<u32>().ok()?, last.parse::<u32>().ok()?))
@@ -103,7 +103,7 @@ fn user_range(value: &Value, _: Kind) -> Result<RangeInclusive<u32>, Wrong> {
 }
 
 /// `sandbox` of a body.
-pub(super) fn read(reader: &mut Reader<'_>, value: &Value) -> SandboxRules {
+pub(super) fn read(reader: &mut SpecReader<'_>, value: &Value) -> SandboxRules {
     let Some(members) = reader.object(PATH, value, &["read", "write", "network"], &[]) else { return SandboxRules::default() };
     let network = match given(members, "network") {
         None | Some(Value::Bool(true)) => true,
@@ -117,18 +117,18 @@ pub(super) fn read(reader: &mut Reader<'_>, value: &Value) -> SandboxRules {
 }
 
 /// Checks what the types cannot say.
-pub(super) fn check(rules: &SandboxRules, transport: &TransportSpec, faults: &mut Vec<Fault>) {
+pub(super) fn check(rules: &SandboxRules, transport: &TransportSpec, faults: &mut Vec<FieldError>) {
     if !rules.is_empty() && !matches!(transport, TransportSpec::Stdio { .. }) {
         let wrong = format!("is for child processes, which a {} backend does not have", transport.kind());
-        faults.push(Fault::new(PATH, wrong, "leaving it out"));
+        faults.push(FieldError::new(PATH, wrong, "leaving it out"));
     }
     for (name, paths) in [("read", &rules.read), ("write", &rules.write)] {
         let path = join(PATH, name);
         if paths.len() > PATHS_MAX {
-            faults.push(Fault::new(&path, "has too many entries", format!("at most {PATHS_MAX}")));
+            faults.push(FieldError::new(&path, "has too many entries", format!("at most {PATHS_MAX}")));
         }
         for (at, _) in paths.iter().enumerate().filter(|(_, path)| !is_path(path)) {
-            faults.push(Fault::new(format!("{path}.{at}"), "is not a path", PATHS_ALLOWED));
+            faults.push(FieldError::new(format!("{path}.{at}"), "is not a path", PATHS_ALLOWED));
         }
     }
 }
@@ -144,7 +144,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::{bodies::parse_backend_spec, load_from};
+    use crate::config::{load_from, spec_parser::parse_backend_spec};
 
     #[test]
     fn s03_children_are_confined_unless_the_word_off_says_otherwise() {

@@ -1,5 +1,5 @@
 //! Child processes: what one backend says of its own (`transport.limits`), what holds for all (section `stdio`), and which
-//! commands may be run at all. Read with the rest by [`super::checked`] and [`super::bodies`].
+//! commands may be run at all. Read with the rest by [`super::validation`] and [`super::spec_parser`].
 //!
 //! Invariant: a command the operator did not list is refused where it is registered and again where it would be started.
 
@@ -7,17 +7,17 @@ use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, time::Durat
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use transport::child_launcher::Resources;
+use transport::child_launcher::ResourceLimits;
 use utoipa::ToSchema;
 
 use super::{
-    body_reader::{Reader, given},
     commands::{self, AllowedCommand},
-    fault::{Fault, join},
-    key::{COUNT, COUNT_MAX, DEADLINE_MAX, Key, Kind, absent, key},
-    reading::{Reading, duration},
+    config_key::{COUNT, COUNT_MAX, ConfigKey, DEADLINE_MAX, KeyKind, key, optional_key},
+    config_reader::{ConfigReader, duration},
+    field_error::{FieldError, join},
     sandbox::{self, SandboxMode},
     spec::{TransportSpec, optional_duration},
+    spec_reader::{SpecReader, given},
     units::{format_duration, format_size},
 };
 
@@ -30,56 +30,56 @@ const MEMORY_MAX: usize = 1024 << 30;
 const OPEN_FILES_MIN: u64 = 16;
 const SECOND: Duration = Duration::from_secs(1);
 
-const CHILD_TIME: Kind = Kind::Duration { min: SECOND, max: LIFETIME_MAX };
+const CHILD_TIME: KeyKind = KeyKind::Duration { min: SECOND, max: LIFETIME_MAX };
 
 /// The keys of the section.
-pub(super) const KEYS: &[Key] = &[
-    absent(
+pub(super) const KEYS: &[ConfigKey] = &[
+    optional_key(
         "commands",
-        Kind::Commands,
+        KeyKind::Commands,
         "[\"npx\", {\"command\": \"/opt/mcp/\", \"env\": [\"LOG_LEVEL\"]}]",
         "Commands that may be run, as they are written in `transport.command`; an entry that ends with `/` allows the programs in that folder. A backend may then set only the variables that `env` names for its command. Absent: any command, and any variable.",
     ),
     key(
         "sandbox",
-        Kind::Choice(sandbox::MODES),
+        KeyKind::Choice(sandbox::MODES),
         "auto",
         "How children are confined. `uid`: a user for each tenant. `landlock`: rules of the kernel for files and connections. `auto`: both where the host offers them, and one of them at least; a backend is refused elsewhere. `off`: not at all, so a child can read the secrets of the broker.",
     ),
     key(
         "uid_range",
-        Kind::UserRange,
+        KeyKind::UserRange,
         "200000-265535",
         "Users, and groups of the same numbers, that the children of tenants run as. Nothing else on the host may use them. Two brokers on one host need ranges of their own.",
     ),
-    absent(
+    optional_key(
         "homes",
-        Kind::Folder,
+        KeyKind::Folder,
         "/var/lib/mcp-broker/homes",
         "Folder with a home for the children of each tenant. Absent: `homes` beside an SQLite database, else `.mcp-broker/homes` in the home of the broker.",
     ),
     key("children_per_tenant", COUNT, "256", "Child processes of one tenant's backends."),
     key(
         "memory",
-        Kind::Size { min: MEMORY_MIN, max: MEMORY_MAX },
+        KeyKind::Size { min: MEMORY_MIN, max: MEMORY_MAX },
         "4GiB",
         "Memory of its own that each process of a child may have (RLIMIT_DATA).",
     ),
-    key("open_files", Kind::Count { min: OPEN_FILES_MIN, max: COUNT_MAX }, "1024", "Descriptors each process of a child may have open."),
-    absent(
+    key("open_files", KeyKind::Count { min: OPEN_FILES_MIN, max: COUNT_MAX }, "1024", "Descriptors each process of a child may have open."),
+    optional_key(
         "processes",
         COUNT,
         "512",
         "Processes and threads of the child's user, above which a child can start no more (RLIMIT_NPROC). It counts everything that user runs: where `sandbox` gives tenants users, all children of the tenant, else all that the broker's user runs. It does not bind root. Absent: no limit.",
     ),
-    absent("cpu", CHILD_TIME, "1h", "Processor time of each process of a child, which is then killed. Absent: no limit."),
-    absent(
+    optional_key("cpu", CHILD_TIME, "1h", "Processor time of each process of a child, which is then killed. Absent: no limit."),
+    optional_key(
         "idle",
         CHILD_TIME,
         "30m",
         "A child of sessions that was asked nothing for this long is ended, and what it knew of them is lost; the next request starts another. Absent: it lives as long as those who use it.",
     ),
-    absent(
+    optional_key(
         "lifetime",
         CHILD_TIME,
         "12h",
@@ -123,7 +123,7 @@ impl StdioLimits {
 
 /// The section `stdio`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stdio {
+pub struct StdioConfig {
     /// What may be run; everything, when absent.
     pub commands: Option<Vec<AllowedCommand>>,
     pub sandbox: SandboxMode,
@@ -137,17 +137,17 @@ pub struct Stdio {
 
 /// What holds for the children of one backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChildRules {
-    pub resources: Resources,
+pub struct EffectiveChildLimits {
+    pub resources: ResourceLimits,
     pub idle: Option<Duration>,
     pub lifetime: Option<Duration>,
 }
 
-impl Stdio {
-    pub fn rules(&self, own: &StdioLimits) -> ChildRules {
+impl StdioConfig {
+    pub fn rules(&self, own: &StdioLimits) -> EffectiveChildLimits {
         let common = &self.defaults;
-        ChildRules {
-            resources: Resources {
+        EffectiveChildLimits {
+            resources: ResourceLimits {
                 memory: own.memory.or(common.memory).map(|bytes| bytes as u64),
                 processes: own.processes.or(common.processes).map(u64::from),
                 open_files: own.open_files.or(common.open_files).map(u64::from),
@@ -159,15 +159,15 @@ impl Stdio {
     }
 
     /// Why this backend's command must not be run.
-    pub fn check(&self, transport: &TransportSpec) -> Result<(), Fault> {
+    pub fn check(&self, transport: &TransportSpec) -> Result<(), FieldError> {
         self.commands.as_ref().map_or(Ok(()), |allowed| commands::check(allowed, transport))
     }
 }
 
-impl Reading<'_> {
-    pub(super) fn stdio(&mut self) -> Stdio {
-        let count = |value: &Value, kind| super::reading::count(value, kind);
-        Stdio {
+impl ConfigReader<'_> {
+    pub(super) fn stdio(&mut self) -> StdioConfig {
+        let count = |value: &Value, kind| super::config_reader::count(value, kind);
+        StdioConfig {
             commands: self.commands(),
             sandbox: self.sandbox_mode(),
             uid_range: self.user_range(),
@@ -186,7 +186,7 @@ impl Reading<'_> {
 }
 
 /// `transport.limits` of a body.
-pub(super) fn read_limits(reader: &mut Reader<'_>, value: &Value) -> StdioLimits {
+pub(super) fn read_limits(reader: &mut SpecReader<'_>, value: &Value) -> StdioLimits {
     const KNOWN: [&str; 6] = ["memory", "processes", "open_files", "cpu", "idle", "lifetime"];
     let Some(members) = reader.object(PATH, value, &KNOWN, &[]) else { return StdioLimits::default() };
     StdioLimits {
@@ -200,21 +200,21 @@ pub(super) fn read_limits(reader: &mut Reader<'_>, value: &Value) -> StdioLimits
 }
 
 /// Checks what the types can not say.
-pub(super) fn check_limits(limits: &StdioLimits, faults: &mut Vec<Fault>) {
+pub(super) fn check_limits(limits: &StdioLimits, faults: &mut Vec<FieldError>) {
     let StdioLimits { memory, processes, open_files, cpu, idle, lifetime } = limits;
     if memory.is_some_and(|memory| !(MEMORY_MIN..=MEMORY_MAX).contains(&memory)) {
         let allowed = format!("a size from {} to {}", format_size(MEMORY_MIN), format_size(MEMORY_MAX));
-        faults.push(Fault::new(join(PATH, "memory"), "is out of range", allowed));
+        faults.push(FieldError::new(join(PATH, "memory"), "is out of range", allowed));
     }
     for (name, value, min) in [("processes", processes, 1), ("open_files", open_files, OPEN_FILES_MIN)] {
         if value.is_some_and(|value| !(min..=COUNT_MAX).contains(&u64::from(value))) {
-            faults.push(Fault::new(join(PATH, name), "is out of range", format!("a whole number from {min} to {COUNT_MAX}")));
+            faults.push(FieldError::new(join(PATH, name), "is out of range", format!("a whole number from {min} to {COUNT_MAX}")));
         }
     }
     for (name, value) in [("cpu", cpu), ("idle", idle), ("lifetime", lifetime)] {
         if value.is_some_and(|value| value < SECOND || value > LIFETIME_MAX) {
             let allowed = format!("a duration from {} to {}", format_duration(SECOND), format_duration(LIFETIME_MAX));
-            faults.push(Fault::new(join(PATH, name), "is out of range", allowed));
+            faults.push(FieldError::new(join(PATH, name), "is out of range", allowed));
         }
     }
 }
@@ -230,7 +230,7 @@ mod optional_size {
 
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum SizeRepr {
         Bytes(usize),
         Text(String),
     }
@@ -243,10 +243,10 @@ mod optional_size {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
-        match Option::<Written>::deserialize(from)? {
+        match Option::<SizeRepr>::deserialize(from)? {
             None => Ok(None),
-            Some(Written::Bytes(bytes)) => Ok(Some(bytes)),
-            Some(Written::Text(text)) => parse_size(&text).map(Some).map_err(D::Error::custom),
+            Some(SizeRepr::Bytes(bytes)) => Ok(Some(bytes)),
+            Some(SizeRepr::Text(text)) => parse_size(&text).map(Some).map_err(D::Error::custom),
         }
     }
 }
@@ -259,9 +259,9 @@ pub fn child(command: String, args: Vec<String>) -> TransportSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{bodies::parse_backend_spec, load_from};
+    use crate::config::{load_from, spec_parser::parse_backend_spec};
 
-    fn stdio(yaml: &str) -> Stdio {
+    fn stdio(yaml: &str) -> StdioConfig {
         load_from(yaml, []).unwrap_or_else(|faults| panic!("{yaml}: {faults}")).stdio
     }
 
@@ -270,7 +270,10 @@ mod tests {
         let all = stdio("stdio: {memory: 1GiB, open_files: 64, lifetime: 1h}");
         let own = StdioLimits { memory: Some(MEMORY_MIN), processes: Some(5), ..StdioLimits::default() };
         let rules = all.rules(&own);
-        assert_eq!(rules.resources, Resources { memory: Some(MEMORY_MIN as u64), processes: Some(5), open_files: Some(64), cpu: None });
+        assert_eq!(
+            rules.resources,
+            ResourceLimits { memory: Some(MEMORY_MIN as u64), processes: Some(5), open_files: Some(64), cpu: None }
+        );
         assert_eq!((rules.idle, rules.lifetime), (None, Some(Duration::from_secs(3_600))));
     }
 

@@ -28,9 +28,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     let (number, unit) = split(text);
     let (_, factor) = DURATION_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(fault)?;
     match product(number, *factor) {
-        Product::Value(ms) => Ok(Duration::from_millis(ms)),
-        Product::TooLarge => Err(UnitError::TooLarge { found: shown(text) }),
-        Product::NoNumber => Err(fault()),
+        ScaledNumber::Value(ms) => Ok(Duration::from_millis(ms)),
+        ScaledNumber::TooLarge => Err(UnitError::TooLarge { found: shown(text) }),
+        ScaledNumber::NotANumber => Err(fault()),
     }
 }
 
@@ -53,9 +53,9 @@ pub fn parse_size(text: &str) -> Result<usize, UnitError> {
         unit => SIZE_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(fault)?.1,
     };
     match product(number, factor) {
-        Product::Value(bytes) => usize::try_from(bytes).map_err(|_| UnitError::TooLarge { found: shown(text) }),
-        Product::TooLarge => Err(UnitError::TooLarge { found: shown(text) }),
-        Product::NoNumber => Err(fault()),
+        ScaledNumber::Value(bytes) => usize::try_from(bytes).map_err(|_| UnitError::TooLarge { found: shown(text) }),
+        ScaledNumber::TooLarge => Err(UnitError::TooLarge { found: shown(text) }),
+        ScaledNumber::NotANumber => Err(fault()),
     }
 }
 
@@ -98,19 +98,19 @@ impl<'de> serde::Deserialize<'de> for Ratio {
     }
 }
 
-enum Product {
+enum ScaledNumber {
     Value(u64),
     TooLarge,
-    NoNumber,
+    NotANumber,
 }
 
-fn product(digits: &str, factor: u64) -> Product {
+fn product(digits: &str, factor: u64) -> ScaledNumber {
     if digits.is_empty() {
-        return Product::NoNumber;
+        return ScaledNumber::NotANumber;
     }
     match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)) {
-        Some(value) => Product::Value(value),
-        None => Product::TooLarge,
+        Some(value) => ScaledNumber::Value(value),
+        None => ScaledNumber::TooLarge,
     }
 }
 

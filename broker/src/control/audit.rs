@@ -11,18 +11,18 @@ use std::{
 
 use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use storage::Change;
+use storage::AdminChange;
 
 use super::{Control, ControlError};
 use crate::{
-    durable::{AuditFilter, AuditKind, AuditRecord},
+    persistence::{AuditFilter, AuditKind, AuditRecord},
     telemetry::{audit, request::RequestName},
     views::AuditEntry,
 };
 
 /// What an operator asks for, as it came in.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct AuditedAction {
     /// `admin`, or `configuration` for what a changed file brought.
     pub who: &'static str,
     pub action: String,
@@ -35,10 +35,10 @@ pub struct Asked {
 /// Who has to answer for a change: what is asked for, and whether the audit log knows of it by now. The default is nobody, for
 /// changes that the broker makes by itself.
 #[derive(Clone, Default)]
-pub struct Author(Option<Arc<Deed>>);
+pub struct Author(Option<Arc<AuditedChange>>);
 
-struct Deed {
-    asked: Asked,
+struct AuditedChange {
+    asked: AuditedAction,
     begun: Instant,
     /// Of the body as far as it was read, and its length.
     body: Mutex<(digest::Context, usize)>,
@@ -46,9 +46,9 @@ struct Deed {
 }
 
 impl Author {
-    pub fn of(asked: Asked) -> Self {
+    pub fn of(asked: AuditedAction) -> Self {
         let body = Mutex::new((digest::Context::new(&digest::SHA256), 0));
-        Self(Some(Arc::new(Deed { asked, begun: Instant::now(), body, is_told: AtomicBool::new(false) })))
+        Self(Some(Arc::new(AuditedChange { asked, begun: Instant::now(), body, is_told: AtomicBool::new(false) })))
     }
 
     /// Further bytes of what was asked for.
@@ -60,7 +60,7 @@ impl Author {
         }
     }
 
-    /// What the audit log holds of it; `error`: why it was refused. `None`: nobody asked.
+    /// What the audit log holds of it; `error`: why it was refused. `Unsupported`: nobody asked.
     fn record(&self, node: &str, error: Option<String>) -> Option<AuditRecord> {
         let deed = self.0.as_ref()?;
         let now = jiff::Timestamp::now();
@@ -100,7 +100,7 @@ impl Author {
 
 impl Control {
     /// Makes a change of what is stored, and tells of it in the same transaction. False: there was nothing to change.
-    pub(super) async fn commit(&self, change: Change<'_>, author: &Author) -> Result<bool, ControlError> {
+    pub(super) async fn commit(&self, change: AdminChange<'_>, author: &Author) -> Result<bool, ControlError> {
         let record = author.record(self.durable().node().as_str(), None);
         let made = self.ask(change.name(), self.store().change(change, record.as_ref())).await?;
         if let Some(deed) = author.0.as_ref().filter(|_| made) {
@@ -125,7 +125,7 @@ impl Control {
 
     /// The configuration file was read again, and what it declares is in force.
     pub async fn record_reload(&self, tenants: usize, backends: usize) {
-        let asked = Asked {
+        let asked = AuditedAction {
             who: "configuration",
             action: "reload".to_owned(),
             target: Some(format!("{tenants} tenants, {backends} backends")),
@@ -144,7 +144,7 @@ impl Control {
         limit: u32,
     ) -> Result<(Vec<AuditEntry>, Option<i64>), ControlError> {
         let stored = self.ask("audit", self.store().audit(filter, after, limit)).await?;
-        let entry = |stored: storage::StoredAudit| {
+        let entry = |stored: storage::StoredAuditRecord| {
             let mut entry: AuditEntry = serde_json::from_str(&stored.record.body).ok()?;
             entry.number = stored.number;
             Some(entry)

@@ -2,11 +2,11 @@
 //!
 //! Used before anything is signed, and by those who verify the log. Pure: rows come in, the first one that does not fit goes out.
 
-use storage::{AuditChain, AuditCheckpoint, AuditCut, AuditLink, AuditLinks};
+use storage::{AuditChain, AuditChainPage, AuditCheckpoint, AuditTruncation, ChainedAuditRecord};
 
 /// A place in a chain, with all before it verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ChainPosition {
     pub position: i64,
     /// Number of the record at this place; 0 where it is not known.
     pub number: i64,
@@ -15,13 +15,13 @@ pub(super) struct Place {
 
 /// The first record that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Misfit {
-    /// `None`: the chain as a whole, of which no record is left or known.
+pub(super) struct ChainMismatch {
+    /// `Unsupported`: the chain as a whole, of which no record is left or known.
     pub number: Option<i64>,
     pub detail: String,
 }
 
-impl Misfit {
+impl ChainMismatch {
     fn new(number: i64, detail: String) -> Self {
         Self { number: Some(number).filter(|number| *number > 0), detail }
     }
@@ -32,8 +32,8 @@ impl Misfit {
     }
 }
 
-impl Place {
-    pub(super) fn after_cut(cut: &AuditCut) -> Self {
+impl ChainPosition {
+    pub(super) fn after_cut(cut: &AuditTruncation) -> Self {
         Self { position: cut.position, number: 0, hash: cut.hash.clone() }
     }
 
@@ -42,31 +42,31 @@ impl Place {
     }
 
     /// Moves on to the next record, if that is what the link holds.
-    pub(super) fn follow(&mut self, link: &AuditLink) -> Result<(), Misfit> {
+    pub(super) fn follow(&mut self, link: &ChainedAuditRecord) -> Result<(), ChainMismatch> {
         let expected = self.position + 1;
         if link.position != expected {
             let detail = format!("its place in the chain is {}, and {expected} is the next: records before it are missing", link.position);
-            return Err(Misfit::new(link.number, detail));
+            return Err(ChainMismatch::new(link.number, detail));
         }
         if link.hash != link.hash_after(&self.hash) {
-            return Err(Misfit::new(link.number, "its hash does not follow from its contents and the record before it".to_owned()));
+            return Err(ChainMismatch::new(link.number, "its hash does not follow from its contents and the record before it".to_owned()));
         }
         *self = Self { position: link.position, number: link.number, hash: link.hash.clone() };
         Ok(())
     }
 
     /// Compares the record at this place with a checkpoint for it.
-    fn agrees_with(&self, checkpoint: &AuditCheckpoint) -> Result<(), Misfit> {
+    fn agrees_with(&self, checkpoint: &AuditCheckpoint) -> Result<(), ChainMismatch> {
         if checkpoint.count != self.position || checkpoint.head == self.hash {
             return Ok(());
         }
         let detail =
             format!("it is not what the checkpoint of {} says: this record or one before it was replaced", moment(checkpoint.at_us));
-        Err(Misfit::new(self.number, detail))
+        Err(ChainMismatch::new(self.number, detail))
     }
 
     /// The chain ends at this place.
-    fn ends(&self, chain: &AuditChain, checkpoints: &[&AuditCheckpoint]) -> Result<(), Misfit> {
+    fn ends(&self, chain: &AuditChain, checkpoints: &[&AuditCheckpoint]) -> Result<(), ChainMismatch> {
         if let Some(later) = checkpoints.iter().find(|checkpoint| checkpoint.count > self.position) {
             let detail = format!(
                 "the log ends after {} records of its chain, and the checkpoint of {} counts {}",
@@ -74,19 +74,24 @@ impl Place {
                 moment(later.at_us),
                 later.count
             );
-            return Err(Misfit::new(self.number, detail));
+            return Err(ChainMismatch::new(self.number, detail));
         }
         if self.position == chain.length && self.hash == chain.head {
             return Ok(());
         }
         let detail = format!("the log ends after {} records of its chain, and its head counts {}", self.position, chain.length);
-        Err(Misfit::new(self.number, detail))
+        Err(ChainMismatch::new(self.number, detail))
     }
 }
 
 /// Follows a page of a chain from a place on. `is_last`: the chain must end with it.
-pub(super) fn inspect(mut place: Place, page: &AuditLinks, is_last: bool, checkpoints: &[&AuditCheckpoint]) -> Result<Place, Misfit> {
-    let agrees = |place: &Place| checkpoints.iter().try_for_each(|checkpoint| place.agrees_with(checkpoint));
+pub(super) fn inspect(
+    mut place: ChainPosition,
+    page: &AuditChainPage,
+    is_last: bool,
+    checkpoints: &[&AuditCheckpoint],
+) -> Result<ChainPosition, ChainMismatch> {
+    let agrees = |place: &ChainPosition| checkpoints.iter().try_for_each(|checkpoint| place.agrees_with(checkpoint));
     agrees(&place)?;
     for link in &page.links {
         place.follow(link)?;
@@ -109,11 +114,11 @@ mod tests {
 
     use super::*;
 
-    fn chained(count: i64) -> AuditLinks {
+    fn chained(count: i64) -> AuditChainPage {
         let mut chain = AuditChain::empty("acme");
         let mut links = Vec::new();
         for position in 1..=count {
-            let mut link = AuditLink {
+            let mut link = ChainedAuditRecord {
                 number: 3 * position,
                 position,
                 id: vec![position as u8; 16],
@@ -127,19 +132,19 @@ mod tests {
             (chain.length, chain.head) = (position, link.hash.clone());
             links.push(link);
         }
-        AuditLinks { chain, links }
+        AuditChainPage { chain, links }
     }
 
-    fn judged(page: &AuditLinks, checkpoints: &[&AuditCheckpoint]) -> Result<Place, Misfit> {
-        inspect(Place::after_cut(&page.chain.start), page, true, checkpoints)
+    fn judged(page: &AuditChainPage, checkpoints: &[&AuditCheckpoint]) -> Result<ChainPosition, ChainMismatch> {
+        inspect(ChainPosition::after_cut(&page.chain.start), page, true, checkpoints)
     }
 
-    fn checkpoint(page: &AuditLinks, count: usize) -> AuditCheckpoint {
+    fn checkpoint(page: &AuditChainPage, count: usize) -> AuditCheckpoint {
         AuditCheckpoint { count: count as i64, head: page.links[count - 1].hash.clone(), at_us: 1, signature: Vec::new() }
     }
 
     /// What may be edited of a record by hand.
-    const EDITS: [fn(&mut AuditLink); 8] = [
+    const EDITS: [fn(&mut ChainedAuditRecord); 8] = [
         |link| link.number += 1,
         |link| link.position += 1,
         |link| link.id[0] ^= 1,
@@ -187,7 +192,7 @@ mod tests {
         assert!(judged(&cut, &[]).is_ok());
         let misfit = judged(&cut, &[&signed]).unwrap_err();
         assert!(misfit.number == Some(15) && misfit.detail.contains("counts 8"), "{misfit:?}");
-        let emptied = AuditLinks { chain: AuditChain::empty("acme"), links: Vec::new() };
+        let emptied = AuditChainPage { chain: AuditChain::empty("acme"), links: Vec::new() };
         assert_eq!(judged(&emptied, &[&signed]).unwrap_err().number, None);
     }
 
@@ -210,13 +215,13 @@ mod tests {
     fn s15_a_page_begins_where_the_one_before_ended() {
         let whole = chained(10);
         let pages = [(0..4, false), (4..10, true)];
-        let mut place = Place::after_cut(&whole.chain.start);
+        let mut place = ChainPosition::after_cut(&whole.chain.start);
         for (range, is_last) in pages {
-            let page = AuditLinks { chain: whole.chain.clone(), links: whole.links[range].to_vec() };
+            let page = AuditChainPage { chain: whole.chain.clone(), links: whole.links[range].to_vec() };
             place = inspect(place, &page, is_last, &[]).unwrap();
         }
         assert_eq!((place.position, place.number), (10, 30));
-        let beyond = AuditLinks { chain: AuditChain { length: 9, ..whole.chain.clone() }, links: Vec::new() };
+        let beyond = AuditChainPage { chain: AuditChain { length: 9, ..whole.chain.clone() }, links: Vec::new() };
         assert!(inspect(place, &beyond, true, &[]).is_err(), "a record after the head does not belong there");
     }
 }

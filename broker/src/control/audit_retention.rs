@@ -1,16 +1,16 @@
 //! How long the audit log is kept: agreed on in the database, signed, and told in the log itself.
 //!
-//! `audit.retain` is what this process wishes. All replicas remove by what is in the database ([`Retention`]).
+//! `audit.retain` is what this process wishes. All replicas remove by what is in the database ([`AuditRetention`]).
 
 use std::time::Duration;
 
-use storage::{AuditCut, AuditTerms, Change, StoreError};
+use storage::{AdminChange, AuditRetentionTerms, AuditTruncation, StoreError};
 
-use super::{Asked, Author, Control, ControlError, audit_chain::Place, audit_seal::tenant, checks::now_us};
+use super::{AuditedAction, Author, Control, ControlError, audit_chain::ChainPosition, audit_seal::tenant, validation::now_us};
 use crate::{
     config::units::format_duration,
     limits::{AUDIT_CHAINS_AT_ONCE, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
-    rules::audit_retention::Retention,
+    rules::audit_retention::AuditRetention,
     telemetry::request::RequestName,
 };
 
@@ -26,14 +26,14 @@ impl Control {
         };
         let next = match &known {
             Some(known) => known.declared(configured, now),
-            None => Some(Retention::first(configured, now, log_is_empty)),
+            None => Some(AuditRetention::first(configured, now, log_is_empty)),
         };
         let Some(next) = next else { return Ok(()) };
         let text = serde_json::to_string(&next).map_err(|_| ControlError::Internal)?;
         let terms = self.audit_seal().signed_terms(stored.as_ref().map_or(1, |terms| terms.version.saturating_add(1)), text);
         // Of a log that begins there is nothing to tell.
         let author = if log_is_empty { Author::default() } else { Author::of(asked(known.as_ref(), &next, now)) };
-        match self.commit(Change::KeepAudit(&terms), &author).await? {
+        match self.commit(AdminChange::PutAuditTerms(&terms), &author).await? {
             true => Ok(()),
             false => Err(ControlError::Changed { what: "retention of the audit log", exists: true }),
         }
@@ -77,7 +77,7 @@ impl Control {
 
     async fn cut_audit_chain(&self, name: &str, before_us: i64) -> Result<u64, StoreError> {
         let page = self.ask("audit_links", self.store().audit_links(name, 0, SWEEP_ROWS)).await?;
-        let followed = self.audit_seal().beginning(&page.chain).and_then(|mut place: Place| {
+        let followed = self.audit_seal().beginning(&page.chain).and_then(|mut place: ChainPosition| {
             let mut old = page.links.iter().take_while(|link| link.at_us < before_us);
             old.try_for_each(|link| place.follow(link)).map(|()| place)
         });
@@ -89,7 +89,7 @@ impl Control {
                 return Ok(0);
             }
         };
-        let cut: AuditCut = self.audit_seal().signed_cut(name, &place, before_us);
+        let cut: AuditTruncation = self.audit_seal().signed_cut(name, &place, before_us);
         let gone = self.ask("cut_audit_chain", self.store().cut_audit_chain(name, &cut)).await?;
         if gone > 0 {
             tracing::info!(
@@ -102,8 +102,8 @@ impl Control {
         Ok(gone)
     }
 
-    /// `None`: the terms are not this broker's; nothing is removed by them.
-    pub(super) fn retention(&self, terms: &AuditTerms) -> Option<Retention> {
+    /// `Unsupported`: the terms are not this broker's; nothing is removed by them.
+    pub(super) fn retention(&self, terms: &AuditRetentionTerms) -> Option<AuditRetention> {
         let retention = self.audit_seal().checks_terms(terms).then(|| serde_json::from_str(&terms.terms).ok()).flatten();
         if retention.is_none() {
             tracing::error!("the stored retention of the audit log was not signed with this broker's secret: nothing is removed by it");
@@ -113,7 +113,7 @@ impl Control {
 }
 
 /// What the record of a change says.
-fn asked(known: Option<&Retention>, next: &Retention, now_us: i64) -> Asked {
+fn asked(known: Option<&AuditRetention>, next: &AuditRetention, now_us: i64) -> AuditedAction {
     let time = |time: Option<Duration>| time.map_or_else(|| "unlimited".to_owned(), format_duration);
     let before = time(known.and_then(|known| known.in_force(now_us)));
     let target = match next.announced(now_us) {
@@ -124,7 +124,7 @@ fn asked(known: Option<&Retention>, next: &Retention, now_us: i64) -> Asked {
         None => format!("{before} to {}", time(next.in_force(now_us))),
     };
     tracing::warn!(change = target, "the retention of the audit log changes");
-    Asked {
+    AuditedAction {
         who: "configuration",
         action: "audit.retain".to_owned(),
         target: Some(target),
@@ -140,7 +140,7 @@ mod tests {
 
     use super::super::{Verdict, tests::Rig};
     use super::*;
-    use crate::durable::Stores;
+    use crate::persistence::Stores;
 
     const HOUR_US: i64 = 3_600_000_000;
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     async fn rig(folder: &std::path::Path, store: &std::sync::Arc<SqliteStore>, yaml: &str) -> Rig {
-        let stores = Stores { durable: store.clone(), events: None, hot: std::sync::Arc::new(storage::hot::MemoryHot::new()) };
+        let stores = Stores { durable: store.clone(), events: None, hot: std::sync::Arc::new(storage::hot::MemoryHotStore::new()) };
         Rig::on(stores, folder, yaml).await.unwrap()
     }
 
@@ -164,9 +164,9 @@ mod tests {
         control.verify_audit(of, None, 100, None).await.unwrap()
     }
 
-    async fn put_terms(control: &Control, version: i64, retention: &Retention) {
+    async fn put_terms(control: &Control, version: i64, retention: &AuditRetention) {
         let terms = control.audit_seal().signed_terms(version, serde_json::to_string(retention).unwrap());
-        assert!(control.commit(Change::KeepAudit(&terms), &Author::default()).await.unwrap());
+        assert!(control.commit(AdminChange::PutAuditTerms(&terms), &Author::default()).await.unwrap());
     }
 
     #[tokio::test]
@@ -210,7 +210,7 @@ mod tests {
         assert!(told[0].target.as_deref().unwrap().starts_with("720h to 1h, from "), "{told:?}");
         // The delay is over.
         let declared = now_us() - 8 * 24 * HOUR_US;
-        let shortened = Retention::first(Duration::from_secs(720 * 3_600), 0, true).declared(Duration::from_secs(3_600), declared);
+        let shortened = AuditRetention::first(Duration::from_secs(720 * 3_600), 0, true).declared(Duration::from_secs(3_600), declared);
         put_terms(&after.control, 3, &shortened.unwrap()).await;
         after.control.trim_audit().await.unwrap();
         assert!(left(&after.control).await.is_empty());
@@ -222,9 +222,9 @@ mod tests {
         let rig = rig(folder.path(), &store, "audit: {retain: 1h}").await;
         let control = &rig.control;
         store.append_audit(&[record(1, 2, None)]).await.unwrap();
-        let text = serde_json::to_string(&Retention::first(Duration::from_secs(3_600), 0, true)).unwrap();
-        let forged = AuditTerms { version: 1, terms: text, signature: vec![0; 64] };
-        assert!(control.commit(Change::KeepAudit(&forged), &Author::default()).await.unwrap());
+        let text = serde_json::to_string(&AuditRetention::first(Duration::from_secs(3_600), 0, true)).unwrap();
+        let forged = AuditRetentionTerms { version: 1, terms: text, signature: vec![0; 64] };
+        assert!(control.commit(AdminChange::PutAuditTerms(&forged), &Author::default()).await.unwrap());
         control.trim_audit().await.unwrap();
         assert_eq!(left(control).await, [1]);
         assert!(verified(control, None).await.misfit.unwrap().detail.contains("retention"));

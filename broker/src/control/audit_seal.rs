@@ -5,10 +5,10 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
-use storage::{AUDIT_HASH_BYTES, AuditChain, AuditCheckpoint, AuditCut, AuditTerms};
+use storage::{AUDIT_HASH_BYTES, AuditChain, AuditCheckpoint, AuditRetentionTerms, AuditTruncation};
 use utoipa::ToSchema;
 
-use super::audit_chain::{Misfit, Place};
+use super::audit_chain::{ChainMismatch, ChainPosition};
 use crate::auth::SigningKey;
 
 const HASH_KIND: &str = "sha256:";
@@ -33,42 +33,42 @@ pub struct CheckpointView {
 pub(super) struct AuditSeal<'k>(pub(super) &'k SigningKey);
 
 impl AuditSeal<'_> {
-    pub(super) fn signed_checkpoint(&self, name: &str, place: &Place, at_us: i64) -> AuditCheckpoint {
+    pub(super) fn signed_checkpoint(&self, name: &str, place: &ChainPosition, at_us: i64) -> AuditCheckpoint {
         let checkpoint = AuditCheckpoint { count: place.position, head: place.hash.clone(), at_us, signature: Vec::new() };
         AuditCheckpoint { signature: self.0.sign(&checkpoint_text(name, &checkpoint)), ..checkpoint }
     }
 
-    pub(super) fn signed_cut(&self, name: &str, place: &Place, before_us: i64) -> AuditCut {
-        let cut = AuditCut { position: place.position, hash: place.hash.clone(), before_us, signature: Vec::new() };
-        AuditCut { signature: self.0.sign(&cut_text(name, &cut)), ..cut }
+    pub(super) fn signed_cut(&self, name: &str, place: &ChainPosition, before_us: i64) -> AuditTruncation {
+        let cut = AuditTruncation { position: place.position, hash: place.hash.clone(), before_us, signature: Vec::new() };
+        AuditTruncation { signature: self.0.sign(&cut_text(name, &cut)), ..cut }
     }
 
-    pub(super) fn signed_terms(&self, version: i64, terms: String) -> AuditTerms {
-        AuditTerms { version, signature: self.0.sign(&terms_text(version, &terms)), terms }
+    pub(super) fn signed_terms(&self, version: i64, terms: String) -> AuditRetentionTerms {
+        AuditRetentionTerms { version, signature: self.0.sign(&terms_text(version, &terms)), terms }
     }
 
-    pub(super) fn checks_terms(&self, terms: &AuditTerms) -> bool {
+    pub(super) fn checks_terms(&self, terms: &AuditRetentionTerms) -> bool {
         self.0.has_signed(&terms_text(terms.version, &terms.terms), &terms.signature)
     }
 
-    pub(super) fn checks_checkpoint(&self, name: &str, checkpoint: &AuditCheckpoint) -> Result<(), Misfit> {
+    pub(super) fn checks_checkpoint(&self, name: &str, checkpoint: &AuditCheckpoint) -> Result<(), ChainMismatch> {
         let signed = self.0.has_signed(&checkpoint_text(name, checkpoint), &checkpoint.signature);
-        signed.then_some(()).ok_or_else(|| Misfit::unsigned("the checkpoint"))
+        signed.then_some(()).ok_or_else(|| ChainMismatch::unsigned("the checkpoint"))
     }
 
     /// Where a chain begins, by what was signed about it.
-    pub(super) fn beginning(&self, chain: &AuditChain) -> Result<Place, Misfit> {
+    pub(super) fn beginning(&self, chain: &AuditChain) -> Result<ChainPosition, ChainMismatch> {
         let cut = &chain.start;
-        let signed = *cut == AuditCut::none() || self.0.has_signed(&cut_text(&chain.name, cut), &cut.signature);
-        signed.then(|| Place::after_cut(cut)).ok_or_else(|| Misfit::unsigned("the beginning of the chain"))
+        let signed = *cut == AuditTruncation::none() || self.0.has_signed(&cut_text(&chain.name, cut), &cut.signature);
+        signed.then(|| ChainPosition::after_cut(cut)).ok_or_else(|| ChainMismatch::unsigned("the beginning of the chain"))
     }
 
     /// The last place that was signed: records up to there need not be read again.
-    pub(super) fn last_signed(&self, chain: &AuditChain) -> Result<Place, Misfit> {
+    pub(super) fn last_signed(&self, chain: &AuditChain) -> Result<ChainPosition, ChainMismatch> {
         let beginning = self.beginning(chain)?;
         let Some(checkpoint) = &chain.checkpoint else { return Ok(beginning) };
         self.checks_checkpoint(&chain.name, checkpoint)?;
-        Ok(if checkpoint.count < beginning.position { beginning } else { Place::at_checkpoint(checkpoint) })
+        Ok(if checkpoint.count < beginning.position { beginning } else { ChainPosition::at_checkpoint(checkpoint) })
     }
 
     pub(super) fn published(&self, name: &str, checkpoint: &AuditCheckpoint) -> CheckpointView {
@@ -84,7 +84,7 @@ impl AuditSeal<'_> {
 }
 
 impl CheckpointView {
-    /// The checkpoint in the store's terms. `None`: a value cannot be read.
+    /// The checkpoint in the store's terms. `Unsupported`: a value cannot be read.
     pub(super) fn to_stored(&self) -> Option<AuditCheckpoint> {
         Some(AuditCheckpoint {
             count: self.count,
@@ -118,8 +118,8 @@ fn checkpoint_text(name: &str, checkpoint: &AuditCheckpoint) -> String {
     serde_json::json!(["mcp-broker audit checkpoint 1", tenant(name), count, hash_text(head), moment(*at_us)]).to_string()
 }
 
-fn cut_text(name: &str, cut: &AuditCut) -> String {
-    let AuditCut { position, hash, before_us, .. } = cut;
+fn cut_text(name: &str, cut: &AuditTruncation) -> String {
+    let AuditTruncation { position, hash, before_us, .. } = cut;
     serde_json::json!(["mcp-broker audit cut 1", tenant(name), position, hash_text(hash), moment(*before_us)]).to_string()
 }
 
@@ -136,7 +136,7 @@ mod tests {
     fn s15_a_published_checkpoint_is_the_one_that_was_signed() {
         let key = Keys::from_root(b"root").audit;
         let seal = AuditSeal(&key);
-        let place = Place { position: 7, number: 9, hash: vec![3; 32] };
+        let place = ChainPosition { position: 7, number: 9, hash: vec![3; 32] };
         let made = seal.signed_checkpoint("acme", &place, 1_800_000_000_123_456);
         let shown = seal.published("acme", &made);
         let text = serde_json::to_string(&shown).unwrap();
@@ -155,11 +155,11 @@ mod tests {
         let seal = AuditSeal(&key);
         let mut chain = AuditChain::empty("acme");
         assert_eq!(seal.beginning(&chain).unwrap().position, 0);
-        chain.start = seal.signed_cut("acme", &Place { position: 4, number: 4, hash: vec![1; 32] }, 5);
+        chain.start = seal.signed_cut("acme", &ChainPosition { position: 4, number: 4, hash: vec![1; 32] }, 5);
         assert_eq!(seal.beginning(&chain).unwrap().position, 4);
         chain.start.position = 5;
         seal.beginning(&chain).unwrap_err();
-        chain.start = AuditCut { before_us: 1, ..AuditCut::none() };
+        chain.start = AuditTruncation { before_us: 1, ..AuditTruncation::none() };
         seal.beginning(&chain).unwrap_err();
     }
 }

@@ -1,15 +1,15 @@
 //! Verifies the audit log for operators, a page of one chain at a time.
 
 use serde::{Deserialize, Serialize};
-use storage::{AuditChain, AuditOutside};
+use storage::{AuditChain, UnchainedAudit};
 use utoipa::ToSchema;
 
 use super::{
     Control, ControlError,
-    audit_chain::{Misfit, Place, inspect},
+    audit_chain::{ChainMismatch, ChainPosition, inspect},
     audit_seal::{CheckpointView, hash_bytes, hash_text, tenant},
 };
-use crate::config::Fault;
+use crate::config::FieldError;
 
 /// A chain of the audit log: the records of a tenant, or those without one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -116,34 +116,36 @@ impl Control {
                 misfit: None,
                 next: (!is_last).then(|| write_place(&place)),
             },
-            Err(Misfit { number, detail }) => Verdict { records: 0, last: None, misfit: Some(MisfitView { number, detail }), next: None },
+            Err(ChainMismatch { number, detail }) => {
+                Verdict { records: 0, last: None, misfit: Some(MisfitView { number, detail }), next: None }
+            }
         })
     }
 
     /// What belongs to no chain: records that were put in beside them, and the retention.
-    async fn judge_the_rest(&self) -> Result<Result<(), Misfit>, ControlError> {
-        let AuditOutside { stray, .. } = self.ask("audit_outside", self.store().audit_outside()).await?;
+    async fn judge_the_rest(&self) -> Result<Result<(), ChainMismatch>, ControlError> {
+        let UnchainedAudit { stray, .. } = self.ask("audit_outside", self.store().audit_outside()).await?;
         if stray.is_some() {
-            return Ok(Err(Misfit { number: stray, detail: "it belongs to no chain".to_owned() }));
+            return Ok(Err(ChainMismatch { number: stray, detail: "it belongs to no chain".to_owned() }));
         }
         let terms = self.ask("audit_terms", self.store().audit_terms()).await?;
         let is_known = terms.as_ref().is_none_or(|terms| self.retention(terms).is_some());
-        Ok(is_known.then_some(()).ok_or_else(|| Misfit::unsigned("the stored retention")))
+        Ok(is_known.then_some(()).ok_or_else(|| ChainMismatch::unsigned("the stored retention")))
     }
 }
 
 fn invalid(field: &'static str, wrong: &str) -> ControlError {
-    ControlError::Invalid(Fault::new(field, wrong, ""))
+    ControlError::Invalid(FieldError::new(field, wrong, ""))
 }
 
 /// `POSITION.NUMBER.HASH`
-fn write_place(place: &Place) -> String {
+fn write_place(place: &ChainPosition) -> String {
     format!("{}.{}.{}", place.position, place.number, hash_text(&place.hash))
 }
 
-fn read_place(text: &str) -> Option<Place> {
+fn read_place(text: &str) -> Option<ChainPosition> {
     let mut parts = text.splitn(3, '.');
     let mut number = || parts.next()?.parse().ok().filter(|number: &i64| *number >= 0);
     let (position, number) = (number()?, number()?);
-    Some(Place { position, number, hash: hash_bytes(parts.next()?)? })
+    Some(ChainPosition { position, number, hash: hash_bytes(parts.next()?)? })
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use protocol::ids::{BackendId, TenantId};
-use storage::{BackendRecord, Change};
+use storage::{AdminChange, BackendRecord};
 
 use super::{
-    Author, BACKENDS_PER_TENANT_MAX, BackendView, Condition, Control, ControlError, Put, Shown,
-    checks::{client_files, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
-    registry::{self, Entry},
+    Author, BACKENDS_PER_TENANT_MAX, BackendView, Control, ControlError, Preconditions, PutOutcome, Tagged,
+    registry::{self, RegistryEntry},
+    validation::{client_files, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
 };
 use crate::config::spec::BackendSpec;
 
@@ -19,14 +19,14 @@ impl Control {
         Ok(registry.backends_of(tenant).map(|(backend, entry)| self.backend_view(tenant, backend, entry)).collect())
     }
 
-    pub fn backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<Shown<BackendView>, ControlError> {
+    pub fn backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<Tagged<BackendView>, ControlError> {
         let registry = self.registry.load();
         let entry = registry.backends.get(&(tenant.clone(), backend.clone())).ok_or_else(|| no_backend(backend))?;
         Ok(self.backend_shown(tenant, backend, entry))
     }
 
-    fn backend_shown(&self, tenant: &TenantId, backend: &BackendId, entry: &Entry<BackendSpec>) -> Shown<BackendView> {
-        Shown { view: self.backend_view(tenant, backend, entry), tag: self.tag(entry) }
+    fn backend_shown(&self, tenant: &TenantId, backend: &BackendId, entry: &RegistryEntry<BackendSpec>) -> Tagged<BackendView> {
+        Tagged { view: self.backend_view(tenant, backend, entry), tag: self.tag(entry) }
     }
 
     /// Registers a backend. With `wait` the answer comes once it is connected or has failed to.
@@ -36,9 +36,9 @@ impl Control {
         backend: BackendId,
         spec: BackendSpec,
         wait: bool,
-        condition: Condition,
+        condition: Preconditions,
         author: Author,
-    ) -> Result<Put<BackendView>, ControlError> {
+    ) -> Result<PutOutcome<BackendView>, ControlError> {
         self.check_egress(&spec.transport)?;
         self.config.stdio.check(&spec.transport).map_err(ControlError::Invalid)?;
         self.config.tls.check_stored(&spec.tls).map_err(ControlError::Invalid)?;
@@ -52,7 +52,7 @@ impl Control {
         if wait {
             self.broker.settled(&tenant, &backend, within).await;
         }
-        Ok(Put { shown: self.backend_shown(&tenant, &backend, &entry), created })
+        Ok(PutOutcome { shown: self.backend_shown(&tenant, &backend, &entry), created })
     }
 
     async fn store_backend(
@@ -60,9 +60,9 @@ impl Control {
         tenant: TenantId,
         backend: BackendId,
         spec: BackendSpec,
-        condition: Condition,
+        condition: Preconditions,
         author: &Author,
-    ) -> Result<(Arc<Entry<BackendSpec>>, bool), ControlError> {
+    ) -> Result<(Arc<RegistryEntry<BackendSpec>>, bool), ControlError> {
         let registry = self.registry.load_full();
         if !registry.tenants.contains_key(&tenant) {
             return Err(no_tenant(&tenant));
@@ -71,7 +71,7 @@ impl Control {
         condition.holds("backend", old.map(|entry| self.tag(entry)).as_deref())?;
         refuse_declared(old.map(|entry| entry.origin), "backend", &backend)?;
         refuse_more(old.is_none(), registry.backends_of(&tenant).count(), "backends of this tenant", BACKENDS_PER_TENANT_MAX)?;
-        let entry = Entry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
+        let entry = RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
         let record = BackendRecord {
             settings: registry::seal_backend(&self.keys.seal, &tenant, &backend, &entry.spec).map_err(|_| ControlError::Internal)?,
             tenant: tenant.clone(),
@@ -79,7 +79,7 @@ impl Control {
             created_at_us: entry.created_at_us,
             updated_at_us: entry.updated_at_us,
         };
-        self.commit(Change::PutBackend(&record), author).await?;
+        self.commit(AdminChange::PutBackend(&record), author).await?;
         let created = old.is_none();
         if created {
             // One of this name may have been declared, or removed by another replica just now.
@@ -97,7 +97,7 @@ impl Control {
         self: &Arc<Self>,
         tenant: TenantId,
         backend: BackendId,
-        condition: Condition,
+        condition: Preconditions,
         author: Author,
     ) -> Result<(), ControlError> {
         self.change(|control| async move {
@@ -106,7 +106,7 @@ impl Control {
             condition.holds("backend", tag.as_deref())?;
             let origin = control.registry.load().backends.get(&key).map(|entry| entry.origin);
             refuse_declared(origin, "backend", &key.1)?;
-            if !control.commit(Change::DeleteBackend(&key.0, &key.1), &author).await? {
+            if !control.commit(AdminChange::DeleteBackend(&key.0, &key.1), &author).await? {
                 return Err(no_backend(&key.1));
             }
             control.broker.remove_backend(&key.0, &key.1);
@@ -129,7 +129,7 @@ impl Control {
         Ok(self.backend(tenant, backend)?.view)
     }
 
-    fn backend_view(&self, tenant: &TenantId, backend: &BackendId, entry: &Entry<BackendSpec>) -> BackendView {
+    fn backend_view(&self, tenant: &TenantId, backend: &BackendId, entry: &RegistryEntry<BackendSpec>) -> BackendView {
         BackendView::new(tenant, backend, entry, self.broker.backend(tenant, backend), self.durable().node().as_str())
     }
 }

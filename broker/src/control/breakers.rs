@@ -9,12 +9,12 @@ use std::{
 };
 
 use protocol::ids::{BackendId, TenantId};
-use storage::{Change, StoreError};
+use storage::{AdminChange, StoreError};
 
-use super::{Author, BackendView, Control, ControlError, checks::no_backend};
+use super::{Author, BackendView, Control, ControlError, validation::no_backend};
 
 /// Backends by tenant and name.
-pub(super) type Held = BTreeSet<(TenantId, BackendId)>;
+pub(super) type HeldBreakers = BTreeSet<(TenantId, BackendId)>;
 
 impl Control {
     /// Holds the breaker of a backend open on every replica, or lets go of it and closes that of this replica.
@@ -30,7 +30,7 @@ impl Control {
             if control.broker.backend(&tenant, &backend).is_none() {
                 return Err(no_backend(&backend)); // its tenant is disabled: nothing runs
             }
-            let change = if open { Change::HoldBreaker(&tenant, &backend) } else { Change::ReleaseBreaker(&tenant, &backend) };
+            let change = if open { AdminChange::HoldBreaker(&tenant, &backend) } else { AdminChange::ReleaseBreaker(&tenant, &backend) };
             control.commit(change, &author).await?;
             let name = (tenant.clone(), backend.clone());
             if open {
@@ -45,12 +45,12 @@ impl Control {
     }
 
     /// What the store holds by now.
-    pub(super) async fn read_breakers(&self) -> Result<Held, StoreError> {
+    pub(super) async fn read_breakers(&self) -> Result<HeldBreakers, StoreError> {
         Ok(self.ask("held_breakers", self.store().held_breakers()).await?.into_iter().collect())
     }
 
     /// Brings what was read into force: who is held no longer goes by the rules again.
-    pub(super) fn take_over_breakers(&self, held: Held) {
+    pub(super) fn take_over_breakers(&self, held: HeldBreakers) {
         let before = std::mem::replace(&mut *self.held(), held.clone());
         for (tenant, backend) in before.difference(&held) {
             self.broker.set_breaker(tenant, backend, false);
@@ -71,7 +71,7 @@ impl Control {
         self.held().retain(|(owner, name)| owner != tenant || backend.is_some_and(|backend| backend != name));
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, HeldBreakers> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 
 use protocol::ids::{TaskId, TenantId};
-use storage::{Change, NodeRecord, StoredSession, StoredTask, TaskPlace, TaskStatus, Wake};
+use storage::{AdminChange, NodeRecord, StoredSession, StoredTask, TaskListPosition, TaskStatus, Wakeup};
 
-use super::{Author, Control, ControlError, answers::moment, now_us};
+use super::{Author, Control, ControlError, now_us, resource_views::moment};
 use crate::{
-    actors::session::record::client_of,
+    actors::session::record::client_info,
     limits::{ADMIN_LIST_MAX, ADMIN_PAGE_ROWS},
     views::{NodeView, SessionView, SubscriptionView, TaskChange, TaskShown, TaskView},
 };
@@ -66,8 +66,8 @@ impl Control {
         // First what is told of: it is ended here only once the record of it is on disk, where there is one to be written.
         for stored in self.ask("sessions_by_digest", self.store().sessions_by_digest(digest)).await? {
             let key = stored.record.key;
-            found |= self.commit(Change::EndSession(&key), author).await?;
-            self.durable().hot.wake(Wake::SessionEnd(key));
+            found |= self.commit(AdminChange::EndSession(&key), author).await?;
+            self.durable().hot.wake(Wakeup::SessionEnd(key));
             tracing::info!(session = digest, "an operator asked for the session's end");
         }
         found |= self.broker.end_session(digest);
@@ -81,7 +81,7 @@ impl Control {
         if let Some(live) = live {
             return SessionView { node: owner, ..live };
         }
-        let (client_name, client_version) = client_of(record).unwrap_or_default();
+        let (client_name, client_version) = client_info(record).unwrap_or_default();
         SessionView {
             id: record.key.digest(),
             tenant: record.seat.tenant.to_string(),
@@ -125,7 +125,7 @@ impl Control {
         let (mut views, mut after) = (Vec::new(), None);
         loop {
             let page = self.ask("tasks", self.store().tasks(tenant, status, after.as_ref(), ADMIN_PAGE_ROWS)).await?;
-            after = page.last().map(|last| TaskPlace { created_at_us: last.created_at_us, task: last.record.task.clone() });
+            after = page.last().map(|last| TaskListPosition { created_at_us: last.created_at_us, task: last.record.task.clone() });
             views.extend(page.iter().map(task_view));
             if page.len() < ADMIN_PAGE_ROWS as usize || views.len() >= ADMIN_LIST_MAX {
                 break;
@@ -140,7 +140,8 @@ impl Control {
         let stored = self.ask("task", self.store().task(&task)).await?;
         let stored = stored.ok_or_else(|| ControlError::NotFound { what: "task", name: id.to_owned() })?;
         let history = self.ask("transitions", self.store().transitions(&task)).await?;
-        let change = |step: &storage::Transition| TaskChange { to: step.to.name().to_owned(), at: moment(step.at_us), epoch: step.epoch };
+        let change =
+            |step: &storage::TaskTransition| TaskChange { to: step.to.name().to_owned(), at: moment(step.at_us), epoch: step.epoch };
         Ok(TaskShown { task: task_view(&stored), history: history.iter().map(change).collect() })
     }
 }

@@ -9,15 +9,14 @@ use protocol::ids::{BackendId, KeyId, TenantId};
 use storage::{BackendRecord, KeyRecord, StoreError, TenantRecord};
 
 use super::{
-    Control,
-    checks::client_files,
-    now_us,
-    registry::{self, Backends, DECLARED, Entry, Origin, Registry, Tenants},
+    Control, now_us,
+    registry::{self, Backends, DECLARED, EntryOrigin, Registry, RegistryEntry, Tenants},
+    validation::client_files,
 };
 use crate::{
     auth::{Caller, DEFAULT_TENANT, KeyEntry, SealError, reserved},
     config::{
-        Config, DeclaredBackend, Fault,
+        Config, DeclaredBackend, FieldError,
         spec::{BackendSpec, TenantSpec},
     },
 };
@@ -38,7 +37,7 @@ pub enum LoadError {
     #[error("backends.{tenant}.{backend} of the configuration file: there is no tenant {tenant}; declare it under tenants")]
     NoTenant { tenant: TenantId, backend: BackendId },
     #[error("backend {tenant}/{backend}: {fault}")]
-    Refused { tenant: TenantId, backend: BackendId, fault: Fault },
+    Refused { tenant: TenantId, backend: BackendId, fault: FieldError },
 }
 
 /// Whether the certificates that declared backends are to be shown can be used.
@@ -52,7 +51,7 @@ pub(super) async fn check_client_files(config: &Config) -> Result<(), LoadError>
 
 /// How much was loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Loaded {
+pub struct LoadSummary {
     pub tenants: usize,
     pub keys: usize,
     pub backends: usize,
@@ -60,7 +59,7 @@ pub struct Loaded {
 
 impl Control {
     /// Called once, before any listener opens.
-    pub async fn load(&self) -> Result<Loaded, LoadError> {
+    pub async fn load(&self) -> Result<LoadSummary, LoadError> {
         let _turn = self.changing.lock().await;
         // Without a deadline of ours: there may be a lot to read, and nobody waits for an answer. The version comes first, so
         // that what changes meanwhile is read again.
@@ -74,7 +73,7 @@ impl Control {
         let backends = self.load_backends(&tenants, backends)?;
         check_client_files(&self.config).await?;
         let held = self.store().held_breakers().await?.into_iter().collect();
-        let loaded = Loaded { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
+        let loaded = LoadSummary { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
         self.apply(Registry { tenants, backends }, keys);
         self.take_over_breakers(held);
         self.applied.store(version, Ordering::Release);
@@ -94,7 +93,7 @@ impl Control {
                 Some(_) => self.store().put_tenant(&tenant_record(tenant, DECLARED.to_owned(), now)).await?,
                 None => drop(self.store().add_tenant(&tenant_record(tenant, DECLARED.to_owned(), now)).await?),
             }
-            tenants.insert(tenant.clone(), Entry::declared(spec.clone(), now));
+            tenants.insert(tenant.clone(), RegistryEntry::declared(spec.clone(), now));
         }
         let default = Caller::anonymous().tenant;
         let is_missing = stored.get(&default).is_none_or(|record| record.settings == DECLARED);
@@ -141,7 +140,7 @@ impl Control {
                 return Err(LoadError::NoTenant { tenant, backend });
             }
             let what = format!("backend {tenant}/{backend}");
-            if backends.insert((tenant, backend), Entry::declared(declared.spec.clone(), now_us())).is_some() {
+            if backends.insert((tenant, backend), RegistryEntry::declared(declared.spec.clone(), now_us())).is_some() {
                 return Err(LoadError::Twice { what });
             }
         }
@@ -154,7 +153,7 @@ impl Control {
         tracing::error!(%error, "left out: everything else is served");
     }
 
-    pub(super) fn stored_backend(&self, record: &BackendRecord) -> Result<Entry<BackendSpec>, LoadError> {
+    pub(super) fn stored_backend(&self, record: &BackendRecord) -> Result<RegistryEntry<BackendSpec>, LoadError> {
         let BackendRecord { tenant, backend, settings, created_at_us, updated_at_us } = record;
         let text = registry::open_backend(&self.keys.seal, tenant, backend, settings);
         let text = text.map_err(|source| LoadError::Sealed { tenant: tenant.clone(), backend: backend.clone(), source })?;
@@ -163,7 +162,7 @@ impl Control {
         let refused = |fault| LoadError::Refused { tenant: tenant.clone(), backend: backend.clone(), fault };
         // What may be named can have changed since.
         self.config.tls.check_stored(&spec.tls).map_err(refused)?;
-        Ok(Entry { spec, origin: Origin::Stored, created_at_us: *created_at_us, updated_at_us: *updated_at_us })
+        Ok(RegistryEntry { spec, origin: EntryOrigin::Stored, created_at_us: *created_at_us, updated_at_us: *updated_at_us })
     }
 
     fn apply(&self, registry: Registry, keys: Vec<KeyRecord>) {
@@ -207,7 +206,7 @@ fn is_untouched_default(record: &TenantRecord) -> bool {
     record.tenant.as_str() == DEFAULT_TENANT && record.settings == registry::tenant_settings(&TenantSpec::default())
 }
 
-pub(super) fn stored_tenant(record: &TenantRecord) -> Result<Entry<TenantSpec>, LoadError> {
+pub(super) fn stored_tenant(record: &TenantRecord) -> Result<RegistryEntry<TenantSpec>, LoadError> {
     let spec = if record.settings == DECLARED {
         // Switched off rather than dropped: its keys and backends are somebody's, and a mended file brings it back.
         TenantSpec { enabled: false, ..TenantSpec::default() }
@@ -215,5 +214,5 @@ pub(super) fn stored_tenant(record: &TenantRecord) -> Result<Entry<TenantSpec>, 
         serde_json::from_str(&record.settings)
             .map_err(|error| LoadError::Settings { what: format!("tenant {}", record.tenant), detail: place_of(&error) })?
     };
-    Ok(Entry { spec, origin: Origin::Stored, created_at_us: record.created_at_us, updated_at_us: record.updated_at_us })
+    Ok(RegistryEntry { spec, origin: EntryOrigin::Stored, created_at_us: record.created_at_us, updated_at_us: record.updated_at_us })
 }

@@ -5,25 +5,25 @@
 //! for it is gone, so the store and the running broker never disagree. Entries of the configuration file live beside the
 //! stored ones and can only be changed there.
 
-mod answers;
 mod audit;
 mod audit_chain;
-mod audit_keeper;
+mod audit_maintenance;
 mod audit_retention;
 mod audit_seal;
 mod audit_verify;
 mod backends;
 mod breakers;
-mod checks;
-mod condition;
-mod follow;
-mod generation;
+mod config_generation;
 mod live;
 mod load;
+mod preconditions;
 mod registry;
 mod reload;
+mod resource_views;
+mod store_sync;
 #[cfg(test)]
 pub(crate) mod tests;
+mod validation;
 
 use std::sync::{
     Arc, Mutex,
@@ -32,33 +32,33 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
-use storage::{Change, DurableStore, KeyRecord, StoreError, TenantRecord, Wake};
+use storage::{AdminChange, DurableStore, KeyRecord, StoreError, TenantRecord, Wakeup};
 use tokio::sync::Notify;
 
 pub use self::{
-    answers::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
-    audit::{Asked, Author},
+    audit::{AuditedAction, Author},
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
-    condition::Condition,
-    generation::{ConfigurationView, Generation},
-    load::{LoadError, Loaded},
-    reload::Reloaded,
+    config_generation::{ConfigGeneration, ConfigurationView},
+    load::{LoadError, LoadSummary},
+    preconditions::Preconditions,
+    reload::ReloadSummary,
+    resource_views::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
 };
 use self::{
-    checks::{check_label, check_principal, no_tenant, now_us, refuse_declared, refuse_more},
-    registry::{Entry, Origin, Registry},
+    registry::{EntryOrigin, Registry, RegistryEntry},
+    validation::{check_label, check_principal, no_tenant, now_us, refuse_declared, refuse_more},
 };
 use crate::{
     auth::{ApiKey, DEFAULT_TENANT, Keyring, Keys},
     broker::Broker,
     config::{
-        Config, Fault,
+        Config, FieldError,
         spec::{TenantSpec, TransportSpec},
     },
-    durable::Durable,
     limits::LEASE_LOST_READY,
     metrics::Metrics,
+    persistence::Persistence,
 };
 
 pub const TENANTS_MAX: usize = 10_000;
@@ -80,9 +80,9 @@ pub enum ControlError {
     #[error("there are {max} {what} already, and no more are allowed")]
     TooMany { what: &'static str, max: usize },
     #[error("{} {}{}{}", .0.path, .0.wrong, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]
-    Invalid(Fault),
+    Invalid(FieldError),
     #[error("{} {}; allowed: {}", .0.path, .0.wrong, .0.allowed)]
-    Reserved(Fault),
+    Reserved(FieldError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the operating system gives no random numbers")]
@@ -106,7 +106,7 @@ pub struct Control {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
     /// Which reading of the configuration file is in force.
-    pub generation: Generation,
+    pub generation: ConfigGeneration,
     keyring: Arc<Keyring>,
     keys: Keys,
     /// Tenants and backends as they are in force.
@@ -121,7 +121,7 @@ pub struct Control {
     /// Held while checkpoints of the audit log are signed, or records removed.
     keeping_audit: tokio::sync::Mutex<()>,
     /// Backends whose breakers operators hold open. Locked for a look.
-    held: Mutex<breakers::Held>,
+    held: Mutex<breakers::HeldBreakers>,
 }
 
 /// Whether new work is welcome, and why not.
@@ -135,15 +135,15 @@ pub enum Readiness {
 }
 
 /// What a `put` did.
-pub struct Put<View> {
-    pub shown: Shown<View>,
+pub struct PutOutcome<View> {
+    pub shown: Tagged<View>,
     /// False: it was there and was replaced.
     pub created: bool,
 }
 
 /// An entry as it is shown, and the tag that names the very settings that are shown.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shown<View> {
+pub struct Tagged<View> {
     pub view: View,
     pub tag: String,
 }
@@ -163,7 +163,7 @@ impl Control {
             broker,
             config,
             metrics,
-            generation: Generation::default(),
+            generation: ConfigGeneration::default(),
             keyring,
             keys,
             registry: ArcSwap::default(),
@@ -189,7 +189,7 @@ impl Control {
         }
     }
 
-    fn durable(&self) -> &Durable {
+    fn durable(&self) -> &Persistence {
         &self.broker.shared.durable
     }
 
@@ -205,14 +205,14 @@ impl Control {
         self.registry.load().tenants.iter().map(|(tenant, entry)| TenantView::new(tenant, entry)).collect()
     }
 
-    pub fn tenant(&self, tenant: &TenantId) -> Result<Shown<TenantView>, ControlError> {
+    pub fn tenant(&self, tenant: &TenantId) -> Result<Tagged<TenantView>, ControlError> {
         let registry = self.registry.load();
         let entry = registry.tenants.get(tenant).ok_or_else(|| no_tenant(tenant))?;
         Ok(self.tenant_shown(tenant, entry))
     }
 
-    fn tenant_shown(&self, tenant: &TenantId, entry: &Entry<TenantSpec>) -> Shown<TenantView> {
-        Shown { view: TenantView::new(tenant, entry), tag: self.tag(entry) }
+    fn tenant_shown(&self, tenant: &TenantId, entry: &RegistryEntry<TenantSpec>) -> Tagged<TenantView> {
+        Tagged { view: TenantView::new(tenant, entry), tag: self.tag(entry) }
     }
 
     /// Whether there is such a tenant.
@@ -224,9 +224,9 @@ impl Control {
         self: &Arc<Self>,
         tenant: TenantId,
         spec: TenantSpec,
-        condition: Condition,
+        condition: Preconditions,
         author: Author,
-    ) -> Result<Put<TenantView>, ControlError> {
+    ) -> Result<PutOutcome<TenantView>, ControlError> {
         self.config.limits.message_sizes.check(spec.limits.message_profile.as_deref()).map_err(ControlError::Invalid)?;
         self.change(|control| async move {
             let registry = control.registry.load_full();
@@ -234,23 +234,23 @@ impl Control {
             condition.holds("tenant", old.map(|entry| control.tag(entry)).as_deref())?;
             refuse_declared(old.map(|entry| entry.origin), "tenant", &tenant)?;
             refuse_more(old.is_none(), registry.tenants.len(), "tenants", TENANTS_MAX)?;
-            let entry = Entry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
+            let entry = RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
             let record = TenantRecord {
                 tenant: tenant.clone(),
                 settings: registry::tenant_settings(&entry.spec),
                 created_at_us: entry.created_at_us,
                 updated_at_us: entry.updated_at_us,
             };
-            control.commit(Change::PutTenant(&record), &author).await?;
+            control.commit(AdminChange::PutTenant(&record), &author).await?;
             let (shown, created) = (control.tenant_shown(&tenant, &entry), old.is_none());
             control.apply_tenant(&tenant, entry);
             tracing::info!(%tenant, created, "tenant stored");
-            Ok(Put { shown, created })
+            Ok(PutOutcome { shown, created })
         })
         .await
     }
 
-    pub async fn delete_tenant(self: &Arc<Self>, tenant: TenantId, condition: Condition, author: Author) -> Result<(), ControlError> {
+    pub async fn delete_tenant(self: &Arc<Self>, tenant: TenantId, condition: Preconditions, author: Author) -> Result<(), ControlError> {
         self.change(|control| async move {
             let tag = control.registry.load().tenants.get(&tenant).map(|entry| control.tag(entry));
             condition.holds("tenant", tag.as_deref())?;
@@ -259,12 +259,12 @@ impl Control {
             }
             let registry = control.registry.load_full();
             refuse_declared(registry.tenants.get(&tenant).map(|entry| entry.origin), "tenant", &tenant)?;
-            let mut declared = registry.backends_of(&tenant).filter(|(_, entry)| entry.origin == Origin::Declared);
+            let mut declared = registry.backends_of(&tenant).filter(|(_, entry)| entry.origin == EntryOrigin::Declared);
             if let Some((backend, _)) = declared.next() {
                 // Its next start would be refused: a declared backend without its tenant.
                 return Err(ControlError::Declared { what: "backend", name: format!("{backend} of this tenant") });
             }
-            if !control.commit(Change::DeleteTenant(&tenant), &author).await? {
+            if !control.commit(AdminChange::DeleteTenant(&tenant), &author).await? {
                 return Err(no_tenant(&tenant));
             }
             control.keyring.remove_tenant(&tenant);
@@ -303,7 +303,7 @@ impl Control {
                 hash: key.hash.clone(),
                 created_at_us: now_us(),
             };
-            control.commit(Change::PutKey(&record), &author).await?;
+            control.commit(AdminChange::PutKey(&record), &author).await?;
             control.keyring.insert(key.entry(tenant.clone(), record.principal.clone()));
             tracing::info!(%tenant, key = %key.id, principal = %record.principal, "key created");
             Ok(KeyShown { info: KeyView::new(&record), key: key.text })
@@ -314,7 +314,7 @@ impl Control {
     pub async fn delete_key(self: &Arc<Self>, tenant: TenantId, key: KeyId, author: Author) -> Result<(), ControlError> {
         self.change(|control| async move {
             control.knows(&tenant)?;
-            if !control.commit(Change::DeleteKey(&tenant, &key), &author).await? {
+            if !control.commit(AdminChange::DeleteKey(&tenant, &key), &author).await? {
                 return Err(ControlError::NotFound { what: "key", name: key.as_str().to_owned() });
             }
             control.keyring.remove(&key);
@@ -351,7 +351,7 @@ impl Control {
             let done = work.await;
             control.keep_breakers();
             if is_shared {
-                control.durable().hot.wake(Wake::Config);
+                control.durable().hot.wake(Wakeup::Config);
             }
             done
         });
@@ -361,7 +361,7 @@ impl Control {
         })
     }
 
-    fn apply_tenant(&self, tenant: &TenantId, entry: Arc<Entry<TenantSpec>>) {
+    fn apply_tenant(&self, tenant: &TenantId, entry: Arc<RegistryEntry<TenantSpec>>) {
         // A tenant's door is shut before its rooms are closed, and opened after they are ready.
         if !entry.spec.enabled {
             self.keyring.set_enabled(tenant, false);
@@ -387,7 +387,7 @@ impl Control {
     fn check_egress(&self, transport: &TransportSpec) -> Result<(), ControlError> {
         let Some((address, field)) = transport.address() else { return Ok(()) };
         self.config.egress.check(address).map_err(|denied| {
-            ControlError::Invalid(Fault {
+            ControlError::Invalid(FieldError {
                 path: field.to_owned(),
                 wrong: format!("leads to a refused address: {denied}"),
                 allowed: String::new(),

@@ -15,14 +15,14 @@ pub(super) const DECLARED: &str = "declared in the configuration file";
 
 /// Who an entry belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum EntryOrigin {
     /// Made through the admin API, kept in the store.
     Stored,
     /// Written in the configuration file.
     Declared,
 }
 
-impl Origin {
+impl EntryOrigin {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Stored => "api",
@@ -32,26 +32,26 @@ impl Origin {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Entry<Spec> {
+pub(super) struct RegistryEntry<Spec> {
     pub(super) spec: Spec,
-    pub(super) origin: Origin,
+    pub(super) origin: EntryOrigin,
     pub(super) created_at_us: i64,
     pub(super) updated_at_us: i64,
 }
 
-impl<Spec> Entry<Spec> {
+impl<Spec> RegistryEntry<Spec> {
     /// An entry stored now; a replaced one keeps its birthday.
     pub(super) fn stored(spec: Spec, created_at_us: Option<i64>, now_us: i64) -> Arc<Self> {
-        Arc::new(Self { spec, origin: Origin::Stored, created_at_us: created_at_us.unwrap_or(now_us), updated_at_us: now_us })
+        Arc::new(Self { spec, origin: EntryOrigin::Stored, created_at_us: created_at_us.unwrap_or(now_us), updated_at_us: now_us })
     }
 
     pub(super) fn declared(spec: Spec, now_us: i64) -> Arc<Self> {
-        Arc::new(Self { spec, origin: Origin::Declared, created_at_us: now_us, updated_at_us: now_us })
+        Arc::new(Self { spec, origin: EntryOrigin::Declared, created_at_us: now_us, updated_at_us: now_us })
     }
 }
 
-pub(super) type Tenants = BTreeMap<TenantId, Arc<Entry<TenantSpec>>>;
-pub(super) type Backends = BTreeMap<(TenantId, BackendId), Arc<Entry<BackendSpec>>>;
+pub(super) type Tenants = BTreeMap<TenantId, Arc<RegistryEntry<TenantSpec>>>;
+pub(super) type Backends = BTreeMap<(TenantId, BackendId), Arc<RegistryEntry<BackendSpec>>>;
 
 /// Cheap to copy: a change publishes a new one.
 #[derive(Debug, Clone, Default)]
@@ -61,7 +61,7 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    pub(super) fn backends_of(&self, tenant: &TenantId) -> impl Iterator<Item = (&BackendId, &Arc<Entry<BackendSpec>>)> {
+    pub(super) fn backends_of(&self, tenant: &TenantId) -> impl Iterator<Item = (&BackendId, &Arc<RegistryEntry<BackendSpec>>)> {
         let of = self.backends.iter().filter(move |((owner, _), _)| owner == tenant);
         of.map(|((_, backend), entry)| (backend, entry))
     }

@@ -6,13 +6,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use protocol::ids::TenantId;
-use storage::{TenantRecord, Wake};
+use storage::{TenantRecord, Wakeup};
 
 use super::{
     Control, LoadError,
     load::check_client_files,
     now_us,
-    registry::{DECLARED, Entry, Origin, Registry, tenant_settings},
+    registry::{DECLARED, EntryOrigin, Registry, RegistryEntry, tenant_settings},
 };
 use crate::{
     auth::DEFAULT_TENANT,
@@ -21,14 +21,14 @@ use crate::{
 
 /// How much a reload changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reloaded {
+pub struct ReloadSummary {
     pub tenants: usize,
     pub backends: usize,
 }
 
 impl Control {
     /// Only `next.tenants` and `next.backends` are looked at.
-    pub async fn reload(&self, next: &Config) -> Result<Reloaded, LoadError> {
+    pub async fn reload(&self, next: &Config) -> Result<ReloadSummary, LoadError> {
         let _turn = self.changing.lock().await;
         let records =
             self.ask("tenants", self.store().tenants()).await?.into_iter().map(|record| (record.tenant.clone(), record)).collect();
@@ -37,7 +37,7 @@ impl Control {
         let registry = next_registry(&old, &records, next)?;
         self.store_declared(&records, &registry).await?;
         if self.durable().is_shared() {
-            self.durable().hot.wake(Wake::Config);
+            self.durable().hot.wake(Wakeup::Config);
         }
         let reloaded = self.apply_difference(&old, registry);
         self.keep_breakers();
@@ -48,9 +48,9 @@ impl Control {
     async fn store_declared(&self, records: &BTreeMap<TenantId, TenantRecord>, registry: &Registry) -> Result<(), LoadError> {
         for (tenant, entry) in &registry.tenants {
             let settings = match entry.origin {
-                Origin::Declared => DECLARED.to_owned(),
-                Origin::Stored if tenant.as_str() == DEFAULT_TENANT => tenant_settings(&entry.spec),
-                Origin::Stored => continue,
+                EntryOrigin::Declared => DECLARED.to_owned(),
+                EntryOrigin::Stored if tenant.as_str() == DEFAULT_TENANT => tenant_settings(&entry.spec),
+                EntryOrigin::Stored => continue,
             };
             if records.get(tenant).is_some_and(|record| record.settings == settings) {
                 continue;
@@ -63,8 +63,8 @@ impl Control {
     }
 
     /// Brings `next` into force where it differs from `old`, in the order in which the admin API's changes are made.
-    pub(super) fn apply_difference(&self, old: &Registry, next: Registry) -> Reloaded {
-        let mut reloaded = Reloaded::default();
+    pub(super) fn apply_difference(&self, old: &Registry, next: Registry) -> ReloadSummary {
+        let mut reloaded = ReloadSummary::default();
         for tenant in old.tenants.keys().filter(|tenant| !next.tenants.contains_key(*tenant)) {
             self.keyring.remove_tenant(tenant);
             self.broker.remove_tenant(tenant);
@@ -98,29 +98,29 @@ fn next_registry(old: &Registry, records: &BTreeMap<TenantId, TenantRecord>, con
     let mut next = Registry::default();
     for (tenant, entry) in &old.tenants {
         let spec = match entry.origin {
-            Origin::Stored => {
+            EntryOrigin::Stored => {
                 next.tenants.insert(tenant.clone(), Arc::clone(entry));
                 continue;
             }
-            Origin::Declared if tenant.as_str() == DEFAULT_TENANT => TenantSpec::default(),
+            EntryOrigin::Declared if tenant.as_str() == DEFAULT_TENANT => TenantSpec::default(),
             // Its keys and backends are somebody's: switched off, not dropped, until it is declared again.
-            Origin::Declared => TenantSpec { enabled: false, ..TenantSpec::default() },
+            EntryOrigin::Declared => TenantSpec { enabled: false, ..TenantSpec::default() },
         };
-        next.tenants.insert(tenant.clone(), Entry::stored(spec, Some(entry.created_at_us), now));
+        next.tenants.insert(tenant.clone(), RegistryEntry::stored(spec, Some(entry.created_at_us), now));
     }
     for (tenant, spec) in &config.tenants {
         let of = old.tenants.get(tenant);
-        let yields = |entry: &Entry<TenantSpec>| {
+        let yields = |entry: &RegistryEntry<TenantSpec>| {
             let untouched = tenant.as_str() == DEFAULT_TENANT && entry.spec == TenantSpec::default();
-            entry.origin == Origin::Declared || untouched || is_placeholder(tenant)
+            entry.origin == EntryOrigin::Declared || untouched || is_placeholder(tenant)
         };
         if of.is_some_and(|entry| !yields(entry)) {
             return Err(LoadError::Twice { what: format!("tenant {tenant}") });
         }
-        let unchanged = of.filter(|entry| entry.origin == Origin::Declared && entry.spec == *spec);
-        next.tenants.insert(tenant.clone(), unchanged.map_or_else(|| Entry::declared(spec.clone(), now), Arc::clone));
+        let unchanged = of.filter(|entry| entry.origin == EntryOrigin::Declared && entry.spec == *spec);
+        next.tenants.insert(tenant.clone(), unchanged.map_or_else(|| RegistryEntry::declared(spec.clone(), now), Arc::clone));
     }
-    let stored = old.backends.iter().filter(|(_, entry)| entry.origin == Origin::Stored);
+    let stored = old.backends.iter().filter(|(_, entry)| entry.origin == EntryOrigin::Stored);
     next.backends = stored.map(|(name, entry)| (name.clone(), Arc::clone(entry))).collect();
     for declared in &config.backends {
         let (tenant, backend) = (declared.tenant.clone(), declared.backend.clone());
@@ -128,8 +128,8 @@ fn next_registry(old: &Registry, records: &BTreeMap<TenantId, TenantRecord>, con
             return Err(LoadError::NoTenant { tenant, backend });
         }
         let name = (tenant, backend);
-        let unchanged = old.backends.get(&name).filter(|entry| entry.origin == Origin::Declared && entry.spec == declared.spec);
-        let entry = unchanged.map_or_else(|| Entry::declared(declared.spec.clone(), now), Arc::clone);
+        let unchanged = old.backends.get(&name).filter(|entry| entry.origin == EntryOrigin::Declared && entry.spec == declared.spec);
+        let entry = unchanged.map_or_else(|| RegistryEntry::declared(declared.spec.clone(), now), Arc::clone);
         if next.backends.contains_key(&name) {
             return Err(LoadError::Twice { what: format!("backend {}/{}", name.0, name.1) });
         }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::{
         auth::Keyring,
-        config::{checked::parse_backend_spec, load_from},
+        config::{load_from, validation::parse_backend_spec},
         control::{NewKey, tests::Rig},
     };
 
@@ -158,7 +158,7 @@ mod tests {
         (control, keyring)
     }
 
-    async fn reload(control: &Control, yaml: &str) -> Result<Reloaded, String> {
+    async fn reload(control: &Control, yaml: &str) -> Result<ReloadSummary, String> {
         control.reload(&load_from(yaml, []).unwrap()).await.map_err(|error| error.to_string())
     }
 
@@ -176,10 +176,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (control, _) = start(folder.path(), &format!("backends: {{a: {BODY}, b: {BODY}}}")).await;
         let next = format!("tenants: {{acme: {{}}}}\nbackends: {{a: {BODY}, acme/c: {BODY}}}");
-        assert_eq!(reload(&control, &next).await, Ok(Reloaded { tenants: 1, backends: 2 }));
+        assert_eq!(reload(&control, &next).await, Ok(ReloadSummary { tenants: 1, backends: 2 }));
         assert_eq!(names(&control), ["acme/c", "default/a"]);
         assert!(control.broker.backend(&tenant("default"), &BackendId::parse("b").unwrap()).is_none());
-        assert_eq!(reload(&control, &next).await, Ok(Reloaded::default()), "the same file again changes nothing");
+        assert_eq!(reload(&control, &next).await, Ok(ReloadSummary::default()), "the same file again changes nothing");
         control.close().await;
     }
 
@@ -189,7 +189,12 @@ mod tests {
         let (control, _) = start(folder.path(), &format!("backends: {{a: {BODY}}}")).await;
         let spec = parse_backend_spec(&serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}})).unwrap();
         control
-            .put_tenant(tenant("stored"), TenantSpec::default(), crate::control::Condition::default(), crate::control::Author::default())
+            .put_tenant(
+                tenant("stored"),
+                TenantSpec::default(),
+                crate::control::Preconditions::default(),
+                crate::control::Author::default(),
+            )
             .await
             .unwrap();
         control
@@ -198,7 +203,7 @@ mod tests {
                 BackendId::parse("mine").unwrap(),
                 spec,
                 false,
-                crate::control::Condition::default(),
+                crate::control::Preconditions::default(),
                 crate::control::Author::default(),
             )
             .await
@@ -241,7 +246,7 @@ mod tests {
         let (control, _) = start(folder.path(), "tenants: {default: {weight: 5}}").await;
         reload(&control, "").await.unwrap();
         let entry = Arc::clone(&control.registry.load().tenants[&tenant("default")]);
-        assert_eq!((entry.origin, &entry.spec), (Origin::Stored, &TenantSpec::default()));
+        assert_eq!((entry.origin, &entry.spec), (EntryOrigin::Stored, &TenantSpec::default()));
         reload(&control, "tenants: {default: {weight: 6}}").await.unwrap();
         assert_eq!(control.registry.load().tenants[&tenant("default")].spec.weight, 6);
         control.close().await;

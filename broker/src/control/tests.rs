@@ -8,9 +8,9 @@ use storage::{SqliteOptions, SqliteStore};
 
 use super::*;
 use crate::{
-    broker::Parts,
-    config::{self, Database, checked::parse_backend_spec, spec::BackendSpec},
-    durable::Stores,
+    broker::BrokerParts,
+    config::{self, DatabaseConfig, spec::BackendSpec, validation::parse_backend_spec},
+    persistence::Stores,
 };
 
 /// A control as start-up makes it. The folder is the broker's whole memory.
@@ -22,19 +22,19 @@ pub(crate) struct Rig {
 impl Rig {
     async fn try_start(folder: &Path, yaml: &str) -> Result<Self, LoadError> {
         let store = SqliteStore::open(&SqliteOptions { path: folder.join("broker.db"), migrate: true }).await?;
-        let stores = Stores { durable: Arc::new(store), events: None, hot: Arc::new(storage::hot::MemoryHot::new()) };
+        let stores = Stores { durable: Arc::new(store), events: None, hot: Arc::new(storage::hot::MemoryHotStore::new()) };
         Self::on(stores, folder, yaml).await
     }
 
     /// One of several on the same stores.
     pub(crate) async fn on(stores: Stores, folder: &Path, yaml: &str) -> Result<Self, LoadError> {
         let mut config = config::load_from(yaml, []).expect("the test's configuration is valid");
-        config.storage.database = Database::Sqlite(folder.join("broker.db"));
+        config.storage.database = DatabaseConfig::Sqlite(folder.join("broker.db"));
         let config = Arc::new(config);
         let keys = Keys::load(&config).expect("the folder is writable");
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(false));
-        let broker = Broker::new(Parts {
+        let broker = Broker::new(BrokerParts {
             config: Arc::clone(&config),
             metrics: Arc::clone(&metrics),
             keys: keys.clone(),
@@ -89,7 +89,7 @@ async fn the_default_tenant_is_there_from_the_first_start_and_stays() {
     assert!(rig.keyring.is_enabled(&tenant("default")));
     assert_eq!(rig.control.readiness(), Readiness::Ready);
     assert!(matches!(
-        rig.control.delete_tenant(tenant("default"), Condition::default(), Author::default()).await,
+        rig.control.delete_tenant(tenant("default"), Preconditions::default(), Author::default()).await,
         Err(ControlError::DefaultTenant)
     ));
 }
@@ -99,14 +99,14 @@ async fn tenants_keys_and_backends_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     let spec = TenantSpec { weight: 7, ..TenantSpec::default() };
-    assert!(rig.control.put_tenant(tenant("acme"), spec.clone(), Condition::default(), Author::default()).await.unwrap().created);
-    assert!(!rig.control.put_tenant(tenant("acme"), spec, Condition::default(), Author::default()).await.unwrap().created);
+    assert!(rig.control.put_tenant(tenant("acme"), spec.clone(), Preconditions::default(), Author::default()).await.unwrap().created);
+    assert!(!rig.control.put_tenant(tenant("acme"), spec, Preconditions::default(), Author::default()).await.unwrap().created);
     let wanted = NewKey { name: Some("laptop".into()), principal: Some("ann".into()) };
     let shown = rig.control.create_key(tenant("acme"), wanted, Author::default()).await.unwrap();
     assert_eq!(rig.keyring.verify(&shown.key).unwrap().principal.as_str(), "ann");
     assert!(
         rig.control
-            .put_backend(tenant("acme"), backend("one"), nowhere(), false, Condition::default(), Author::default())
+            .put_backend(tenant("acme"), backend("one"), nowhere(), false, Preconditions::default(), Author::default())
             .await
             .unwrap()
             .created
@@ -127,7 +127,7 @@ async fn no_secret_is_shown_and_none_is_on_disk() {
     let rig = Rig::start(folder.path(), "").await;
     let put = rig
         .control
-        .put_backend(tenant("default"), backend("one"), nowhere(), false, Condition::default(), Author::default())
+        .put_backend(tenant("default"), backend("one"), nowhere(), false, Preconditions::default(), Author::default())
         .await
         .unwrap();
     let shown = serde_json::to_string(&put.shown.view).unwrap();
@@ -148,18 +148,18 @@ async fn no_secret_is_shown_and_none_is_on_disk() {
 async fn a_disabled_tenants_keys_stop_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.unwrap();
     let key = rig.control.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap().key;
     rig.control
-        .put_tenant(tenant("acme"), TenantSpec { enabled: false, ..TenantSpec::default() }, Condition::default(), Author::default())
+        .put_tenant(tenant("acme"), TenantSpec { enabled: false, ..TenantSpec::default() }, Preconditions::default(), Author::default())
         .await
         .unwrap();
     assert_eq!(rig.keyring.verify(&key), None);
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.unwrap();
     assert!(rig.keyring.verify(&key).is_some());
-    rig.control.delete_tenant(tenant("acme"), Condition::default(), Author::default()).await.unwrap();
+    rig.control.delete_tenant(tenant("acme"), Preconditions::default(), Author::default()).await.unwrap();
     assert_eq!(rig.keyring.verify(&key), None);
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.unwrap();
     assert_eq!(rig.control.keys_of(&tenant("acme")).await.unwrap(), [], "a new tenant of that name starts with nothing");
 }
 
@@ -167,7 +167,7 @@ async fn a_disabled_tenants_keys_stop_at_once() {
 async fn a_foreign_key_is_an_absent_key() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.unwrap();
     let key = rig.control.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap();
     let foreign =
         rig.control.delete_key(tenant("default"), KeyId::new(key.info.id.clone()), Author::default()).await.unwrap_err().to_string();
@@ -187,14 +187,22 @@ async fn what_is_missing_is_named() {
         rig.control.tenant(&ghost).unwrap_err(),
         rig.control.keys_of(&ghost).await.unwrap_err(),
         rig.control.create_key(ghost.clone(), NewKey::default(), Author::default()).await.err().unwrap(),
-        rig.control.put_backend(ghost.clone(), one.clone(), nowhere(), false, Condition::default(), Author::default()).await.err().unwrap(),
-        rig.control.delete_tenant(ghost.clone(), Condition::default(), Author::default()).await.unwrap_err(),
+        rig.control
+            .put_backend(ghost.clone(), one.clone(), nowhere(), false, Preconditions::default(), Author::default())
+            .await
+            .err()
+            .unwrap(),
+        rig.control.delete_tenant(ghost.clone(), Preconditions::default(), Author::default()).await.unwrap_err(),
     ];
     for refusal in refusals {
         assert_eq!(refusal.to_string(), "there is no tenant ghost");
     }
     assert_eq!(
-        rig.control.delete_backend(tenant("default"), one.clone(), Condition::default(), Author::default()).await.unwrap_err().to_string(),
+        rig.control
+            .delete_backend(tenant("default"), one.clone(), Preconditions::default(), Author::default())
+            .await
+            .unwrap_err()
+            .to_string(),
         "there is no backend one"
     );
     assert_eq!(rig.control.probe_backend(&tenant("default"), &one).await.unwrap_err().to_string(), "there is no backend one");
@@ -236,7 +244,7 @@ async fn a_refused_address_is_refused_at_registration() {
         let spec = parse_backend_spec(&json!({"transport": {"type": "http", "url": url}})).unwrap();
         let refusal = rig
             .control
-            .put_backend(tenant("default"), backend("one"), spec, true, Condition::default(), Author::default())
+            .put_backend(tenant("default"), backend("one"), spec, true, Preconditions::default(), Author::default())
             .await
             .err()
             .unwrap();
@@ -254,14 +262,14 @@ async fn a_declared_tenant_is_read_only_but_takes_keys_and_backends() {
     let view = rig.control.tenant(&tenant("acme")).unwrap().view;
     assert_eq!((view.source.as_str(), view.weight), ("config", 3));
     let refusal =
-        rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.err().unwrap();
+        rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.err().unwrap();
     assert!(matches!(refusal, ControlError::Declared { .. }), "{refusal}");
     assert!(matches!(
-        rig.control.delete_tenant(tenant("acme"), Condition::default(), Author::default()).await,
+        rig.control.delete_tenant(tenant("acme"), Preconditions::default(), Author::default()).await,
         Err(ControlError::Declared { .. })
     ));
     let key = rig.control.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap().key;
-    rig.control.put_backend(tenant("acme"), backend("one"), nowhere(), false, Condition::default(), Author::default()).await.unwrap();
+    rig.control.put_backend(tenant("acme"), backend("one"), nowhere(), false, Preconditions::default(), Author::default()).await.unwrap();
     rig.stop().await;
 
     let rig = Rig::start(folder.path(), "").await;
@@ -278,7 +286,7 @@ async fn a_declared_tenant_is_read_only_but_takes_keys_and_backends() {
 async fn a_name_that_is_stored_and_declared_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.unwrap();
     rig.stop().await;
     let refusal = Rig::refusal(folder.path(), DECLARES_ACME).await;
     assert!(refusal.contains("tenant acme is both stored and declared"), "{refusal}");
@@ -296,7 +304,7 @@ async fn the_default_tenant_yields_to_a_declaration_unless_it_was_changed() {
     assert_eq!(rig.control.tenant(&tenant("default")).unwrap().view.weight, 1);
     assert!(rig.keyring.is_enabled(&tenant("default")));
     rig.control
-        .put_tenant(tenant("default"), TenantSpec { weight: 5, ..TenantSpec::default() }, Condition::default(), Author::default())
+        .put_tenant(tenant("default"), TenantSpec { weight: 5, ..TenantSpec::default() }, Preconditions::default(), Author::default())
         .await
         .unwrap();
     rig.stop().await;
@@ -308,7 +316,10 @@ async fn the_default_tenant_yields_to_a_declaration_unless_it_was_changed() {
 async fn another_secret_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_backend(tenant("default"), backend("one"), nowhere(), false, Condition::default(), Author::default()).await.unwrap();
+    rig.control
+        .put_backend(tenant("default"), backend("one"), nowhere(), false, Preconditions::default(), Author::default())
+        .await
+        .unwrap();
     rig.stop().await;
     let secret = folder.path().join("secret.key");
     let kept = std::fs::read(&secret).unwrap();
@@ -327,11 +338,11 @@ async fn another_secret_stops_the_start() {
 async fn a_change_is_finished_when_its_caller_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    let mut asked = Box::pin(rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()));
+    let mut asked = Box::pin(rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()));
     assert!(futures_util::poll!(&mut asked).is_pending());
     drop(asked);
     // Changes happen in order: when the next one is done, so is the abandoned one.
-    rig.control.put_tenant(tenant("umbrella"), TenantSpec::default(), Condition::default(), Author::default()).await.unwrap();
+    rig.control.put_tenant(tenant("umbrella"), TenantSpec::default(), Preconditions::default(), Author::default()).await.unwrap();
     assert!(rig.control.tenant(&tenant("acme")).is_ok());
 }
 
@@ -341,7 +352,7 @@ async fn a_refused_write_changes_nothing() {
     let rig = Rig::start(folder.path(), "").await;
     rig.control.close().await;
     let refusal =
-        rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.err().unwrap();
+        rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.err().unwrap();
     assert!(matches!(refusal, ControlError::Store(StoreError::Unavailable { .. })), "{refusal}");
     assert!(rig.control.tenant(&tenant("acme")).is_err());
     assert!(!rig.keyring.is_enabled(&tenant("acme")));
@@ -352,11 +363,11 @@ async fn a_tag_names_the_very_settings_it_is_shown_with() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     let weight = |weight| TenantSpec { weight, ..TenantSpec::default() };
-    rig.control.put_tenant(tenant("acme"), weight(1), Condition::default(), Author::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), weight(1), Preconditions::default(), Author::default()).await.unwrap();
     let control = Arc::clone(&rig.control);
     let changing = tokio::spawn(async move {
         for round in 0..60 {
-            control.put_tenant(tenant("acme"), weight(1 + round % 2), Condition::default(), Author::default()).await.unwrap();
+            control.put_tenant(tenant("acme"), weight(1 + round % 2), Preconditions::default(), Author::default()).await.unwrap();
         }
     });
     let mut tags = std::collections::BTreeMap::new();

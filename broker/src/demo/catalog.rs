@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::session::Fault;
+use super::session::RpcError;
 
 pub(super) const COUNTER: &str = "demo://counter";
 const ABOUT: &str = "demo://about";
@@ -68,7 +68,7 @@ pub(super) fn prompts() -> Value {
     }])
 }
 
-/// The text of a resource, `None` when there is no such one.
+/// The text of a resource, `Unsupported` when there is no such one.
 pub(super) fn resource_text(uri: &str, count: u64) -> Option<String> {
     match uri {
         ABOUT => Some(ABOUT_TEXT.to_owned()),
@@ -80,11 +80,11 @@ pub(super) fn resource_text(uri: &str, count: u64) -> Option<String> {
     }
 }
 
-pub(super) fn prompt(name: &str, arguments: &Value) -> Result<Value, Fault> {
+pub(super) fn prompt(name: &str, arguments: &Value) -> Result<Value, RpcError> {
     if name != "greet" {
-        return Err(Fault::invalid(format!("there is no prompt {name}")));
+        return Err(RpcError::invalid(format!("there is no prompt {name}")));
     }
-    let whom = arguments["name"].as_str().ok_or_else(|| Fault::invalid("the argument name is missing or not a text"))?;
+    let whom = arguments["name"].as_str().ok_or_else(|| RpcError::invalid("the argument name is missing or not a text"))?;
     let style = arguments["style"].as_str().unwrap_or("friendly");
     let text = format!("Write a short, {style} greeting for {whom}.");
     Ok(json!({ "description": "A greeting", "messages": [{ "role": "user", "content": { "type": "text", "text": text } }] }))

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 use transport::{LineReader, LineWriter, ReadError};
 
-use self::session::{Fault, Session};
+use self::session::{DemoSession, RpcError};
 
 const LINE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Messages on their way out; a full queue makes the sender wait.
@@ -51,7 +51,7 @@ pub fn run() -> ExitCode {
 async fn serve(input: impl AsyncRead + Unpin, output: impl AsyncWrite + Unpin + Send + 'static) -> Result<(), ReadError> {
     let (outbox, queue) = mpsc::channel(OUTBOX_MESSAGES_MAX);
     let writer = tokio::spawn(write(queue, output));
-    let session = Arc::new(Session::new(outbox));
+    let session = Arc::new(DemoSession::new(outbox));
     let (mut lines, calls) = (LineReader::new(input, LINE_BYTES_MAX), TaskTracker::new());
     let ended = loop {
         match lines.next().await {
@@ -78,11 +78,11 @@ async fn write(mut queue: mpsc::Receiver<Value>, output: impl AsyncWrite + Unpin
 }
 
 /// One line of input. Requests are answered in order, save tool calls, which run beside each other.
-async fn receive(session: &Arc<Session>, calls: &TaskTracker, line: &[u8]) {
+async fn receive(session: &Arc<DemoSession>, calls: &TaskTracker, line: &[u8]) {
     let message = match serde_json::from_slice::<Value>(line) {
         Ok(message) if message.is_object() => message,
-        Ok(_) => return session.answer(Value::Null, Err(Fault::new(-32600, "not one JSON-RPC message"))).await,
-        Err(_) => return session.answer(Value::Null, Err(Fault::new(-32700, "not JSON"))).await,
+        Ok(_) => return session.answer(Value::Null, Err(RpcError::new(-32600, "not one JSON-RPC message"))).await,
+        Err(_) => return session.answer(Value::Null, Err(RpcError::new(-32700, "not JSON"))).await,
     };
     match (message["method"].as_str(), message.get("id")) {
         (Some("tools/call"), Some(id)) => {
@@ -112,7 +112,7 @@ async fn receive(session: &Arc<Session>, calls: &TaskTracker, line: &[u8]) {
 }
 
 /// Everything but tool calls: answered from what is known, without waiting.
-fn request(session: &Session, method: &str, params: &Value) -> Result<Value, Fault> {
+fn request(session: &DemoSession, method: &str, params: &Value) -> Result<Value, RpcError> {
     match method {
         "initialize" => Ok(initialize(session, params)),
         "ping" => Ok(json!({})),
@@ -126,11 +126,11 @@ fn request(session: &Session, method: &str, params: &Value) -> Result<Value, Fau
         "prompts/get" => catalog::prompt(text(params, "name")?, &params["arguments"]),
         "completion/complete" => Ok(catalog::complete(&params["ref"], &params["argument"])),
         "logging/setLevel" => session.set_level(text(params, "level")?),
-        _ => Err(Fault::new(-32601, format!("there is no method {method}"))),
+        _ => Err(RpcError::new(-32601, format!("there is no method {method}"))),
     }
 }
 
-fn initialize(session: &Session, params: &Value) -> Value {
+fn initialize(session: &DemoSession, params: &Value) -> Value {
     let asked = params["protocolVersion"].as_str().unwrap_or_default();
     let version = VERSIONS.into_iter().find(|version| *version == asked).unwrap_or(VERSIONS[0]);
     // MCP 2025-11-25, Elicitation: an empty object means forms; `url` alone does not.
@@ -149,23 +149,23 @@ fn initialize(session: &Session, params: &Value) -> Value {
 }
 
 /// The lists are short: there is no second page, so any cursor is a made-up one.
-fn one_page(params: &Value, member: &str, list: Value) -> Result<Value, Fault> {
+fn one_page(params: &Value, member: &str, list: Value) -> Result<Value, RpcError> {
     match params.get("cursor") {
         None => Ok(json!({ member: list })),
-        Some(_) => Err(Fault::invalid("this cursor was not given out here")),
+        Some(_) => Err(RpcError::invalid("this cursor was not given out here")),
     }
 }
 
-fn read_resource(session: &Session, uri: &str) -> Result<Value, Fault> {
+fn read_resource(session: &DemoSession, uri: &str) -> Result<Value, RpcError> {
     let count = session.locked(|state| state.count);
-    let found = catalog::resource_text(uri, count).ok_or_else(|| Fault::unknown_resource(uri))?;
+    let found = catalog::resource_text(uri, count).ok_or_else(|| RpcError::unknown_resource(uri))?;
     Ok(json!({ "contents": [{ "uri": uri, "mimeType": "text/plain", "text": found }] }))
 }
 
-fn subscribe(session: &Session, uri: &str, wanted: bool) -> Result<Value, Fault> {
+fn subscribe(session: &DemoSession, uri: &str, wanted: bool) -> Result<Value, RpcError> {
     session.locked(|state| {
         if catalog::resource_text(uri, state.count).is_none() {
-            return Err(Fault::unknown_resource(uri));
+            return Err(RpcError::unknown_resource(uri));
         }
         if wanted {
             state.subscriptions.insert(uri.to_owned());
@@ -176,8 +176,8 @@ fn subscribe(session: &Session, uri: &str, wanted: bool) -> Result<Value, Fault>
     })
 }
 
-fn text<'a>(params: &'a Value, name: &str) -> Result<&'a str, Fault> {
-    params[name].as_str().ok_or_else(|| Fault::invalid(format!("{name} is missing or not a text")))
+fn text<'a>(params: &'a Value, name: &str) -> Result<&'a str, RpcError> {
+    params[name].as_str().ok_or_else(|| RpcError::invalid(format!("{name} is missing or not a text")))
 }
 
 #[cfg(test)]

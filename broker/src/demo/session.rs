@@ -15,13 +15,13 @@ const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "criti
 
 /// A JSON-RPC error to answer with.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Fault {
+pub(super) struct RpcError {
     code: i64,
     message: String,
     data: Option<Value>,
 }
 
-impl Fault {
+impl RpcError {
     pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
     }
@@ -44,13 +44,13 @@ impl Fault {
     }
 }
 
-pub(super) struct Session {
+pub(super) struct DemoSession {
     outbox: mpsc::Sender<Value>,
-    state: Mutex<State>,
+    state: Mutex<DemoState>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct DemoState {
     /// The value of `demo://counter`.
     pub(super) count: u64,
     pub(super) subscriptions: HashSet<String>,
@@ -65,7 +65,7 @@ pub(super) struct State {
     asked_count: u64,
 }
 
-impl Session {
+impl DemoSession {
     pub(super) fn new(outbox: mpsc::Sender<Value>) -> Self {
         Self { outbox, state: Mutex::default() }
     }
@@ -75,7 +75,7 @@ impl Session {
         let _ = self.outbox.send(message).await;
     }
 
-    pub(super) async fn answer(&self, id: Value, answer: Result<Value, Fault>) {
+    pub(super) async fn answer(&self, id: Value, answer: Result<Value, RpcError>) {
         self.send(match answer {
             Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
             Err(fault) => json!({ "jsonrpc": "2.0", "id": id, "error": fault.to_json() }),
@@ -94,14 +94,14 @@ impl Session {
         }
     }
 
-    pub(super) fn set_level(&self, level: &str) -> Result<Value, Fault> {
+    pub(super) fn set_level(&self, level: &str) -> Result<Value, RpcError> {
         let known = LEVELS.iter().position(|known| *known == level);
-        let index = known.ok_or_else(|| Fault::invalid(format!("level is none of {}", LEVELS.join(", "))))?;
+        let index = known.ok_or_else(|| RpcError::invalid(format!("level is none of {}", LEVELS.join(", "))))?;
         self.locked(|state| state.level = index);
         Ok(json!({}))
     }
 
-    /// Sends a request of our own and waits for its answer; `None` when the client is gone.
+    /// Sends a request of our own and waits for its answer; `Unsupported` when the client is gone.
     pub(super) async fn ask(&self, method: &str, params: Value) -> Option<Value> {
         let (reply, answer) = oneshot::channel();
         let id = self.locked(|state| {
@@ -111,7 +111,7 @@ impl Session {
             id
         });
         // Also when this call is cancelled while it waits.
-        let _forget = Forget { session: self, id: id.to_string() };
+        let _forget = PendingRequestGuard { session: self, id: id.to_string() };
         self.send(json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })).await;
         answer.await.ok()
     }
@@ -143,18 +143,18 @@ impl Session {
         self.locked(|state| state.running.values().for_each(CancellationToken::cancel));
     }
 
-    pub(super) fn locked<T>(&self, use_state: impl FnOnce(&mut State) -> T) -> T {
+    pub(super) fn locked<T>(&self, use_state: impl FnOnce(&mut DemoState) -> T) -> T {
         // A panic while it was held can not have left it half changed: no step of ours panics between two changes.
         use_state(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-struct Forget<'a> {
-    session: &'a Session,
+struct PendingRequestGuard<'a> {
+    session: &'a DemoSession,
     id: String,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for PendingRequestGuard<'_> {
     fn drop(&mut self) {
         self.session.locked(|state| state.asked.remove(&self.id));
     }

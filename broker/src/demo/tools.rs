@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     catalog::COUNTER,
-    session::{Fault, Session},
+    session::{DemoSession, RpcError},
 };
 
 const COUNTDOWN_FROM: u64 = 3;
@@ -16,9 +16,9 @@ const PAUSE_MS: u64 = 200;
 const PAUSE_MS_MAX: u64 = 10_000;
 
 /// Why a tool did not do it, in words for a model.
-type Excuse = String;
+type ToolFailure = String;
 
-pub(super) async fn call(session: &Session, params: &Value) -> Result<Value, Fault> {
+pub(super) async fn call(session: &DemoSession, params: &Value) -> Result<Value, RpcError> {
     let arguments = &params["arguments"];
     let done = match params["name"].as_str() {
         Some("echo") => echo(arguments),
@@ -26,8 +26,8 @@ pub(super) async fn call(session: &Session, params: &Value) -> Result<Value, Fau
         Some("countdown") => countdown(session, arguments, params["_meta"].get("progressToken")).await,
         Some("ask") => ask(session, arguments).await,
         Some("increment") => increment(session, arguments).await,
-        Some(other) => return Err(Fault::invalid(format!("there is no tool {other}"))),
-        None => return Err(Fault::invalid("name is missing or not a text")),
+        Some(other) => return Err(RpcError::invalid(format!("there is no tool {other}"))),
+        None => return Err(RpcError::invalid("name is missing or not a text")),
     };
     Ok(done.unwrap_or_else(|excuse| json!({ "content": [{ "type": "text", "text": excuse }], "isError": true })))
 }
@@ -41,11 +41,11 @@ fn structured(value: Value) -> Value {
     json!({ "content": [{ "type": "text", "text": value.to_string() }], "structuredContent": value })
 }
 
-fn echo(arguments: &Value) -> Result<Value, Excuse> {
+fn echo(arguments: &Value) -> Result<Value, ToolFailure> {
     arguments["message"].as_str().map(said).ok_or_else(|| "message is missing or not a text".to_owned())
 }
 
-fn add(arguments: &Value) -> Result<Value, Excuse> {
+fn add(arguments: &Value) -> Result<Value, ToolFailure> {
     let number = |name: &str| arguments[name].as_number().ok_or_else(|| format!("{name} is missing or not a number"));
     let (a, b) = (number("a")?, number("b")?);
     let whole = a.as_i64().zip(b.as_i64()).and_then(|(a, b)| a.checked_add(b)).map(Value::from);
@@ -53,7 +53,7 @@ fn add(arguments: &Value) -> Result<Value, Excuse> {
     Ok(structured(json!({ "sum": sum.ok_or("the sum is too large")? })))
 }
 
-async fn countdown(session: &Session, arguments: &Value, token: Option<&Value>) -> Result<Value, Excuse> {
+async fn countdown(session: &DemoSession, arguments: &Value, token: Option<&Value>) -> Result<Value, ToolFailure> {
     let from = whole(arguments, "from", COUNTDOWN_FROM, 1, COUNTDOWN_FROM_MAX)?;
     let pause = Duration::from_millis(whole(arguments, "pause_ms", PAUSE_MS, 0, PAUSE_MS_MAX)?);
     for done in 0..from {
@@ -69,7 +69,7 @@ async fn countdown(session: &Session, arguments: &Value, token: Option<&Value>) 
     Ok(said("lift-off"))
 }
 
-async fn ask(session: &Session, arguments: &Value) -> Result<Value, Excuse> {
+async fn ask(session: &DemoSession, arguments: &Value) -> Result<Value, ToolFailure> {
     let question = arguments["question"].as_str().unwrap_or("What is your favourite colour?");
     if !session.locked(|state| state.asks_forms) {
         return Err("this client can not ask its user: it has no elicitation capability".to_owned());
@@ -84,7 +84,7 @@ async fn ask(session: &Session, arguments: &Value) -> Result<Value, Excuse> {
     }
 }
 
-async fn increment(session: &Session, arguments: &Value) -> Result<Value, Excuse> {
+async fn increment(session: &DemoSession, arguments: &Value) -> Result<Value, ToolFailure> {
     let by = whole(arguments, "by", 1, 1, 1_000)?;
     let (count, heard) = session.locked(|state| {
         state.count = state.count.saturating_add(by);
@@ -96,7 +96,7 @@ async fn increment(session: &Session, arguments: &Value) -> Result<Value, Excuse
     Ok(structured(json!({ "count": count })))
 }
 
-fn whole(arguments: &Value, name: &str, default: u64, min: u64, max: u64) -> Result<u64, Excuse> {
+fn whole(arguments: &Value, name: &str, default: u64, min: u64, max: u64) -> Result<u64, ToolFailure> {
     let Some(given) = arguments.get(name) else { return Ok(default) };
     given.as_u64().filter(|value| (min..=max).contains(value)).ok_or_else(|| format!("{name} is not a whole number from {min} to {max}"))
 }

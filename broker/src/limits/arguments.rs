@@ -1,4 +1,4 @@
-//! Limits of arguments that are held to a schema, and of the schemas. Read by `rules::arguments` and `actors::validation`.
+//! Limits of arguments that are held to a schema, and of the schemas. Read by `rules::arguments` and `actors::validation_pool`.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! Sockets to sessions: the data plane over HTTP ([`http`]) and over connections that are sessions ([`duplex`]), what replicas
-//! ask of each other ([`internal`]) and the admin plane ([`admin`]).
+//! ask of each other ([`replicas`]) and the admin plane ([`admin`]).
 
 pub mod admin;
-mod admission;
-pub mod door;
+mod connection_limits;
 pub mod duplex;
+pub mod handoff_listener;
 pub mod http;
-pub mod internal;
-mod modern;
-pub mod port;
-mod proxies;
+pub mod replicas;
+mod stateless;
+pub mod tls_acceptor;
+mod trusted_proxies;

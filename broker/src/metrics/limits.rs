@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec};
 
-use super::Declare;
+use super::MetricRegistrar;
 
 pub struct LimitMetrics {
     shed: IntCounterVec,
@@ -16,7 +16,7 @@ pub struct LimitMetrics {
 }
 
 impl LimitMetrics {
-    pub(super) fn new(declare: &Declare<'_>) -> Self {
+    pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         Self {
             shed: declare.counters("mcp_overload_refused_total", "Requests refused because the process has too much to do.", &["reason"]),
             overloaded: declare.gauges("mcp_overloaded", "Whether new requests are refused for this reason.", &["reason"]),

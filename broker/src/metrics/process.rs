@@ -24,7 +24,7 @@ pub(crate) fn log_lines_dropped() -> u64 {
 pub(super) fn append(text: &mut String) {
     let help = "Lines of the log that nobody took in time.";
     metric(text, "mcp_log_lines_dropped_total", "counter", help, log_lines_dropped() as f64);
-    let stat = fs::read_to_string("/proc/self/stat").ok().and_then(|line| Stat::parse(&line));
+    let stat = fs::read_to_string("/proc/self/stat").ok().and_then(|line| ProcStat::parse(&line));
     if let Some(stat) = &stat {
         metric(text, "process_cpu_seconds_total", "counter", "Processor time, user and system.", stat.cpu_ticks as f64 / TICKS_PER_SECOND);
         metric(text, "process_threads", "gauge", "Threads.", stat.threads as f64);
@@ -49,13 +49,13 @@ fn metric(text: &mut String, name: &str, kind: &str, help: &str, value: f64) {
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
 }
 
-struct Stat {
+struct ProcStat {
     cpu_ticks: u64,
     threads: u64,
     started_ticks: u64,
 }
 
-impl Stat {
+impl ProcStat {
     fn parse(line: &str) -> Option<Self> {
         // The name in parentheses may hold spaces and parentheses: fields are counted after the last one.
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
@@ -88,9 +88,9 @@ mod tests {
     #[test]
     fn the_process_name_may_hold_anything() {
         let line = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 7 0 12345 1000 200";
-        let stat = Stat::parse(line).unwrap();
+        let stat = ProcStat::parse(line).unwrap();
         assert_eq!((stat.cpu_ticks, stat.threads, stat.started_ticks), (300, 7, 12345));
-        assert!(Stat::parse("42 (short) S 1").is_none());
+        assert!(ProcStat::parse("42 (short) S 1").is_none());
     }
 
     #[test]

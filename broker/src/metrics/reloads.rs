@@ -2,15 +2,15 @@
 
 use prometheus::{IntCounterVec, IntGauge};
 
-use super::Declare;
+use super::MetricRegistrar;
 
-pub struct Reloads {
+pub struct ReloadMetrics {
     generation: IntGauge,
     attempts: IntCounterVec,
 }
 
-impl Reloads {
-    pub(super) fn new(declare: &Declare<'_>) -> Self {
+impl ReloadMetrics {
+    pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         let generation = declare.gauge("mcp_config_generation", "Readings of the configuration that came into force since the start.");
         generation.set(1);
         let attempts = declare.counters(

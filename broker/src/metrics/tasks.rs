@@ -3,7 +3,7 @@
 use prometheus::{IntCounterVec, IntGaugeVec};
 use storage::TaskStatus;
 
-use super::{Declare, Metrics};
+use super::{MetricRegistrar, Metrics};
 
 pub(super) struct TaskMetrics {
     stored: IntGaugeVec,
@@ -13,14 +13,14 @@ pub(super) struct TaskMetrics {
 
 /// What came of making a task of a call that was on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Promotion {
+pub enum PromotionOutcome {
     Made,
     /// It could not be stored, or there are too many: the call goes on as it was.
     Refused,
 }
 
 impl TaskMetrics {
-    pub(super) fn new(declare: &Declare<'_>) -> Self {
+    pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         Self {
             stored: declare.gauges("mcp_tasks", "Tasks known to the broker, by last status.", &["status"]),
             transitions: declare.counters("mcp_task_transitions_total", "Changes of a task's status, by the new one.", &["to"]),
@@ -44,10 +44,10 @@ impl Metrics {
     }
 
     /// A call was to become a task on its way.
-    pub fn promoted(&self, promotion: Promotion) {
+    pub fn promoted(&self, promotion: PromotionOutcome) {
         let label = match promotion {
-            Promotion::Made => "made",
-            Promotion::Refused => "refused",
+            PromotionOutcome::Made => "made",
+            PromotionOutcome::Refused => "refused",
         };
         self.tasks.promotions.with_label_values(&[label]).inc();
     }

@@ -2,8 +2,8 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge};
 
-use super::Declare;
-use crate::rules::sign_in_failures::{Plane, Reason};
+use super::MetricRegistrar;
+use crate::rules::sign_in_failures::{Plane, SignInFailureReason};
 
 pub struct TokenMetrics {
     verified: IntCounter,
@@ -15,7 +15,7 @@ pub struct TokenMetrics {
 }
 
 impl TokenMetrics {
-    pub(super) fn new(declare: &Declare<'_>) -> Self {
+    pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         let checked = declare.counters(
             "mcp_tokens_checked_total",
             "Tokens of issuers that were looked at, and not known from before: verified, refused, or without a scope that is needed.",
@@ -51,7 +51,7 @@ impl TokenMetrics {
         self.lacks_scope.inc();
     }
 
-    pub fn sign_in_failed(&self, plane: Plane, reason: Reason) {
+    pub fn sign_in_failed(&self, plane: Plane, reason: SignInFailureReason) {
         self.sign_in_failures.with_label_values(&[plane.name(), reason.name()]).inc();
     }
 

@@ -10,37 +10,37 @@ use crate::limits::AUDIT_RETENTION_DELAY;
 /// What was agreed on, as it is signed and stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Retention {
-    /// `None`: nothing is removed.
+pub struct AuditRetention {
+    /// `Unsupported`: nothing is removed.
     retain_seconds: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    shortened: Option<Shortened>,
+    shortened: Option<PendingRetention>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Shortened {
+struct PendingRetention {
     retain_seconds: u64,
     since_us: i64,
 }
 
-impl Shortened {
+impl PendingRetention {
     fn holds_from_us(&self) -> i64 {
         self.since_us.saturating_add(micros(AUDIT_RETENTION_DELAY))
     }
 }
 
-impl Retention {
+impl AuditRetention {
     /// For a log without terms. Where the log holds records, nothing is removed before the delay is over.
     pub fn first(configured: Duration, now_us: i64, log_is_empty: bool) -> Self {
         let retain_seconds = configured.as_secs();
         if log_is_empty {
             return Self { retain_seconds: Some(retain_seconds), shortened: None };
         }
-        Self { retain_seconds: None, shortened: Some(Shortened { retain_seconds, since_us: now_us }) }
+        Self { retain_seconds: None, shortened: Some(PendingRetention { retain_seconds, since_us: now_us }) }
     }
 
-    /// The terms after a start with this configuration. `None`: they stay as they are.
+    /// The terms after a start with this configuration. `Unsupported`: they stay as they are.
     pub fn declared(&self, configured: Duration, now_us: i64) -> Option<Self> {
         let (held, wanted) = (self.held(now_us), configured.as_secs());
         let pending = self.pending(now_us).map(|shortened| shortened.retain_seconds);
@@ -49,11 +49,11 @@ impl Retention {
         }
         Some(match held {
             Some(held) if held <= wanted => Self { retain_seconds: Some(wanted), shortened: None },
-            held => Self { retain_seconds: held, shortened: Some(Shortened { retain_seconds: wanted, since_us: now_us }) },
+            held => Self { retain_seconds: held, shortened: Some(PendingRetention { retain_seconds: wanted, since_us: now_us }) },
         })
     }
 
-    /// For how long records are kept now. `None`: for ever.
+    /// For how long records are kept now. `Unsupported`: for ever.
     pub fn in_force(&self, now_us: i64) -> Option<Duration> {
         self.held(now_us).map(Duration::from_secs)
     }
@@ -63,7 +63,7 @@ impl Retention {
         self.pending(now_us).map(|shortened| (Duration::from_secs(shortened.retain_seconds), shortened.holds_from_us()))
     }
 
-    fn pending(&self, now_us: i64) -> Option<&Shortened> {
+    fn pending(&self, now_us: i64) -> Option<&PendingRetention> {
         self.shortened.as_ref().filter(|shortened| now_us < shortened.holds_from_us())
     }
 
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn s15_a_shorter_time_waits_and_a_longer_one_does_not() {
-        let year = Retention::first(YEAR, NOW, true);
+        let year = AuditRetention::first(YEAR, NOW, true);
         assert_eq!((year.in_force(NOW), year.declared(YEAR, NOW)), (Some(YEAR), None));
         let shorter = year.declared(HOUR, NOW).unwrap();
         assert_eq!(shorter.in_force(NOW + delay() - 1), Some(YEAR));
@@ -106,14 +106,14 @@ mod tests {
 
     #[test]
     fn s15_saying_the_same_again_changes_nothing_and_does_not_wait_again() {
-        let shorter = Retention::first(YEAR, NOW, true).declared(HOUR, NOW).unwrap();
+        let shorter = AuditRetention::first(YEAR, NOW, true).declared(HOUR, NOW).unwrap();
         assert_eq!(shorter.declared(HOUR, NOW + 1), None);
         assert_eq!(shorter.declared(HOUR, NOW + delay()), None, "and it holds now");
     }
 
     #[test]
     fn s15_a_shorter_time_can_be_taken_back_before_it_holds() {
-        let shorter = Retention::first(YEAR, NOW, true).declared(HOUR, NOW).unwrap();
+        let shorter = AuditRetention::first(YEAR, NOW, true).declared(HOUR, NOW).unwrap();
         let back = shorter.declared(YEAR, NOW + 1).unwrap();
         assert_eq!((back.in_force(NOW + 2 * delay()), back.announced(NOW + 2)), (Some(YEAR), None));
         let other = shorter.declared(2 * HOUR, NOW + 1).unwrap();
@@ -125,11 +125,11 @@ mod tests {
 
     #[test]
     fn s15_without_terms_records_are_kept_until_the_delay_is_over() {
-        let unknown = Retention::first(HOUR, NOW, false);
+        let unknown = AuditRetention::first(HOUR, NOW, false);
         assert_eq!((unknown.in_force(NOW + delay() - 1), unknown.in_force(NOW + delay())), (None, Some(HOUR)));
         let still = unknown.declared(2 * HOUR, NOW + 1).unwrap();
         assert_eq!(still.in_force(NOW + delay()), None);
         let text = serde_json::to_string(&unknown).unwrap();
-        assert_eq!(serde_json::from_str::<Retention>(&text).unwrap(), unknown);
+        assert_eq!(serde_json::from_str::<AuditRetention>(&text).unwrap(), unknown);
     }
 }

@@ -16,7 +16,7 @@ const PROBE_TAKES: Duration = Duration::from_millis(100);
 
 /// When it opens, and how it finds out that all is well again.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
+pub struct BreakerSettings {
     pub enabled: bool,
     /// Failures in a row.
     pub failures: u32,
@@ -31,14 +31,14 @@ pub struct Settings {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum CircuitState {
     Closed,
     /// A probe is under way.
     HalfOpen,
     Open,
 }
 
-impl State {
+impl CircuitState {
     pub const ALL: [Self; 3] = [Self::Closed, Self::HalfOpen, Self::Open];
 
     pub fn name(self) -> &'static str {
@@ -52,7 +52,7 @@ impl State {
 
 /// Why it is not closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum OpenReason {
     /// Too many failures in a row.
     Failures,
     /// Too many of the latest calls failed.
@@ -61,7 +61,7 @@ pub enum Reason {
     Operator,
 }
 
-impl Reason {
+impl OpenReason {
     pub fn name(self) -> &'static str {
         match self {
             Self::Failures => "failures_in_a_row",
@@ -73,15 +73,15 @@ impl Reason {
 
 /// A call may not go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rest {
-    pub reason: Reason,
+pub struct CircuitOpen {
+    pub reason: OpenReason,
     /// Until the next probe. None where an operator holds it open.
     pub retry_after: Option<Duration>,
 }
 
 #[derive(Debug)]
 pub struct Breaker {
-    settings: Settings,
+    settings: BreakerSettings,
     /// State, whether an operator holds it, and the time of the next probe. Zero is closed.
     word: AtomicU64,
     /// Failures in a row.
@@ -105,7 +105,7 @@ const TIME_SHIFT: u32 = 3;
 
 /// One part of the window, packed: which one, answers, failures.
 #[derive(Clone, Copy)]
-struct Slot {
+struct WindowSlot {
     turn: u64,
     answers: u64,
     failures: u64,
@@ -113,7 +113,7 @@ struct Slot {
 
 const SLOT_COUNT_MAX: u64 = (1 << 20) - 1;
 
-impl Slot {
+impl WindowSlot {
     fn unpack(word: u64) -> Self {
         Self { turn: word >> 40, answers: (word >> 20) & SLOT_COUNT_MAX, failures: word & SLOT_COUNT_MAX }
     }
@@ -124,7 +124,7 @@ impl Slot {
 }
 
 impl Breaker {
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: BreakerSettings) -> Self {
         Self {
             settings,
             word: AtomicU64::new(CLOSED),
@@ -138,32 +138,32 @@ impl Breaker {
     }
 
     /// May a call go? `now` counts from the same origin at every question.
-    pub fn admits(&self, now: impl FnOnce() -> Duration) -> Result<(), Rest> {
+    pub fn admits(&self, now: impl FnOnce() -> Duration) -> Result<(), CircuitOpen> {
         match self.word.load(Ordering::Relaxed) {
             CLOSED => Ok(()),
             word => Err(self.rest(word, now())),
         }
     }
 
-    fn rest(&self, word: u64, now: Duration) -> Rest {
+    fn rest(&self, word: u64, now: Duration) -> CircuitOpen {
         if word & HELD != 0 {
-            return Rest { reason: Reason::Operator, retry_after: None };
+            return CircuitOpen { reason: OpenReason::Operator, retry_after: None };
         }
-        let reason = if self.reason.load(Ordering::Relaxed) == 0 { Reason::Failures } else { Reason::Ratio };
+        let reason = if self.reason.load(Ordering::Relaxed) == 0 { OpenReason::Failures } else { OpenReason::Ratio };
         let left = Duration::from_millis(word >> TIME_SHIFT).saturating_sub(now);
-        Rest { reason, retry_after: Some(left.max(PROBE_TAKES)) }
+        CircuitOpen { reason, retry_after: Some(left.max(PROBE_TAKES)) }
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> CircuitState {
         match self.word.load(Ordering::Relaxed) & STATE_BITS {
-            CLOSED => State::Closed,
-            HALF_OPEN => State::HalfOpen,
-            _ => State::Open,
+            CLOSED => CircuitState::Closed,
+            HALF_OPEN => CircuitState::HalfOpen,
+            _ => CircuitState::Open,
         }
     }
 
     /// Why it is not closed, and how long until it is probed.
-    pub fn resting(&self, now: Duration) -> Option<Rest> {
+    pub fn resting(&self, now: Duration) -> Option<CircuitOpen> {
         self.admits(|| now).err()
     }
 
@@ -209,8 +209,8 @@ impl Breaker {
             return false; // of a call that began before
         }
         let reason = match () {
-            () if streak >= self.settings.failures => Reason::Failures,
-            () if self.ratio_is_reached(now) => Reason::Ratio,
+            () if streak >= self.settings.failures => OpenReason::Failures,
+            () if self.ratio_is_reached(now) => OpenReason::Ratio,
             () => return false,
         };
         let closed_for = now.saturating_sub(Duration::from_millis(self.closed_at_ms.load(Ordering::Relaxed)));
@@ -220,7 +220,7 @@ impl Breaker {
         let wait = self.next_wait(chance);
         let opened = self.word.compare_exchange(CLOSED, open_until(now + wait), Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if opened {
-            self.reason.store(u8::from(reason == Reason::Ratio), Ordering::Relaxed);
+            self.reason.store(u8::from(reason == OpenReason::Ratio), Ordering::Relaxed);
             self.attempts.fetch_add(1, Ordering::Relaxed);
         }
         opened
@@ -253,12 +253,13 @@ impl Breaker {
     }
 
     /// What came of a probe. None: an operator has decided meanwhile.
-    pub fn probed(&self, well: bool, now: Duration, chance: f64) -> Option<State> {
+    pub fn probed(&self, well: bool, now: Duration, chance: f64) -> Option<CircuitState> {
         let word = self.word.load(Ordering::Relaxed);
         if word & STATE_BITS != HALF_OPEN {
             return None;
         }
-        let (next, state) = if well { (CLOSED, State::Closed) } else { (open_until(now + self.next_wait(chance)), State::Open) };
+        let (next, state) =
+            if well { (CLOSED, CircuitState::Closed) } else { (open_until(now + self.next_wait(chance)), CircuitState::Open) };
         if well {
             self.forget(now);
         } else {
@@ -297,16 +298,16 @@ impl Breaker {
         let turn = self.turn(now);
         let slot = &self.slots[(turn % SLOTS as u64) as usize];
         let counted = |word: u64| {
-            let slot = Slot::unpack(word);
-            let slot = if slot.turn == turn { slot } else { Slot { turn, answers: 0, failures: 0 } };
-            Some(Slot { turn, answers: slot.answers + 1, failures: slot.failures + failures }.pack())
+            let slot = WindowSlot::unpack(word);
+            let slot = if slot.turn == turn { slot } else { WindowSlot { turn, answers: 0, failures: 0 } };
+            Some(WindowSlot { turn, answers: slot.answers + 1, failures: slot.failures + failures }.pack())
         };
         let _always_some = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
     }
 
     fn ratio_is_reached(&self, now: Duration) -> bool {
         let turn = self.turn(now);
-        let of_window = self.slots.iter().map(|slot| Slot::unpack(slot.load(Ordering::Relaxed)));
+        let of_window = self.slots.iter().map(|slot| WindowSlot::unpack(slot.load(Ordering::Relaxed)));
         let of_window = of_window.filter(|slot| slot.turn <= turn && turn - slot.turn < SLOTS as u64);
         let (answers, failures) = of_window.fold((0, 0), |(answers, failures), slot| (answers + slot.answers, failures + slot.failures));
         answers >= u64::from(self.settings.requests) && failures as f64 >= self.settings.error_ratio * answers as f64
@@ -328,8 +329,8 @@ mod tests {
 
     use super::*;
 
-    fn settings() -> Settings {
-        Settings {
+    fn settings() -> BreakerSettings {
+        BreakerSettings {
             enabled: true,
             failures: 5,
             error_ratio: 0.5,
@@ -364,9 +365,9 @@ mod tests {
         assert_eq!((0..5).filter(|_| breaker.failed(at(0), at(0), 1.0)).count(), 1);
         assert!(breaker.begin_probe(at(5_000)));
         breaker.probed(true, at(5_000), 0.5);
-        assert_eq!(breaker.state(), State::Closed);
+        assert_eq!(breaker.state(), CircuitState::Closed);
         (0..30).for_each(|_| assert!(!breaker.failed(at(6_000), at(4_000), 0.5)));
-        assert_eq!(breaker.state(), State::Closed);
+        assert_eq!(breaker.state(), CircuitState::Closed);
     }
 
     #[test]
@@ -377,7 +378,7 @@ mod tests {
             breaker.succeeded(at(0));
             assert_eq!(breaker.streak(), 0);
         }
-        assert_eq!(breaker.state(), State::Closed, "16 of 20 may fail before there are 20, and this is below 5 in a row");
+        assert_eq!(breaker.state(), CircuitState::Closed, "16 of 20 may fail before there are 20, and this is below 5 in a row");
     }
 
     #[test]
@@ -387,7 +388,7 @@ mod tests {
             if n % 2 == 0 { assert!(!breaker.failed(at(n * 100), at(n * 100), 0.5)) } else { breaker.succeeded(at(n * 100)) }
         }
         assert!(breaker.failed(at(2_000), at(2_000), 0.5), "11 of 20");
-        assert_eq!(breaker.resting(at(2_000)).unwrap().reason, Reason::Ratio);
+        assert_eq!(breaker.resting(at(2_000)).unwrap().reason, OpenReason::Ratio);
     }
 
     #[test]
@@ -409,7 +410,7 @@ mod tests {
             assert!(after >= Duration::from_millis(500) && after <= Duration::from_secs(1), "{after:?}");
             assert!(!breaker.begin_probe(at(499)));
             assert!(breaker.begin_probe(at(1_000)) && !breaker.begin_probe(at(1_000)), "one probes");
-            assert_eq!(breaker.state(), State::HalfOpen);
+            assert_eq!(breaker.state(), CircuitState::HalfOpen);
             assert_eq!(breaker.resting(at(1_000)).unwrap().retry_after, Some(PROBE_TAKES), "calls still wait for the probe");
         }
     }
@@ -418,9 +419,9 @@ mod tests {
     fn a_probe_decides() {
         let breaker = opened(1.0);
         assert!(breaker.begin_probe(at(1_000)));
-        assert_eq!(breaker.probed(false, at(1_000), 1.0), Some(State::Open));
+        assert_eq!(breaker.probed(false, at(1_000), 1.0), Some(CircuitState::Open));
         assert!(!breaker.begin_probe(at(2_999)) && breaker.begin_probe(at(3_000)), "it waits twice as long");
-        assert_eq!(breaker.probed(true, at(3_000), 1.0), Some(State::Closed));
+        assert_eq!(breaker.probed(true, at(3_000), 1.0), Some(CircuitState::Closed));
         assert_eq!((breaker.admits(|| at(3_000)), breaker.streak()), (Ok(()), 0));
         assert_eq!(breaker.probed(true, at(3_000), 1.0), None, "nothing is being probed");
     }
@@ -454,30 +455,30 @@ mod tests {
     fn an_operator_holds_it_open_and_closes_it() {
         let breaker = Breaker::new(settings());
         assert!(breaker.hold_open() && !breaker.hold_open());
-        assert_eq!(breaker.resting(at(0)), Some(Rest { reason: Reason::Operator, retry_after: None }));
+        assert_eq!(breaker.resting(at(0)), Some(CircuitOpen { reason: OpenReason::Operator, retry_after: None }));
         assert!(breaker.probe_at().is_none() && !breaker.begin_probe(at(999_999)));
         breaker.succeeded(at(0));
-        assert_eq!(breaker.state(), State::Open);
+        assert_eq!(breaker.state(), CircuitState::Open);
         assert!(breaker.close(at(0)) && !breaker.close(at(0)));
-        assert_eq!(breaker.state(), State::Closed);
+        assert_eq!(breaker.state(), CircuitState::Closed);
         let failing = opened(1.0);
         assert!(failing.begin_probe(at(1_000)) && failing.hold_open());
-        assert_eq!((failing.probed(true, at(1_000), 1.0), failing.state()), (None, State::Open), "the operator's word holds");
+        assert_eq!((failing.probed(true, at(1_000), 1.0), failing.state()), (None, CircuitState::Open), "the operator's word holds");
     }
 
     #[test]
     fn an_operator_need_not_wait_for_the_probe() {
         let breaker = opened(1.0);
         assert!(breaker.probe_now(at(10)) && breaker.begin_probe(at(10)) && !breaker.probe_now(at(10)));
-        assert_eq!(breaker.probed(true, at(20), 1.0), Some(State::Closed));
+        assert_eq!(breaker.probed(true, at(20), 1.0), Some(CircuitState::Closed));
         assert!(!breaker.probe_now(at(30)));
     }
 
     #[test]
     fn switched_off_it_never_opens() {
-        let breaker = Breaker::new(Settings { enabled: false, ..settings() });
+        let breaker = Breaker::new(BreakerSettings { enabled: false, ..settings() });
         (0..1_000).for_each(|_| assert!(!breaker.failed(at(0), at(0), 0.5)));
-        assert_eq!(breaker.state(), State::Closed);
+        assert_eq!(breaker.state(), CircuitState::Closed);
     }
 
     #[test]
@@ -526,13 +527,13 @@ mod tests {
                         let turn = |ms: u64| (100_000 + ms) / 1_000;
                         let recent: Vec<_> = history.iter().filter(|(at, _)| turn(now) - turn(*at) < 10).collect();
                         let bad = recent.iter().filter(|(_, failed)| *failed).count();
-                        let expected = was == State::Closed && (streak >= 5 || (recent.len() >= 20 && bad * 2 >= recent.len()));
+                        let expected = was == CircuitState::Closed && (streak >= 5 || (recent.len() >= 20 && bad * 2 >= recent.len()));
                         prop_assert_eq!(opened, expected);
                     }
                     Event::Probe(well) => {
                         if breaker.begin_probe(at(now)) {
                             let state = breaker.probed(well, at(now), 0.5);
-                            prop_assert_eq!(state, Some(if well { State::Closed } else { State::Open }));
+                            prop_assert_eq!(state, Some(if well { CircuitState::Closed } else { CircuitState::Open }));
                             if well {
                                 history.clear();
                                 streak = 0;
@@ -540,7 +541,7 @@ mod tests {
                         }
                     }
                 }
-                prop_assert_eq!(breaker.admits(|| at(now)).is_ok(), breaker.state() == State::Closed);
+                prop_assert_eq!(breaker.admits(|| at(now)).is_ok(), breaker.state() == CircuitState::Closed);
             }
         }
     }

@@ -5,7 +5,7 @@
 //! own order) and pages are built once, so the same list is the same bytes.
 
 mod alike;
-mod traits;
+mod tool_traits;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -18,18 +18,18 @@ use memchr::memmem;
 use protocol::{
     capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
-    handshake::InitializeAnswer,
+    handshake::InitializeResult,
     ids::{BackendId, TenantId},
     json::{self, Document, ValueKind},
-    modern::tool_headers::{self, ParamHeader},
+    stateless::tool_headers::{self, ParamHeader},
 };
 
-use self::traits::with_task_support;
-pub use self::traits::{TaskHost, TaskSupport, ToolTraits};
+use self::tool_traits::with_task_support;
+pub use self::tool_traits::{TaskHost, TaskSupport, ToolTraits};
 use super::{
-    cursor::{self, Scope},
+    cursor::{self, CursorScope},
     endpoint::Endpoint,
-    exposure, names,
+    exposed_names, exposure,
 };
 use crate::{
     limits::{LIST_ENTRIES_MAX, PAGE_ENTRIES},
@@ -69,15 +69,15 @@ impl ListKind {
 
     fn exposed_key(self, backend: &BackendId, original: &str) -> String {
         match self {
-            ListKind::Tools | ListKind::Prompts => names::exposed_name(backend, original),
-            ListKind::Resources | ListKind::ResourceTemplates => names::exposed_uri(backend, original),
+            ListKind::Tools | ListKind::Prompts => exposed_names::exposed_name(backend, original),
+            ListKind::Resources | ListKind::ResourceTemplates => exposed_names::exposed_uri(backend, original),
         }
     }
 }
 
 /// One tool, prompt, resource or template.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct CatalogEntry {
     /// Name or URI as the backend knows it.
     pub key: String,
     /// Name or URI on the aggregated endpoint.
@@ -88,10 +88,10 @@ pub struct Entry {
     pub exposed: Bytes,
     pub traits: ToolTraits,
     /// Of the backend's own bytes: tells whether a tool is still the one that somebody looked at.
-    pub definition: Definition,
+    pub definition: DefinitionDigest,
 }
 
-impl Entry {
+impl CatalogEntry {
     /// Of a tool, as its backend wrote it.
     pub fn input_schema(&self) -> Option<Bytes> {
         let document = Document::parse(&self.native, &json::Limits { bytes_max: self.native.len(), ..json::Limits::default() }).ok()?;
@@ -100,11 +100,11 @@ impl Entry {
 }
 
 /// SHA-256 of an entry as its backend lists it.
-pub type Definition = [u8; 32];
+pub type DefinitionDigest = [u8; 32];
 
 /// An entry of a backend's list that was left out, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct SkippedEntry {
     pub key: String,
     pub why: &'static str,
 }
@@ -113,17 +113,17 @@ pub struct LeftOut {
 #[derive(Debug, Clone)]
 pub struct BackendLists {
     /// What it said at the handshake.
-    pub server: Arc<InitializeAnswer>,
-    pub tools: Vec<Entry>,
-    pub prompts: Vec<Entry>,
-    pub resources: Vec<Entry>,
-    pub resource_templates: Vec<Entry>,
+    pub server: Arc<InitializeResult>,
+    pub tools: Vec<CatalogEntry>,
+    pub prompts: Vec<CatalogEntry>,
+    pub resources: Vec<CatalogEntry>,
+    pub resource_templates: Vec<CatalogEntry>,
     /// The backend can not be reached; these lists are older than that.
     pub stale: bool,
 }
 
 impl BackendLists {
-    pub fn entries(&self, kind: ListKind) -> &[Entry] {
+    pub fn entries(&self, kind: ListKind) -> &[CatalogEntry] {
         match kind {
             ListKind::Tools => &self.tools,
             ListKind::Prompts => &self.prompts,
@@ -132,7 +132,7 @@ impl BackendLists {
         }
     }
 
-    pub fn entries_mut(&mut self, kind: ListKind) -> &mut Vec<Entry> {
+    pub fn entries_mut(&mut self, kind: ListKind) -> &mut Vec<CatalogEntry> {
         match kind {
             ListKind::Tools => &mut self.tools,
             ListKind::Prompts => &mut self.prompts,
@@ -145,8 +145,8 @@ impl BackendLists {
 /// A page of a backend's list, taken apart.
 #[derive(Debug, Default)]
 pub struct ListPage {
-    pub entries: Vec<Entry>,
-    pub left_out: Vec<LeftOut>,
+    pub entries: Vec<CatalogEntry>,
+    pub left_out: Vec<SkippedEntry>,
     pub next_cursor: Option<String>,
 }
 
@@ -168,10 +168,10 @@ pub fn read_page(kind: ListKind, backend: &BackendId, host: TaskHost, result: &[
 
 const TWO_LINKS: &str = "its _meta has two links to a user interface, in the same or another letter case";
 
-fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::Value<'_>) -> Result<Entry, LeftOut> {
+fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::Value<'_>) -> Result<CatalogEntry, SkippedEntry> {
     let named = entry.unambiguous(kind.key());
     let key = named.as_ref().ok().and_then(|v| v.as_ref()?.as_str()).map(|k| k.into_owned()).unwrap_or_default();
-    let refuse = |why| Err(LeftOut { key: key.chars().take(80).collect(), why });
+    let refuse = |why| Err(SkippedEntry { key: key.chars().take(80).collect(), why });
     // Readers differ in which of two they take: a second name could pass for another backend's.
     let Ok(value) = named else { return refuse("it has two names or URIs, in the same or another letter case") };
     let Some(value) = value.filter(|_| !key.is_empty()) else { return refuse("it has no name or URI") };
@@ -188,7 +188,7 @@ fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::
         return refuse("it has no inputSchema object");
     }
     let exposed_key = kind.exposed_key(backend, &key);
-    let mut definition = Definition::default();
+    let mut definition = DefinitionDigest::default();
     definition.copy_from_slice(digest::digest(&digest::SHA256, entry.raw()).as_ref());
     if kind == ListKind::Tools
         && host == TaskHost::Broker
@@ -198,11 +198,11 @@ fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::
     {
         let Ok(exposed) = exposure::expose_entry(backend, &hosted, document.root(), value, &exposed_key) else { return refuse(TWO_LINKS) };
         let traits = ToolTraits::of(document.root());
-        return Ok(Entry { key, exposed_key, exposed, traits, native: hosted.clone(), definition });
+        return Ok(CatalogEntry { key, exposed_key, exposed, traits, native: hosted.clone(), definition });
     }
     let native = Bytes::copy_from_slice(entry.raw());
     let Ok(exposed) = exposure::expose_entry(backend, &native, entry, value, &exposed_key) else { return refuse(TWO_LINKS) };
-    Ok(Entry { key, exposed_key, native, exposed, traits: ToolTraits::of(entry), definition })
+    Ok(CatalogEntry { key, exposed_key, native, exposed, traits: ToolTraits::of(entry), definition })
 }
 
 /// One list of one endpoint, in pages.
@@ -237,7 +237,7 @@ pub struct Catalog {
     tools: FastMap<String, Target>,
     prompts: FastMap<String, Target>,
     /// By backend and the tool's own name.
-    traits: FastMap<BackendId, FastMap<String, (ToolTraits, Definition)>>,
+    traits: FastMap<BackendId, FastMap<String, (ToolTraits, DefinitionDigest)>>,
     /// Tools that want arguments repeated in headers, by backend and the tool's own name.
     mirrored: FastMap<BackendId, FastMap<String, Vec<ParamHeader>>>,
     lists: FastMap<(Endpoint, ListKind), Pages>,
@@ -296,13 +296,13 @@ impl Catalog {
         self.prompts.get(exposed)
     }
 
-    /// What this tool, named as its backend does, says of itself; `None` for one that is not listed.
+    /// What this tool, named as its backend does, says of itself; `Unsupported` for one that is not listed.
     pub fn traits(&self, backend: &BackendId, tool: &str) -> Option<ToolTraits> {
         Some(self.traits.get(backend)?.get(tool)?.0)
     }
 
     /// Which definition of this tool, named as its backend does, is listed.
-    pub fn definition(&self, backend: &BackendId, tool: &str) -> Option<Definition> {
+    pub fn definition(&self, backend: &BackendId, tool: &str) -> Option<DefinitionDigest> {
         Some(self.traits.get(backend)?.get(tool)?.1)
     }
 
@@ -360,8 +360,8 @@ impl Catalog {
         self.lists.get(slot).map_or(&[], |pages| &pages.entries)
     }
 
-    fn scope<'a>(&'a self, endpoint: &'a Endpoint, kind: ListKind) -> Scope<'a> {
-        Scope { tenant: self.tenant.as_str(), endpoint: endpoint.name(), list: kind.member() }
+    fn scope<'a>(&'a self, endpoint: &'a Endpoint, kind: ListKind) -> CursorScope<'a> {
+        CursorScope { tenant: self.tenant.as_str(), endpoint: endpoint.name(), list: kind.member() }
     }
 
     fn paginate<'a>(
@@ -406,9 +406,9 @@ impl Catalog {
 }
 
 /// What tools want repeated in headers. One that asks for it wrongly is not listed to those who would have to do it.
-fn mirrored(tools: &[Entry]) -> FastMap<String, Vec<ParamHeader>> {
-    let asks = |tool: &&Entry| memmem::find(&tool.native, b"x-mcp-header").is_some();
-    let headers = |tool: &Entry| {
+fn mirrored(tools: &[CatalogEntry]) -> FastMap<String, Vec<ParamHeader>> {
+    let asks = |tool: &&CatalogEntry| memmem::find(&tool.native, b"x-mcp-header").is_some();
+    let headers = |tool: &CatalogEntry| {
         let document = Document::parse(&tool.native, &json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() }).ok()?;
         tool_headers::param_headers(document.root().get("inputSchema")?.raw()).ok()
     };
@@ -448,8 +448,8 @@ mod tests {
         let body: Vec<String> = (0..tools).map(|n| format!(r#"{{"name":"t{n}","inputSchema":{{"type":"object"}}}}"#)).collect();
         let page = read_page(ListKind::Tools, &id, TaskHost::Backend, format!(r#"{{"tools":[{}]}}"#, body.join(",")).as_bytes()).unwrap();
         let lists = BackendLists {
-            server: Arc::new(InitializeAnswer {
-                version: Version::LATEST_LEGACY,
+            server: Arc::new(InitializeResult {
+                version: Version::LATEST_WITH_SESSIONS,
                 capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
                 server_info: Bytes::from_static(b"{}"),
                 server_name: name.to_owned(),
@@ -550,7 +550,7 @@ mod tests {
         let page = br#"{"tools":[{"name":"plain","inputSchema":{}},{"name":"never","inputSchema":{},"execution":{"taskSupport":"forbidden"}},
             { "name":"must","inputSchema":{},"execution":{"taskSupport":"required","x":1}},{"name":"other","inputSchema":{},"execution":{}}]}"#;
         let read = |host| read_page(ListKind::Tools, &backend("b"), host, page).unwrap().entries;
-        let supports = |entries: &[Entry]| entries.iter().map(|entry| entry.traits.task_support).collect::<Vec<_>>();
+        let supports = |entries: &[CatalogEntry]| entries.iter().map(|entry| entry.traits.task_support).collect::<Vec<_>>();
         let (own, hosted) = (read(TaskHost::Backend), read(TaskHost::Broker));
         use TaskSupport::{Forbidden, Optional, Required};
         assert_eq!(supports(&own), [Forbidden, Forbidden, Required, Forbidden]);

@@ -11,7 +11,7 @@ const TAG_BYTES: usize = 16;
 
 /// What a cursor is good for.
 #[derive(Debug, Clone, Copy)]
-pub struct Scope<'a> {
+pub struct CursorScope<'a> {
     pub tenant: &'a str,
     /// The one backend's name, or empty on the aggregated endpoint.
     pub endpoint: &'a str,
@@ -19,21 +19,21 @@ pub struct Scope<'a> {
 }
 
 /// Makes the cursor that continues after `last`.
-pub fn seal(key: &hmac::Key, scope: Scope<'_>, last: &str) -> String {
+pub fn seal(key: &hmac::Key, scope: CursorScope<'_>, last: &str) -> String {
     let mut bytes = tag(key, scope, last.as_bytes());
     bytes.extend_from_slice(last.as_bytes());
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// The entry a cursor continues after; `None` when it is not one of ours for this scope.
-pub fn open(key: &hmac::Key, scope: Scope<'_>, cursor: &str) -> Option<String> {
+/// The entry a cursor continues after; `Unsupported` when it is not one of ours for this scope.
+pub fn open(key: &hmac::Key, scope: CursorScope<'_>, cursor: &str) -> Option<String> {
     let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
     let (given, last) = bytes.split_at_checked(TAG_BYTES)?;
     aws_lc_rs::constant_time::verify_slices_are_equal(given, &tag(key, scope, last)).ok()?;
     String::from_utf8(last.to_vec()).ok()
 }
 
-fn tag(key: &hmac::Key, scope: Scope<'_>, last: &[u8]) -> Vec<u8> {
+fn tag(key: &hmac::Key, scope: CursorScope<'_>, last: &[u8]) -> Vec<u8> {
     let mut context = hmac::Context::with_key(key);
     for part in [scope.tenant.as_bytes(), scope.endpoint.as_bytes(), scope.list.as_bytes(), last] {
         context.update(&(part.len() as u64).to_be_bytes());
@@ -46,7 +46,7 @@ fn tag(key: &hmac::Key, scope: Scope<'_>, last: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const SCOPE: Scope<'_> = Scope { tenant: "acme", endpoint: "", list: "tools" };
+    const SCOPE: CursorScope<'_> = CursorScope { tenant: "acme", endpoint: "", list: "tools" };
 
     fn key() -> hmac::Key {
         hmac::Key::new(hmac::HMAC_SHA256, &[7; 32])
@@ -62,9 +62,9 @@ mod tests {
     #[test]
     fn page_01_a_foreign_or_altered_cursor_is_refused() {
         let cursor = seal(&key(), SCOPE, "x");
-        assert_eq!(open(&key(), Scope { tenant: "other", ..SCOPE }, &cursor), None);
-        assert_eq!(open(&key(), Scope { endpoint: "b", ..SCOPE }, &cursor), None);
-        assert_eq!(open(&key(), Scope { list: "prompts", ..SCOPE }, &cursor), None);
+        assert_eq!(open(&key(), CursorScope { tenant: "other", ..SCOPE }, &cursor), None);
+        assert_eq!(open(&key(), CursorScope { endpoint: "b", ..SCOPE }, &cursor), None);
+        assert_eq!(open(&key(), CursorScope { list: "prompts", ..SCOPE }, &cursor), None);
         for bad in ["", "abc", "!!!", &cursor[1..], &format!("{cursor}A")] {
             assert_eq!(open(&key(), SCOPE, bad), None, "{bad}");
         }

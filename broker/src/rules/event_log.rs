@@ -28,7 +28,7 @@ pub enum EventKind {
     /// A request or notification. Never dropped, but too many of them cut the stream.
     Message,
     /// Progress or a log message: may be left out, oldest first, when the client does not keep up.
-    Passing,
+    Droppable,
 }
 
 impl EventKind {
@@ -37,14 +37,14 @@ impl EventKind {
         match self {
             Self::Answer => 1,
             Self::Message => 2,
-            Self::Passing => 3,
+            Self::Droppable => 3,
         }
     }
 
-    pub const fn of_code(code: u8) -> Self {
+    pub const fn from_code(code: u8) -> Self {
         match code {
             1 => Self::Answer,
-            3 => Self::Passing,
+            3 => Self::Droppable,
             _ => Self::Message, // never left out, whatever a later build means by it
         }
     }
@@ -79,7 +79,7 @@ impl Event {
 
 /// What an earlier owner of a stream left of it.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct StreamSnapshot {
     /// Events up to here are gone.
     pub trimmed_through: u64,
     /// How far the client has come.
@@ -96,7 +96,7 @@ pub struct Overflow;
 
 /// The position is not one the log can continue from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gone;
+pub struct PositionGone;
 
 #[derive(Debug)]
 pub struct EventLog {
@@ -108,7 +108,7 @@ pub struct EventLog {
     handed: u64,
     /// Events up to here were given up; what was left out before anybody read it does not count.
     lost_through: u64,
-    /// Answers still to come; the stream ends with the last of them. `None`: a stream without an end.
+    /// Answers still to come; the stream ends with the last of them. `Unsupported`: a stream without an end.
     answers_due: Option<usize>,
     cut: bool,
     left_out: u64,
@@ -124,7 +124,7 @@ pub struct EventLog {
 const COUNT_UNKNOWN: u64 = u64::MAX / 2;
 
 impl EventLog {
-    /// A stream that ends after `answers`, or (`None`) only with its session.
+    /// A stream that ends after `handlers`, or (`Unsupported`) only with its session.
     pub fn new(limits: LogLimits, answers: Option<usize>) -> Self {
         Self {
             limits,
@@ -145,14 +145,14 @@ impl EventLog {
     /// A stream that carries everything of a session, with any number of answers: they count too, as nothing else bounds
     /// what waits for a client that does not read.
     ///
-    /// `said`: how many messages its client has received before; `None` when nobody knows, so that no count of the client's
+    /// `said`: how many messages its client has received before; `Unsupported` when nobody knows, so that no count of the client's
     /// can be understood.
     pub fn outbox(limits: LogLimits, said: Option<u64>) -> Self {
         Self { strict: true, handed_count: said.unwrap_or(COUNT_UNKNOWN), ..Self::new(limits, None) }
     }
 
     /// A stream that goes on where an earlier owner left it.
-    pub fn restored(limits: LogLimits, answers: Option<usize>, held: Held) -> Self {
+    pub fn restored(limits: LogLimits, answers: Option<usize>, held: StreamSnapshot) -> Self {
         let bytes = held.events.iter().map(|event| event.frame.len()).sum();
         let handed_bytes = handed_bytes(&held);
         Self {
@@ -166,7 +166,7 @@ impl EventLog {
         }
     }
 
-    /// Adds an event and returns its sequence; `None` when one about the same waits already.
+    /// Adds an event and returns its sequence; `Unsupported` when one about the same waits already.
     pub fn push(&mut self, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<Option<u64>, Overflow> {
         if kind == EventKind::Answer {
             self.answers_due = self.answers_due.map(|due| due.saturating_sub(1));
@@ -251,7 +251,7 @@ impl EventLog {
         }
     }
 
-    /// Whether it was made by [`EventLog::outbox`].
+    /// Whether it was made by [`EventLogStorage::outbox`].
     pub fn is_outbox(&self) -> bool {
         self.strict
     }
@@ -268,12 +268,12 @@ impl EventLog {
     }
 
     /// Where a client stands that has received this many events of the stream.
-    pub fn position_of(&self, received: u64) -> Result<u64, Gone> {
-        let missing = self.handed_count.checked_sub(received).ok_or(Gone)?;
+    pub fn position_of(&self, received: u64) -> Result<u64, PositionGone> {
+        let missing = self.handed_count.checked_sub(received).ok_or(PositionGone)?;
         let handed_here = self.first_after(self.handed);
-        let missing = usize::try_from(missing).map_err(|_| Gone)?;
+        let missing = usize::try_from(missing).map_err(|_| PositionGone)?;
         match handed_here.checked_sub(missing) {
-            None => Err(Gone),
+            None => Err(PositionGone),
             Some(_) if missing == 0 => Ok(self.handed),
             Some(at) => Ok(self.events[at].sequence - 1),
         }
@@ -291,10 +291,10 @@ impl EventLog {
     }
 
     /// Checks that a client may continue after `position`: everything since is still here.
-    pub fn can_resume(&self, position: u64) -> Result<(), Gone> {
+    pub fn can_resume(&self, position: u64) -> Result<(), PositionGone> {
         // What was left out unread (progress, log messages) leaves holes nobody waits for.
         let gone = self.cut || position >= self.next_sequence || position < self.lost_through;
-        if gone { Err(Gone) } else { Ok(()) }
+        if gone { Err(PositionGone) } else { Ok(()) }
     }
 
     /// Whether another event of this size fits without anything being given up.
@@ -366,7 +366,7 @@ impl EventLog {
             self.drop_front();
         }
         while self.over_limit() {
-            let Some(oldest) = self.events.iter().position(|event| event.kind == EventKind::Passing) else { return };
+            let Some(oldest) = self.events.iter().position(|event| event.kind == EventKind::Droppable) else { return };
             if let Some(event) = self.events.remove(oldest) {
                 self.bytes -= event.frame.len();
                 self.left_out += 1;
@@ -386,7 +386,7 @@ impl EventLog {
 }
 
 /// Bytes of what the client of a restored stream has seen.
-fn handed_bytes(held: &Held) -> usize {
+fn handed_bytes(held: &StreamSnapshot) -> usize {
     held.events.iter().filter(|event| event.sequence <= held.position).map(|event| event.frame.len()).sum()
 }
 
@@ -424,17 +424,17 @@ mod tests {
         log.next_after(0).unwrap();
         log.next_after(1).unwrap();
         push(&mut log, EventKind::Message, "5").unwrap();
-        assert_eq!(log.can_resume(0), Err(Gone), "event 1 was trimmed");
+        assert_eq!(log.can_resume(0), Err(PositionGone), "event 1 was trimmed");
         assert_eq!(log.can_resume(1), Ok(()));
         assert_eq!(log.can_resume(5), Ok(()), "nothing missed");
-        assert_eq!(log.can_resume(6), Err(Gone), "never sent");
+        assert_eq!(log.can_resume(6), Err(PositionGone), "never sent");
     }
 
     #[test]
     fn progress_goes_before_anything_else_and_answers_never() {
         let mut log = EventLog::new(LIMITS, Some(1));
         for text in ["p1", "p2", "p3", "p4", "p5", "p6"] {
-            push(&mut log, EventKind::Passing, text).unwrap();
+            push(&mut log, EventKind::Droppable, text).unwrap();
         }
         assert_eq!(log.take_left_out(), 2);
         assert_eq!(&log.next_after(0).unwrap().frame[..], b"p3");
@@ -464,7 +464,7 @@ mod tests {
     fn left_out_does_not_prevent_a_resumption() {
         let mut log = EventLog::new(LIMITS, Some(1));
         for text in ["p1", "p2", "p3", "p4", "p5", "p6"] {
-            push(&mut log, EventKind::Passing, text).unwrap();
+            push(&mut log, EventKind::Droppable, text).unwrap();
         }
         assert_eq!(log.can_resume(0), Ok(()));
     }
@@ -494,7 +494,7 @@ mod tests {
         push(&mut log, EventKind::Message, "old").unwrap();
         log.expire(Instant::now() + Duration::from_secs(10), Duration::from_secs(5), u64::MAX);
         assert!(log.is_empty());
-        assert_eq!(log.can_resume(0), Err(Gone));
+        assert_eq!(log.can_resume(0), Err(PositionGone));
     }
 
     #[test]
@@ -505,7 +505,7 @@ mod tests {
         }
         let read = log.next_after(0).unwrap().sequence;
         log.expire(Instant::now() + Duration::from_secs(10), Duration::ZERO, read);
-        assert_eq!((log.can_resume(0), log.can_resume(read), log.count_after(read)), (Err(Gone), Ok(()), 2));
+        assert_eq!((log.can_resume(0), log.can_resume(read), log.count_after(read)), (Err(PositionGone), Ok(()), 2));
     }
 
     #[test]
@@ -533,10 +533,10 @@ mod tests {
     fn a_restored_log_goes_on_above_what_was_there() {
         let now = Instant::now();
         let events = [4, 5].map(|sequence| Event::stored(now, sequence, EventKind::Message, None, Bytes::from(sequence.to_string())));
-        let held = Held { trimmed_through: 2, position: 3, events: events.into(), last_sequence: 1 << 33 };
+        let held = StreamSnapshot { trimmed_through: 2, position: 3, events: events.into(), last_sequence: 1 << 33 };
         let mut log = EventLog::restored(LIMITS, None, held);
         assert_eq!(log.can_resume(3), Ok(()));
-        assert_eq!(log.can_resume(1), Err(Gone), "trimmed before");
+        assert_eq!(log.can_resume(1), Err(PositionGone), "trimmed before");
         push(&mut log, EventKind::Message, "new").unwrap();
         let mut position = 3;
         let mut read = Vec::new();
@@ -550,8 +550,8 @@ mod tests {
 
     #[test]
     fn kinds_survive_being_stored() {
-        for kind in [EventKind::Answer, EventKind::Message, EventKind::Passing] {
-            assert_eq!(EventKind::of_code(kind.code()), kind);
+        for kind in [EventKind::Answer, EventKind::Message, EventKind::Droppable] {
+            assert_eq!(EventKind::from_code(kind.code()), kind);
         }
     }
 
@@ -582,7 +582,7 @@ mod tests {
         assert!(log.was_cut());
         let mut log = EventLog::outbox(LIMITS, Some(0));
         push(&mut log, EventKind::Answer, &"x".repeat(101)).unwrap();
-        assert_eq!(push(&mut log, EventKind::Passing, "progress"), Ok(()), "left out");
+        assert_eq!(push(&mut log, EventKind::Droppable, "progress"), Ok(()), "left out");
         assert_eq!(log.count_after(0), 1);
     }
 
@@ -607,7 +607,7 @@ mod tests {
         let mut log = EventLog::outbox(LogLimits { events: 4, bytes: 1000 }, Some(0));
         let mut frames = Vec::new();
         for text in ["p1", "p2", "p3", "p4", "p5"] {
-            push(&mut log, EventKind::Passing, text).unwrap();
+            push(&mut log, EventKind::Droppable, text).unwrap();
         }
         // The first was left out: the client never heard of it, and does not count it.
         let position = log.take_after(0, 3, 1000, &mut frames);
@@ -616,25 +616,25 @@ mod tests {
         frames.clear();
         log.take_after(again, 10, 1000, &mut frames);
         assert_eq!(frames, ["p3", "p4", "p5"]);
-        assert_eq!(log.position_of(5), Err(Gone), "more than were sent");
+        assert_eq!(log.position_of(5), Err(PositionGone), "more than were sent");
         log.forget_through(position);
-        assert_eq!(log.position_of(2), Err(Gone));
+        assert_eq!(log.position_of(2), Err(PositionGone));
     }
 
     #[test]
     fn what_was_said_before_the_first_event_is_counted() {
         let limits = LogLimits { events: 4, bytes: 1000 };
         let mut log = EventLog::outbox(limits, Some(2));
-        assert_eq!((log.position_of(2), log.position_of(1)), (Ok(0), Err(Gone)));
+        assert_eq!((log.position_of(2), log.position_of(1)), (Ok(0), Err(PositionGone)));
         for text in ["3", "4"] {
             push(&mut log, EventKind::Answer, text).unwrap();
         }
         let position = log.take_after(0, 10, 1000, &mut Vec::new());
         assert_eq!((log.position_of(4), log.position_of(3), log.position_of(2)), (Ok(position), Ok(1), Ok(0)));
-        assert_eq!((log.position_of(5), log.position_of(1)), (Err(Gone), Err(Gone)));
+        assert_eq!((log.position_of(5), log.position_of(1)), (Err(PositionGone), Err(PositionGone)));
         let mut log = EventLog::outbox(limits, None);
         push(&mut log, EventKind::Answer, "1").unwrap();
         log.take_after(0, 10, 1000, &mut Vec::new());
-        assert_eq!((log.position_of(0), log.position_of(1), log.position_of(9)), (Err(Gone), Err(Gone), Err(Gone)));
+        assert_eq!((log.position_of(0), log.position_of(1), log.position_of(9)), (Err(PositionGone), Err(PositionGone), Err(PositionGone)));
     }
 }

@@ -12,7 +12,7 @@ use protocol::{
     splice::Splice,
 };
 
-use super::{endpoint::Endpoint, names};
+use super::{endpoint::Endpoint, exposed_names};
 
 /// A list entry with its exposed name in place of its own.
 pub fn expose_entry(
@@ -29,7 +29,7 @@ pub fn expose_entry(
         if let Some(link) = entry.unambiguous_path(path)?
             && let Some(uri) = link.as_str()
         {
-            splice.replace(shifted(link.span(), base), json::quote(&names::exposed_uri(backend, &uri)).into_bytes());
+            splice.replace(shifted(link.span(), base), json::quote(&exposed_names::exposed_uri(backend, &uri)).into_bytes());
         }
     }
     Ok(splice.finish())
@@ -58,7 +58,7 @@ impl ResourceUris {
     /// Puts the backend in front of each.
     pub fn expose(&self, backend: &BackendId, splice: &mut Splice<'_>) {
         for (span, uri) in &self.0 {
-            splice.replace(*span, json::quote(&names::exposed_uri(backend, uri)).into_bytes());
+            splice.replace(*span, json::quote(&exposed_names::exposed_uri(backend, uri)).into_bytes());
         }
     }
 }

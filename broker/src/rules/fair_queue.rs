@@ -16,7 +16,7 @@ use crate::limits::{PACE_GAP_USUAL, PACE_OUTLIER, PACE_WEIGHT, PACE_WEIGHT_MAX};
 /// What waits, by owner and member. `T` is what is handed out.
 #[derive(Debug)]
 pub struct FairQueue<O, M, T> {
-    owners: HashMap<O, Owner<M, T>>,
+    owners: HashMap<O, OwnerQueue<M, T>>,
     /// Owners with something waiting, in the order of their turns.
     turns: BTreeMap<u64, O>,
     /// Of these, whose turn may come before that of others.
@@ -26,7 +26,7 @@ pub struct FairQueue<O, M, T> {
     waiting: HashMap<Ticket, (O, M)>,
     /// Numbers tickets, turns and names.
     next: u64,
-    /// Of all owners in `turns`.
+    /// Of all owners in `rotation`.
     weights: u64,
     max: usize,
 }
@@ -39,7 +39,7 @@ pub struct Ticket(u64);
 type Rank = (u64, u64);
 
 #[derive(Debug)]
-struct Owner<M, T> {
+struct OwnerQueue<M, T> {
     weight: u32,
     /// How many it may still have in this turn.
     credit: u32,
@@ -47,7 +47,7 @@ struct Owner<M, T> {
     turn: u64,
     favoured: bool,
     name: u64,
-    members: HashMap<M, Member<T>>,
+    members: HashMap<M, MemberQueue<T>>,
     /// Members with something waiting, in the order of their turns.
     turns: BTreeMap<u64, M>,
     /// The same by how much they have.
@@ -55,19 +55,19 @@ struct Owner<M, T> {
 }
 
 #[derive(Debug)]
-struct Member<T> {
+struct MemberQueue<T> {
     waiting: BTreeMap<Ticket, T>,
     turn: u64,
     name: u64,
 }
 
-impl<M, T> Owner<M, T> {
+impl<M, T> OwnerQueue<M, T> {
     fn rank(&self) -> Rank {
         (load(self.waiting, self.weight), self.name)
     }
 }
 
-impl<T> Member<T> {
+impl<T> MemberQueue<T> {
     fn rank(&self) -> Rank {
         (self.waiting.len() as u64, self.name)
     }
@@ -80,10 +80,10 @@ fn load(waiting: usize, weight: u32) -> u64 {
 
 /// What became of something that was put in.
 #[derive(Debug)]
-pub enum Put<T> {
-    In(Ticket),
+pub enum PushOutcome<T> {
+    Queued(Ticket),
     /// It is in, and this one, the latest of whoever had most, had to go for it.
-    Instead(Ticket, T),
+    QueuedEvicting(Ticket, T),
     /// There is no room for it.
     Full(T),
 }
@@ -120,16 +120,16 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         usize::try_from(by_share).unwrap_or(usize::MAX).min(self.len())
     }
 
-    pub fn put(&mut self, owner: &O, weight: u32, member: &M, value: T) -> Put<T> {
+    pub fn put(&mut self, owner: &O, weight: u32, member: &M, value: T) -> PushOutcome<T> {
         let mut gone = None;
         if self.len() >= self.max {
             gone = self.who_has_to_go(owner, weight, member).and_then(|ticket| self.take_away(ticket));
             if gone.is_none() {
-                return Put::Full(value);
+                return PushOutcome::Full(value);
             }
         }
         let ticket = self.insert(owner, weight.max(1), member, value);
-        gone.map_or(Put::In(ticket), |gone| Put::Instead(ticket, gone))
+        gone.map_or(PushOutcome::Queued(ticket), |gone| PushOutcome::QueuedEvicting(ticket, gone))
     }
 
     fn number(&mut self) -> u64 {
@@ -143,7 +143,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
             self.turns.insert(owner_number, owner.clone());
             self.weights += u64::from(weight);
             let (members, turns, loads) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
-            Owner { weight, credit: 0, waiting: 0, turn: owner_number, favoured: false, name: owner_number, members, turns, loads }
+            OwnerQueue { weight, credit: 0, waiting: 0, turn: owner_number, favoured: false, name: owner_number, members, turns, loads }
         });
         self.loads.remove(&entry.rank());
         self.weights = self.weights - u64::from(entry.weight) + u64::from(weight);
@@ -152,7 +152,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         self.loads.insert(entry.rank(), owner.clone());
         let queue = entry.members.entry(member.clone()).or_insert_with(|| {
             entry.turns.insert(member_number, member.clone());
-            Member { waiting: BTreeMap::new(), turn: member_number, name: member_number }
+            MemberQueue { waiting: BTreeMap::new(), turn: member_number, name: member_number }
         });
         entry.loads.remove(&queue.rank());
         queue.waiting.insert(ticket, value);
@@ -281,7 +281,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
 /// How fast a queue moves: the mean time from one that leaves to the next. One gap that is much longer than usual is taken for
 /// one slow call, and says little of those behind it; several in a row are the new pace.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct WaitEstimator {
     mean: Duration,
     /// Gaps that were seen.
     seen: u32,
@@ -291,7 +291,7 @@ pub struct Pace {
     since: Option<Duration>,
 }
 
-impl Pace {
+impl WaitEstimator {
     /// Somebody has begun to wait where nobody did.
     pub fn begins(&mut self, now: Duration) {
         self.since = Some(now);
@@ -351,7 +351,7 @@ mod tests {
 
     type Queue = FairQueue<u32, u32, (u32, u32, u64)>;
 
-    fn put(queue: &mut Queue, owner: u32, weight: u32, member: u32, n: u64) -> Put<(u32, u32, u64)> {
+    fn put(queue: &mut Queue, owner: u32, weight: u32, member: u32, n: u64) -> PushOutcome<(u32, u32, u64)> {
         queue.put(&owner, weight, &member, (owner, member, n))
     }
 
@@ -406,15 +406,15 @@ mod tests {
         for n in 0..10 {
             put(&mut queue, 1, 1, 0, n);
         }
-        assert!(matches!(put(&mut queue, 1, 1, 0, 10), Put::Full(_)), "its own flood is its own problem");
+        assert!(matches!(put(&mut queue, 1, 1, 0, 10), PushOutcome::Full(_)), "its own flood is its own problem");
         match put(&mut queue, 2, 1, 0, 0) {
-            Put::Instead(_, gone) => assert_eq!(gone, (1, 0, 9), "the latest"),
+            PushOutcome::QueuedEvicting(_, gone) => assert_eq!(gone, (1, 0, 9), "the latest"),
             other => panic!("{other:?}"),
         }
         for n in 1..5 {
-            assert!(matches!(put(&mut queue, 2, 1, 0, n), Put::Instead(..)), "{n}");
+            assert!(matches!(put(&mut queue, 2, 1, 0, n), PushOutcome::QueuedEvicting(..)), "{n}");
         }
-        assert!(matches!(put(&mut queue, 2, 1, 0, 5), Put::Full(_)), "both have five");
+        assert!(matches!(put(&mut queue, 2, 1, 0, 5), PushOutcome::Full(_)), "both have five");
         assert_eq!(queue.len(), 10);
     }
 
@@ -425,11 +425,11 @@ mod tests {
             put(&mut queue, 1, 1, 7, n);
         }
         for n in 0..5 {
-            assert!(matches!(put(&mut queue, 1, 1, 8, n), Put::Instead(_, gone) if gone.1 == 7), "{n}");
+            assert!(matches!(put(&mut queue, 1, 1, 8, n), PushOutcome::QueuedEvicting(_, gone) if gone.1 == 7), "{n}");
         }
-        assert!(matches!(put(&mut queue, 1, 1, 8, 5), Put::Full(_)), "both have five");
-        assert!(matches!(put(&mut queue, 1, 1, 7, 5), Put::Full(_)));
-        assert!(matches!(put(&mut queue, 2, 1, 8, 0), Put::Instead(_, gone) if gone.0 == 1), "another owner comes first");
+        assert!(matches!(put(&mut queue, 1, 1, 8, 5), PushOutcome::Full(_)), "both have five");
+        assert!(matches!(put(&mut queue, 1, 1, 7, 5), PushOutcome::Full(_)));
+        assert!(matches!(put(&mut queue, 2, 1, 8, 0), PushOutcome::QueuedEvicting(_, gone) if gone.0 == 1), "another owner comes first");
         let order: Vec<(u32, u32)> = (0..4).map(|_| next(&mut queue).unwrap()).map(|(owner, member, _)| (owner, member)).collect();
         assert_eq!(order, [(1, 7), (2, 8), (1, 8), (1, 7)]);
     }
@@ -504,8 +504,8 @@ mod tests {
         let mut queue = Queue::new(1_000);
         for n in 0..10_000 {
             let kept = if n == 0 { Some(put(&mut queue, 1, 1, 1, n)) } else { None };
-            assert!(kept.is_none_or(|put| matches!(put, Put::In(_))));
-            let Put::In(ticket) = put(&mut queue, 1, 1, 1, n) else { panic!("there is room") };
+            assert!(kept.is_none_or(|put| matches!(put, PushOutcome::Queued(_))));
+            let PushOutcome::Queued(ticket) = put(&mut queue, 1, 1, 1, n) else { panic!("there is room") };
             assert!(queue.take_away(ticket).is_some() && queue.take_away(ticket).is_none());
         }
         assert_eq!(queue.owners[&1].members[&1].waiting.len(), 1);
@@ -532,8 +532,8 @@ mod tests {
     }
 
     /// One that left every ten milliseconds until the first second was over, with others behind it.
-    fn steady() -> Pace {
-        let mut pace = Pace::default();
+    fn steady() -> WaitEstimator {
+        let mut pace = WaitEstimator::default();
         pace.begins(at(0));
         (1..=100).for_each(|n| pace.moved(at(n * 10), 1, true));
         pace
@@ -541,7 +541,7 @@ mod tests {
 
     #[test]
     fn the_pace_is_what_it_was_of_late() {
-        assert_eq!(Pace::default().wait(at(0), 10), Duration::ZERO, "nothing is known");
+        assert_eq!(WaitEstimator::default().wait(at(0), 10), Duration::ZERO, "nothing is known");
         let mut pace = steady();
         assert_eq!(pace.wait(at(1_000), 10), at(100));
         pace.moved(at(1_010), 1, false);
@@ -568,7 +568,7 @@ mod tests {
     #[test]
     fn one_slow_call_in_front_is_no_pace() {
         // Also where nothing else is known, as its time says nothing of those behind it.
-        let mut pace = Pace::default();
+        let mut pace = WaitEstimator::default();
         pace.begins(at(0));
         assert!(pace.wait(at(10_000), 30) <= at(10_000), "{pace:?}");
         pace.moved(at(10_000), 1, true);
@@ -585,7 +585,7 @@ mod tests {
 
     #[test]
     fn many_that_leave_at_once_and_then_nobody_for_a_while_are_no_outliers() {
-        let (mut pace, mut now) = (Pace::default(), at(0));
+        let (mut pace, mut now) = (WaitEstimator::default(), at(0));
         pace.begins(now);
         for _ in 0..200 {
             now += at(100);
@@ -622,12 +622,12 @@ mod tests {
             for (n, step) in steps.into_iter().enumerate() {
                 match step {
                     Step::Put(owner, member) => match put(&mut queue, owner, owner + 1, member, n as u64) {
-                        Put::In(ticket) => inside.push((ticket, (owner, member, n as u64))),
-                        Put::Instead(ticket, gone) => {
+                        PushOutcome::Queued(ticket) => inside.push((ticket, (owner, member, n as u64))),
+                        PushOutcome::QueuedEvicting(ticket, gone) => {
                             inside.retain(|(_, value)| *value != gone);
                             inside.push((ticket, (owner, member, n as u64)));
                         }
-                        Put::Full(_) => {}
+                        PushOutcome::Full(_) => {}
                     },
                     Step::Favour(owner, yes) => queue.favour(&owner, yes),
                     Step::Next | Step::NextFavoured => {

@@ -10,21 +10,21 @@ use crate::limits::{RETRIES_MAX, RETRIES_SAVED_MAX, RETRY_PAUSE_FIRST, RETRY_PAU
 
 /// What is known of a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attempt {
+pub enum AttemptOutcome {
     /// The backend did not look at it.
-    NotSeen,
+    NotProcessed,
     /// It may have been carried out.
-    Lost,
+    MaybeProcessed,
     /// The backend gave an answer of its own, or time is up.
-    Over,
+    Final,
 }
 
-/// May it be sent again, as far as its meaning goes? `harmless`: doing it twice is doing it once.
-pub fn may_repeat(attempt: Attempt, harmless: bool, retries: u32) -> bool {
+/// May it be sent again, as far as its meaning goes? `is_repeatable`: doing it twice is doing it once.
+pub fn may_repeat(attempt: AttemptOutcome, harmless: bool, retries: u32) -> bool {
     let fits = match attempt {
-        Attempt::NotSeen => true,
-        Attempt::Lost => harmless,
-        Attempt::Over => false,
+        AttemptOutcome::NotProcessed => true,
+        AttemptOutcome::MaybeProcessed => harmless,
+        AttemptOutcome::Final => false,
     };
     fits && retries < RETRIES_MAX
 }
@@ -37,7 +37,7 @@ pub fn pause(retries: u32, chance: f64) -> Duration {
 
 /// One backend's retries: each call pays in a share of one, each retry takes one out.
 #[derive(Debug)]
-pub struct Budget {
+pub struct RetryBudget {
     /// In thousandths of a retry.
     saved: AtomicU64,
     share: u64,
@@ -45,7 +45,7 @@ pub struct Budget {
 
 const ONE: u64 = 1_000;
 
-impl Budget {
+impl RetryBudget {
     /// `share`: retries per call. One is there from the start.
     pub fn new(share: f64) -> Self {
         Self { saved: AtomicU64::new(ONE), share: (share.clamp(0.0, 1.0) * ONE as f64) as u64 }
@@ -72,16 +72,16 @@ mod tests {
     #[test]
     fn f_31_only_what_does_no_harm_is_sent_again() {
         for harmless in [false, true] {
-            assert!(may_repeat(Attempt::NotSeen, harmless, 0));
-            assert_eq!(may_repeat(Attempt::Lost, harmless, 0), harmless);
-            assert!(!may_repeat(Attempt::Over, harmless, 0));
-            assert!(!may_repeat(Attempt::NotSeen, harmless, RETRIES_MAX));
+            assert!(may_repeat(AttemptOutcome::NotProcessed, harmless, 0));
+            assert_eq!(may_repeat(AttemptOutcome::MaybeProcessed, harmless, 0), harmless);
+            assert!(!may_repeat(AttemptOutcome::Final, harmless, 0));
+            assert!(!may_repeat(AttemptOutcome::NotProcessed, harmless, RETRIES_MAX));
         }
     }
 
     #[test]
     fn a_tenth_of_the_calls_is_retried_at_most() {
-        let budget = Budget::new(0.1);
+        let budget = RetryBudget::new(0.1);
         let retried = (0..1_000).filter(|_| {
             budget.earn();
             budget.spend()
@@ -91,10 +91,10 @@ mod tests {
 
     #[test]
     fn what_is_saved_is_bounded() {
-        let budget = Budget::new(0.1);
+        let budget = RetryBudget::new(0.1);
         (0..100_000).for_each(|_| budget.earn());
         assert_eq!((0..1_000).filter(|_| budget.spend()).count() as u64, RETRIES_SAVED_MAX);
-        assert!(!Budget::new(0.0).spend(), "nothing is nothing");
+        assert!(!RetryBudget::new(0.0).spend(), "nothing is nothing");
     }
 
     #[test]

@@ -18,8 +18,8 @@ use protocol::{
 use super::{
     catalog::{Catalog, ListKind, Target, TaskSupport, ToolTraits},
     endpoint::Endpoint,
+    exposed_names,
     log_level::LogLevel,
-    names,
 };
 use crate::limits::URI_BYTES_MAX;
 
@@ -242,7 +242,7 @@ enum TaskUse {
     Task,
 }
 
-/// MCP 2025-11-25, Tasks: a call is a task only where client, server and tool agree. `offered`: this session was told of
+/// MCP 2025-11-25, Tasks: a call is a task only where client, server and tool agree. `wait_for_offer`: this session was told of
 /// tasks.
 fn task_use(asked: bool, offered: bool, support: Option<TaskSupport>, backend_has_tasks: bool) -> Result<TaskUse, Refusal> {
     let refuse = |text: &str| Err(Refusal::new(ErrorKind::CapabilityMissing, text));
@@ -255,7 +255,7 @@ fn task_use(asked: bool, offered: bool, support: Option<TaskSupport>, backend_ha
     }
 }
 
-/// How the tool that is called runs, where its backend has tasks of its own (MCP 2025-11-25, Tasks). `None`: it has not, or
+/// How the tool that is called runs, where its backend has tasks of its own (MCP 2025-11-25, Tasks). `Unsupported`: it has not, or
 /// nothing is known of the tool.
 pub fn task_support(call: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<TaskSupport> {
     let name = call.text(call.fields.name)?;
@@ -333,7 +333,7 @@ fn resource_target(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<
             uri::check(uri).map_err(climbs)?;
             Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() })
         }
-        Endpoint::Aggregated => names::native_uri(uri)
+        Endpoint::Aggregated => exposed_names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
             .map(|(backend, native)| ResourceTarget { backend, uri: native.to_owned(), exposed_uri: uri.to_owned() })
             .ok_or_else(|| Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri))
@@ -368,7 +368,7 @@ mod tests {
     use std::{collections::BTreeMap, sync::Arc};
 
     use aws_lc_rs::hmac;
-    use protocol::{handshake::InitializeAnswer, ids::TenantId, splice::Splice};
+    use protocol::{handshake::InitializeResult, ids::TenantId, splice::Splice};
 
     use super::*;
     use crate::rules::catalog::{BackendLists, TaskHost, read_page};
@@ -377,8 +377,8 @@ mod tests {
         let id = BackendId::parse(name).unwrap();
         let entries = |kind, list: &str| read_page(kind, &id, TaskHost::Broker, list.as_bytes()).unwrap().entries;
         let lists = BackendLists {
-            server: Arc::new(InitializeAnswer {
-                version: Version::LATEST_LEGACY,
+            server: Arc::new(InitializeResult {
+                version: Version::LATEST_WITH_SESSIONS,
                 capabilities: ServerCapabilities::parse(capabilities.as_bytes()).unwrap(),
                 server_info: Bytes::from_static(b"{}"),
                 server_name: name.to_owned(),
@@ -407,7 +407,7 @@ mod tests {
     fn decided(request: &str, endpoint: &Endpoint) -> String {
         let message = Message::decode(Bytes::from(request.to_owned()), &json::Limits::default()).unwrap();
         let catalog = catalog();
-        match decide(&message, endpoint, &catalog.capabilities, Version::LATEST_LEGACY, &catalog) {
+        match decide(&message, endpoint, &catalog.capabilities, Version::LATEST_WITH_SESSIONS, &catalog) {
             Ok(Decision::Answer(result)) => format!("answer {}", String::from_utf8_lossy(&result)),
             Ok(Decision::SetLevel(level)) => format!("level {}", level.name()),
             Ok(Decision::Subscribe(target)) => format!("subscribe {} {}", target.backend, target.uri),
@@ -480,7 +480,7 @@ mod tests {
         let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"files__read","task":{"ttl":1}}}"#;
         let message = Message::decode(Bytes::from(call), &json::Limits::default()).unwrap();
         let offered = ServerCapabilities::parse(br#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#).unwrap();
-        let decision = decide(&message, &Endpoint::Aggregated, &offered, Version::LATEST_LEGACY, &catalog()).unwrap();
+        let decision = decide(&message, &Endpoint::Aggregated, &offered, Version::LATEST_WITH_SESSIONS, &catalog()).unwrap();
         let Decision::CreateTask(plan, target) = decision else { panic!("{decision:?}") };
         assert_eq!(
             (plan.backend.as_str(), target.tool.as_str(), target.traits.task_support),

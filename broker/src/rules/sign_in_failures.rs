@@ -31,7 +31,7 @@ impl Plane {
 
 /// The reason of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum SignInFailureReason {
     /// No credential where one is needed. So clients learn how to get one.
     Missing,
     /// A credential in a form that is not taken.
@@ -52,7 +52,7 @@ pub enum Reason {
     PeerCertificate,
 }
 
-impl Reason {
+impl SignInFailureReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -75,38 +75,38 @@ impl Reason {
 
 /// The parts that failures share which are told together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Series {
-    /// As [`client_network`] has it. `None`: of several, as too many addresses fail, or of a peer whose address is not known.
+pub struct FailureSeries {
+    /// As [`client_network`] has it. `Unsupported`: of several, as too many addresses fail, or of a peer whose address is not known.
     pub address: Option<IpAddr>,
     pub plane: Plane,
-    pub reason: Reason,
+    pub reason: SignInFailureReason,
 }
 
 /// Failures to be told: the first of a series at once, the others of its minute when that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Report {
-    pub series: Series,
+pub struct FailureReport {
+    pub series: FailureSeries,
     pub count: u64,
-    /// `None`: too many lines were logged within a minute. `Some`: as many reports were not logged before this one.
+    /// `Unsupported`: too many lines were logged within a minute. `Some`: as many reports were not logged before this one.
     pub logged_after: Option<u64>,
 }
 
 /// The outcome of one failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Judged {
+pub struct FailureVerdict {
     /// Too many have failed within a minute: for how long they are answered so.
     pub wait: Option<Duration>,
-    pub report: Option<Report>,
+    pub report: Option<FailureReport>,
 }
 
 /// A minute of something, and how often it happened.
 #[derive(Debug, Clone, Copy, Default)]
-struct Window {
+struct MinuteCounter {
     ends_at: Duration,
     count: u64,
 }
 
-impl Window {
+impl MinuteCounter {
     fn beginning(now: Duration) -> Self {
         Self { ends_at: now + SIGN_IN_WINDOW, count: 0 }
     }
@@ -128,70 +128,77 @@ impl Window {
 /// Failures of the last minute.
 #[derive(Debug, Default)]
 pub struct SignInFailures {
-    addresses: HashMap<IpAddr, Window>,
+    addresses: HashMap<IpAddr, MinuteCounter>,
     /// Of all addresses that find no room.
-    other_addresses: Window,
+    other_addresses: MinuteCounter,
     /// The count is of failures that are not told yet.
-    series: HashMap<Series, Window>,
-    lines: Window,
+    series: HashMap<FailureSeries, MinuteCounter>,
+    lines: MinuteCounter,
     lines_left_out: u64,
 }
 
 impl SignInFailures {
     /// Judges one failure. `per_minute`: so many of one address are answered as they are, 0 is any number.
-    pub fn note(&mut self, now: Duration, address: Option<IpAddr>, plane: Plane, reason: Reason, per_minute: u32) -> Judged {
+    pub fn note(
+        &mut self,
+        now: Duration,
+        address: Option<IpAddr>,
+        plane: Plane,
+        reason: SignInFailureReason,
+        per_minute: u32,
+    ) -> FailureVerdict {
         if !reason.is_suspicious() {
-            return Judged { wait: None, report: None };
+            return FailureVerdict { wait: None, report: None };
         }
         let address = address.map(client_network);
         let wait = address.filter(|_| per_minute > 0).and_then(|address| self.wait(now, address, per_minute));
-        Judged { wait, report: self.told(now, Series { address, plane, reason }) }
+        FailureVerdict { wait, report: self.told(now, FailureSeries { address, plane, reason }) }
     }
 
     /// Reports of the series whose minute is over.
-    pub fn close(&mut self, now: Duration) -> Vec<Report> {
+    pub fn close(&mut self, now: Duration) -> Vec<FailureReport> {
         self.addresses.retain(|_, window| !window.is_over(now));
-        let over: Vec<(Series, u64)> =
+        let over: Vec<(FailureSeries, u64)> =
             self.series.extract_if(|_, window| window.is_over(now)).map(|(of, window)| (of, window.count)).collect();
         over.into_iter().filter(|(_, count)| *count > 0).map(|(series, count)| self.report(now, series, count)).collect()
     }
 
     /// The same of all series, before the end.
-    pub fn close_all(&mut self, now: Duration) -> Vec<Report> {
+    pub fn close_all(&mut self, now: Duration) -> Vec<FailureReport> {
         self.close(now + SIGN_IN_WINDOW)
     }
 
     fn wait(&mut self, now: Duration, address: IpAddr, per_minute: u32) -> Option<Duration> {
         let has_room = has_room(&mut self.addresses, &address, SIGN_IN_ADDRESSES_MAX, |window| window.is_over(now));
         let window = match has_room {
-            true => self.addresses.entry(address).or_insert_with(|| Window::beginning(now)),
+            true => self.addresses.entry(address).or_insert_with(|| MinuteCounter::beginning(now)),
             false => &mut self.other_addresses,
         };
         (window.count(now) > u64::from(per_minute)).then(|| window.ends_at.saturating_sub(now))
     }
 
-    fn told(&mut self, now: Duration, series: Series) -> Option<Report> {
+    fn told(&mut self, now: Duration, series: FailureSeries) -> Option<FailureReport> {
         // What is over is told when it is closed, which is soon.
         let has_room = self.series.contains_key(&series) || self.series.len() < SIGN_IN_ADDRESSES_MAX;
-        let series = if has_room { series } else { Series { address: None, ..series } };
+        let series = if has_room { series } else { FailureSeries { address: None, ..series } };
         match self.series.get_mut(&series) {
             Some(window) => {
                 window.count += 1;
                 None
             }
             None => {
-                self.series.insert(series, Window::beginning(now));
+                self.series.insert(series, MinuteCounter::beginning(now));
                 Some(self.report(now, series, 1))
             }
         }
     }
 
-    fn report(&mut self, now: Duration, series: Series, count: u64) -> Report {
+    fn report(&mut self, now: Duration, series: FailureSeries, count: u64) -> FailureReport {
         let is_logged = self.lines.count(now) <= SIGN_IN_LOG_LINES_MAX;
         if !is_logged {
             self.lines_left_out += 1;
         }
-        Report { series, count, logged_after: is_logged.then(|| std::mem::take(&mut self.lines_left_out)) }
+        FailureReport { series, count, logged_after: is_logged.then(|| std::mem::take(&mut self.lines_left_out)) }
     }
 }
 
@@ -218,8 +225,8 @@ mod tests {
         IpAddr::from(std::net::Ipv4Addr::from_bits(number))
     }
 
-    fn note(failures: &mut SignInFailures, now: Duration, of: IpAddr) -> Judged {
-        failures.note(now, Some(of), Plane::Admin, Reason::AdminToken, 3)
+    fn note(failures: &mut SignInFailures, now: Duration, of: IpAddr) -> FailureVerdict {
+        failures.note(now, Some(of), Plane::Admin, SignInFailureReason::AdminToken, 3)
     }
 
     #[test]
@@ -230,18 +237,18 @@ mod tests {
         assert_eq!(waits(&mut failures, 20), Some(Duration::from_secs(40)));
         assert_eq!(note(&mut failures, at(20), address(2)).wait, None, "another address is another's");
         assert_eq!(waits(&mut failures, 60), None);
-        let unlimited = (0..1_000).map(|_| failures.note(at(61), Some(address(3)), Plane::Data, Reason::Token, 0).wait);
+        let unlimited = (0..1_000).map(|_| failures.note(at(61), Some(address(3)), Plane::Data, SignInFailureReason::Token, 0).wait);
         assert!(unlimited.eq(std::iter::repeat_n(None, 1_000)));
         let polite =
             |reason| (0..100).all(|_| SignInFailures::default().note(START, Some(address(4)), Plane::Data, reason, 1).wait.is_none());
-        assert!(polite(Reason::Missing) && polite(Reason::ExpiredToken));
+        assert!(polite(SignInFailureReason::Missing) && polite(SignInFailureReason::ExpiredToken));
     }
 
     #[test]
     fn s08_the_first_failure_of_a_series_is_told_at_once_and_the_others_with_their_number() {
         let mut failures = SignInFailures::default();
-        let series = Series { address: Some(address(1)), plane: Plane::Admin, reason: Reason::AdminToken };
-        let told = |count| Report { series, count, logged_after: Some(0) };
+        let series = FailureSeries { address: Some(address(1)), plane: Plane::Admin, reason: SignInFailureReason::AdminToken };
+        let told = |count| FailureReport { series, count, logged_after: Some(0) };
         assert_eq!(note(&mut failures, START, address(1)).report, Some(told(1)));
         assert!((0..41).all(|_| note(&mut failures, at(1), address(1)).report.is_none()));
         assert_eq!(failures.close(at(59)), []);

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{catalog::ToolTraits, endpoint::Endpoint};
 use crate::{
-    durable::{Step, StoredTask, TaskStatus},
     limits::{IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN, TASK_TTL_MIN},
+    persistence::{StoredTask, TaskStatus, TaskStep},
     telemetry::context::CarriedTrace,
 };
 
@@ -29,12 +29,12 @@ pub const IDEMPOTENCY_KEY: &str = "dev.mcp-broker/idempotency-key";
 
 /// What a client says about the task it wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
+pub struct TaskOptions {
     pub ttl: Option<Duration>,
     pub idempotency_key: Option<String>,
 }
 
-impl Wish {
+impl TaskOptions {
     /// Reads `params.task` and the idempotency key of a `tools/call`.
     pub fn of(message: &Message) -> Result<Self, Refusal> {
         let wrong = |text: &str| Err(Refusal::new(ErrorKind::InvalidParams, text));
@@ -57,7 +57,7 @@ pub fn idempotency_key(message: &Message) -> Result<Option<String>, Refusal> {
     }
 }
 
-/// `None`: it can not be read. `Some(None)`: there is none.
+/// `Unsupported`: it can not be read. `Some(None)`: there is none.
 fn wished_ttl(task: &[u8]) -> Option<Option<Duration>> {
     let document = parsed(task).ok()?;
     let root = document.root();
@@ -77,11 +77,11 @@ pub fn actual_ttl(wished: Option<Duration>, usual: Duration, max: Duration) -> D
 
 /// What the broker needs beside the request to carry a task out, whoever does it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Details {
+pub struct TaskDetails {
     format: u8,
     /// Protocol revision of the client.
     pub version: String,
-    /// `None`: the aggregated endpoint.
+    /// `Unsupported`: the aggregated endpoint.
     pub endpoint: Option<BackendId>,
     /// The client's capabilities, as sent.
     pub capabilities: String,
@@ -103,7 +103,7 @@ pub struct Details {
     pub trace: Option<CarriedTrace>,
 }
 
-impl Details {
+impl TaskDetails {
     pub const FORMAT: u8 = 1;
     /// Of a call that was under way: who knows nothing of that must leave it alone.
     const FORMAT_SENT_BEFORE: u8 = 2;
@@ -138,7 +138,7 @@ impl Details {
         serde_json::to_vec(self).expect("strings and flags are always JSON")
     }
 
-    /// `None`: written by a later version, or damaged.
+    /// `Unsupported`: written by a later version, or damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes)
             .ok()
@@ -157,39 +157,39 @@ impl Details {
 
 /// What becomes of a task whose broker died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AfterCrash {
+pub enum RecoveryAction {
     /// Send it; for the first time, or once more where that is harmless.
     Send,
     /// It may have been carried out: only the truth can be told.
     Unknown,
     /// The backend has a task of its own for it: ask that.
-    Follow,
+    Poll,
 }
 
-pub fn after_crash(step: &Step, details: &Details) -> AfterCrash {
+pub fn after_crash(step: &TaskStep, details: &TaskDetails) -> RecoveryAction {
     match step {
-        Step::Queued if !details.sent_before => AfterCrash::Send,
-        Step::Queued | Step::Sent if details.is_repeatable() => AfterCrash::Send,
-        Step::Queued | Step::Sent => AfterCrash::Unknown,
-        Step::Mirrored { .. } => AfterCrash::Follow,
+        TaskStep::Queued if !details.sent_before => RecoveryAction::Send,
+        TaskStep::Queued | TaskStep::Sent if details.is_repeatable() => RecoveryAction::Send,
+        TaskStep::Queued | TaskStep::Sent => RecoveryAction::Unknown,
+        TaskStep::Delegated { .. } => RecoveryAction::Poll,
     }
 }
 
 /// Whether a task may go from one status to the other (MCP 2025-11-25, Tasks: Task Status Lifecycle).
 pub fn may_follow(from: TaskStatus, to: TaskStatus) -> bool {
-    !from.is_over() && from != to
+    !from.is_finished() && from != to
 }
 
 /// How a task ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct TaskOutcome {
     pub status: TaskStatus,
     pub message: Option<String>,
     /// `{"result":…}` or `{"error":…}`: what the call would have been answered with.
     pub outcome: Vec<u8>,
 }
 
-impl Ended {
+impl TaskOutcome {
     /// By this answer, which is in the client's terms already.
     pub fn by_answer(answer: &Message, bytes_max: usize) -> Result<Self, Refusal> {
         let (member, body) = match answer.kind {
@@ -232,7 +232,7 @@ pub fn is_tool_error(answer: &Message) -> bool {
     answer.kind == Kind::Result && answer.bytes(answer.fields.is_error) == Some(b"true")
 }
 
-/// The whole response to `tasks/result` of a task that ended like this; `None` when what is stored can not be read.
+/// The whole response to `tasks/result` of a task that ended like this; `Unsupported` when what is stored can not be read.
 pub fn response(outcome: &[u8], id: &RequestId, task: &TaskId) -> Option<Message> {
     let rest = outcome.strip_prefix(b"{")?;
     let frame = Bytes::from([b"{\"jsonrpc\":\"2.0\",\"id\":", id.raw(), b",", rest].concat());
@@ -350,7 +350,7 @@ fn parsed(text: &[u8]) -> Result<Document<'_>, json::JsonError> {
 
 #[cfg(test)]
 mod tests {
-    use crate::durable::{SessionKey, TaskRecord};
+    use crate::persistence::{SessionKey, TaskRecord};
     use proptest::prelude::*;
     use protocol::ids::{PrincipalId, TenantId};
     use serde_json::{Value as Json, json};
@@ -361,8 +361,8 @@ mod tests {
         decoded(Bytes::from(value.to_string())).unwrap()
     }
 
-    fn wish(task: Json, meta: Json) -> Result<Wish, Refusal> {
-        Wish::of(&message(
+    fn wish(task: Json, meta: Json) -> Result<TaskOptions, Refusal> {
+        TaskOptions::of(&message(
             &json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "task": task, "_meta": meta}}),
         ))
     }
@@ -384,7 +384,7 @@ mod tests {
             record,
             status: TaskStatus::Working,
             message: None,
-            step: Step::Queued,
+            step: TaskStep::Queued,
             owner: None,
             created_at_us: 1_767_225_600_000_000,
             updated_at_us: 1_767_225_601_500_000,
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn task_12_the_ttl_is_a_number_that_is_not_negative() {
-        assert_eq!(wish(json!({}), json!({})).unwrap(), Wish { ttl: None, idempotency_key: None });
+        assert_eq!(wish(json!({}), json!({})).unwrap(), TaskOptions { ttl: None, idempotency_key: None });
         assert_eq!(wish(json!({"ttl": 1500}), json!({})).unwrap().ttl, Some(Duration::from_millis(1500)));
         assert_eq!(wish(json!({"ttl": 0.5}), json!({})).unwrap().ttl, Some(Duration::from_millis(1)));
         for bad in [json!({"ttl": -1}), json!({"ttl": "5"}), json!({"ttl": null}), json!(7), json!([])] {
@@ -416,27 +416,27 @@ mod tests {
     fn f_31_only_what_is_harmless_is_sent_again() {
         let details = |idempotent| {
             let traits = ToolTraits { idempotent, ..ToolTraits::default() };
-            Details::new("2025-11-25", &Endpoint::Aggregated, b"{}", traits, "x".to_owned())
+            TaskDetails::new("2025-11-25", &Endpoint::Aggregated, b"{}", traits, "x".to_owned())
         };
-        assert_eq!(after_crash(&Step::Queued, &details(false)), AfterCrash::Send);
-        assert_eq!(after_crash(&Step::Sent, &details(true)), AfterCrash::Send);
-        assert_eq!(after_crash(&Step::Sent, &details(false)), AfterCrash::Unknown);
+        assert_eq!(after_crash(&TaskStep::Queued, &details(false)), RecoveryAction::Send);
+        assert_eq!(after_crash(&TaskStep::Sent, &details(true)), RecoveryAction::Send);
+        assert_eq!(after_crash(&TaskStep::Sent, &details(false)), RecoveryAction::Unknown);
         // It was sent before there was a record to say so.
-        assert_eq!(after_crash(&Step::Queued, &details(false).sent_before()), AfterCrash::Unknown);
-        assert_eq!(after_crash(&Step::Queued, &details(true).sent_before()), AfterCrash::Send);
-        let mirrored = Step::Mirrored { backend_task: "t".to_owned(), link: vec![] };
-        assert_eq!([false, true].map(|harmless| after_crash(&mirrored, &details(harmless))), [AfterCrash::Follow; 2]);
+        assert_eq!(after_crash(&TaskStep::Queued, &details(false).sent_before()), RecoveryAction::Unknown);
+        assert_eq!(after_crash(&TaskStep::Queued, &details(true).sent_before()), RecoveryAction::Send);
+        let mirrored = TaskStep::Delegated { backend_task: "t".to_owned(), link: vec![] };
+        assert_eq!([false, true].map(|harmless| after_crash(&mirrored, &details(harmless))), [RecoveryAction::Poll; 2]);
     }
 
     #[test]
     fn details_survive_and_those_of_a_later_format_are_not_guessed_at() {
         let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
-        let mut details = Details::new("2025-11-25", &Endpoint::Aggregated, br#"{"sampling":{}}"#, traits, "b__x".to_owned());
+        let mut details = TaskDetails::new("2025-11-25", &Endpoint::Aggregated, br#"{"sampling":{}}"#, traits, "b__x".to_owned());
         details.progress_token = Some("\"mine\"".to_owned());
-        assert_eq!(Details::decode(&details.encode()).as_ref(), Some(&details));
+        assert_eq!(TaskDetails::decode(&details.encode()).as_ref(), Some(&details));
         assert!(details.is_repeatable());
         details.format = 2;
-        assert_eq!(Details::decode(&details.encode()), None);
+        assert_eq!(TaskDetails::decode(&details.encode()), None);
     }
 
     #[test]
@@ -461,7 +461,7 @@ mod tests {
             (r#""error":{"code":-32050,"message":"broke","data":{"why":1}}"#, TaskStatus::Failed),
         ] {
             let answer = decoded(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":9,{body}}}"#))).unwrap();
-            let ended = Ended::by_answer(&answer, 1_000).unwrap();
+            let ended = TaskOutcome::by_answer(&answer, 1_000).unwrap();
             assert_eq!((ended.status, ended.outcome.as_slice()), (status, format!("{{{body}}}").as_bytes()));
             let response = response(&ended.outcome, &RequestId::from_u64(5), &TaskId::new("abc")).unwrap();
             let shown: Json = serde_json::from_slice(&response.frame).unwrap();
@@ -470,7 +470,7 @@ mod tests {
             assert_eq!(meta.as_str(), shown.get("result").map(|_| "abc"), "an error has no _meta");
         }
         let long = decoded(Bytes::from_static(br#"{"jsonrpc":"2.0","id":9,"result":{"content":[]}}"#)).unwrap();
-        assert_eq!(Ended::by_answer(&long, 10).unwrap_err().kind, ErrorKind::ResultTooLarge);
+        assert_eq!(TaskOutcome::by_answer(&long, 10).unwrap_err().kind, ErrorKind::ResultTooLarge);
     }
 
     #[test]
@@ -514,7 +514,7 @@ mod tests {
                     prop_assert!(ended.is_none());
                     status = next;
                 }
-                if status.is_over() {
+                if status.is_finished() {
                     prop_assert_eq!(*ended.get_or_insert(status), status);
                 }
             }
@@ -530,7 +530,7 @@ mod tests {
         #[test]
         fn what_is_kept_of_any_result_comes_back(text in "\\PC{0,40}", number in any::<i64>()) {
             let answer = message(&json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": text}], "n": number}}));
-            let ended = Ended::by_answer(&answer, 10_000).unwrap();
+            let ended = TaskOutcome::by_answer(&answer, 10_000).unwrap();
             let shown = response(&ended.outcome, &RequestId::from_u64(2), &TaskId::new("t")).unwrap();
             let mut shown: Json = serde_json::from_slice(shown.bytes(shown.result).unwrap()).unwrap();
             shown.as_object_mut().unwrap().remove("_meta");

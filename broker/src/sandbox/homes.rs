@@ -16,8 +16,8 @@ use std::{
 use aws_lc_rs::digest::{SHA256, digest};
 use rustix::process::geteuid;
 
-use super::own_files::canonical;
-use crate::config::{Config, Database};
+use super::broker_files::canonical;
+use crate::config::{Config, DatabaseConfig};
 
 /// Two processes with the same folder do not choose at the same time.
 const LOCK: &str = ".lock";
@@ -28,7 +28,7 @@ const WITHOUT_USER: &str = ".landlock";
 
 #[derive(Debug)]
 pub(super) struct Homes {
-    /// `None`: nothing says where they should be.
+    /// `Unsupported`: nothing says where they should be.
     root: Option<PathBuf>,
     /// The folder of the database, where the homes are in it.
     data: Option<PathBuf>,
@@ -37,14 +37,14 @@ pub(super) struct Homes {
 #[derive(Debug)]
 pub(super) struct Home {
     pub(super) path: PathBuf,
-    /// The tenant's; `None` where children have that of the broker.
+    /// The tenant's; `Unsupported` where children have that of the broker.
     pub(super) user: Option<u32>,
 }
 
 impl Homes {
     pub(super) fn new(config: &Config) -> Self {
         let data = match (&config.stdio.homes, &config.storage.database) {
-            (None, Database::Sqlite(path)) => canonical(path).parent().map(Path::to_owned),
+            (None, DatabaseConfig::Sqlite(path)) => canonical(path).parent().map(Path::to_owned),
             _ => None,
         };
         let of_the_broker = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".mcp-broker/homes"));

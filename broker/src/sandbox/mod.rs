@@ -3,9 +3,9 @@
 //! Asked by the stdio link before it starts a child. Invariant: unless `stdio.sandbox` is `off`, a child that cannot be
 //! kept from the files of the broker, its memory and the homes of other tenants is not started, and the error says why.
 
+mod broker_files;
 mod file_access;
 mod homes;
-mod own_files;
 mod paths;
 pub mod peer_user;
 
@@ -23,7 +23,7 @@ use transport::{
     sandbox::{FileRules, Network, Sandbox, support},
 };
 
-use self::{homes::Homes, own_files::OwnFiles, paths::SystemPaths};
+use self::{broker_files::BrokerFiles, homes::Homes, paths::SystemPaths};
 use crate::config::{
     Config,
     sandbox::{SandboxMode, SandboxRules},
@@ -38,7 +38,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 
 /// What confines a child, for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Level {
+pub struct ConfinementLevel {
     /// `uid+landlock`, `uid`, `landlock` or `off`.
     pub name: &'static str,
     /// What the host does not offer, or the backend does not allow.
@@ -47,14 +47,14 @@ pub struct Level {
 
 /// Why a child is not started.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum ConfinementError {
     #[error(transparent)]
     Command(#[from] SpawnError),
     #[error("stdio.sandbox: {0}")]
     Sandbox(String),
 }
 
-impl From<String> for Refused {
+impl From<String> for ConfinementError {
     fn from(why: String) -> Self {
         Self::Sandbox(why)
     }
@@ -66,15 +66,15 @@ pub struct Confinement {
     mode: SandboxMode,
     range: RangeInclusive<u32>,
     homes: Homes,
-    own_files: OwnFiles,
+    own_files: BrokerFiles,
     /// TCP ports of operators and replicas.
     closed_ports: OnceLock<Vec<u16>>,
-    host: OnceLock<Host>,
+    host: OnceLock<HostSupport>,
 }
 
 /// What this host offers. Found out when the first child starts.
 #[derive(Debug)]
-struct Host {
+struct HostSupport {
     /// Why children cannot have users of their own.
     no_users: Option<String>,
     landlock_abi: Option<i32>,
@@ -82,7 +82,7 @@ struct Host {
 }
 
 /// What one child gets.
-struct Choice {
+struct ChildConfinement {
     has_user: bool,
     landlock_abi: Option<i32>,
     missing: Vec<String>,
@@ -95,7 +95,7 @@ impl Confinement {
             mode: stdio.sandbox,
             range: stdio.uid_range.clone(),
             homes: Homes::new(config),
-            own_files: OwnFiles::new(config),
+            own_files: BrokerFiles::new(config),
             closed_ports: OnceLock::new(),
             host: OnceLock::new(),
         })
@@ -112,9 +112,9 @@ impl Confinement {
     }
 
     /// Completes a child's specification. Looks at files, so it may block for a moment.
-    pub fn confine(&self, tenant: &TenantId, rules: &SandboxRules, spec: &mut ChildSpec) -> Result<Level, Refused> {
+    pub fn confine(&self, tenant: &TenantId, rules: &SandboxRules, spec: &mut ChildSpec) -> Result<ConfinementLevel, ConfinementError> {
         if self.mode == SandboxMode::Off {
-            return Ok(Level { name: "off", missing: Vec::new() });
+            return Ok(ConfinementLevel { name: "off", missing: Vec::new() });
         }
         if spec.command.contains('/') && spec.cwd.is_none() {
             // The child starts in its home, where a relative path would mean something else.
@@ -158,7 +158,7 @@ impl Confinement {
         Ok(choice.level())
     }
 
-    fn host(&self) -> &Host {
+    fn host(&self) -> &HostSupport {
         self.host.get_or_init(|| {
             let no_users = support::no_user_change(&self.range).or_else(|| {
                 let opened = self.homes.let_users_pass();
@@ -167,12 +167,12 @@ impl Confinement {
             if no_users.is_none() {
                 self.own_files.close();
             }
-            Host { no_users, landlock_abi: support::landlock_abi(), paths: SystemPaths::find() }
+            HostSupport { no_users, landlock_abi: support::landlock_abi(), paths: SystemPaths::find() }
         })
     }
 
     /// Which of the two ways this child is confined by.
-    fn choose(&self, program: &Path, rules: &SandboxRules) -> Result<Choice, String> {
+    fn choose(&self, program: &Path, rules: &SandboxRules) -> Result<ChildConfinement, String> {
         let host = self.host();
         let no_user = host.no_users.clone().or_else(|| file_access::closed_to_others(program, file_access::EXECUTE));
         let (wants_user, wants_landlock) = match self.mode {
@@ -201,7 +201,7 @@ impl Confinement {
             // Modes alone keep this child from the files of the broker.
             self.own_files.all_closed()?;
         }
-        Ok(Choice { has_user, landlock_abi, missing })
+        Ok(ChildConfinement { has_user, landlock_abi, missing })
     }
 
     /// The rules for files, or which file of the broker they would open.
@@ -233,14 +233,14 @@ impl Confinement {
     }
 }
 
-impl Choice {
-    fn level(self) -> Level {
+impl ChildConfinement {
+    fn level(self) -> ConfinementLevel {
         let name = match (self.has_user, self.landlock_abi) {
             (true, Some(_)) => "uid+landlock",
             (true, None) => "uid",
             (false, _) => "landlock",
         };
-        Level { name, missing: self.missing }
+        ConfinementLevel { name, missing: self.missing }
     }
 }
 

@@ -114,7 +114,7 @@ fn question(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
 
 /// The same out of the tables.
 fn look_up(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
-    let (peer, local) = (Ends::of(peer), Ends::of(local));
+    let (peer, local) = (SocketEnds::of(peer), SocketEnds::of(local));
     // An address of IPv4 is in the table of IPv6 where its socket is one of IPv6.
     let short = [TABLES[0]].into_iter().filter_map(|table| Some((table, peer.short.as_deref()?, local.short.as_deref()?)));
     short.chain([(TABLES[1], peer.long.as_str(), local.long.as_str())]).find_map(|(table, peer, local)| {
@@ -135,13 +135,13 @@ fn owner_in(rows: &[u8], ends: &str) -> Option<u32> {
 }
 
 /// One end of a connection as the tables write it: words of 32 bits in the byte order of the machine, and the port.
-struct Ends {
+struct SocketEnds {
     /// As an address of IPv4, where it is one.
     short: Option<String>,
     long: String,
 }
 
-impl Ends {
+impl SocketEnds {
     fn of(address: SocketAddr) -> Self {
         let words = |octets: &[u8]| -> String {
             let word = |part: &[u8]| format!("{:08X}", u32::from_ne_bytes([part[0], part[1], part[2], part[3]]));

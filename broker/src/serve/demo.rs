@@ -6,14 +6,14 @@ use protocol::ids::{BackendId, TenantId};
 
 use crate::config::{
     DeclaredBackend,
-    checked::DEFAULT_TENANT,
     spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, ProtocolChoice},
     stdio,
+    validation::DEFAULT_TENANT,
 };
 
 const BACKEND: &str = "demo";
 
-/// The demo backend is this very program in another role. It is declared, not stored: a later `serve` does not know it.
+/// The demo backend is this very program in another role. It is declared, not stored: a later `run_worker` does not know it.
 pub(super) fn backend(program: String) -> DeclaredBackend {
     DeclaredBackend {
         tenant: TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name"),
@@ -55,7 +55,7 @@ Ctrl-C stops it.
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::checked::validate_backend_spec;
+    use crate::config::validation::validate_backend_spec;
 
     #[test]
     fn the_demo_backend_is_a_good_one() {

@@ -12,18 +12,18 @@ use protocol::{ids::BackendId, method::Method};
 use serde_json::Value;
 
 use super::{
-    arrival::RequestName,
     context::TraceId,
+    inbound_context::RequestName,
     secrets::{self, REDACTED},
 };
 use crate::{
     auth::Caller,
-    config::AuditCalls,
-    durable::{AuditKind, AuditRecord},
+    config::AuditLevel,
     limits::{AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_TARGET_CHARS_MAX},
+    persistence::{AuditKind, AuditRecord},
     rules::{
-        catalog::Definition,
-        sign_in_failures::{Plane, Report},
+        catalog::DefinitionDigest,
+        sign_in_failures::{FailureReport, Plane},
     },
     views::AuditEntry,
 };
@@ -34,10 +34,10 @@ const SECRET_WORDS: [&str; 14] =
 
 /// A record in the making.
 #[derive(Debug)]
-pub struct Draft {
-    pub how: AuditCalls,
+pub struct AuditDraft {
+    pub how: AuditLevel,
     pub caller: Caller,
-    /// `None`: the request stands alone.
+    /// `Unsupported`: the request stands alone.
     pub session: Option<String>,
     pub transport: &'static str,
     pub method: Method,
@@ -45,15 +45,15 @@ pub struct Draft {
     pub target: Option<String>,
     pub arguments: Option<Bytes>,
     pub backend: Option<BackendId>,
-    pub definition: Option<Definition>,
+    pub definition: Option<DefinitionDigest>,
     pub begun: Instant,
     pub at: jiff::Timestamp,
     /// Of the client, where its wire says so.
     pub client: Option<IpAddr>,
 }
 
-impl Draft {
-    /// `None`: nothing anybody would ask for later, such as a ping or a list that is answered from memory.
+impl AuditDraft {
+    /// `Unsupported`: nothing anybody would ask for later, such as a ping or a list that is answered from memory.
     pub fn is_about(method: Method) -> bool {
         !matches!(
             method,
@@ -88,7 +88,7 @@ impl Draft {
             backend: self.backend.map(|backend| backend.to_string()),
             definition: self.definition.map(|definition| format!("sha256:{}", hex(&definition))),
             arguments_digest: arguments.map(digest_of),
-            arguments: arguments.filter(|_| self.how == AuditCalls::Arguments).and_then(shown),
+            arguments: arguments.filter(|_| self.how == AuditLevel::Arguments).and_then(shown),
             outcome: outcome.to_owned(),
             error,
             duration_ms: Some(self.begun.elapsed().as_secs_f64() * 1_000.0),
@@ -105,8 +105,8 @@ impl Draft {
 }
 
 /// The record of sign-ins that failed. Those of clients are records of the kind `call`, others of the kind `admin`.
-pub fn sign_in_failures(report: &Report, node: &str) -> AuditRecord {
-    let Report { series, count, .. } = report;
+pub fn sign_in_failures(report: &FailureReport, node: &str) -> AuditRecord {
+    let FailureReport { series, count, .. } = report;
     let kind = if series.plane == Plane::Data { AuditKind::Call } else { AuditKind::Admin };
     let now = jiff::Timestamp::now();
     let entry = AuditEntry {
@@ -156,7 +156,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `None`: too long to be kept, or no JSON.
+/// `Unsupported`: too long to be kept, or no JSON.
 fn shown(arguments: &[u8]) -> Option<Value> {
     if arguments.len() > AUDIT_ARGUMENTS_BYTES_MAX {
         return None;

@@ -26,7 +26,7 @@ pub struct SpanId(pub [u8; 8]);
 
 /// Where in a trace somebody is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct TraceParent {
     pub trace: TraceId,
     pub span: SpanId,
     /// Whoever made the span keeps it.
@@ -35,8 +35,8 @@ pub struct Place {
 
 /// What a message brings with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Incoming {
-    pub place: Place,
+pub struct TraceContext {
+    pub place: TraceParent,
     pub state: Option<String>,
     pub baggage: Option<String>,
 }
@@ -78,7 +78,7 @@ fn nonzero<const N: usize>() -> [u8; N] {
     bytes
 }
 
-impl Place {
+impl TraceParent {
     /// Version 00, or what a later one has in common with it.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.as_bytes();
@@ -98,7 +98,7 @@ impl Place {
 }
 
 /// The text of a `traceparent`.
-impl fmt::Display for Place {
+impl fmt::Display for TraceParent {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "00-{}-{}-{:02x}", self.trace, self.span, u8::from(self.sampled))
     }
@@ -128,10 +128,10 @@ impl fmt::Debug for SpanId {
     }
 }
 
-impl Incoming {
-    /// `None` without a `traceparent` that can be read: then the other two mean nothing either.
+impl TraceContext {
+    /// `Unsupported` without a `traceparent` that can be read: then the other two mean nothing either.
     pub fn read(traceparent: &str, tracestate: Option<&str>, baggage: Option<&str>) -> Option<Self> {
-        let place = Place::parse(traceparent)?;
+        let place = TraceParent::parse(traceparent)?;
         Some(Self { place, state: tracestate.and_then(cut_state), baggage: baggage.and_then(cut_baggage) })
     }
 }
@@ -190,18 +190,18 @@ mod tests {
 
     #[test]
     fn a_traceparent_is_read_and_written() {
-        let place = Place::parse(GOOD).unwrap();
+        let place = TraceParent::parse(GOOD).unwrap();
         assert!(place.sampled);
         assert_eq!(place.to_string(), GOOD);
-        assert!(!Place::parse(&GOOD.replace("-01", "-00")).unwrap().sampled);
-        assert!(!Place::parse(&GOOD.replace("-01", "-fe")).unwrap().sampled, "other flags are not ours");
+        assert!(!TraceParent::parse(&GOOD.replace("-01", "-00")).unwrap().sampled);
+        assert!(!TraceParent::parse(&GOOD.replace("-01", "-fe")).unwrap().sampled, "other flags are not ours");
     }
 
     #[test]
     fn a_later_version_is_read_for_what_it_has_in_common() {
-        assert!(Place::parse(&GOOD.replacen("00", "01", 1)).is_some());
-        assert!(Place::parse(&format!("{}-more", GOOD.replacen("00", "01", 1))).is_some());
-        assert!(Place::parse(&format!("{}more", GOOD.replacen("00", "01", 1))).is_none());
+        assert!(TraceParent::parse(&GOOD.replacen("00", "01", 1)).is_some());
+        assert!(TraceParent::parse(&format!("{}-more", GOOD.replacen("00", "01", 1))).is_some());
+        assert!(TraceParent::parse(&format!("{}more", GOOD.replacen("00", "01", 1))).is_none());
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
             &GOOD.replace('-', "_"),
             &GOOD.replace("-01", "-0g"),
         ] {
-            assert_eq!(Place::parse(bad), None, "{bad}");
+            assert_eq!(TraceParent::parse(bad), None, "{bad}");
         }
     }
 
@@ -234,14 +234,14 @@ mod tests {
     #[test]
     fn what_is_no_member_is_left_out() {
         assert_eq!(cut_baggage("a=1,,nonsense, b=2 ,c=\u{7f},d=\r\ne=1").as_deref(), Some("a=1,b=2"));
-        assert_eq!(Incoming::read("nonsense", Some("a=1"), Some("b=1")), None);
+        assert_eq!(TraceContext::read("nonsense", Some("a=1"), Some("b=1")), None);
     }
 
     proptest! {
         #[test]
         fn nothing_makes_it_fail(text in ".{0,80}") {
-            if let Some(place) = Place::parse(&text) {
-                prop_assert!(Place::parse(&place.to_string()).is_some());
+            if let Some(place) = TraceParent::parse(&text) {
+                prop_assert!(TraceParent::parse(&place.to_string()).is_some());
             }
             let _cut = cut_baggage(&text);
         }

@@ -27,31 +27,31 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use transport::http_client::{self, HttpClient};
 
-use super::traces::{Recorder, Traces, recorder};
+use super::traces::{SpanRecorder, Tracer, recorder};
 use crate::{
-    config::Traces as Settings,
+    config::TraceConfig as Settings,
     limits::{ERROR_BODY_BYTES_MAX, SPAN_BATCH_MAX, SPAN_BATCH_WAIT, SPAN_EXPORT_WAIT, SPAN_FLUSH_WAIT},
     metrics::Metrics,
 };
 
 /// The exporter's task, and the way to end it.
 #[derive(Debug)]
-pub struct Export {
+pub struct ExporterHandle {
     stop: CancellationToken,
     task: Option<tokio::task::JoinHandle<()>>,
 }
 
 /// Begins to export, where an endpoint is configured. Must be called inside the runtime.
-pub fn begin(settings: &Settings, node: &str, http: HttpClient, metrics: Arc<Metrics>) -> (Traces, Export) {
+pub fn begin(settings: &Settings, node: &str, http: HttpClient, metrics: Arc<Metrics>) -> (Tracer, ExporterHandle) {
     let stop = CancellationToken::new();
-    let Some(endpoint) = &settings.endpoint else { return (Traces::default(), Export { stop, task: None }) };
+    let Some(endpoint) = &settings.endpoint else { return (Tracer::default(), ExporterHandle { stop, task: None }) };
     let exporter =
-        SpanExporter::builder().with_http().with_http_client(OverHttp(http)).with_endpoint(endpoint).with_timeout(SPAN_EXPORT_WAIT);
+        SpanExporter::builder().with_http().with_http_client(OtlpHttpClient(http)).with_endpoint(endpoint).with_timeout(SPAN_EXPORT_WAIT);
     let mut exporter = match exporter.build() {
         Ok(exporter) => exporter,
         Err(error) => {
             tracing::error!(%error, "traces are off: the exporter does not accept its configuration");
-            return (Traces::default(), Export { stop, task: None });
+            return (Tracer::default(), ExporterHandle { stop, task: None });
         }
     };
     let about = [
@@ -61,11 +61,11 @@ pub fn begin(settings: &Settings, node: &str, http: HttpClient, metrics: Arc<Met
     ];
     exporter.set_resource(&Resource::builder_empty().with_attributes(about).build());
     let (recorder, spans) = recorder(settings, metrics.clone());
-    let task = tokio::spawn(Exporting { exporter, spans, recorder: recorder.clone(), metrics, failing: false, stop: stop.clone() }.run());
-    (Traces::to(recorder), Export { stop, task: Some(task) })
+    let task = tokio::spawn(ExportTask { exporter, spans, recorder: recorder.clone(), metrics, failing: false, stop: stop.clone() }.run());
+    (Tracer::to(recorder), ExporterHandle { stop, task: Some(task) })
 }
 
-impl Export {
+impl ExporterHandle {
     /// Lets what is in the queue leave, but not for long.
     pub async fn end(&mut self) {
         self.stop.cancel();
@@ -77,16 +77,16 @@ impl Export {
     }
 }
 
-struct Exporting {
+struct ExportTask {
     exporter: SpanExporter,
     spans: mpsc::Receiver<Vec<SpanData>>,
-    recorder: Arc<Recorder>,
+    recorder: Arc<SpanRecorder>,
     metrics: Arc<Metrics>,
     failing: bool,
     stop: CancellationToken,
 }
 
-impl Exporting {
+impl ExportTask {
     async fn run(mut self) {
         loop {
             let first = tokio::select! {
@@ -135,16 +135,16 @@ impl Exporting {
 }
 
 /// The broker's own HTTP client, as the exporter wants it.
-struct OverHttp(HttpClient);
+struct OtlpHttpClient(HttpClient);
 
-impl fmt::Debug for OverHttp {
+impl fmt::Debug for OtlpHttpClient {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("OverHttp")
     }
 }
 
 #[async_trait]
-impl opentelemetry_http::HttpClient for OverHttp {
+impl opentelemetry_http::HttpClient for OtlpHttpClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let (head, body) = request.into_parts();
         let response = self.0.send(Request::from_parts(head, Full::new(body))).await?;

@@ -83,7 +83,7 @@ struct Masker {
 
 /// What an option says of the argument after it.
 #[derive(Clone, Copy, Default, PartialEq)]
-enum Next {
+enum ArgumentKind {
     #[default]
     Anything,
     Secret,
@@ -92,7 +92,7 @@ enum Next {
     User,
 }
 
-impl Next {
+impl ArgumentKind {
     fn after(option: &str) -> Self {
         match option {
             _ if VARIABLE_OPTIONS.contains(&option) => Self::Variable,
@@ -168,15 +168,15 @@ impl Masker {
     }
 
     fn args(&mut self, args: &[String]) -> Vec<String> {
-        let mut next = Next::default();
+        let mut next = ArgumentKind::default();
         let mut shown = Vec::with_capacity(args.len());
         for arg in args {
             shown.push(match take(&mut next) {
-                Next::Anything => self.arg(arg),
-                Next::Secret if is_option(arg) => self.arg(arg),
+                ArgumentKind::Anything => self.arg(arg),
+                ArgumentKind::Secret if is_option(arg) => self.arg(arg),
                 expected => self.value(expected, arg),
             });
-            next = if shown.last() == Some(arg) { Next::after(arg) } else { Next::Anything };
+            next = if shown.last() == Some(arg) { ArgumentKind::after(arg) } else { ArgumentKind::Anything };
         }
         shown
     }
@@ -184,12 +184,12 @@ impl Masker {
     /// `--name=VALUE`, `NAME=VALUE`, `-eNAME=VALUE`, or anything else.
     fn arg(&mut self, arg: &str) -> String {
         if let Some(variable) = arg.strip_prefix("-e").filter(|rest| is_variable(rest)) {
-            return format!("-e{}", self.value(Next::Variable, variable));
+            return format!("-e{}", self.value(ArgumentKind::Variable, variable));
         }
         match arg.split_once('=') {
             Some((name, value)) if !name.is_empty() && !name.contains([':', '{', ' ', '/']) => {
-                let expected = match Next::after(name) {
-                    Next::Anything if audit::announces_secret(name) || is_variable(arg) => Next::Secret,
+                let expected = match ArgumentKind::after(name) {
+                    ArgumentKind::Anything if audit::announces_secret(name) || is_variable(arg) => ArgumentKind::Secret,
                     expected => expected,
                 };
                 format!("{name}={}", self.value(expected, value))
@@ -199,14 +199,16 @@ impl Masker {
     }
 
     /// A value of which something is expected.
-    fn value(&mut self, expected: Next, value: &str) -> String {
+    fn value(&mut self, expected: ArgumentKind, value: &str) -> String {
         let after = |sign: char| value.split_once(sign);
         match expected {
-            Next::Anything => self.free(value),
-            Next::Secret => self.hide(value).to_owned(),
-            Next::Variable => after('=').map_or_else(|| value.to_owned(), |(name, value)| format!("{name}={}", self.hide(value))),
-            Next::Header => after(':').map_or_else(|| MASK.to_owned(), |(name, value)| format!("{name}: {}", self.hide(value.trim()))),
-            Next::User => match after(':') {
+            ArgumentKind::Anything => self.free(value),
+            ArgumentKind::Secret => self.hide(value).to_owned(),
+            ArgumentKind::Variable => after('=').map_or_else(|| value.to_owned(), |(name, value)| format!("{name}={}", self.hide(value))),
+            ArgumentKind::Header => {
+                after(':').map_or_else(|| MASK.to_owned(), |(name, value)| format!("{name}: {}", self.hide(value.trim())))
+            }
+            ArgumentKind::User => match after(':') {
                 Some((user, password)) => format!("{user}:{}", self.hide(password)),
                 None => self.free(value),
             },

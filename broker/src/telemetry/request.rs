@@ -2,7 +2,7 @@
 //! `error.data.requestId`, its spans, and what the audit log will hold of it.
 //!
 //! It travels as a task-local, so that no function on the way has to hand it on. A task that goes on with a request's work is
-//! begun through [`carried`]. Set by [`Session::submit`](crate::actors::session::Session::submit) and by tasks that run.
+//! begun through [`carried`]. Set by [`DemoSession::admit`](crate::actors::session::DemoSession::submit) and by tasks that run.
 
 use std::{
     cell::RefCell,
@@ -12,26 +12,26 @@ use std::{
 use http::HeaderMap;
 use protocol::{error::ErrorKind, ids::BackendId};
 
-pub use super::arrival::{RequestName, arrival_client, arrival_name, arriving, header_context};
-use super::{audit::Draft, context::TraceId, traces::Tracing};
-use crate::rules::catalog::Definition;
+pub use super::inbound_context::{RequestName, arrival_client, arrival_name, arriving, header_context};
+use super::{audit::AuditDraft, context::TraceId, traces::RequestTrace};
+use crate::rules::catalog::DefinitionDigest;
 
 /// One request of a client, or one task that runs.
 #[derive(Debug)]
-pub struct Request {
+pub struct RequestTelemetry {
     pub name: RequestName,
-    /// `None` where traces are off.
-    pub tracing: Option<Tracing>,
-    /// `None` where calls are not audited.
-    draft: Mutex<Option<Draft>>,
+    /// `Unsupported` where traces are off.
+    pub tracing: Option<RequestTrace>,
+    /// `Unsupported` where calls are not audited.
+    draft: Mutex<Option<AuditDraft>>,
     /// Who works on it.
     backend: OnceLock<BackendId>,
     /// Why it was refused, if it was.
     refused: OnceLock<ErrorKind>,
 }
 
-impl Request {
-    pub fn new(name: RequestName, tracing: Option<Tracing>, draft: Option<Draft>) -> Arc<Self> {
+impl RequestTelemetry {
+    pub fn new(name: RequestName, tracing: Option<RequestTrace>, draft: Option<AuditDraft>) -> Arc<Self> {
         Arc::new(Self { name, tracing, draft: Mutex::new(draft), backend: OnceLock::new(), refused: OnceLock::new() })
     }
 
@@ -53,7 +53,7 @@ impl Request {
     }
 
     /// The backend that is asked, and what the catalog knows of the tool.
-    pub fn note_backend(&self, backend: &BackendId, definition: Option<Definition>) {
+    pub fn note_backend(&self, backend: &BackendId, definition: Option<DefinitionDigest>) {
         if let Some(draft) = &mut *self.draft() {
             draft.backend = Some(backend.clone());
             draft.definition = definition;
@@ -66,28 +66,28 @@ impl Request {
         self.draft().is_some()
     }
 
-    pub fn take_draft(&self) -> Option<Draft> {
+    pub fn take_draft(&self) -> Option<AuditDraft> {
         self.draft().take()
     }
 
-    fn draft(&self) -> MutexGuard<'_, Option<Draft>> {
+    fn draft(&self) -> MutexGuard<'_, Option<AuditDraft>> {
         self.draft.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 tokio::task_local! {
-    static CURRENT: Arc<Request>;
+    static CURRENT: Arc<RequestTelemetry>;
     /// What a request to an HTTP backend tells in its headers.
     static OUTGOING: RefCell<HeaderMap>;
 }
 
 /// The request that is being worked on here.
-pub fn current() -> Option<Arc<Request>> {
+pub fn current() -> Option<Arc<RequestTelemetry>> {
     CURRENT.try_with(Arc::clone).ok()
 }
 
 /// Looks at the current request without counting a reference.
-pub fn with_current<R>(look: impl FnOnce(&Request) -> R) -> Option<R> {
+pub fn with_current<R>(look: impl FnOnce(&RequestTelemetry) -> R) -> Option<R> {
     CURRENT.try_with(|request| look(request)).ok()
 }
 
@@ -97,12 +97,12 @@ pub fn current_name() -> Option<RequestName> {
 }
 
 /// Works on a request, here and now.
-pub fn within<R>(request: Arc<Request>, work: impl FnOnce() -> R) -> R {
+pub fn within<R>(request: Arc<RequestTelemetry>, work: impl FnOnce() -> R) -> R {
     CURRENT.sync_scope(request, work)
 }
 
 /// Works on a request.
-pub async fn scope<F: Future>(request: Arc<Request>, work: F) -> F::Output {
+pub async fn scope<F: Future>(request: Arc<RequestTelemetry>, work: F) -> F::Output {
     CURRENT.scope(request, work).await
 }
 
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_is_begun_for_a_request_belongs_to_it() {
-        let request = Request::new(RequestName(7), None, None);
+        let request = RequestTelemetry::new(RequestName(7), None, None);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         assert_eq!(current_name(), None);
         let carried = within(request, || carried(async { current_name() }));
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_first_reason_of_a_refusal_counts() {
-        let request = Request::new(RequestName(7), None, None);
+        let request = RequestTelemetry::new(RequestName(7), None, None);
         request.refuse(ErrorKind::Timeout);
         request.refuse(ErrorKind::Internal);
         assert_eq!(request.refused(), Some(ErrorKind::Timeout));
@@ -166,7 +166,7 @@ mod tests {
         const ROUNDS: u32 = 100_000;
         let begun = Instant::now();
         for _ in 0..ROUNDS {
-            let request = Request::new(RequestName::random(), None, None);
+            let request = RequestTelemetry::new(RequestName::random(), None, None);
             std::hint::black_box(within(request, || current().is_some() && current_name().is_some()));
         }
         let each = begun.elapsed() / ROUNDS;

@@ -54,12 +54,12 @@ const JWT_MIN: usize = 32;
 const AWS_LENGTH: usize = 20;
 const AWS_PREFIXES: [&str; 6] = ["AKIA", "ASIA", "ABIA", "ACCA", "AGPA", "AROA"];
 
-/// The text without what looks like a secret. `None`: there is nothing of that kind in it.
+/// The text without what looks like a secret. `Unsupported`: there is nothing of that kind in it.
 pub fn masked(text: &str) -> Option<String> {
-    masked_by(&Scan::new(text))
+    masked_by(&SecretScan::new(text))
 }
 
-fn masked_by(scan: &Scan<'_>) -> Option<String> {
+fn masked_by(scan: &SecretScan<'_>) -> Option<String> {
     let text = scan.text;
     let mut found = Vec::new();
     private_keys(scan, &mut found);
@@ -102,16 +102,16 @@ pub fn uri_shown(uri: &str) -> String {
     }
 }
 
-type Found = Vec<(usize, usize)>;
+type SecretRanges = Vec<(usize, usize)>;
 
 /// A text, and in tests the number of its bytes that were looked at.
-struct Scan<'t> {
+struct SecretScan<'t> {
     text: &'t str,
     #[cfg(test)]
     bytes_read: std::cell::Cell<usize>,
 }
 
-impl<'t> Scan<'t> {
+impl<'t> SecretScan<'t> {
     fn new(text: &'t str) -> Self {
         Self {
             text,
@@ -149,7 +149,7 @@ impl<'t> Scan<'t> {
     }
 }
 
-fn private_keys(scan: &Scan<'_>, found: &mut Found) {
+fn private_keys(scan: &SecretScan<'_>, found: &mut SecretRanges) {
     const BEGIN: &str = "-----BEGIN ";
     const END: &str = "-----END ";
     const DASHES: &str = "-----";
@@ -170,7 +170,7 @@ fn private_keys(scan: &Scan<'_>, found: &mut Found) {
 }
 
 /// Words of what tokens are written with, one after the other.
-fn words(scan: &Scan<'_>, found: &mut Found) {
+fn words(scan: &SecretScan<'_>, found: &mut SecretRanges) {
     let is_inside = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let is_of_credential = |byte: u8| is_inside(byte) || matches!(byte, b'+' | b'/' | b'=' | b'~');
     let bytes = scan.text.as_bytes();
@@ -213,7 +213,7 @@ fn is_key(word: &str) -> bool {
 }
 
 /// `scheme://user:password@host`.
-fn passwords(scan: &Scan<'_>, found: &mut Found) {
+fn passwords(scan: &SecretScan<'_>, found: &mut SecretRanges) {
     const AFTER_SCHEME: &str = "://";
     let ends = |character: char| matches!(character, '/' | '?' | '#' | '"' | '\'' | '\\') || character.is_whitespace();
     let mut at = 0;
@@ -338,7 +338,7 @@ mod tests {
         for part in parts {
             for bytes in [256, 16 * 1024, 256 * 1024] {
                 let text = repeated(part, bytes);
-                let scan = Scan::new(&text);
+                let scan = SecretScan::new(&text);
                 let _shown = masked_by(&scan);
                 let read = scan.bytes_read.get();
                 assert!(read <= PASSES_MAX * text.len(), "{part:?}: {read} bytes read of {}", text.len());

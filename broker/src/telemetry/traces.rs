@@ -22,12 +22,12 @@ use protocol::{envelope::Message, ids::BackendId, json, splice::Splice};
 use tokio::sync::mpsc;
 
 use super::{
-    arrival::{BAGGAGE, RequestName, TRACEPARENT, TRACESTATE, with_arrival_headers},
-    context::{CarriedTrace, Incoming, Place, SpanId, TraceId},
+    context::{CarriedTrace, SpanId, TraceContext, TraceId, TraceParent},
+    inbound_context::{BAGGAGE, RequestName, TRACEPARENT, TRACESTATE, with_arrival_headers},
 };
 use crate::{
     auth::Caller,
-    config::{RATIO_WHOLE, Traces as Settings},
+    config::{RATIO_WHOLE, TraceConfig as Settings},
     limits::SPANS_PER_REQUEST_MAX,
     metrics::Metrics,
 };
@@ -37,10 +37,10 @@ const ATTRIBUTE_CHARS_MAX: usize = 256;
 
 /// Where spans go; nowhere, as long as no endpoint is configured.
 #[derive(Debug, Clone, Default)]
-pub struct Traces(Option<Arc<Recorder>>);
+pub struct Tracer(Option<Arc<SpanRecorder>>);
 
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(super) struct SpanRecorder {
     /// Of `u64::MAX`: how many of the numbers that can be drawn mean that a trace is sampled.
     threshold: u64,
     trusted: Vec<String>,
@@ -52,9 +52,9 @@ pub(super) struct Recorder {
 }
 
 /// One way to the exporter, and its end there.
-pub(super) fn recorder(settings: &Settings, metrics: Arc<Metrics>) -> (Arc<Recorder>, mpsc::Receiver<Vec<SpanData>>) {
+pub(super) fn recorder(settings: &Settings, metrics: Arc<Metrics>) -> (Arc<SpanRecorder>, mpsc::Receiver<Vec<SpanData>>) {
     let (queue, spans) = mpsc::channel(settings.queue_spans);
-    let recorder = Recorder {
+    let recorder = SpanRecorder {
         threshold: (u128::from(u64::MAX) * u128::from(settings.ratio) / u128::from(RATIO_WHOLE)) as u64,
         trusted: settings.trusted.clone(),
         queue,
@@ -65,7 +65,7 @@ pub(super) fn recorder(settings: &Settings, metrics: Arc<Metrics>) -> (Arc<Recor
     (Arc::new(recorder), spans)
 }
 
-impl Recorder {
+impl SpanRecorder {
     /// Whether a trace that begins here is sampled. Drawn by lot and not from the trace's id, which a client may have chosen.
     fn draws(&self) -> bool {
         self.threshold == u64::MAX || rand::random::<u64>() < self.threshold
@@ -88,8 +88,8 @@ impl Recorder {
     }
 }
 
-impl Traces {
-    pub(super) fn to(recorder: Arc<Recorder>) -> Self {
+impl Tracer {
+    pub(super) fn to(recorder: Arc<SpanRecorder>) -> Self {
         Self(Some(recorder))
     }
 
@@ -98,7 +98,7 @@ impl Traces {
     }
 
     /// Begins the spans of a client's request.
-    pub fn begin(&self, message: &Message, caller: &Caller) -> Option<Tracing> {
+    pub fn begin(&self, message: &Message, caller: &Caller) -> Option<RequestTrace> {
         let recorder = self.0.as_ref()?;
         let in_meta = of_message(message);
         let from_meta = in_meta.is_some();
@@ -108,13 +108,13 @@ impl Traces {
             _ => recorder.draws(),
         };
         let (parent, state, baggage) = match incoming {
-            Some(Incoming { place, state, baggage }) => (Some(place), state, baggage),
+            Some(TraceContext { place, state, baggage }) => (Some(place), state, baggage),
             None => (None, None, None),
         };
         let trace = parent.map_or_else(TraceId::random, |parent| parent.trace);
-        Some(Tracing {
+        Some(RequestTrace {
             recorder: recorder.clone(),
-            place: Place { trace, span: SpanId::random(), sampled },
+            place: TraceParent { trace, span: SpanId::random(), sampled },
             parent: parent.map(|parent| parent.span),
             parent_is_remote: true,
             state,
@@ -130,13 +130,13 @@ impl Traces {
     }
 
     /// Goes on with a trace that another request, perhaps of another process, began.
-    pub fn resume(&self, carried: &CarriedTrace, method: &'static str, target: Option<String>) -> Option<Tracing> {
+    pub fn resume(&self, carried: &CarriedTrace, method: &'static str, target: Option<String>) -> Option<RequestTrace> {
         let recorder = self.0.as_ref()?;
-        let place = carried.traceparent.as_deref().and_then(Place::parse);
+        let place = carried.traceparent.as_deref().and_then(TraceParent::parse);
         let trace = place.map_or_else(TraceId::random, |place| place.trace);
-        Some(Tracing {
+        Some(RequestTrace {
             recorder: recorder.clone(),
-            place: Place { trace, span: SpanId::random(), sampled: place.is_some_and(|place| place.sampled) },
+            place: TraceParent { trace, span: SpanId::random(), sampled: place.is_some_and(|place| place.sampled) },
             parent: place.filter(|_| !carried.is_root).map(|place| place.span),
             parent_is_remote: true,
             state: carried.tracestate.clone(),
@@ -154,10 +154,10 @@ impl Traces {
 
 /// The spans of one request or one task that runs.
 #[derive(Debug)]
-pub struct Tracing {
-    recorder: Arc<Recorder>,
+pub struct RequestTrace {
+    recorder: Arc<SpanRecorder>,
     /// Of the span that stands for the whole of it.
-    pub place: Place,
+    pub place: TraceParent,
     parent: Option<SpanId>,
     parent_is_remote: bool,
     state: Option<String>,
@@ -171,11 +171,11 @@ pub struct Tracing {
     pub target: Option<String>,
     /// What is known of it from the beginning.
     pub attributes: Vec<KeyValue>,
-    open: Mutex<Open>,
+    open: Mutex<SpanBuffer>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct SpanBuffer {
     ended: Vec<SpanData>,
     /// The newest span towards a backend.
     latest_attempt: Option<SpanId>,
@@ -185,17 +185,17 @@ struct Open {
 
 /// What the span of a whole request tells.
 #[derive(Debug)]
-pub struct Told {
+pub struct RootSpanSummary {
     pub name: String,
     pub attributes: Vec<KeyValue>,
     /// Why it failed, in one word.
     pub error: Option<&'static str>,
 }
 
-impl Told {
+impl RootSpanSummary {
     /// Named as MCP's semantic conventions have it. A name that leads to no backend is anything a client may write, and names
     /// no span.
-    pub fn of(tracing: &Tracing, request: RequestName, backend: Option<&BackendId>, error: Option<&'static str>) -> Self {
+    pub fn of(tracing: &RequestTrace, request: RequestName, backend: Option<&BackendId>, error: Option<&'static str>) -> Self {
         let mut attributes = tracing.attributes.clone();
         attributes.push(KeyValue::new("mcp_broker.request_id", request.to_string()));
         if let Some(backend) = backend {
@@ -207,7 +207,7 @@ impl Told {
     }
 }
 
-impl Tracing {
+impl RequestTrace {
     fn span_name(&self, target: Option<&str>) -> String {
         match target.filter(|_| matches!(self.method, "tools/call" | "prompts/get")) {
             Some(target) => format!("{} {target}", self.method),
@@ -225,7 +225,7 @@ impl Tracing {
     }
 
     /// Begins the span of one attempt to have this request answered by its backend.
-    pub fn to_backend(&self, backend: &str, transport: &'static str) -> Child {
+    pub fn to_backend(&self, backend: &str, transport: &'static str) -> OpenSpan {
         let mut child = self.child(SpanKind::Client, self.span_name(self.target.as_deref()), None);
         child.attributes.extend([
             KeyValue::new("rpc.system", "jsonrpc"),
@@ -238,7 +238,7 @@ impl Tracing {
         child
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, SpanBuffer> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -246,7 +246,7 @@ impl Tracing {
     pub fn carried(&self) -> CarriedTrace {
         let span = if self.place.sampled { Some(self.place.span) } else { self.parent };
         CarriedTrace {
-            traceparent: Some(Place { span: span.unwrap_or(self.place.span), ..self.place }.to_string()),
+            traceparent: Some(TraceParent { span: span.unwrap_or(self.place.span), ..self.place }.to_string()),
             tracestate: self.state.clone(),
             baggage: self.baggage.clone(),
             is_root: span.is_none(),
@@ -255,9 +255,9 @@ impl Tracing {
     }
 
     /// Begins a span for something this request causes. `parent`: who caused it, if not the request as a whole.
-    pub fn child(self: &Tracing, kind: SpanKind, name: String, parent: Option<SpanId>) -> Child {
-        Child {
-            place: Place { span: SpanId::random(), ..self.place },
+    pub fn child(self: &RequestTrace, kind: SpanKind, name: String, parent: Option<SpanId>) -> OpenSpan {
+        OpenSpan {
+            place: TraceParent { span: SpanId::random(), ..self.place },
             parent: parent.unwrap_or(self.place.span),
             kind,
             name,
@@ -272,7 +272,7 @@ impl Tracing {
     }
 
     /// A span is over. After the end of the whole it goes the way that was decided then.
-    pub fn end_child(&self, child: Child) {
+    pub fn end_child(&self, child: OpenSpan) {
         let span = self.data(child.place.span, child.parent, false, child.kind, child.begun, child.name, child.attributes, child.error);
         let mut open = self.open();
         match open.decided {
@@ -287,7 +287,7 @@ impl Tracing {
     }
 
     /// The whole of it is over. Only the first end counts.
-    pub fn end(&self, told: Told) {
+    pub fn end(&self, told: RootSpanSummary) {
         let keep = self.place.sampled || told.error.is_some();
         let mut open = self.open();
         if open.decided.is_some() {
@@ -354,7 +354,7 @@ impl Tracing {
     }
 
     /// The headers by which a backend goes on with the trace below this span.
-    pub fn headers(&self, place: &Place) -> HeaderMap {
+    pub fn headers(&self, place: &TraceParent) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(3);
         let values = [(TRACEPARENT, Some(place.to_string())), (TRACESTATE, self.state.clone()), (BAGGAGE, self.baggage.clone())];
         for (name, value) in values {
@@ -366,7 +366,7 @@ impl Tracing {
     }
 
     /// The same in `_meta`: in place of what the message has there.
-    pub fn put_into_meta(&self, splice: &mut Splice<'_>, message: &Message, place: &Place) {
+    pub fn put_into_meta(&self, splice: &mut Splice<'_>, message: &Message, place: &TraceParent) {
         splice.set_meta(message, "traceparent", json::quote(&place.to_string()).as_bytes());
         if let Some(state) = &self.state {
             splice.set_meta(message, "tracestate", json::quote(state).as_bytes());
@@ -379,8 +379,8 @@ impl Tracing {
 
 /// A span that is not over.
 #[derive(Debug)]
-pub struct Child {
-    pub place: Place,
+pub struct OpenSpan {
+    pub place: TraceParent,
     parent: SpanId,
     kind: SpanKind,
     name: String,
@@ -390,20 +390,20 @@ pub struct Child {
 }
 
 /// The context in a message's `_meta`.
-fn of_message(message: &Message) -> Option<Incoming> {
+fn of_message(message: &Message) -> Option<TraceContext> {
     let fields = &message.fields;
     let traceparent = message.text(fields.meta_traceparent)?;
     let (state, baggage) = (message.text(fields.meta_tracestate), message.text(fields.meta_baggage));
-    Incoming::read(&traceparent, state.as_deref(), baggage.as_deref())
+    TraceContext::read(&traceparent, state.as_deref(), baggage.as_deref())
 }
 
 /// Of several headers of one name the values are one list.
-fn of_headers(headers: &HeaderMap) -> Option<Incoming> {
+fn of_headers(headers: &HeaderMap) -> Option<TraceContext> {
     let text = |name| -> Option<String> {
         let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
         (!values.is_empty()).then(|| values.join(","))
     };
-    Incoming::read(&text(TRACEPARENT)?, text(TRACESTATE).as_deref(), text(BAGGAGE).as_deref())
+    TraceContext::read(&text(TRACEPARENT)?, text(TRACESTATE).as_deref(), text(BAGGAGE).as_deref())
 }
 
 /// A text of a client, short enough for an attribute.

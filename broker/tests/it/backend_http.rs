@@ -1,7 +1,7 @@
 //! The broker as a client of Streamable HTTP backends: handshake, headers, and event streams read and resumed by the rules.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Reply, Seen, backend::text};
+use testkit::{FakeBackend, RecordedRequest, Reply, backend::text};
 
 use crate::{alone_with, broker_with, builder, echo, kind, text_of};
 
@@ -9,7 +9,7 @@ use crate::{alone_with, broker_with, builder, echo, kind, text_of};
 async fn b_life_01_the_handshake_comes_first_and_whole() {
     let (broker, backend) = echo().await;
     broker.connected(json!({})).await.call("b__echo", json!({})).await;
-    let seen: Vec<Seen> = backend.seen().into_iter().filter(|seen| seen.http == "POST" && !seen.is("server/discover")).collect();
+    let seen: Vec<RecordedRequest> = backend.seen().into_iter().filter(|seen| seen.http == "POST" && !seen.is("server/discover")).collect();
     assert_eq!((seen[0].method(), seen[1].method()), (Some("initialize"), Some("notifications/initialized")));
     let params = &seen[0].message["params"];
     assert_eq!(params["protocolVersion"], "2025-11-25");

@@ -1,12 +1,12 @@
 //! Links to HTTP backends: whose sessions share one, what it carries, and what becomes of its backend session.
 
 use serde_json::json;
-use testkit::{FakeBackend, Gate, Reply, Seen};
+use testkit::{FakeBackend, Gate, RecordedRequest, Reply};
 
 use crate::{alone_with, broker_with, builder, text_of};
 
 /// The requests of the backend session that carried `wanted`.
-fn session_of(seen: &[Seen], wanted: impl Fn(&Seen) -> bool) -> Vec<Seen> {
+fn session_of(seen: &[RecordedRequest], wanted: impl Fn(&RecordedRequest) -> bool) -> Vec<RecordedRequest> {
     let session = seen.iter().find(|seen| wanted(seen)).and_then(|seen| seen.header("mcp-session-id")).unwrap().to_owned();
     seen.iter().filter(|seen| seen.header("mcp-session-id") == Some(&session)).cloned().collect()
 }
@@ -43,7 +43,7 @@ async fn b_http_04_a_forgotten_session_is_opened_anew_and_the_call_repeated_once
     client.call("b__echo", json!({"n": 1})).await;
     backend.forget_sessions();
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 2})).await), r#"{"n":2}"#);
-    let after: Vec<Seen> = backend.seen();
+    let after: Vec<RecordedRequest> = backend.seen();
     let answered = after.iter().filter(|seen| seen.calls("echo") && seen.message["params"]["arguments"]["n"] == 2).count();
     assert_eq!(answered, 2, "refused with 404 once, then repeated");
     backend.wait_count("the subscription again", 2, |seen| seen.is("resources/subscribe")).await;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use testkit::{
-    chaos::{self, Plan, Points, Rolling},
+    chaos::{self, ChaosPlan, KillPointPlan, RollingPlan},
     cluster::Store,
 };
 
@@ -13,42 +13,42 @@ use crate::binary;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f_02_tasks_survive_kills_of_replicas_and_restarts_of_both_stores() {
-    let plan = Plan {
+    let plan = ChaosPlan {
         kill_every: Some(Duration::from_secs(2)),
         restart_postgres: true,
         restart_redis: true,
         flush_redis: true,
         duration: Duration::from_secs(6),
-        ..Plan::new(binary(), 2)
+        ..ChaosPlan::new(binary(), 2)
     };
     chaos::run(plan).await.assert_kept();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f_02_tasks_survive_kills_of_a_broker_with_its_own_database() {
-    let plan = Plan { kill_every: Some(Duration::from_secs(2)), store: Store::Sqlite, replicas: 1, ..Plan::new(binary(), 3) };
+    let plan = ChaosPlan { kill_every: Some(Duration::from_secs(2)), store: Store::Sqlite, replicas: 1, ..ChaosPlan::new(binary(), 3) };
     chaos::run(plan).await.assert_kept();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f_03_nothing_acknowledged_is_lost_at_any_step_on_postgres() {
-    chaos::kill_at_points(Points { named: 8, random: 1, ..Points::new(binary(), 5) }).await.assert_kept();
+    chaos::kill_at_points(KillPointPlan { named: 8, random: 1, ..KillPointPlan::new(binary(), 5) }).await.assert_kept();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f_03_nothing_acknowledged_is_lost_at_any_step_on_sqlite() {
-    let points = Points { store: Store::Sqlite, replicas: 1, named: 8, random: 1, ..Points::new(binary(), 7) };
+    let points = KillPointPlan { store: Store::Sqlite, replicas: 1, named: 8, random: 1, ..KillPointPlan::new(binary(), 7) };
     chaos::kill_at_points(points).await.assert_kept();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r6_a_rolling_restart_fails_no_call_and_loses_no_event() {
-    chaos::restart_one_by_one(Rolling::new(binary(), 11)).await.assert_kept();
+    chaos::restart_one_by_one(RollingPlan::new(binary(), 11)).await.assert_kept();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r7_a_killed_replica_takes_only_its_calls_in_flight_with_it() {
     // A debug build on a busy machine takes longer than the promise, which `make chaos` measures.
     let recovered_within = Duration::from_secs(8);
-    chaos::restart_one_by_one(Rolling { kill: true, recovered_within, ..Rolling::new(binary(), 13) }).await.assert_kept();
+    chaos::restart_one_by_one(RollingPlan { kill: true, recovered_within, ..RollingPlan::new(binary(), 13) }).await.assert_kept();
 }

@@ -1,16 +1,16 @@
 //! The command line: exit codes, what is printed, and the admin API from a shell.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Ground, broker::Finished};
+use testkit::{FakeBackend, Topology, broker::CommandOutput};
 
 use crate::{alone_with, builder};
 
-async fn run(arguments: &[&str]) -> Finished {
+async fn run(arguments: &[&str]) -> CommandOutput {
     let folder = tempfile::tempdir().unwrap();
     builder().run(folder.path(), arguments).await
 }
 
-async fn run_with_config(command: &[&str], config: &str) -> Finished {
+async fn run_with_config(command: &[&str], config: &str) -> CommandOutput {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("c.yaml");
     std::fs::write(&file, config).unwrap();
@@ -83,7 +83,7 @@ async fn serve_says_which_needed_thing_is_missing_with_69() {
 #[tokio::test]
 async fn f_42_a_second_broker_on_the_same_file_is_refused() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().on(Ground::Sqlite).backend("default", "b", backend.spec()).start().await;
+    let broker = builder().on(Topology::Sqlite).backend("default", "b", backend.spec()).start().await;
     let config = broker.folder().join("config.yaml");
     let finished = builder().run(broker.folder(), &["serve", "--config", config.to_str().unwrap()]).await;
     assert_eq!(finished.code, Some(69), "{finished:?}");

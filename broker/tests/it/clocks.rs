@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use testkit::{Ledger, TestClient, TestCluster, WrongClock, eventually};
+use testkit::{FakeClock, Ledger, TestClient, TestCluster, eventually};
 
 use crate::{
     cluster::{on, opened_at, over, result_of, task},
@@ -15,7 +15,7 @@ const WATCHED: Duration = Duration::from_secs(4);
 
 /// Two replicas, of which the second has this clock. It is right while they start: libfaketime would count what it is wrong by
 /// into the monotonic clock that a program has read first.
-async fn two_with(clock: &WrongClock) -> (TestCluster, Ledger, String) {
+async fn two_with(clock: &FakeClock) -> (TestCluster, Ledger, String) {
     let ledger = Ledger::start().await;
     let env = clock.env();
     let cluster = env.iter().fold(on(&ledger).cluster(2), |cluster, (name, value)| cluster.env_of(1, name, value)).start().await;
@@ -24,7 +24,7 @@ async fn two_with(clock: &WrongClock) -> (TestCluster, Ledger, String) {
 }
 
 /// Sets the clock of the second replica, and waits until it says so itself.
-async fn set(cluster: &TestCluster, clock: &WrongClock, offset: &str) {
+async fn set(cluster: &TestCluster, clock: &FakeClock, offset: &str) {
     clock.set(offset);
     eventually("the replica to see its clock", || async {
         let (right, wrong) = (second(cluster, 0).await, second(cluster, 1).await);
@@ -60,7 +60,7 @@ async fn nothing_moves(cluster: &TestCluster, clients: &[TestClient]) {
 
 #[tokio::test]
 async fn f_28_replicas_five_minutes_apart_keep_what_they_own() {
-    let clock = WrongClock::set_to("+0");
+    let clock = FakeClock::set_to("+0");
     let (cluster, ledger, key) = two_with(&clock).await;
     set(&cluster, &clock, "+5m").await;
     let clients = [opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await];
@@ -78,7 +78,7 @@ async fn f_28_replicas_five_minutes_apart_keep_what_they_own() {
 
 #[tokio::test]
 async fn f_27_a_clock_that_jumps_ends_no_session_and_no_lease() {
-    let clock = WrongClock::set_to("+0");
+    let clock = FakeClock::set_to("+0");
     let (cluster, _ledger, key) = two_with(&clock).await;
     let mut clients = vec![opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await];
     for jump in ["+1h", "-1h", "1970-01-02 00:00:00", "+10y", "+0"] {
@@ -98,7 +98,7 @@ async fn task_for(client: &TestClient, key: &str, ttl: Duration) -> String {
 #[tokio::test]
 async fn f_27_no_task_ends_early_or_lives_on_because_a_clock_is_wrong() {
     for offset in ["+1h", "-1h"] {
-        let clock = WrongClock::set_to("+0");
+        let clock = FakeClock::set_to("+0");
         let (cluster, ledger, key) = two_with(&clock).await;
         set(&cluster, &clock, offset).await;
         let client = opened_at(&cluster, 1, &key).await;

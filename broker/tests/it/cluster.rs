@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{Attempt, BrokerBuilder, Call, Ledger, TestClient, TestCluster, eventually, history::OUTCOME_UNKNOWN};
+use testkit::{AttemptOutcome, BrokerBuilder, Call, Ledger, TestClient, TestCluster, eventually, history::OUTCOME_UNKNOWN};
 
 use crate::{builder, kind, text_of};
 
@@ -48,7 +48,7 @@ pub(crate) async fn status(client: &TestClient, task: &str) -> String {
 pub(crate) async fn over(client: &TestClient, task: &str) -> String {
     eventually("the task to be over", || async {
         match client.attempt("tasks/get", json!({"taskId": task}), TAKEN_OVER_WITHIN).await {
-            Attempt::Result(view) if !["working", "input_required"].contains(&view["status"].as_str().unwrap()) => {
+            AttemptOutcome::Result(view) if !["working", "input_required"].contains(&view["status"].as_str().unwrap()) => {
                 Ok(view["status"].as_str().unwrap().to_owned())
             }
             other => Err(other),
@@ -66,7 +66,7 @@ pub(crate) async fn served_at(cluster: &TestCluster, replica: usize, client: &Te
     let there = cluster.at(replica, client);
     eventually("the session to be served", || async {
         match there.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await {
-            Attempt::Result(_) => Ok(()),
+            AttemptOutcome::Result(_) => Ok(()),
             other => {
                 assert_ne!(other.kind(), "session_not_found", "a session that was acknowledged");
                 Err(other)

@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::future::join_all;
 use serde_json::json;
-use testkit::{Attempt, Ledger, TestClient, TestCluster, Way, eventually, history::OUTCOME_UNKNOWN};
+use testkit::{AttemptOutcome, Direction, Ledger, TestClient, TestCluster, eventually, history::OUTCOME_UNKNOWN};
 
 use crate::{
     cluster::{TAKEN_OVER_WITHIN, as_task, on, opened_at, over, result_of, served_at, task, two},
@@ -44,7 +44,7 @@ pub(crate) async fn refused_task(client: &TestClient, key: &str) -> Duration {
 pub(crate) async fn task_soon(client: &TestClient, key: &str) -> String {
     eventually("new tasks to be taken", || async {
         match client.attempt("tools/call", as_task("write", json!({"key": key})), TAKEN_OVER_WITHIN).await {
-            Attempt::Result(created) => Ok(created["task"]["taskId"].as_str().unwrap().to_owned()),
+            AttemptOutcome::Result(created) => Ok(created["task"]["taskId"].as_str().unwrap().to_owned()),
             other => Err(other),
         }
     })
@@ -168,7 +168,7 @@ async fn r10_with_a_slow_postgres_only_what_is_stored_takes_longer() {
     let cluster = on(&ledger).cluster(2).behind_proxies().start().await;
     let key = cluster.operator().create_key("default").await;
     let client = opened_at(&cluster, 0, &key).await;
-    (0..2).for_each(|replica| cluster.proxy(replica).latency(Way::Down, ROUND_TRIP));
+    (0..2).for_each(|replica| cluster.proxy(replica).latency(Direction::Downstream, ROUND_TRIP));
     let elsewhere = cluster.at(1, &client);
     let plain = async {
         let mut times = Vec::new();
@@ -211,7 +211,7 @@ async fn f_31_a_postgres_stopped_without_a_word_under_load_loses_nothing_acknowl
     .await;
 }
 
-/// Clients of both replicas ask for tasks while `fault` comes and goes; soon after it everything is as before.
+/// Clients of both replicas ask for tasks while `field_error` comes and goes; soon after it everything is as before.
 pub(crate) async fn nothing_is_lost_under_load(
     cluster: &mut TestCluster,
     ledger: &Ledger,
@@ -238,12 +238,12 @@ pub(crate) async fn nothing_is_lost_under_load(
 }
 
 /// What was acknowledged was done once, what was refused never; how much was acknowledged.
-async fn kept(clients: &[TestClient], loads: Vec<Vec<(String, Attempt)>>, ledger: &Ledger) -> usize {
+async fn kept(clients: &[TestClient], loads: Vec<Vec<(String, AttemptOutcome)>>, ledger: &Ledger) -> usize {
     let mut made = 0;
     for (client, asked) in clients.iter().zip(loads) {
         for (key, created) in asked {
             match created {
-                Attempt::Result(created) => {
+                AttemptOutcome::Result(created) => {
                     made += 1;
                     let id = created["task"]["taskId"].as_str().unwrap().to_owned();
                     assert_eq!(over(client, &id).await, "completed", "{key}");
@@ -260,12 +260,12 @@ async fn kept(clients: &[TestClient], loads: Vec<Vec<(String, Attempt)>>, ledger
 }
 
 /// Asks for tasks one after the other, and how that went.
-async fn load(client: &TestClient, number: usize, over: &AtomicBool) -> Vec<(String, Attempt)> {
+async fn load(client: &TestClient, number: usize, over: &AtomicBool) -> Vec<(String, AttemptOutcome)> {
     let mut asked = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let key = format!("load {number} {}", asked.len());
         let created = client.attempt("tools/call", as_task("write", json!({"key": key})), TAKEN_OVER_WITHIN).await;
-        let failed = !matches!(created, Attempt::Result(_));
+        let failed = !matches!(created, AttemptOutcome::Result(_));
         asked.push((key, created));
         if failed {
             // As clients do that are told to try again.

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use serde_json::json;
-use testkit::{Attempt, FaultProxy, Ledger, TestCluster, Way, eventually};
+use testkit::{AttemptOutcome, Direction, FaultProxy, Ledger, TestCluster, eventually};
 
 use crate::{
     cluster::{TAKEN_OVER_WITHIN, on, opened_at, over, result_of, served_at, task, two},
@@ -38,7 +38,7 @@ async fn f_37_a_failover_to_an_asynchronous_standby_loses_what_was_not_shipped_a
     assert_eq!(over(&client, &shipped).await, "completed");
     standby.has_all_of(cluster.postgres()).await;
     // The lag: the standby hears nothing any more, and nobody waits for it.
-    feed.hole(Way::Down, true);
+    feed.hole(Direction::Downstream, true);
     let late = opened_at(&cluster, 1, &key).await;
     let unshipped = task(&client, "write", json!({"key": "unshipped"})).await;
     assert_eq!(over(&client, &unshipped).await, "completed", "acknowledged by who is about to die");
@@ -75,7 +75,7 @@ async fn f_38_a_primary_that_takes_no_writes_refuses_what_must_be_stored_and_not
     read_only("on").await;
     eventually("the setting to be felt", || async {
         match client.attempt("tools/call", crate::cluster::as_task("write", json!({"key": "early"})), TAKEN_OVER_WITHIN).await {
-            Attempt::Result(_) => Err(()),
+            AttemptOutcome::Result(_) => Err(()),
             _ => Ok(()),
         }
     })

@@ -1,5 +1,5 @@
 //! Headers of Streamable HTTP that do not fit (H-10), and places in event streams that are not the client's own (H-16). What the
-//! headers of 2026-07-28 repeat is tried in `modern::http`.
+//! headers of 2026-07-28 repeat is tried in `stateless::http`.
 
 use serde_json::{Value, json};
 use testkit::{Event, FakeBackend, Reply, TestBroker, TestClient, client::ACCEPT_BOTH};

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
-use testkit::{FakeBackend, Gate, Reply, Seen};
+use testkit::{FakeBackend, Gate, RecordedRequest, Reply};
 
 use crate::{broker_with, echo, kind, text_of};
 
-fn is_resumption(seen: &Seen) -> bool {
+fn is_resumption(seen: &RecordedRequest) -> bool {
     seen.http == "GET" && seen.header("last-event-id").is_some()
 }
 
@@ -84,7 +84,7 @@ async fn lists_are_fetched_again_once_the_get_stream_is_open_again() {
     backend.end_get_streams().await;
     backend.wait_count("lists again", fetched + 1, |seen| seen.is("tools/list")).await;
     let seen = backend.seen();
-    let last = |wanted: fn(&Seen) -> bool| seen.iter().rposition(wanted).unwrap();
+    let last = |wanted: fn(&RecordedRequest) -> bool| seen.iter().rposition(wanted).unwrap();
     assert!(last(|seen| seen.is("tools/list")) > last(|seen| seen.http == "GET"), "what changed before the stream was open is seen");
 }
 

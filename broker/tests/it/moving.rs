@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::json;
 use testkit::{
-    Attempt, Call, DuplexClient, FakeBackend, Gate, Ledger, Reply, TestBroker, TestClient, TestCluster, duplex::Wire, eventually,
+    AttemptOutcome, Call, DuplexClient, FakeBackend, Gate, Ledger, Reply, TestBroker, TestClient, TestCluster, duplex::Wire, eventually,
 };
 
 use crate::{
@@ -266,13 +266,13 @@ async fn a_backends_task_that_asks_its_client_stays_until_it_is_answered() {
 }
 
 /// One call after the other until told to stop, or until nobody is there; how many were answered, and how not.
-async fn keeps_calling(client: &TestClient, name: usize, until: &Gate) -> (usize, Vec<Attempt>) {
+async fn keeps_calling(client: &TestClient, name: usize, until: &Gate) -> (usize, Vec<AttemptOutcome>) {
     let (mut answered, mut failed) = (0, Vec::new());
     while tokio::time::timeout(Duration::ZERO, until.passed()).await.is_err() {
         let arguments = json!({"key": format!("{name}/{answered}"), "millis": 60});
         match client.attempt("tools/call", json!({"name": "b__write", "arguments": arguments}), TAKEN_OVER_WITHIN).await {
-            Attempt::Result(_) => answered += 1,
-            Attempt::Nothing(_) => break,
+            AttemptOutcome::Result(_) => answered += 1,
+            AttemptOutcome::NoAnswer(_) => break,
             error => {
                 failed.push(error);
                 break;
@@ -310,8 +310,8 @@ async fn is_never_at_rest(through: usize) {
     });
     assert!(ended.0 && ended.1 < SOON, "{ended:?}");
     assert_eq!(opened, [200], "streams are opened all along");
-    let failed: Vec<&Attempt> = outcomes.iter().flat_map(|(_, failed)| failed).collect();
-    assert_eq!(failed, [] as [&Attempt; 0]);
+    let failed: Vec<&AttemptOutcome> = outcomes.iter().flat_map(|(_, failed)| failed).collect();
+    assert_eq!(failed, [] as [&AttemptOutcome; 0]);
     let answered: usize = outcomes.iter().map(|(answered, _)| answered).sum();
     assert_eq!(ledger.effects().len(), answered, "each call was carried out once and answered");
 }

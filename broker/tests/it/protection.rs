@@ -6,7 +6,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, FaultProxy, PipeBackend, Reply, TestBroker, TestClient, Way, backend::tool, eventually, eventually_within};
+use testkit::{
+    Direction, FakeBackend, FaultProxy, PipeBackend, Reply, TestBroker, TestClient, backend::tool, eventually, eventually_within,
+};
 
 use crate::{builder, kind, stdio, text_of};
 
@@ -138,7 +140,7 @@ async fn a_backend_that_hangs_while_its_clients_give_up_is_found_out() {
     let broker = builder().alone().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
-    proxy.hold(Way::Up, true);
+    proxy.hold(Direction::Upstream, true);
     // No call of theirs ever comes to its deadline, which is half a minute.
     gives_up(&client, "b__echo", async || state(&broker).await != "closed").await;
     let view = broker.admin().backend("default", "b").await;
@@ -170,7 +172,7 @@ async fn freezes_and_thaws(mut spec: Value, proxy: FaultProxy) {
     let broker = builder().alone().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
-    proxy.hold(Way::Up, true);
+    proxy.hold(Direction::Upstream, true);
     let refusal = until_open(&client, "b__echo").await;
     assert_eq!(refusal["data"]["breaker"], "failures_in_a_row");
     broker.admin().wait_metric("mcp_breaker_transitions_total", &[("to", "open")], |count| count >= 2.0).await;

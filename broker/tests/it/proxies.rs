@@ -26,7 +26,7 @@ trait Merged {
 }
 
 impl Merged for Value {
-    /// With these keys of `listen` too.
+    /// With these keys of `notification_feed` too.
     fn merged(mut self, listen: Value) -> Value {
         for (key, value) in listen.as_object().unwrap() {
             self["listen"][key] = value.clone();

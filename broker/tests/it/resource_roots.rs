@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Reply, TestBroker, eventually};
 
-use crate::{builder, kind, modern::Modern};
+use crate::{builder, kind, stateless::Modern};
 
 const SECRET: &str = "canary-outside-of-the-roots";
 

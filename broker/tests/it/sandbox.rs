@@ -21,7 +21,7 @@ const NOBODY_ELSE: u32 = 54_321;
 const TOKEN: &str = "a-token-that-no-child-may-read";
 
 /// A broker with two tenants, each with the backend `s`.
-struct Ground {
+struct Topology {
     broker: TestBroker,
     token_file: PathBuf,
     _folder: TempDir,
@@ -36,8 +36,8 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Started by root where `user` is `None` and the test is, and by that user else.
-async fn ground(mode: &str, user: Option<u32>) -> Ground {
+/// Started by root where `user` is `Unsupported` and the test is, and by that user else.
+async fn topology(mode: &str, user: Option<u32>) -> Topology {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
     let token_file = folder.path().join("admin-token");
@@ -46,10 +46,10 @@ async fn ground(mode: &str, user: Option<u32>) -> Ground {
     chown(&token_file, user, user).unwrap();
     let config = json!({"stdio": {"sandbox": mode}, "auth": {"admin_token": null, "admin_token_file": token_file}});
     let spec = stdio().spec();
-    let builder = builder().alone().on(testkit::Ground::Sqlite).admin_token(TOKEN).config(config).tenant("other");
+    let builder = builder().alone().on(testkit::Topology::Sqlite).admin_token(TOKEN).config(config).tenant("other");
     let builder = builder.backend("default", "s", spec.clone()).backend("other", "s", spec);
     let broker = by(builder, user).start().await;
-    Ground { broker, token_file, _folder: folder }
+    Topology { broker, token_file, _folder: folder }
 }
 
 fn by(builder: BrokerBuilder, user: Option<u32>) -> BrokerBuilder {
@@ -59,7 +59,7 @@ fn by(builder: BrokerBuilder, user: Option<u32>) -> BrokerBuilder {
     }
 }
 
-impl Ground {
+impl Topology {
     async fn client(&self) -> TestClient {
         self.broker.client("/mcp/s").connected(json!({})).await
     }
@@ -126,15 +126,15 @@ async fn shell(client: &TestClient, script: &str) -> Value {
 
 /// Every attack fails, and what a server needs works.
 async fn assert_confined(mode: &str, user: Option<u32>, level: &str) {
-    let ground = ground(mode, user).await;
-    assert_eq!(ground.level().await, level, "{mode}");
-    let client = ground.client().await;
-    let [own, foreign] = ground.homes(level);
+    let topology = topology(mode, user).await;
+    assert_eq!(topology.level().await, level, "{mode}");
+    let client = topology.client().await;
+    let [own, foreign] = topology.homes(level);
     let secret = foreign.join("secret");
     std::fs::write(&secret, "of another tenant").unwrap();
     let owner = std::fs::metadata(&foreign).unwrap().uid();
     chown(&secret, Some(owner), Some(owner)).unwrap();
-    for (name, command) in ground.attacks(&foreign) {
+    for (name, command) in topology.attacks(&foreign) {
         let ended = run(&client, &command).await;
         assert!(ended["status"] != 0 && ended["out"] == "", "{mode} as {user:?}: {name}: {ended}");
         // What it could not do is what failed, and not the program.
@@ -144,13 +144,13 @@ async fn assert_confined(mode: &str, user: Option<u32>, level: &str) {
             .any(|word| said.contains(word));
         assert!(denied || name == "ptrace", "{mode} as {user:?}: {name}: {ended}");
     }
-    assert_eq!(ground.broker.admin().backend("default", "s").await["state"], "ready");
+    assert_eq!(topology.broker.admin().backend("default", "s").await["state"], "ready");
     let at_home =
         "test \"$PWD\" = \"$HOME\" && echo kept > \"$HOME/file\" && cat file && test -w \"$TMPDIR\" && cat /etc/hosts > /dev/null";
     let ended = shell(&client, at_home).await;
     assert_eq!((&ended["status"], &ended["out"]), (&json!(0), &json!("kept\n")), "{mode}: {ended}");
     assert_eq!(std::fs::metadata(&own).unwrap().mode() & 0o777, 0o700);
-    let data = ground.broker.http_address().port();
+    let data = topology.broker.http_address().port();
     let connect = format!("import socket; socket.create_connection(('127.0.0.1', {data}), 5)");
     assert_eq!(run(&client, &["python".to_owned(), connect]).await["status"], 0, "{mode}: other ports are open");
 }
@@ -185,14 +185,14 @@ async fn s03_the_child_of_the_finding_gets_nothing_of_a_broker_that_is_not_root(
 /// The positive control: each attack is one that works where nothing confines the child.
 #[tokio::test]
 async fn s03_with_off_the_child_of_the_finding_succeeds_and_the_log_warns() {
-    let ground = ground("off", None).await;
-    let client = ground.client().await;
-    assert_eq!(ground.level().await, "off");
-    ground.broker.logged("stdio.sandbox is off").await;
-    let foreign = ground.broker.folder().join("homes/other");
+    let topology = topology("off", None).await;
+    let client = topology.client().await;
+    assert_eq!(topology.level().await, "off");
+    topology.broker.logged("stdio.sandbox is off").await;
+    let foreign = topology.broker.folder().join("homes/other");
     std::fs::create_dir_all(&foreign).unwrap();
     std::fs::write(foreign.join("secret"), "of another tenant").unwrap();
-    for (name, command) in ground.attacks(&foreign) {
+    for (name, command) in topology.attacks(&foreign) {
         // Memory and environment are closed to processes of the same user, unless that is root.
         if !rustix::process::geteuid().is_root() && ["environ", "maps", "mem", "ptrace", "limits"].contains(&name.as_str()) {
             continue;
@@ -211,18 +211,18 @@ async fn s03_tenants_have_users_of_their_own_that_last() {
     if !is_root() {
         return;
     }
-    let mut ground = ground("auto", None).await;
-    let owners = |ground: &Ground| ground.homes("uid").map(|home| std::fs::metadata(home).unwrap().uid());
-    let [one, other] = owners(&ground);
+    let mut topology = topology("auto", None).await;
+    let owners = |topology: &Topology| topology.homes("uid").map(|home| std::fs::metadata(home).unwrap().uid());
+    let [one, other] = owners(&topology);
     assert!(one != other && [one, other].iter().all(|user| (200_000..=265_535).contains(user)), "{one} {other}");
-    let ended = shell(&ground.client().await, "id -u; id -g; id -G; grep ^Cap /proc/self/status").await;
+    let ended = shell(&topology.client().await, "id -u; id -g; id -G; grep ^Cap /proc/self/status").await;
     let said: Vec<&str> = ended["out"].as_str().unwrap().lines().collect();
     assert_eq!(said[..3], [one.to_string(), one.to_string(), one.to_string()], "{ended}");
     assert!(said[3..].iter().filter(|line| !line.starts_with("CapBnd")).all(|line| line.ends_with("\t0000000000000000")), "{ended}");
-    assert!(ground.broker.terminate().await.success());
-    ground.broker.start_again().await;
-    ground.client().await.call("echo", json!({})).await;
-    assert_eq!(owners(&ground), [one, other]);
+    assert!(topology.broker.terminate().await.success());
+    topology.broker.start_again().await;
+    topology.client().await.call("echo", json!({})).await;
+    assert_eq!(owners(&topology), [one, other]);
 }
 
 /// A user of its own keeps a child neither from its end with the broker nor from that with its session.
@@ -259,7 +259,7 @@ async fn s03_children_with_other_users_and_what_they_started_end_with_the_broker
 }
 
 async fn refusal(config: Value, spec: Value, user: Option<u32>) -> String {
-    let broker = by(builder().alone().on(testkit::Ground::Sqlite).config(config), user).start().await;
+    let broker = by(builder().alone().on(testkit::Topology::Sqlite).config(config), user).start().await;
     broker.admin().put_backend("default", "s", &spec).await;
     let view = broker.admin().wait_backend_state("default", "s", "failed").await;
     view["last_error"].as_str().unwrap().to_owned()
@@ -281,7 +281,7 @@ async fn s03_files_of_the_broker_below_a_path_of_the_sandbox_refuse_the_backend(
     for access in ["read", "write"] {
         let mut spec = stdio().spec();
         spec["sandbox"] = json!({access: [folder.path()]});
-        let builder = builder().alone().on(testkit::Ground::Sqlite).admin_token(TOKEN);
+        let builder = builder().alone().on(testkit::Topology::Sqlite).admin_token(TOKEN);
         let broker = builder.config(json!({"auth": {"admin_token": null}})).config(config.clone()).start().await;
         broker.admin().put_backend("default", "s", &spec).await;
         let view = broker.admin().wait_backend_state("default", "s", "failed").await;
@@ -305,7 +305,7 @@ async fn s03_a_configuration_that_everybody_reads_refuses_children_that_only_hav
     if !is_root() {
         return;
     }
-    let broker = builder().alone().on(testkit::Ground::Sqlite).config(json!({"stdio": {"sandbox": "uid"}})).start().await;
+    let broker = builder().alone().on(testkit::Topology::Sqlite).config(json!({"stdio": {"sandbox": "uid"}})).start().await;
     let file = broker.folder().join("config.yaml");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     broker.admin().put_backend("default", "s", &stdio().spec()).await;

@@ -2,12 +2,11 @@
 //! Credentials that are never taken: short admin tokens, API keys of anonymous callers, pages of other origins.
 
 use serde_json::{Value, json};
-use testkit::{Authority, BrokerBuilder, FakeBackend, Ground, QuicPeer, TestBroker, duplex::Wire, eventually};
+use testkit::{Authority, BrokerBuilder, FakeBackend, QuicPeer, TestBroker, Topology, duplex::Wire, eventually};
 
 use crate::{
-    builder, initialize_body, kind,
-    modern::{Modern, meta},
-    refused,
+    builder, initialize_body, kind, refused,
+    stateless::{Modern, meta},
 };
 
 const ADMIN_TOKEN: &str = "operator-of-tests";
@@ -221,7 +220,7 @@ async fn s08_an_admin_token_of_fewer_than_16_bytes_is_a_fault_of_the_configurati
 
 #[tokio::test]
 async fn s11_no_api_key_speaks_for_anonymous_callers_or_for_principals_of_tokens() {
-    let mut broker = guarded().on(Ground::Sqlite).start().await;
+    let mut broker = guarded().on(Topology::Sqlite).start().await;
     let keys = "/admin/v1/tenants/default/keys";
     for principal in ["anonymous", "https://login.example.com ann"] {
         let (status, answer) = broker.admin().post(keys, &json!({"principal": principal})).await;

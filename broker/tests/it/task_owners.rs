@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use serde_json::json;
-use testkit::{Attempt, FakeBackend, Ledger, PostgresServer, Reply, TestBroker, TestClient, eventually};
+use testkit::{AttemptOutcome, FakeBackend, Ledger, PostgresServer, Reply, TestBroker, TestClient, eventually};
 
 use crate::{
     builder,
@@ -67,7 +67,7 @@ async fn f_34_a_task_whose_commit_is_in_doubt_is_told_as_such_and_not_taken_back
     cluster.proxy(0).accept_again().await;
     let found = eventually("the task to be found by its key", || async {
         match client.attempt("tools/call", call.clone(), TAKEN_OVER_WITHIN).await {
-            Attempt::Result(known) => Ok(known["task"]["taskId"].as_str().unwrap().to_owned()),
+            AttemptOutcome::Result(known) => Ok(known["task"]["taskId"].as_str().unwrap().to_owned()),
             other => Err(other),
         }
     })

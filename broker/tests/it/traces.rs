@@ -4,7 +4,7 @@
 use std::{collections::HashSet, path::Path};
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, Collector, FakeBackend, Ledger, Mood, Reply, SeenSpan, TestBroker, eventually};
+use testkit::{BrokerBuilder, CollectedSpan, Collector, CollectorBehavior, FakeBackend, Ledger, Reply, TestBroker, eventually};
 
 use crate::{
     builder,
@@ -49,7 +49,7 @@ fn carried(message: &Value) -> (String, String) {
 
 /// One trace in which every span has its parent, up to the client's own.
 #[track_caller]
-fn assert_connected(spans: &[SeenSpan]) {
+fn assert_connected(spans: &[CollectedSpan]) {
     let mut known: HashSet<&str> = spans.iter().map(|span| span.id.as_str()).collect();
     known.insert(CLIENT_SPAN);
     assert!(spans.iter().all(|span| span.trace == TRACE), "{spans:#?}");
@@ -58,11 +58,11 @@ fn assert_connected(spans: &[SeenSpan]) {
     assert!(spans.iter().any(|span| span.parent == CLIENT_SPAN), "{spans:#?}");
 }
 
-fn find<'a>(spans: &'a [SeenSpan], kind: &str, name: &str) -> &'a SeenSpan {
+fn find<'a>(spans: &'a [CollectedSpan], kind: &str, name: &str) -> &'a CollectedSpan {
     spans.iter().find(|span| span.kind == kind && span.name == name).unwrap_or_else(|| panic!("a span {kind} {name} in {spans:#?}"))
 }
 
-fn has(spans: &[SeenSpan], kind: &str, name: &str) -> bool {
+fn has(spans: &[CollectedSpan], kind: &str, name: &str) -> bool {
     spans.iter().any(|span| span.kind == kind && span.name == name)
 }
 
@@ -186,7 +186,7 @@ async fn a_trace_stays_whole_when_another_replica_takes_over() {
     as_task["_meta"] = meta.clone();
     let made = client.result("tools/call", as_task).await;
     ledger.wait_for("moved").await;
-    let servers = |spans: &[SeenSpan]| spans.iter().filter(|span| span.kind == "SERVER").count();
+    let servers = |spans: &[CollectedSpan]| spans.iter().filter(|span| span.kind == "SERVER").count();
     collector.trace(TRACE, "what the first replica did", |spans| servers(spans) == 2).await;
     // In the middle of the task's call; it does no harm twice, so the next owner makes it again.
     cluster.kill(0).await;
@@ -195,7 +195,7 @@ async fn a_trace_stays_whole_when_another_replica_takes_over() {
     ledger.release();
     assert_eq!(over(&there, made["task"]["taskId"].as_str().unwrap()).await, "completed");
     there.result("tools/call", call("served by the next owner")).await;
-    let all = |spans: &[SeenSpan]| servers(spans) == 3 && has(spans, "INTERNAL", "tools/call b__put");
+    let all = |spans: &[CollectedSpan]| servers(spans) == 3 && has(spans, "INTERNAL", "tools/call b__put");
     let spans = collector.trace(TRACE, "what the second replica did", |spans| all(spans)).await;
     assert_connected(&spans);
     let (run, attempt) = (find(&spans, "INTERNAL", "tools/call b__put"), find(&spans, "CLIENT", "tools/call b__put"));
@@ -275,7 +275,7 @@ async fn o_08_a_collector_that_hangs_or_is_gone_slows_nobody() {
     backend.tool("echo", |_| async { Reply::text("x") });
     let broker = traced_with(&collector, json!({"queue_spans": 20})).alone().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
-    collector.is(Mood::Hangs);
+    collector.is(CollectorBehavior::Hangs);
     let begun = std::time::Instant::now();
     for _ in 0..60 {
         client.call("b__echo", json!({})).await;

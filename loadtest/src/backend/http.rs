@@ -9,18 +9,18 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::answers::Answers;
+use super::responder::Responder;
 
 const HEADERS_MAX: usize = 64;
 const BODY_BYTES_MAX: usize = 128 * 1024 * 1024;
 
-struct Head {
+struct RequestHead {
     bytes: usize,
     is_post: bool,
     body_bytes: usize,
 }
 
-pub(super) async fn serve(mut socket: TcpStream, answers: Arc<Answers>) -> anyhow::Result<()> {
+pub(super) async fn serve(mut socket: TcpStream, answers: Arc<Responder>) -> anyhow::Result<()> {
     let mut buffer = BytesMut::new();
     let mut out = Vec::new();
     loop {
@@ -31,7 +31,7 @@ pub(super) async fn serve(mut socket: TcpStream, answers: Arc<Answers>) -> anyho
             fill(&mut socket, &mut buffer, missing).await?;
         }
         let body = buffer.split_to(head.body_bytes);
-        let said = if head.is_post { answers.to(&body) } else { super::answers::Said::default() };
+        let said = if head.is_post { answers.to(&body) } else { super::responder::Reply::default() };
         if said.is_call && !answers.delay().is_zero() {
             tokio::time::sleep(answers.delay()).await;
         }
@@ -56,7 +56,7 @@ fn write_response(out: &mut Vec<u8>, is_post: bool, answer: Option<Bytes>) {
 }
 
 /// The next request's head; `None` when the client is done.
-async fn head(socket: &mut TcpStream, buffer: &mut BytesMut) -> anyhow::Result<Option<Head>> {
+async fn head(socket: &mut TcpStream, buffer: &mut BytesMut) -> anyhow::Result<Option<RequestHead>> {
     loop {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
@@ -65,7 +65,7 @@ async fn head(socket: &mut TcpStream, buffer: &mut BytesMut) -> anyhow::Result<O
             let body_bytes =
                 length.map_or(Ok(0), |length| std::str::from_utf8(length.value).context("a length")?.parse().context("a length"))?;
             ensure!(body_bytes <= BODY_BYTES_MAX, "the body is too large");
-            return Ok(Some(Head { bytes, is_post: request.method == Some("POST"), body_bytes }));
+            return Ok(Some(RequestHead { bytes, is_post: request.method == Some("POST"), body_bytes }));
         }
         buffer.reserve(4096);
         if socket.read_buf(buffer).await? == 0 {

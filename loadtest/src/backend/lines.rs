@@ -11,14 +11,14 @@ use tokio::{
     sync::mpsc,
 };
 use transport::{
-    frame::{FrameSink, FrameSource, Goodbye},
+    frame::{CloseReason, FrameSink, FrameSource},
     lines::{LineReader, LineWriter},
     quic::QuicIncoming,
     tcp::Stream,
     websocket,
 };
 
-use super::{Offer, answers::Answers};
+use super::{BackendOptions, responder::Responder};
 
 const MESSAGE_BYTES_MAX: usize = 128 * 1024 * 1024;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -26,18 +26,18 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Delayed answers that wait for the writer.
 const DELAYED_MAX: usize = 1024;
 
-pub(super) async fn serve_tcp(socket: TcpStream, answers: Arc<Answers>) -> anyhow::Result<()> {
+pub(super) async fn serve_tcp(socket: TcpStream, answers: Arc<Responder>) -> anyhow::Result<()> {
     let (source, sink) = Stream::Plain(socket).into_lines(MESSAGE_BYTES_MAX, PATIENCE);
     serve(source, sink, answers).await
 }
 
 /// Reads standard input to its end.
-pub async fn serve_stdio(offer: &Offer) -> anyhow::Result<()> {
+pub async fn serve_stdio(offer: &BackendOptions) -> anyhow::Result<()> {
     let source = LineReader::new(tokio::io::stdin(), MESSAGE_BYTES_MAX);
-    serve(source, LineWriter::new(tokio::io::stdout()), Arc::new(Answers::new(offer))).await
+    serve(source, LineWriter::new(tokio::io::stdout()), Arc::new(Responder::new(offer))).await
 }
 
-pub(super) async fn serve_quic(incoming: QuicIncoming, answers: Arc<Answers>) -> anyhow::Result<()> {
+pub(super) async fn serve_quic(incoming: QuicIncoming, answers: Arc<Responder>) -> anyhow::Result<()> {
     let (connection, source, sink) = incoming.establish(PATIENCE).await?;
     let requests = connection.clone();
     let of_requests = answers.clone();
@@ -50,7 +50,7 @@ pub(super) async fn serve_quic(incoming: QuicIncoming, answers: Arc<Answers>) ->
 }
 
 /// The server's half of the upgrade, whatever the path.
-pub(super) async fn serve_websocket(mut socket: TcpStream, answers: Arc<Answers>) -> anyhow::Result<()> {
+pub(super) async fn serve_websocket(mut socket: TcpStream, answers: Arc<Responder>) -> anyhow::Result<()> {
     let mut head = BytesMut::new();
     let request = loop {
         ensure!(socket.read_buf(&mut head).await? > 0 && head.len() < HEAD_BYTES_MAX, "no upgrade");
@@ -73,14 +73,14 @@ pub(super) async fn serve_websocket(mut socket: TcpStream, answers: Arc<Answers>
     serve(source, sink, answers).await
 }
 
-async fn serve(mut source: impl FrameSource, mut sink: impl FrameSink, answers: Arc<Answers>) -> anyhow::Result<()> {
+async fn serve(mut source: impl FrameSource, mut sink: impl FrameSink, answers: Arc<Responder>) -> anyhow::Result<()> {
     let (delayed, mut due) = mpsc::channel::<Bytes>(DELAYED_MAX);
     let mut out = Vec::new();
     loop {
         tokio::select! {
             frame = source.next() => {
                 let Some(frame) = frame? else {
-                    sink.close(Goodbye::Done).await;
+                    sink.close(CloseReason::Done).await;
                     return Ok(());
                 };
                 take(&answers, &frame, &delayed, &mut out);
@@ -95,7 +95,7 @@ async fn serve(mut source: impl FrameSource, mut sink: impl FrameSink, answers: 
     }
 }
 
-fn take(answers: &Arc<Answers>, frame: &[u8], delayed: &mpsc::Sender<Bytes>, out: &mut Vec<Bytes>) {
+fn take(answers: &Arc<Responder>, frame: &[u8], delayed: &mpsc::Sender<Bytes>, out: &mut Vec<Bytes>) {
     let said = answers.to(frame);
     if said.is_call && !answers.delay().is_zero() {
         let (delay, delayed) = (answers.delay(), delayed.clone());

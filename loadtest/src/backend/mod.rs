@@ -1,26 +1,26 @@
 //! An MCP server that does next to nothing, so that what is before it is what is measured: over HTTP, TCP, WebSocket, QUIC and
 //! stdio.
 
-mod answers;
 mod http;
 mod lines;
+mod responder;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 use transport::{
-    frame::Goodbye,
+    frame::CloseReason,
     quic::{self, QuicListener},
     tls::ServerTls,
 };
 
-use self::answers::Answers;
 pub use self::lines::serve_stdio;
+use self::responder::Responder;
 
 /// What it offers.
 #[derive(Debug, Clone)]
-pub struct Offer {
+pub struct BackendOptions {
     /// Beside `echo`.
     pub tools: usize,
     pub resources: usize,
@@ -28,7 +28,7 @@ pub struct Offer {
     pub delay: Duration,
 }
 
-impl Default for Offer {
+impl Default for BackendOptions {
     fn default() -> Self {
         Self { tools: 0, resources: 10, delay: Duration::ZERO }
     }
@@ -42,9 +42,9 @@ pub struct Backend {
 }
 
 impl Backend {
-    pub async fn http(address: &str, offer: &Offer) -> anyhow::Result<Self> {
+    pub async fn http(address: &str, offer: &BackendOptions) -> anyhow::Result<Self> {
         let (listener, address) = bound(address).await?;
-        let answers = Arc::new(Answers::new(offer));
+        let answers = Arc::new(Responder::new(offer));
         let serving = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 transport::tcp::tune(&socket);
@@ -54,9 +54,9 @@ impl Backend {
         Ok(Self { address, serving: serving.abort_handle() })
     }
 
-    pub async fn tcp(address: &str, offer: &Offer) -> anyhow::Result<Self> {
+    pub async fn tcp(address: &str, offer: &BackendOptions) -> anyhow::Result<Self> {
         let (listener, address) = bound(address).await?;
-        let answers = Arc::new(Answers::new(offer));
+        let answers = Arc::new(Responder::new(offer));
         let serving = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 transport::tcp::tune(&socket);
@@ -66,9 +66,9 @@ impl Backend {
         Ok(Self { address, serving: serving.abort_handle() })
     }
 
-    pub async fn websocket(address: &str, offer: &Offer) -> anyhow::Result<Self> {
+    pub async fn websocket(address: &str, offer: &BackendOptions) -> anyhow::Result<Self> {
         let (listener, address) = bound(address).await?;
-        let answers = Arc::new(Answers::new(offer));
+        let answers = Arc::new(Responder::new(offer));
         let serving = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 transport::tcp::tune(&socket);
@@ -78,15 +78,15 @@ impl Backend {
         Ok(Self { address, serving: serving.abort_handle() })
     }
 
-    pub async fn quic(address: &str, tls: Arc<ServerTls>, offer: &Offer) -> anyhow::Result<Self> {
+    pub async fn quic(address: &str, tls: Arc<ServerTls>, offer: &BackendOptions) -> anyhow::Result<Self> {
         let listener = QuicListener::bind(address.parse()?, tls, quic::Limits::default(), None)?;
         let address = listener.local_addr()?;
-        let answers = Arc::new(Answers::new(offer));
+        let answers = Arc::new(Responder::new(offer));
         let serving = tokio::spawn(async move {
             while let Some(incoming) = listener.accept().await {
                 tokio::spawn(lines::serve_quic(incoming, answers.clone()));
             }
-            listener.close(Goodbye::Done);
+            listener.close(CloseReason::Done);
         });
         Ok(Self { address, serving: serving.abort_handle() })
     }

@@ -15,7 +15,7 @@ fn the_examples_are_good() {
         let text = std::fs::read_to_string(&path).unwrap();
         let profile = Profile::parse(&text).unwrap_or_else(|faults| panic!("{}: {faults}", path.display()));
         assert!(text.starts_with("# "), "{} does not say what it is for", path.display());
-        assert!(profile.kind == Loop::Closed || profile.schedule.calls() > 0);
+        assert!(profile.kind == LoopModel::Closed || profile.schedule.calls() > 0);
         names.push(path.file_name().unwrap().to_string_lossy().into_owned());
     }
     names.sort();
@@ -38,7 +38,7 @@ mix:
   - {method: subscription, uri: 'load://text/1'}
 ";
     let profile = Profile::parse(text).unwrap();
-    assert_eq!((profile.kind, profile.callers(), profile.listen), (Loop::Open, 6, true));
+    assert_eq!((profile.kind, profile.callers(), profile.listen), (LoopModel::Open, 6, true));
     assert_eq!((profile.warm_up, profile.timeout), (Duration::from_millis(500), Duration::from_secs(2)));
     assert_eq!((profile.schedule.time(), profile.schedule.calls()), (Duration::from_secs(61), 910));
     let operations: Vec<&Operation> = profile.mix.operations().collect();
@@ -91,10 +91,10 @@ fn a_closed_loop_has_no_rate() {
 #[test]
 fn a_load_without_sessions_asks_for_nothing_that_needs_one() {
     let text = "listen: true\nphases: [{for: 1s, rate: 1}]\nmix: [{method: tools/call}, {method: ping}, {method: task}]";
-    let faults = Profile::parse_for(Some(Era::Alone), text).unwrap_err().to_string();
+    let faults = Profile::parse_for(Some(Era::Stateless), text).unwrap_err().to_string();
     for place in ["mix[1].method: ping", "mix[2].method: task", "listen:"] {
         assert!(faults.contains(place) && !faults.contains("mix[0]"), "{faults}");
     }
     let profile = Profile::parse("era: 2026-07-28\nphases: [{for: 1s, rate: 1}]\nmix: [{method: tools/call}]").unwrap();
-    assert_eq!(profile.era, Era::Alone);
+    assert_eq!(profile.era, Era::Stateless);
 }

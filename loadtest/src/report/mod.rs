@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 pub use self::html::page;
 use crate::{
-    findings::{Findings, Wrong},
+    findings::{FindingKind, Findings},
     histogram::Histogram,
-    profile::{Loop, Profile},
-    record::{Record, Window},
-    wire::Site,
+    profile::{LoopModel, Profile},
+    recorder::{Recorder, Window},
+    wire::LoadTarget,
 };
 
 /// Durations are in milliseconds.
@@ -87,7 +87,7 @@ pub struct Sample {
 }
 
 impl Report {
-    pub(crate) fn new(site: &Site, profile: &Profile, record: &Record, measured: Duration, usage: Vec<Sample>) -> Self {
+    pub(crate) fn new(site: &LoadTarget, profile: &Profile, record: &Recorder, measured: Duration, usage: Vec<Sample>) -> Self {
         let totals = record.totals();
         let mut all = Window::default();
         totals.windows.iter().for_each(|window| all.merge(window));
@@ -101,7 +101,7 @@ impl Report {
             target: site.target.to_string(),
             began_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().saturating_sub(measured.as_secs())),
             measured_s: measured.as_secs_f64(),
-            open_loop: profile.kind == Loop::Open,
+            open_loop: profile.kind == LoopModel::Open,
             sessions: profile.sessions,
             in_flight: profile.in_flight,
             calls: all.calls(),
@@ -214,7 +214,7 @@ fn windows(windows: &[Window], length: Duration, measured: Duration) -> Vec<Wind
 }
 
 fn wrong(findings: &Findings) -> BTreeMap<String, u64> {
-    let counts = Wrong::ALL.iter().map(|wrong| (wrong.to_string(), findings.count(*wrong)));
+    let counts = FindingKind::ALL.iter().map(|wrong| (wrong.to_string(), findings.count(*wrong)));
     counts.filter(|(_, count)| *count > 0).collect()
 }
 

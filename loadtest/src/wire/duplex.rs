@@ -7,14 +7,14 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use tokio::sync::{mpsc, oneshot};
 use transport::{
-    frame::{FrameSink, FrameSource, Goodbye},
+    frame::{CloseReason, FrameSink, FrameSource},
     quic, tcp, websocket,
 };
 
-use super::{MESSAGE_BYTES_MAX, NoAnswer, Site, ledger::Ledger};
+use super::{LoadTarget, MESSAGE_BYTES_MAX, NoAnswer, pending_requests::PendingRequests};
 use crate::{
     answer::{self, Incoming},
-    findings::{Wrong, excerpt},
+    findings::{FindingKind, excerpt},
     target::Wire,
 };
 
@@ -22,25 +22,30 @@ use crate::{
 const QUEUE: usize = 1024;
 
 #[derive(Debug)]
-enum Say {
+enum WriterCommand {
     Frame(Bytes),
-    Goodbye(oneshot::Sender<()>),
+    Close(oneshot::Sender<()>),
 }
 
 #[derive(Debug)]
 pub struct Duplex {
-    writer: mpsc::Sender<Say>,
-    ledger: Arc<Mutex<Ledger>>,
+    writer: mpsc::Sender<WriterCommand>,
+    ledger: Arc<Mutex<PendingRequests>>,
 }
 
-fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+fn lock(ledger: &Mutex<PendingRequests>) -> MutexGuard<'_, PendingRequests> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Duplex {
     /// Connects, and returns with the answer to `initialize`, whose id is 0.
-    pub(super) async fn open(site: &Arc<Site>, key: Option<&str>, first: Bytes, then: Option<Bytes>) -> anyhow::Result<(Self, Bytes)> {
-        let Site { target, tls, egress, timeout, .. } = &**site;
+    pub(super) async fn open(
+        site: &Arc<LoadTarget>,
+        key: Option<&str>,
+        first: Bytes,
+        then: Option<Bytes>,
+    ) -> anyhow::Result<(Self, Bytes)> {
+        let LoadTarget { target, tls, egress, timeout, .. } = &**site;
         let (writer, orders) = mpsc::channel(QUEUE);
         let connection = Self { writer, ledger: Arc::default() };
         match target.wire {
@@ -77,10 +82,10 @@ impl Duplex {
 
     fn begin<Kept: Send + 'static>(
         &self,
-        site: &Arc<Site>,
+        site: &Arc<LoadTarget>,
         source: impl FrameSource + 'static,
         sink: impl FrameSink + 'static,
-        orders: mpsc::Receiver<Say>,
+        orders: mpsc::Receiver<WriterCommand>,
         kept: Kept,
     ) {
         tokio::spawn(write(sink, orders));
@@ -93,10 +98,10 @@ impl Duplex {
     }
 
     async fn say(&self, frame: Bytes) -> Option<()> {
-        self.writer.send(Say::Frame(frame)).await.ok()
+        self.writer.send(WriterCommand::Frame(frame)).await.ok()
     }
 
-    pub(super) async fn call(&self, site: &Site, id: u64, request: Bytes) -> Result<Bytes, NoAnswer> {
+    pub(super) async fn call(&self, site: &LoadTarget, id: u64, request: Bytes) -> Result<Bytes, NoAnswer> {
         let ended = || NoAnswer::Lost(format!("the connection ended before request {id} had its answer"));
         let answer = lock(&self.ledger).expect(id).ok_or_else(ended)?;
         let answered = tokio::time::timeout(site.timeout, async {
@@ -111,7 +116,7 @@ impl Duplex {
 
     pub(super) async fn close(&self) {
         let (said, done) = oneshot::channel();
-        if self.writer.send(Say::Goodbye(said)).await.is_ok() {
+        if self.writer.send(WriterCommand::Close(said)).await.is_ok() {
             let _gone_already = done.await;
         }
     }
@@ -121,29 +126,29 @@ impl Duplex {
     }
 }
 
-async fn write(mut sink: impl FrameSink, mut orders: mpsc::Receiver<Say>) {
+async fn write(mut sink: impl FrameSink, mut orders: mpsc::Receiver<WriterCommand>) {
     let (mut waiting, mut frames) = (Vec::new(), Vec::new());
     // All that waits goes out with one system call.
     while orders.recv_many(&mut waiting, QUEUE).await > 0 {
         let mut goodbye = None;
         for order in waiting.drain(..) {
             match order {
-                Say::Frame(frame) => frames.push(frame),
-                Say::Goodbye(said) => goodbye = Some(said),
+                WriterCommand::Frame(frame) => frames.push(frame),
+                WriterCommand::Close(said) => goodbye = Some(said),
             }
         }
         if sink.send_all(&mut frames).await.is_err() {
             return;
         }
         if let Some(said) = goodbye {
-            sink.close(Goodbye::Done).await;
+            sink.close(CloseReason::Done).await;
             let _nobody_waits = said.send(());
             return;
         }
     }
 }
 
-async fn read(site: &Site, mut source: impl FrameSource, ledger: &Mutex<Ledger>, writer: &mpsc::WeakSender<Say>) {
+async fn read(site: &LoadTarget, mut source: impl FrameSource, ledger: &Mutex<PendingRequests>, writer: &mpsc::WeakSender<WriterCommand>) {
     while let Ok(Some(frame)) = source.next().await {
         match answer::incoming(&frame) {
             Incoming::Answer(id) => {
@@ -160,11 +165,11 @@ async fn read(site: &Site, mut source: impl FrameSource, ledger: &Mutex<Ledger>,
                 };
                 // The peer's requests must not wait behind our own: with a full queue there is no answer.
                 if let Some(writer) = writer.upgrade() {
-                    let _full = writer.try_send(Say::Frame(answer.into()));
+                    let _full = writer.try_send(WriterCommand::Frame(answer.into()));
                 }
             }
             Incoming::Notification(_) => site.notified(),
-            Incoming::Unreadable => site.findings.note(Wrong::Stranger, &excerpt(&frame)),
+            Incoming::Unreadable => site.findings.note(FindingKind::Unsolicited, &excerpt(&frame)),
         }
     }
 }

@@ -10,14 +10,13 @@ use bytes::Bytes;
 use tokio::{io::AsyncWriteExt as _, task::AbortHandle};
 
 use super::{
-    NoAnswer, Site,
+    LoadTarget, NoAnswer, get_stream,
     http1::{HttpStream, Response},
-    listening,
 };
 use crate::{
     answer::{self, Incoming},
     era::Era,
-    findings::{Wrong, excerpt},
+    findings::{FindingKind, excerpt},
     target::Target,
 };
 
@@ -59,7 +58,7 @@ fn first_answer(response: Response) -> anyhow::Result<Bytes> {
 }
 
 impl HttpSession {
-    pub(super) async fn open(site: &Site, key: Option<&str>, initialize: Bytes, initialized: Bytes) -> anyhow::Result<(Self, Bytes)> {
+    pub(super) async fn open(site: &LoadTarget, key: Option<&str>, initialize: Bytes, initialized: Bytes) -> anyhow::Result<(Self, Bytes)> {
         let target = &site.target;
         let mut stream = HttpStream::connect(&target.address).await?;
         let opened = stream.post(&post_head(target, key, None), &initialize).await?;
@@ -82,7 +81,7 @@ impl HttpSession {
     }
 
     /// For requests that stand alone, each with a head of its own.
-    pub(super) async fn alone(site: &Site, head: &str, discover: &[u8]) -> anyhow::Result<(Self, Bytes)> {
+    pub(super) async fn alone(site: &LoadTarget, head: &str, discover: &[u8]) -> anyhow::Result<(Self, Bytes)> {
         let found = HttpStream::connect(&site.target.address).await?.post(head, discover).await?;
         ensure!(found.status == 200, "server/discover got HTTP status {}: {}", found.status, excerpt(&found.body));
         let (post_head, get, delete) = (String::new(), String::new(), String::new());
@@ -94,7 +93,7 @@ impl HttpSession {
     /// A request on a lane's own connection, which is opened when there is none.
     pub(super) async fn call(
         &self,
-        site: &Site,
+        site: &LoadTarget,
         kept: &mut Option<HttpStream>,
         id: u64,
         head: Option<&str>,
@@ -107,7 +106,7 @@ impl HttpSession {
         };
         let response = stream.post(head.unwrap_or(&self.post_head), &request).await.map_err(lost)?;
         if !stream.buffer.is_empty() {
-            site.findings.note(Wrong::Doubled, &format!("after the answer to request {id}: {}", excerpt(&stream.buffer)));
+            site.findings.note(FindingKind::Duplicate, &format!("after the answer to request {id}: {}", excerpt(&stream.buffer)));
         } else if !response.closes {
             *kept = Some(stream);
         }
@@ -120,7 +119,7 @@ impl HttpSession {
                 Incoming::Answer(number) if number == id && own.is_none() => own = Some(frame),
                 Incoming::Answer(number) => {
                     // One that has had its answer, one that has not, or none at all: all that is known is that it is not ours.
-                    let wrong = if number == id { Wrong::Doubled } else { Wrong::Swapped };
+                    let wrong = if number == id { FindingKind::Duplicate } else { FindingKind::Swapped };
                     site.findings.note(wrong, &format!("request {id} got {}", excerpt(&frame)));
                     *kept = None;
                     if own.is_none() {
@@ -129,7 +128,7 @@ impl HttpSession {
                 }
                 Incoming::Notification(_) | Incoming::Request { .. } => site.notified(),
                 Incoming::Unreadable => {
-                    site.findings.note(Wrong::Corrupted, &format!("request {id} got {}", excerpt(&frame)));
+                    site.findings.note(FindingKind::Corrupted, &format!("request {id} got {}", excerpt(&frame)));
                     return Err(NoAnswer::Wrong);
                 }
             }
@@ -138,18 +137,18 @@ impl HttpSession {
     }
 
     /// Opens a GET stream and counts what comes on it.
-    pub(super) async fn listen(&self, site: &Arc<Site>) -> anyhow::Result<()> {
+    pub(super) async fn listen(&self, site: &Arc<LoadTarget>) -> anyhow::Result<()> {
         let mut stream = HttpStream::connect(&site.target.address).await?;
         stream.socket.write_all(self.get.as_bytes()).await?;
         let head = stream.head().await?;
         ensure!(head.status == 200 && head.is_events, "GET got HTTP status {}", head.status);
         let site = site.clone();
-        let reading = tokio::spawn(async move { listening::count(&site, stream, head.length).await });
+        let reading = tokio::spawn(async move { get_stream::count(&site, stream, head.length).await });
         *self.listening.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading.abort_handle());
         Ok(())
     }
 
-    pub(super) async fn close(&self, site: &Site) {
+    pub(super) async fn close(&self, site: &LoadTarget) {
         if let Some(reading) = self.listening.lock().unwrap_or_else(PoisonError::into_inner).take() {
             reading.abort();
         }

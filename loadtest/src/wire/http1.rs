@@ -15,16 +15,16 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// How a body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Length {
+pub(super) enum BodyLength {
     Known(usize),
     Chunked,
 }
 
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct ResponseHead {
     pub(super) status: u16,
     pub(super) is_events: bool,
-    pub(super) length: Length,
+    pub(super) length: BodyLength,
     session_id: Option<String>,
     closes: bool,
 }
@@ -83,15 +83,15 @@ impl HttpStream {
     }
 
     pub(super) async fn response(&mut self) -> anyhow::Result<Response> {
-        let Head { status, is_events, length, session_id, closes } = self.head().await?;
+        let ResponseHead { status, is_events, length, session_id, closes } = self.head().await?;
         let body = match length {
-            Length::Known(length) => {
+            BodyLength::Known(length) => {
                 while self.buffer.len() < length {
                     self.fill(length - self.buffer.len()).await?;
                 }
                 self.buffer.split_to(length).freeze()
             }
-            Length::Chunked => {
+            BodyLength::Chunked => {
                 let mut body = BytesMut::new();
                 while let Some(chunk) = self.chunk().await? {
                     body.extend_from_slice(&chunk);
@@ -109,7 +109,7 @@ impl HttpStream {
         Ok(())
     }
 
-    pub(super) async fn head(&mut self) -> anyhow::Result<Head> {
+    pub(super) async fn head(&mut self) -> anyhow::Result<ResponseHead> {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
             let mut response = httparse::Response::new(&mut headers);
@@ -145,17 +145,17 @@ impl HttpStream {
     }
 }
 
-fn head_of(response: &httparse::Response<'_, '_>) -> anyhow::Result<Head> {
+fn head_of(response: &httparse::Response<'_, '_>) -> anyhow::Result<ResponseHead> {
     let status = response.code.context("a response has a status")?;
     // 202 and 204 may come without a length; there is no body then.
-    let mut head = Head { status, is_events: false, length: Length::Known(0), session_id: None, closes: false };
+    let mut head = ResponseHead { status, is_events: false, length: BodyLength::Known(0), session_id: None, closes: false };
     for header in response.headers.iter() {
         let value = std::str::from_utf8(header.value)?.trim();
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("content-length") {
-            head.length = Length::Known(value.parse()?);
+            head.length = BodyLength::Known(value.parse()?);
         } else if is("transfer-encoding") {
-            head.length = Length::Chunked;
+            head.length = BodyLength::Chunked;
         } else if is("content-type") {
             head.is_events = value.starts_with("text/event-stream");
         } else if is("mcp-session-id") {

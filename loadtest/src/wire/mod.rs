@@ -4,10 +4,10 @@
 //! request with its number, or to the findings.
 
 mod duplex;
+mod get_stream;
 pub mod http;
 mod http1;
-mod ledger;
-mod listening;
+mod pending_requests;
 
 use std::{
     sync::{
@@ -28,8 +28,8 @@ use transport::{
 pub use self::{duplex::Duplex, http1::HttpStream};
 use crate::{
     answer,
-    era::{self, Alone, Era},
-    findings::{Findings, Wrong},
+    era::{self, Era, StatelessTemplate},
+    findings::{FindingKind, Findings},
     target::{Target, Wire},
 };
 
@@ -38,7 +38,7 @@ pub const MESSAGE_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// What every session of a load has in common.
 #[derive(Debug)]
-pub struct Site {
+pub struct LoadTarget {
     pub target: Target,
     pub era: Era,
     pub tls: ClientTls,
@@ -50,7 +50,7 @@ pub struct Site {
     pub notifications: AtomicU64,
 }
 
-impl Site {
+impl LoadTarget {
     pub fn new(target: Target, tls: &ClientTlsFiles, timeout: Duration) -> anyhow::Result<Arc<Self>> {
         let anywhere = ["0.0.0.0/0", "::/0"].map(|range| range.parse().context("a range of all addresses"));
         let allow = anywhere.into_iter().collect::<anyhow::Result<_>>()?;
@@ -92,7 +92,7 @@ pub enum NoAnswer {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum SessionKind {
     Duplex(Duplex),
     Http(http::HttpSession),
 }
@@ -100,10 +100,10 @@ enum Kind {
 /// One client.
 #[derive(Debug)]
 pub struct Session {
-    site: Arc<Site>,
-    kind: Kind,
+    site: Arc<LoadTarget>,
+    kind: SessionKind,
     /// Requests that stand alone say this.
-    alone: Option<Alone>,
+    alone: Option<StatelessTemplate>,
     next_id: AtomicU64,
 }
 
@@ -117,7 +117,7 @@ fn opened(method: &str, answer: &[u8], is_right: impl Fn(&serde_json::Value) -> 
 
 impl Session {
     /// Connects, and agrees on a version. `key`: the API key, where one is needed.
-    pub async fn open(site: &Arc<Site>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
+    pub async fn open(site: &Arc<LoadTarget>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
         let opening = Self::opened(site, key);
         let opened = tokio::time::timeout(site.timeout, opening).await;
         opened
@@ -125,14 +125,14 @@ impl Session {
             .with_context(|| format!("no session at {}", site.target))
     }
 
-    async fn opened(site: &Arc<Site>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
+    async fn opened(site: &Arc<LoadTarget>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
         match site.era {
             Era::Sessions => Self::agreed(site, key).await,
-            Era::Alone => Self::discovered(site, key).await,
+            Era::Stateless => Self::discovered(site, key).await,
         }
     }
 
-    async fn agreed(site: &Arc<Site>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
+    async fn agreed(site: &Arc<LoadTarget>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
         let params = json!({
             "protocolVersion": Era::Sessions.version(), "capabilities": {}, "clientInfo": era::client_info(),
             "_meta": era::own_meta(&site.target, key),
@@ -142,11 +142,11 @@ impl Session {
         let (kind, answer) = match site.target.wire {
             Wire::Http => {
                 let (session, answer) = http::HttpSession::open(site, key, initialize, initialized).await?;
-                (Kind::Http(session), answer)
+                (SessionKind::Http(session), answer)
             }
             _ => {
                 let (connection, answer) = Duplex::open(site, key, initialize, Some(initialized)).await?;
-                (Kind::Duplex(connection), answer)
+                (SessionKind::Duplex(connection), answer)
             }
         };
         opened("initialize", &answer, |_| true)?;
@@ -154,68 +154,68 @@ impl Session {
     }
 
     /// What stands alone needs no session, but somebody who speaks its revision.
-    async fn discovered(site: &Arc<Site>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
+    async fn discovered(site: &Arc<LoadTarget>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
         const METHOD: &str = "server/discover";
-        let alone = Alone::new(&site.target, key);
+        let alone = StatelessTemplate::new(&site.target, key);
         let discover = Bytes::from(alone.request(0, METHOD, "{}"));
         let (kind, answer) = match site.target.wire {
             Wire::Http => {
                 let (session, answer) = http::HttpSession::alone(site, &alone.head(METHOD, None), &discover).await?;
-                (Kind::Http(session), answer)
+                (SessionKind::Http(session), answer)
             }
             _ => {
                 let (connection, answer) = Duplex::open(site, key, discover, None).await?;
-                (Kind::Duplex(connection), answer)
+                (SessionKind::Duplex(connection), answer)
             }
         };
-        let version = json!(Era::Alone.version());
+        let version = json!(Era::Stateless.version());
         opened(METHOD, &answer, |result| result["supportedVersions"].as_array().is_some_and(|versions| versions.contains(&version)))?;
         Ok(Arc::new(Self { site: site.clone(), kind, alone: Some(alone), next_id: AtomicU64::new(1) }))
     }
 
-    pub fn lane(self: &Arc<Self>) -> Lane {
-        Lane { session: self.clone(), stream: None }
+    pub fn lane(self: &Arc<Self>) -> RequestSlot {
+        RequestSlot { session: self.clone(), stream: None }
     }
 
     /// Opens a GET stream and keeps it; of a wire without one nothing is needed.
     pub async fn listen(&self) -> anyhow::Result<()> {
         match &self.kind {
-            Kind::Duplex(_) => Ok(()),
-            Kind::Http(http) => http.listen(&self.site).await,
+            SessionKind::Duplex(_) => Ok(()),
+            SessionKind::Http(http) => http.listen(&self.site).await,
         }
     }
 
     /// Ends it in the wire's own way. Whatever is in flight is lost.
     pub async fn close(&self) {
         match &self.kind {
-            Kind::Duplex(connection) => connection.close().await,
-            Kind::Http(http) => http.close(&self.site).await,
+            SessionKind::Duplex(connection) => connection.close().await,
+            SessionKind::Http(http) => http.close(&self.site).await,
         }
     }
 
     /// Whether further requests make sense.
     pub fn is_alive(&self) -> bool {
         match &self.kind {
-            Kind::Duplex(connection) => connection.is_alive(),
-            Kind::Http(_) => true,
+            SessionKind::Duplex(connection) => connection.is_alive(),
+            SessionKind::Http(_) => true,
         }
     }
 }
 
 /// A way for one request at a time.
 #[derive(Debug)]
-pub struct Lane {
+pub struct RequestSlot {
     session: Arc<Session>,
     /// HTTP: the connection, between requests.
     stream: Option<HttpStream>,
 }
 
-impl Lane {
+impl RequestSlot {
     pub fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
-    pub fn site(&self) -> &Arc<Site> {
+    pub fn site(&self) -> &Arc<LoadTarget> {
         &self.session.site
     }
 
@@ -246,8 +246,8 @@ impl Lane {
     async fn send(&mut self, id: u64, head: Option<&str>, request: Bytes) -> Result<Bytes, NoAnswer> {
         let (session, stream) = (&self.session, &mut self.stream);
         match &session.kind {
-            Kind::Duplex(connection) => connection.call(&session.site, id, request).await,
-            Kind::Http(http) => {
+            SessionKind::Duplex(connection) => connection.call(&session.site, id, request).await,
+            SessionKind::Http(http) => {
                 let exchange = http.call(&session.site, stream, id, head, request);
                 match tokio::time::timeout(session.site.timeout, exchange).await {
                     Ok(answered) => answered,
@@ -262,7 +262,7 @@ impl Lane {
     }
 
     /// Notes that something was wrong with the answer to a request.
-    pub fn note(&self, wrong: Wrong, detail: &str) {
+    pub fn note(&self, wrong: FindingKind, detail: &str) {
         self.session.site.findings.note(wrong, detail);
     }
 }

@@ -3,11 +3,11 @@
 use std::{path::PathBuf, time::Duration};
 
 use loadtest::{
-    backend::{Backend, Offer},
+    backend::{Backend, BackendOptions},
     profile::Profile,
     report::Report,
     run::{self, Load},
-    wire::Site,
+    wire::LoadTarget,
 };
 use serde_json::{Value, json};
 use testkit::{Authority, BrokerBuilder, TestBroker};
@@ -52,7 +52,7 @@ async fn broker(config: Value, backend: Value) -> TestBroker {
 
 async fn report(target: String, ca: Option<PathBuf>) -> Report {
     let tls = ClientTlsFiles { ca, ..ClientTlsFiles::default() };
-    let site = Site::new(target.parse().unwrap(), &tls, Duration::from_secs(20)).unwrap();
+    let site = LoadTarget::new(target.parse().unwrap(), &tls, Duration::from_secs(20)).unwrap();
     let mut reports = Vec::new();
     for (profile, calls) in [(PROFILE, 180), (PROFILE_ALONE, 120)] {
         let profile = Profile::parse(profile).unwrap();
@@ -66,14 +66,14 @@ async fn report(target: String, ca: Option<PathBuf>) -> Report {
 
 #[tokio::test]
 async fn over_http_to_a_backend_over_http() {
-    let backend = Backend::http("127.0.0.1:0", &Offer::default()).await.unwrap();
+    let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
     let broker = broker(json!({}), json!({"type": "http", "url": format!("http://{}/mcp", backend.address())})).await;
     report(format!("http://{}/mcp/fast", broker.http_address()), None).await;
 }
 
 #[tokio::test]
 async fn over_tcp_to_a_backend_over_tcp() {
-    let backend = Backend::tcp("127.0.0.1:0", &Offer::default()).await.unwrap();
+    let backend = Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
     let broker = broker(json!({"listen": {"tcp": "127.0.0.1:0"}}), json!({"type": "tcp", "address": backend.address().to_string()})).await;
     let report = report(format!("tcp://{}/fast", broker.tcp_address()), None).await;
     assert!(report.notifications > 0, "subscribers are told: {}", report.summary());
@@ -81,7 +81,7 @@ async fn over_tcp_to_a_backend_over_tcp() {
 
 #[tokio::test]
 async fn over_websocket_to_a_backend_over_websocket() {
-    let backend = Backend::websocket("127.0.0.1:0", &Offer::default()).await.unwrap();
+    let backend = Backend::websocket("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
     let broker = broker(json!({}), json!({"type": "websocket", "url": format!("ws://{}/", backend.address())})).await;
     report(format!("ws://{}/ws/fast", broker.http_address()), None).await;
 }

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::Output};
 
 use loadtest::{
-    backend::{Backend, Offer},
+    backend::{Backend, BackendOptions},
     report::Report,
 };
 use tempfile::TempDir;
@@ -41,7 +41,7 @@ impl Folder {
 
 #[tokio::test]
 async fn a_good_target_is_exit_code_0_with_results_as_json_and_as_a_page() {
-    let backend = Backend::tcp("127.0.0.1:0", &Offer::default()).await.unwrap();
+    let backend = Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
     let (folder, target, pid) = (Folder::new(), format!("tcp://{}", backend.address()), std::process::id().to_string());
     let ran = folder.run(&["run", &target, "-p", "p.yaml", "--json", "r.json", "--html", "r.html", "--pid", &pid]).await;
     assert_eq!(ran.status.code(), Some(0), "{ran:?}");
@@ -86,7 +86,8 @@ async fn what_can_not_be_done_is_exit_code_64_with_a_sentence() {
 
 #[tokio::test]
 async fn two_targets_are_compared_in_turns() {
-    let (fast, slow) = (Offer::default(), Offer { delay: std::time::Duration::from_millis(5), ..Offer::default() });
+    let (fast, slow) =
+        (BackendOptions::default(), BackendOptions { delay: std::time::Duration::from_millis(5), ..BackendOptions::default() });
     let a = Backend::http("127.0.0.1:0", &fast).await.unwrap();
     let b = Backend::http("127.0.0.1:0", &slow).await.unwrap();
     let targets = [a, b].map(|backend| (format!("http://{}/", backend.address()), backend));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use loadtest::backend::{Backend, Offer};
+use loadtest::backend::{Backend, BackendOptions};
 
 use super::{
     fault_server::{Fault, FaultServer},
@@ -39,7 +39,7 @@ async fn calls_that_never_began_are_lost() {
 
 #[tokio::test]
 async fn the_rate_of_each_phase_is_kept() {
-    let backend = Backend::http("127.0.0.1:0", &Offer::default()).await.unwrap();
+    let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
     let profile = "
 sessions: 4
 in_flight: 4

@@ -58,7 +58,7 @@ pub struct Fields {
     pub meta_client_info: Option<Span>,
     /// `_meta["io.modelcontextprotocol/logLevel"]`
     pub meta_log_level: Option<Span>,
-    /// Whether `_meta` has a member that is not between two neighbours ([`crate::modern::HOP_META`]).
+    /// Whether `_meta` has a member that is not between two neighbours ([`crate::stateless::HOP_META`]).
     pub meta_has_more: bool,
     /// `resultType`
     pub result_type: Option<Span>,

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::{JsonError, Limits, NameFault, Names, Seen, Span, ValueKind, Walker, scan, spelling, unquote};
+use super::{JsonError, Limits, MemberFault, NameIndex, Seen, Span, ValueKind, Walker, scan, case_folding, unquote};
 
 /// A validated JSON text that can be asked for its parts. For messages read rarely.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl<'a> Value<'a> {
     /// equals it but for case.
     pub fn unambiguous(&self, key: &str) -> Result<Option<Value<'a>>, AmbiguousMember> {
         let mut found = None;
-        for member in self.members().filter(|member| spelling::reads_as(member.key.as_bytes(), key)) {
+        for member in self.members().filter(|member| case_folding::reads_as(member.key.as_bytes(), key)) {
             if member.key != key || found.replace(member.value).is_some() {
                 return Err(AmbiguousMember(key.into()));
             }
@@ -140,7 +140,7 @@ impl<'a> Value<'a> {
 
     /// Refuses an object in which readers find different members under a name of the table: it occurs twice, or another member
     /// equals it but for case. Other values hold no members, so nothing is wrong with them.
-    pub fn check_names(&self, known: &Names) -> Result<(), NameFault> {
+    pub fn check_names(&self, known: &NameIndex) -> Result<(), MemberFault> {
         let mut seen = Seen::default();
         self.members().try_for_each(|member| known.admit(member.key.as_bytes(), &mut seen))
     }

@@ -21,18 +21,18 @@ pub fn duplicate_member(text: &[u8], limits: &Limits, hasher: &impl BuildHasher,
 }
 
 /// An array or object that is not passed yet.
-enum Open<'a> {
+enum OpenContainer<'a> {
     Array { passed: usize },
-    Object { keys: Keys, last: Option<Key<'a>> },
+    Object { keys: KeySet, last: Option<Key<'a>> },
 }
 
 /// The digests of the keys of one object.
-enum Keys {
+enum KeySet {
     Few(Vec<u64>),
-    Many(HashSet<u64, Digested>),
+    Many(HashSet<u64, DigestHasher>),
 }
 
-impl Keys {
+impl KeySet {
     /// Whether it is new.
     fn insert(&mut self, digest: u64) -> bool {
         match self {
@@ -42,7 +42,7 @@ impl Keys {
                 true
             }
             Self::Few(keys) => {
-                let mut many: HashSet<u64, Digested> = keys.drain(..).collect();
+                let mut many: HashSet<u64, DigestHasher> = keys.drain(..).collect();
                 let is_new = many.insert(digest);
                 *self = Self::Many(many);
                 is_new
@@ -54,9 +54,9 @@ impl Keys {
 
 /// Digests need no second hashing.
 #[derive(Default)]
-struct Digested(u64);
+struct DigestHasher(u64);
 
-impl BuildHasher for Digested {
+impl BuildHasher for DigestHasher {
     type Hasher = Self;
 
     fn build_hasher(&self) -> Self {
@@ -64,7 +64,7 @@ impl BuildHasher for Digested {
     }
 }
 
-impl Hasher for Digested {
+impl Hasher for DigestHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -82,17 +82,17 @@ impl Hasher for Digested {
 
 /// Passes over the value under the cursor, all of it: a text is JSON to its end, or nothing that was found in it counts.
 fn first<'a>(walker: &mut Walker<'a>, hasher: &impl BuildHasher, chars_max: usize) -> Option<String> {
-    let mut around: Vec<Open<'a>> = Vec::new();
+    let mut around: Vec<OpenContainer<'a>> = Vec::new();
     let mut found = None;
     loop {
         match walker.kind() {
             ValueKind::Array => {
                 walker.enter();
-                around.push(Open::Array { passed: 0 });
+                around.push(OpenContainer::Array { passed: 0 });
             }
             ValueKind::Object => {
                 walker.enter();
-                around.push(Open::Object { keys: Keys::Few(Vec::new()), last: None });
+                around.push(OpenContainer::Object { keys: KeySet::Few(Vec::new()), last: None });
             }
             _ => drop(walker.skip()),
         }
@@ -100,11 +100,11 @@ fn first<'a>(walker: &mut Walker<'a>, hasher: &impl BuildHasher, chars_max: usiz
         loop {
             let Some(innermost) = around.last_mut() else { return found };
             let is_there = match innermost {
-                Open::Array { passed } => {
+                OpenContainer::Array { passed } => {
                     *passed += 1;
                     walker.next_item()
                 }
-                Open::Object { keys, last } => match walker.next_key() {
+                OpenContainer::Object { keys, last } => match walker.next_key() {
                     Some(key) => {
                         *last = Some(key);
                         if found.is_none() && !keys.insert(hasher.hash_one(&*key.bytes())) {
@@ -123,13 +123,13 @@ fn first<'a>(walker: &mut Walker<'a>, hasher: &impl BuildHasher, chars_max: usiz
     }
 }
 
-fn pointer(around: &[Open<'_>], chars_max: usize) -> String {
+fn pointer(around: &[OpenContainer<'_>], chars_max: usize) -> String {
     let mut pointer = String::new();
     for open in around {
         pointer.push('/');
         match open {
-            Open::Array { passed } => pointer.push_str(&(passed - 1).to_string()),
-            Open::Object { last, .. } => {
+            OpenContainer::Array { passed } => pointer.push_str(&(passed - 1).to_string()),
+            OpenContainer::Object { last, .. } => {
                 let key = last.map(Key::text).unwrap_or_default();
                 pointer.extend(key.chars().take(chars_max).flat_map(escaped));
             }

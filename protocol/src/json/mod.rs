@@ -4,9 +4,9 @@
 //! checked (syntax, UTF-8, escapes, depth) before anything that was found in it is used, nothing of it is copied or written to,
 //! and every span points into it.
 
+mod case_folding;
 mod document;
 mod duplicates;
-mod spelling;
 mod strings;
 mod walker;
 
@@ -15,11 +15,11 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 pub use self::{
+    case_folding::{MemberFault, NameIndex},
     document::{AmbiguousMember, Document, Elements, Member, Members, Value},
     duplicates::duplicate_member,
-    spelling::{NameFault, Names},
 };
-pub(crate) use self::{spelling::Seen, walker::Walker};
+pub(crate) use self::{case_folding::Seen, walker::Walker};
 
 /// Largest JSON text accepted unless configured otherwise.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -17,7 +17,7 @@ const LOW: u8 = b'"' ^ TURN;
 
 /// Where a string ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct End {
+pub(super) struct StringEnd {
     /// Index behind the closing quote.
     pub(super) at: usize,
     /// What it says is not what stands there.
@@ -27,12 +27,12 @@ pub(super) struct End {
 /// The end of the string whose text begins at `at`. `None`: it does not end, or holds what no string may hold (RFC 8259, 7; an
 /// escape that names half a character among it).
 #[inline]
-pub(super) fn end(text: &[u8], mut at: usize) -> Option<End> {
+pub(super) fn end(text: &[u8], mut at: usize) -> Option<StringEnd> {
     let mut has_escapes = false;
     loop {
         at += plain(text.get(at..)?);
         match text.get(at)? {
-            b'"' => return Some(End { at: at + 1, has_escapes }),
+            b'"' => return Some(StringEnd { at: at + 1, has_escapes }),
             b'\\' => (at, has_escapes) = (escape(text, at + 1)?, true),
             _ => return None,
         }

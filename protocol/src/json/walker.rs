@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::{JsonError, Limits, Span, VALUES_MAX, ValueKind, spelling, strings, unquote};
+use super::{JsonError, Limits, Span, VALUES_MAX, ValueKind, case_folding, strings, unquote};
 
 /// A member's key, which was passed: it has both its quotes and its escapes are whole.
 #[derive(Debug, Clone, Copy)]
@@ -284,7 +284,7 @@ impl<'a> Walker<'a> {
 
     fn note_uri_key(&mut self, start: usize, has_escapes: bool) {
         let key = Key { text: self.text, span: self.span_from(start), has_escapes };
-        self.has_uri_key |= spelling::reads_as(&key.bytes(), "uri");
+        self.has_uri_key |= case_folding::reads_as(&key.bytes(), "uri");
     }
 
     /// Whether a value that was passed over holds a member that some reader takes for `uri`.

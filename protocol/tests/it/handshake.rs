@@ -2,19 +2,19 @@
 
 use bytes::Bytes;
 use protocol::handshake::{
-    HandshakeError, InitializeAnswer, InitializeParams, initialize_request, initialize_result, notification, request,
+    HandshakeError, InitializeParams, InitializeResult, initialize_request, initialize_result, notification, request,
 };
 use protocol::{Limits, Message, Method, RequestId, Version};
 
-fn answer(result: &str) -> Result<InitializeAnswer, HandshakeError> {
+fn answer(result: &str) -> Result<InitializeResult, HandshakeError> {
     let text = format!(r#"{{"jsonrpc":"2.0","id":0,{result}}}"#);
-    InitializeAnswer::parse(&Message::decode(text.into(), &Limits::default()).expect("a message"))
+    InitializeResult::parse(&Message::decode(text.into(), &Limits::default()).expect("a message"))
 }
 
 #[test]
 fn what_we_send_a_backend_is_what_a_server_reads() {
     let info = br#"{"name":"mcp-broker","version":"1","x":[1]}"#;
-    let sent = initialize_request(&RequestId::from_u64(0), Version::LATEST_LEGACY, br#"{"roots":{}}"#, info);
+    let sent = initialize_request(&RequestId::from_u64(0), Version::LATEST_WITH_SESSIONS, br#"{"roots":{}}"#, info);
     let message = Message::decode(sent, &Limits::default()).expect("a message");
     let params = InitializeParams::parse(&message).expect("good params");
     assert_eq!(params.requested, "2025-11-25");
@@ -26,7 +26,7 @@ fn what_we_send_a_backend_is_what_a_server_reads() {
 // B-LIFE-02
 #[test]
 fn any_supported_answer_is_accepted() {
-    for version in Version::ALL.into_iter().filter(|version| version.legacy()) {
+    for version in Version::ALL.into_iter().filter(|version| version.has_sessions()) {
         let result = initialize_result(version, br#"{"tools":{}}"#, br#"{"name":"s","version":"2","icons":[]}"#, Some("be \"nice\""));
         let answer = answer(&format!(r#""result":{}"#, String::from_utf8_lossy(&result))).expect("a good answer");
         assert_eq!((answer.version, answer.server_name.as_str(), answer.server_version.as_str()), (version, "s", "2"));

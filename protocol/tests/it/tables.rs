@@ -46,7 +46,7 @@ fn versions_keep_their_order_and_features() {
         assert_eq!(version.batches(), version == Version::V2025_03_26);
         assert_eq!(version.tasks(), version == Version::V2025_11_25);
         assert_eq!(version.version_header_required(), version >= Version::V2025_06_18);
-        assert_eq!(version.legacy(), version < Version::V2026_07_28);
+        assert_eq!(version.has_sessions(), version < Version::V2026_07_28);
     }
     assert_eq!(Version::parse("2025-11-25 "), None);
 }

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use protocol::handshake::{InitializeParams, initialize_result, success};
-use protocol::{Body, Kind, Limits, Message, Method, Refusal, Rejected, SessionPhase, Version, decode_body};
+use protocol::{Body, Kind, Limits, Message, Method, Refusal, Rejection, SessionPhase, Version, decode_body};
 
 const LIMITS: Limits = Limits { bytes_max: 4096, depth_max: 16 };
 
@@ -71,7 +71,7 @@ fn refused(refusal: &Refusal, message: &Message) -> String {
     answer(refusal.to_response(message.id.as_ref(), "r"))
 }
 
-fn rejected(error: &Rejected) -> String {
+fn rejected(error: &Rejection) -> String {
     answer(error.refusal.to_response(error.id.as_ref(), "r"))
 }
 

@@ -7,7 +7,7 @@ use super::{
     config::{backend_record, key_record, tenant_record},
     tenant,
 };
-use crate::{AuditFilter, AuditKind, AuditRecord, Change, DurableStore, SESSION_KEY_BYTES, SessionKey, StoreError};
+use crate::{AdminChange, AuditFilter, AuditKind, AuditRecord, DurableStore, SESSION_KEY_BYTES, SessionKey, StoreError};
 
 fn record(number: u8, kind: AuditKind, of: Option<&str>) -> AuditRecord {
     AuditRecord {
@@ -79,23 +79,23 @@ pub async fn a_change_and_what_is_told_of_it_are_one(store: &dyn DurableStore) -
     let told = |number| record(number, AuditKind::Admin, Some("acme"));
     let (acme, of_acme, key, backend) = (tenant_record("acme"), tenant("acme"), key_record("acme", "k1"), backend_record("acme", "b"));
     let name = BackendId::parse("b").expect("a legal name");
-    assert!(store.change(Change::PutTenant(&acme), Some(&told(1))).await?);
-    assert!(store.change(Change::PutKey(&key), Some(&told(2))).await?);
-    assert!(store.change(Change::PutBackend(&backend), Some(&told(3))).await?);
+    assert!(store.change(AdminChange::PutTenant(&acme), Some(&told(1))).await?);
+    assert!(store.change(AdminChange::PutKey(&key), Some(&told(2))).await?);
+    assert!(store.change(AdminChange::PutBackend(&backend), Some(&told(3))).await?);
     // What changes nothing is not told of by the store.
-    let twice = store.change(Change::PutKey(&key), Some(&told(4))).await;
+    let twice = store.change(AdminChange::PutKey(&key), Some(&told(4))).await;
     assert!(matches!(twice, Err(StoreError::Exists { .. })), "{twice:?}");
-    let orphan = store.change(Change::PutBackend(&backend_record("nobody", "b")), Some(&told(5))).await;
+    let orphan = store.change(AdminChange::PutBackend(&backend_record("nobody", "b")), Some(&told(5))).await;
     assert!(matches!(orphan, Err(StoreError::UnknownTenant { .. })), "{orphan:?}");
-    assert!(!store.change(Change::AddTenant(&acme), Some(&told(6))).await?);
-    assert!(!store.change(Change::DeleteKey(&of_acme, &KeyId::new("none")), Some(&told(7))).await?);
-    assert!(!store.change(Change::DeleteTenant(&tenant("nobody")), Some(&told(8))).await?);
+    assert!(!store.change(AdminChange::AddTenant(&acme), Some(&told(6))).await?);
+    assert!(!store.change(AdminChange::DeleteKey(&of_acme, &KeyId::new("none")), Some(&told(7))).await?);
+    assert!(!store.change(AdminChange::DeleteTenant(&tenant("nobody")), Some(&told(8))).await?);
     let nobodys = SessionKey::new([9; SESSION_KEY_BYTES]);
-    assert!(!store.change(Change::EndSession(&nobodys), Some(&told(9))).await?);
-    assert!(store.change(Change::PutTenant(&acme), Some(&told(10))).await?, "replaced");
-    assert!(store.change(Change::DeleteBackend(&of_acme, &name), Some(&told(11))).await?);
-    assert!(store.change(Change::DeleteKey(&of_acme, &key.key), Some(&told(12))).await?);
-    assert!(store.change(Change::DeleteTenant(&of_acme), Some(&told(13))).await?);
+    assert!(!store.change(AdminChange::EndSession(&nobodys), Some(&told(9))).await?);
+    assert!(store.change(AdminChange::PutTenant(&acme), Some(&told(10))).await?, "replaced");
+    assert!(store.change(AdminChange::DeleteBackend(&of_acme, &name), Some(&told(11))).await?);
+    assert!(store.change(AdminChange::DeleteKey(&of_acme, &key.key), Some(&told(12))).await?);
+    assert!(store.change(AdminChange::DeleteTenant(&of_acme), Some(&told(13))).await?);
     assert_eq!(numbers(store, &AuditFilter::default()).await?, [1, 2, 3, 10, 11, 12, 13]);
     Ok(())
 }

@@ -4,8 +4,8 @@ use futures_util::future::try_join_all;
 
 use super::{Outcome, config::tenant_record};
 use crate::{
-    AUDIT_GENESIS, AuditChain, AuditCheckpoint, AuditCut, AuditFilter, AuditKind, AuditLink, AuditRecord, AuditTerms, Change, DurableStore,
-    StoreError,
+    AUDIT_GENESIS, AdminChange, AuditChain, AuditCheckpoint, AuditFilter, AuditKind, AuditRecord, AuditRetentionTerms, AuditTruncation,
+    ChainedAuditRecord, DurableStore, StoreError,
 };
 
 fn record(number: u16, of: Option<&str>) -> AuditRecord {
@@ -21,7 +21,7 @@ fn record(number: u16, of: Option<&str>) -> AuditRecord {
 }
 
 /// A chain whose records all fit, from its start to its head.
-async fn sound(store: &dyn DurableStore, name: &str) -> Result<(AuditChain, Vec<AuditLink>), StoreError> {
+async fn sound(store: &dyn DurableStore, name: &str) -> Result<(AuditChain, Vec<ChainedAuditRecord>), StoreError> {
     let found = store.audit_links(name, 0, 1_000).await?;
     let (mut position, mut number, mut hash) = (found.chain.start.position, 0, found.chain.start.hash.clone());
     for link in &found.links {
@@ -63,7 +63,7 @@ pub async fn s15_writers_at_the_same_time_extend_one_chain(store: &dyn DurableSt
             let batch: Vec<AuditRecord> =
                 (first..first + 6).map(|number| record(number, owners[usize::from((number + writer) % 3)])).collect();
             store.append_audit(&batch).await?;
-            store.change(Change::PutTenant(&tenant_record("acme")), Some(&record(first + 9, Some("acme")))).await?;
+            store.change(AdminChange::PutTenant(&tenant_record("acme")), Some(&record(first + 9, Some("acme")))).await?;
         }
         Ok::<_, StoreError>(())
     });
@@ -83,13 +83,13 @@ pub async fn s15_only_the_beginning_of_a_chain_is_removed(store: &dyn DurableSto
     assert_eq!(store.audit_chains_older(1_000, 10).await?, Vec::<String>::new());
     assert_eq!(store.audit_chains_older(6_000, 10).await?, ["acme"]);
     let (_, links) = sound(store, "acme").await?;
-    let cut = |position: usize| AuditCut {
+    let cut = |position: usize| AuditTruncation {
         position: position as i64,
         hash: links[position - 1].hash.clone(),
         before_us: 6_000,
         signature: b"signed".to_vec(),
     };
-    let wrong = AuditCut { hash: AUDIT_GENESIS.to_vec(), ..cut(5) };
+    let wrong = AuditTruncation { hash: AUDIT_GENESIS.to_vec(), ..cut(5) };
     assert_eq!(store.cut_audit_chain("acme", &wrong).await?, 0, "another record is at that place");
     assert_eq!(store.cut_audit_chain("acme", &cut(3)).await?, 3);
     assert_eq!(store.cut_audit_chain("acme", &cut(5)).await?, 2);
@@ -144,11 +144,11 @@ pub async fn s15_chains_are_listed_by_name(store: &dyn DurableStore) -> Outcome 
 
 pub async fn s15_terms_change_one_version_at_a_time(store: &dyn DurableStore) -> Outcome {
     assert_eq!(store.audit_terms().await?, None);
-    let terms = |version: i64| AuditTerms { version, terms: format!("terms {version}"), signature: vec![9; 64] };
-    assert!(store.change(Change::KeepAudit(&terms(1)), Some(&record(1, None))).await?);
-    assert!(!store.change(Change::KeepAudit(&terms(1)), Some(&record(2, None))).await?, "another replica was first");
-    assert!(!store.change(Change::KeepAudit(&terms(3)), Some(&record(3, None))).await?);
-    assert!(store.change(Change::KeepAudit(&terms(2)), Some(&record(4, None))).await?);
+    let terms = |version: i64| AuditRetentionTerms { version, terms: format!("terms {version}"), signature: vec![9; 64] };
+    assert!(store.change(AdminChange::PutAuditTerms(&terms(1)), Some(&record(1, None))).await?);
+    assert!(!store.change(AdminChange::PutAuditTerms(&terms(1)), Some(&record(2, None))).await?, "another replica was first");
+    assert!(!store.change(AdminChange::PutAuditTerms(&terms(3)), Some(&record(3, None))).await?);
+    assert!(store.change(AdminChange::PutAuditTerms(&terms(2)), Some(&record(4, None))).await?);
     assert_eq!(store.audit_terms().await?, Some(terms(2)));
     let told = store.audit(&AuditFilter::default(), None, 10).await?;
     assert_eq!(told.into_iter().map(|stored| stored.record).collect::<Vec<_>>(), [record(1, None), record(4, None)]);

@@ -3,7 +3,7 @@
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 
 use super::{Outcome, tenant};
-use crate::{BackendRecord, Change, ConfigStore, HASH_BYTES, KeyRecord, StoreError, TenantRecord};
+use crate::{AdminChange, BackendRecord, ConfigStore, HASH_BYTES, KeyRecord, StoreError, TenantRecord};
 
 pub async fn starts_empty(store: &dyn ConfigStore) -> Outcome {
     assert_eq!(store.tenants().await?, []);
@@ -175,8 +175,8 @@ pub async fn holds_breakers_until_they_are_released_or_their_backend_goes(store:
     let (acme, umbrella) = (tenant("acme"), tenant("umbrella"));
     let mut versions = vec![store.config_version().await?];
     for (owner, backend) in [(&umbrella, &one), (&acme, &two), (&acme, &one), (&acme, &declared)] {
-        assert!(store.change(Change::HoldBreaker(owner, backend), None).await?);
-        assert!(!store.change(Change::HoldBreaker(owner, backend), None).await?, "it is held");
+        assert!(store.change(AdminChange::HoldBreaker(owner, backend), None).await?);
+        assert!(!store.change(AdminChange::HoldBreaker(owner, backend), None).await?, "it is held");
         versions.push(store.config_version().await?);
     }
     let of = |owner: &TenantId, backend: &BackendId| (owner.clone(), backend.clone());
@@ -184,14 +184,14 @@ pub async fn holds_breakers_until_they_are_released_or_their_backend_goes(store:
     assert_eq!(store.held_breakers().await?, all);
     store.put_backend(&backend_record("acme", "one")).await?;
     assert_eq!(store.held_breakers().await?, all, "a new body changes nothing");
-    assert!(store.change(Change::ReleaseBreaker(&acme, &one), None).await?);
-    assert!(!store.change(Change::ReleaseBreaker(&acme, &one), None).await?);
+    assert!(store.change(AdminChange::ReleaseBreaker(&acme, &one), None).await?);
+    assert!(!store.change(AdminChange::ReleaseBreaker(&acme, &one), None).await?);
     versions.push(store.config_version().await?);
     assert!(store.delete_backend(&acme, &two).await?);
     assert_eq!(store.held_breakers().await?, [of(&acme, &declared), of(&umbrella, &one)]);
     store.put_backend(&backend_record("acme", "declared")).await?;
     assert_eq!(store.held_breakers().await?, [of(&umbrella, &one)], "a backend that begins is not held");
-    assert!(store.change(Change::HoldBreaker(&acme, &one), None).await?);
+    assert!(store.change(AdminChange::HoldBreaker(&acme, &one), None).await?);
     assert!(store.delete_tenant(&acme).await?);
     assert_eq!(store.held_breakers().await?, [of(&umbrella, &one)]);
     assert!(versions.is_sorted_by(|before, after| before < after), "{versions:?}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{LONG, Outcome, open, session, session_record, write};
-use crate::{DurableStore, EventStore, LogEntry, LoggedEvent, SessionKey, StoredStream, StreamRecord, Write, Written};
+use crate::{DurableStore, EventStore, LogEntry, LoggedEvent, SessionKey, StoredStream, StreamRecord, WriteOp, WriteOutcome};
 
 pub async fn finds_nothing_where_nothing_was_told(log: &dyn EventStore) -> Outcome {
     assert_eq!(log.streams(&session(1)).await?, []);
@@ -223,10 +223,10 @@ pub async fn takes_appends_at_the_same_time(log: &dyn EventStore) -> Outcome {
 /// For a database that is both: a session's streams go with it, however it ends. Not part of the lists.
 pub async fn streams_end_with_their_session<S: DurableStore + EventStore>(store: &S) -> Outcome {
     for number in 1..=4 {
-        assert_eq!(write(store, open(session_record(number), "a")).await?, Written::Done);
+        assert_eq!(write(store, open(session_record(number), "a")).await?, WriteOutcome::Done);
         store.append(&[begin(number, record(1)), event(number, 1, 1, "x")]).await?;
     }
-    assert_eq!(write(store, Write::EndSession { key: session(1), epoch: 1 }).await?, Written::Done);
+    assert_eq!(write(store, WriteOp::EndSession { key: session(1), epoch: 1 }).await?, WriteOutcome::Done);
     // Nobody of that name has a lease.
     assert!(store.ask_session_end(&session(2)).await?);
     assert_eq!(held(store, 3, 1, 0).await?, ["x"]);

@@ -8,8 +8,8 @@ use tokio::{sync::broadcast, time::timeout};
 
 use super::{LONG, Outcome, session};
 use crate::{
-    HotStore, OwnerHint, Wake,
-    hot::{BudgetAsk, BudgetShare, TASK_WORD_BYTES_MAX, WAKES_HELD_MAX},
+    HotStore, OwnerHint, Wakeup,
+    hot::{BudgetGrant, BudgetRequest, TASK_NOTIFICATION_BYTES_MAX, WAKEUPS_BUFFERED_MAX},
 };
 
 /// Two replicas that hear each other.
@@ -45,11 +45,11 @@ pub async fn a_word_reaches_every_listener_once_and_in_order(replicas: &Replicas
     assert!(one.is_connected() && two.is_connected());
     let mut listeners = [one.wakes(), one.wakes(), two.wakes(), two.wakes()];
     let words = [
-        Wake::Config,
-        Wake::Task { task: TaskId::new("task-ü/1"), session: session(1) },
-        Wake::TaskWord { session: session(2), frame: Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}\0\xff") },
-        Wake::TaskWord { session: session(2), frame: Bytes::from(vec![b'x'; TASK_WORD_BYTES_MAX]) },
-        Wake::SessionEnd(session(3)),
+        Wakeup::Config,
+        Wakeup::Task { task: TaskId::new("task-ü/1"), session: session(1) },
+        Wakeup::TaskNotification { session: session(2), frame: Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}\0\xff") },
+        Wakeup::TaskNotification { session: session(2), frame: Bytes::from(vec![b'x'; TASK_NOTIFICATION_BYTES_MAX]) },
+        Wakeup::SessionEnd(session(3)),
     ];
     for word in &words {
         one.wake(word.clone());
@@ -59,29 +59,29 @@ pub async fn a_word_reaches_every_listener_once_and_in_order(replicas: &Replicas
             assert_eq!(heard(listener).await, *word);
         }
     }
-    two.wake(Wake::SessionEnd(session(4)));
+    two.wake(Wakeup::SessionEnd(session(4)));
     for listener in &mut listeners {
-        assert_eq!(heard(listener).await, Wake::SessionEnd(session(4)), "nothing was told twice");
+        assert_eq!(heard(listener).await, Wakeup::SessionEnd(session(4)), "nothing was told twice");
     }
     Ok(())
 }
 
 pub async fn a_word_reaches_nobody_who_listens_later(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
-    one.wake(Wake::Config);
+    one.wake(Wakeup::Config);
     let mut late = one.wakes();
-    two.wake(Wake::SessionEnd(session(1)));
-    assert_eq!(heard(&mut late).await, Wake::SessionEnd(session(1)));
+    two.wake(Wakeup::SessionEnd(session(1)));
+    assert_eq!(heard(&mut late).await, Wakeup::SessionEnd(session(1)));
     Ok(())
 }
 
 pub async fn a_longer_notification_is_not_passed_on(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     let mut listeners = [one.wakes(), two.wakes()];
-    one.wake(Wake::TaskWord { session: session(1), frame: Bytes::from(vec![b'x'; TASK_WORD_BYTES_MAX + 1]) });
-    one.wake(Wake::Config);
+    one.wake(Wakeup::TaskNotification { session: session(1), frame: Bytes::from(vec![b'x'; TASK_NOTIFICATION_BYTES_MAX + 1]) });
+    one.wake(Wakeup::Config);
     for listener in &mut listeners {
-        assert_eq!(heard(listener).await, Wake::Config);
+        assert_eq!(heard(listener).await, Wakeup::Config);
     }
     Ok(())
 }
@@ -89,8 +89,8 @@ pub async fn a_longer_notification_is_not_passed_on(replicas: &Replicas) -> Outc
 pub async fn many_words_at_once_arrive(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     let mut listener = two.wakes();
-    let count = WAKES_HELD_MAX / 2;
-    let word = |number: usize| Wake::Task { task: TaskId::new(number.to_string()), session: session(1) };
+    let count = WAKEUPS_BUFFERED_MAX / 2;
+    let word = |number: usize| Wakeup::Task { task: TaskId::new(number.to_string()), session: session(1) };
     for number in 0..count {
         one.wake(word(number));
     }
@@ -103,7 +103,7 @@ pub async fn many_words_at_once_arrive(replicas: &Replicas) -> Outcome {
 pub async fn a_budget_is_one_for_all_replicas(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     let first = taken(one, ask("acme", 0, 3)).await;
-    assert_eq!(first, BudgetShare { granted: 3, left: 2, wait: Duration::ZERO });
+    assert_eq!(first, BudgetGrant { granted: 3, left: 2, wait: Duration::ZERO });
     let rest = taken(two, ask("acme", 0, 10)).await;
     assert_eq!((rest.granted, rest.left), (2, 0));
     assert!(rest.wait > Duration::ZERO && rest.wait <= SECOND_EACH, "{rest:?}");
@@ -114,7 +114,7 @@ pub async fn a_budget_is_one_for_all_replicas(replicas: &Replicas) -> Outcome {
 
 pub async fn what_was_used_of_a_budget_counts_whatever_there_was(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
-    assert_eq!(taken(one, ask("acme", 4, 0)).await, BudgetShare { granted: 0, left: 1, wait: Duration::ZERO });
+    assert_eq!(taken(one, ask("acme", 4, 0)).await, BudgetGrant { granted: 0, left: 1, wait: Duration::ZERO });
     let overdrawn = taken(two, ask("acme", 3, 1)).await;
     assert_eq!((overdrawn.granted, overdrawn.left), (0, 0));
     let further = taken(one, ask("acme", 2, 0)).await;
@@ -124,7 +124,7 @@ pub async fn what_was_used_of_a_budget_counts_whatever_there_was(replicas: &Repl
 
 pub async fn a_budget_is_closed_for_seconds_at_most(replicas: &Replicas) -> Outcome {
     let [one, _] = replicas;
-    let fast = BudgetAsk { per_second: 1_000, burst: 1, ..ask("acme", u32::MAX, 0) };
+    let fast = BudgetRequest { per_second: 1_000, burst: 1, ..ask("acme", u32::MAX, 0) };
     let wait = taken(one, fast).await.wait;
     assert!(wait > Duration::from_secs(1) && wait < Duration::from_secs(11), "{wait:?}");
     Ok(())
@@ -132,7 +132,7 @@ pub async fn a_budget_is_closed_for_seconds_at_most(replicas: &Replicas) -> Outc
 
 pub async fn a_budget_comes_back_at_its_rate(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
-    let all = |wanted| BudgetAsk { per_second: 10_000, burst: 100, ..ask("acme", 0, wanted) };
+    let all = |wanted| BudgetRequest { per_second: 10_000, burst: 100, ..ask("acme", 0, wanted) };
     let begun = std::time::Instant::now();
     let mut granted = 0;
     for round in 0..400 {
@@ -163,7 +163,7 @@ pub async fn nothing_fails_after_close(replicas: &Replicas) -> Outcome {
     assert!(!one.is_connected());
     one.note_owner(&session(2), &hint("b"), LONG).await;
     one.forget_owner(&session(1)).await;
-    one.wake(Wake::Config);
+    one.wake(Wakeup::Config);
     assert_eq!((one.owner(&session(1)).await, one.owner(&session(2)).await), (None, None));
     assert_eq!(one.take_of_budgets(&[ask("acme", 0, 1)]).await, None);
     Ok(())
@@ -173,11 +173,11 @@ pub async fn nothing_fails_after_close(replicas: &Replicas) -> Outcome {
 const SECOND_EACH: Duration = Duration::from_secs(1);
 
 /// Of a budget of five, one a second.
-fn ask(name: &str, used: u32, wanted: u32) -> BudgetAsk {
-    BudgetAsk { name: name.into(), per_second: 1, burst: 5, used, wanted }
+fn ask(name: &str, used: u32, wanted: u32) -> BudgetRequest {
+    BudgetRequest { name: name.into(), per_second: 1, burst: 5, used, wanted }
 }
 
-async fn taken(store: &Arc<dyn HotStore>, ask: BudgetAsk) -> BudgetShare {
+async fn taken(store: &Arc<dyn HotStore>, ask: BudgetRequest) -> BudgetGrant {
     store.take_of_budgets(&[ask]).await.expect("an answer")[0]
 }
 
@@ -185,6 +185,6 @@ fn hint(node: &str) -> OwnerHint {
     OwnerHint { node: format!("{node}/1f2e3d4c"), address: format!("{node}.example:7400") }
 }
 
-async fn heard(listener: &mut broadcast::Receiver<Wake>) -> Wake {
+async fn heard(listener: &mut broadcast::Receiver<Wakeup>) -> Wakeup {
     timeout(DEADLINE, listener.recv()).await.expect("a word in time").expect("no word was missed")
 }

@@ -33,8 +33,8 @@ use protocol::ids::{BackendId, KeyId, PrincipalId, TaskId, TenantId};
 
 pub use self::config::fill;
 use crate::{
-    DurableStore, NodeName, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, StoreError, SubscriptionRecord, TaskLimits,
-    TaskRecord, Write, Written,
+    DurableStore, NodeName, SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord, StoreError, SubscriptionRecord, TaskLimits,
+    TaskRecord, WriteOp, WriteOutcome,
 };
 
 /// A store that fails ends the behaviour.
@@ -62,8 +62,8 @@ fn session(number: u8) -> SessionKey {
     SessionKey::new(bytes)
 }
 
-fn seat(tenant_name: &str) -> SessionSeat {
-    SessionSeat { tenant: tenant(tenant_name), principal: PrincipalId::new("ada"), endpoint: None }
+fn seat(tenant_name: &str) -> SessionIdentity {
+    SessionIdentity { tenant: tenant(tenant_name), principal: PrincipalId::new("ada"), endpoint: None }
 }
 
 fn session_record(number: u8) -> SessionRecord {
@@ -79,8 +79,8 @@ fn session_record(number: u8) -> SessionRecord {
     }
 }
 
-fn open(record: SessionRecord, owner: &str) -> Write {
-    Write::OpenSession { record: Box::new(record), owner: node(owner) }
+fn open(record: SessionRecord, owner: &str) -> WriteOp {
+    WriteOp::OpenSession { record: Box::new(record), owner: node(owner) }
 }
 
 fn subscription(uri: &str) -> SubscriptionRecord {
@@ -108,8 +108,8 @@ fn task_record(name: &str) -> TaskRecord {
 
 const NO_LIMITS: TaskLimits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
 
-fn create(record: TaskRecord, owner: &str) -> Write {
-    Write::CreateTask { record: Box::new(record), owner: node(owner), limits: NO_LIMITS }
+fn create(record: TaskRecord, owner: &str) -> WriteOp {
+    WriteOp::CreateTask { record: Box::new(record), owner: node(owner), limits: NO_LIMITS }
 }
 
 /// So many behaviours beside each other on one server: each has connections of its own.
@@ -127,16 +127,16 @@ pub async fn some_at_a_time(behaviours: Vec<(&str, LocalBoxFuture<'_, ()>)>) {
 }
 
 /// One write, its outcome.
-async fn write(store: &dyn DurableStore, write: Write) -> Result<Written, StoreError> {
+async fn write(store: &dyn DurableStore, write: WriteOp) -> Result<WriteOutcome, StoreError> {
     let outcomes = store.write(std::slice::from_ref(&write)).await?;
-    let [outcome] = <[Written; 1]>::try_from(outcomes).expect("one outcome for each write");
+    let [outcome] = <[WriteOutcome; 1]>::try_from(outcomes).expect("one outcome for each write");
     Ok(outcome)
 }
 
 /// One write that is expected to be carried out.
-async fn done(store: &dyn DurableStore, change: Write) -> Outcome {
+async fn done(store: &dyn DurableStore, change: WriteOp) -> Outcome {
     let shown = format!("{change:?}");
     let outcome = write(store, change).await?;
-    assert!(matches!(outcome, Written::Done | Written::Created { .. }), "{outcome:?} for {shown}");
+    assert!(matches!(outcome, WriteOutcome::Done | WriteOutcome::Created { .. }), "{outcome:?} for {shown}");
     Ok(())
 }

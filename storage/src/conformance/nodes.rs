@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{LONG, Outcome, config::tenant_record, done, node, open, session, session_record};
-use crate::{DurableStore, NodeRecord, Renewal};
+use crate::{DurableStore, LeaseRenewal, NodeRecord};
 
 pub async fn a_lease_runs_from_joining(store: &dyn DurableStore) -> Outcome {
     assert_eq!(store.nodes().await?, []);
@@ -100,8 +100,8 @@ pub async fn a_renewal_names_the_sessions_to_end(store: &dyn DurableStore) -> Ou
     assert_eq!(ended, [session(2), session(4)]);
     assert_eq!(store.renew(&node("a"), LONG, false).await?.ended.len(), 2, "as long as they are there");
     assert_eq!(store.renew(&node("b"), LONG, false).await?.ended, [session(3)]);
-    done(store, crate::Write::EndSession { key: session(3), epoch: 1 }).await?;
-    let Renewal { held, ended, .. } = store.renew(&node("b"), LONG, false).await?;
+    done(store, crate::WriteOp::EndSession { key: session(3), epoch: 1 }).await?;
+    let LeaseRenewal { held, ended, .. } = store.renew(&node("b"), LONG, false).await?;
     assert!(held && ended.is_empty());
     Ok(())
 }

@@ -5,14 +5,16 @@ use std::time::Duration;
 use protocol::ids::PrincipalId;
 
 use super::{LONG, Outcome, backend, config::tenant_record, done, node, open, seat, session, session_record, subscription, tenant, write};
-use crate::{Claim, DurableStore, SessionKey, SessionRecord, SessionSeat, StoreError, StoredSession, Write, Written};
+use crate::{
+    DurableStore, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoreError, StoredSession, WriteOp, WriteOutcome,
+};
 
 pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), Some("there"), LONG).await?;
     let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
     let whole = SessionRecord { agreement: bytes.clone(), state: bytes.clone(), links: bytes, ..session_record(1) };
     let sparse = SessionRecord {
-        seat: SessionSeat { endpoint: Some(backend("one")), ..seat("acme") },
+        seat: SessionIdentity { endpoint: Some(backend("one")), ..seat("acme") },
         api_key: None,
         state: Vec::new(),
         ..session_record(2)
@@ -32,16 +34,16 @@ pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Out
 
 pub async fn opening_may_be_repeated_by_its_owner_only(store: &dyn DurableStore) -> Outcome {
     done(store, open(session_record(1), "a")).await?;
-    assert_eq!(write(store, open(session_record(1), "a")).await?, Written::Done, "as after a lost answer");
-    assert_eq!(write(store, open(session_record(1), "b")).await?, Written::Fenced);
+    assert_eq!(write(store, open(session_record(1), "a")).await?, WriteOutcome::Done, "as after a lost answer");
+    assert_eq!(write(store, open(session_record(1), "b")).await?, WriteOutcome::Fenced);
     let stored = one(store, &session(1)).await?;
     assert_eq!((stored.owner.expect("a").node, stored.epoch), (node("a"), 1));
     Ok(())
 }
 
 pub async fn many_sessions_open_in_one_batch(store: &dyn DurableStore) -> Outcome {
-    let batch: Vec<Write> = (0..200).map(|number| open(session_record(number), "a")).collect();
-    assert_eq!(store.write(&batch).await?, vec![Written::Done; 200]);
+    let batch: Vec<WriteOp> = (0..200).map(|number| open(session_record(number), "a")).collect();
+    assert_eq!(store.write(&batch).await?, vec![WriteOutcome::Done; 200]);
     assert_eq!(store.sessions(None, None, 1_000).await?.len(), 200);
     assert_eq!(store.write(&[]).await?, []);
     Ok(())
@@ -61,7 +63,7 @@ pub async fn an_update_replaces_what_is_given(store: &dyn DurableStore) -> Outco
 
 pub async fn an_update_tells_when_its_client_was_heard_of(store: &dyn DurableStore) -> Outcome {
     done(store, open(session_record(1), "a")).await?;
-    done(store, Write::UpdateSession { key: session(1), epoch: 1, idle: LONG, state: None, links: None }).await?;
+    done(store, WriteOp::UpdateSession { key: session(1), epoch: 1, idle: LONG, state: None, links: None }).await?;
     let stored = one(store, &session(1)).await?;
     let hour_us = 3_600_000_000;
     assert!(stored.seen_at_us >= stored.created_at_us - hour_us && stored.seen_at_us < stored.created_at_us - hour_us / 2, "{stored:?}");
@@ -70,12 +72,12 @@ pub async fn an_update_tells_when_its_client_was_heard_of(store: &dyn DurableSto
 
 pub async fn writes_without_the_right_epoch_change_nothing(store: &dyn DurableStore) -> Outcome {
     done(store, open(session_record(1), "a")).await?;
-    done(store, Write::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///kept") }).await?;
+    done(store, WriteOp::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///kept") }).await?;
     let before = one(store, &session(1)).await?;
     for (number, epoch) in [(1, 0), (1, 2), (9, 1)] {
         for attempt in owners_writes(number, epoch) {
             let shown = format!("{attempt:?}");
-            assert_eq!(write(store, attempt).await?, Written::Fenced, "{shown}");
+            assert_eq!(write(store, attempt).await?, WriteOutcome::Fenced, "{shown}");
         }
     }
     assert_eq!(store.sessions(None, None, 10).await?, [before]);
@@ -89,10 +91,10 @@ pub async fn a_fenced_write_does_not_spoil_its_batch(store: &dyn DurableStore) -
     let batch = [
         update(2, 7, Some(b"never"), None),
         update(1, 1, Some(b"new"), None),
-        Write::EndSession { key: session(9), epoch: 1 },
+        WriteOp::EndSession { key: session(9), epoch: 1 },
         open(session_record(3), "a"),
     ];
-    assert_eq!(store.write(&batch).await?, [Written::Fenced, Written::Done, Written::Fenced, Written::Done]);
+    assert_eq!(store.write(&batch).await?, [WriteOutcome::Fenced, WriteOutcome::Done, WriteOutcome::Fenced, WriteOutcome::Done]);
     assert_eq!(one(store, &session(1)).await?.record.state, b"new");
     assert_eq!(one(store, &session(2)).await?.record, session_record(2));
     assert_eq!(one(store, &session(3)).await?.record, session_record(3));
@@ -102,13 +104,13 @@ pub async fn a_fenced_write_does_not_spoil_its_batch(store: &dyn DurableStore) -
 pub async fn an_ended_session_is_gone(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
-    done(store, Write::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///x") }).await?;
-    let end = Write::EndSession { key: session(1), epoch: 1 };
+    done(store, WriteOp::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///x") }).await?;
+    let end = WriteOp::EndSession { key: session(1), epoch: 1 };
     done(store, end.clone()).await?;
     assert_eq!(store.sessions(None, None, 10).await?, []);
     assert_eq!(store.subscription_counts(None).await?, []);
-    assert_eq!(store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?, Claim::Absent);
-    assert_eq!(write(store, end).await?, Written::Fenced);
+    assert_eq!(store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?, SessionClaimOutcome::NotFound);
+    assert_eq!(write(store, end).await?, WriteOutcome::Fenced);
     assert!(!store.ask_session_end(&session(1)).await?);
     Ok(())
 }
@@ -118,7 +120,7 @@ pub async fn a_live_owner_keeps_its_session(store: &dyn DurableStore) -> Outcome
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
     let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
-    let Claim::Elsewhere(owner) = claim else { panic!("{claim:?}") };
+    let SessionClaimOutcome::OwnedElsewhere(owner) = claim else { panic!("{claim:?}") };
     assert_eq!((owner.node, owner.address.as_deref()), (node("a"), Some("there")));
     assert!(owner.lease_left > LONG / 2);
     done(store, update(1, 1, Some(b"still mine"), None)).await
@@ -136,9 +138,9 @@ pub async fn a_session_of_a_gone_owner_can_be_taken(store: &dyn DurableStore) ->
     for number in 1..=3 {
         let created_at_us = one(store, &session(number)).await?.created_at_us;
         let claim = store.claim_session(&session(number), &seat("acme"), &node("b"), LONG).await?;
-        let expected = Claim::Taken { record: session_record(number), epoch: 2, created_at_us, subscriptions: Vec::new() };
+        let expected = SessionClaimOutcome::Acquired { record: session_record(number), epoch: 2, created_at_us, subscriptions: Vec::new() };
         assert_eq!(claim, expected);
-        assert_eq!(write(store, update(number, 1, Some(b"late"), None)).await?, Written::Fenced, "the owner before is fenced off");
+        assert_eq!(write(store, update(number, 1, Some(b"late"), None)).await?, WriteOutcome::Fenced, "the owner before is fenced off");
         done(store, update(number, 2, Some(b"mine"), None)).await?;
         assert_eq!(one(store, &session(number)).await?.owner.expect("b").node, node("b"));
     }
@@ -159,7 +161,7 @@ pub async fn an_owner_may_claim_again(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
     let claim = store.claim_session(&session(1), &seat("acme"), &node("a"), LONG).await?;
-    assert!(matches!(&claim, Claim::Taken { epoch: 2, .. }), "{claim:?}");
+    assert!(matches!(&claim, SessionClaimOutcome::Acquired { epoch: 2, .. }), "{claim:?}");
     Ok(())
 }
 
@@ -167,15 +169,15 @@ pub async fn a_released_session_is_anybodys(store: &dyn DurableStore) -> Outcome
     store.join(&node("a"), None, LONG).await?;
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
-    done(store, Write::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///x") }).await?;
+    done(store, WriteOp::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///x") }).await?;
     done(store, release(1, 1)).await?;
     let stored = one(store, &session(1)).await?;
     assert_eq!((stored.owner, stored.subscriptions), (None, 1));
     for attempt in owners_writes(1, 1) {
-        assert_eq!(write(store, attempt).await?, Written::Fenced, "who gave it away has no say any more");
+        assert_eq!(write(store, attempt).await?, WriteOutcome::Fenced, "who gave it away has no say any more");
     }
     let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
-    let Claim::Taken { record, epoch, subscriptions, .. } = claim else { panic!("{claim:?}") };
+    let SessionClaimOutcome::Acquired { record, epoch, subscriptions, .. } = claim else { panic!("{claim:?}") };
     assert!(epoch > 1);
     assert_eq!((record.state, record.links), (b"released state".to_vec(), b"released links".to_vec()));
     assert_eq!(subscriptions, [subscription("file:///x")]);
@@ -185,18 +187,22 @@ pub async fn a_released_session_is_anybodys(store: &dyn DurableStore) -> Outcome
 pub async fn a_claim_needs_the_same_seat(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "gone")).await?;
-    let narrow = SessionSeat { endpoint: Some(backend("one")), ..seat("acme") };
+    let narrow = SessionIdentity { endpoint: Some(backend("one")), ..seat("acme") };
     done(store, open(SessionRecord { seat: narrow.clone(), ..session_record(2) }, "gone")).await?;
-    let stranger = SessionSeat { principal: PrincipalId::new("bob"), ..seat("acme") };
-    let other_backend = SessionSeat { endpoint: Some(backend("two")), ..seat("acme") };
+    let stranger = SessionIdentity { principal: PrincipalId::new("bob"), ..seat("acme") };
+    let other_backend = SessionIdentity { endpoint: Some(backend("two")), ..seat("acme") };
     for (number, wrong) in
         [(1, seat("umbrella")), (1, stranger.clone()), (1, narrow.clone()), (2, seat("acme")), (2, other_backend), (9, seat("acme"))]
     {
-        assert_eq!(store.claim_session(&session(number), &wrong, &node("b"), LONG).await?, Claim::Absent, "{number} {wrong:?}");
+        assert_eq!(
+            store.claim_session(&session(number), &wrong, &node("b"), LONG).await?,
+            SessionClaimOutcome::NotFound,
+            "{number} {wrong:?}"
+        );
     }
     assert_eq!(one(store, &session(1)).await?.epoch, 1, "an attempt changes nothing");
-    assert!(matches!(store.claim_session(&session(2), &narrow, &node("b"), LONG).await?, Claim::Taken { .. }));
-    assert_eq!(store.claim_session(&session(2), &stranger, &node("b"), LONG).await?, Claim::Absent, "owned or not");
+    assert!(matches!(store.claim_session(&session(2), &narrow, &node("b"), LONG).await?, SessionClaimOutcome::Acquired { .. }));
+    assert_eq!(store.claim_session(&session(2), &stranger, &node("b"), LONG).await?, SessionClaimOutcome::NotFound, "owned or not");
     Ok(())
 }
 
@@ -220,9 +226,9 @@ pub async fn one_of_many_claims_wins(store: &dyn DurableStore) -> Outcome {
     let winner = winner.owner.expect("somebody won").node;
     for (claimant, claim) in claimants.iter().zip(claims) {
         match claim {
-            Claim::Taken { .. } => assert_eq!(claimant, &winner),
-            Claim::Elsewhere(owner) => assert_eq!(owner.node, winner),
-            Claim::Absent => panic!("it is there"),
+            SessionClaimOutcome::Acquired { .. } => assert_eq!(claimant, &winner),
+            SessionClaimOutcome::OwnedElsewhere(owner) => assert_eq!(owner.node, winner),
+            SessionClaimOutcome::NotFound => panic!("it is there"),
         }
     }
     Ok(())
@@ -231,10 +237,10 @@ pub async fn one_of_many_claims_wins(store: &dyn DurableStore) -> Outcome {
 pub async fn a_claim_counts_as_hearing_of_its_client(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "gone")).await?;
-    done(store, Write::UpdateSession { key: session(1), epoch: 1, idle: LONG * 2, state: None, links: None }).await?;
+    done(store, WriteOp::UpdateSession { key: session(1), epoch: 1, idle: LONG * 2, state: None, links: None }).await?;
     let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
-    assert_eq!(claim, Claim::Absent, "it expired, swept or not");
-    assert!(matches!(store.claim_session(&session(1), &seat("acme"), &node("b"), LONG * 3).await?, Claim::Taken { .. }));
+    assert_eq!(claim, SessionClaimOutcome::NotFound, "it expired, swept or not");
+    assert!(matches!(store.claim_session(&session(1), &seat("acme"), &node("b"), LONG * 3).await?, SessionClaimOutcome::Acquired { .. }));
     store.leave(&node("b")).await?;
     assert_eq!(store.sweep_sessions(LONG, 10).await?, []);
     Ok(())
@@ -248,12 +254,12 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
         done(store, open(session_record(number), owner)).await?;
     }
     store.renew(&node("old"), Duration::ZERO, false).await?;
-    assert!(matches!(store.claim_session(&session(4), &seat("acme"), &node("other"), LONG).await?, Claim::Taken { .. }));
+    assert!(matches!(store.claim_session(&session(4), &seat("acme"), &node("other"), LONG).await?, SessionClaimOutcome::Acquired { .. }));
     let named = [1, 2, 3, 4].map(session);
     let mut reclaimed = store.reclaim_sessions(&node("old"), &node("new"), &named).await?;
     reclaimed.sort_unstable();
     assert_eq!(reclaimed, [(session(1), 2), (session(2), 2)], "but not what another took meanwhile");
-    assert_eq!(write(store, update(1, 1, None, None)).await?, Written::Fenced);
+    assert_eq!(write(store, update(1, 1, None, None)).await?, WriteOutcome::Fenced);
     done(store, update(1, 2, None, None)).await?;
     assert_eq!(one(store, &session(1)).await?.owner.expect("new").node, node("new"));
     assert_eq!(one(store, &session(3)).await?.epoch, 1);
@@ -273,7 +279,11 @@ pub async fn a_live_owner_is_asked_to_end_a_session(store: &dyn DurableStore) ->
     done(store, update(1, 1, Some(b"last words"), None)).await?;
     store.renew(&node("a"), Duration::ZERO, false).await?;
     store.join(&node("b"), None, LONG).await?;
-    assert_eq!(store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?, Claim::Absent, "nobody takes it over");
+    assert_eq!(
+        store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?,
+        SessionClaimOutcome::NotFound,
+        "nobody takes it over"
+    );
     assert_eq!(store.sweep_sessions(LONG, 10).await?, [session(1)], "without its owner it goes, however lately it was heard of");
     Ok(())
 }
@@ -297,10 +307,10 @@ pub async fn a_sweep_takes_what_nobody_owns_and_nobody_uses(store: &dyn DurableS
         done(store, open(session_record(number), owner)).await?;
     }
     for number in [1, 2, 5] {
-        done(store, Write::UpdateSession { key: session(number), epoch: 1, idle: LONG * 2, state: None, links: None }).await?;
+        done(store, WriteOp::UpdateSession { key: session(number), epoch: 1, idle: LONG * 2, state: None, links: None }).await?;
     }
     let key = session(4);
-    done(store, Write::ReleaseSession { key, epoch: 1, idle: LONG * 2, state: Vec::new(), links: Vec::new() }).await?;
+    done(store, WriteOp::ReleaseSession { key, epoch: 1, idle: LONG * 2, state: Vec::new(), links: Vec::new() }).await?;
     let mut swept = store.sweep_sessions(LONG, 2).await?;
     assert_eq!(swept.len(), 2, "no more than the limit");
     swept.extend(store.sweep_sessions(LONG, 2).await?);
@@ -317,7 +327,7 @@ pub async fn subscriptions_are_counted_by_resource(store: &dyn DurableStore) -> 
     }
     done(store, open(SessionRecord { seat: seat("umbrella"), ..session_record(4) }, "a")).await?;
     for (number, uri) in [(1, "file:///x"), (2, "file:///x"), (3, "file:///x"), (2, "file:///a"), (4, "file:///x"), (3, "file:///x")] {
-        done(store, Write::Subscribe { key: session(number), epoch: 1, subscription: subscription(uri) }).await?;
+        done(store, WriteOp::Subscribe { key: session(number), epoch: 1, subscription: subscription(uri) }).await?;
     }
     let counts = async |of: Option<&str>| -> Result<Vec<(String, String, u64)>, StoreError> {
         let found = store.subscription_counts(of.map(tenant).as_ref()).await?;
@@ -337,15 +347,15 @@ pub async fn subscriptions_are_counted_by_resource(store: &dyn DurableStore) -> 
 pub async fn a_subscription_ends_when_told(store: &dyn DurableStore) -> Outcome {
     done(store, open(session_record(1), "gone")).await?;
     for uri in ["file:///x", "file:///y"] {
-        done(store, Write::Subscribe { key: session(1), epoch: 1, subscription: subscription(uri) }).await?;
+        done(store, WriteOp::Subscribe { key: session(1), epoch: 1, subscription: subscription(uri) }).await?;
     }
     let moved = crate::SubscriptionRecord { uri: "file:///elsewhere".into(), ..subscription("file:///y") };
-    done(store, Write::Subscribe { key: session(1), epoch: 1, subscription: moved.clone() }).await?;
-    let unsubscribe = Write::Unsubscribe { key: session(1), epoch: 1, exposed_uri: subscription("file:///x").exposed_uri };
+    done(store, WriteOp::Subscribe { key: session(1), epoch: 1, subscription: moved.clone() }).await?;
+    let unsubscribe = WriteOp::Unsubscribe { key: session(1), epoch: 1, exposed_uri: subscription("file:///x").exposed_uri };
     done(store, unsubscribe.clone()).await?;
     done(store, unsubscribe).await?;
     let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
-    let Claim::Taken { subscriptions, .. } = claim else { panic!("{claim:?}") };
+    let SessionClaimOutcome::Acquired { subscriptions, .. } = claim else { panic!("{claim:?}") };
     assert_eq!(subscriptions, [moved], "told again, the later one counts");
     Ok(())
 }
@@ -400,7 +410,7 @@ pub async fn sessions_end_with_their_tenant(store: &dyn DurableStore) -> Outcome
     done(store, open(SessionRecord { seat: seat("umbrella"), ..session_record(2) }, "a")).await?;
     assert!(store.delete_tenant(&tenant("acme")).await?);
     assert_eq!(keys(store.sessions(None, None, 10).await?), [session(2)]);
-    assert_eq!(write(store, update(1, 1, None, None)).await?, Written::Fenced);
+    assert_eq!(write(store, update(1, 1, None, None)).await?, WriteOutcome::Fenced);
     Ok(())
 }
 
@@ -414,24 +424,24 @@ fn keys(sessions: Vec<StoredSession>) -> Vec<SessionKey> {
     sessions.into_iter().map(|stored| stored.record.key).collect()
 }
 
-fn update(number: u8, epoch: i64, state: Option<&[u8]>, links: Option<&[u8]>) -> Write {
+fn update(number: u8, epoch: i64, state: Option<&[u8]>, links: Option<&[u8]>) -> WriteOp {
     let (state, links) = (state.map(<[u8]>::to_vec), links.map(<[u8]>::to_vec));
-    Write::UpdateSession { key: session(number), epoch, idle: Duration::ZERO, state, links }
+    WriteOp::UpdateSession { key: session(number), epoch, idle: Duration::ZERO, state, links }
 }
 
-fn release(number: u8, epoch: i64) -> Write {
+fn release(number: u8, epoch: i64) -> WriteOp {
     let (state, links) = (b"released state".to_vec(), b"released links".to_vec());
-    Write::ReleaseSession { key: session(number), epoch, idle: Duration::ZERO, state, links }
+    WriteOp::ReleaseSession { key: session(number), epoch, idle: Duration::ZERO, state, links }
 }
 
 /// One of each write that only an owner may make.
-fn owners_writes(number: u8, epoch: i64) -> [Write; 5] {
+fn owners_writes(number: u8, epoch: i64) -> [WriteOp; 5] {
     let key = session(number);
     [
         update(number, epoch, Some(b"never"), Some(b"never")),
         release(number, epoch),
-        Write::Subscribe { key, epoch, subscription: subscription("file:///never") },
-        Write::Unsubscribe { key, epoch, exposed_uri: subscription("file:///kept").exposed_uri },
-        Write::EndSession { key, epoch },
+        WriteOp::Subscribe { key, epoch, subscription: subscription("file:///never") },
+        WriteOp::Unsubscribe { key, epoch, exposed_uri: subscription("file:///kept").exposed_uri },
+        WriteOp::EndSession { key, epoch },
     ]
 }

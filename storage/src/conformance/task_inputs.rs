@@ -1,7 +1,7 @@
 //! What every [`DurableStore`] must do with the questions of a task to its client.
 
 use super::{LONG, Outcome, create, done, node, task_id, task_record, tasks::end, tasks::task, write};
-use crate::{DurableStore, InputsLook, StoreError, TaskInput, TaskStatus, Write, Written};
+use crate::{DurableStore, InputCounts, StoreError, TaskInput, TaskStatus, WriteOp, WriteOutcome};
 
 pub async fn a_question_makes_the_task_wait(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
@@ -23,7 +23,7 @@ pub async fn a_question_asked_again_is_one(store: &dyn DurableStore) -> Outcome 
     done(store, ask(1, 1, b"what?")).await?;
     assert_eq!(numbers(store).await?, [1]);
     done(store, close(1, 1)).await?;
-    assert_eq!(write(store, ask(1, 1, b"what else?")).await?, Written::Over, "a number is never used again");
+    assert_eq!(write(store, ask(1, 1, b"what else?")).await?, WriteOutcome::AlreadyFinished, "a number is never used again");
     let after = task(store, "t1").await?;
     assert_eq!((after.status, after.revision), (TaskStatus::Working, 3));
     Ok(())
@@ -32,18 +32,18 @@ pub async fn a_question_asked_again_is_one(store: &dyn DurableStore) -> Outcome 
 pub async fn the_first_answer_counts(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
     done(store, ask(1, 1, b"what?")).await?;
-    assert_eq!(write(store, answer(2, b"to nothing")).await?, Written::Absent);
+    assert_eq!(write(store, answer(2, b"to nothing")).await?, WriteOutcome::NotFound);
     done(store, answer(1, b"this\xff")).await?;
-    assert_eq!(write(store, answer(1, b"that")).await?, Written::Over);
+    assert_eq!(write(store, answer(1, b"that")).await?, WriteOutcome::AlreadyFinished);
     let taken = TaskInput { number: 1, request: b"what?".to_vec(), answer: Some(b"this\xff".to_vec()) };
     assert_eq!(store.task_inputs(&task_id("t1")).await?, [taken], "until its owner has taken it");
     assert_eq!(task(store, "t1").await?.status, TaskStatus::InputRequired);
     done(store, close(1, 1)).await?;
     assert!(numbers(store).await?.is_empty());
     assert_eq!(task(store, "t1").await?.status, TaskStatus::Working);
-    assert_eq!(write(store, answer(1, b"late")).await?, Written::Over);
-    let nowhere = Write::AnswerInput { task: task_id("t9"), number: 1, answer: Vec::new() };
-    assert_eq!(write(store, nowhere).await?, Written::Absent);
+    assert_eq!(write(store, answer(1, b"late")).await?, WriteOutcome::AlreadyFinished);
+    let nowhere = WriteOp::AnswerInput { task: task_id("t9"), number: 1, answer: Vec::new() };
+    assert_eq!(write(store, nowhere).await?, WriteOutcome::NotFound);
     Ok(())
 }
 
@@ -54,7 +54,7 @@ pub async fn one_of_many_answers_counts(store: &dyn DurableStore) -> Outcome {
     let outcomes = [a?, b?, c?];
     let taken = store.task_inputs(&task_id("t1")).await?.remove(0).answer.expect("one was taken");
     for (index, outcome) in outcomes.iter().enumerate() {
-        let expected = if taken == index.to_string().into_bytes() { Written::Done } else { Written::Over };
+        let expected = if taken == index.to_string().into_bytes() { WriteOutcome::Done } else { WriteOutcome::AlreadyFinished };
         assert_eq!(*outcome, expected, "answer {index}");
     }
     Ok(())
@@ -91,7 +91,7 @@ pub async fn a_question_outlives_its_owner(store: &dyn DurableStore) -> Outcome 
     done(store, ask(1, 1, b"what?")).await?;
     let claimed = super::tasks::claim(store, &node("b"), 1).await?;
     assert_eq!((claimed[0].status, claimed[0].epoch), (TaskStatus::InputRequired, 2));
-    assert_eq!(write(store, close(1, 1)).await?, Written::Fenced);
+    assert_eq!(write(store, close(1, 1)).await?, WriteOutcome::Fenced);
     done(store, answer(1, b"this")).await?;
     done(store, close(2, 1)).await?;
     assert_eq!(store.transitions(&task_id("t1")).await?.pop().expect("three").epoch, Some(2));
@@ -102,13 +102,13 @@ pub async fn an_ended_task_asks_nothing(store: &dyn DurableStore) -> Outcome {
     for (name, epoch) in [("t1", Some(1)), ("t2", None)] {
         done(store, create(task_record(name), "a")).await?;
         for number in 1..=2 {
-            done(store, Write::AskInput { task: task_id(name), epoch: 1, number, request: Vec::new() }).await?;
+            done(store, WriteOp::RequestInput { task: task_id(name), epoch: 1, number, request: Vec::new() }).await?;
         }
-        done(store, Write::AnswerInput { task: task_id(name), number: 2, answer: Vec::new() }).await?;
+        done(store, WriteOp::AnswerInput { task: task_id(name), number: 2, answer: Vec::new() }).await?;
         done(store, end(name, epoch, TaskStatus::Cancelled)).await?;
         assert_eq!(store.task_inputs(&task_id(name)).await?, []);
-        let late = Write::AnswerInput { task: task_id(name), number: 1, answer: Vec::new() };
-        assert_eq!(write(store, late).await?, Written::Over);
+        let late = WriteOp::AnswerInput { task: task_id(name), number: 1, answer: Vec::new() };
+        assert_eq!(write(store, late).await?, WriteOutcome::AlreadyFinished);
         assert_eq!(task(store, name).await?.status, TaskStatus::Cancelled);
     }
     Ok(())
@@ -124,7 +124,7 @@ pub async fn a_look_tells_what_changed(store: &dyn DurableStore) -> Outcome {
     looks.sort_by(|one, other| one.stored.record.task.cmp(&other.stored.record.task));
     let stored: Vec<_> = looks.iter().map(|look| look.stored.clone()).collect();
     assert_eq!(stored, [task(store, "t1").await?, task(store, "t3").await?], "what is not there is left out");
-    assert!(looks.iter().all(|look| look.inputs == InputsLook::default()));
+    assert!(looks.iter().all(|look| look.inputs == InputCounts::default()));
     assert_eq!(store.look_at(&[]).await?, []);
     let mut seen = vec![inputs(store).await?];
     for (change, newest, open, answered) in [
@@ -136,29 +136,29 @@ pub async fn a_look_tells_what_changed(store: &dyn DurableStore) -> Outcome {
     ] {
         done(store, change).await?;
         let now = inputs(store).await?;
-        assert_eq!(now, InputsLook { newest, open, answered });
+        assert_eq!(now, InputCounts { newest, open, answered });
         assert!(!seen.contains(&now), "no two looks are the same");
         seen.push(now);
     }
     done(store, end("t1", Some(1), TaskStatus::Completed)).await?;
-    assert_eq!(inputs(store).await?, InputsLook::default());
+    assert_eq!(inputs(store).await?, InputCounts::default());
     Ok(())
 }
 
-async fn inputs(store: &dyn DurableStore) -> Result<InputsLook, StoreError> {
+async fn inputs(store: &dyn DurableStore) -> Result<InputCounts, StoreError> {
     Ok(store.look_at(&[task_id("t1")]).await?.remove(0).inputs)
 }
 
-fn ask(epoch: i64, number: i64, request: &[u8]) -> Write {
-    Write::AskInput { task: task_id("t1"), epoch, number, request: request.to_vec() }
+fn ask(epoch: i64, number: i64, request: &[u8]) -> WriteOp {
+    WriteOp::RequestInput { task: task_id("t1"), epoch, number, request: request.to_vec() }
 }
 
-fn answer(number: i64, answer: &[u8]) -> Write {
-    Write::AnswerInput { task: task_id("t1"), number, answer: answer.to_vec() }
+fn answer(number: i64, answer: &[u8]) -> WriteOp {
+    WriteOp::AnswerInput { task: task_id("t1"), number, answer: answer.to_vec() }
 }
 
-fn close(epoch: i64, number: i64) -> Write {
-    Write::CloseInput { task: task_id("t1"), epoch, number }
+fn close(epoch: i64, number: i64) -> WriteOp {
+    WriteOp::CloseInput { task: task_id("t1"), epoch, number }
 }
 
 /// The numbers of the inputs of `t1` that are not closed.

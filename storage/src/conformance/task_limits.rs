@@ -11,13 +11,13 @@ use super::{
     tasks::{counts, end, names},
     tenant, write,
 };
-use crate::{DurableStore, TaskLimit, TaskLimits, TaskRecord, TaskStatus, Write, Written};
+use crate::{DurableStore, TaskLimit, TaskLimits, TaskRecord, TaskStatus, WriteOp, WriteOutcome};
 
 pub async fn creating_may_be_repeated_by_its_owner_only(store: &dyn DurableStore) -> Outcome {
     let first = write(store, create(task_record("t1"), "a")).await?;
-    assert!(matches!(first, Written::Created { .. }), "{first:?}");
+    assert!(matches!(first, WriteOutcome::Created { .. }), "{first:?}");
     assert_eq!(write(store, create(task_record("t1"), "a")).await?, first, "as after a lost answer");
-    assert_eq!(write(store, create(task_record("t1"), "b")).await?, Written::Fenced);
+    assert_eq!(write(store, create(task_record("t1"), "b")).await?, WriteOutcome::Fenced);
     assert_eq!(store.transitions(&task_id("t1")).await?.len(), 1);
     assert_eq!(counts(store).await?, [1, 0, 0, 0, 0]);
     Ok(())
@@ -28,14 +28,14 @@ pub async fn a_repeated_request_finds_its_task(store: &dyn DurableStore) -> Outc
     done(store, create(again("t1"), "a")).await?;
     let batch = [create(again("t2"), "b"), create(TaskRecord { principal: PrincipalId::new("bob"), ..again("t3") }, "b")];
     let outcomes = store.write(&batch).await?;
-    assert_eq!(outcomes[0], Written::Known(task_id("t1")));
-    assert!(matches!(outcomes[1], Written::Created { .. }), "another principal's key is another key: {outcomes:?}");
+    assert_eq!(outcomes[0], WriteOutcome::Duplicate(task_id("t1")));
+    assert!(matches!(outcomes[1], WriteOutcome::Created { .. }), "another principal's key is another key: {outcomes:?}");
     done(store, create(TaskRecord { tenant: tenant("umbrella"), ..again("t4") }, "a")).await?;
     let limits = TaskLimits { running: 0, stored: 0, bytes: 0 };
-    let full = Write::CreateTask { record: Box::new(again("t5")), owner: node("a"), limits };
-    assert_eq!(write(store, full).await?, Written::Known(task_id("t1")), "found though there is no room");
+    let full = WriteOp::CreateTask { record: Box::new(again("t5")), owner: node("a"), limits };
+    assert_eq!(write(store, full).await?, WriteOutcome::Duplicate(task_id("t1")), "found though there is no room");
     done(store, end("t1", Some(1), TaskStatus::Completed)).await?;
-    assert_eq!(write(store, create(again("t6"), "a")).await?, Written::Known(task_id("t1")), "finished or not");
+    assert_eq!(write(store, create(again("t6"), "a")).await?, WriteOutcome::Duplicate(task_id("t1")), "finished or not");
     assert_eq!(store.task(&task_id("t2")).await?, None);
     Ok(())
 }
@@ -43,8 +43,8 @@ pub async fn a_repeated_request_finds_its_task(store: &dyn DurableStore) -> Outc
 pub async fn the_same_request_twice_in_a_batch_is_one_task(store: &dyn DurableStore) -> Outcome {
     let again = |name: &str| TaskRecord { idempotency: Some(b"key".to_vec()), ..task_record(name) };
     let outcomes = store.write(&[create(again("t1"), "a"), create(again("t2"), "a")]).await?;
-    assert!(matches!(outcomes[0], Written::Created { .. }), "{outcomes:?}");
-    assert_eq!(outcomes[1], Written::Known(task_id("t1")));
+    assert!(matches!(outcomes[0], WriteOutcome::Created { .. }), "{outcomes:?}");
+    assert_eq!(outcomes[1], WriteOutcome::Duplicate(task_id("t1")));
     Ok(())
 }
 
@@ -52,52 +52,52 @@ pub async fn one_of_many_repeated_requests_makes_the_task(store: &dyn DurableSto
     let [a, b, c] = ["t1", "t2", "t3"].map(|name| create(TaskRecord { idempotency: Some(b"key".to_vec()), ..task_record(name) }, "a"));
     let (a, b, c) = tokio::join!(write(store, a), write(store, b), write(store, c));
     let outcomes = [a?, b?, c?];
-    let made = outcomes.iter().position(|outcome| matches!(outcome, Written::Created { .. })).expect("one was made");
-    let known = Written::Known(task_id(["t1", "t2", "t3"][made]));
+    let made = outcomes.iter().position(|outcome| matches!(outcome, WriteOutcome::Created { .. })).expect("one was made");
+    let known = WriteOutcome::Duplicate(task_id(["t1", "t2", "t3"][made]));
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == known).count(), 2, "{outcomes:?}");
     Ok(())
 }
 
 pub async fn limits_hold_within_a_batch(store: &dyn DurableStore) -> Outcome {
     let limits = TaskLimits { stored: 3, ..NO_LIMITS };
-    let batch: Vec<Write> = ["t1", "t2", "t3", "t4", "t5"]
+    let batch: Vec<WriteOp> = ["t1", "t2", "t3", "t4", "t5"]
         .into_iter()
-        .map(|name| Write::CreateTask { record: Box::new(task_record(name)), owner: node("a"), limits })
+        .map(|name| WriteOp::CreateTask { record: Box::new(task_record(name)), owner: node("a"), limits })
         .collect();
     let outcomes = store.write(&batch).await?;
-    assert!(outcomes[..3].iter().all(|outcome| matches!(outcome, Written::Created { .. })), "{outcomes:?}");
-    assert_eq!(outcomes[3..], [Written::Full(TaskLimit::Stored), Written::Full(TaskLimit::Stored)]);
+    assert!(outcomes[..3].iter().all(|outcome| matches!(outcome, WriteOutcome::Created { .. })), "{outcomes:?}");
+    assert_eq!(outcomes[3..], [WriteOutcome::LimitReached(TaskLimit::Stored), WriteOutcome::LimitReached(TaskLimit::Stored)]);
     assert_eq!(store.task(&task_id("t4")).await?, None);
     assert_eq!(store.transitions(&task_id("t4")).await?, []);
     let elsewhere = TaskRecord { tenant: tenant("umbrella"), ..task_record("t6") };
-    done(store, Write::CreateTask { record: Box::new(elsewhere), owner: node("a"), limits }).await
+    done(store, WriteOp::CreateTask { record: Box::new(elsewhere), owner: node("a"), limits }).await
 }
 
 pub async fn limits_hold_among_many(store: &dyn DurableStore) -> Outcome {
     let limits = TaskLimits { running: 2, ..NO_LIMITS };
-    let make = |name: &str| Write::CreateTask { record: Box::new(task_record(name)), owner: node("a"), limits };
+    let make = |name: &str| WriteOp::CreateTask { record: Box::new(task_record(name)), owner: node("a"), limits };
     let [a, b, c, d] = ["t1", "t2", "t3", "t4"].map(make);
     let (a, b, c, d) = tokio::join!(write(store, a), write(store, b), write(store, c), write(store, d));
     let outcomes = [a?, b?, c?, d?];
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Written::Full(TaskLimit::Running)).count(), 2, "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == WriteOutcome::LimitReached(TaskLimit::Running)).count(), 2, "{outcomes:?}");
     Ok(())
 }
 
 pub async fn a_finished_task_makes_room_for_a_running_one(store: &dyn DurableStore) -> Outcome {
     let limits = TaskLimits { running: 1, stored: 3, bytes: u64::MAX };
-    let make = |name: &str| Write::CreateTask { record: Box::new(task_record(name)), owner: node("a"), limits };
+    let make = |name: &str| WriteOp::CreateTask { record: Box::new(task_record(name)), owner: node("a"), limits };
     for (name, epoch) in [("t1", Some(1)), ("t2", None)] {
         done(store, make(name)).await?;
-        assert_eq!(write(store, make("tx")).await?, Written::Full(TaskLimit::Running));
-        done(store, Write::AskInput { task: task_id(name), epoch: 1, number: 1, request: Vec::new() }).await?;
-        assert_eq!(write(store, make("tx")).await?, Written::Full(TaskLimit::Running), "waiting for input is running");
+        assert_eq!(write(store, make("tx")).await?, WriteOutcome::LimitReached(TaskLimit::Running));
+        done(store, WriteOp::RequestInput { task: task_id(name), epoch: 1, number: 1, request: Vec::new() }).await?;
+        assert_eq!(write(store, make("tx")).await?, WriteOutcome::LimitReached(TaskLimit::Running), "waiting for input is running");
         let status = if epoch.is_some() { TaskStatus::Completed } else { TaskStatus::Cancelled };
         done(store, end(name, epoch, status)).await?;
-        assert_eq!(write(store, end(name, epoch, status)).await?, Written::Over, "twice does not count twice");
+        assert_eq!(write(store, end(name, epoch, status)).await?, WriteOutcome::AlreadyFinished, "twice does not count twice");
     }
     done(store, make("t3")).await?;
     done(store, end("t3", Some(1), TaskStatus::Failed)).await?;
-    assert_eq!(write(store, make("t4")).await?, Written::Full(TaskLimit::Stored));
+    assert_eq!(write(store, make("t4")).await?, WriteOutcome::LimitReached(TaskLimit::Stored));
     Ok(())
 }
 
@@ -105,16 +105,16 @@ pub async fn requests_details_and_outcomes_count_as_bytes(store: &dyn DurableSto
     let limits = TaskLimits { bytes: 100, ..NO_LIMITS };
     let make = |name: &str, bytes: usize| {
         let record = TaskRecord { request: vec![1; bytes - 3], details: vec![2; 3], ..task_record(name) };
-        Write::CreateTask { record: Box::new(record), owner: node("a"), limits }
+        WriteOp::CreateTask { record: Box::new(record), owner: node("a"), limits }
     };
-    assert_eq!(write(store, make("t1", 101)).await?, Written::Full(TaskLimit::Bytes));
+    assert_eq!(write(store, make("t1", 101)).await?, WriteOutcome::LimitReached(TaskLimit::Bytes));
     done(store, make("t1", 60)).await?;
-    assert_eq!(write(store, make("t2", 41)).await?, Written::Full(TaskLimit::Bytes));
+    assert_eq!(write(store, make("t2", 41)).await?, WriteOutcome::LimitReached(TaskLimit::Bytes));
     done(store, make("t2", 20)).await?;
     let outcome = Some(vec![0; 16]);
     let (task, status) = (task_id("t1"), TaskStatus::Completed);
-    done(store, Write::EndTask { task, epoch: Some(1), status, message: None, outcome }).await?;
-    assert_eq!(write(store, make("t3", 5)).await?, Written::Full(TaskLimit::Bytes), "96 are taken");
+    done(store, WriteOp::EndTask { task, epoch: Some(1), status, message: None, outcome }).await?;
+    assert_eq!(write(store, make("t3", 5)).await?, WriteOutcome::LimitReached(TaskLimit::Bytes), "96 are taken");
     done(store, make("t3", 4)).await
 }
 
@@ -124,30 +124,30 @@ pub async fn what_expired_makes_room(store: &dyn DurableStore) -> Outcome {
         let names = [format!("t{round}a"), format!("t{round}b")];
         for name in &names {
             let record = TaskRecord { ttl: Some(Duration::ZERO), request: vec![0; 400], ..task_record(name) };
-            done(store, Write::CreateTask { record: Box::new(record), owner: node("a"), limits }).await?;
+            done(store, WriteOp::CreateTask { record: Box::new(record), owner: node("a"), limits }).await?;
             if finished {
                 let (task, status) = (task_id(name), TaskStatus::Failed);
-                done(store, Write::EndTask { task, epoch: Some(1), status, message: None, outcome: Some(vec![0; 50]) }).await?;
+                done(store, WriteOp::EndTask { task, epoch: Some(1), status, message: None, outcome: Some(vec![0; 50]) }).await?;
             }
         }
-        let late = Write::CreateTask { record: Box::new(task_record("late")), owner: node("a"), limits };
-        assert!(matches!(write(store, late).await?, Written::Full(_)));
+        let late = WriteOp::CreateTask { record: Box::new(task_record("late")), owner: node("a"), limits };
+        assert!(matches!(write(store, late).await?, WriteOutcome::LimitReached(_)));
         assert_eq!(store.expire_tasks(10).await?.len(), 2);
         assert_eq!(counts(store).await?, [0; 5]);
     }
     let record = TaskRecord { request: vec![0; 900], ..task_record("big") };
-    done(store, Write::CreateTask { record: Box::new(record), owner: node("a"), limits }).await
+    done(store, WriteOp::CreateTask { record: Box::new(record), owner: node("a"), limits }).await
 }
 
 pub async fn expiry_keeps_to_its_limit(store: &dyn DurableStore) -> Outcome {
     for (name, ttl) in [("t1", Some(Duration::ZERO)), ("t2", Some(LONG)), ("t3", None), ("t4", Some(Duration::MAX))] {
         done(store, create(TaskRecord { ttl, ..task_record(name) }, "a")).await?;
     }
-    let batch: Vec<Write> =
+    let batch: Vec<WriteOp> =
         (0..20).map(|number| create(TaskRecord { ttl: Some(Duration::ZERO), ..task_record(&format!("x{number}")) }, "a")).collect();
     store.write(&batch).await?;
     done(store, end("x3", Some(1), TaskStatus::Completed)).await?;
-    done(store, Write::AskInput { task: task_id("x4"), epoch: 1, number: 1, request: Vec::new() }).await?;
+    done(store, WriteOp::RequestInput { task: task_id("x4"), epoch: 1, number: 1, request: Vec::new() }).await?;
     let mut gone: Vec<TaskId> = Vec::new();
     loop {
         let step = store.expire_tasks(8).await?;
@@ -165,14 +165,14 @@ pub async fn expiry_keeps_to_its_limit(store: &dyn DurableStore) -> Outcome {
         assert_eq!(store.task_inputs(&task_id(name)).await?, []);
     }
     assert_eq!(names(&store.tasks(None, None, None, 100).await?), ["t2", "t3", "t4"]);
-    assert_eq!(write(store, end("t1", Some(1), TaskStatus::Failed)).await?, Written::Fenced);
+    assert_eq!(write(store, end("t1", Some(1), TaskStatus::Failed)).await?, WriteOutcome::Fenced);
     Ok(())
 }
 
 pub async fn tasks_end_with_their_tenant(store: &dyn DurableStore) -> Outcome {
     store.put_tenant(&tenant_record("acme")).await?;
     let limits = TaskLimits { stored: 1, ..NO_LIMITS };
-    let make = |name: &str| Write::CreateTask { record: Box::new(task_record(name)), owner: node("a"), limits };
+    let make = |name: &str| WriteOp::CreateTask { record: Box::new(task_record(name)), owner: node("a"), limits };
     done(store, make("t1")).await?;
     done(store, create(TaskRecord { tenant: tenant("umbrella"), ..task_record("t2") }, "a")).await?;
     assert!(store.delete_tenant(&tenant("acme")).await?);

@@ -6,7 +6,8 @@ use protocol::ids::PrincipalId;
 
 use super::{LONG, Outcome, create, done, node, session, task_id, task_record, tenant, write};
 use crate::{
-    DurableStore, Step, StoreError, StoredTask, TaskAudience, TaskPlace, TaskRecord, TaskStatus, Transition, WholeTask, Write, Written,
+    DurableStore, FullTask, StoreError, StoredTask, TaskAudience, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
+    WriteOp, WriteOutcome,
 };
 
 pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
@@ -22,11 +23,11 @@ pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
     let sparse = TaskRecord { request: Vec::new(), details: Vec::new(), ttl: None, ..task_record("t2") };
     for record in [whole, sparse] {
         let outcome = write(store, create(record.clone(), "a")).await?;
-        let Written::Created { at_us } = outcome else { panic!("{outcome:?}") };
+        let WriteOutcome::Created { at_us } = outcome else { panic!("{outcome:?}") };
         let expected = StoredTask {
             status: TaskStatus::Working,
             message: None,
-            step: Step::Queued,
+            step: TaskStep::Queued,
             owner: Some(node("a")),
             created_at_us: at_us,
             updated_at_us: at_us,
@@ -35,11 +36,11 @@ pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
             record,
         };
         assert_eq!(store.task(&expected.record.task).await?, Some(outline(expected.clone())));
-        let WholeTask { stored, left } = store.whole_task(&expected.record.task).await?.expect("it is there");
+        let FullTask { stored, left } = store.whole_task(&expected.record.task).await?.expect("it is there");
         assert_eq!(stored, expected);
         assert!(left <= expected.record.ttl && left.is_some() == expected.record.ttl.is_some(), "{left:?}");
         assert_eq!(store.task_outcome(&expected.record.task).await?, None);
-        let first = Transition { revision: 1, to: TaskStatus::Working, at_us, epoch: Some(1) };
+        let first = TaskTransition { revision: 1, to: TaskStatus::Working, at_us, epoch: Some(1) };
         assert_eq!(store.transitions(&expected.record.task).await?, [first]);
     }
     assert_eq!(store.task(&task_id("t3")).await?, None);
@@ -50,9 +51,9 @@ pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
 
 pub async fn steps_are_kept(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
-    let mirrored = Step::Mirrored { backend_task: "theirs".into(), link: b"sealed\0".to_vec() };
-    for step in [Step::Sent, mirrored, Step::Sent, Step::Queued] {
-        done(store, Write::StepTask { task: task_id("t1"), epoch: 1, step: step.clone() }).await?;
+    let mirrored = TaskStep::Delegated { backend_task: "theirs".into(), link: b"sealed\0".to_vec() };
+    for step in [TaskStep::Sent, mirrored, TaskStep::Sent, TaskStep::Queued] {
+        done(store, WriteOp::AdvanceTask { task: task_id("t1"), epoch: 1, step: step.clone() }).await?;
         assert_eq!(whole(store, "t1").await?.step, step);
     }
     assert_eq!(store.transitions(&task_id("t1")).await?.len(), 1, "a step is no transition");
@@ -69,14 +70,14 @@ pub async fn an_ended_task_has_its_outcome(store: &dyn DurableStore) -> Outcome 
         done(store, create(task_record(name), "a")).await?;
         let before = task(store, name).await?;
         let (task_id, epoch) = (task_id(name), Some(1));
-        let change = Write::EndTask { task: task_id.clone(), epoch, status, message: message.clone(), outcome: outcome.clone() };
+        let change = WriteOp::EndTask { task: task_id.clone(), epoch, status, message: message.clone(), outcome: outcome.clone() };
         done(store, change).await?;
         let after = task(store, name).await?;
         assert_eq!((after.status, &after.message, after.revision), (status, &message, 2));
         assert!(after.updated_at_us >= before.updated_at_us && after.created_at_us == before.created_at_us);
         assert_eq!(after.record, before.record);
         assert_eq!(store.task_outcome(&task_id).await?, outcome);
-        let last = Transition { revision: 2, to: status, at_us: after.updated_at_us, epoch: Some(1) };
+        let last = TaskTransition { revision: 2, to: status, at_us: after.updated_at_us, epoch: Some(1) };
         assert_eq!(store.transitions(&task_id).await?[1..], [last]);
     }
     Ok(())
@@ -89,10 +90,10 @@ pub async fn an_ended_task_never_changes(store: &dyn DurableStore) -> Outcome {
         let (before, history) = (task(store, name).await?, store.transitions(&task_id(name)).await?);
         for attempt in owners_writes(name, 1).into_iter().chain([end(name, None, TaskStatus::Cancelled)]) {
             let shown = format!("{attempt:?}");
-            assert_eq!(write(store, attempt).await?, Written::Over, "{shown}");
+            assert_eq!(write(store, attempt).await?, WriteOutcome::AlreadyFinished, "{shown}");
         }
-        let answer = Write::AnswerInput { task: task_id(name), number: 1, answer: Vec::new() };
-        assert!(matches!(write(store, answer).await?, Written::Over | Written::Absent));
+        let answer = WriteOp::AnswerInput { task: task_id(name), number: 1, answer: Vec::new() };
+        assert!(matches!(write(store, answer).await?, WriteOutcome::AlreadyFinished | WriteOutcome::NotFound));
         assert_eq!(task(store, name).await?, before);
         assert_eq!(store.transitions(&task_id(name)).await?, history);
         assert_eq!(store.task_outcome(&task_id(name)).await?, Some(b"outcome".to_vec()));
@@ -106,8 +107,8 @@ pub async fn anybody_may_cancel(store: &dyn DurableStore) -> Outcome {
     let cancelled = task(store, "t1").await?;
     assert_eq!(cancelled.status, TaskStatus::Cancelled);
     assert_eq!(store.transitions(&task_id("t1")).await?[1].epoch, None, "not by its owner");
-    assert_eq!(write(store, end("t1", Some(1), TaskStatus::Completed)).await?, Written::Over);
-    assert_eq!(write(store, end("t9", None, TaskStatus::Cancelled)).await?, Written::Absent);
+    assert_eq!(write(store, end("t1", Some(1), TaskStatus::Completed)).await?, WriteOutcome::AlreadyFinished);
+    assert_eq!(write(store, end("t9", None, TaskStatus::Cancelled)).await?, WriteOutcome::NotFound);
     Ok(())
 }
 
@@ -118,8 +119,8 @@ pub async fn one_of_two_ends_counts(store: &dyn DurableStore) -> Outcome {
         let (finished, cancelled) =
             tokio::join!(write(store, end(&name, Some(1), TaskStatus::Completed)), write(store, end(&name, None, TaskStatus::Cancelled)));
         let expected = match (finished?, cancelled?) {
-            (Written::Done, Written::Over) => TaskStatus::Completed,
-            (Written::Over, Written::Done) => TaskStatus::Cancelled,
+            (WriteOutcome::Done, WriteOutcome::AlreadyFinished) => TaskStatus::Completed,
+            (WriteOutcome::AlreadyFinished, WriteOutcome::Done) => TaskStatus::Cancelled,
             both => panic!("{both:?}"),
         };
         assert_eq!(task(store, &name).await?.status, expected);
@@ -134,14 +135,14 @@ pub async fn writes_without_the_right_epoch_change_nothing(store: &dyn DurableSt
     for (name, epoch) in [("t1", 0), ("t1", 2), ("t9", 1)] {
         for attempt in owners_writes(name, epoch) {
             let shown = format!("{attempt:?}");
-            assert_eq!(write(store, attempt).await?, Written::Fenced, "{shown}");
+            assert_eq!(write(store, attempt).await?, WriteOutcome::Fenced, "{shown}");
         }
     }
     assert_eq!(task(store, "t1").await?, before);
     assert_eq!(store.task_inputs(&task_id("t1")).await?, []);
     let batch = [end("t1", Some(9), TaskStatus::Failed), create(task_record("t2"), "a"), end("t8", None, TaskStatus::Cancelled)];
     let outcomes = store.write(&batch).await?;
-    assert_eq!((&outcomes[0], &outcomes[2]), (&Written::Fenced, &Written::Absent));
+    assert_eq!((&outcomes[0], &outcomes[2]), (&WriteOutcome::Fenced, &WriteOutcome::NotFound));
     assert_eq!(task(store, "t2").await?.status, TaskStatus::Working, "they do not spoil their batch");
     Ok(())
 }
@@ -154,7 +155,7 @@ pub async fn tasks_of_gone_owners_are_claimed(store: &dyn DurableStore) -> Outco
         done(store, create(task_record(name), owner)).await?;
     }
     done(store, end("t6", Some(1), TaskStatus::Completed)).await?;
-    done(store, Write::StepTask { task: task_id("t2"), epoch: 1, step: Step::Sent }).await?;
+    done(store, WriteOp::AdvanceTask { task: task_id("t2"), epoch: 1, step: TaskStep::Sent }).await?;
     store.renew(&node("lapsed"), Duration::ZERO, false).await?;
     store.leave(&node("left")).await?;
     let mut claimed = claim(store, &node("b"), 2).await?;
@@ -162,19 +163,19 @@ pub async fn tasks_of_gone_owners_are_claimed(store: &dyn DurableStore) -> Outco
     claimed.extend(claim(store, &node("b"), 2).await?);
     assert_eq!(names(&claimed), ["t1", "t2", "t3"], "neither those of live owners nor what is over");
     assert_eq!(claim(store, &node("b"), 2).await?, []);
-    assert_eq!(claimed[1].step, Step::Sent);
+    assert_eq!(claimed[1].step, TaskStep::Sent);
     for stored in claimed {
         assert_eq!(stored.epoch, 2);
         assert_eq!(store.whole_task(&stored.record.task).await?.map(|whole| whole.stored), Some(stored.clone()));
         let name = stored.record.task.as_str();
-        assert_eq!(write(store, end(name, Some(1), TaskStatus::Failed)).await?, Written::Fenced, "the owner before is fenced off");
+        assert_eq!(write(store, end(name, Some(1), TaskStatus::Failed)).await?, WriteOutcome::Fenced, "the owner before is fenced off");
         done(store, end(name, Some(2), TaskStatus::Completed)).await?;
     }
     Ok(())
 }
 
 pub async fn two_never_claim_the_same_task(store: &dyn DurableStore) -> Outcome {
-    let batch: Vec<Write> = (0..40).map(|number| create(task_record(&format!("t{number:02}")), "gone")).collect();
+    let batch: Vec<WriteOp> = (0..40).map(|number| create(task_record(&format!("t{number:02}")), "gone")).collect();
     store.write(&batch).await?;
     let (b, c) = (node("b"), node("c"));
     store.join(&b, None, LONG).await?;
@@ -203,9 +204,9 @@ pub async fn a_released_task_is_anybodys(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     store.join(&node("b"), None, LONG).await?;
     done(store, create(task_record("t1"), "a")).await?;
-    done(store, Write::ReleaseTask { task: task_id("t1"), epoch: 1 }).await?;
+    done(store, WriteOp::ReleaseTask { task: task_id("t1"), epoch: 1 }).await?;
     for attempt in owners_writes("t1", 1) {
-        assert_eq!(write(store, attempt).await?, Written::Fenced, "who gave it away has no say any more");
+        assert_eq!(write(store, attempt).await?, WriteOutcome::Fenced, "who gave it away has no say any more");
     }
     let claimed = claim(store, &node("b"), 10).await?;
     assert_eq!(names(&claimed), ["t1"]);
@@ -226,7 +227,7 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
     for _told_again in 0..2 {
         assert_eq!(store.reclaim_tasks(&node("old"), &node("new")).await?, [(task_id("t2"), 2)], "the answer may have been lost");
     }
-    assert_eq!(write(store, end("t2", Some(1), TaskStatus::Failed)).await?, Written::Fenced);
+    assert_eq!(write(store, end("t2", Some(1), TaskStatus::Failed)).await?, WriteOutcome::Fenced);
     done(store, end("t2", Some(2), TaskStatus::Completed)).await?;
     assert_eq!(store.reclaim_tasks(&node("old"), &node("new")).await?, [], "over");
     Ok(())
@@ -284,7 +285,7 @@ pub async fn operators_see_tasks_by_tenant_and_status(store: &dyn DurableStore) 
     done(store, create(TaskRecord { tenant: tenant("umbrella"), private: true, ..task_record("t5") }, "a")).await?;
     done(store, end("t2", Some(1), TaskStatus::Completed)).await?;
     done(store, end("t5", Some(1), TaskStatus::Completed)).await?;
-    done(store, Write::AskInput { task: task_id("t3"), epoch: 1, number: 1, request: Vec::new() }).await?;
+    done(store, WriteOp::RequestInput { task: task_id("t3"), epoch: 1, number: 1, request: Vec::new() }).await?;
     let (acme, done_status) = (tenant("acme"), Some(TaskStatus::Completed));
     for (of, status, expected) in [
         (None, None, vec!["t1", "t2", "t3", "t4", "t5"]),
@@ -346,8 +347,8 @@ pub(super) async fn task(store: &dyn DurableStore, name: &str) -> Result<StoredT
 }
 
 /// Ends a task in this status with the outcome `outcome`.
-pub(super) fn end(name: &str, epoch: Option<i64>, status: TaskStatus) -> Write {
-    Write::EndTask { task: task_id(name), epoch, status, message: None, outcome: Some(b"outcome".to_vec()) }
+pub(super) fn end(name: &str, epoch: Option<i64>, status: TaskStatus) -> WriteOp {
+    WriteOp::EndTask { task: task_id(name), epoch, status, message: None, outcome: Some(b"outcome".to_vec()) }
 }
 
 /// How many tasks there are, in the order of [`TaskStatus::ALL`].
@@ -361,14 +362,14 @@ pub(super) fn names(tasks: &[StoredTask]) -> Vec<&str> {
     tasks.iter().map(|stored| stored.record.task.as_str()).collect()
 }
 
-fn place(stored: &StoredTask) -> TaskPlace {
-    TaskPlace { created_at_us: stored.created_at_us, task: stored.record.task.clone() }
+fn place(stored: &StoredTask) -> TaskListPosition {
+    TaskListPosition { created_at_us: stored.created_at_us, task: stored.record.task.clone() }
 }
 
 /// The names of a list that is asked for page by page.
 async fn in_pages(
     limit: usize,
-    ask: impl AsyncFn(Option<TaskPlace>) -> Result<Vec<StoredTask>, StoreError>,
+    ask: impl AsyncFn(Option<TaskListPosition>) -> Result<Vec<StoredTask>, StoreError>,
 ) -> Result<Vec<String>, StoreError> {
     let (mut found, mut after) = (Vec::new(), None);
     loop {
@@ -381,13 +382,13 @@ async fn in_pages(
 }
 
 /// One of each write that only an owner may make.
-fn owners_writes(name: &str, epoch: i64) -> [Write; 5] {
+fn owners_writes(name: &str, epoch: i64) -> [WriteOp; 5] {
     let task = task_id(name);
     [
-        Write::StepTask { task: task.clone(), epoch, step: Step::Sent },
+        WriteOp::AdvanceTask { task: task.clone(), epoch, step: TaskStep::Sent },
         end(name, Some(epoch), TaskStatus::Failed),
-        Write::ReleaseTask { task: task.clone(), epoch },
-        Write::AskInput { task: task.clone(), epoch, number: 77, request: Vec::new() },
-        Write::CloseInput { task, epoch, number: 77 },
+        WriteOp::ReleaseTask { task: task.clone(), epoch },
+        WriteOp::RequestInput { task: task.clone(), epoch, number: 77, request: Vec::new() },
+        WriteOp::CloseInput { task, epoch, number: 77 },
     ]
 }

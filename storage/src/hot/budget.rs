@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// What one replica wants of one budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BudgetAsk {
+pub struct BudgetRequest {
     /// The same on every replica. May hold names that clients chose.
     pub name: String,
     pub per_second: u32,
@@ -21,7 +21,7 @@ pub struct BudgetAsk {
 
 /// What it gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BudgetShare {
+pub struct BudgetGrant {
     pub granted: u32,
     /// What could have been granted besides.
     pub left: u32,
@@ -35,7 +35,7 @@ pub(super) const SLACK_US: f64 = 50_000.0;
 pub(super) const OVERDRAWN_US_MAX: f64 = 10_000_000.0;
 
 /// Settles one ask at `now_us`: the new state, and the answer.
-pub(super) fn settle(state: Option<f64>, now_us: f64, ask: &BudgetAsk) -> (f64, BudgetShare) {
+pub(super) fn settle(state: Option<f64>, now_us: f64, ask: &BudgetRequest) -> (f64, BudgetGrant) {
     let interval = 1_000_000.0 / f64::from(ask.per_second.max(1));
     let room = interval * f64::from(ask.burst.max(1) - 1) + SLACK_US;
     let (least, most) = (now_us, now_us + room + OVERDRAWN_US_MAX);
@@ -45,5 +45,5 @@ pub(super) fn settle(state: Option<f64>, now_us: f64, ask: &BudgetAsk) -> (f64, 
     let granted = free.min(ask.wanted);
     let spent = spent + f64::from(granted) * interval;
     let wait = if free > granted { 0.0 } else { (spent - room).max(0.0) };
-    (now_us + spent, BudgetShare { granted, left: free - granted, wait: Duration::from_micros(wait.ceil() as u64) })
+    (now_us + spent, BudgetGrant { granted, left: free - granted, wait: Duration::from_micros(wait.ceil() as u64) })
 }

@@ -11,7 +11,9 @@ use std::{
 use async_trait::async_trait;
 use tokio::sync::broadcast;
 
-use super::{BudgetAsk, BudgetShare, HotStore, OwnerHint, WAKES_HELD_MAX, Wake, budget::settle, generations::Generations};
+use super::{
+    BudgetGrant, BudgetRequest, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup, budget::settle, generation_cache::GenerationCache,
+};
 use crate::SessionKey;
 
 /// Hints held; beyond it old ones are forgotten.
@@ -21,34 +23,34 @@ const BUDGETS_MAX: usize = 65_536;
 
 /// The [`HotStore`] of one process.
 #[derive(Debug)]
-pub struct MemoryHot {
-    words: broadcast::Sender<Wake>,
-    owners: Mutex<Generations<SessionKey, (OwnerHint, Instant)>>,
-    budgets: Mutex<Generations<String, f64>>,
+pub struct MemoryHotStore {
+    words: broadcast::Sender<Wakeup>,
+    owners: Mutex<GenerationCache<SessionKey, (OwnerHint, Instant)>>,
+    budgets: Mutex<GenerationCache<String, f64>>,
     begun: Instant,
     closed: AtomicBool,
 }
 
-impl Default for MemoryHot {
+impl Default for MemoryHotStore {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl MemoryHot {
+impl MemoryHotStore {
     pub fn new() -> Self {
-        let (words, _) = broadcast::channel(WAKES_HELD_MAX);
-        let (owners, budgets) = (Mutex::new(Generations::new(HINTS_MAX)), Mutex::new(Generations::new(BUDGETS_MAX)));
+        let (words, _) = broadcast::channel(WAKEUPS_BUFFERED_MAX);
+        let (owners, budgets) = (Mutex::new(GenerationCache::new(HINTS_MAX)), Mutex::new(GenerationCache::new(BUDGETS_MAX)));
         Self { words, owners, budgets, begun: Instant::now(), closed: AtomicBool::new(false) }
     }
 
-    fn owners(&self) -> MutexGuard<'_, Generations<SessionKey, (OwnerHint, Instant)>> {
+    fn owners(&self) -> MutexGuard<'_, GenerationCache<SessionKey, (OwnerHint, Instant)>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[async_trait]
-impl HotStore for MemoryHot {
+impl HotStore for MemoryHotStore {
     fn engine(&self) -> &'static str {
         "memory"
     }
@@ -69,20 +71,20 @@ impl HotStore for MemoryHot {
         self.owners().remove(session);
     }
 
-    fn wake(&self, wake: Wake) {
+    fn wake(&self, wake: Wakeup) {
         if self.is_connected() && !wake.is_too_long() {
             let _ = self.words.send(wake); // nobody listens: nobody misses it
         }
     }
 
-    fn wakes(&self) -> broadcast::Receiver<Wake> {
+    fn wakes(&self) -> broadcast::Receiver<Wakeup> {
         self.words.subscribe()
     }
 
-    async fn take_of_budgets(&self, asks: &[BudgetAsk]) -> Option<Vec<BudgetShare>> {
+    async fn take_of_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
         let now_us = self.begun.elapsed().as_secs_f64() * 1_000_000.0;
         let mut budgets = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut take = |ask: &BudgetAsk| {
+        let mut take = |ask: &BudgetRequest| {
             let (state, share) = settle(budgets.get(&ask.name).copied(), now_us, ask);
             budgets.insert(ask.name.clone(), state);
             share
@@ -96,7 +98,7 @@ impl HotStore for MemoryHot {
 
     async fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        *self.owners() = Generations::new(HINTS_MAX);
+        *self.owners() = GenerationCache::new(HINTS_MAX);
     }
 }
 
@@ -104,12 +106,12 @@ impl HotStore for MemoryHot {
 mod tests {
     use std::sync::Arc;
 
-    use super::MemoryHot;
+    use super::MemoryHotStore;
     use crate::conformance::hot::Replicas;
 
     /// The process is its only replica.
     fn replicas() -> Replicas {
-        let hot = Arc::new(MemoryHot::new());
+        let hot = Arc::new(MemoryHotStore::new());
         [hot.clone(), hot]
     }
 

@@ -4,7 +4,7 @@
 //! Whoever relies on a word also looks by itself from time to time; whoever relies on a hint finds out when it is wrong.
 
 mod budget;
-mod generations;
+mod generation_cache;
 mod memory;
 mod redis;
 
@@ -16,34 +16,34 @@ use protocol::ids::TaskId;
 use tokio::sync::broadcast;
 
 pub use self::{
-    budget::{BudgetAsk, BudgetShare},
-    memory::MemoryHot,
-    redis::{RedisHot, RedisOptions},
+    budget::{BudgetGrant, BudgetRequest},
+    memory::MemoryHotStore,
+    redis::{RedisOptions, RedisStore},
 };
 use crate::SessionKey;
 
 /// Words waiting for one listener; a slower one misses the oldest and is told so.
-pub const WAKES_HELD_MAX: usize = 4_096;
+pub const WAKEUPS_BUFFERED_MAX: usize = 4_096;
 
 /// Something changed. Never more than a reason to look.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wake {
+pub enum Wakeup {
     /// Tenants, keys or backends.
     Config,
     /// A task's status, or an input of it. `session`: the one that made it.
     Task { task: TaskId, session: SessionKey },
-    /// A notification of a running task for the client that made it, such as progress. At most [`TASK_WORD_BYTES_MAX`].
-    TaskWord { session: SessionKey, frame: Bytes },
+    /// A notification of a running task for the client that made it, such as progress. At most [`TASK_NOTIFICATION_BYTES_MAX`].
+    TaskNotification { session: SessionKey, frame: Bytes },
     /// A session was asked to end.
     SessionEnd(SessionKey),
 }
 
 /// A longer notification is not passed on.
-pub const TASK_WORD_BYTES_MAX: usize = 64 * 1024;
+pub const TASK_NOTIFICATION_BYTES_MAX: usize = 64 * 1024;
 
-impl Wake {
+impl Wakeup {
     fn is_too_long(&self) -> bool {
-        matches!(self, Self::TaskWord { frame, .. } if frame.len() > TASK_WORD_BYTES_MAX)
+        matches!(self, Self::TaskNotification { frame, .. } if frame.len() > TASK_NOTIFICATION_BYTES_MAX)
     }
 }
 
@@ -67,14 +67,14 @@ pub trait HotStore: Send + Sync {
     async fn forget_owner(&self, session: &SessionKey);
 
     /// Tells every replica, this one included. Never waits.
-    fn wake(&self, wake: Wake);
+    fn wake(&self, wake: Wakeup);
 
     /// What is told from now on.
-    fn wakes(&self) -> broadcast::Receiver<Wake>;
+    fn wakes(&self) -> broadcast::Receiver<Wakeup>;
 
     /// Takes of budgets that replicas share, an answer for each ask in the same order. `None`: they can not be asked now, and
     /// it may be that all or none of it was taken.
-    async fn take_of_budgets(&self, asks: &[BudgetAsk]) -> Option<Vec<BudgetShare>>;
+    async fn take_of_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>>;
 
     /// Whether words reach other replicas now.
     fn is_connected(&self) -> bool;

@@ -7,7 +7,7 @@ use super::{
     PostgresStore, config,
     rows::{get, text},
 };
-use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoreError, StoredAudit};
+use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoreError, StoredAuditRecord};
 
 #[async_trait]
 impl AuditStore for PostgresStore {
@@ -30,7 +30,7 @@ impl AuditStore for PostgresStore {
         Ok(())
     }
 
-    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAudit>, StoreError> {
+    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAuditRecord>, StoreError> {
         let select = |_again| {
             sqlx::query(
                 "SELECT number, id, at_us, kind, tenant, body FROM audit
@@ -55,10 +55,10 @@ impl AuditStore for PostgresStore {
     }
 }
 
-fn stored(row: &PgRow) -> Result<StoredAudit, StoreError> {
+fn stored(row: &PgRow) -> Result<StoredAuditRecord, StoreError> {
     let corrupt = |what: &str| StoreError::Corrupt { detail: format!("a record of the audit log has no {what} that can be read") };
     let id: Vec<u8> = get(row, "id")?;
-    Ok(StoredAudit {
+    Ok(StoredAuditRecord {
         number: get(row, "number")?,
         record: AuditRecord {
             id: <[u8; AUDIT_ID_BYTES]>::try_from(id).map_err(|_| corrupt("id"))?,

@@ -4,7 +4,10 @@ use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 
 use super::{PostgresStore, config, rows::get};
-use crate::{AuditChain, AuditChainStore, AuditCheckpoint, AuditCut, AuditLink, AuditLinks, AuditOutside, AuditTerms, StoreError};
+use crate::{
+    AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, StoreError,
+    UnchainedAudit,
+};
 
 #[async_trait]
 impl AuditChainStore for PostgresStore {
@@ -31,7 +34,7 @@ impl AuditChainStore for PostgresStore {
         self.rows(select).await?.iter().map(chain).collect()
     }
 
-    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditLinks, StoreError> {
+    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditChainPage, StoreError> {
         let select = |_again| {
             sqlx::query(
                 "SELECT $1::text AS name, audit_chains.*, links.*
@@ -47,10 +50,10 @@ impl AuditChainStore for PostgresStore {
         let rows = self.rows(select).await?;
         let chain = rows.first().map_or_else(|| Ok(AuditChain::empty(name)), chain)?;
         let links = rows.iter().filter_map(|row| link(row).transpose()).collect::<Result<_, _>>()?;
-        Ok(AuditLinks { chain, links })
+        Ok(AuditChainPage { chain, links })
     }
 
-    async fn audit_outside(&self) -> Result<AuditOutside, StoreError> {
+    async fn audit_outside(&self) -> Result<UnchainedAudit, StoreError> {
         let select = |_again| {
             sqlx::query(
                 "SELECT unchained_until,
@@ -60,7 +63,7 @@ impl AuditChainStore for PostgresStore {
         };
         let rows = self.rows(select).await?;
         let row = config::only(&rows)?;
-        Ok(AuditOutside { until: get(row, "unchained_until")?, stray: get(row, "stray")? })
+        Ok(UnchainedAudit { until: get(row, "unchained_until")?, stray: get(row, "stray")? })
     }
 
     async fn audit_chains_ahead(&self, by: i64, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
@@ -110,7 +113,7 @@ impl AuditChainStore for PostgresStore {
         self.rows(select).await?.iter().map(|row| get(row, "chain")).collect()
     }
 
-    async fn cut_audit_chain(&self, name: &str, cut: &AuditCut) -> Result<u64, StoreError> {
+    async fn cut_audit_chain(&self, name: &str, cut: &AuditTruncation) -> Result<u64, StoreError> {
         let trim = |_again| {
             sqlx::query("SELECT cut_audit_chain($1, $2, $3, $4, $5) AS gone")
                 .bind(name)
@@ -123,10 +126,11 @@ impl AuditChainStore for PostgresStore {
         Ok(u64::try_from(get::<i64>(config::only(&rows)?, "gone")?).unwrap_or(0))
     }
 
-    async fn audit_terms(&self) -> Result<Option<AuditTerms>, StoreError> {
+    async fn audit_terms(&self) -> Result<Option<AuditRetentionTerms>, StoreError> {
         let rows = self.rows(|_again| sqlx::query("SELECT version, terms, signature FROM audit_retention_terms")).await?;
-        let terms =
-            |row: &PgRow| Ok(AuditTerms { version: get(row, "version")?, terms: get(row, "terms")?, signature: get(row, "signature")? });
+        let terms = |row: &PgRow| {
+            Ok(AuditRetentionTerms { version: get(row, "version")?, terms: get(row, "terms")?, signature: get(row, "signature")? })
+        };
         rows.first().map(terms).transpose()
     }
 }
@@ -144,7 +148,7 @@ fn chain(row: &PgRow) -> Result<AuditChain, StoreError> {
             signature: get::<Option<Vec<u8>>>(row, "checkpoint_signature")?.unwrap_or_default(),
         }),
     };
-    let start = AuditCut {
+    let start = AuditTruncation {
         position: get(row, "start_position")?,
         hash: get(row, "start_hash")?,
         before_us: get(row, "start_before_us")?,
@@ -154,9 +158,9 @@ fn chain(row: &PgRow) -> Result<AuditChain, StoreError> {
 }
 
 /// `None`: the row holds a chain without records.
-fn link(row: &PgRow) -> Result<Option<AuditLink>, StoreError> {
+fn link(row: &PgRow) -> Result<Option<ChainedAuditRecord>, StoreError> {
     let Some(position) = get(row, "chain_position")? else { return Ok(None) };
-    Ok(Some(AuditLink {
+    Ok(Some(ChainedAuditRecord {
         number: get(row, "number")?,
         position,
         id: get(row, "id")?,

@@ -7,7 +7,7 @@ use sqlx::{
 };
 
 use super::{micros, tasks};
-use crate::{Step, Write};
+use crate::{TaskStep, WriteOp};
 
 /// A batch, its sessions and its tasks apart, each as columns of the same length.
 pub(super) struct Columns<'b> {
@@ -127,7 +127,7 @@ impl Columns<'_> {
 }
 
 impl<'b> Columns<'b> {
-    pub(super) fn of(batch: &'b [Write]) -> Self {
+    pub(super) fn of(batch: &'b [WriteOp]) -> Self {
         let mut columns = Self { length: batch.len(), sessions: SessionColumns::default(), tasks: TaskColumns::default() };
         for (place, write) in (0..).zip(batch) {
             if let Some((kind, row)) = session_row(write) {
@@ -141,9 +141,9 @@ impl<'b> Columns<'b> {
 }
 
 /// The kind, as the schema's function counts them, and what it has; `None`: it is about no session.
-fn session_row(write: &Write) -> Option<(i16, SessionRow<'_>)> {
+fn session_row(write: &WriteOp) -> Option<(i16, SessionRow<'_>)> {
     let row = match write {
-        Write::OpenSession { record, owner } => SessionRow {
+        WriteOp::OpenSession { record, owner } => SessionRow {
             key: Some(record.key.as_bytes()),
             owner: Some(owner.as_str()),
             tenant: Some(record.seat.tenant.as_str()),
@@ -157,7 +157,7 @@ fn session_row(write: &Write) -> Option<(i16, SessionRow<'_>)> {
             link: Some(&record.links),
             ..SessionRow::default()
         },
-        Write::UpdateSession { key, epoch, idle, state, links } => SessionRow {
+        WriteOp::UpdateSession { key, epoch, idle, state, links } => SessionRow {
             key: Some(key.as_bytes()),
             epoch: Some(*epoch),
             idle_us: Some(micros(*idle)),
@@ -165,7 +165,7 @@ fn session_row(write: &Write) -> Option<(i16, SessionRow<'_>)> {
             link: links.as_deref(),
             ..SessionRow::default()
         },
-        Write::ReleaseSession { key, epoch, idle, state, links } => SessionRow {
+        WriteOp::ReleaseSession { key, epoch, idle, state, links } => SessionRow {
             key: Some(key.as_bytes()),
             epoch: Some(*epoch),
             idle_us: Some(micros(*idle)),
@@ -173,8 +173,8 @@ fn session_row(write: &Write) -> Option<(i16, SessionRow<'_>)> {
             link: Some(links),
             ..SessionRow::default()
         },
-        Write::EndSession { key, epoch } => SessionRow { key: Some(key.as_bytes()), epoch: Some(*epoch), ..SessionRow::default() },
-        Write::Subscribe { key, epoch, subscription } => SessionRow {
+        WriteOp::EndSession { key, epoch } => SessionRow { key: Some(key.as_bytes()), epoch: Some(*epoch), ..SessionRow::default() },
+        WriteOp::Subscribe { key, epoch, subscription } => SessionRow {
             key: Some(key.as_bytes()),
             epoch: Some(*epoch),
             exposed_uri: Some(subscription.exposed_uri.as_bytes()),
@@ -182,7 +182,7 @@ fn session_row(write: &Write) -> Option<(i16, SessionRow<'_>)> {
             uri: Some(subscription.uri.as_bytes()),
             ..SessionRow::default()
         },
-        Write::Unsubscribe { key, epoch, exposed_uri } => SessionRow {
+        WriteOp::Unsubscribe { key, epoch, exposed_uri } => SessionRow {
             key: Some(key.as_bytes()),
             epoch: Some(*epoch),
             exposed_uri: Some(exposed_uri.as_bytes()),
@@ -193,10 +193,10 @@ fn session_row(write: &Write) -> Option<(i16, SessionRow<'_>)> {
     Some((kind(write), row))
 }
 
-fn task_row(write: &Write) -> Option<(i16, TaskRow<'_>)> {
+fn task_row(write: &WriteOp) -> Option<(i16, TaskRow<'_>)> {
     let none = TaskRow::default();
     let row = match write {
-        Write::CreateTask { record, owner, limits } => TaskRow {
+        WriteOp::CreateTask { record, owner, limits } => TaskRow {
             id: Some(record.task.as_str()),
             owner: Some(owner.as_str()),
             tenant: Some(record.tenant.as_str()),
@@ -213,15 +213,15 @@ fn task_row(write: &Write) -> Option<(i16, TaskRow<'_>)> {
             limit_bytes: Some(at_most(limits.bytes)),
             ..none
         },
-        Write::StepTask { task, epoch, step } => {
+        WriteOp::AdvanceTask { task, epoch, step } => {
             let (step, backend_task, link) = match step {
-                Step::Queued => (tasks::QUEUED, None, None),
-                Step::Sent => (tasks::SENT, None, None),
-                Step::Mirrored { backend_task, link } => (tasks::MIRRORED, Some(backend_task.as_bytes()), Some(link.as_slice())),
+                TaskStep::Queued => (tasks::QUEUED, None, None),
+                TaskStep::Sent => (tasks::SENT, None, None),
+                TaskStep::Delegated { backend_task, link } => (tasks::MIRRORED, Some(backend_task.as_bytes()), Some(link.as_slice())),
             };
             TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), step: Some(step), backend_task, link, ..none }
         }
-        Write::EndTask { task, epoch, status, message, outcome } => TaskRow {
+        WriteOp::EndTask { task, epoch, status, message, outcome } => TaskRow {
             id: Some(task.as_str()),
             epoch: *epoch,
             status: Some(status.name()),
@@ -229,14 +229,14 @@ fn task_row(write: &Write) -> Option<(i16, TaskRow<'_>)> {
             outcome: outcome.as_deref(),
             ..none
         },
-        Write::ReleaseTask { task, epoch } => TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), ..none },
-        Write::AskInput { task, epoch, number, request } => {
+        WriteOp::ReleaseTask { task, epoch } => TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), ..none },
+        WriteOp::RequestInput { task, epoch, number, request } => {
             TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), number: Some(*number), request: Some(request), ..none }
         }
-        Write::AnswerInput { task, number, answer } => {
+        WriteOp::AnswerInput { task, number, answer } => {
             TaskRow { id: Some(task.as_str()), number: Some(*number), outcome: Some(answer), ..none }
         }
-        Write::CloseInput { task, epoch, number } => {
+        WriteOp::CloseInput { task, epoch, number } => {
             TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), number: Some(*number), ..none }
         }
         _ => return None,
@@ -245,15 +245,15 @@ fn task_row(write: &Write) -> Option<(i16, TaskRow<'_>)> {
 }
 
 /// As the functions of the schema count them, sessions and tasks apart.
-fn kind(write: &Write) -> i16 {
+fn kind(write: &WriteOp) -> i16 {
     match write {
-        Write::OpenSession { .. } | Write::CreateTask { .. } => 0,
-        Write::UpdateSession { .. } | Write::StepTask { .. } => 1,
-        Write::ReleaseSession { .. } | Write::EndTask { .. } => 2,
-        Write::EndSession { .. } | Write::ReleaseTask { .. } => 3,
-        Write::Subscribe { .. } | Write::AskInput { .. } => 4,
-        Write::Unsubscribe { .. } | Write::AnswerInput { .. } => 5,
-        Write::CloseInput { .. } => 6,
+        WriteOp::OpenSession { .. } | WriteOp::CreateTask { .. } => 0,
+        WriteOp::UpdateSession { .. } | WriteOp::AdvanceTask { .. } => 1,
+        WriteOp::ReleaseSession { .. } | WriteOp::EndTask { .. } => 2,
+        WriteOp::EndSession { .. } | WriteOp::ReleaseTask { .. } => 3,
+        WriteOp::Subscribe { .. } | WriteOp::RequestInput { .. } => 4,
+        WriteOp::Unsubscribe { .. } | WriteOp::AnswerInput { .. } => 5,
+        WriteOp::CloseInput { .. } => 6,
     }
 }
 

@@ -5,10 +5,10 @@ use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
-    PostgresStore, StatementError, fault,
+    PostgresStore, StatementError, error_mapping,
     rows::{self, get},
 };
-use crate::{AuditRecord, BackendRecord, Change, ConfigStore, KeyRecord, StoreError, TenantRecord, fault_point};
+use crate::{AdminChange, AuditRecord, BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord, fault_point};
 
 /// One statement that makes a change and adds what is told of it ($2 to $6), if anything was changed. `$again` says how the answer
 /// is to be read where the one before was lost ($1).
@@ -34,7 +34,7 @@ macro_rules! settling {
 }
 
 impl PostgresStore {
-    async fn make(&self, change: Change<'_>, told: Option<&AuditRecord>) -> Result<bool, StatementError> {
+    async fn make(&self, change: AdminChange<'_>, told: Option<&AuditRecord>) -> Result<bool, StatementError> {
         let query = |again| {
             let values = sqlx::query(statement(change))
                 .bind(again)
@@ -44,29 +44,29 @@ impl PostgresStore {
                 .bind(told.and_then(|record| record.tenant.as_deref()))
                 .bind(told.map(|record| record.body.as_bytes()));
             match change {
-                Change::PutTenant(record) | Change::AddTenant(record) => {
+                AdminChange::PutTenant(record) | AdminChange::AddTenant(record) => {
                     values.bind(record.tenant.as_str()).bind(record.settings.as_str()).bind(record.created_at_us).bind(record.updated_at_us)
                 }
-                Change::DeleteTenant(tenant) => values.bind(tenant.as_str()),
-                Change::PutKey(record) => values
+                AdminChange::DeleteTenant(tenant) => values.bind(tenant.as_str()),
+                AdminChange::PutKey(record) => values
                     .bind(record.key.as_str())
                     .bind(record.tenant.as_str())
                     .bind(record.principal.as_str())
                     .bind(record.name.as_str())
                     .bind(record.hash.as_slice())
                     .bind(record.created_at_us),
-                Change::DeleteKey(tenant, key) => values.bind(tenant.as_str()).bind(key.as_str()),
-                Change::PutBackend(record) => values
+                AdminChange::DeleteKey(tenant, key) => values.bind(tenant.as_str()).bind(key.as_str()),
+                AdminChange::PutBackend(record) => values
                     .bind(record.tenant.as_str())
                     .bind(record.backend.as_str())
                     .bind(record.settings.as_slice())
                     .bind(record.created_at_us)
                     .bind(record.updated_at_us),
-                Change::DeleteBackend(tenant, backend) | Change::HoldBreaker(tenant, backend) | Change::ReleaseBreaker(tenant, backend) => {
-                    values.bind(tenant.as_str()).bind(backend.as_str())
-                }
-                Change::KeepAudit(terms) => values.bind(terms.version).bind(terms.terms.as_str()).bind(terms.signature.as_slice()),
-                Change::EndSession(key) => values.bind(key.as_bytes().as_slice()),
+                AdminChange::DeleteBackend(tenant, backend)
+                | AdminChange::HoldBreaker(tenant, backend)
+                | AdminChange::ReleaseBreaker(tenant, backend) => values.bind(tenant.as_str()).bind(backend.as_str()),
+                AdminChange::PutAuditTerms(terms) => values.bind(terms.version).bind(terms.terms.as_str()).bind(terms.signature.as_slice()),
+                AdminChange::EndSession(key) => values.bind(key.as_bytes().as_slice()),
             }
         };
         let rows = self.rows(query).await?;
@@ -74,48 +74,48 @@ impl PostgresStore {
     }
 }
 
-const fn statement(change: Change<'_>) -> &'static str {
+const fn statement(change: AdminChange<'_>) -> &'static str {
     match change {
-        Change::PutTenant(_) => changing!(
+        AdminChange::PutTenant(_) => changing!(
             "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10)
              ON CONFLICT (tenant) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us RETURNING 1",
             "TRUE"
         ),
-        Change::AddTenant(_) => changing!(
+        AdminChange::AddTenant(_) => changing!(
             "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10)
              ON CONFLICT (tenant) DO NOTHING RETURNING 1",
             "FALSE"
         ),
-        Change::DeleteTenant(_) => settling!("SELECT 1 WHERE delete_tenant($7)"),
+        AdminChange::DeleteTenant(_) => settling!("SELECT 1 WHERE delete_tenant($7)"),
         // After a lost answer, the very same key counts as this one. Its hash tells: nobody else can have made it.
-        Change::PutKey(_) => changing!(
+        AdminChange::PutKey(_) => changing!(
             "INSERT INTO api_keys (key_id, tenant, principal, name, hash, created_at_us) SELECT $7, $8, $9, $10, $11, $12
              WHERE NOT ($1 AND EXISTS (SELECT 1 FROM api_keys WHERE key_id = $7 AND tenant = $8 AND hash = $11)) RETURNING 1",
             "TRUE"
         ),
-        Change::DeleteKey(..) => settling!("DELETE FROM api_keys WHERE tenant = $7 AND key_id = $8 RETURNING 1"),
-        Change::PutBackend(_) => changing!(
+        AdminChange::DeleteKey(..) => settling!("DELETE FROM api_keys WHERE tenant = $7 AND key_id = $8 RETURNING 1"),
+        AdminChange::PutBackend(_) => changing!(
             "INSERT INTO backends (tenant, backend, settings, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10, $11)
              ON CONFLICT (tenant, backend) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us RETURNING 1",
             "TRUE"
         ),
-        Change::DeleteBackend(..) => settling!("DELETE FROM backends WHERE tenant = $7 AND backend = $8 RETURNING 1"),
-        Change::HoldBreaker(..) => {
+        AdminChange::DeleteBackend(..) => settling!("DELETE FROM backends WHERE tenant = $7 AND backend = $8 RETURNING 1"),
+        AdminChange::HoldBreaker(..) => {
             settling!("INSERT INTO held_breakers (tenant, backend) VALUES ($7, $8) ON CONFLICT DO NOTHING RETURNING 1")
         }
-        Change::ReleaseBreaker(..) => settling!("DELETE FROM held_breakers WHERE tenant = $7 AND backend = $8 RETURNING 1"),
-        Change::KeepAudit(_) => settling!(
+        AdminChange::ReleaseBreaker(..) => settling!("DELETE FROM held_breakers WHERE tenant = $7 AND backend = $8 RETURNING 1"),
+        AdminChange::PutAuditTerms(_) => settling!(
             "INSERT INTO audit_retention_terms (version, terms, signature) VALUES ($7, $8, $9)
              ON CONFLICT (only_row) DO UPDATE SET version = excluded.version, terms = excluded.terms, signature = excluded.signature
              WHERE audit_retention_terms.version = excluded.version - 1 RETURNING 1"
         ),
-        Change::EndSession(_) => settling!("SELECT 1 WHERE ask_session_end($7)"),
+        AdminChange::EndSession(_) => settling!("SELECT 1 WHERE ask_session_end($7)"),
     }
 }
 
 #[async_trait]
 impl ConfigStore for PostgresStore {
-    async fn change(&self, change: Change<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
+    async fn change(&self, change: AdminChange<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
         fault_point::passed("change.executed");
         let made = self.make(change, told).await.map_err(|error| refusal(error, change))?;
         fault_point::passed("change.committed");
@@ -166,12 +166,12 @@ pub(super) fn only(rows: &[PgRow]) -> Result<&PgRow, StoreError> {
 }
 
 /// A write below a tenant that is not there breaks the foreign key.
-fn refusal(error: StatementError, change: Change<'_>) -> StoreError {
-    match (error, change, change.below()) {
-        (StatementError::Failed(error), Change::PutKey(record), _) if fault::is_duplicate(&error) => {
+fn refusal(error: StatementError, change: AdminChange<'_>) -> StoreError {
+    match (error, change, change.required_tenant()) {
+        (StatementError::Failed(error), AdminChange::PutKey(record), _) if error_mapping::is_duplicate(&error) => {
             StoreError::Exists { what: format!("key {}", record.key) }
         }
-        (StatementError::Failed(error), _, Some(tenant)) if fault::is_orphan(&error) => {
+        (StatementError::Failed(error), _, Some(tenant)) if error_mapping::is_orphan(&error) => {
             StoreError::UnknownTenant { tenant: tenant.clone() }
         }
         (other, ..) => other.into(),

@@ -25,7 +25,7 @@ impl EventStore for PostgresStore {
         if entries.is_empty() {
             return Ok(());
         }
-        let effect = Effect::of(entries);
+        let effect = LogEffect::of(entries);
         self.rows(|_| effect.query()).await?;
         Ok(())
     }
@@ -121,9 +121,9 @@ struct StreamEffect<'e> {
     last_sequence: u64,
 }
 
-struct Effect<'e>(BTreeMap<(&'e [u8], i64), StreamEffect<'e>>);
+struct LogEffect<'e>(BTreeMap<(&'e [u8], i64), StreamEffect<'e>>);
 
-impl<'e> Effect<'e> {
+impl<'e> LogEffect<'e> {
     fn of(entries: &'e [LogEntry]) -> Self {
         let mut streams: BTreeMap<_, StreamEffect<'e>> = BTreeMap::new();
         for entry in entries {

@@ -9,9 +9,9 @@ mod audit;
 mod audit_chain;
 mod columns;
 mod config;
-mod durable;
+mod durable_store;
+mod error_mapping;
 mod events;
-mod fault;
 mod nodes;
 mod pool;
 mod rows;
@@ -20,7 +20,7 @@ mod sessions;
 mod tasks;
 #[cfg(test)]
 mod tests;
-mod verification;
+mod tls_verification;
 mod write;
 
 use std::{
@@ -38,10 +38,10 @@ use sqlx::{
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::{
-    fault::{Remedy, explain, remedy},
+    error_mapping::{RetryAction, explain, remedy},
     pool::Pool,
 };
-use crate::{Migrated, StoreError};
+use crate::{MigrationOutcome, StoreError};
 
 /// Connections of one broker for what it asks.
 const CONNECTIONS_MAX: u32 = 11;
@@ -104,16 +104,16 @@ pub struct PostgresStore {
     pool: Pool,
     write_pool: Pool,
     lease_pool: Pool,
-    migrated: Migrated,
+    migrated: MigrationOutcome,
     unreadable: AtomicU64,
-    unanswered: Mutex<Unanswered>,
+    unanswered: Mutex<InDoubtCalls>,
     /// One at a time: a call that is still under way is not one without an answer.
     claiming: tokio::sync::Mutex<()>,
 }
 
 /// Calls that gave something away and whose answers were lost: asked again, the store tells once more.
 #[derive(Debug, Default)]
-struct Unanswered {
+struct InDoubtCalls {
     /// Names of calls of `claim_tasks`, and until when they are remembered.
     claims: Vec<(i64, Instant)>,
     /// Until then a batch may be one that was sent before.
@@ -124,7 +124,7 @@ struct Unanswered {
 /// it owns with what it does.
 const CLAIMS_REMEMBERED_FOR: Duration = Duration::from_secs(60);
 
-impl Unanswered {
+impl InDoubtCalls {
     /// A call of this name begins. Returns those that were not answered.
     fn note_claim(&mut self, token: i64) -> Vec<i64> {
         let now = Instant::now();
@@ -142,7 +142,7 @@ impl PostgresStore {
         let unusable = |_| StoreError::Unavailable { detail: "storage.url is not a PostgreSQL URL this build understands".into() };
         let base = PgConnectOptions::from_str(&options.url).map_err(unusable)?;
         let base = base.application_name("mcp-broker").disable_statement_logging(); // errors are logged where they are handled
-        verification::warn_if_unverified(&base);
+        tls_verification::warn_if_unverified(&base);
         let migrated = Self::bring_up_to_date(&base, options).await?;
         let base = base.options(SETTINGS);
         Ok(Self {
@@ -156,7 +156,7 @@ impl PostgresStore {
         })
     }
 
-    async fn bring_up_to_date(base: &PgConnectOptions, options: &PostgresOptions) -> Result<Migrated, StoreError> {
+    async fn bring_up_to_date(base: &PgConnectOptions, options: &PostgresOptions) -> Result<MigrationOutcome, StoreError> {
         let patient = MIGRATES_WITHIN.as_millis().to_string();
         let patient = base.clone().options([("statement_timeout", &patient), ("lock_timeout", &patient)]);
         let give_up_at = Instant::now() + options.connect_timeout;
@@ -164,8 +164,10 @@ impl PostgresStore {
         let mut connection = loop {
             match timeout_at(give_up_at, patient.connect()).await {
                 Ok(Ok(connection)) => break connection,
-                Ok(Err(error)) if fault::may_connect_soon(&error) && Instant::now() < give_up_at => last = fault::explain_connecting(error),
-                Ok(Err(error)) => return Err(fault::explain_connecting(error)),
+                Ok(Err(error)) if error_mapping::may_connect_soon(&error) && Instant::now() < give_up_at => {
+                    last = error_mapping::explain_connecting(error)
+                }
+                Ok(Err(error)) => return Err(error_mapping::explain_connecting(error)),
                 Err(_) => return Err(last),
             }
             sleep(moment()).await;
@@ -176,7 +178,7 @@ impl PostgresStore {
     }
 
     /// What opening did to the schema.
-    pub fn migrated(&self) -> Migrated {
+    pub fn migrated(&self) -> MigrationOutcome {
         self.migrated
     }
 
@@ -202,7 +204,7 @@ impl PostgresStore {
         let started = Instant::now();
         match timeout(ANSWER_WITHIN, self.rows_untimed(pool, query)).await {
             Ok(answer) => answer,
-            Err(_) => Err(StatementError::Late(self.late(started))),
+            Err(_) => Err(StatementError::TimedOut(self.late(started))),
         }
     }
 
@@ -224,10 +226,10 @@ impl PostgresStore {
             };
             connection.keep_after(&error);
             let remedy = remedy(&error);
-            if remedy == Remedy::None || tries == TRIES_MAX {
+            if remedy == RetryAction::None || tries == TRIES_MAX {
                 return Err(StatementError::Failed(error));
             }
-            if remedy == Remedy::Reconnect {
+            if remedy == RetryAction::Reconnect {
                 self.distrust();
                 again = true;
             } else {
@@ -255,7 +257,7 @@ impl PostgresStore {
         [&self.pool, &self.write_pool, &self.lease_pool]
     }
 
-    fn unanswered(&self) -> std::sync::MutexGuard<'_, Unanswered> {
+    fn unanswered(&self) -> std::sync::MutexGuard<'_, InDoubtCalls> {
         self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -266,7 +268,7 @@ enum StatementError {
     /// Nothing was asked: the time for finding a connection is over.
     NotConnected(sqlx::Error),
     Failed(sqlx::Error),
-    Late(StoreError),
+    TimedOut(StoreError),
 }
 
 impl From<StatementError> for StoreError {
@@ -275,9 +277,9 @@ impl From<StatementError> for StoreError {
             StatementError::NotConnected(sqlx::Error::PoolClosed) => {
                 Self::Unavailable { detail: "it was closed, the broker is ending".into() }
             }
-            StatementError::NotConnected(error) => fault::explain_connecting(error),
+            StatementError::NotConnected(error) => error_mapping::explain_connecting(error),
             StatementError::Failed(error) => explain(error),
-            StatementError::Late(error) => error,
+            StatementError::TimedOut(error) => error,
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sqlx::{Row, postgres::PgRow};
 
-use super::{PostgresStore, config, fault::explain, micros, rows::get};
-use crate::{NodeName, NodeRecord, Renewal, SessionKey, StoreError};
+use super::{PostgresStore, config, error_mapping::explain, micros, rows::get};
+use crate::{LeaseRenewal, NodeName, NodeRecord, SessionKey, StoreError};
 
 /// Nodes whose lease lapsed so long ago are forgotten; what names them as its owner has none either way.
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
@@ -32,7 +32,7 @@ impl PostgresStore {
     }
 
     /// One round trip for all a node wants to know this often.
-    pub(super) async fn renew_lease(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError> {
+    pub(super) async fn renew_lease(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
         let update = |_| {
             sqlx::query(
                 "WITH renewed AS (
@@ -51,7 +51,7 @@ impl PostgresStore {
         let ended: Vec<Vec<u8>> = get(row, "ended")?;
         let held = get(row, "held")?;
         let ended = if held { ended.iter().filter_map(|key| SessionKey::from_slice(key)).collect() } else { Vec::new() };
-        Ok(Renewal { held, config_version: get(row, "config_version")?, ended })
+        Ok(LeaseRenewal { held, config_version: get(row, "config_version")?, ended })
     }
 
     pub(super) async fn remove_node(&self, node: &NodeName) -> Result<(), StoreError> {

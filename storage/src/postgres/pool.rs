@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::fault;
+use super::error_mapping;
 
 /// One that idled for longer is asked first whether it is alive.
 const TRUSTED_FOR: Duration = Duration::from_secs(2);
@@ -67,7 +67,7 @@ impl std::fmt::Debug for Pool {
 }
 
 /// A connection in use.
-pub(super) struct Borrowed<'p> {
+pub(super) struct PooledConnection<'p> {
     pool: &'p Pool,
     /// Taken out when it is given back.
     live: Option<Live>,
@@ -88,17 +88,17 @@ impl Pool {
     }
 
     /// An idle connection, or a new one. Waits for either; the caller limits how long.
-    pub(super) async fn take(&self) -> Result<Borrowed<'_>, sqlx::Error> {
+    pub(super) async fn take(&self) -> Result<PooledConnection<'_>, sqlx::Error> {
         self.take_heard_of(TRUSTED_FOR).await
     }
 
     /// The same, with a sign of life that is no older.
-    pub(super) async fn take_heard_of(&self, trusted_for: Duration) -> Result<Borrowed<'_>, sqlx::Error> {
+    pub(super) async fn take_heard_of(&self, trusted_for: Duration) -> Result<PooledConnection<'_>, sqlx::Error> {
         let permit = self.permits.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
         let give_up_at = Instant::now() + REFUSED_FOR;
         loop {
             if let Some(live) = self.take_idle(trusted_for).await {
-                return Ok(Borrowed { pool: self, live: Some(live), _permit: permit });
+                return Ok(PooledConnection { pool: self, live: Some(live), _permit: permit });
             }
             let generation = self.generation.load(Ordering::Acquire);
             match self.options.connect().await {
@@ -106,9 +106,9 @@ impl Pool {
                     self.note_heard();
                     let now = Instant::now();
                     let live = Live { connection, made_at: now, idle_since: now, generation };
-                    return Ok(Borrowed { pool: self, live: Some(live), _permit: permit });
+                    return Ok(PooledConnection { pool: self, live: Some(live), _permit: permit });
                 }
-                Err(error) if fault::may_connect_soon(&error) && Instant::now() < give_up_at => sleep(TRY_EVERY).await,
+                Err(error) if error_mapping::may_connect_soon(&error) && Instant::now() < give_up_at => sleep(TRY_EVERY).await,
                 Err(error) => return Err(error),
             }
         }
@@ -179,7 +179,7 @@ impl Pool {
     }
 }
 
-impl Borrowed<'_> {
+impl PooledConnection<'_> {
     /// Gives the connection back; nothing is due on it.
     pub(super) fn keep(mut self) {
         if let Some(live) = self.live.take() {
@@ -189,13 +189,13 @@ impl Borrowed<'_> {
 
     /// Gives it back or closes it, as the error says.
     pub(super) fn keep_after(self, error: &sqlx::Error) {
-        if fault::leaves_connection_usable(error) {
+        if error_mapping::leaves_connection_usable(error) {
             self.keep();
         }
     }
 }
 
-impl Deref for Borrowed<'_> {
+impl Deref for PooledConnection<'_> {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
@@ -203,7 +203,7 @@ impl Deref for Borrowed<'_> {
     }
 }
 
-impl DerefMut for Borrowed<'_> {
+impl DerefMut for PooledConnection<'_> {
     fn deref_mut(&mut self) -> &mut PgConnection {
         &mut self.live.as_mut().expect("it is taken out only by who consumes this").connection
     }

@@ -9,7 +9,7 @@ use sqlx::{
     postgres::{PgRow, Postgres},
 };
 
-use super::{PostgresStore, fault::explain};
+use super::{PostgresStore, error_mapping::explain};
 use crate::StoreError;
 
 pub(super) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(row: &'r PgRow, column: &str) -> Result<T, StoreError> {

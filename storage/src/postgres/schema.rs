@@ -8,8 +8,8 @@ use sqlx::{
     postgres::PgConnection,
 };
 
-use super::fault::explain;
-use crate::{Migrated, StoreError, fault_point};
+use super::error_mapping::explain;
+use crate::{MigrationOutcome, StoreError, fault_point};
 
 /// Every migration in order, and the places between them at which tests end the process. A released file is never edited:
 /// the next change is the next file.
@@ -35,7 +35,7 @@ pub(super) fn known() -> i64 {
 }
 
 /// `connection` is one that may wait as long as another replica's migration takes.
-pub(super) async fn bring_up_to_date(connection: &mut PgConnection, migrate: bool) -> Result<Migrated, StoreError> {
+pub(super) async fn bring_up_to_date(connection: &mut PgConnection, migrate: bool) -> Result<MigrationOutcome, StoreError> {
     let known = known();
     let at_first = found(connection).await?;
     if at_first > known {
@@ -46,14 +46,14 @@ pub(super) async fn bring_up_to_date(connection: &mut PgConnection, migrate: boo
     }
     if at_first == known {
         check(connection).await?;
-        return Ok(Migrated { from: known, to: known });
+        return Ok(MigrationOutcome { from: known, to: known });
     }
     connection.lock().await.map_err(refusal)?;
     let done = apply_missing(connection).await;
     let unlocked = connection.unlock().await.map_err(refusal);
     let from = done?;
     unlocked?;
-    Ok(Migrated { from, to: known })
+    Ok(MigrationOutcome { from, to: known })
 }
 
 /// With the lock held. Returns the version it began with, which another replica may have raised meanwhile.
@@ -114,7 +114,7 @@ fn refused(error: MigrateError, version: i64) -> StoreError {
     match error {
         MigrateError::Execute(error) => explain(error),
         MigrateError::ExecuteMigration(error, _) => {
-            let is_of_server = super::fault::remedy(&error) != super::fault::Remedy::None;
+            let is_of_server = super::error_mapping::remedy(&error) != super::error_mapping::RetryAction::None;
             match explain(error) {
                 StoreError::Unavailable { detail } | StoreError::Refused { detail } if !is_of_server => {
                     StoreError::Migration { version, detail }

@@ -7,11 +7,14 @@ use sqlx::{Row, postgres::PgRow};
 
 use super::{
     PostgresStore,
-    fault::explain,
+    error_mapping::explain,
     micros, nodes,
     rows::{self, count, get},
 };
-use crate::{Claim, NodeName, SessionKey, SessionRecord, SessionSeat, StoreError, StoredSession, SubscriptionCount, SubscriptionRecord};
+use crate::{
+    NodeName, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoreError, StoredSession, SubscriptionCount,
+    SubscriptionRecord,
+};
 
 /// Digits of a digest: eight bytes.
 const DIGEST_DIGITS: usize = 16;
@@ -22,10 +25,10 @@ impl PostgresStore {
     pub(super) async fn take_session(
         &self,
         key: &SessionKey,
-        seat: &SessionSeat,
+        seat: &SessionIdentity,
         node: &NodeName,
         idle: Duration,
-    ) -> Result<Claim, StoreError> {
+    ) -> Result<SessionClaimOutcome, StoreError> {
         let claim = |_| {
             sqlx::query("SELECT * FROM claim_session($1, $2, $3, $4, $5, $6)")
                 .bind(key.as_bytes().as_slice())
@@ -36,9 +39,9 @@ impl PostgresStore {
                 .bind(micros(idle))
         };
         let rows = self.rows(claim).await?;
-        let Some(row) = rows.first() else { return Ok(Claim::Absent) };
+        let Some(row) = rows.first() else { return Ok(SessionClaimOutcome::NotFound) };
         if let Some(owner) = nodes::node_record(row)? {
-            return Ok(Claim::Elsewhere(owner));
+            return Ok(SessionClaimOutcome::OwnedElsewhere(owner));
         }
         let record = SessionRecord {
             key: *key,
@@ -51,7 +54,7 @@ impl PostgresStore {
             links: get(row, "links")?,
         };
         let (epoch, created_at_us) = (get(row, "epoch")?, get(row, "created_at_us")?);
-        Ok(Claim::Taken { record, epoch, created_at_us, subscriptions: self.subscriptions(row, key)? })
+        Ok(SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions: self.subscriptions(row, key)? })
     }
 
     /// From three columns of the same length.
@@ -167,7 +170,7 @@ fn stored_session(row: &PgRow) -> Result<StoredSession, StoreError> {
     Ok(StoredSession {
         record: SessionRecord {
             key: session_key(row)?,
-            seat: SessionSeat { tenant: rows::tenant(row)?, principal: PrincipalId::new(get::<&str>(row, "principal")?), endpoint },
+            seat: SessionIdentity { tenant: rows::tenant(row)?, principal: PrincipalId::new(get::<&str>(row, "principal")?), endpoint },
             api_key: get::<Option<&str>>(row, "api_key")?.map(KeyId::new),
             transport: get(row, "transport")?,
             version: get(row, "version")?,

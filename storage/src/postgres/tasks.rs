@@ -13,8 +13,8 @@ use super::{
     rows::{self, count, get},
 };
 use crate::{
-    InputsLook, NodeName, SessionKey, Step, StoreError, StoredTask, TaskAudience, TaskInput, TaskLook, TaskPlace, TaskRecord, TaskStatus,
-    Transition, WholeTask,
+    FullTask, InputCounts, NodeName, SessionKey, StoreError, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskListPosition,
+    TaskRecord, TaskStatus, TaskStep, TaskTransition,
 };
 
 /// How far a task has got, as it is stored.
@@ -91,20 +91,20 @@ impl PostgresStore {
         Ok(self.read_tasks(&rows).pop())
     }
 
-    pub(super) async fn look_at_tasks(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+    pub(super) async fn look_at_tasks(&self, tasks: &[TaskId]) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
         let tasks: Vec<&str> = tasks.iter().map(TaskId::as_str).collect();
         let rows = self.rows(|_| sqlx::query(LOOKS).bind(tasks.clone())).await?;
         let read = |row: &PgRow| {
             let newest = get::<Option<i64>>(row, "newest")?.unwrap_or_default();
-            Ok(TaskLook {
+            Ok(StoredTaskSnapshot {
                 stored: stored_task(row)?,
-                inputs: InputsLook { newest, open: count(row, "asked")?, answered: count(row, "answered")? },
+                inputs: InputCounts { newest, open: count(row, "asked")?, answered: count(row, "answered")? },
             })
         };
         Ok(self.readable(&rows, read, named))
     }
 
-    pub(super) async fn find_whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {
+    pub(super) async fn find_whole_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
         let rows = self.rows(|_| sqlx::query(whole_tasks!("tasks WHERE task = $1")).bind(task.as_str())).await?;
         Ok(self.readable(&rows, whole_task, named).pop())
     }
@@ -117,7 +117,7 @@ impl PostgresStore {
     pub(super) async fn list_tasks_for(
         &self,
         audience: &TaskAudience,
-        after: Option<&TaskPlace>,
+        after: Option<&TaskListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
         let select = |_| {
@@ -136,7 +136,7 @@ impl PostgresStore {
         &self,
         tenant: Option<&TenantId>,
         status: Option<TaskStatus>,
-        after: Option<&TaskPlace>,
+        after: Option<&TaskListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
         let select = |_| {
@@ -153,7 +153,7 @@ impl PostgresStore {
     /// A call whose answer was lost has made this node the owner of tasks it does not know of, and which nobody else takes
     /// as long as its lease runs. Its commit may be long in coming, and a later call does not wait for its locks. So calls
     /// have names, and for a while each call goes by the names of those that were not answered, too.
-    pub(super) async fn take_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
+    pub(super) async fn take_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError> {
         let _one_at_a_time = self.claiming.lock().await;
         let token: i64 = rand::random();
         let unanswered = self.unanswered().note_claim(token);
@@ -204,12 +204,12 @@ impl PostgresStore {
         Ok(self.readable(&rows, read, |_| format!("an input of task {task}")))
     }
 
-    pub(super) async fn history(&self, task: &TaskId) -> Result<Vec<Transition>, StoreError> {
+    pub(super) async fn history(&self, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError> {
         let select = |_| {
             sqlx::query("SELECT revision, status, at_us, epoch FROM task_transitions WHERE task = $1 ORDER BY revision").bind(task.as_str())
         };
         let read = |row: &PgRow| {
-            Ok(Transition { revision: get(row, "revision")?, to: status(row)?, at_us: get(row, "at_us")?, epoch: get(row, "epoch")? })
+            Ok(TaskTransition { revision: get(row, "revision")?, to: status(row)?, at_us: get(row, "at_us")?, epoch: get(row, "epoch")? })
         };
         let rows = self.rows(select).await?;
         Ok(self.readable(&rows, read, |_| format!("a transition of task {task}")))
@@ -246,11 +246,11 @@ fn status(row: &PgRow) -> Result<TaskStatus, StoreError> {
     TaskStatus::parse(name).ok_or_else(|| StoreError::Corrupt { detail: format!("a task's status is {name:?}") })
 }
 
-fn step(row: &PgRow) -> Result<Step, StoreError> {
+fn step(row: &PgRow) -> Result<TaskStep, StoreError> {
     match get::<i16>(row, "step")? {
-        QUEUED => Ok(Step::Queued),
-        SENT => Ok(Step::Sent),
-        MIRRORED => Ok(Step::Mirrored { backend_task: rows::text(get(row, "backend_task")?)?, link: get(row, "link")? }),
+        QUEUED => Ok(TaskStep::Queued),
+        SENT => Ok(TaskStep::Sent),
+        MIRRORED => Ok(TaskStep::Delegated { backend_task: rows::text(get(row, "backend_task")?)?, link: get(row, "link")? }),
         other => Err(StoreError::Corrupt { detail: format!("a task's step is {other}") }),
     }
 }
@@ -282,8 +282,8 @@ fn stored_task(row: &PgRow) -> Result<StoredTask, StoreError> {
     })
 }
 
-fn whole_task(row: &PgRow) -> Result<WholeTask, StoreError> {
+fn whole_task(row: &PgRow) -> Result<FullTask, StoreError> {
     let left: Option<i64> = get(row, "left_us")?;
     let left = left.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
-    Ok(WholeTask { stored: stored_task(row)?, left })
+    Ok(FullTask { stored: stored_task(row)?, left })
 }

@@ -15,8 +15,8 @@ use testkit::{FaultProxy, PostgresServer};
 
 use super::{PostgresOptions, PostgresStore, rows::get};
 use crate::{
-    AuditKind, AuditRecord, Change, ConfigStore, DurableStore, NodeName, SessionKey, SessionRecord, SessionSeat, StoreError, TaskLimits,
-    TaskRecord, TaskStatus, TenantRecord, Write,
+    AdminChange, AuditKind, AuditRecord, ConfigStore, DurableStore, NodeName, SessionIdentity, SessionKey, SessionRecord, StoreError,
+    TaskLimits, TaskRecord, TaskStatus, TenantRecord, WriteOp,
 };
 
 /// No call may take longer, whatever happens.
@@ -97,11 +97,11 @@ fn key(number: u8) -> SessionKey {
     SessionKey::new([number; crate::SESSION_KEY_BYTES])
 }
 
-fn seat() -> SessionSeat {
-    SessionSeat { tenant: TenantId::parse("acme").unwrap(), principal: PrincipalId::new("ada"), endpoint: None }
+fn seat() -> SessionIdentity {
+    SessionIdentity { tenant: TenantId::parse("acme").unwrap(), principal: PrincipalId::new("ada"), endpoint: None }
 }
 
-fn open_session(number: u8) -> Write {
+fn open_session(number: u8) -> WriteOp {
     let record = SessionRecord {
         key: key(number),
         seat: seat(),
@@ -112,14 +112,14 @@ fn open_session(number: u8) -> Write {
         state: vec![2],
         links: vec![3],
     };
-    Write::OpenSession { record: Box::new(record), owner: NodeName::new("a") }
+    WriteOp::OpenSession { record: Box::new(record), owner: NodeName::new("a") }
 }
 
-fn update(number: u8) -> Write {
-    Write::UpdateSession { key: key(number), epoch: 1, idle: Duration::ZERO, state: Some(vec![4]), links: None }
+fn update(number: u8) -> WriteOp {
+    WriteOp::UpdateSession { key: key(number), epoch: 1, idle: Duration::ZERO, state: Some(vec![4]), links: None }
 }
 
-fn create(number: u8) -> Write {
+fn create(number: u8) -> WriteOp {
     let record = TaskRecord {
         task: TaskId::new(format!("t{number}")),
         tenant: TenantId::parse("acme").unwrap(),
@@ -133,15 +133,15 @@ fn create(number: u8) -> Write {
         ttl: None,
     };
     let limits = TaskLimits { running: 1_000, stored: 1_000, bytes: 1 << 40 };
-    Write::CreateTask { record: Box::new(record), owner: NodeName::new("a"), limits }
+    WriteOp::CreateTask { record: Box::new(record), owner: NodeName::new("a"), limits }
 }
 
-fn end(number: u8) -> Write {
+fn end(number: u8) -> WriteOp {
     end_as(number, Some(1), TaskStatus::Completed)
 }
 
-fn end_as(number: u8, epoch: Option<i64>, status: TaskStatus) -> Write {
-    Write::EndTask { task: TaskId::new(format!("t{number}")), epoch, status, message: None, outcome: Some(b"how it ended".to_vec()) }
+fn end_as(number: u8, epoch: Option<i64>, status: TaskStatus) -> WriteOp {
+    WriteOp::EndTask { task: TaskId::new(format!("t{number}")), epoch, status, message: None, outcome: Some(b"how it ended".to_vec()) }
 }
 
 #[tokio::test]
@@ -150,6 +150,6 @@ async fn a_change_that_can_not_be_told_of_is_not_made() {
     // No text of PostgreSQL holds a NUL.
     let record = AuditRecord { id: [1; 16], at_us: 1, kind: AuditKind::Admin, tenant: Some("a\0b".into()), body: "{}".into() };
     let acme = TenantRecord { tenant: TenantId::parse("acme").unwrap(), settings: "{}".into(), created_at_us: 1, updated_at_us: 1 };
-    store.change(Change::PutTenant(&acme), Some(&record)).await.unwrap_err();
+    store.change(AdminChange::PutTenant(&acme), Some(&record)).await.unwrap_err();
     assert_eq!(store.tenants().await.unwrap(), []);
 }

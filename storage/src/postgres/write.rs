@@ -27,11 +27,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::{
     ANSWER_WITHIN, PostgresStore, SETTLED_WITHIN, StatementError, TRIES_MAX,
     columns::Columns,
-    fault::{Remedy, remedy},
+    error_mapping::{RetryAction, remedy},
     moment,
     rows::get,
 };
-use crate::{StoreError, TaskLimit, Write, Written, fault_point};
+use crate::{StoreError, TaskLimit, WriteOp, WriteOutcome, fault_point};
 
 /// How long after a batch whose outcome nobody knows writes are taken for possible repetitions of its own. A write that is
 /// none is done no harm: what it would have been refused for is then as it wanted it to be.
@@ -42,7 +42,7 @@ const SURE_FOR: Duration = Duration::from_millis(2);
 const SETTLE_AFTER: Duration = Duration::from_millis(20);
 
 impl PostgresStore {
-    pub(super) async fn write_batch(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError> {
+    pub(super) async fn write_batch(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
@@ -71,13 +71,13 @@ impl PostgresStore {
             let cause = match &error {
                 StatementError::Failed(cause) => cause,
                 // It was tried for as long as there is hope. What went before may have been carried out all the same.
-                StatementError::NotConnected(_) | StatementError::Late(_) => return Err(self.given_up(error.into(), &is_open)),
+                StatementError::NotConnected(_) | StatementError::TimedOut(_) => return Err(self.given_up(error.into(), &is_open)),
             };
             let remedy = remedy(cause);
-            if remedy == Remedy::None || tries >= TRIES_MAX || Instant::now() >= give_up_at {
+            if remedy == RetryAction::None || tries >= TRIES_MAX || Instant::now() >= give_up_at {
                 return Err(self.given_up(error.into(), &is_open));
             }
-            if remedy == Remedy::Reconnect {
+            if remedy == RetryAction::Reconnect {
                 self.distrust();
                 sleep(SETTLE_AFTER).await;
             } else {
@@ -93,16 +93,16 @@ impl PostgresStore {
             return error;
         }
         self.unanswered().writes_until = Some(Instant::now() + REMEMBERED_FOR);
-        StoreError::Unsettled(Box::new(error))
+        StoreError::OutcomeUnknown(Box::new(error))
     }
 
     /// `is_open`: the batch was sent, in this attempt or before, whose answer is not known.
-    async fn attempt(&self, columns: &Columns<'_>, again: bool, is_open: &AtomicBool) -> Result<Vec<Written>, StatementError> {
+    async fn attempt(&self, columns: &Columns<'_>, again: bool, is_open: &AtomicBool) -> Result<Vec<WriteOutcome>, StatementError> {
         let mut connection = self.write_pool.take_heard_of(SURE_FOR).await.map_err(StatementError::NotConnected)?;
         match carry_out(&mut connection, columns, again, is_open).await {
             Ok(rows) => {
                 connection.keep();
-                outcomes(&rows, columns.length).map_err(StatementError::Late)
+                outcomes(&rows, columns.length).map_err(StatementError::TimedOut)
             }
             Err(error) => {
                 connection.keep_after(&error);
@@ -124,7 +124,7 @@ async fn carry_out(
     let was_open = is_open.swap(true, Ordering::AcqRel);
     let rows = columns.query(again).fetch_all(&mut *connection).await.inspect_err(|error| {
         // The server's own word that it did not.
-        if remedy(error) != Remedy::Reconnect {
+        if remedy(error) != RetryAction::Reconnect {
             is_open.store(was_open, Ordering::Release);
         }
     })?;
@@ -133,27 +133,27 @@ async fn carry_out(
 }
 
 /// In the order of the batch.
-fn outcomes(rows: &[PgRow], length: usize) -> Result<Vec<Written>, StoreError> {
+fn outcomes(rows: &[PgRow], length: usize) -> Result<Vec<WriteOutcome>, StoreError> {
     let missing = || StoreError::Corrupt { detail: "the functions of its schema are not those of this build".into() };
     let mut outcomes = vec![None; length];
     for row in rows {
         let place = usize::try_from(get::<i64>(row, "place")?).ok();
         *place.and_then(|place| outcomes.get_mut(place)).ok_or_else(missing)? = Some(outcome(row)?.ok_or_else(missing)?);
     }
-    outcomes.into_iter().collect::<Option<Vec<Written>>>().ok_or_else(missing)
+    outcomes.into_iter().collect::<Option<Vec<WriteOutcome>>>().ok_or_else(missing)
 }
 
-fn outcome(row: &PgRow) -> Result<Option<Written>, StoreError> {
+fn outcome(row: &PgRow) -> Result<Option<WriteOutcome>, StoreError> {
     Ok(Some(match get::<i16>(row, "outcome")? {
-        0 => Written::Done,
-        1 => Written::Created { at_us: get(row, "at_us")? },
-        2 => Written::Fenced,
-        3 => Written::Over,
-        4 => Written::Absent,
-        5 => Written::Known(protocol::ids::TaskId::new(get::<&str>(row, "known")?)),
-        6 => Written::Full(TaskLimit::Running),
-        7 => Written::Full(TaskLimit::Stored),
-        8 => Written::Full(TaskLimit::Bytes),
+        0 => WriteOutcome::Done,
+        1 => WriteOutcome::Created { at_us: get(row, "at_us")? },
+        2 => WriteOutcome::Fenced,
+        3 => WriteOutcome::AlreadyFinished,
+        4 => WriteOutcome::NotFound,
+        5 => WriteOutcome::Duplicate(protocol::ids::TaskId::new(get::<&str>(row, "known")?)),
+        6 => WriteOutcome::LimitReached(TaskLimit::Running),
+        7 => WriteOutcome::LimitReached(TaskLimit::Stored),
+        8 => WriteOutcome::LimitReached(TaskLimit::Bytes),
         _ => return Ok(None),
     }))
 }

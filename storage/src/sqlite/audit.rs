@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use async_trait::async_trait;
 use sqlx::{Row, sqlite::SqliteRow};
 
-use super::{SqliteStore, Writing, audit_chain, fault::explain, in_time};
-use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditLink, AuditRecord, AuditStore, StoreError, StoredAudit};
+use super::{SqliteStore, WriteTransaction, audit_chain, error_mapping::explain, in_time};
+use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, ChainedAuditRecord, StoreError, StoredAuditRecord};
 
 #[async_trait]
 impl AuditStore for SqliteStore {
@@ -19,7 +19,7 @@ impl AuditStore for SqliteStore {
         .await
     }
 
-    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAudit>, StoreError> {
+    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAuditRecord>, StoreError> {
         let select = sqlx::query(
             "SELECT number, id, at_us, kind, tenant, body FROM audit
              WHERE number > ?1 AND (?2 IS NULL OR tenant = ?2) AND (?3 IS NULL OR kind = ?3) AND at_us >= ?4 AND at_us < ?5
@@ -53,7 +53,7 @@ impl AuditStore for SqliteStore {
 }
 
 /// Adds the records that are not there, with whatever else is written, to the chains they belong to.
-pub(super) async fn append(writing: &mut Writing<'_>, records: &[AuditRecord]) -> Result<(), StoreError> {
+pub(super) async fn append(writing: &mut WriteTransaction<'_>, records: &[AuditRecord]) -> Result<(), StoreError> {
     let mut heads: BTreeMap<&str, (i64, Vec<u8>)> = BTreeMap::new();
     let mut number = audit_chain::last_number(writing).await?;
     for record in records {
@@ -62,7 +62,7 @@ pub(super) async fn append(writing: &mut Writing<'_>, records: &[AuditRecord]) -
             Entry::Occupied(held) => held.into_mut(),
             Entry::Vacant(free) => free.insert(audit_chain::head(writing, name).await?),
         };
-        let link = AuditLink::of(record, *length + 1, number + 1);
+        let link = ChainedAuditRecord::of(record, *length + 1, number + 1);
         let hash = link.hash_after(head);
         let insert = sqlx::query(
             "INSERT INTO audit (number, id, at_us, kind, tenant, body, chain_position, chain_hash)
@@ -86,11 +86,11 @@ pub(super) async fn append(writing: &mut Writing<'_>, records: &[AuditRecord]) -
     Ok(())
 }
 
-fn stored(row: &SqliteRow) -> Result<StoredAudit, StoreError> {
+fn stored(row: &SqliteRow) -> Result<StoredAuditRecord, StoreError> {
     let corrupt = |what: &str| StoreError::Corrupt { detail: format!("a record of the audit log has no {what} that can be read") };
     let id: Vec<u8> = row.try_get("id").map_err(explain)?;
     let kind: &str = row.try_get("kind").map_err(explain)?;
-    Ok(StoredAudit {
+    Ok(StoredAuditRecord {
         number: row.try_get("number").map_err(explain)?,
         record: AuditRecord {
             id: <[u8; AUDIT_ID_BYTES]>::try_from(id).map_err(|_| corrupt("id"))?,

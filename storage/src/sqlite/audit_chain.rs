@@ -3,9 +3,10 @@
 use async_trait::async_trait;
 use sqlx::{Row, sqlite::SqliteRow};
 
-use super::{SqliteStore, Writing, fault::explain, in_time};
+use super::{SqliteStore, WriteTransaction, error_mapping::explain, in_time};
 use crate::{
-    AUDIT_GENESIS, AuditChain, AuditChainStore, AuditCheckpoint, AuditCut, AuditLink, AuditLinks, AuditOutside, AuditTerms, StoreError,
+    AUDIT_GENESIS, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditRetentionTerms, AuditTruncation, ChainedAuditRecord,
+    StoreError, UnchainedAudit,
 };
 
 const READING: &str = "reading the chains of the audit log";
@@ -31,7 +32,7 @@ impl AuditChainStore for SqliteStore {
         in_time(READING, async { select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect() }).await
     }
 
-    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditLinks, StoreError> {
+    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditChainPage, StoreError> {
         let select = sqlx::query(
             "SELECT ?1 AS name, audit_chains.*, links.*
              FROM (SELECT 1) LEFT JOIN audit_chains ON chain = ?1 LEFT JOIN (
@@ -44,19 +45,19 @@ impl AuditChainStore for SqliteStore {
             let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
             let chain = rows.first().map_or_else(|| Ok(AuditChain::empty(name)), chain)?;
             let links = rows.iter().filter_map(|row| link(row).transpose()).collect::<Result<_, _>>()?;
-            Ok(AuditLinks { chain, links })
+            Ok(AuditChainPage { chain, links })
         })
         .await
     }
 
-    async fn audit_outside(&self) -> Result<AuditOutside, StoreError> {
+    async fn audit_outside(&self) -> Result<UnchainedAudit, StoreError> {
         let select = sqlx::query(
             "SELECT unchained_until, (SELECT min(number) FROM audit INDEXED BY audit_outside_chains
                  WHERE chain_position IS NULL AND number > unchained_until) AS stray FROM audit_retention",
         );
         in_time(READING, async {
             let row = select.fetch_one(&self.readers).await.map_err(explain)?;
-            Ok(AuditOutside { until: get(&row, "unchained_until")?, stray: get(&row, "stray")? })
+            Ok(UnchainedAudit { until: get(&row, "unchained_until")?, stray: get(&row, "stray")? })
         })
         .await
     }
@@ -104,7 +105,7 @@ impl AuditChainStore for SqliteStore {
             .await
     }
 
-    async fn cut_audit_chain(&self, name: &str, cut: &AuditCut) -> Result<u64, StoreError> {
+    async fn cut_audit_chain(&self, name: &str, cut: &AuditTruncation) -> Result<u64, StoreError> {
         in_time("trimming the audit log", async {
             let mut writing = self.begin().await?;
             let begin = sqlx::query(
@@ -130,12 +131,12 @@ impl AuditChainStore for SqliteStore {
         .await
     }
 
-    async fn audit_terms(&self) -> Result<Option<AuditTerms>, StoreError> {
+    async fn audit_terms(&self) -> Result<Option<AuditRetentionTerms>, StoreError> {
         let select = sqlx::query("SELECT version, terms, signature FROM audit_retention_terms");
         in_time("reading how long the audit log is kept", async {
             let row = select.fetch_optional(&self.readers).await.map_err(explain)?;
             let terms = |row: &SqliteRow| {
-                Ok(AuditTerms { version: get(row, "version")?, terms: get(row, "terms")?, signature: get(row, "signature")? })
+                Ok(AuditRetentionTerms { version: get(row, "version")?, terms: get(row, "terms")?, signature: get(row, "signature")? })
             };
             row.as_ref().map(terms).transpose()
         })
@@ -144,13 +145,13 @@ impl AuditChainStore for SqliteStore {
 }
 
 /// The number of the record that was added last, to whichever chain.
-pub(super) async fn last_number(writing: &mut Writing<'_>) -> Result<i64, StoreError> {
+pub(super) async fn last_number(writing: &mut WriteTransaction<'_>) -> Result<i64, StoreError> {
     let select = sqlx::query_scalar("SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'audit'), 0)");
     select.fetch_one(writing.connection()).await.map_err(explain)
 }
 
 /// Length and last hash of a chain.
-pub(super) async fn head(writing: &mut Writing<'_>, name: &str) -> Result<(i64, Vec<u8>), StoreError> {
+pub(super) async fn head(writing: &mut WriteTransaction<'_>, name: &str) -> Result<(i64, Vec<u8>), StoreError> {
     let select = sqlx::query("SELECT length, head FROM audit_chains WHERE chain = ?").bind(name);
     match select.fetch_optional(writing.connection()).await.map_err(explain)? {
         Some(row) => Ok((get(&row, "length")?, get(&row, "head")?)),
@@ -158,7 +159,7 @@ pub(super) async fn head(writing: &mut Writing<'_>, name: &str) -> Result<(i64, 
     }
 }
 
-pub(super) async fn put_head(writing: &mut Writing<'_>, name: &str, length: i64, head: &[u8]) -> Result<(), StoreError> {
+pub(super) async fn put_head(writing: &mut WriteTransaction<'_>, name: &str, length: i64, head: &[u8]) -> Result<(), StoreError> {
     let update = sqlx::query("UPDATE audit_chains SET length = ?, head = ? WHERE chain = ?").bind(length).bind(head).bind(name);
     if update.execute(writing.connection()).await.map_err(explain)?.rows_affected() > 0 {
         return Ok(());
@@ -185,7 +186,7 @@ fn chain(row: &SqliteRow) -> Result<AuditChain, StoreError> {
             signature: get::<Option<Vec<u8>>>(row, "checkpoint_signature")?.unwrap_or_default(),
         }),
     };
-    let start = AuditCut {
+    let start = AuditTruncation {
         position: get(row, "start_position")?,
         hash: get(row, "start_hash")?,
         before_us: get(row, "start_before_us")?,
@@ -195,9 +196,9 @@ fn chain(row: &SqliteRow) -> Result<AuditChain, StoreError> {
 }
 
 /// `None`: the row holds a chain without records.
-fn link(row: &SqliteRow) -> Result<Option<AuditLink>, StoreError> {
+fn link(row: &SqliteRow) -> Result<Option<ChainedAuditRecord>, StoreError> {
     let Some(position) = get(row, "chain_position")? else { return Ok(None) };
-    Ok(Some(AuditLink {
+    Ok(Some(ChainedAuditRecord {
         number: get(row, "number")?,
         position,
         id: get(row, "id")?,

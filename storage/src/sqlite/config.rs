@@ -7,11 +7,11 @@ use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore, Writing, audit,
-    fault::{explain, is_duplicate, is_orphan},
+    SqliteStore, WriteTransaction, audit,
+    error_mapping::{explain, is_duplicate, is_orphan},
     in_time, sessions,
 };
-use crate::{AuditRecord, BackendRecord, Change, ConfigStore, KeyRecord, StoreError, TenantRecord, fault_point};
+use crate::{AdminChange, AuditRecord, BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord, fault_point};
 
 /// Sessions or tasks of a tenant that are removed in one transaction, so that others get their turn in between.
 const REMOVED_AT_ONCE: u32 = 500;
@@ -46,10 +46,10 @@ impl SqliteStore {
 }
 
 /// Carries a change out. Returns whether there was anything to change.
-async fn carry_out(writing: &mut Writing<'_>, change: Change<'_>) -> Result<bool, StoreError> {
+async fn carry_out(writing: &mut WriteTransaction<'_>, change: AdminChange<'_>) -> Result<bool, StoreError> {
     match change {
-        Change::EndSession(key) => return sessions::ask_end(writing, key).await,
-        Change::DeleteTenant(tenant) => {
+        AdminChange::EndSession(key) => return sessions::ask_end(writing, key).await,
+        AdminChange::DeleteTenant(tenant) => {
             for statement in ["DELETE FROM sessions WHERE tenant = ?", "DELETE FROM tasks WHERE tenant = ?"] {
                 sqlx::query(statement).bind(tenant.as_str()).execute(writing.connection()).await.map_err(explain)?;
             }
@@ -62,19 +62,19 @@ async fn carry_out(writing: &mut Writing<'_>, change: Change<'_>) -> Result<bool
 }
 
 /// `None`: it takes more than one.
-fn statement(change: Change<'_>) -> Option<Query<'_, Sqlite, SqliteArguments>> {
+fn statement(change: AdminChange<'_>) -> Option<Query<'_, Sqlite, SqliteArguments>> {
     Some(match change {
-        Change::PutTenant(record) => tenant_values(
+        AdminChange::PutTenant(record) => tenant_values(
             "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?)
              ON CONFLICT (tenant) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
             record,
         ),
-        Change::AddTenant(record) => tenant_values(
+        AdminChange::AddTenant(record) => tenant_values(
             "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?) ON CONFLICT (tenant) DO NOTHING",
             record,
         ),
-        Change::DeleteTenant(tenant) => sqlx::query("DELETE FROM tenants WHERE tenant = ?").bind(tenant.as_str()),
-        Change::PutKey(record) => {
+        AdminChange::DeleteTenant(tenant) => sqlx::query("DELETE FROM tenants WHERE tenant = ?").bind(tenant.as_str()),
+        AdminChange::PutKey(record) => {
             sqlx::query("INSERT INTO api_keys (key_id, tenant, principal, name, hash, created_at_us) VALUES (?, ?, ?, ?, ?, ?)")
                 .bind(record.key.as_str())
                 .bind(record.tenant.as_str())
@@ -83,10 +83,10 @@ fn statement(change: Change<'_>) -> Option<Query<'_, Sqlite, SqliteArguments>> {
                 .bind(record.hash.as_slice())
                 .bind(record.created_at_us)
         }
-        Change::DeleteKey(tenant, key) => {
+        AdminChange::DeleteKey(tenant, key) => {
             sqlx::query("DELETE FROM api_keys WHERE tenant = ? AND key_id = ?").bind(tenant.as_str()).bind(key.as_str())
         }
-        Change::PutBackend(record) => sqlx::query(
+        AdminChange::PutBackend(record) => sqlx::query(
             "INSERT INTO backends (tenant, backend, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?, ?)
              ON CONFLICT (tenant, backend) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
         )
@@ -95,17 +95,17 @@ fn statement(change: Change<'_>) -> Option<Query<'_, Sqlite, SqliteArguments>> {
         .bind(record.settings.as_slice())
         .bind(record.created_at_us)
         .bind(record.updated_at_us),
-        Change::DeleteBackend(tenant, backend) => {
+        AdminChange::DeleteBackend(tenant, backend) => {
             sqlx::query("DELETE FROM backends WHERE tenant = ? AND backend = ?").bind(tenant.as_str()).bind(backend.as_str())
         }
-        Change::HoldBreaker(tenant, backend) => {
+        AdminChange::HoldBreaker(tenant, backend) => {
             let insert = sqlx::query("INSERT INTO held_breakers (tenant, backend) VALUES (?, ?) ON CONFLICT DO NOTHING");
             insert.bind(tenant.as_str()).bind(backend.as_str())
         }
-        Change::ReleaseBreaker(tenant, backend) => {
+        AdminChange::ReleaseBreaker(tenant, backend) => {
             sqlx::query("DELETE FROM held_breakers WHERE tenant = ? AND backend = ?").bind(tenant.as_str()).bind(backend.as_str())
         }
-        Change::KeepAudit(terms) => sqlx::query(
+        AdminChange::PutAuditTerms(terms) => sqlx::query(
             "INSERT INTO audit_retention_terms (only_row, version, terms, signature) VALUES (1, ?, ?, ?)
              ON CONFLICT (only_row) DO UPDATE SET version = excluded.version, terms = excluded.terms, signature = excluded.signature
              WHERE version = excluded.version - 1",
@@ -113,7 +113,7 @@ fn statement(change: Change<'_>) -> Option<Query<'_, Sqlite, SqliteArguments>> {
         .bind(terms.version)
         .bind(terms.terms.as_str())
         .bind(terms.signature.as_slice()),
-        Change::EndSession(_) => return None,
+        AdminChange::EndSession(_) => return None,
     })
 }
 
@@ -123,9 +123,9 @@ fn tenant_values<'q>(sql: &'static str, record: &'q TenantRecord) -> Query<'q, S
 }
 
 /// A write below a tenant that is not there breaks the foreign key.
-fn refusal(error: sqlx::Error, change: Change<'_>) -> StoreError {
-    match (change, change.below()) {
-        (Change::PutKey(record), _) if is_duplicate(&error) => StoreError::Exists { what: format!("key {}", record.key) },
+fn refusal(error: sqlx::Error, change: AdminChange<'_>) -> StoreError {
+    match (change, change.required_tenant()) {
+        (AdminChange::PutKey(record), _) if is_duplicate(&error) => StoreError::Exists { what: format!("key {}", record.key) },
         (_, Some(tenant)) if is_orphan(&error) => StoreError::UnknownTenant { tenant: tenant.clone() },
         _ => explain(error),
     }
@@ -133,8 +133,8 @@ fn refusal(error: sqlx::Error, change: Change<'_>) -> StoreError {
 
 #[async_trait]
 impl ConfigStore for SqliteStore {
-    async fn change(&self, change: Change<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
-        if let Change::DeleteTenant(tenant) = change {
+    async fn change(&self, change: AdminChange<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
+        if let AdminChange::DeleteTenant(tenant) = change {
             let exists = sqlx::query("SELECT 1 FROM tenants WHERE tenant = ?").bind(tenant.as_str());
             if self.all(exists, |_| Ok(())).await?.is_empty() {
                 return Ok(false);

@@ -15,9 +15,9 @@ use sqlx::{
 
 use super::{
     SqliteStore,
-    fault::explain,
+    error_mapping::explain,
     in_time, micros, now_us,
-    rows::{Unreadable, count, get},
+    rows::{UnreadableColumn, count, get},
 };
 use crate::{EventStore, LogEntry, LoggedEvent, SessionKey, StoreError, StoredStream, StreamRecord, fault_point};
 
@@ -66,7 +66,7 @@ fn stream_name(row: &SqliteRow) -> String {
     format!("stream {}", get::<i64>(row, "number").unwrap_or_default())
 }
 
-fn stream_record(row: &SqliteRow) -> Result<StreamRecord, Unreadable> {
+fn stream_record(row: &SqliteRow) -> Result<StreamRecord, UnreadableColumn> {
     Ok(StreamRecord {
         number: count(row, "number")?,
         general: get(row, "general")?,
@@ -99,7 +99,7 @@ async fn stream(store: &SqliteStore, session: &SessionKey, number: u64, position
         &rows,
         |_| "an event".into(),
         |row| {
-            let kind = u8::try_from(get::<i64>(row, "kind")?).map_err(|_| Unreadable("kind"))?;
+            let kind = u8::try_from(get::<i64>(row, "kind")?).map_err(|_| UnreadableColumn("kind"))?;
             Ok(LoggedEvent { sequence: count(row, "sequence")?, kind, frame: Bytes::from(get::<Vec<u8>>(row, "frame")?) })
         },
     );
@@ -108,19 +108,19 @@ async fn stream(store: &SqliteStore, session: &SessionKey, number: u64, position
 
 /// What is known of a stream while entries are added.
 #[derive(Clone, Copy)]
-struct Known {
+struct StreamRow {
     id: i64,
     trimmed_through: i64,
     last_sequence: i64,
 }
 
 /// The streams that the entries so far were about; `None`: there is none.
-type Streams = HashMap<(SessionKey, u64), Option<Known>>;
+type StreamRows = HashMap<(SessionKey, u64), Option<StreamRow>>;
 
 async fn append(store: &SqliteStore, entries: &[LogEntry]) -> Result<(), StoreError> {
     let mut writing = store.begin_log().await?;
     let now = now_us();
-    let mut streams = Streams::new();
+    let mut streams = StreamRows::new();
     for entry in entries {
         add(writing.connection(), &mut streams, entry, now).await?;
     }
@@ -135,7 +135,7 @@ async fn append(store: &SqliteStore, entries: &[LogEntry]) -> Result<(), StoreEr
     Ok(())
 }
 
-async fn add(connection: &mut SqliteConnection, streams: &mut Streams, entry: &LogEntry, now: i64) -> Result<(), StoreError> {
+async fn add(connection: &mut SqliteConnection, streams: &mut StreamRows, entry: &LogEntry, now: i64) -> Result<(), StoreError> {
     match entry {
         LogEntry::Stream { session, record } => {
             let told = tell(connection, session, record, now).await?;
@@ -170,7 +170,7 @@ async fn add(connection: &mut SqliteConnection, streams: &mut Streams, entry: &L
     Ok(())
 }
 
-async fn tell(connection: &mut SqliteConnection, session: &SessionKey, record: &StreamRecord, now: i64) -> Result<Known, StoreError> {
+async fn tell(connection: &mut SqliteConnection, session: &SessionKey, record: &StreamRecord, now: i64) -> Result<StreamRow, StoreError> {
     let upsert = sqlx::query(
         "INSERT INTO streams (session, number, general, due, was_read, touched_at_us) VALUES (?, ?, ?, ?, ?, ?)
          ON CONFLICT (session, number) DO UPDATE SET general = excluded.general, due = excluded.due, was_read = excluded.was_read,
@@ -188,10 +188,10 @@ async fn tell(connection: &mut SqliteConnection, session: &SessionKey, record: &
 
 async fn find<'s>(
     connection: &mut SqliteConnection,
-    streams: &'s mut Streams,
+    streams: &'s mut StreamRows,
     session: &SessionKey,
     number: u64,
-) -> Result<Option<&'s mut Known>, StoreError> {
+) -> Result<Option<&'s mut StreamRow>, StoreError> {
     match streams.entry((*session, number)) {
         Entry::Occupied(entry) => Ok(entry.into_mut().as_mut()),
         Entry::Vacant(entry) => {
@@ -203,9 +203,9 @@ async fn find<'s>(
     }
 }
 
-fn known(row: &SqliteRow) -> Result<Known, StoreError> {
+fn known(row: &SqliteRow) -> Result<StreamRow, StoreError> {
     let at = |column: usize| row.try_get(column).map_err(explain);
-    Ok(Known { id: at(0)?, trimmed_through: at(1)?, last_sequence: at(2)? })
+    Ok(StreamRow { id: at(0)?, trimmed_through: at(1)?, last_sequence: at(2)? })
 }
 
 /// Deletes from streams that were last added to before `until`, the oldest first.

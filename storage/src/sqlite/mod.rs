@@ -11,11 +11,11 @@
 mod audit;
 mod audit_chain;
 mod config;
-mod durable;
+mod durable_store;
+mod error_mapping;
 mod events;
-mod fault;
-mod lock;
 mod nodes;
+mod process_lock;
 mod rows;
 mod schema;
 mod session_writes;
@@ -42,8 +42,8 @@ use sqlx::{
 };
 use tokio::sync::{Mutex, MutexGuard};
 
-pub use self::schema::Migrated;
-use self::{fault::explain, lock::ProcessLock};
+pub use self::schema::MigrationOutcome;
+use self::{error_mapping::explain, process_lock::ProcessLock};
 use crate::StoreError;
 
 /// Reading connections beside those that write.
@@ -77,7 +77,7 @@ pub struct SqliteStore {
     /// Whose turn it is to write. Waiting here is fair; SQLite's own waiting is not.
     turn: Mutex<()>,
     unreadable: AtomicU64,
-    migrated: Migrated,
+    migrated: MigrationOutcome,
     lock: std::sync::Mutex<Option<ProcessLock>>,
 }
 
@@ -114,21 +114,21 @@ impl SqliteStore {
     }
 
     /// What opening did to the schema.
-    pub fn migrated(&self) -> Migrated {
+    pub fn migrated(&self) -> MigrationOutcome {
         self.migrated
     }
 
     /// A transaction that is on disk when it is committed.
-    async fn begin(&self) -> Result<Writing<'_>, StoreError> {
+    async fn begin(&self) -> Result<WriteTransaction<'_>, StoreError> {
         self.begin_on(&self.writer).await
     }
 
     /// A transaction that may lag behind the disk.
-    async fn begin_log(&self) -> Result<Writing<'_>, StoreError> {
+    async fn begin_log(&self) -> Result<WriteTransaction<'_>, StoreError> {
         self.begin_on(&self.log).await
     }
 
-    async fn begin_on(&self, pool: &SqlitePool) -> Result<Writing<'_>, StoreError> {
+    async fn begin_on(&self, pool: &SqlitePool) -> Result<WriteTransaction<'_>, StoreError> {
         let turn = self.turn.lock().await;
         const BEGIN: &str = "BEGIN IMMEDIATE";
         let begun = match pool.begin_with(BEGIN).await {
@@ -141,7 +141,7 @@ impl SqliteStore {
             begun => begun,
         };
         let transaction = begun.map_err(explain)?;
-        Ok(Writing { transaction, _turn: turn })
+        Ok(WriteTransaction { transaction, _turn: turn })
     }
 
     fn count_unreadable(&self) {
@@ -150,12 +150,12 @@ impl SqliteStore {
 }
 
 /// A transaction that may write; rolled back when it is dropped.
-struct Writing<'a> {
+struct WriteTransaction<'a> {
     transaction: Transaction<'static, Sqlite>,
     _turn: MutexGuard<'a, ()>,
 }
 
-impl Writing<'_> {
+impl WriteTransaction<'_> {
     fn connection(&mut self) -> &mut SqliteConnection {
         &mut self.transaction
     }

@@ -7,11 +7,11 @@ use sqlx::sqlite::SqlitePool;
 
 use super::{
     SqliteStore,
-    fault::explain,
+    error_mapping::explain,
     micros, now_us,
     rows::{get, node_record},
 };
-use crate::{NodeName, NodeRecord, Renewal, SessionKey, StoreError, fault_point};
+use crate::{LeaseRenewal, NodeName, NodeRecord, SessionKey, StoreError, fault_point};
 
 /// A lapsed node is remembered for this long, for those who list sessions.
 const LAPSED_KEPT_US: i64 = 3_600_000_000;
@@ -41,7 +41,7 @@ pub(super) async fn join(store: &SqliteStore, node: &NodeName, address: Option<&
     Ok(())
 }
 
-pub(super) async fn renew(store: &SqliteStore, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError> {
+pub(super) async fn renew(store: &SqliteStore, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
     let now = now_us();
     let mut writing = store.begin_log().await?;
     let extended = sqlx::query("UPDATE nodes SET lease_until_us = ?, draining = ? WHERE node = ? AND lease_until_us > ?")
@@ -59,7 +59,7 @@ pub(super) async fn renew(store: &SqliteStore, node: &NodeName, lease: Duration,
         ended.extend(keys.iter().filter_map(|key| SessionKey::from_slice(key)));
     }
     writing.commit().await?;
-    Ok(Renewal { held, config_version, ended })
+    Ok(LeaseRenewal { held, config_version, ended })
 }
 
 pub(super) async fn leave(store: &SqliteStore, node: &NodeName) -> Result<(), StoreError> {

@@ -8,16 +8,16 @@ use sqlx::{Decode, Row, Sqlite, Type, sqlite::SqliteRow};
 
 use super::SqliteStore;
 use crate::{
-    NodeName, NodeRecord, SessionKey, SessionRecord, SessionSeat, Step, StoredSession, StoredTask, TaskRecord, TaskStatus, WholeTask,
+    FullTask, NodeName, NodeRecord, SessionIdentity, SessionKey, SessionRecord, StoredSession, StoredTask, TaskRecord, TaskStatus, TaskStep,
 };
 
 /// The column that can not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Unreadable(pub(super) &'static str);
+pub(super) struct UnreadableColumn(pub(super) &'static str);
 
 /// A column of a row.
-pub(super) fn get<'r, T: Decode<'r, Sqlite> + Type<Sqlite>>(row: &'r SqliteRow, column: &'static str) -> Result<T, Unreadable> {
-    row.try_get(column).map_err(|_| Unreadable(column))
+pub(super) fn get<'r, T: Decode<'r, Sqlite> + Type<Sqlite>>(row: &'r SqliteRow, column: &'static str) -> Result<T, UnreadableColumn> {
+    row.try_get(column).map_err(|_| UnreadableColumn(column))
 }
 
 impl SqliteStore {
@@ -26,13 +26,13 @@ impl SqliteStore {
         &self,
         rows: &[SqliteRow],
         key: fn(&SqliteRow) -> String,
-        read: impl Fn(&SqliteRow) -> Result<T, Unreadable>,
+        read: impl Fn(&SqliteRow) -> Result<T, UnreadableColumn>,
     ) -> Vec<T> {
         rows.iter().filter_map(|row| self.report(read(row), || key(row))).collect()
     }
 
-    pub(super) fn report<T>(&self, read: Result<T, Unreadable>, key: impl FnOnce() -> String) -> Option<T> {
-        read.inspect_err(|Unreadable(column)| {
+    pub(super) fn report<T>(&self, read: Result<T, UnreadableColumn>, key: impl FnOnce() -> String) -> Option<T> {
+        read.inspect_err(|UnreadableColumn(column)| {
             self.count_unreadable();
             tracing::error!(key = key(), column, "a row of the database can not be read and is left out");
         })
@@ -51,24 +51,24 @@ pub(super) fn task_name(row: &SqliteRow) -> String {
     format!("task {}", get::<&str>(row, "task").unwrap_or_default())
 }
 
-pub(super) fn session_key(row: &SqliteRow, column: &'static str) -> Result<SessionKey, Unreadable> {
-    SessionKey::from_slice(get(row, column)?).ok_or(Unreadable(column))
+pub(super) fn session_key(row: &SqliteRow, column: &'static str) -> Result<SessionKey, UnreadableColumn> {
+    SessionKey::from_slice(get(row, column)?).ok_or(UnreadableColumn(column))
 }
 
-pub(super) fn tenant_id(row: &SqliteRow) -> Result<TenantId, Unreadable> {
-    TenantId::parse(get(row, "tenant")?).map_err(|_| Unreadable("tenant"))
+pub(super) fn tenant_id(row: &SqliteRow) -> Result<TenantId, UnreadableColumn> {
+    TenantId::parse(get(row, "tenant")?).map_err(|_| UnreadableColumn("tenant"))
 }
 
-pub(super) fn backend_id(row: &SqliteRow) -> Result<BackendId, Unreadable> {
-    BackendId::parse(get(row, "backend")?).map_err(|_| Unreadable("backend"))
+pub(super) fn backend_id(row: &SqliteRow) -> Result<BackendId, UnreadableColumn> {
+    BackendId::parse(get(row, "backend")?).map_err(|_| UnreadableColumn("backend"))
 }
 
-pub(super) fn count(row: &SqliteRow, column: &'static str) -> Result<u64, Unreadable> {
-    u64::try_from(get::<i64>(row, column)?).map_err(|_| Unreadable(column))
+pub(super) fn count(row: &SqliteRow, column: &'static str) -> Result<u64, UnreadableColumn> {
+    u64::try_from(get::<i64>(row, column)?).map_err(|_| UnreadableColumn(column))
 }
 
 /// From a row with the columns of `nodes`; `name` is the column with the node's name.
-pub(super) fn node_record(row: &SqliteRow, name: &'static str, now_us: i64) -> Result<Option<NodeRecord>, Unreadable> {
+pub(super) fn node_record(row: &SqliteRow, name: &'static str, now_us: i64) -> Result<Option<NodeRecord>, UnreadableColumn> {
     let Some(node) = get::<Option<String>>(row, name)? else { return Ok(None) };
     let left = get::<Option<i64>>(row, "lease_until_us")?.unwrap_or(now_us).saturating_sub(now_us);
     Ok(Some(NodeRecord {
@@ -93,11 +93,11 @@ macro_rules! select_sessions {
 }
 pub(super) use select_sessions;
 
-pub(super) fn session_record(row: &SqliteRow) -> Result<SessionRecord, Unreadable> {
-    let endpoint = get::<Option<&str>>(row, "endpoint")?.map(BackendId::parse).transpose().map_err(|_| Unreadable("endpoint"))?;
+pub(super) fn session_record(row: &SqliteRow) -> Result<SessionRecord, UnreadableColumn> {
+    let endpoint = get::<Option<&str>>(row, "endpoint")?.map(BackendId::parse).transpose().map_err(|_| UnreadableColumn("endpoint"))?;
     Ok(SessionRecord {
         key: session_key(row, "key")?,
-        seat: SessionSeat { tenant: tenant_id(row)?, principal: PrincipalId::new(get::<String>(row, "principal")?), endpoint },
+        seat: SessionIdentity { tenant: tenant_id(row)?, principal: PrincipalId::new(get::<String>(row, "principal")?), endpoint },
         api_key: get::<Option<String>>(row, "api_key")?.map(KeyId::new),
         transport: get(row, "transport")?,
         version: get(row, "version")?,
@@ -107,7 +107,7 @@ pub(super) fn session_record(row: &SqliteRow) -> Result<SessionRecord, Unreadabl
     })
 }
 
-pub(super) fn stored_session(row: &SqliteRow, now_us: i64) -> Result<StoredSession, Unreadable> {
+pub(super) fn stored_session(row: &SqliteRow, now_us: i64) -> Result<StoredSession, UnreadableColumn> {
     Ok(StoredSession {
         record: session_record(row)?,
         owner: node_record(row, "owner", now_us)?,
@@ -144,14 +144,14 @@ macro_rules! whole_task_columns {
 }
 pub(super) use whole_task_columns;
 
-pub(super) fn whole_task(row: &SqliteRow, now_us: i64) -> Result<WholeTask, Unreadable> {
+pub(super) fn whole_task(row: &SqliteRow, now_us: i64) -> Result<FullTask, UnreadableColumn> {
     let left = get::<Option<i64>>(row, "expires_at_us")?.map(|end| end.saturating_sub(now_us));
     let left = left.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
-    Ok(WholeTask { stored: stored_task(row)?, left })
+    Ok(FullTask { stored: stored_task(row)?, left })
 }
 
-pub(super) fn stored_task(row: &SqliteRow) -> Result<StoredTask, Unreadable> {
-    let ttl = get::<Option<i64>>(row, "ttl_us")?.map(u64::try_from).transpose().map_err(|_| Unreadable("ttl_us"))?;
+pub(super) fn stored_task(row: &SqliteRow) -> Result<StoredTask, UnreadableColumn> {
+    let ttl = get::<Option<i64>>(row, "ttl_us")?.map(u64::try_from).transpose().map_err(|_| UnreadableColumn("ttl_us"))?;
     let record = TaskRecord {
         task: TaskId::new(get::<String>(row, "task")?),
         tenant: tenant_id(row)?,
@@ -177,24 +177,24 @@ pub(super) fn stored_task(row: &SqliteRow) -> Result<StoredTask, Unreadable> {
     })
 }
 
-pub(super) fn task_status(row: &SqliteRow) -> Result<TaskStatus, Unreadable> {
-    TaskStatus::parse(get(row, "status")?).ok_or(Unreadable("status"))
+pub(super) fn task_status(row: &SqliteRow) -> Result<TaskStatus, UnreadableColumn> {
+    TaskStatus::parse(get(row, "status")?).ok_or(UnreadableColumn("status"))
 }
 
-fn task_step(row: &SqliteRow) -> Result<Step, Unreadable> {
+fn task_step(row: &SqliteRow) -> Result<TaskStep, UnreadableColumn> {
     match get(row, "step")? {
-        "queued" => Ok(Step::Queued),
-        "sent" => Ok(Step::Sent),
-        "mirrored" => Ok(Step::Mirrored { backend_task: get(row, "backend_task")?, link: get(row, "link")? }),
-        _ => Err(Unreadable("step")),
+        "queued" => Ok(TaskStep::Queued),
+        "sent" => Ok(TaskStep::Sent),
+        "mirrored" => Ok(TaskStep::Delegated { backend_task: get(row, "backend_task")?, link: get(row, "link")? }),
+        _ => Err(UnreadableColumn("step")),
     }
 }
 
 /// What [`task_step`] reads: the step's name, the backend's task and the link.
-pub(super) fn step_columns(step: &Step) -> (&'static str, Option<&str>, Option<&[u8]>) {
+pub(super) fn step_columns(step: &TaskStep) -> (&'static str, Option<&str>, Option<&[u8]>) {
     match step {
-        Step::Queued => ("queued", None, None),
-        Step::Sent => ("sent", None, None),
-        Step::Mirrored { backend_task, link } => ("mirrored", Some(backend_task), Some(link)),
+        TaskStep::Queued => ("queued", None, None),
+        TaskStep::Sent => ("sent", None, None),
+        TaskStep::Delegated { backend_task, link } => ("mirrored", Some(backend_task), Some(link)),
     }
 }

@@ -7,7 +7,7 @@ use sqlx::{
     sqlite::SqlitePool,
 };
 
-use super::fault::explain;
+use super::error_mapping::explain;
 use crate::{StoreError, fault_point};
 
 /// Every migration in order. A released file is never edited: the next change is the next file.
@@ -22,7 +22,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
 
 /// Schema versions before and after opening; equal when there was nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Migrated {
+pub struct MigrationOutcome {
     /// 0: the database was empty.
     pub from: i64,
     pub to: i64,
@@ -33,7 +33,7 @@ pub(super) fn known() -> i64 {
     MIGRATIONS.last().map_or(0, |(version, ..)| *version)
 }
 
-pub(super) async fn bring_up_to_date(writer: &SqlitePool, migrate: bool) -> Result<Migrated, StoreError> {
+pub(super) async fn bring_up_to_date(writer: &SqlitePool, migrate: bool) -> Result<MigrationOutcome, StoreError> {
     let (found, known) = (found(writer).await?, known());
     if found > known {
         return Err(StoreError::SchemaNewer { found, known });
@@ -52,7 +52,7 @@ pub(super) async fn bring_up_to_date(writer: &SqlitePool, migrate: bool) -> Resu
     if found < known {
         tracing::info!(from = found, to = known, "database schema brought up to date");
     }
-    Ok(Migrated { from: found, to: known })
+    Ok(MigrationOutcome { from: found, to: known })
 }
 
 fn migrator(migrations: &[(i64, &'static str, &'static str)]) -> Migrator {
@@ -125,6 +125,6 @@ mod tests {
     #[tokio::test]
     async fn opening_tells_what_it_did() {
         let store = SqliteStore::in_memory().await.unwrap();
-        assert_eq!(store.migrated(), Migrated { from: 0, to: known() });
+        assert_eq!(store.migrated(), MigrationOutcome { from: 0, to: known() });
     }
 }

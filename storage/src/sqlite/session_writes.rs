@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use sqlx::sqlite::SqliteConnection;
 
-use super::{fault::explain, micros};
-use crate::{NodeName, SessionKey, SessionRecord, StoreError, SubscriptionRecord, Written};
+use super::{error_mapping::explain, micros};
+use crate::{NodeName, SessionKey, SessionRecord, StoreError, SubscriptionRecord, WriteOutcome};
 
 /// A session under the epoch its owner knows.
-pub(super) struct Owned<'a> {
+pub(super) struct OwnedSession<'a> {
     pub(super) key: &'a SessionKey,
     pub(super) epoch: i64,
 }
@@ -18,7 +18,7 @@ pub(super) async fn open(
     record: &SessionRecord,
     owner: &NodeName,
     now: i64,
-) -> Result<Written, StoreError> {
+) -> Result<WriteOutcome, StoreError> {
     let insert = sqlx::query(
         "INSERT INTO sessions (key, tenant, principal, endpoint, api_key, transport, version, owner, epoch, created_at_us, seen_at_us,
                                agreement, state, links)
@@ -38,20 +38,20 @@ pub(super) async fn open(
     .bind(record.state.as_slice())
     .bind(record.links.as_slice());
     if insert.execute(&mut *connection).await.map_err(explain)?.rows_affected() > 0 {
-        return Ok(Written::Done);
+        return Ok(WriteOutcome::Done);
     }
     let same = sqlx::query("SELECT 1 FROM sessions WHERE key = ? AND owner = ? AND epoch = 1");
     let same = same.bind(record.key.as_bytes().as_slice()).bind(owner.as_str()).fetch_optional(connection).await.map_err(explain)?;
-    Ok(if same.is_some() { Written::Done } else { Written::Fenced })
+    Ok(if same.is_some() { WriteOutcome::Done } else { WriteOutcome::Fenced })
 }
 
 pub(super) async fn update(
     connection: &mut SqliteConnection,
-    session: Owned<'_>,
+    session: OwnedSession<'_>,
     seen_at_us: i64,
     state: Option<&[u8]>,
     links: Option<&[u8]>,
-) -> Result<Written, StoreError> {
+) -> Result<WriteOutcome, StoreError> {
     let update = sqlx::query(
         "UPDATE sessions SET seen_at_us = ?, state = coalesce(?, state), links = coalesce(?, links) WHERE key = ? AND epoch = ?",
     );
@@ -61,11 +61,11 @@ pub(super) async fn update(
 
 pub(super) async fn release(
     connection: &mut SqliteConnection,
-    session: Owned<'_>,
+    session: OwnedSession<'_>,
     seen_at_us: i64,
     state: &[u8],
     links: &[u8],
-) -> Result<Written, StoreError> {
+) -> Result<WriteOutcome, StoreError> {
     let update = sqlx::query(
         "UPDATE sessions SET owner = NULL, epoch = epoch + 1, seen_at_us = ?, state = ?, links = ? WHERE key = ? AND epoch = ?",
     );
@@ -74,7 +74,7 @@ pub(super) async fn release(
 }
 
 /// Its subscriptions and streams go with it.
-pub(super) async fn end(connection: &mut SqliteConnection, session: Owned<'_>) -> Result<Written, StoreError> {
+pub(super) async fn end(connection: &mut SqliteConnection, session: OwnedSession<'_>) -> Result<WriteOutcome, StoreError> {
     let delete = sqlx::query("DELETE FROM sessions WHERE key = ? AND epoch = ?");
     let delete = delete.bind(session.key.as_bytes().as_slice()).bind(session.epoch);
     Ok(unless_fenced(delete.execute(connection).await.map_err(explain)?.rows_affected()))
@@ -82,9 +82,9 @@ pub(super) async fn end(connection: &mut SqliteConnection, session: Owned<'_>) -
 
 pub(super) async fn subscribe(
     connection: &mut SqliteConnection,
-    session: Owned<'_>,
+    session: OwnedSession<'_>,
     subscription: &SubscriptionRecord,
-) -> Result<Written, StoreError> {
+) -> Result<WriteOutcome, StoreError> {
     let upsert = sqlx::query(
         "INSERT INTO subscriptions (session, exposed_uri, backend, uri) SELECT number, ?, ?, ? FROM sessions WHERE key = ? AND epoch = ?
          ON CONFLICT (session, exposed_uri) DO UPDATE SET backend = excluded.backend, uri = excluded.uri",
@@ -97,14 +97,18 @@ pub(super) async fn subscribe(
     Ok(unless_fenced(upsert.execute(connection).await.map_err(explain)?.rows_affected()))
 }
 
-pub(super) async fn unsubscribe(connection: &mut SqliteConnection, session: Owned<'_>, exposed_uri: &str) -> Result<Written, StoreError> {
+pub(super) async fn unsubscribe(
+    connection: &mut SqliteConnection,
+    session: OwnedSession<'_>,
+    exposed_uri: &str,
+) -> Result<WriteOutcome, StoreError> {
     let select = sqlx::query_scalar("SELECT number FROM sessions WHERE key = ? AND epoch = ?");
     let select = select.bind(session.key.as_bytes().as_slice()).bind(session.epoch);
     let number: Option<i64> = select.fetch_optional(&mut *connection).await.map_err(explain)?;
-    let Some(number) = number else { return Ok(Written::Fenced) };
+    let Some(number) = number else { return Ok(WriteOutcome::Fenced) };
     let delete = sqlx::query("DELETE FROM subscriptions WHERE session = ? AND exposed_uri = ?").bind(number).bind(exposed_uri);
     delete.execute(connection).await.map_err(explain)?;
-    Ok(Written::Done)
+    Ok(WriteOutcome::Done)
 }
 
 /// When a client was heard of that was idle for this long.
@@ -112,6 +116,6 @@ pub(super) fn seen(now: i64, idle: Duration) -> i64 {
     now.saturating_sub(micros(idle))
 }
 
-fn unless_fenced(rows: u64) -> Written {
-    if rows > 0 { Written::Done } else { Written::Fenced }
+fn unless_fenced(rows: u64) -> WriteOutcome {
+    if rows > 0 { WriteOutcome::Done } else { WriteOutcome::Fenced }
 }

@@ -6,37 +6,37 @@ use protocol::ids::TenantId;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::{
-    SqliteStore, Writing,
-    fault::explain,
+    SqliteStore, WriteTransaction,
+    error_mapping::explain,
     micros, now_us,
     rows::{backend_id, count, get, node_record, select_sessions, session_key, session_name, session_record, stored_session, tenant_id},
 };
 use crate::{
-    Claim, NodeName, SESSION_KEY_BYTES, SessionKey, SessionSeat, StoreError, StoredSession, SubscriptionCount, SubscriptionRecord,
-    fault_point,
+    NodeName, SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, StoreError, StoredSession, SubscriptionCount,
+    SubscriptionRecord, fault_point,
 };
 
 pub(super) async fn claim(
     store: &SqliteStore,
     key: &SessionKey,
-    seat: &SessionSeat,
+    seat: &SessionIdentity,
     node: &NodeName,
     idle: Duration,
-) -> Result<Claim, StoreError> {
+) -> Result<SessionClaimOutcome, StoreError> {
     let now = now_us();
     let mut writing = store.begin().await?;
     let select = sqlx::query(select_sessions!("WHERE s.key = ? AND s.end_asked = 0")).bind(key.as_bytes().as_slice());
-    let Some(row) = select.fetch_optional(writing.connection()).await.map_err(explain)? else { return Ok(Claim::Absent) };
+    let Some(row) = select.fetch_optional(writing.connection()).await.map_err(explain)? else { return Ok(SessionClaimOutcome::NotFound) };
     let read = session_record(&row).and_then(|record| Ok((record, node_record(&row, "owner", now)?, standing(&row)?)));
-    let Some((record, owner, standing)) = store.report(read, || session_name(&row)) else { return Ok(Claim::Absent) };
+    let Some((record, owner, standing)) = store.report(read, || session_name(&row)) else { return Ok(SessionClaimOutcome::NotFound) };
     if record.seat != *seat {
-        return Ok(Claim::Absent);
+        return Ok(SessionClaimOutcome::NotFound);
     }
     if let Some(owner) = owner.filter(|owner| owner.node != *node && !owner.lease_left.is_zero()) {
-        return Ok(Claim::Elsewhere(owner));
+        return Ok(SessionClaimOutcome::OwnedElsewhere(owner));
     }
     if standing.seen_at_us <= now.saturating_sub(micros(idle)) {
-        return Ok(Claim::Absent); // expired, and about to be swept
+        return Ok(SessionClaimOutcome::NotFound); // expired, and about to be swept
     }
     let epoch = standing.epoch + 1;
     let update = sqlx::query("UPDATE sessions SET owner = ?, epoch = ?, seen_at_us = ? WHERE number = ?");
@@ -44,23 +44,23 @@ pub(super) async fn claim(
     update.execute(writing.connection()).await.map_err(explain)?;
     let subscriptions = subscriptions(store, writing.connection(), standing.number).await?;
     commit_claim(writing).await?;
-    Ok(Claim::Taken { record, epoch, created_at_us: standing.created_at_us, subscriptions })
+    Ok(SessionClaimOutcome::Acquired { record, epoch, created_at_us: standing.created_at_us, subscriptions })
 }
 
-struct Standing {
+struct SessionClaimRow {
     number: i64,
     epoch: i64,
     created_at_us: i64,
     seen_at_us: i64,
 }
 
-fn standing(row: &SqliteRow) -> Result<Standing, super::rows::Unreadable> {
+fn standing(row: &SqliteRow) -> Result<SessionClaimRow, super::rows::UnreadableColumn> {
     let (number, epoch) = (get(row, "number")?, get(row, "epoch")?);
-    Ok(Standing { number, epoch, created_at_us: get(row, "created_at_us")?, seen_at_us: get(row, "seen_at_us")? })
+    Ok(SessionClaimRow { number, epoch, created_at_us: get(row, "created_at_us")?, seen_at_us: get(row, "seen_at_us")? })
 }
 
 /// The one step in which sessions or tasks change hands.
-pub(super) async fn commit_claim(writing: Writing<'_>) -> Result<(), StoreError> {
+pub(super) async fn commit_claim(writing: WriteTransaction<'_>) -> Result<(), StoreError> {
     fault_point::passed("claim.executed");
     writing.commit().await?;
     fault_point::passed("claim.committed");
@@ -141,7 +141,7 @@ fn keys_of_digest(digest: &str) -> Option<([u8; SESSION_KEY_BYTES], [u8; SESSION
 }
 
 /// False: there is no such session.
-pub(super) async fn ask_end(writing: &mut Writing<'_>, key: &SessionKey) -> Result<bool, StoreError> {
+pub(super) async fn ask_end(writing: &mut WriteTransaction<'_>, key: &SessionKey) -> Result<bool, StoreError> {
     let owned = sqlx::query_scalar(
         "SELECT EXISTS (SELECT 1 FROM nodes WHERE node = sessions.owner AND lease_until_us > ?) FROM sessions WHERE key = ?",
     );

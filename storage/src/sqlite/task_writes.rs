@@ -4,8 +4,8 @@
 use protocol::ids::TaskId;
 use sqlx::{Row, sqlite::SqliteConnection};
 
-use super::{fault::explain, micros, rows::step_columns};
-use crate::{NodeName, Step, StoreError, TaskLimit, TaskLimits, TaskRecord, TaskStatus, Written};
+use super::{error_mapping::explain, micros, rows::step_columns};
+use crate::{NodeName, StoreError, TaskLimit, TaskLimits, TaskRecord, TaskStatus, TaskStep, WriteOutcome};
 
 pub(super) async fn create(
     connection: &mut SqliteConnection,
@@ -13,10 +13,10 @@ pub(super) async fn create(
     owner: &NodeName,
     limits: &TaskLimits,
     now: i64,
-) -> Result<Written, StoreError> {
+) -> Result<WriteOutcome, StoreError> {
     let bytes = record.request.len() + record.details.len();
     if let Some(limit) = reached(connection, record, bytes, limits).await? {
-        return Ok(known(connection, record, owner).await?.unwrap_or(Written::Full(limit)));
+        return Ok(known(connection, record, owner).await?.unwrap_or(WriteOutcome::LimitReached(limit)));
     }
     let insert = sqlx::query_scalar(
         "INSERT INTO tasks (task, tenant, principal, session, private, backend, idempotency, owner, epoch, status, step, revision,
@@ -41,10 +41,10 @@ pub(super) async fn create(
     let number: Option<i64> = insert.fetch_optional(&mut *connection).await.map_err(explain)?;
     let Some(number) = number else {
         // Either its id or its idempotency key is taken.
-        return Ok(known(connection, record, owner).await?.unwrap_or(Written::Fenced));
+        return Ok(known(connection, record, owner).await?.unwrap_or(WriteOutcome::Fenced));
     };
-    note(connection, Moved { number, revision: 1 }, TaskStatus::Working, Some(1), now).await?;
-    Ok(Written::Created { at_us: now })
+    note(connection, TaskRowRevision { number, revision: 1 }, TaskStatus::Working, Some(1), now).await?;
+    Ok(WriteOutcome::Created { at_us: now })
 }
 
 /// Which limit the tenant has reached.
@@ -74,21 +74,26 @@ async fn reached(
 }
 
 /// The task that is there already: the same one, written again by its owner, or one that was asked for with the same key.
-async fn known(connection: &mut SqliteConnection, record: &TaskRecord, owner: &NodeName) -> Result<Option<Written>, StoreError> {
+async fn known(connection: &mut SqliteConnection, record: &TaskRecord, owner: &NodeName) -> Result<Option<WriteOutcome>, StoreError> {
     let same = sqlx::query("SELECT created_at_us, owner IS ? AND epoch = 1 FROM tasks WHERE task = ?");
     let same = same.bind(owner.as_str()).bind(record.task.as_str()).fetch_optional(&mut *connection).await.map_err(explain)?;
     if let Some(row) = same {
         let (at_us, is_its) = (row.try_get(0).map_err(explain)?, row.try_get::<bool, _>(1).map_err(explain)?);
-        return Ok(Some(if is_its { Written::Created { at_us } } else { Written::Fenced }));
+        return Ok(Some(if is_its { WriteOutcome::Created { at_us } } else { WriteOutcome::Fenced }));
     }
     let Some(key) = record.idempotency.as_deref() else { return Ok(None) };
     let other = sqlx::query_scalar("SELECT task FROM tasks WHERE tenant = ? AND principal = ? AND idempotency = ?");
     let other = other.bind(record.tenant.as_str()).bind(record.principal.as_str()).bind(key);
     let other: Option<String> = other.fetch_optional(connection).await.map_err(explain)?;
-    Ok(other.map(|task| Written::Known(TaskId::new(task))))
+    Ok(other.map(|task| WriteOutcome::Duplicate(TaskId::new(task))))
 }
 
-pub(super) async fn step(connection: &mut SqliteConnection, task: &TaskId, epoch: i64, step: &Step) -> Result<Written, StoreError> {
+pub(super) async fn step(
+    connection: &mut SqliteConnection,
+    task: &TaskId,
+    epoch: i64,
+    step: &TaskStep,
+) -> Result<WriteOutcome, StoreError> {
     let (name, backend_task, link) = step_columns(step);
     let update = sqlx::query(
         "UPDATE tasks SET step = ?, backend_task = ?, link = ?
@@ -96,19 +101,19 @@ pub(super) async fn step(connection: &mut SqliteConnection, task: &TaskId, epoch
     );
     let update = update.bind(name).bind(backend_task).bind(link).bind(task.as_str()).bind(epoch);
     let updated = update.execute(&mut *connection).await.map_err(explain)?.rows_affected() > 0;
-    if updated { Ok(Written::Done) } else { refusal(connection, task, Some(epoch)).await }
+    if updated { Ok(WriteOutcome::Done) } else { refusal(connection, task, Some(epoch)).await }
 }
 
-pub(super) async fn release(connection: &mut SqliteConnection, task: &TaskId, epoch: i64) -> Result<Written, StoreError> {
+pub(super) async fn release(connection: &mut SqliteConnection, task: &TaskId, epoch: i64) -> Result<WriteOutcome, StoreError> {
     let update = sqlx::query(
         "UPDATE tasks SET owner = NULL, epoch = epoch + 1 WHERE task = ? AND epoch = ? AND status IN ('working', 'input_required')",
     );
     let updated = update.bind(task.as_str()).bind(epoch).execute(&mut *connection).await.map_err(explain)?.rows_affected() > 0;
-    if updated { Ok(Written::Done) } else { refusal(connection, task, Some(epoch)).await }
+    if updated { Ok(WriteOutcome::Done) } else { refusal(connection, task, Some(epoch)).await }
 }
 
 /// How a task ends.
-pub(super) struct Ending<'a> {
+pub(super) struct TaskEnd<'a> {
     pub(super) status: TaskStatus,
     pub(super) message: Option<&'a str>,
     pub(super) outcome: Option<&'a [u8]>,
@@ -118,10 +123,10 @@ pub(super) async fn end(
     connection: &mut SqliteConnection,
     task: &TaskId,
     epoch: Option<i64>,
-    ending: Ending<'_>,
+    ending: TaskEnd<'_>,
     now: i64,
-) -> Result<Written, StoreError> {
-    debug_assert!(ending.status.is_over(), "a task ends with an end");
+) -> Result<WriteOutcome, StoreError> {
+    debug_assert!(ending.status.is_finished(), "a task ends with an end");
     let update = sqlx::query(
         "UPDATE tasks SET status = ?1, message = ?2, outcome = ?3, bytes = bytes + ?4, revision = revision + 1, updated_at_us = ?5
          WHERE task = ?6 AND (?7 IS NULL OR epoch = ?7) AND status IN ('working', 'input_required') RETURNING number, revision",
@@ -139,35 +144,41 @@ pub(super) async fn end(
     note(connection, moved, ending.status, epoch, now).await?;
     let close = sqlx::query("UPDATE task_inputs SET closed = 1, request = x'', answer = NULL WHERE task = ? AND closed = 0");
     close.bind(moved.number).execute(connection).await.map_err(explain)?;
-    Ok(Written::Done)
+    Ok(WriteOutcome::Done)
 }
 
 /// Why nothing was written for this epoch.
-async fn refusal(connection: &mut SqliteConnection, task: &TaskId, epoch: Option<i64>) -> Result<Written, StoreError> {
+async fn refusal(connection: &mut SqliteConnection, task: &TaskId, epoch: Option<i64>) -> Result<WriteOutcome, StoreError> {
     let select = sqlx::query_scalar("SELECT epoch FROM tasks WHERE task = ?").bind(task.as_str());
     let found: Option<i64> = select.fetch_optional(connection).await.map_err(explain)?;
     Ok(match (found, epoch) {
-        (None, None) => Written::Absent,
-        (Some(found), Some(epoch)) if found == epoch => Written::Over,
-        (Some(_), None) => Written::Over,
-        (_, Some(_)) => Written::Fenced,
+        (None, None) => WriteOutcome::NotFound,
+        (Some(found), Some(epoch)) if found == epoch => WriteOutcome::AlreadyFinished,
+        (Some(_), None) => WriteOutcome::AlreadyFinished,
+        (_, Some(_)) => WriteOutcome::Fenced,
     })
 }
 
 /// A task's row and the revision it has reached.
 #[derive(Clone, Copy)]
-struct Moved {
+struct TaskRowRevision {
     number: i64,
     revision: i64,
 }
 
-fn moved(row: Result<Option<sqlx::sqlite::SqliteRow>, sqlx::Error>) -> Result<Option<Moved>, StoreError> {
+fn moved(row: Result<Option<sqlx::sqlite::SqliteRow>, sqlx::Error>) -> Result<Option<TaskRowRevision>, StoreError> {
     let Some(row) = row.map_err(explain)? else { return Ok(None) };
-    Ok(Some(Moved { number: row.try_get(0).map_err(explain)?, revision: row.try_get(1).map_err(explain)? }))
+    Ok(Some(TaskRowRevision { number: row.try_get(0).map_err(explain)?, revision: row.try_get(1).map_err(explain)? }))
 }
 
 /// Adds a line to the task's history.
-async fn note(connection: &mut SqliteConnection, moved: Moved, to: TaskStatus, epoch: Option<i64>, now: i64) -> Result<(), StoreError> {
+async fn note(
+    connection: &mut SqliteConnection,
+    moved: TaskRowRevision,
+    to: TaskStatus,
+    epoch: Option<i64>,
+    now: i64,
+) -> Result<(), StoreError> {
     let insert = sqlx::query("INSERT INTO task_transitions (task, revision, status, at_us, epoch) VALUES (?, ?, ?, ?, ?)");
     let insert = insert.bind(moved.number).bind(moved.revision).bind(to.name()).bind(now).bind(epoch);
     insert.execute(connection).await.map(drop).map_err(explain)
@@ -196,20 +207,25 @@ pub(super) async fn ask(
     number: i64,
     request: &[u8],
     now: i64,
-) -> Result<Written, StoreError> {
+) -> Result<WriteOutcome, StoreError> {
     let Some(row) = unfinished(connection, task, epoch).await? else { return refusal(connection, task, Some(epoch)).await };
     let insert = sqlx::query("INSERT INTO task_inputs (task, number, request) VALUES (?, ?, ?) ON CONFLICT DO NOTHING");
     let insert = insert.bind(row).bind(number).bind(request);
     if insert.execute(&mut *connection).await.map_err(explain)?.rows_affected() == 0 {
         let closed = sqlx::query_scalar("SELECT closed FROM task_inputs WHERE task = ? AND number = ?").bind(row).bind(number);
         let closed: bool = closed.fetch_one(connection).await.map_err(explain)?;
-        return Ok(if closed { Written::Over } else { Written::Done });
+        return Ok(if closed { WriteOutcome::AlreadyFinished } else { WriteOutcome::Done });
     }
     transition(connection, row, [TaskStatus::Working, TaskStatus::InputRequired], epoch, now).await?;
-    Ok(Written::Done)
+    Ok(WriteOutcome::Done)
 }
 
-pub(super) async fn answer(connection: &mut SqliteConnection, task: &TaskId, number: i64, answer: &[u8]) -> Result<Written, StoreError> {
+pub(super) async fn answer(
+    connection: &mut SqliteConnection,
+    task: &TaskId,
+    number: i64,
+    answer: &[u8],
+) -> Result<WriteOutcome, StoreError> {
     // The end of a task closes its inputs, so an open one needs no look at the status.
     let update = sqlx::query(
         "UPDATE task_inputs SET answer = ? WHERE task = (SELECT number FROM tasks WHERE task = ?) AND number = ?
@@ -217,11 +233,11 @@ pub(super) async fn answer(connection: &mut SqliteConnection, task: &TaskId, num
     );
     let update = update.bind(answer).bind(task.as_str()).bind(number);
     if update.execute(&mut *connection).await.map_err(explain)?.rows_affected() > 0 {
-        return Ok(Written::Done);
+        return Ok(WriteOutcome::Done);
     }
     let select = sqlx::query("SELECT 1 FROM task_inputs WHERE task = (SELECT number FROM tasks WHERE task = ?) AND number = ?");
     let found = select.bind(task.as_str()).bind(number).fetch_optional(connection).await.map_err(explain)?;
-    Ok(if found.is_some() { Written::Over } else { Written::Absent })
+    Ok(if found.is_some() { WriteOutcome::AlreadyFinished } else { WriteOutcome::NotFound })
 }
 
 pub(super) async fn close(
@@ -230,18 +246,18 @@ pub(super) async fn close(
     epoch: i64,
     number: i64,
     now: i64,
-) -> Result<Written, StoreError> {
+) -> Result<WriteOutcome, StoreError> {
     let Some(row) = unfinished(connection, task, epoch).await? else { return refusal(connection, task, Some(epoch)).await };
     let update =
         sqlx::query("UPDATE task_inputs SET closed = 1, request = x'', answer = NULL WHERE task = ? AND number = ? AND closed = 0");
     if update.bind(row).bind(number).execute(&mut *connection).await.map_err(explain)?.rows_affected() == 0 {
-        return Ok(Written::Done);
+        return Ok(WriteOutcome::Done);
     }
     let open = sqlx::query("SELECT 1 FROM task_inputs WHERE task = ? AND closed = 0 LIMIT 1").bind(row);
     if open.fetch_optional(&mut *connection).await.map_err(explain)?.is_none() {
         transition(connection, row, [TaskStatus::InputRequired, TaskStatus::Working], epoch, now).await?;
     }
-    Ok(Written::Done)
+    Ok(WriteOutcome::Done)
 }
 
 /// The row of a task that is not over and has this epoch.

@@ -5,13 +5,14 @@ use sqlx::sqlite::SqliteRow;
 
 use super::{
     SqliteStore,
-    fault::explain,
+    error_mapping::explain,
     now_us,
     rows::{count, get, stored_task, task_columns, task_name, task_status, whole_task, whole_task_columns},
     sessions::commit_claim,
 };
 use crate::{
-    InputsLook, NodeName, StoreError, StoredTask, TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask,
+    FullTask, InputCounts, NodeName, StoreError, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskListPosition, TaskStatus,
+    TaskTransition,
 };
 
 impl SqliteStore {
@@ -26,7 +27,7 @@ pub(super) async fn task(store: &SqliteStore, task: &TaskId) -> Result<Option<St
     Ok(store.readable_tasks(&rows).pop())
 }
 
-pub(super) async fn look_at(store: &SqliteStore, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+pub(super) async fn look_at(store: &SqliteStore, tasks: &[TaskId]) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
     let select = sqlx::query(task_columns!(
         "SELECT
              (SELECT max(number) FROM task_inputs AS i WHERE i.task = tasks.number AND closed = 0) AS newest,
@@ -37,9 +38,9 @@ pub(super) async fn look_at(store: &SqliteStore, tasks: &[TaskId]) -> Result<Vec
     let rows = select.bind(names(tasks)).fetch_all(&store.readers).await.map_err(explain)?;
     Ok(store.readable(&rows, task_name, |row| {
         let newest = get::<Option<i64>>(row, "newest")?.unwrap_or_default();
-        Ok(TaskLook {
+        Ok(StoredTaskSnapshot {
             stored: stored_task(row)?,
-            inputs: InputsLook { newest, open: count(row, "asked")?, answered: count(row, "answered")? },
+            inputs: InputCounts { newest, open: count(row, "asked")?, answered: count(row, "answered")? },
         })
     }))
 }
@@ -49,7 +50,7 @@ fn names(tasks: &[TaskId]) -> String {
     serde_json::to_string(&tasks.iter().map(TaskId::as_str).collect::<Vec<_>>()).unwrap_or_else(|_| "[]".into())
 }
 
-pub(super) async fn whole(store: &SqliteStore, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {
+pub(super) async fn whole(store: &SqliteStore, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
     let select = sqlx::query(whole_task_columns!("SELECT", "FROM tasks WHERE task = ?")).bind(task.as_str());
     let rows = select.fetch_all(&store.readers).await.map_err(explain)?;
     let now = now_us();
@@ -63,14 +64,14 @@ pub(super) async fn outcome(store: &SqliteStore, task: &TaskId) -> Result<Option
 }
 
 /// Where a list begins.
-fn start(after: Option<&TaskPlace>) -> (i64, &str) {
+fn start(after: Option<&TaskListPosition>) -> (i64, &str) {
     after.map_or((i64::MIN, ""), |place| (place.created_at_us, place.task.as_str()))
 }
 
 pub(super) async fn list_for(
     store: &SqliteStore,
     audience: &TaskAudience,
-    after: Option<&TaskPlace>,
+    after: Option<&TaskListPosition>,
     limit: u32,
 ) -> Result<Vec<StoredTask>, StoreError> {
     let (after_us, after_task) = start(after);
@@ -93,7 +94,7 @@ pub(super) async fn list(
     store: &SqliteStore,
     tenant: Option<&TenantId>,
     status: Option<TaskStatus>,
-    after: Option<&TaskPlace>,
+    after: Option<&TaskListPosition>,
     limit: u32,
 ) -> Result<Vec<StoredTask>, StoreError> {
     let (after_us, after_task) = start(after);
@@ -113,7 +114,7 @@ pub(super) async fn list(
 
 /// A transaction that does not end well leaves nothing behind, and a process that ends takes its name with it: no answer of
 /// this is lost that would have to be given once more.
-pub(super) async fn claim(store: &SqliteStore, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
+pub(super) async fn claim(store: &SqliteStore, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError> {
     let now = now_us();
     let except = names(except);
     // Most of the time there is nothing, and looking keeps nobody from writing.
@@ -139,7 +140,7 @@ pub(super) async fn claim(store: &SqliteStore, node: &NodeName, limit: u32, exce
     let rows = update.fetch_all(writing.connection()).await.map_err(explain)?;
     commit_claim(writing).await?;
     let mut claimed = store.readable(&rows, task_name, |row| whole_task(row, now));
-    let place = |task: &WholeTask| (task.stored.created_at_us, task.stored.record.task.clone());
+    let place = |task: &FullTask| (task.stored.created_at_us, task.stored.record.task.clone());
     claimed.sort_by_key(place);
     Ok(claimed)
 }
@@ -175,14 +176,14 @@ pub(super) async fn inputs(store: &SqliteStore, task: &TaskId) -> Result<Vec<Tas
     }))
 }
 
-pub(super) async fn transitions(store: &SqliteStore, task: &TaskId) -> Result<Vec<Transition>, StoreError> {
+pub(super) async fn transitions(store: &SqliteStore, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError> {
     let select = sqlx::query(
         "SELECT h.revision, h.status, h.at_us, h.epoch, t.task FROM task_transitions h JOIN tasks t ON t.number = h.task
          WHERE t.task = ? ORDER BY h.revision",
     );
     let rows = select.bind(task.as_str()).fetch_all(&store.readers).await.map_err(explain)?;
     Ok(store.readable(&rows, task_name, |row| {
-        Ok(Transition { revision: get(row, "revision")?, to: task_status(row)?, at_us: get(row, "at_us")?, epoch: get(row, "epoch")? })
+        Ok(TaskTransition { revision: get(row, "revision")?, to: task_status(row)?, at_us: get(row, "at_us")?, epoch: get(row, "epoch")? })
     }))
 }
 

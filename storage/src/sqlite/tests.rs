@@ -1,13 +1,13 @@
 //! The conformance suite over both kinds of SQLite store, and what is particular to a file.
 
+mod corruption;
 mod crash;
-mod damage;
 mod state;
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
-use crate::{AuditChainStore, AuditFilter, AuditKind, AuditRecord, AuditStore, Change, ConfigStore, TenantRecord};
+use crate::{AdminChange, AuditChainStore, AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, TenantRecord};
 
 /// A store in a folder of its own; the folder goes with the test.
 async fn in_file() -> (tempfile::TempDir, SqliteStore) {
@@ -195,7 +195,7 @@ async fn a_change_that_can_not_be_told_of_is_not_made() {
     let record = AuditRecord { id: [1; 16], at_us: 1, kind: AuditKind::Admin, tenant: None, body: "{}".into() };
     let acme =
         TenantRecord { tenant: protocol::ids::TenantId::parse("acme").unwrap(), settings: "{}".into(), created_at_us: 1, updated_at_us: 1 };
-    store.change(Change::PutTenant(&acme), Some(&record)).await.unwrap_err();
+    store.change(AdminChange::PutTenant(&acme), Some(&record)).await.unwrap_err();
     assert_eq!(store.tenants().await.unwrap(), []);
 }
 

@@ -6,13 +6,13 @@ use sqlx::sqlite::SqliteConnection;
 
 use super::{
     SqliteStore, now_us,
-    session_writes::{self, Owned, seen},
-    task_writes::{self, Ending},
+    session_writes::{self, OwnedSession, seen},
+    task_writes::{self, TaskEnd},
 };
-use crate::{StoreError, Write, Written, fault_point};
+use crate::{StoreError, WriteOp, WriteOutcome, fault_point};
 
 /// `is_open`: it was asked to commit, and nothing is known of that.
-pub(super) async fn write(store: &SqliteStore, batch: &[Write], is_open: &AtomicBool) -> Result<Vec<Written>, StoreError> {
+pub(super) async fn write(store: &SqliteStore, batch: &[WriteOp], is_open: &AtomicBool) -> Result<Vec<WriteOutcome>, StoreError> {
     if batch.is_empty() {
         return Ok(Vec::new());
     }
@@ -34,32 +34,32 @@ pub(super) async fn write(store: &SqliteStore, batch: &[Write], is_open: &Atomic
     Ok(outcomes)
 }
 
-async fn one(connection: &mut SqliteConnection, change: &Write, now: i64) -> Result<Written, StoreError> {
+async fn one(connection: &mut SqliteConnection, change: &WriteOp, now: i64) -> Result<WriteOutcome, StoreError> {
     match change {
-        Write::OpenSession { record, owner } => session_writes::open(connection, record, owner, now).await,
-        Write::UpdateSession { key, epoch, idle, state, links } => {
-            let session = Owned { key, epoch: *epoch };
+        WriteOp::OpenSession { record, owner } => session_writes::open(connection, record, owner, now).await,
+        WriteOp::UpdateSession { key, epoch, idle, state, links } => {
+            let session = OwnedSession { key, epoch: *epoch };
             session_writes::update(connection, session, seen(now, *idle), state.as_deref(), links.as_deref()).await
         }
-        Write::ReleaseSession { key, epoch, idle, state, links } => {
-            session_writes::release(connection, Owned { key, epoch: *epoch }, seen(now, *idle), state, links).await
+        WriteOp::ReleaseSession { key, epoch, idle, state, links } => {
+            session_writes::release(connection, OwnedSession { key, epoch: *epoch }, seen(now, *idle), state, links).await
         }
-        Write::EndSession { key, epoch } => session_writes::end(connection, Owned { key, epoch: *epoch }).await,
-        Write::Subscribe { key, epoch, subscription } => {
-            session_writes::subscribe(connection, Owned { key, epoch: *epoch }, subscription).await
+        WriteOp::EndSession { key, epoch } => session_writes::end(connection, OwnedSession { key, epoch: *epoch }).await,
+        WriteOp::Subscribe { key, epoch, subscription } => {
+            session_writes::subscribe(connection, OwnedSession { key, epoch: *epoch }, subscription).await
         }
-        Write::Unsubscribe { key, epoch, exposed_uri } => {
-            session_writes::unsubscribe(connection, Owned { key, epoch: *epoch }, exposed_uri).await
+        WriteOp::Unsubscribe { key, epoch, exposed_uri } => {
+            session_writes::unsubscribe(connection, OwnedSession { key, epoch: *epoch }, exposed_uri).await
         }
-        Write::CreateTask { record, owner, limits } => task_writes::create(connection, record, owner, limits, now).await,
-        Write::StepTask { task, epoch, step } => task_writes::step(connection, task, *epoch, step).await,
-        Write::EndTask { task, epoch, status, message, outcome } => {
-            let ending = Ending { status: *status, message: message.as_deref(), outcome: outcome.as_deref() };
+        WriteOp::CreateTask { record, owner, limits } => task_writes::create(connection, record, owner, limits, now).await,
+        WriteOp::AdvanceTask { task, epoch, step } => task_writes::step(connection, task, *epoch, step).await,
+        WriteOp::EndTask { task, epoch, status, message, outcome } => {
+            let ending = TaskEnd { status: *status, message: message.as_deref(), outcome: outcome.as_deref() };
             task_writes::end(connection, task, *epoch, ending, now).await
         }
-        Write::ReleaseTask { task, epoch } => task_writes::release(connection, task, *epoch).await,
-        Write::AskInput { task, epoch, number, request } => task_writes::ask(connection, task, *epoch, *number, request, now).await,
-        Write::AnswerInput { task, number, answer } => task_writes::answer(connection, task, *number, answer).await,
-        Write::CloseInput { task, epoch, number } => task_writes::close(connection, task, *epoch, *number, now).await,
+        WriteOp::ReleaseTask { task, epoch } => task_writes::release(connection, task, *epoch).await,
+        WriteOp::RequestInput { task, epoch, number, request } => task_writes::ask(connection, task, *epoch, *number, request, now).await,
+        WriteOp::AnswerInput { task, number, answer } => task_writes::answer(connection, task, *number, answer).await,
+        WriteOp::CloseInput { task, epoch, number } => task_writes::close(connection, task, *epoch, *number, now).await,
     }
 }

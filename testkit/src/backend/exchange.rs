@@ -7,7 +7,7 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use super::Shared;
+use super::BackendShared;
 use crate::{deadline::within, judge::Judge};
 
 /// How a handler answers.
@@ -48,7 +48,7 @@ impl Reply {
 
 /// What a handler gives to the HTTP side.
 #[derive(Debug)]
-pub(super) enum Out {
+pub(super) enum ReplyPart {
     Event(String),
     Answer(String),
     Http { status: u16, headers: Vec<(String, String)>, body: Bytes },
@@ -61,52 +61,52 @@ pub(super) fn event_text(id: Option<&str>, message: &str) -> String {
 }
 
 /// A request being answered.
-pub struct Call {
+pub struct BackendCall {
     pub message: Value,
     pub body: Bytes,
     pub headers: HeaderMap,
     pub session: Option<String>,
-    pub(super) shared: Arc<Shared>,
-    pub(super) line: Line,
+    pub(super) shared: Arc<BackendShared>,
+    pub(super) line: ReplyStream,
 }
 
 /// The way back to the caller; changes when a stream is resumed. Shared with the task that sends the reply.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Line {
-    way: Arc<Mutex<Way>>,
+pub(super) struct ReplyStream {
+    way: Arc<Mutex<ReplyStreamState>>,
     judge: Judge,
 }
 
 #[derive(Debug, Default)]
-struct Way {
-    out: Option<mpsc::Sender<Out>>,
+struct ReplyStreamState {
+    out: Option<mpsc::Sender<ReplyPart>>,
     /// Something was said, so the answer is an event stream.
     begun: bool,
 }
 
-impl Line {
-    pub(super) fn new(out: mpsc::Sender<Out>, judge: &Judge) -> Self {
-        Self { way: Arc::new(Mutex::new(Way { out: Some(out), begun: false })), judge: judge.clone() }
+impl ReplyStream {
+    pub(super) fn new(out: mpsc::Sender<ReplyPart>, judge: &Judge) -> Self {
+        Self { way: Arc::new(Mutex::new(ReplyStreamState { out: Some(out), begun: false })), judge: judge.clone() }
     }
 
-    fn way(&self) -> std::sync::MutexGuard<'_, Way> {
+    fn way(&self) -> std::sync::MutexGuard<'_, ReplyStreamState> {
         self.way.lock().expect("nothing panics while it holds this lock")
     }
 
-    fn current(&self) -> Option<mpsc::Sender<Out>> {
+    fn current(&self) -> Option<mpsc::Sender<ReplyPart>> {
         self.way().out.clone()
     }
 
-    fn replace(&self, out: Option<mpsc::Sender<Out>>) {
+    fn replace(&self, out: Option<mpsc::Sender<ReplyPart>>) {
         self.way().out = out;
     }
 
-    async fn put(&self, out: Out) -> bool {
+    async fn put(&self, out: ReplyPart) -> bool {
         self.way().begun = true;
         match &out {
-            Out::Event(text) | Out::Answer(text) => self.judge.peer_said(None, text.as_bytes()),
-            Out::Http { body, .. } => self.judge.peer_said(None, body),
-            Out::Cut => {}
+            ReplyPart::Event(text) | ReplyPart::Answer(text) => self.judge.peer_said(None, text.as_bytes()),
+            ReplyPart::Http { body, .. } => self.judge.peer_said(None, body),
+            ReplyPart::Cut => {}
         }
         match self.current() {
             Some(to) => to.send(out).await.is_ok(),
@@ -117,19 +117,19 @@ impl Line {
     /// Sends what the handler returned.
     pub(super) async fn finish(&self, id: &Value, reply: Reply) {
         let out = match reply {
-            Reply::Result(result) => Out::Answer(json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string()),
-            Reply::ResultText(result) => Out::Answer(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)),
-            Reply::Error(error) => Out::Answer(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()),
-            Reply::Message(text) => Out::Answer(text),
-            Reply::Http { status, headers, body } => Out::Http { status, headers, body },
+            Reply::Result(result) => ReplyPart::Answer(json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string()),
+            Reply::ResultText(result) => ReplyPart::Answer(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)),
+            Reply::Error(error) => ReplyPart::Answer(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()),
+            Reply::Message(text) => ReplyPart::Answer(text),
+            Reply::Http { status, headers, body } => ReplyPart::Http { status, headers, body },
             Reply::End => {
                 if !self.way().begun {
-                    self.put(Out::Event(": nothing more\n\n".to_owned())).await;
+                    self.put(ReplyPart::Event(": nothing more\n\n".to_owned())).await;
                 }
                 self.replace(None);
                 return;
             }
-            Reply::Cut => Out::Cut,
+            Reply::Cut => ReplyPart::Cut,
             Reply::Hang => {
                 if let Some(out) = self.current() {
                     out.closed().await;
@@ -142,7 +142,7 @@ impl Line {
     }
 }
 
-impl Call {
+impl BackendCall {
     pub fn id(&self) -> &Value {
         &self.message["id"]
     }
@@ -161,7 +161,7 @@ impl Call {
 
     /// Text on this call's stream, exactly as given.
     pub async fn raw(&self, text: &str) -> bool {
-        self.line.put(Out::Event(text.to_owned())).await
+        self.line.put(ReplyPart::Event(text.to_owned())).await
     }
 
     /// A message on this call's stream; the answer becomes an event stream by it.
@@ -221,12 +221,12 @@ impl Call {
 
     /// Cuts this stream's connection and goes on when somebody resumes from `event_id` by GET.
     pub async fn cut_until_resumed(&self, event_id: &str) {
-        self.line.put(Out::Cut).await;
+        self.line.put(ReplyPart::Cut).await;
         let resumed = self.end_stream(event_id);
         self.line.replace(Some(within("a GET that resumes the stream", resumed).await.expect("the backend lives")));
     }
 
-    fn end_stream(&self, event_id: &str) -> oneshot::Receiver<mpsc::Sender<Out>> {
+    fn end_stream(&self, event_id: &str) -> oneshot::Receiver<mpsc::Sender<ReplyPart>> {
         let (tell, resumed) = oneshot::channel();
         self.shared.lock().resumes.insert(event_id.to_owned(), tell);
         self.line.replace(None);

@@ -18,17 +18,17 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc};
 
 use super::{
-    Call, GetStream, Reply, Seen, Shared, State,
-    exchange::{Line, Out, event_text},
+    BackendCall, BackendShared, BackendState, GetStream, RecordedRequest, Reply,
+    exchange::{ReplyPart, ReplyStream, event_text},
 };
-use crate::judge::{Hearing, Revision, Toward};
+use crate::judge::{JudgedExchange, Recipient, Revision};
 
 type Body = BoxBody<Bytes, std::io::Error>;
 
 /// Events a handler may have ahead of its reader.
 const STREAM_QUEUE: usize = 256;
 
-pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
+pub(super) async fn serve(shared: Arc<BackendShared>, listener: TcpListener) {
     while let Ok((stream, _)) = listener.accept().await {
         let _ = stream.set_nodelay(true);
         let to_service = shared.clone();
@@ -42,11 +42,12 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, std::io::Error> {
+async fn answer(shared: Arc<BackendShared>, request: Request<Incoming>) -> Result<Response<Body>, std::io::Error> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
     let message: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    let seen = Seen { http: parts.method.to_string(), headers: parts.headers.clone(), body: body.clone(), message: message.clone() };
+    let seen =
+        RecordedRequest { http: parts.method.to_string(), headers: parts.headers.clone(), body: body.clone(), message: message.clone() };
     shared.lock().seen.push(seen);
     shared.touch();
     judge(&shared, &parts.headers, &body);
@@ -63,11 +64,11 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     }
 }
 
-fn judge(shared: &Shared, headers: &HeaderMap, body: &[u8]) {
+fn judge(shared: &BackendShared, headers: &HeaderMap, body: &[u8]) {
     if body.is_empty() {
         return;
     }
-    let mut hearing = Hearing::new(&shared.judge, Toward::Backend);
+    let mut hearing = JudgedExchange::new(&shared.judge, Recipient::Backend);
     let named = headers.get("mcp-protocol-version").and_then(|version| Revision::of(version.to_str().ok()?));
     let state = shared.lock();
     hearing.named = named.or_else(|| Revision::of(&state.version));
@@ -76,7 +77,7 @@ fn judge(shared: &Shared, headers: &HeaderMap, body: &[u8]) {
     hearing.broker_said(body);
 }
 
-fn session_fault(state: &State, session: Option<&str>) -> Option<u16> {
+fn session_fault(state: &BackendState, session: Option<&str>) -> Option<u16> {
     match (state.issue_sessions, session) {
         (true, None) => Some(400),
         (true, Some(id)) if !state.sessions.contains(id) => Some(404),
@@ -97,7 +98,7 @@ fn respond(status: u16, headers: &[(String, String)], body: Bytes) -> Response<B
     response.body(body).expect("tests use valid headers")
 }
 
-fn event_stream(first: Option<Out>, events: mpsc::Receiver<Out>, headers: &[(String, String)]) -> Response<Body> {
+fn event_stream(first: Option<ReplyPart>, events: mpsc::Receiver<ReplyPart>, headers: &[(String, String)]) -> Response<Body> {
     let frames = stream::unfold((first, events, false), |(first, mut events, ended)| async move {
         if ended {
             return None;
@@ -107,9 +108,9 @@ fn event_stream(first: Option<Out>, events: mpsc::Receiver<Out>, headers: &[(Str
             None => events.recv().await,
         }?;
         match out {
-            Out::Event(text) => Some((Ok(Frame::data(Bytes::from(text))), (None, events, false))),
-            Out::Answer(text) => Some((Ok(Frame::data(Bytes::from(event_text(None, &text)))), (None, events, true))),
-            Out::Http { .. } | Out::Cut => {
+            ReplyPart::Event(text) => Some((Ok(Frame::data(Bytes::from(text))), (None, events, false))),
+            ReplyPart::Answer(text) => Some((Ok(Frame::data(Bytes::from(event_text(None, &text)))), (None, events, true))),
+            ReplyPart::Http { .. } | ReplyPart::Cut => {
                 // What was said before goes out first: the server flushes when it has to wait.
                 tokio::task::yield_now().await;
                 Some((Err(std::io::Error::other("cut by the test")), (None, events, true)))
@@ -123,13 +124,13 @@ fn event_stream(first: Option<Out>, events: mpsc::Receiver<Out>, headers: &[(Str
     response.body(StreamBody::new(frames).boxed()).expect("these headers are valid")
 }
 
-fn get(shared: &Shared, headers: &HeaderMap, session: Option<String>) -> Response<Body> {
+fn get(shared: &BackendShared, headers: &HeaderMap, session: Option<String>) -> Response<Body> {
     let (out, events) = mpsc::channel(STREAM_QUEUE);
     let last_id = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     let waiting = last_id.and_then(|id| shared.lock().resumes.remove(id));
     if let Some(waiting) = waiting {
         let _ = waiting.send(out);
-        return event_stream(Some(Out::Event(": resumed\n\n".to_owned())), events, &[]);
+        return event_stream(Some(ReplyPart::Event(": resumed\n\n".to_owned())), events, &[]);
     }
     if last_id.is_some() && !shared.lock().resumable {
         return empty(400);
@@ -139,10 +140,10 @@ fn get(shared: &Shared, headers: &HeaderMap, session: Option<String>) -> Respons
     }
     shared.lock().gets.push(GetStream { session, out });
     shared.touch();
-    event_stream(Some(Out::Event(": open\n\n".to_owned())), events, &[])
+    event_stream(Some(ReplyPart::Event(": open\n\n".to_owned())), events, &[])
 }
 
-fn delete(shared: &Shared, session: Option<String>) -> Response<Body> {
+fn delete(shared: &BackendShared, session: Option<String>) -> Response<Body> {
     let mut state = shared.lock();
     if !state.delete_allowed {
         return empty(405);
@@ -157,7 +158,7 @@ fn delete(shared: &Shared, session: Option<String>) -> Response<Body> {
 }
 
 async fn post(
-    shared: Arc<Shared>,
+    shared: Arc<BackendShared>,
     headers: HeaderMap,
     body: Bytes,
     message: Value,
@@ -173,7 +174,7 @@ async fn post(
     if message.get("id").is_none() {
         let handler = shared.lock().handlers.get(&method).cloned();
         if let Some(handler) = handler {
-            let call = Call { message, body, headers, session, shared: shared.clone(), line: Line::default() };
+            let call = BackendCall { message, body, headers, session, shared: shared.clone(), line: ReplyStream::default() };
             if let Reply::Http { status, headers, body } = handler(call).await {
                 return Ok(respond(status, &headers, body));
             }
@@ -185,24 +186,24 @@ async fn post(
         extra.extend(new_session(&shared).map(|id| ("mcp-session-id".to_owned(), id)));
     }
     let (out, mut events) = mpsc::channel(STREAM_QUEUE);
-    let call = Call { message, body, headers, session, shared: shared.clone(), line: Line::new(out, &shared.judge) };
+    let call = BackendCall { message, body, headers, session, shared: shared.clone(), line: ReplyStream::new(out, &shared.judge) };
     tokio::spawn(run(shared, method, call));
     let Some(first) = events.recv().await else { return Err(std::io::Error::other("the handler gave up")) };
     match first {
-        Out::Answer(text) => {
+        ReplyPart::Answer(text) => {
             extra.push(("content-type".to_owned(), "application/json".to_owned()));
             Ok(respond(200, &extra, Bytes::from(text)))
         }
-        Out::Http { status, headers, body } => {
+        ReplyPart::Http { status, headers, body } => {
             extra.extend(headers);
             Ok(respond(status, &extra, body))
         }
-        Out::Cut => Err(std::io::Error::other("cut by the test")),
-        event @ Out::Event(_) => Ok(event_stream(Some(event), events, &extra)),
+        ReplyPart::Cut => Err(std::io::Error::other("cut by the test")),
+        event @ ReplyPart::Event(_) => Ok(event_stream(Some(event), events, &extra)),
     }
 }
 
-fn new_session(shared: &Shared) -> Option<String> {
+fn new_session(shared: &BackendShared) -> Option<String> {
     let mut state = shared.lock();
     if !state.issue_sessions {
         return None;
@@ -215,7 +216,7 @@ fn new_session(shared: &Shared) -> Option<String> {
     Some(id)
 }
 
-async fn run(shared: Arc<Shared>, method: String, call: Call) {
+async fn run(shared: Arc<BackendShared>, method: String, call: BackendCall) {
     let handler = {
         let state = shared.lock();
         let by_tool = (method == "tools/call").then(|| call.params()["name"].as_str().and_then(|name| state.tools.get(name))).flatten();
@@ -229,7 +230,7 @@ async fn run(shared: Arc<Shared>, method: String, call: Call) {
     line.finish(&id, reply).await;
 }
 
-fn built_in(state: &State, method: &str, call: &Call) -> Reply {
+fn built_in(state: &BackendState, method: &str, call: &BackendCall) -> Reply {
     match method {
         "initialize" => {
             let mut result = json!({
@@ -255,7 +256,7 @@ fn built_in(state: &State, method: &str, call: &Call) -> Reply {
     }
 }
 
-fn page(state: &State, member: &'static str, call: &Call) -> Reply {
+fn page(state: &BackendState, member: &'static str, call: &BackendCall) -> Reply {
     let items = state.lists.get(member).cloned().unwrap_or_default();
     let start = match call.params()["cursor"].as_str() {
         None => 0,

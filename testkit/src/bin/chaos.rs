@@ -5,7 +5,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use testkit::{
-    chaos::{self, Plan, Points, Rolling, Verdict},
+    chaos::{self, ChaosPlan, ChaosVerdict, KillPointPlan, RollingPlan},
     cluster::Store,
 };
 
@@ -52,7 +52,7 @@ async fn main() -> ExitCode {
     };
     let wanted = |what: &str| arguments.what == what || arguments.what == "all";
     let mut kept = true;
-    let mut note = |verdict: Verdict| {
+    let mut note = |verdict: ChaosVerdict| {
         kept &= verdict.is_kept();
         println!("{verdict}");
     };
@@ -80,8 +80,8 @@ fn part(arguments: &Arguments, full: usize) -> usize {
     if arguments.quick { full / 10 } else { full }
 }
 
-fn task_plans(arguments: &Arguments) -> [Plan; 2] {
-    let full = Plan {
+fn task_plans(arguments: &Arguments) -> [ChaosPlan; 2] {
+    let full = ChaosPlan {
         tasks: part(arguments, 1_000),
         calls: part(arguments, 300),
         streams: part(arguments, 60),
@@ -93,23 +93,24 @@ fn task_plans(arguments: &Arguments) -> [Plan; 2] {
         restart_redis: true,
         flush_redis: true,
         freeze: true,
-        ..Plan::new(&arguments.broker, arguments.seed)
+        ..ChaosPlan::new(&arguments.broker, arguments.seed)
     };
-    let embedded = Plan { store: Store::Sqlite, replicas: 1, freeze: false, ..full.clone() };
+    let embedded = ChaosPlan { store: Store::Sqlite, replicas: 1, freeze: false, ..full.clone() };
     [full, embedded]
 }
 
-fn point_plans(arguments: &Arguments) -> [Points; 2] {
+fn point_plans(arguments: &Arguments) -> [KillPointPlan; 2] {
     let named = part(arguments, 150);
     let random = part(arguments, 50);
-    let full = Points { named, random, tasks: 6, ..Points::new(&arguments.broker, arguments.seed) };
-    let embedded = Points { store: Store::Sqlite, replicas: 1, ..full.clone() };
+    let full = KillPointPlan { named, random, tasks: 6, ..KillPointPlan::new(&arguments.broker, arguments.seed) };
+    let embedded = KillPointPlan { store: Store::Sqlite, replicas: 1, ..full.clone() };
     [full, embedded]
 }
 
-fn rolling_plans(arguments: &Arguments) -> [Rolling; 2] {
+fn rolling_plans(arguments: &Arguments) -> [RollingPlan; 2] {
     let (sessions, calls_per_second) = (part(arguments, 500), part(arguments, 100));
-    let orderly = Rolling { sessions, calls_per_second, pause: Duration::from_secs(5), ..Rolling::new(&arguments.broker, arguments.seed) };
-    let killed = Rolling { kill: true, ..orderly.clone() };
+    let orderly =
+        RollingPlan { sessions, calls_per_second, pause: Duration::from_secs(5), ..RollingPlan::new(&arguments.broker, arguments.seed) };
+    let killed = RollingPlan { kill: true, ..orderly.clone() };
     [orderly, killed]
 }

@@ -8,12 +8,12 @@ use std::{
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{Plan, seed::Seed, text_of};
+use super::{ChaosPlan, seed::Seed, text_of};
 use crate::{
-    client::{Attempt, TestClient},
+    client::{AttemptOutcome, TestClient},
     cluster::TestCluster,
     events::EventReader,
-    history::{History, Outcome, Saw},
+    history::{History, Observation, Outcome},
 };
 
 /// A request that gets no answer for so long is given up.
@@ -30,7 +30,7 @@ const TTL_MS: u64 = 3_600_000;
 
 /// What one client does once its task is acknowledged.
 #[derive(Debug, Clone, Copy)]
-enum Then {
+enum TaskFollowUp {
     Poll,
     Wait,
     Leave,
@@ -39,27 +39,27 @@ enum Then {
 
 /// One piece of work.
 #[derive(Debug, Clone)]
-enum Piece {
-    Task { tool: &'static str, millis: u64, then: Then },
+enum WorkItem {
+    Task { tool: &'static str, millis: u64, then: TaskFollowUp },
     Call { millis: u64 },
     Stream { steps: u64, millis: u64 },
 }
 
 /// Clients that have no session yet.
 #[derive(Debug)]
-pub(super) struct Opener {
+pub(super) struct SessionOpener {
     clients: Vec<TestClient>,
     history: History,
 }
 
-impl Opener {
+impl SessionOpener {
     /// Opens them all, however often it takes.
     pub(super) async fn open(&mut self) -> Load {
         for client in &self.clients {
             let began = Instant::now();
             while let Err(answer) = client.try_connect(json!({"elicitation": {}}), ANSWER_WITHIN).await {
                 if began.elapsed() > PATIENCE {
-                    self.history.saw(began, Saw::Wrong { what: format!("no session in {PATIENCE:?}; last: {answer:?}") });
+                    self.history.saw(began, Observation::Wrong { what: format!("no session in {PATIENCE:?}; last: {answer:?}") });
                     break;
                 }
                 tokio::time::sleep(PAUSE).await;
@@ -82,9 +82,9 @@ impl Load {
     }
 
     /// Sessions to be opened somewhere else than where the cluster is.
-    pub(super) fn opener(cluster: &TestCluster, key: &str, sessions: usize, history: &History) -> Opener {
+    pub(super) fn opener(cluster: &TestCluster, key: &str, sessions: usize, history: &History) -> SessionOpener {
         let client = cluster.client("/mcp").bearer(key);
-        Opener { clients: (0..sessions).map(|_| client.fresh()).collect(), history: history.clone() }
+        SessionOpener { clients: (0..sessions).map(|_| client.fresh()).collect(), history: history.clone() }
     }
 
     pub(super) fn session(&self, index: usize) -> &TestClient {
@@ -92,24 +92,24 @@ impl Load {
     }
 
     /// Starts the whole load, each piece at its time.
-    pub(super) fn spread(self: &Arc<Self>, plan: &Plan, seed: &mut Seed) -> JoinSet<()> {
-        let mut pieces: Vec<(String, Piece)> = Vec::new();
+    pub(super) fn spread(self: &Arc<Self>, plan: &ChaosPlan, seed: &mut Seed) -> JoinSet<()> {
+        let mut pieces: Vec<(String, WorkItem)> = Vec::new();
         for number in 0..plan.tasks {
             let then = match seed.below(0..100) {
-                0..40 => Then::Poll,
-                40..70 => Then::Wait,
-                70..95 => Then::Leave,
-                _ => Then::Cancel,
+                0..40 => TaskFollowUp::Poll,
+                40..70 => TaskFollowUp::Wait,
+                70..95 => TaskFollowUp::Leave,
+                _ => TaskFollowUp::Cancel,
             };
             let tool = if seed.chance(20) { "put" } else { "write" };
-            pieces.push((format!("{:x}-task-{number}", plan.seed), Piece::Task { tool, millis: seed.below(0..1_500), then }));
+            pieces.push((format!("{:x}-task-{number}", plan.seed), WorkItem::Task { tool, millis: seed.below(0..1_500), then }));
         }
         for number in 0..plan.calls {
-            pieces.push((format!("{:x}-call-{number}", plan.seed), Piece::Call { millis: seed.below(0..300) }));
+            pieces.push((format!("{:x}-call-{number}", plan.seed), WorkItem::Call { millis: seed.below(0..300) }));
         }
         for number in 0..plan.streams {
             let (steps, millis) = (seed.below(5..40), seed.below(500..3_000));
-            pieces.push((format!("{:x}-stream-{number}", plan.seed), Piece::Stream { steps, millis }));
+            pieces.push((format!("{:x}-stream-{number}", plan.seed), WorkItem::Stream { steps, millis }));
         }
         seed.shuffle(&mut pieces);
         self.start(pieces, plan.duration, 0)
@@ -117,10 +117,10 @@ impl Load {
 
     /// A few tasks at once.
     pub(super) fn tasks_now(self: &Arc<Self>, label: &str, count: usize, seed: &mut Seed) -> JoinSet<()> {
-        let then = [Then::Wait, Then::Poll, Then::Leave, Then::Cancel];
+        let then = [TaskFollowUp::Wait, TaskFollowUp::Poll, TaskFollowUp::Leave, TaskFollowUp::Cancel];
         let piece = |number: usize| {
             let tool = if number % 4 == 3 { "put" } else { "write" };
-            let piece = Piece::Task { tool, millis: seed.below(0..200), then: then[seed.index(then.len())] };
+            let piece = WorkItem::Task { tool, millis: seed.below(0..200), then: then[seed.index(then.len())] };
             (format!("{label}-{number}"), piece)
         };
         self.start((0..count).map(piece).collect(), Duration::from_millis(50), 0)
@@ -133,9 +133,9 @@ impl Load {
         let first = seed.index(self.sessions.len());
         let piece = |number: usize| {
             let piece = if number.is_multiple_of(50) {
-                Piece::Stream { steps: 20, millis: seed.below(500..2_500) }
+                WorkItem::Stream { steps: 20, millis: seed.below(500..2_500) }
             } else {
-                Piece::Call { millis: seed.below(0..50) }
+                WorkItem::Call { millis: seed.below(0..50) }
             };
             (format!("{label}-{number}"), piece)
         };
@@ -143,7 +143,7 @@ impl Load {
     }
 
     /// The pieces spread over the time, in one session after the other beginning with the `first`.
-    fn start(self: &Arc<Self>, pieces: Vec<(String, Piece)>, time: Duration, first: usize) -> JoinSet<()> {
+    fn start(self: &Arc<Self>, pieces: Vec<(String, WorkItem)>, time: Duration, first: usize) -> JoinSet<()> {
         let (began, count) = (tokio::time::Instant::now(), pieces.len().max(1) as u32);
         let mut work = JoinSet::new();
         for (number, (key, piece)) in pieces.into_iter().enumerate() {
@@ -152,9 +152,9 @@ impl Load {
                 tokio::time::sleep_until(began + time * number as u32 / count).await;
                 let client = load.session(first + number).clone();
                 match piece {
-                    Piece::Task { tool, millis, then } => load.task(&client, &key, tool, millis, then).await,
-                    Piece::Call { millis } => load.call(&client, &key, millis).await,
-                    Piece::Stream { steps, millis } => load.stream(&client, &key, steps, millis).await,
+                    WorkItem::Task { tool, millis, then } => load.task(&client, &key, tool, millis, then).await,
+                    WorkItem::Call { millis } => load.call(&client, &key, millis).await,
+                    WorkItem::Stream { steps, millis } => load.stream(&client, &key, steps, millis).await,
                 }
             });
         }
@@ -162,17 +162,17 @@ impl Load {
     }
 
     /// A session that is said to be none was lost; its client opens another.
-    async fn note_loss(&self, client: &TestClient, attempt: &Attempt) {
+    async fn note_loss(&self, client: &TestClient, attempt: &AttemptOutcome) {
         if attempt.kind() != "session_not_found" {
             return;
         }
         let session = client.session().unwrap_or_default();
-        self.history.saw(Instant::now(), Saw::SessionLost { session });
+        self.history.saw(Instant::now(), Observation::SessionLost { session });
         let _ = client.try_connect(json!({}), ANSWER_WITHIN).await;
     }
 
     /// Asks until the task is acknowledged, each time under a new key, and does what comes then.
-    async fn task(&self, client: &TestClient, key: &str, tool: &str, millis: u64, then: Then) {
+    async fn task(&self, client: &TestClient, key: &str, tool: &str, millis: u64, then: TaskFollowUp) {
         let first = Instant::now();
         for attempt in 0.. {
             let (began, name) = (Instant::now(), key);
@@ -181,34 +181,38 @@ impl Load {
             let params = json!({"name": format!("b__{tool}"), "arguments": arguments, "task": {"ttl": TTL_MS}});
             let answer = client.attempt("tools/call", params, ANSWER_WITHIN).await;
             match &answer {
-                Attempt::Result(result) => match result["task"]["taskId"].as_str() {
+                AttemptOutcome::Result(result) => match result["task"]["taskId"].as_str() {
                     Some(task) => {
-                        self.history.saw(began, Saw::Created { key, task: task.to_owned() });
+                        self.history.saw(began, Observation::Created { key, task: task.to_owned() });
                         return self.follow(client, task, then).await;
                     }
-                    None => return self.history.saw(began, Saw::Wrong { what: format!("{key} was answered without a task: {result}") }),
+                    None => {
+                        return self.history.saw(began, Observation::Wrong { what: format!("{key} was answered without a task: {result}") });
+                    }
                 },
-                Attempt::Nothing(_) => self.history.saw(began, Saw::Lost { key }),
-                Attempt::Error { .. } if answer.kind() == crate::history::OUTCOME_UNKNOWN => self.history.saw(began, Saw::Lost { key }),
-                Attempt::Error { .. } => self.history.saw(began, Saw::Refused { key, kind: answer.kind() }),
+                AttemptOutcome::NoAnswer(_) => self.history.saw(began, Observation::Lost { key }),
+                AttemptOutcome::Error { .. } if answer.kind() == crate::history::OUTCOME_UNKNOWN => {
+                    self.history.saw(began, Observation::Lost { key })
+                }
+                AttemptOutcome::Error { .. } => self.history.saw(began, Observation::Refused { key, kind: answer.kind() }),
             }
             self.note_loss(client, &answer).await;
             // A commit in doubt is final for its key only.
             if answer.is_final() && !["session_not_found", crate::history::OUTCOME_UNKNOWN].contains(&answer.kind().as_str()) {
-                return self.history.saw(began, Saw::Wrong { what: format!("{name} was refused for good: {answer:?}") });
+                return self.history.saw(began, Observation::Wrong { what: format!("{name} was refused for good: {answer:?}") });
             }
             if first.elapsed() > PATIENCE {
                 let what = format!("{name} was never acknowledged in {PATIENCE:?}; last: {answer:?}");
-                return self.history.saw(first, Saw::Wrong { what });
+                return self.history.saw(first, Observation::Wrong { what });
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    async fn follow(&self, client: &TestClient, task: &str, then: Then) {
+    async fn follow(&self, client: &TestClient, task: &str, then: TaskFollowUp) {
         match then {
-            Then::Leave => {}
-            Then::Poll => {
+            TaskFollowUp::Leave => {}
+            TaskFollowUp::Poll => {
                 for _ in 0..LOOKS {
                     if self.look(client, task).await.is_some_and(|status| !matches!(&*status, "working" | "input_required")) {
                         self.end_of(client, task).await;
@@ -217,7 +221,7 @@ impl Load {
                     tokio::time::sleep(PAUSE).await;
                 }
             }
-            Then::Wait => {
+            TaskFollowUp::Wait => {
                 for _ in 0..LOOKS {
                     if self.end_of(client, task).await.is_some() {
                         return;
@@ -225,10 +229,10 @@ impl Load {
                     tokio::time::sleep(PAUSE).await;
                 }
             }
-            Then::Cancel => {
+            TaskFollowUp::Cancel => {
                 tokio::time::sleep(PAUSE).await;
                 let began = Instant::now();
-                self.history.saw(began, Saw::CancelAsked { task: task.to_owned() });
+                self.history.saw(began, Observation::CancelAsked { task: task.to_owned() });
                 let answer = client.attempt("tasks/cancel", json!({"taskId": task}), ANSWER_WITHIN).await;
                 self.note_status(task, began, &answer);
                 self.note_loss(client, &answer).await;
@@ -236,15 +240,15 @@ impl Load {
         }
     }
 
-    fn note_status(&self, task: &str, began: Instant, answer: &Attempt) -> Option<String> {
+    fn note_status(&self, task: &str, began: Instant, answer: &AttemptOutcome) -> Option<String> {
         match answer {
-            Attempt::Result(view) => {
+            AttemptOutcome::Result(view) => {
                 let status = view["status"].as_str().unwrap_or("none").to_owned();
-                self.history.saw(began, Saw::Status { task: task.to_owned(), status: status.clone() });
+                self.history.saw(began, Observation::Status { task: task.to_owned(), status: status.clone() });
                 Some(status)
             }
-            Attempt::Error { .. } if answer.kind() == "task_not_found" => {
-                self.history.saw(began, Saw::Absent { task: task.to_owned() });
+            AttemptOutcome::Error { .. } if answer.kind() == "task_not_found" => {
+                self.history.saw(began, Observation::Absent { task: task.to_owned() });
                 None
             }
             _ => None,
@@ -266,15 +270,15 @@ impl Load {
         let answer = client.attempt("tasks/result", json!({"taskId": task}), ANSWER_WITHIN).await;
         self.note_loss(client, &answer).await;
         let outcome = match &answer {
-            Attempt::Result(result) => Outcome::Completed(text_of(result)),
-            Attempt::Nothing(_) => return None,
-            Attempt::Error { .. } => match self.look(client, task).await.as_deref() {
+            AttemptOutcome::Result(result) => Outcome::Completed(text_of(result)),
+            AttemptOutcome::NoAnswer(_) => return None,
+            AttemptOutcome::Error { .. } => match self.look(client, task).await.as_deref() {
                 Some("failed") => Outcome::Failed(answer.kind()),
                 Some("cancelled") => Outcome::Cancelled,
                 _ => return None,
             },
         };
-        self.history.saw(began, Saw::Ended { task: task.to_owned(), outcome: outcome.clone() });
+        self.history.saw(began, Observation::Ended { task: task.to_owned(), outcome: outcome.clone() });
         Some(outcome)
     }
 
@@ -283,7 +287,7 @@ impl Load {
         let params = json!({"name": "b__write", "arguments": {"key": key, "millis": millis}});
         let answer = client.attempt("tools/call", params, ANSWER_WITHIN).await;
         self.note_loss(client, &answer).await;
-        self.history.saw(began, Saw::Called { key: key.to_owned(), outcome: outcome_of(&answer) });
+        self.history.saw(began, Observation::Called { key: key.to_owned(), outcome: outcome_of(&answer) });
     }
 
     /// A call whose progress is read event by event, over as many connections as it takes.
@@ -295,7 +299,7 @@ impl Load {
         let body = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string();
         let asked = tokio::time::timeout(ANSWER_WITHIN, client.try_send("POST", &client.usual_headers(), body.into())).await;
         let mut last = None;
-        let mut answer = Attempt::Nothing("no head of an answer".to_owned());
+        let mut answer = AttemptOutcome::NoAnswer("no head of an answer".to_owned());
         if let Ok(Ok(response)) = asked {
             if response.is_event_stream() {
                 answer = self.read_stream(key, response.events(), &mut last).await;
@@ -305,7 +309,7 @@ impl Load {
                 answer = of_message(status, &body);
             }
         }
-        while let (Attempt::Nothing(_), Some(from)) = (&answer, last.clone()) {
+        while let (AttemptOutcome::NoAnswer(_), Some(from)) = (&answer, last.clone()) {
             if began.elapsed() > PATIENCE {
                 break;
             }
@@ -313,16 +317,16 @@ impl Load {
             answer = self.resume(client, key, &from, &mut last).await;
         }
         self.note_loss(client, &answer).await;
-        self.history.saw(began, Saw::Called { key: key.to_owned(), outcome: outcome_of(&answer) });
+        self.history.saw(began, Observation::Called { key: key.to_owned(), outcome: outcome_of(&answer) });
     }
 
-    async fn read_stream(&self, key: &str, mut events: EventReader, last: &mut Option<String>) -> Attempt {
+    async fn read_stream(&self, key: &str, mut events: EventReader, last: &mut Option<String>) -> AttemptOutcome {
         let mut gaps = 0;
         while let Ok(Some(event)) = events.next_event(ANSWER_WITHIN).await {
             let began = Instant::now();
             if events.gaps() > gaps {
                 gaps = events.gaps();
-                self.history.saw(began, Saw::Gap { stream: key.to_owned() });
+                self.history.saw(began, Observation::Gap { stream: key.to_owned() });
             }
             if event.is_priming() {
                 self.note_priming(key, event.id, last);
@@ -331,26 +335,26 @@ impl Load {
             let message = event.message().unwrap_or_default();
             if let Some(id) = event.id {
                 let number = message["params"]["progress"].as_f64().map(|progress| progress as u64);
-                self.history.saw(began, Saw::Event { stream: key.to_owned(), id: id.clone(), number });
+                self.history.saw(began, Observation::Event { stream: key.to_owned(), id: id.clone(), number });
                 *last = Some(id);
             }
             if message.get("result").is_some() || message.get("error").is_some() {
                 return of_message(200, &message);
             }
         }
-        Attempt::Nothing("the stream ended".to_owned())
+        AttemptOutcome::NoAnswer("the stream ended".to_owned())
     }
 
     /// A priming event says nothing but where the stream goes on: after the event its client came back with.
     fn note_priming(&self, key: &str, id: Option<String>, last: &mut Option<String>) {
         if last.is_some() && *last != id {
             let what = format!("{key} was resumed after {last:?}, and its stream begins after {id:?}");
-            self.history.saw(Instant::now(), Saw::Wrong { what });
+            self.history.saw(Instant::now(), Observation::Wrong { what });
         }
         *last = id;
     }
 
-    async fn resume(&self, client: &TestClient, key: &str, from: &str, last: &mut Option<String>) -> Attempt {
+    async fn resume(&self, client: &TestClient, key: &str, from: &str, last: &mut Option<String>) -> AttemptOutcome {
         let mut headers = client.headers_with(&[("accept", "text/event-stream"), ("last-event-id", from)]);
         headers.retain(|(name, _)| name != "content-type");
         let asked = tokio::time::timeout(ANSWER_WITHIN, client.try_send("GET", &headers, bytes::Bytes::new())).await;
@@ -363,15 +367,15 @@ impl Load {
                 match refused.kind().as_str() {
                     // The broker says that what was said on this stream is lost, the answer included.
                     "events_gone" => {
-                        self.history.saw(Instant::now(), Saw::Gap { stream: key.to_owned() });
+                        self.history.saw(Instant::now(), Observation::Gap { stream: key.to_owned() });
                         *last = None;
-                        Attempt::Nothing("the events are gone".to_owned())
+                        AttemptOutcome::NoAnswer("the events are gone".to_owned())
                     }
                     "session_not_found" => refused,
-                    _ => Attempt::Nothing(refused.kind()),
+                    _ => AttemptOutcome::NoAnswer(refused.kind()),
                 }
             }
-            _ => Attempt::Nothing("nobody answers".to_owned()),
+            _ => AttemptOutcome::NoAnswer("nobody answers".to_owned()),
         }
     }
 
@@ -380,9 +384,10 @@ impl Load {
         for client in &self.sessions {
             let began = Instant::now();
             let answer = client.attempt("ping", json!({}), ANSWER_WITHIN).await;
-            if !matches!(answer, Attempt::Result(_)) {
+            if !matches!(answer, AttemptOutcome::Result(_)) {
                 let session = client.session().unwrap_or_default();
-                self.history.saw(began, Saw::Wrong { what: format!("the session {session} does not answer at the end: {answer:?}") });
+                self.history
+                    .saw(began, Observation::Wrong { what: format!("the session {session} does not answer at the end: {answer:?}") });
             }
         }
     }
@@ -390,7 +395,7 @@ impl Load {
     /// What a session can be asked for beside calls, in a session of its own, which is ended and stays so.
     pub(super) async fn use_session(&self) {
         let client = self.session(0).fresh();
-        let mut opener = Opener { clients: vec![client.clone()], history: self.history.clone() };
+        let mut opener = SessionOpener { clients: vec![client.clone()], history: self.history.clone() };
         opener.open().await;
         for (method, params) in [
             ("resources/subscribe", json!({"uri": "b+test://one"})),
@@ -406,26 +411,27 @@ impl Load {
         let ended = tokio::time::timeout(ANSWER_WITHIN, client.try_send("DELETE", &headers, bytes::Bytes::new())).await;
         let Ok(Ok(ended)) = ended else { return };
         if (200..300).contains(&ended.status)
-            && let Attempt::Result(_) = client.attempt("ping", json!({}), ANSWER_WITHIN).await
+            && let AttemptOutcome::Result(_) = client.attempt("ping", json!({}), ANSWER_WITHIN).await
         {
-            self.history.saw(began, Saw::Wrong { what: format!("the session {:?} was ended and is there again", client.session()) });
+            self.history
+                .saw(began, Observation::Wrong { what: format!("the session {:?} was ended and is there again", client.session()) });
         }
     }
 }
 
-fn of_message(status: u16, message: &Value) -> Attempt {
+fn of_message(status: u16, message: &Value) -> AttemptOutcome {
     match message.get("result") {
-        Some(result) => Attempt::Result(result.clone()),
-        None => Attempt::Error { status, error: message["error"].clone() },
+        Some(result) => AttemptOutcome::Result(result.clone()),
+        None => AttemptOutcome::Error { status, error: message["error"].clone() },
     }
 }
 
 /// The outcome of a plain call. What no broker said (a gateway's own refusal) is as good as a refusal: nothing was sent.
-fn outcome_of(answer: &Attempt) -> Option<Outcome> {
+fn outcome_of(answer: &AttemptOutcome) -> Option<Outcome> {
     match answer {
-        Attempt::Result(result) => Some(Outcome::Completed(text_of(result))),
-        Attempt::Error { .. } => Some(Outcome::Failed(answer.kind())),
-        Attempt::Nothing(_) => None,
+        AttemptOutcome::Result(result) => Some(Outcome::Completed(text_of(result))),
+        AttemptOutcome::Error { .. } => Some(Outcome::Failed(answer.kind())),
+        AttemptOutcome::NoAnswer(_) => None,
     }
 }
 
@@ -435,12 +441,12 @@ pub(super) async fn finish(mut work: JoinSet<()>, history: &History) {
     let all = async {
         while let Some(ended) = work.join_next().await {
             if let Err(error) = ended {
-                history.saw(began, Saw::Wrong { what: format!("a client gave up: {error}") });
+                history.saw(began, Observation::Wrong { what: format!("a client gave up: {error}") });
             }
         }
     };
     if tokio::time::timeout(FINISHED_WITHIN, all).await.is_err() {
-        history.saw(began, Saw::Wrong { what: format!("clients still wait after {FINISHED_WITHIN:?}") });
+        history.saw(began, Observation::Wrong { what: format!("clients still wait after {FINISHED_WITHIN:?}") });
     }
 }
 
@@ -455,15 +461,15 @@ pub(super) async fn read_all(cluster: &TestCluster, key: &str, history: &History
             tokio::time::sleep(PAUSE).await;
             outcome = load.end_of(client, task).await;
         }
-        history.saw(began, Saw::Finally { task: task.clone(), outcome });
+        history.saw(began, Observation::Finally { task: task.clone(), outcome });
     }
     let began = Instant::now();
     let Some(listed) = list(client, history).await else { return };
     let missing: Vec<&String> = tasks.iter().filter(|task| !listed.contains(task)).take(3).collect();
     if !missing.is_empty() {
-        history.saw(began, Saw::Wrong { what: format!("tasks/list names {} tasks, and not {missing:?}", listed.len()) });
+        history.saw(began, Observation::Wrong { what: format!("tasks/list names {} tasks, and not {missing:?}", listed.len()) });
     }
-    history.saw(began, Saw::Listed { tasks: listed });
+    history.saw(began, Observation::Listed { tasks: listed });
 }
 
 /// Every page of the list of tasks.
@@ -472,9 +478,9 @@ async fn list(client: &TestClient, history: &History) -> Option<Vec<String>> {
     loop {
         let began = Instant::now();
         let page = match client.attempt("tasks/list", params, ANSWER_WITHIN).await {
-            Attempt::Result(page) => page,
+            AttemptOutcome::Result(page) => page,
             other => {
-                history.saw(began, Saw::Wrong { what: format!("tasks/list does not answer at the end: {other:?}") });
+                history.saw(began, Observation::Wrong { what: format!("tasks/list does not answer at the end: {other:?}") });
                 return None;
             }
         };

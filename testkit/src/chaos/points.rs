@@ -12,16 +12,16 @@ use std::{
 
 use serde_json::json;
 
-use super::{LEASE, SLACK, Verdict, builder, faults::start_again, load, load::Load, seed::Seed};
+use super::{ChaosVerdict, LEASE, SLACK, builder, faults::start_again, load, load::Load, seed::Seed};
 use crate::{
     cluster::{Store, TestCluster},
-    history::{Fault, History, Report},
+    history::{History, InjectedFault, Report},
     ledger::Ledger,
 };
 
 /// What to kill, and how often.
 #[derive(Debug, Clone)]
-pub struct Points {
+pub struct KillPointPlan {
     pub binary: PathBuf,
     pub seed: u64,
     pub store: Store,
@@ -36,7 +36,7 @@ pub struct Points {
     pub tasks: usize,
 }
 
-impl Points {
+impl KillPointPlan {
     pub fn new(binary: impl Into<PathBuf>, seed: u64) -> Self {
         Self { binary: binary.into(), seed, store: Store::Postgres, replicas: 2, named: 8, random: 2, only: Vec::new(), tasks: 4 }
     }
@@ -44,7 +44,7 @@ impl Points {
 
 /// Where a round ends its replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum End {
+enum KillTrigger {
     At { name: String, pass: u64 },
     After(Duration),
 }
@@ -64,7 +64,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const PASSES: std::ops::Range<u64> = 1..4;
 
 /// Runs a round for each kill point, and checks after each, so that the verdict can say which one broke what.
-pub async fn kill_at_points(points: Points) -> Verdict {
+pub async fn kill_at_points(points: KillPointPlan) -> ChaosVerdict {
     let began = Instant::now();
     let mut seed = Seed::new(points.seed);
     let notes = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -79,11 +79,11 @@ pub async fn kill_at_points(points: Points) -> Verdict {
     let cluster = cluster.start().await;
     let key = cluster.operator().create_key("default").await;
     let history = History::default();
-    let mut run = Run { cluster, ledger, history, key, log, victim, tasks: points.tasks };
+    let mut run = KillPointRun { cluster, ledger, history, key, log, victim, tasks: points.tasks };
     let mut reached = 0;
     run.round("recording", None, &mut seed).await;
     // Some steps are passed only by who takes over from a dead one.
-    run.round("recording-a-death", Some(End::After(Duration::from_millis(100))), &mut seed).await;
+    run.round("recording-a-death", Some(KillTrigger::After(Duration::from_millis(100))), &mut seed).await;
     let (once, names): (Vec<String>, Vec<String>) =
         names(notes.path(), &points.only).into_iter().partition(|name| FIRST_LIFE.iter().any(|first| name.starts_with(first)));
     let broken = first_lives(&points, &once).await;
@@ -111,11 +111,11 @@ pub async fn kill_at_points(points: Points) -> Verdict {
         names.len(),
         once.len()
     );
-    Verdict { what: "kill points", seed: points.seed, how, took: began.elapsed(), report }
+    ChaosVerdict { what: "kill points", seed: points.seed, how, took: began.elapsed(), report }
 }
 
 /// A replica that dies while it makes its database must find its way when it is started again.
-async fn first_lives(points: &Points, names: &[String]) -> Vec<String> {
+async fn first_lives(points: &KillPointPlan, names: &[String]) -> Vec<String> {
     let mut broken = Vec::new();
     for name in names {
         let (points, fault) = (points.clone(), format!("{name}:1"));
@@ -138,19 +138,19 @@ fn names(file: &Path, only: &[String]) -> Vec<String> {
     once.into_iter().map(str::to_owned).collect()
 }
 
-fn ends(points: &Points, names: &[String], seed: &mut Seed) -> Vec<End> {
+fn ends(points: &KillPointPlan, names: &[String], seed: &mut Seed) -> Vec<KillTrigger> {
     let mut order: Vec<&String> = names.iter().collect();
     seed.shuffle(&mut order);
     // The first time a name has its turn, its first pass: that one is certain to come.
     let named = order.iter().cycle().take(if order.is_empty() { 0 } else { points.named }).enumerate();
-    let mut ends: Vec<End> = named
-        .map(|(number, name)| End::At { name: (*name).clone(), pass: if number < names.len() { 1 } else { seed.below(PASSES) } })
+    let mut ends: Vec<KillTrigger> = named
+        .map(|(number, name)| KillTrigger::At { name: (*name).clone(), pass: if number < names.len() { 1 } else { seed.below(PASSES) } })
         .collect();
-    ends.extend((0..points.random).map(|_| End::After(seed.millis(5..900))));
+    ends.extend((0..points.random).map(|_| KillTrigger::After(seed.millis(5..900))));
     ends
 }
 
-impl End {
+impl KillTrigger {
     fn name(&self) -> String {
         match self {
             Self::At { name, pass } => format!("{name}:{pass}"),
@@ -166,7 +166,7 @@ impl End {
     }
 }
 
-struct Run {
+struct KillPointRun {
     cluster: TestCluster,
     ledger: Ledger,
     history: History,
@@ -177,24 +177,24 @@ struct Run {
     tasks: usize,
 }
 
-impl Run {
+impl KillPointRun {
     fn report(&self) -> Report {
         self.history.check(&self.ledger.effects(), SLACK)
     }
 
     /// One life of the victim under load; whether it ended where it should.
-    async fn round(&mut self, label: &str, end: Option<End>, seed: &mut Seed) -> bool {
+    async fn round(&mut self, label: &str, end: Option<KillTrigger>, seed: &mut Seed) -> bool {
         let mut reached = false;
         if let Some(end) = &end {
             let from = Instant::now();
             self.cluster.kill(self.victim).await;
-            self.history.broke(Fault::Kill, from);
+            self.history.broke(InjectedFault::Kill, from);
             let mut env = end.env();
             env.push((NOTES.to_owned(), self.log.clone()));
             if self.cluster.try_start_again(self.victim, &env).await.is_err() {
                 reached = true;
                 start_again(&mut self.cluster, self.victim, &self.history).await;
-                self.history.broke(Fault::Kill, from);
+                self.history.broke(InjectedFault::Kill, from);
             }
         }
         let known = self.history.acknowledged().len();
@@ -220,12 +220,12 @@ impl Run {
 
     /// Until the work is done: ends the victim at its time, and starts it again when it has ended; so with the first replica,
     /// if that is to die.
-    async fn watch(&mut self, end: Option<&End>, mut first_dies: bool, is_done: impl Fn() -> bool) -> bool {
+    async fn watch(&mut self, end: Option<&KillTrigger>, mut first_dies: bool, is_done: impl Fn() -> bool) -> bool {
         let began = Instant::now();
         let mut alive = began;
         let mut reached = false;
         while !is_done() {
-            if let Some(End::After(time)) = end
+            if let Some(KillTrigger::After(time)) = end
                 && !reached
                 && began.elapsed() >= *time
             {
@@ -236,21 +236,21 @@ impl Run {
                 let from = Instant::now();
                 self.cluster.kill(0).await;
                 start_again(&mut self.cluster, 0, &self.history).await;
-                self.history.broke(Fault::Kill, from);
+                self.history.broke(InjectedFault::Kill, from);
             }
             if self.cluster.has_ended(self.victim) {
                 reached = true;
                 start_again(&mut self.cluster, self.victim, &self.history).await;
-                self.history.broke(Fault::Kill, alive);
+                self.history.broke(InjectedFault::Kill, alive);
             }
             alive = Instant::now();
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        if let (Some(End::At { .. }), false) = (end, reached) {
+        if let (Some(KillTrigger::At { .. }), false) = (end, reached) {
             // Nobody passed there often enough. It must not end later, when it is not looked at.
             self.cluster.kill(self.victim).await;
             start_again(&mut self.cluster, self.victim, &self.history).await;
-            self.history.broke(Fault::Kill, alive);
+            self.history.broke(InjectedFault::Kill, alive);
         }
         reached
     }
@@ -263,11 +263,11 @@ mod tests {
     #[test]
     fn every_name_has_its_turn_before_one_comes_again() {
         let names: Vec<String> = ["a.1", "a.2", "b.1"].map(str::to_owned).to_vec();
-        let points = Points { named: 7, random: 2, ..Points::new("x", 5) };
+        let points = KillPointPlan { named: 7, random: 2, ..KillPointPlan::new("x", 5) };
         let ends = ends(&points, &names, &mut Seed::new(5));
-        let first: BTreeSet<String> = ends[..3].iter().map(End::name).collect();
+        let first: BTreeSet<String> = ends[..3].iter().map(KillTrigger::name).collect();
         assert_eq!(first, ["a.1:1", "a.2:1", "b.1:1"].map(str::to_owned).into());
-        assert_eq!((ends.len(), ends.iter().filter(|end| matches!(end, End::After(_))).count()), (9, 2));
+        assert_eq!((ends.len(), ends.iter().filter(|end| matches!(end, KillTrigger::After(_))).count()), (9, 2));
         assert_eq!(ends[0].env(), [("MCP_BROKER_FAULT".to_owned(), ends[0].name())]);
         assert_eq!(super::ends(&points, &[], &mut Seed::new(5)).len(), 2);
     }

@@ -12,11 +12,11 @@ use std::{
 
 use tokio::task::JoinSet;
 
-use super::{LEASE, SLACK, Verdict, builder, faults::start_again, load, load::Load, seed::Seed};
+use super::{ChaosVerdict, LEASE, SLACK, builder, faults::start_again, load, load::Load, seed::Seed};
 use crate::{
     client::TestClient,
     cluster::Store,
-    history::{Fault, History, Saw},
+    history::{History, InjectedFault, Observation},
     ledger::Ledger,
 };
 
@@ -26,7 +26,7 @@ const QUIET: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone)]
-pub struct Rolling {
+pub struct RollingPlan {
     pub binary: PathBuf,
     pub seed: u64,
     pub replicas: usize,
@@ -41,7 +41,7 @@ pub struct Rolling {
     pub recovered_within: Duration,
 }
 
-impl Rolling {
+impl RollingPlan {
     pub fn new(binary: impl Into<PathBuf>, seed: u64) -> Self {
         Self {
             binary: binary.into(),
@@ -57,7 +57,7 @@ impl Rolling {
 }
 
 /// Runs it and checks what the clients saw.
-pub async fn restart_one_by_one(plan: Rolling) -> Verdict {
+pub async fn restart_one_by_one(plan: RollingPlan) -> ChaosVerdict {
     let began = Instant::now();
     let mut seed = Seed::new(plan.seed);
     let ledger = Ledger::start().await;
@@ -75,10 +75,10 @@ pub async fn restart_one_by_one(plan: Rolling) -> Verdict {
         let from = Instant::now();
         if plan.kill {
             cluster.kill(replica).await;
-            history.broke(Fault::Kill, from);
+            history.broke(InjectedFault::Kill, from);
             tokio::time::sleep(plan.pause).await;
         } else if !cluster.terminate(replica).await {
-            history.saw(from, Saw::Wrong { what: format!("replica {replica} did not end cleanly") });
+            history.saw(from, Observation::Wrong { what: format!("replica {replica} did not end cleanly") });
         }
         slowest = slowest.max(from.elapsed());
         start_again(&mut cluster, replica, &history).await;
@@ -107,11 +107,11 @@ pub async fn restart_one_by_one(plan: Rolling) -> Verdict {
         reopened.load(Ordering::Relaxed),
         slowest.as_secs_f64()
     );
-    Verdict { what: "rolling restart", seed: plan.seed, how, took: began.elapsed(), report }
+    ChaosVerdict { what: "rolling restart", seed: plan.seed, how, took: began.elapsed(), report }
 }
 
 /// Begins calls second by second until told to stop; gives those that are not over.
-fn call_on(load: &Arc<Load>, plan: &Rolling, seed: &mut Seed, going_on: &Arc<AtomicBool>) -> tokio::task::JoinHandle<JoinSet<()>> {
+fn call_on(load: &Arc<Load>, plan: &RollingPlan, seed: &mut Seed, going_on: &Arc<AtomicBool>) -> tokio::task::JoinHandle<JoinSet<()>> {
     let (load, going_on, mut seed) = (load.clone(), going_on.clone(), seed.clone());
     let (rate, label) = (plan.calls_per_second, plan.seed);
     tokio::spawn(async move {
@@ -152,7 +152,7 @@ async fn read_stream(client: &TestClient, number: usize, history: &History, over
         let response = match answer {
             Ok(response) if response.is_event_stream() => response,
             Ok(response) if response.status == 404 => {
-                history.saw(began, Saw::SessionLost { session: client.session().unwrap_or_default() });
+                history.saw(began, Observation::SessionLost { session: client.session().unwrap_or_default() });
                 return;
             }
             _ => {
@@ -174,7 +174,7 @@ async fn read_stream(client: &TestClient, number: usize, history: &History, over
                 }
                 Ok(Some(event)) => {
                     if let Some(id) = event.id {
-                        history.saw(began, Saw::Event { stream: name.clone(), id: id.clone(), number: None });
+                        history.saw(began, Observation::Event { stream: name.clone(), id: id.clone(), number: None });
                         last = Some(id);
                     }
                 }
@@ -189,8 +189,8 @@ async fn read_stream(client: &TestClient, number: usize, history: &History, over
 fn note_beginning(stream: &str, gap: bool, last: Option<&str>, id: Option<&str>, history: &History) {
     let now = Instant::now();
     if gap {
-        history.saw(now, Saw::Gap { stream: stream.to_owned() });
+        history.saw(now, Observation::Gap { stream: stream.to_owned() });
     } else if last.is_some() && last != id {
-        history.saw(now, Saw::Wrong { what: format!("{stream} was left at {last:?}, and goes on at {id:?}") });
+        history.saw(now, Observation::Wrong { what: format!("{stream} was left at {last:?}, and goes on at {id:?}") });
     }
 }

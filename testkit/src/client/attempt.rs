@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Call, LATEST, TestClient, call::Item};
+use super::{Call, LATEST, TestClient, call::CallEvent};
 use crate::history::OUTCOME_UNKNOWN;
 
 /// How often a client says that it is initialized when nobody hears it.
@@ -12,7 +12,7 @@ const NOTE_TRIES: usize = 3;
 
 /// How a request ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Attempt {
+pub enum AttemptOutcome {
     Result(Value),
     /// The error object, or null where the answer was none of the broker's.
     Error {
@@ -20,10 +20,10 @@ pub enum Attempt {
         error: Value,
     },
     /// No answer, and why.
-    Nothing(String),
+    NoAnswer(String),
 }
 
-impl Attempt {
+impl AttemptOutcome {
     /// An error that says that asking again is no use. One that leaves open what happened does not say that.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Error { error, .. } if error["data"]["retryable"] == false && self.kind() != OUTCOME_UNKNOWN)
@@ -34,14 +34,14 @@ impl Attempt {
         match self {
             Self::Result(_) => "result".to_owned(),
             Self::Error { status, error } => error["data"]["kind"].as_str().map_or_else(|| format!("status {status}"), str::to_owned),
-            Self::Nothing(_) => "nothing".to_owned(),
+            Self::NoAnswer(_) => "nothing".to_owned(),
         }
     }
 }
 
 impl TestClient {
     /// Opens a session of the newest version where that may fail: nothing, or what came instead.
-    pub async fn try_connect(&self, capabilities: Value, deadline: Duration) -> Result<(), Attempt> {
+    pub async fn try_connect(&self, capabilities: Value, deadline: Duration) -> Result<(), AttemptOutcome> {
         let params = json!({"protocolVersion": LATEST, "capabilities": capabilities, "clientInfo": {"name": "testkit", "version": "1"}});
         let body = json!({"jsonrpc": "2.0", "id": self.take_id(), "method": "initialize", "params": params}).to_string();
         let opened = async {
@@ -50,10 +50,10 @@ impl TestClient {
             Ok((status, session, answer.try_bytes().await?))
         };
         let opened = tokio::time::timeout(deadline, opened).await.unwrap_or_else(|_| Err(format!("no session within {deadline:?}")));
-        let (status, session, body) = opened.map_err(Attempt::Nothing)?;
+        let (status, session, body) = opened.map_err(AttemptOutcome::NoAnswer)?;
         let message: Value = serde_json::from_slice(&body).unwrap_or_default();
         if session.is_none() || message.get("result").is_none() {
-            return Err(Attempt::Error { status, error: message["error"].clone() });
+            return Err(AttemptOutcome::Error { status, error: message["error"].clone() });
         }
         self.set_session(session.as_deref());
         self.set_version(Some(LATEST));
@@ -71,35 +71,35 @@ impl TestClient {
     }
 
     /// A request that may end in any way.
-    pub async fn attempt(&self, method: &str, params: Value, deadline: Duration) -> Attempt {
+    pub async fn attempt(&self, method: &str, params: Value, deadline: Duration) -> AttemptOutcome {
         self.begin(method, params).attempt(deadline).await
     }
 }
 
 impl Call {
     /// The response if it comes, whatever happens.
-    pub async fn attempt(mut self, deadline: Duration) -> Attempt {
+    pub async fn attempt(mut self, deadline: Duration) -> AttemptOutcome {
         let read = async {
             while let Some(item) = self.messages.recv().await {
                 match item {
-                    Item::Head { status, stream } => self.status = Some((status, stream)),
-                    Item::Message(message) if message.is_response() => return Ok(message.value),
-                    Item::Message(_) if self.status.is_some_and(|(_, stream)| !stream) => return Ok(Value::Null),
-                    Item::Message(message) => self.before.push(message),
-                    Item::Bare(_) => {}
-                    Item::Broken(reason) => return Err(reason),
+                    CallEvent::Head { status, stream } => self.status = Some((status, stream)),
+                    CallEvent::Message(message) if message.is_response() => return Ok(message.value),
+                    CallEvent::Message(_) if self.status.is_some_and(|(_, stream)| !stream) => return Ok(Value::Null),
+                    CallEvent::Message(message) => self.before.push(message),
+                    CallEvent::Bare(_) => {}
+                    CallEvent::Broken(reason) => return Err(reason),
                 }
             }
             Err("the answer ended before the response".to_owned())
         };
         let read = tokio::time::timeout(deadline, read).await.unwrap_or_else(|_| Err(format!("no response within {deadline:?}")));
         match read {
-            Ok(mut message) if message.get("result").is_some() => Attempt::Result(message["result"].take()),
+            Ok(mut message) if message.get("result").is_some() => AttemptOutcome::Result(message["result"].take()),
             Ok(mut message) => {
                 let status = self.status.map_or(0, |(status, _)| status);
-                Attempt::Error { status, error: message.get_mut("error").map_or(Value::Null, Value::take) }
+                AttemptOutcome::Error { status, error: message.get_mut("error").map_or(Value::Null, Value::take) }
             }
-            Err(reason) => Attempt::Nothing(reason),
+            Err(reason) => AttemptOutcome::NoAnswer(reason),
         }
     }
 }

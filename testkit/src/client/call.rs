@@ -3,14 +3,14 @@
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::Received;
+use super::ReceivedMessage;
 use crate::{abort_on_drop::AbortOnDrop, deadline::within, events::Event};
 
 /// What a call's reader saw.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) enum CallEvent {
     Head { status: u16, stream: bool },
-    Message(Received),
+    Message(ReceivedMessage),
     Bare(Event),
     Broken(String),
 }
@@ -19,35 +19,35 @@ pub(super) enum Item {
 #[derive(Debug)]
 pub struct Call {
     pub id: Value,
-    pub(super) messages: mpsc::Receiver<Item>,
+    pub(super) messages: mpsc::Receiver<CallEvent>,
     pub(super) _reader: AbortOnDrop,
     /// Messages that came before the response, as [`Self::response`] read them.
-    pub before: Vec<Received>,
+    pub before: Vec<ReceivedMessage>,
     /// Status and whether it is an event stream, once the head was read.
     pub status: Option<(u16, bool)>,
 }
 
 impl Call {
     /// The next message, or `None` at the end; panics when the connection broke.
-    pub async fn next(&mut self) -> Option<Received> {
+    pub async fn next(&mut self) -> Option<ReceivedMessage> {
         loop {
             match within("the next message of a call", self.messages.recv()).await? {
-                Item::Head { status, stream } => self.status = Some((status, stream)),
-                Item::Message(message) => return Some(message),
-                Item::Bare(_) => {}
-                Item::Broken(reason) => panic!("the call's connection broke: {reason}"),
+                CallEvent::Head { status, stream } => self.status = Some((status, stream)),
+                CallEvent::Message(message) => return Some(message),
+                CallEvent::Bare(_) => {}
+                CallEvent::Broken(reason) => panic!("the call's connection broke: {reason}"),
             }
         }
     }
 
     /// The next message, or `None` when the stream ended or its connection broke.
-    pub async fn next_or_end(&mut self) -> Option<Received> {
+    pub async fn next_or_end(&mut self) -> Option<ReceivedMessage> {
         loop {
             match within("the next message of a call", self.messages.recv()).await? {
-                Item::Head { status, stream } => self.status = Some((status, stream)),
-                Item::Message(message) => return Some(message),
-                Item::Bare(_) => {}
-                Item::Broken(_) => return None,
+                CallEvent::Head { status, stream } => self.status = Some((status, stream)),
+                CallEvent::Message(message) => return Some(message),
+                CallEvent::Bare(_) => {}
+                CallEvent::Broken(_) => return None,
             }
         }
     }
@@ -56,27 +56,27 @@ impl Call {
     pub async fn first_event_id(&mut self) -> String {
         loop {
             match within("the first event of a call", self.messages.recv()).await.expect("the call has events") {
-                Item::Bare(event) if event.id.is_some() => return event.id.expect("just looked at"),
-                Item::Message(message) if message.event_id.is_some() => {
+                CallEvent::Bare(event) if event.id.is_some() => return event.id.expect("just looked at"),
+                CallEvent::Message(message) if message.event_id.is_some() => {
                     let id = message.event_id.clone().expect("just looked at");
                     self.before.push(message);
                     return id;
                 }
-                Item::Head { status, stream } => self.status = Some((status, stream)),
-                Item::Message(message) => panic!("a message without an event id: {}", message.text),
-                Item::Bare(_) => {}
-                Item::Broken(reason) => panic!("the call's connection broke: {reason}"),
+                CallEvent::Head { status, stream } => self.status = Some((status, stream)),
+                CallEvent::Message(message) => panic!("a message without an event id: {}", message.text),
+                CallEvent::Bare(_) => {}
+                CallEvent::Broken(reason) => panic!("the call's connection broke: {reason}"),
             }
         }
     }
 
     /// The response; what came before it is in `before`.
-    pub async fn response(mut self) -> Received {
+    pub async fn response(mut self) -> ReceivedMessage {
         self.finish().await
     }
 
     /// [`Self::response`] for callers that look at `before` or `status` afterwards.
-    pub async fn finish(&mut self) -> Received {
+    pub async fn finish(&mut self) -> ReceivedMessage {
         while let Some(message) = self.next().await {
             let same_id = message.value.get("id").is_none_or(|id| *id == self.id);
             if message.is_response() && same_id {

@@ -30,12 +30,12 @@ use crate::{
     abort_on_drop::AbortOnDrop,
     client::{Answers, LATEST},
     deadline::within,
-    judge::{Hearing, Judge, Revision, Toward},
+    judge::{Judge, JudgedExchange, Recipient, Revision},
 };
 
 /// What a client has not handed out yet.
 #[derive(Default)]
-struct State {
+struct DuplexState {
     waiting: HashMap<String, oneshot::Sender<(Value, String)>>,
     /// Notifications, and responses nobody waits for.
     said: Vec<Value>,
@@ -43,19 +43,19 @@ struct State {
     ended: Option<String>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct DuplexShared {
+    state: Mutex<DuplexState>,
     changed: watch::Sender<u64>,
     out: mpsc::Sender<String>,
     answers: Option<Answers>,
-    hearing: Option<Hearing>,
+    hearing: Option<JudgedExchange>,
     next_id: AtomicU64,
     /// Messages that came, of any kind.
     received: AtomicU64,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl DuplexShared {
+    fn lock(&self) -> MutexGuard<'_, DuplexState> {
         self.state.lock().expect("nothing panics while it holds this lock")
     }
 
@@ -67,7 +67,7 @@ impl Shared {
 /// A connection to the broker.
 #[derive(Clone)]
 pub struct DuplexClient {
-    shared: Arc<Shared>,
+    shared: Arc<DuplexShared>,
     tasks: Arc<[AbortHandle]>,
     _reader: Arc<AbortOnDrop>,
 }
@@ -107,13 +107,13 @@ impl DuplexBuilder {
     pub fn over(self, wire: Wire) -> DuplexClient {
         let Wire { out, incoming, tasks } = wire;
         let hearing = self.judge.map(|judge| {
-            let mut hearing = Hearing::new(&judge, Toward::Client);
+            let mut hearing = JudgedExchange::new(&judge, Recipient::Client);
             hearing.session = Some(format!("duplex-{}", NEXT_CLIENT.fetch_add(1, Ordering::Relaxed)));
             hearing.new_session = hearing.session.clone();
             hearing.named = self.speaks;
             hearing
         });
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DuplexShared {
             state: Mutex::default(),
             changed: watch::Sender::new(0),
             out,
@@ -143,7 +143,7 @@ pub async fn socket(address: SocketAddr) -> TcpStream {
 /// Tells the talks of clients apart for the judge.
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
 
-async fn read(shared: Arc<Shared>, mut incoming: mpsc::Receiver<Result<String, String>>) {
+async fn read(shared: Arc<DuplexShared>, mut incoming: mpsc::Receiver<Result<String, String>>) {
     while let Some(Ok(text)) = incoming.recv().await.map(|item| item.map_err(|why| shared.lock().ended = Some(why))) {
         if let Some(hearing) = &shared.hearing {
             hearing.broker_said(text.as_bytes());

@@ -20,7 +20,7 @@ use crate::{
     http::{RawResponse, send_http1},
 };
 
-type Incoming = mpsc::Sender<Result<String, String>>;
+type IncomingSender = mpsc::Sender<Result<String, String>>;
 
 fn request(method: &str, address: SocketAddr, path: &str, headers: &[(&str, &str)], body: String) -> Request<Full<Bytes>> {
     let mut request = Request::builder().method(method).uri(path).header("host", address.to_string());
@@ -30,7 +30,7 @@ fn request(method: &str, address: SocketAddr, path: &str, headers: &[(&str, &str
     request.body(Full::new(body.into())).expect("a request")
 }
 
-async fn pass_on(mut events: EventReader, tell: Incoming) {
+async fn pass_on(mut events: EventReader, tell: IncomingSender) {
     while let Some(event) = events.advance().await {
         if let Some(text) = event.data.filter(|text| !text.is_empty()) {
             let _gone = tell.send(Ok(text)).await;
@@ -75,7 +75,7 @@ impl Wire {
     pub fn streamable_http(address: SocketAddr, path: &str) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
         let (tell, incoming) = mpsc::channel(QUEUE);
-        let place = Place { address, path: path.to_owned(), known: Arc::default() };
+        let place = HttpEndpoint { address, path: path.to_owned(), known: Arc::default() };
         let task = tokio::spawn(async move {
             let mut posts = JoinSet::new();
             while let Some(text) = outgoing.recv().await {
@@ -102,7 +102,7 @@ impl Wire {
     pub fn modern_http(address: SocketAddr, path: &str) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
         let (tell, incoming) = mpsc::channel(QUEUE);
-        let place = Place { address, path: path.to_owned(), known: Arc::default() };
+        let place = HttpEndpoint { address, path: path.to_owned(), known: Arc::default() };
         let task = tokio::spawn(async move {
             let mut posts: HashMap<String, AbortOnDrop> = HashMap::new();
             while let Some(text) = outgoing.recv().await {
@@ -122,21 +122,21 @@ impl Wire {
 
 /// Where a client posts to, and what it knows of its session.
 #[derive(Clone)]
-struct Place {
+struct HttpEndpoint {
     address: SocketAddr,
     path: String,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<SessionHeaders>>,
 }
 
 #[derive(Default, Clone)]
-struct Known {
+struct SessionHeaders {
     session: Option<String>,
     /// As agreed on, where requests have to say it.
     version: Option<String>,
 }
 
-impl Place {
-    fn known(&self) -> MutexGuard<'_, Known> {
+impl HttpEndpoint {
+    fn known(&self) -> MutexGuard<'_, SessionHeaders> {
         self.known.lock().expect("nothing panics while it holds this lock")
     }
 
@@ -152,7 +152,7 @@ impl Place {
     }
 
     fn request(&self, method: &str, headers: &[(&str, &str)], body: String) -> Request<Full<Bytes>> {
-        let Known { session, version } = self.known().clone();
+        let SessionHeaders { session, version } = self.known().clone();
         let mut headers = headers.to_vec();
         headers.extend(session.as_deref().map(|id| ("mcp-session-id", id)));
         headers.extend(version.as_deref().map(|version| ("mcp-protocol-version", version)));
@@ -163,7 +163,7 @@ impl Place {
 /// The first revision that has the header.
 const VERSION_HEADER_SINCE: &str = "2025-06-18";
 
-async fn post(place: Place, text: String, tell: Incoming) {
+async fn post(place: HttpEndpoint, text: String, tell: IncomingSender) {
     let response = place.send("POST", &[("content-type", "application/json"), ("accept", ACCEPT_BOTH)], text).await;
     if let Some(id) = response.header("mcp-session-id") {
         place.known().session = Some(id.to_owned());
@@ -180,12 +180,12 @@ async fn post(place: Place, text: String, tell: Incoming) {
     }
 }
 
-async fn general(place: Place, tell: Incoming) {
+async fn general(place: HttpEndpoint, tell: IncomingSender) {
     pass_on(place.send("GET", &[("accept", "text/event-stream")], String::new()).await.events(), tell).await;
 }
 
 /// A request of 2026-07-28, with headers that repeat its body.
-async fn post_alone(place: Place, text: String, tell: Incoming) {
+async fn post_alone(place: HttpEndpoint, text: String, tell: IncomingSender) {
     let message: Value = serde_json::from_str(&text).unwrap_or_default();
     let (method, params) = (message["method"].as_str().unwrap_or_default(), &message["params"]);
     let named = match method {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Entry, Fault, Notes, OUTCOME_UNKNOWN, Outcome, Report, Saw};
+use super::{Entry, HistoryLog, InjectedFault, OUTCOME_UNKNOWN, Observation, Outcome, Report};
 use crate::ledger::Effect;
 
 pub(super) const VIOLATIONS_SHOWN: usize = 20;
@@ -17,7 +17,7 @@ const REPEATABLE: &str = "put";
 
 /// Everything known of one acknowledged task.
 #[derive(Default)]
-struct Story<'a> {
+struct TaskHistory<'a> {
     key: &'a str,
     acknowledged: Option<(Instant, Instant)>,
     /// A status and when it was asked for and told.
@@ -28,7 +28,7 @@ struct Story<'a> {
     cancel_asked: bool,
 }
 
-impl Story<'_> {
+impl TaskHistory<'_> {
     fn first_end(&self) -> Option<Instant> {
         self.statuses.iter().filter(|(status, ..)| is_over(status)).map(|(_, _, told)| *told).min()
     }
@@ -38,7 +38,7 @@ fn is_over(status: &str) -> bool {
     matches!(status, "completed" | "failed" | "cancelled")
 }
 
-pub(super) fn check(notes: &Notes, ledger: &[Effect], slack: Duration) -> Report {
+pub(super) fn check(notes: &HistoryLog, ledger: &[Effect], slack: Duration) -> Report {
     let mut report = Report { effects: ledger.len(), ..Report::default() };
     let stories = stories(&notes.entries, &mut report);
     let effects = by_key(ledger);
@@ -65,16 +65,16 @@ fn by_key(ledger: &[Effect]) -> HashMap<&str, Vec<&Effect>> {
 }
 
 /// Collects by task. An id is acknowledged once, for one key.
-fn stories<'a>(entries: &'a [Entry], report: &mut Report) -> BTreeMap<&'a str, Story<'a>> {
-    let mut stories = BTreeMap::<&str, Story<'_>>::new();
+fn stories<'a>(entries: &'a [Entry], report: &mut Report) -> BTreeMap<&'a str, TaskHistory<'a>> {
+    let mut stories = BTreeMap::<&str, TaskHistory<'_>>::new();
     let mut keys = HashMap::<&str, &str>::new();
     for entry in entries {
-        let Saw::Created { key, task } = &entry.saw else { continue };
+        let Observation::Created { key, task } = &entry.saw else { continue };
         report.acknowledged += 1;
         if let Some(other) = keys.insert(key, task) {
             report.violations.push(format!("{key} was acknowledged twice, as {other} and as {task}"));
         }
-        let story = Story { key, acknowledged: Some((entry.began, entry.ended)), ..Story::default() };
+        let story = TaskHistory { key, acknowledged: Some((entry.began, entry.ended)), ..TaskHistory::default() };
         if let Some(other) = stories.insert(task, story) {
             report.violations.push(format!("the id {task} was given twice, for {} and for {key}", other.key));
         }
@@ -85,41 +85,41 @@ fn stories<'a>(entries: &'a [Entry], report: &mut Report) -> BTreeMap<&'a str, S
     stories
 }
 
-fn note<'a>(entry: &'a Entry, stories: &mut BTreeMap<&'a str, Story<'a>>, report: &mut Report) {
-    let mut of = |task: &str, change: &mut dyn FnMut(&mut Story<'a>)| {
+fn note<'a>(entry: &'a Entry, stories: &mut BTreeMap<&'a str, TaskHistory<'a>>, report: &mut Report) {
+    let mut of = |task: &str, change: &mut dyn FnMut(&mut TaskHistory<'a>)| {
         if let Some(story) = stories.get_mut(task) {
             change(story);
         }
     };
     match &entry.saw {
-        Saw::Status { task, status } => of(task, &mut |story| story.statuses.push((status, entry.began, entry.ended))),
-        Saw::Ended { task, outcome } => of(task, &mut |story| {
+        Observation::Status { task, status } => of(task, &mut |story| story.statuses.push((status, entry.began, entry.ended))),
+        Observation::Ended { task, outcome } => of(task, &mut |story| {
             story.outcomes.insert(outcome);
             story.statuses.push((outcome.status(), entry.began, entry.ended));
         }),
-        Saw::Finally { task, outcome } => of(task, &mut |story| {
+        Observation::Finally { task, outcome } => of(task, &mut |story| {
             story.finally = Some(outcome);
             story.outcomes.extend(outcome);
             story.statuses.extend(outcome.as_ref().map(|outcome| (outcome.status(), entry.began, entry.ended)));
         }),
-        Saw::Absent { task } => of(task, &mut |story| story.absent = true),
-        Saw::CancelAsked { task } => of(task, &mut |story| story.cancel_asked = true),
-        Saw::Listed { tasks } => {
+        Observation::Absent { task } => of(task, &mut |story| story.absent = true),
+        Observation::CancelAsked { task } => of(task, &mut |story| story.cancel_asked = true),
+        Observation::Listed { tasks } => {
             let once: BTreeSet<&String> = tasks.iter().collect();
             if once.len() != tasks.len() {
                 report.violations.push(format!("a list of {} tasks names only {} different ones", tasks.len(), once.len()));
             }
         }
-        Saw::SessionLost { session } => report.violations.push(format!("the session {session} is gone, and nobody ended it")),
-        Saw::Wrong { what } => report.violations.push(what.clone()),
-        Saw::Refused { .. } => report.refused += 1,
-        Saw::Lost { .. } => report.lost += 1,
-        Saw::Created { .. } | Saw::Called { .. } | Saw::Event { .. } | Saw::Gap { .. } => {}
+        Observation::SessionLost { session } => report.violations.push(format!("the session {session} is gone, and nobody ended it")),
+        Observation::Wrong { what } => report.violations.push(what.clone()),
+        Observation::Refused { .. } => report.refused += 1,
+        Observation::Lost { .. } => report.lost += 1,
+        Observation::Created { .. } | Observation::Called { .. } | Observation::Event { .. } | Observation::Gap { .. } => {}
     }
 }
 
 /// What is acknowledged stays, moves only forward, and ends as the ledger says.
-fn task_rules(task: &str, story: &Story<'_>, effects: &HashMap<&str, Vec<&Effect>>, report: &mut Report) {
+fn task_rules(task: &str, story: &TaskHistory<'_>, effects: &HashMap<&str, Vec<&Effect>>, report: &mut Report) {
     let name = format!("{task} ({})", story.key);
     if story.absent {
         report.violations.push(format!("{name} was acknowledged, and then unknown to the broker"));
@@ -160,7 +160,7 @@ fn task_rules(task: &str, story: &Story<'_>, effects: &HashMap<&str, Vec<&Effect
     }
 }
 
-fn forward(name: &str, story: &Story<'_>, report: &mut Report) {
+fn forward(name: &str, story: &TaskHistory<'_>, report: &mut Report) {
     let ends: BTreeSet<&str> = story.statuses.iter().map(|(status, ..)| *status).filter(|status| is_over(status)).collect();
     if ends.len() > 1 {
         report.violations.push(format!("{name} ended in several ways: {ends:?}"));
@@ -177,8 +177,8 @@ fn effect_rules(entries: &[Entry], effects: &HashMap<&str, Vec<&Effect>>, report
     let mut asked = BTreeSet::new();
     for entry in entries {
         match &entry.saw {
-            Saw::Created { key, .. } | Saw::Lost { key } | Saw::Called { key, .. } => asked.insert(key.as_str()),
-            Saw::Refused { key, .. } => refused.insert(key.as_str()),
+            Observation::Created { key, .. } | Observation::Lost { key } | Observation::Called { key, .. } => asked.insert(key.as_str()),
+            Observation::Refused { key, .. } => refused.insert(key.as_str()),
             _ => continue,
         };
     }
@@ -195,9 +195,9 @@ fn effect_rules(entries: &[Entry], effects: &HashMap<&str, Vec<&Effect>>, report
 }
 
 /// Plain calls: an answer is the ledger's, a refusal had no effect, and only what broke leaves one without an answer.
-fn call_rules(notes: &Notes, effects: &HashMap<&str, Vec<&Effect>>, slack: Duration, report: &mut Report) {
+fn call_rules(notes: &HistoryLog, effects: &HashMap<&str, Vec<&Effect>>, slack: Duration, report: &mut Report) {
     for entry in &notes.entries {
-        let Saw::Called { key, outcome } = &entry.saw else { continue };
+        let Observation::Called { key, outcome } = &entry.saw else { continue };
         let done = effects.get(key.as_str()).map_or(&[][..], Vec::as_slice);
         match outcome {
             Some(Outcome::Completed(text)) => {
@@ -223,7 +223,7 @@ fn call_rules(notes: &Notes, effects: &HashMap<&str, Vec<&Effect>>, slack: Durat
 }
 
 /// Whether a process died (or seemed to) between the begin of the effect and the time its end should have been stored.
-fn task_explained(story: &Story<'_>, effects: &HashMap<&str, Vec<&Effect>>, notes: &Notes, slack: Duration) -> bool {
+fn task_explained(story: &TaskHistory<'_>, effects: &HashMap<&str, Vec<&Effect>>, notes: &HistoryLog, slack: Duration) -> bool {
     let Some((asked, _)) = story.acknowledged else { return false };
     let done = effects.get(story.key).map_or(&[][..], Vec::as_slice);
     let from = done.iter().map(|effect| effect.began).min().unwrap_or(asked);
@@ -234,9 +234,9 @@ fn task_explained(story: &Story<'_>, effects: &HashMap<&str, Vec<&Effect>>, note
 }
 
 /// An outage of the database holds up what would have been stored in it.
-fn lost_between(notes: &Notes, from: Instant, to: Instant, slack: Duration) -> bool {
-    let overlaps = |from: Instant, to: Instant, broke: &super::Broke| broke.from <= to + slack && broke.to + slack >= from;
-    let held_up = notes.faults.iter().filter(|broke| broke.fault == Fault::PostgresAway && overlaps(from, to, broke));
+fn lost_between(notes: &HistoryLog, from: Instant, to: Instant, slack: Duration) -> bool {
+    let overlaps = |from: Instant, to: Instant, broke: &super::FaultInterval| broke.from <= to + slack && broke.to + slack >= from;
+    let held_up = notes.faults.iter().filter(|broke| broke.fault == InjectedFault::PostgresAway && overlaps(from, to, broke));
     let to = held_up.map(|broke| broke.to).fold(to, Instant::max);
     notes.faults.iter().any(|broke| broke.fault.loses_calls() && broke.from <= to + slack && broke.to >= from)
 }
@@ -248,11 +248,11 @@ fn stream_rules(entries: &[Entry], report: &mut Report) {
     let mut gap_said = BTreeSet::<&str>::new();
     for entry in entries {
         match &entry.saw {
-            Saw::Gap { stream } => {
+            Observation::Gap { stream } => {
                 report.gaps += 1;
                 gap_said.insert(stream);
             }
-            Saw::Event { stream, id, number } => {
+            Observation::Event { stream, id, number } => {
                 report.events += 1;
                 if !seen.insert((stream, id)) {
                     report.violations.push(format!("the event {id} came twice on {stream}"));

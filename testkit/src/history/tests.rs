@@ -24,14 +24,14 @@ impl Planted {
         Self { clock: Clock(Instant::now()), history: History::default(), ledger: Vec::new() }
     }
 
-    fn saw(&mut self, from: u64, to: u64, saw: Saw) -> &mut Self {
+    fn saw(&mut self, from: u64, to: u64, saw: Observation) -> &mut Self {
         let entry = Entry { began: self.clock.at(from), ended: self.clock.at(to), saw };
         self.history.notes().entries.push(entry);
         self
     }
 
-    fn broke(&mut self, fault: Fault, from: u64, to: u64) -> &mut Self {
-        self.history.notes().faults.push(Broke { fault, from: self.clock.at(from), to: self.clock.at(to) });
+    fn broke(&mut self, fault: InjectedFault, from: u64, to: u64) -> &mut Self {
+        self.history.notes().faults.push(FaultInterval { fault, from: self.clock.at(from), to: self.clock.at(to) });
         self
     }
 
@@ -47,8 +47,8 @@ impl Planted {
         self.saw(0, 1, created(task))
             .effect(&key(task), "write", 2, 3)
             .saw(2, 2, status(task, "working"))
-            .saw(4, 5, Saw::Ended { task: task.to_owned(), outcome: outcome.clone() })
-            .saw(30, 30, Saw::Finally { task: task.to_owned(), outcome: Some(outcome) })
+            .saw(4, 5, Observation::Ended { task: task.to_owned(), outcome: outcome.clone() })
+            .saw(30, 30, Observation::Finally { task: task.to_owned(), outcome: Some(outcome) })
     }
 
     /// A task that ended as unknown at 10; its effect began at 2 and should have ended at 4.
@@ -56,8 +56,8 @@ impl Planted {
         let outcome = Outcome::Failed(OUTCOME_UNKNOWN.to_owned());
         self.saw(0, 1, created(task))
             .effect(&key(task), "write", 2, 4)
-            .saw(10, 10, Saw::Ended { task: task.to_owned(), outcome: outcome.clone() })
-            .saw(30, 30, Saw::Finally { task: task.to_owned(), outcome: Some(outcome) })
+            .saw(10, 10, Observation::Ended { task: task.to_owned(), outcome: outcome.clone() })
+            .saw(30, 30, Observation::Finally { task: task.to_owned(), outcome: Some(outcome) })
     }
 
     fn report(&self) -> Report {
@@ -75,34 +75,38 @@ fn key(task: &str) -> String {
     format!("key-{task}")
 }
 
-fn created(task: &str) -> Saw {
-    Saw::Created { key: key(task), task: task.to_owned() }
+fn created(task: &str) -> Observation {
+    Observation::Created { key: key(task), task: task.to_owned() }
 }
 
-fn status(task: &str, status: &str) -> Saw {
-    Saw::Status { task: task.to_owned(), status: status.to_owned() }
+fn status(task: &str, status: &str) -> Observation {
+    Observation::Status { task: task.to_owned(), status: status.to_owned() }
 }
 
 fn completed(task: &str) -> Outcome {
     Outcome::Completed(format!("result of {}", key(task)))
 }
 
-fn called(key: &str, outcome: Option<Outcome>) -> Saw {
-    Saw::Called { key: key.to_owned(), outcome }
+fn called(key: &str, outcome: Option<Outcome>) -> Observation {
+    Observation::Called { key: key.to_owned(), outcome }
 }
 
-fn event(id: &str, number: u64) -> Saw {
-    Saw::Event { stream: "s".to_owned(), id: id.to_owned(), number: Some(number) }
+fn event(id: &str, number: u64) -> Observation {
+    Observation::Event { stream: "s".to_owned(), id: id.to_owned(), number: Some(number) }
 }
 
 #[test]
 fn a_history_without_faults_passes_and_is_counted() {
     let mut planted = Planted::new();
-    planted.good("a").good("b").saw(6, 6, Saw::Listed { tasks: vec!["a".to_owned(), "b".to_owned()] });
-    planted.saw(0, 1, Saw::Refused { key: "r".to_owned(), kind: "store_unavailable".to_owned() });
-    planted.saw(0, 1, Saw::Lost { key: "l".to_owned() }).effect("l", "write", 1, 1);
+    planted.good("a").good("b").saw(6, 6, Observation::Listed { tasks: vec!["a".to_owned(), "b".to_owned()] });
+    planted.saw(0, 1, Observation::Refused { key: "r".to_owned(), kind: "store_unavailable".to_owned() });
+    planted.saw(0, 1, Observation::Lost { key: "l".to_owned() }).effect("l", "write", 1, 1);
     planted.effect("c", "write", 1, 1).saw(1, 2, called("c", Some(Outcome::Completed("result of c".to_owned()))));
-    planted.saw(1, 1, event("1-1", 1)).saw(2, 2, event("1-2", 2)).saw(3, 3, Saw::Gap { stream: "s".to_owned() }).saw(4, 4, event("1-9", 9));
+    planted.saw(1, 1, event("1-1", 1)).saw(2, 2, event("1-2", 2)).saw(3, 3, Observation::Gap { stream: "s".to_owned() }).saw(
+        4,
+        4,
+        event("1-9", 9),
+    );
     let report = planted.report();
     report.assert_kept();
     let counted = (report.acknowledged, report.refused, report.lost, report.completed, report.calls_answered, report.events, report.gaps);
@@ -115,25 +119,25 @@ fn an_acknowledged_task_that_is_gone_or_never_ends_is_caught() {
     let mut planted = Planted::new();
     planted.saw(0, 1, created("a"));
     planted.caught("a (key-a) was acknowledged and never read at the end");
-    planted.saw(9, 9, Saw::Finally { task: "a".to_owned(), outcome: None });
+    planted.saw(9, 9, Observation::Finally { task: "a".to_owned(), outcome: None });
     planted.caught("a (key-a) did not end");
     let mut planted = Planted::new();
-    planted.good("a").saw(3, 3, Saw::Absent { task: "a".to_owned() });
+    planted.good("a").saw(3, 3, Observation::Absent { task: "a".to_owned() });
     planted.caught("a (key-a) was acknowledged, and then unknown");
-    planted.saw(3, 3, Saw::SessionLost { session: "s1".to_owned() });
+    planted.saw(3, 3, Observation::SessionLost { session: "s1".to_owned() });
     planted.caught("the session s1 is gone");
 }
 
 #[test]
 fn an_id_or_a_key_that_counts_twice_is_caught() {
     let mut planted = Planted::new();
-    planted.good("a").saw(0, 1, Saw::Created { key: "other".to_owned(), task: "a".to_owned() });
+    planted.good("a").saw(0, 1, Observation::Created { key: "other".to_owned(), task: "a".to_owned() });
     planted.caught("the id a was given twice");
     let mut planted = Planted::new();
-    planted.good("a").saw(0, 1, Saw::Created { key: key("a"), task: "b".to_owned() });
+    planted.good("a").saw(0, 1, Observation::Created { key: key("a"), task: "b".to_owned() });
     planted.caught("key-a was acknowledged twice");
     let mut planted = Planted::new();
-    planted.good("a").saw(6, 6, Saw::Listed { tasks: vec!["a".to_owned(), "a".to_owned()] });
+    planted.good("a").saw(6, 6, Observation::Listed { tasks: vec!["a".to_owned(), "a".to_owned()] });
     planted.caught("a list of 2 tasks names only 1");
 }
 
@@ -157,7 +161,7 @@ fn a_task_that_goes_back_is_caught_and_overlapping_reads_are_not() {
 #[test]
 fn a_result_that_changes_or_is_not_the_backends_is_caught() {
     let mut planted = Planted::new();
-    planted.good("a").saw(6, 6, Saw::Ended { task: "a".to_owned(), outcome: Outcome::Completed("another".to_owned()) });
+    planted.good("a").saw(6, 6, Observation::Ended { task: "a".to_owned(), outcome: Outcome::Completed("another".to_owned()) });
     planted.caught("the outcome of a (key-a) changed");
     let mut planted = Planted::new();
     planted.good("a").ledger[0].result = "something else".to_owned();
@@ -173,11 +177,11 @@ fn an_effect_done_twice_or_unasked_or_after_a_refusal_is_caught() {
     planted.good("a").effect(&key("a"), "write", 7, 8);
     planted.caught("the effect of key-a was done 2 times");
     let mut planted = Planted::new();
-    planted.saw(0, 1, Saw::Lost { key: "p".to_owned() }).effect("p", "put", 1, 1).effect("p", "put", 2, 2);
+    planted.saw(0, 1, Observation::Lost { key: "p".to_owned() }).effect("p", "put", 1, 1).effect("p", "put", 2, 2);
     planted.report().assert_kept();
     planted.effect("nobody", "write", 1, 1);
     planted.caught("nobody asked for the effect of nobody");
-    planted.saw(0, 1, Saw::Refused { key: "r".to_owned(), kind: "task_limit".to_owned() }).effect("r", "write", 2, 2);
+    planted.saw(0, 1, Observation::Refused { key: "r".to_owned(), kind: "task_limit".to_owned() }).effect("r", "write", 2, 2);
     planted.caught("r was refused, and its effect was done");
 }
 
@@ -187,9 +191,13 @@ fn an_unknown_outcome_is_believed_only_where_something_was_killed() {
     planted.unknown("a");
     planted.caught("a (key-a) ended as outcome_unknown, and nothing was killed");
     // Before the call, long after its answer, and of the wrong kind.
-    planted.broke(Fault::Kill, 1, 1).broke(Fault::Kill, 9, 9).broke(Fault::RedisFlushed, 3, 3).broke(Fault::RedisAway, 2, 4);
+    planted.broke(InjectedFault::Kill, 1, 1).broke(InjectedFault::Kill, 9, 9).broke(InjectedFault::RedisFlushed, 3, 3).broke(
+        InjectedFault::RedisAway,
+        2,
+        4,
+    );
     planted.caught("ended as outcome_unknown");
-    for fault in [Fault::Kill, Fault::Freeze] {
+    for fault in [InjectedFault::Kill, InjectedFault::Freeze] {
         let mut planted = Planted::new();
         planted.unknown("a").broke(fault, 3, 3);
         planted.report().assert_kept();
@@ -197,9 +205,9 @@ fn an_unknown_outcome_is_believed_only_where_something_was_killed() {
     }
     // The answer could not be stored until the database was back, and then the process was killed.
     let mut planted = Planted::new();
-    planted.unknown("a").broke(Fault::PostgresAway, 3, 9);
+    planted.unknown("a").broke(InjectedFault::PostgresAway, 3, 9);
     planted.caught("ended as outcome_unknown");
-    planted.broke(Fault::Kill, 9, 9);
+    planted.broke(InjectedFault::Kill, 9, 9);
     planted.report().assert_kept();
 }
 
@@ -207,13 +215,13 @@ fn an_unknown_outcome_is_believed_only_where_something_was_killed() {
 fn other_failures_and_cancellations_nobody_asked_for_are_caught() {
     let ended = |outcome: Outcome| {
         let mut planted = Planted::new();
-        planted.saw(0, 1, created("a")).saw(30, 30, Saw::Finally { task: "a".to_owned(), outcome: Some(outcome) });
+        planted.saw(0, 1, created("a")).saw(30, 30, Observation::Finally { task: "a".to_owned(), outcome: Some(outcome) });
         planted
     };
     ended(Outcome::Failed("internal".to_owned())).caught("a (key-a) failed with internal");
     let mut planted = ended(Outcome::Cancelled);
     planted.caught("a (key-a) was cancelled, and nobody asked");
-    planted.saw(2, 2, Saw::CancelAsked { task: "a".to_owned() });
+    planted.saw(2, 2, Observation::CancelAsked { task: "a".to_owned() });
     planted.report().assert_kept();
 }
 
@@ -222,7 +230,7 @@ fn calls_without_a_reason_for_their_end_are_caught() {
     let mut planted = Planted::new();
     planted.saw(2, 4, called("a", None)).effect("a", "write", 2, 3);
     planted.caught("the call a got no answer");
-    planted.broke(Fault::Kill, 3, 3);
+    planted.broke(InjectedFault::Kill, 3, 3);
     planted.report().assert_kept();
     planted.saw(12, 14, called("b", Some(Outcome::Failed(OUTCOME_UNKNOWN.to_owned()))));
     planted.caught("the call b got no answer");
@@ -249,7 +257,7 @@ fn events_that_come_twice_or_are_missing_are_caught() {
     planted.caught("on s the events 2 to 3 are missing");
     // One gap that was said excuses one gap.
     let mut planted = Planted::new();
-    planted.saw(1, 1, Saw::Gap { stream: "s".to_owned() }).saw(1, 1, event("1-5", 5));
+    planted.saw(1, 1, Observation::Gap { stream: "s".to_owned() }).saw(1, 1, event("1-5", 5));
     planted.report().assert_kept();
     planted.saw(2, 2, event("1-7", 7));
     planted.caught("on s the events 6 to 6 are missing");

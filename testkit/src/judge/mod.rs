@@ -2,7 +2,7 @@
 //! RPC-01, V-03), and that no reserved `_meta` key was invented (META-01).
 //!
 //! The clients and backends of this crate tell the judge what they said ([`Judge::peer_said`]) and what the broker said
-//! to them ([`Hearing::broker_said`]). Invariant: a fault is never lost; the [`Verdict`] its owner holds panics on the
+//! to them ([`JudgedExchange::broker_said`]). Invariant: a fault is never lost; the [`JudgeGuard`] its owner holds panics on the
 //! test's own thread when it is dropped, also when the fault was found by a background task.
 
 pub mod schema;
@@ -14,7 +14,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-pub use schema::{Revision, Toward};
+pub use schema::{Recipient, Revision};
 
 /// How much of a message a fault shows.
 const MESSAGE_CHARS_SHOWN: usize = 1_000;
@@ -49,7 +49,7 @@ const HOP_META: [&str; 4] = [
 ];
 
 /// What the broker says of itself and of streams of notifications to clients of 2026-07-28.
-const TOLD_MODERN_CLIENTS: [&str; 2] = ["io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"];
+const STATELESS_RESULT_META: [&str; 2] = ["io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"];
 /// Requests of 2026-07-28 that may be answered with a question.
 const MAY_REQUIRE_INPUT: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
 
@@ -58,15 +58,15 @@ static SPOKEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// A request somebody waits for the response of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Asked {
+struct PendingRequest {
     method: String,
     as_task: bool,
 }
 
 #[derive(Debug, Default)]
-struct Notes {
+struct JudgeState {
     /// By the asker's session and the request's id. An id may be used again, so there may be several.
-    asked: HashMap<(Option<String>, String), Vec<Asked>>,
+    asked: HashMap<(Option<String>, String), Vec<PendingRequest>>,
     /// What was agreed on, by session.
     revisions: HashMap<String, Revision>,
     faults: Vec<String>,
@@ -74,10 +74,10 @@ struct Notes {
 
 /// What is known of the talk of one broker with its clients, or of one backend with its brokers.
 #[derive(Debug, Clone, Default)]
-pub struct Judge(Arc<Mutex<Notes>>);
+pub struct Judge(Arc<Mutex<JudgeState>>);
 
 impl Judge {
-    fn notes(&self) -> MutexGuard<'_, Notes> {
+    fn notes(&self) -> MutexGuard<'_, JudgeState> {
         self.0.lock().expect("nothing panics while it holds this lock")
     }
 
@@ -100,7 +100,7 @@ impl Judge {
             batch.iter().for_each(|message| self.remember(session, message));
         }
         let (Some(method), Some(id)) = (message["method"].as_str(), message.get("id")) else { return };
-        let asked = Asked { method: method.to_owned(), as_task: !message["params"]["task"].is_null() };
+        let asked = PendingRequest { method: method.to_owned(), as_task: !message["params"]["task"].is_null() };
         let mut notes = self.notes();
         let same_id = notes.asked.entry((session.map(str::to_owned), id.to_string())).or_default();
         if !same_id.contains(&asked) {
@@ -112,7 +112,7 @@ impl Judge {
     pub fn replay(&self, record: &[u8]) {
         // A backend of its own: its ids are nobody else's.
         let record_judge = Self::default();
-        let mut hearing = Hearing::new(&record_judge, Toward::Backend);
+        let mut hearing = JudgedExchange::new(&record_judge, Recipient::Backend);
         // The last line may be cut short where the process was killed.
         let whole = record.rsplitn(2, |byte| *byte == b'\n').nth(1).unwrap_or_default();
         for line in whole.split(|byte| *byte == b'\n') {
@@ -137,9 +137,9 @@ impl Judge {
 
 /// Panics when dropped if its judge found a fault.
 #[derive(Debug)]
-pub struct Verdict(pub Judge);
+pub struct JudgeGuard(pub Judge);
 
-impl Drop for Verdict {
+impl Drop for JudgeGuard {
     fn drop(&mut self) {
         let faults = self.0.faults();
         if faults.is_empty() {
@@ -157,9 +157,9 @@ impl Drop for Verdict {
 
 /// One exchange in which the broker speaks.
 #[derive(Debug, Clone)]
-pub struct Hearing {
+pub struct JudgedExchange {
     pub judge: Judge,
-    pub toward: Toward,
+    pub toward: Recipient,
     /// The session the peer asked in, and the one it has from now on.
     pub session: Option<String>,
     pub new_session: Option<String>,
@@ -171,8 +171,8 @@ pub struct Hearing {
     pub answers: Option<Value>,
 }
 
-impl Hearing {
-    pub fn new(judge: &Judge, toward: Toward) -> Self {
+impl JudgedExchange {
+    pub fn new(judge: &Judge, toward: Recipient) -> Self {
         Self { judge: judge.clone(), toward, session: None, new_session: None, named: None, content_excused: None, answers: None }
     }
 
@@ -207,11 +207,11 @@ impl Hearing {
             _ => return Err("neither a request or notification nor one kind of response".to_owned()),
         }
         // The broker hosts tasks, so towards clients it speaks of them by itself.
-        let of_a_task = |key: &String| self.toward == Toward::Client && key == RELATED_TASK;
+        let of_a_task = |key: &String| self.toward == Recipient::Client && key == RELATED_TASK;
         // Each request of 2026-07-28 says of itself what the handshake said before.
-        let of_the_hop = |key: &String| self.toward == Toward::Backend && is_modern(message) && HOP_META.contains(&key.as_str());
-        let to_modern = self.toward == Toward::Client && self.revision() == Revision::V2026_07_28;
-        let of_the_answer = |key: &String| to_modern && TOLD_MODERN_CLIENTS.contains(&key.as_str());
+        let of_the_hop = |key: &String| self.toward == Recipient::Backend && is_modern(message) && HOP_META.contains(&key.as_str());
+        let to_modern = self.toward == Recipient::Client && self.revision() == Revision::V2026_07_28;
+        let of_the_answer = |key: &String| to_modern && STATELESS_RESULT_META.contains(&key.as_str());
         let is_invented = |key: &String| !of_a_task(key) && !of_the_hop(key) && !of_the_answer(key);
         let invented: Vec<String> = invented_keys(message).into_iter().filter(is_invented).collect();
         if invented.is_empty() { Ok(()) } else { Err(format!("reserved _meta keys no peer wrote: {invented:?}")) }
@@ -257,7 +257,7 @@ impl Hearing {
             return Ok(());
         }
         let mut outcome = Ok(());
-        for Asked { method, as_task } in asked {
+        for PendingRequest { method, as_task } in asked {
             if revision == Revision::V2026_07_28 && method.starts_with("tasks/") {
                 return Ok(()); // of an extension, which the schema does not have
             }

@@ -23,7 +23,7 @@ pub enum Revision {
 
 /// Whom a message is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Toward {
+pub enum Recipient {
     Client,
     Backend,
 }
@@ -73,8 +73,8 @@ impl Revision {
     }
 
     /// The definition of a request or notification with this method, where this revision has it for that receiver.
-    pub fn definition_of(self, toward: Toward, is_request: bool, method: &str) -> Option<&'static str> {
-        let sender = if toward == Toward::Client { "Server" } else { "Client" };
+    pub fn definition_of(self, toward: Recipient, is_request: bool, method: &str) -> Option<&'static str> {
+        let sender = if toward == Recipient::Client { "Server" } else { "Client" };
         let kind = if is_request { "Request" } else { "Notification" };
         self.methods_of(&format!("{sender}{kind}")).find(|(name, _)| *name == method).map(|(_, definition)| definition)
     }

@@ -24,7 +24,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use crate::{authority::Signed, deadline::eventually_within};
+use crate::{authority::CertificateFiles, deadline::eventually_within};
 
 mod standby;
 
@@ -194,7 +194,7 @@ impl PostgresServer {
     }
 
     /// One that speaks TLS too, with this certificate.
-    pub async fn with_tls(identity: &Signed) -> Self {
+    pub async fn with_tls(identity: &CertificateFiles) -> Self {
         let settings = [("fsync", "off"), ("ssl", "on"), ("ssl_cert_file", "server.crt"), ("ssl_key_file", "server.key")];
         let files = [(identity.cert.as_path(), "server.crt"), (identity.key.as_path(), "server.key")];
         Self::start_in(&std::env::temp_dir(), &settings, &files).await

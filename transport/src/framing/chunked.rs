@@ -1,6 +1,6 @@
 //! A body in chunks (RFC 9112, 7.1): what of its bytes is data, and where it ends. No I/O.
 //!
-//! Used for requests by [`super::FramingGuard`], and for responses of backends by the client of `http1`.
+//! Used for requests by [`super::FramingGuard`], and for responses of backends by the client of `http1_client`.
 
 use memchr::memchr;
 
@@ -19,11 +19,11 @@ pub(crate) enum Padding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkScanner {
     padding: Padding,
-    place: Place,
+    place: ChunkState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ChunkState {
     /// Before the line that tells a chunk's size.
     Size,
     /// In a chunk of which so much is left.
@@ -37,7 +37,7 @@ enum Place {
 
 /// What the next bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ChunkStep {
     /// So many bytes that say where data is.
     Overhead(usize),
     /// So many bytes of data.
@@ -49,56 +49,56 @@ pub(crate) enum Step {
 
 impl ChunkScanner {
     pub(crate) fn new(padding: Padding) -> Self {
-        Self { padding, place: Place::Size }
+        Self { padding, place: ChunkState::Size }
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.place == Place::Over
+        self.place == ChunkState::Over
     }
 
     /// The bytes of the chunk that are still to come, in a chunk.
     pub(crate) fn announced(&self) -> Option<u64> {
         match self.place {
-            Place::Data(left) => Some(left),
+            ChunkState::Data(left) => Some(left),
             _ => None,
         }
     }
 
     /// What `bytes` begin with, which counts as taken.
-    pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<Step, &'static str> {
+    pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<ChunkStep, &'static str> {
         match self.place {
-            Place::Size => {
-                let Some(line) = line(bytes, LINE_BYTES_MAX, "the line before a chunk is too long")? else { return Ok(Step::More) };
+            ChunkState::Size => {
+                let Some(line) = line(bytes, LINE_BYTES_MAX, "the line before a chunk is too long")? else { return Ok(ChunkStep::More) };
                 self.place = match size(line, self.padding)? {
-                    0 => Place::Trailers(0),
-                    size => Place::Data(size),
+                    0 => ChunkState::Trailers(0),
+                    size => ChunkState::Data(size),
                 };
-                Ok(Step::Overhead(line.len() + 2))
+                Ok(ChunkStep::Overhead(line.len() + 2))
             }
-            Place::Data(_) if bytes.is_empty() => Ok(Step::More),
-            Place::Data(left) => {
+            ChunkState::Data(_) if bytes.is_empty() => Ok(ChunkStep::More),
+            ChunkState::Data(left) => {
                 let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-                self.place = if here as u64 == left { Place::DataEnd } else { Place::Data(left - here as u64) };
-                Ok(Step::Data(here))
+                self.place = if here as u64 == left { ChunkState::DataEnd } else { ChunkState::Data(left - here as u64) };
+                Ok(ChunkStep::Data(here))
             }
-            Place::DataEnd => match bytes.get(..2) {
+            ChunkState::DataEnd => match bytes.get(..2) {
                 Some(b"\r\n") => {
-                    self.place = Place::Size;
-                    Ok(Step::Overhead(2))
+                    self.place = ChunkState::Size;
+                    Ok(ChunkStep::Overhead(2))
                 }
                 Some(_) => Err("a chunk is longer than was said"),
-                None => Ok(Step::More),
+                None => Ok(ChunkStep::More),
             },
-            Place::Trailers(passed) => {
+            ChunkState::Trailers(passed) => {
                 let left = TRAILER_BYTES_MAX.saturating_sub(passed);
-                let Some(line) = line(bytes, left, "the trailers are too long")? else { return Ok(Step::More) };
+                let Some(line) = line(bytes, left, "the trailers are too long")? else { return Ok(ChunkStep::More) };
                 if !line.is_empty() && !is_field(line) {
                     return Err("a trailer is not a name, a colon and a value");
                 }
-                self.place = if line.is_empty() { Place::Over } else { Place::Trailers(passed + line.len() + 2) };
-                Ok(Step::Overhead(line.len() + 2))
+                self.place = if line.is_empty() { ChunkState::Over } else { ChunkState::Trailers(passed + line.len() + 2) };
+                Ok(ChunkStep::Overhead(line.len() + 2))
             }
-            Place::Over => Ok(Step::Over),
+            ChunkState::Over => Ok(ChunkStep::Over),
         }
     }
 }

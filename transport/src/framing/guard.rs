@@ -17,9 +17,9 @@ use http::header::UPGRADE;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    ChunksTooLong, STAND_IN_HEADER, Violation,
-    chunked::{ChunkScanner, Padding, Step},
-    head::{BodyFraming, HeadScan, is_websocket_upgrade, parse},
+    ChunksTooLong, VIOLATION_HEADER, FramingViolation,
+    chunked::{ChunkScanner, Padding, ChunkStep},
+    head::{BodyFraming, HeadScanner, is_websocket_upgrade, parse},
 };
 use crate::{linger::Linger, read_buffer::ReadBuffer};
 
@@ -34,7 +34,7 @@ pub struct FramingGuard<S> {
     read: ReadBuffer,
     /// So many of these bytes were found right.
     checked: usize,
-    next: Expected,
+    next: GuardState,
     /// Nothing passes behind the request that is being read.
     is_last: bool,
     /// What is handed on in place of a request that was refused.
@@ -47,8 +47,8 @@ pub struct FramingGuard<S> {
 
 /// What the bytes are that were not looked at yet.
 #[derive(Debug)]
-enum Expected {
-    Head(HeadScan),
+enum GuardState {
+    Head(HeadScanner),
     Body(usize),
     /// With the bytes that the body may still have.
     Chunks(ChunkScanner, u64),
@@ -69,7 +69,7 @@ impl<S> FramingGuard<S> {
             inner,
             read: ReadBuffer::new(first),
             checked: 0,
-            next: Expected::Head(HeadScan::default()),
+            next: GuardState::Head(HeadScanner::default()),
             is_last: false,
             stand_in: Bytes::new(),
             head_bytes_max,
@@ -89,15 +89,15 @@ impl<S> FramingGuard<S> {
         while self.checked < self.read.bytes().len() {
             let rest = &self.read.bytes()[self.checked..];
             match &mut self.next {
-                Expected::Head(_) if self.checked > 0 => return,
+                GuardState::Head(_) if self.checked > 0 => return,
                 // Empty lines before a request (RFC 9112, 2.2) go nowhere.
-                Expected::Head(scan) if *scan == HeadScan::default() && rest.starts_with(b"\r\n") => self.read.skip(2),
-                Expected::Head(_) => match self.head() {
+                GuardState::Head(scan) if *scan == HeadScanner::default() && rest.starts_with(b"\r\n") => self.read.skip(2),
+                GuardState::Head(_) => match self.head() {
                     Ok(true) => {}
                     Ok(false) => return,
                     Err(violation) => return self.refuse(violation),
                 },
-                Expected::Body(left) => {
+                GuardState::Body(left) => {
                     let here = rest.len().min(*left);
                     self.checked += here;
                     *left -= here;
@@ -105,40 +105,40 @@ impl<S> FramingGuard<S> {
                         self.next = self.behind_request();
                     }
                 }
-                Expected::Chunks(scanner, left) => match scanner.next(rest) {
+                GuardState::Chunks(scanner, left) => match scanner.next(rest) {
                     // Refused as it is announced: nothing of it is waited for.
-                    Ok(Step::Overhead(_)) if scanner.announced().is_some_and(|bytes| bytes > *left) => {
+                    Ok(ChunkStep::Overhead(_)) if scanner.announced().is_some_and(|bytes| bytes > *left) => {
                         tracing::debug!("a chunk of a request is longer than its body may be");
-                        self.next = Expected::TooLong;
+                        self.next = GuardState::TooLong;
                     }
-                    Ok(step @ (Step::Overhead(bytes) | Step::Data(bytes))) => {
+                    Ok(step @ (ChunkStep::Overhead(bytes) | ChunkStep::Data(bytes))) => {
                         self.checked += bytes;
-                        if matches!(step, Step::Data(_)) {
+                        if matches!(step, ChunkStep::Data(_)) {
                             *left -= bytes as u64;
                         }
                         if scanner.is_over() {
                             self.next = self.behind_request();
                         }
                     }
-                    Ok(Step::More | Step::Over) => return,
+                    Ok(ChunkStep::More | ChunkStep::Over) => return,
                     Err(reason) => {
                         tracing::debug!(reason, "the chunks of a request are refused");
-                        self.next = Expected::Broken;
+                        self.next = GuardState::Broken;
                     }
                 },
-                Expected::Upgrade | Expected::Refused | Expected::TooLong | Expected::Broken => return,
+                GuardState::Upgrade | GuardState::Refused | GuardState::TooLong | GuardState::Broken => return,
             }
         }
     }
 
     /// Looks at the head that is next; false while it is not all there.
-    fn head(&mut self) -> Result<bool, Violation> {
-        let Expected::Head(scan) = &mut self.next else { return Ok(false) };
+    fn head(&mut self) -> Result<bool, FramingViolation> {
+        let GuardState::Head(scan) = &mut self.next else { return Ok(false) };
         let Some(end) = scan.end(self.read.bytes())? else {
-            return if self.read.bytes().len() > self.head_bytes_max { Err(Violation::HeadTooLong) } else { Ok(false) };
+            return if self.read.bytes().len() > self.head_bytes_max { Err(FramingViolation::HeadTooLong) } else { Ok(false) };
         };
         if end > self.head_bytes_max {
-            return Err(Violation::HeadTooLong);
+            return Err(FramingViolation::HeadTooLong);
         }
         let (framing, is_last) = parse(&self.read.bytes()[..end], |request, framing| {
             let upgrades = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(UPGRADE.as_str()));
@@ -147,21 +147,21 @@ impl<S> FramingGuard<S> {
         (self.checked, self.is_last) = (end, is_last);
         self.next = match framing {
             BodyFraming::Absent | BodyFraming::Length(0) => self.behind_request(),
-            BodyFraming::Length(bytes) => Expected::Body(bytes),
-            BodyFraming::Chunked => Expected::Chunks(ChunkScanner::new(Padding::Refused), self.chunks_bytes_max),
+            BodyFraming::Length(bytes) => GuardState::Body(bytes),
+            BodyFraming::Chunked => GuardState::Chunks(ChunkScanner::new(Padding::Refused), self.chunks_bytes_max),
         };
         Ok(true)
     }
 
-    fn behind_request(&self) -> Expected {
-        if self.is_last { Expected::Upgrade } else { Expected::Head(HeadScan::default()) }
+    fn behind_request(&self) -> GuardState {
+        if self.is_last { GuardState::Upgrade } else { GuardState::Head(HeadScanner::default()) }
     }
 
-    fn refuse(&mut self, violation: Violation) {
+    fn refuse(&mut self, violation: FramingViolation) {
         tracing::debug!(reason = violation.reason(), "the head of a request is refused");
         let code = violation.code();
-        self.stand_in = format!("GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{STAND_IN_HEADER}: {code}\r\n\r\n").into();
-        self.next = Expected::Refused;
+        self.stand_in = format!("GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{VIOLATION_HEADER}: {code}\r\n\r\n").into();
+        self.next = GuardState::Refused;
         self.read.discard();
     }
 
@@ -183,8 +183,8 @@ impl<S> FramingGuard<S> {
     /// Whether the peer may still be sending what nobody is going to read.
     fn is_unread(&self) -> bool {
         match &self.next {
-            Expected::Head(_) | Expected::Upgrade => !self.read.bytes().is_empty(),
-            Expected::Body(_) | Expected::Chunks(..) | Expected::Refused | Expected::TooLong | Expected::Broken => true,
+            GuardState::Head(_) | GuardState::Upgrade => !self.read.bytes().is_empty(),
+            GuardState::Body(_) | GuardState::Chunks(..) | GuardState::Refused | GuardState::TooLong | GuardState::Broken => true,
         }
     }
 }
@@ -202,16 +202,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
             }
             match &mut guard.next {
                 // Its answer is on its way, and the end of the connection behind it.
-                Expected::Refused => return Poll::Pending,
-                Expected::TooLong => {
-                    guard.next = Expected::Broken;
+                GuardState::Refused => return Poll::Pending,
+                GuardState::TooLong => {
+                    guard.next = GuardState::Broken;
                     let too_long = ChunksTooLong { bytes_max: guard.chunks_bytes_max };
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::FileTooLarge, too_long)));
                 }
-                Expected::Broken => return Poll::Ready(Ok(())),
-                Expected::Upgrade if guard.read.bytes().len() >= EARLY_BYTES_MAX => return Poll::Pending,
+                GuardState::Broken => return Poll::Ready(Ok(())),
+                GuardState::Upgrade if guard.read.bytes().len() >= EARLY_BYTES_MAX => return Poll::Pending,
                 // As much as there is room for belongs to the body: it need not be copied.
-                Expected::Body(left) if *left >= buffer.remaining() && guard.read.bytes().is_empty() => {
+                GuardState::Body(left) if *left >= buffer.remaining() && guard.read.bytes().is_empty() => {
                     let before = buffer.filled().len();
                     ready!(Pin::new(&mut guard.inner).poll_read(context, buffer))?;
                     *left -= buffer.filled().len() - before;

@@ -1,9 +1,9 @@
 //! Strict framing of HTTP/1.1 requests (RFC 9112): where a request ends, decided in one place and in one way.
 //!
-//! Used by `posts` for the requests it serves, and by [`FramingGuard`] in front of the HTTP library for all others, on every listener
+//! Used by `http1_server` for the requests it serves, and by [`FramingGuard`] in front of the HTTP library for all others, on every listener
 //! that speaks HTTP/1.1 to clients and operators. A proxy in front of the broker may read a lenient message in another way than the
 //! broker does, and then a second request hides in the first. So whatever two readers could read differently is refused: the
-//! request gets [`Violation::status`], and the connection closes.
+//! request gets [`FramingViolation::status`], and the connection closes.
 
 mod chunked;
 mod guard;
@@ -14,7 +14,7 @@ use std::{error::Error, io};
 use http::{HeaderMap, StatusCode};
 
 pub(crate) use self::{
-    chunked::{ChunkScanner, Padding, Step},
+    chunked::{ChunkScanner, ChunkStep, Padding},
     head::{BodyFraming, read_head},
 };
 pub use self::{guard::FramingGuard, head::is_websocket_upgrade};
@@ -43,11 +43,11 @@ impl ChunksTooLong {
 }
 
 /// Names the violation in the request that stands for one that was refused. No request of a client with this header passes.
-const STAND_IN_HEADER: &str = "x-mcp-broker-framing-violation";
+const VIOLATION_HEADER: &str = "x-mcp-broker-framing-violation";
 
 /// Why a request is refused before anything is done for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Violation {
+pub enum FramingViolation {
     BareLineFeed,
     BareCarriageReturn,
     RequestLine,
@@ -69,7 +69,7 @@ pub enum Violation {
     TooManyHeaders,
 }
 
-impl Violation {
+impl FramingViolation {
     const ALL: [Self; 19] = [
         Self::BareLineFeed,
         Self::BareCarriageReturn,
@@ -94,7 +94,7 @@ impl Violation {
 
     /// The violation that a stand-in names; `None` for a request of a client.
     pub fn named_by(headers: &HeaderMap) -> Option<Self> {
-        let code = headers.get(STAND_IN_HEADER)?.as_bytes();
+        let code = headers.get(VIOLATION_HEADER)?.as_bytes();
         Self::ALL.into_iter().find(|violation| violation.code().as_bytes() == code)
     }
 

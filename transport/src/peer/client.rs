@@ -36,7 +36,7 @@ const ATTEMPTS: usize = 2;
 
 /// Whole at once, or as it comes.
 type PeerBody = Either<Full<Bytes>, UnsyncBoxBody<Bytes, io::Error>>;
-type Sender = http2::SendRequest<PeerBody>;
+type PeerSender = http2::SendRequest<PeerBody>;
 
 /// A shared client; clones use the same connections.
 #[derive(Clone)]
@@ -54,20 +54,20 @@ impl std::fmt::Debug for PeerClient {
 /// The connections to one address.
 #[derive(Default)]
 struct Peer {
-    lanes: [Lane; CONNECTIONS_PER_PEER],
+    lanes: [PeerConnection; CONNECTIONS_PER_PEER],
     next: AtomicUsize,
 }
 
 /// One connection, opened when it is needed. Who finds it closed opens it, and the others wait for that.
 #[derive(Default)]
-struct Lane {
-    state: tokio::sync::Mutex<LaneState>,
+struct PeerConnection {
+    state: tokio::sync::Mutex<PeerConnectionState>,
     failures: AtomicU64,
 }
 
 #[derive(Default)]
-struct LaneState {
-    sender: Option<Sender>,
+struct PeerConnectionState {
+    sender: Option<PeerSender>,
     failure: Option<SendError>,
 }
 
@@ -94,7 +94,7 @@ impl PeerClient {
                 Err(error) => return Err(SendError::Aborted { reason: error.error().to_string() }),
             }
         }
-        Err(SendError::NotTaken { reason })
+        Err(SendError::NotSent { reason })
     }
 
     /// [`PeerClient::send`] of a request whose body comes as it goes on, which is why there is one attempt.
@@ -106,7 +106,7 @@ impl PeerClient {
         let mut sender = self.peer(address).lane().sender(&self.tls, address).await?;
         sender.try_send_request(request.map(|body| Either::Right(body.boxed_unsync()))).await.map_err(|error| {
             let reason = error.error().to_string();
-            if was_not_taken(&error) { SendError::NotTaken { reason } } else { SendError::Aborted { reason } }
+            if was_not_taken(&error) { SendError::NotSent { reason } } else { SendError::Aborted { reason } }
         })
     }
 
@@ -116,7 +116,7 @@ impl PeerClient {
             return Arc::clone(peer);
         }
         if peers.len() >= PEERS_KEPT_MAX {
-            peers.retain(|_, peer| peer.lanes.iter().any(Lane::is_in_use));
+            peers.retain(|_, peer| peer.lanes.iter().any(PeerConnection::is_in_use));
         }
         let peer = Arc::<Peer>::default();
         peers.insert(address.to_owned(), Arc::clone(&peer));
@@ -126,13 +126,13 @@ impl PeerClient {
 
 impl Peer {
     /// They are used in turns.
-    fn lane(&self) -> &Lane {
+    fn lane(&self) -> &PeerConnection {
         &self.lanes[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS_PER_PEER]
     }
 }
 
-impl Lane {
-    async fn sender(&self, tls: &TlsConnector, address: &str) -> Result<Sender, SendError> {
+impl PeerConnection {
+    async fn sender(&self, tls: &TlsConnector, address: &str) -> Result<PeerSender, SendError> {
         let failures_before = self.failures.load(Ordering::Relaxed);
         let mut state = self.state.lock().await;
         if let Some(sender) = state.sender.as_ref().filter(|sender| !sender.is_closed()) {
@@ -162,7 +162,7 @@ impl Lane {
     }
 }
 
-async fn connect(tls: &TlsConnector, address: &str) -> Result<Sender, SendError> {
+async fn connect(tls: &TlsConnector, address: &str) -> Result<PeerSender, SendError> {
     let unreachable = |error: &dyn Error| SendError::Connect { reason: format!("{address}: {error}") };
     let socket = TcpStream::connect(address).await.map_err(|error| unreachable(&error))?;
     let _ = socket.set_nodelay(true);

@@ -32,19 +32,19 @@ use super::{
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Told of the address of each peer that is not a replica.
-type OnStranger = Arc<dyn Fn(SocketAddr) + Send + Sync>;
+type UntrustedPeerHook = Arc<dyn Fn(SocketAddr) + Send + Sync>;
 
 #[derive(Clone)]
 pub struct PeerServer {
     tls: TlsAcceptor,
     http: http2::Builder<TokioExecutor>,
     places: Arc<Semaphore>,
-    strangers: Option<Strangers>,
-    on_stranger: Option<OnStranger>,
+    strangers: Option<ConnectionFilter>,
+    on_stranger: Option<UntrustedPeerHook>,
 }
 
 /// Whether a connection, by its two ends, is not even listened to. May block for a moment.
-type Strangers = Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>;
+type ConnectionFilter = Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>;
 
 impl std::fmt::Debug for PeerServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

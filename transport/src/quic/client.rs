@@ -12,12 +12,12 @@ use bytes::Bytes;
 use quinn::{Connection, Endpoint, EndpointConfig, crypto::rustls::QuicClientConfig};
 use tokio::time::timeout;
 
-use super::{Limits, QuicConnection, QuicSink, QuicSource, RequestStream, bursts::ThriftyRuntime, frames::printable};
+use super::{Limits, QuicConnection, QuicSink, QuicSource, RequestStream, frames::printable, gso::GsoLimitRuntime};
 use crate::{
     connect,
     connect_error::ConnectError,
     egress::EgressPolicy,
-    frame::{FrameSink, Goodbye, WriteError},
+    frame::{CloseReason, FrameSink, WriteError},
     tcp::host_and_port,
     tls::ClientTls,
 };
@@ -65,7 +65,7 @@ async fn connected(options: &ConnectOptions<'_>) -> Result<(QuicClient, QuicSour
 
 async fn handshake(address: SocketAddr, config: quinn::ClientConfig, name: String) -> Result<(Endpoint, Connection), ConnectError> {
     let endpoint = UdpSocket::bind(any_port(address))
-        .and_then(|socket| Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(ThriftyRuntime)))
+        .and_then(|socket| Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(GsoLimitRuntime)))
         .map_err(|error| unreachable(address, &error))?;
     let connecting = endpoint.connect_with(config, address, &name).map_err(|error| unreachable(address, &error))?;
     let connection = connecting.await.map_err(|error| match error {
@@ -115,7 +115,7 @@ impl QuicClient {
     }
 
     /// Ends everything at once. For an orderly end close the sink of the control stream.
-    pub fn close(&self, goodbye: Goodbye) {
+    pub fn close(&self, goodbye: CloseReason) {
         self.connection.close(goodbye);
     }
 

@@ -16,11 +16,11 @@ use tokio::sync::Semaphore;
 
 use super::{
     Limits,
-    frames::{QuicSink, QuicSource, Scope, cancel},
+    frames::{CloseScope, QuicSink, QuicSource, cancel},
     streams_allowed,
 };
 use crate::{
-    frame::{FrameSink, FrameSource, Goodbye, ReadError},
+    frame::{CloseReason, FrameSink, FrameSource, ReadError},
     read_buffer::SHARED_PERMIT_BYTES,
     tls::ClientCertificate,
 };
@@ -70,7 +70,7 @@ impl QuicConnection {
     }
 
     /// Ends everything at once; what has not arrived is lost. For an orderly end close the sink of the control stream.
-    pub fn close(&self, goodbye: Goodbye) {
+    pub fn close(&self, goodbye: CloseReason) {
         self.connection.close(VarInt::from_u32(goodbye.quic_code()), goodbye.reason().as_bytes());
     }
 
@@ -100,13 +100,13 @@ impl QuicConnection {
         // What is said to all must not wait behind the answers of single requests.
         let _ = sink.set_priority(1);
         let source = QuicSource::new(source, self.message_bytes_max, self.silence_max);
-        (source, QuicSink::new(sink, Scope::Connection(self.connection.clone()), self.stall_max))
+        (source, QuicSink::new(sink, CloseScope::Connection(self.connection.clone()), self.stall_max))
     }
 
     fn request_stream(&self, sink: SendStream, source: RecvStream) -> RequestStream {
         RequestStream {
             source: QuicSource::new(source, self.message_bytes_max, self.silence_max),
-            sink: QuicSink::new(sink, Scope::Stream, self.stall_max),
+            sink: QuicSink::new(sink, CloseScope::Stream, self.stall_max),
         }
     }
 }
@@ -130,7 +130,7 @@ impl RequestStream {
     }
 
     /// Sends the request away, with the reason.
-    pub async fn refuse(mut self, goodbye: Goodbye) {
+    pub async fn refuse(mut self, goodbye: CloseReason) {
         self.source.stop(goodbye);
         self.sink.close(goodbye).await;
     }

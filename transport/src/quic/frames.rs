@@ -8,7 +8,7 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use super::CODE_CANCELLED;
 use crate::{
-    frame::{CLOSE_TIMEOUT, FrameSink, FrameSource, Goodbye, ReadError, WriteError},
+    frame::{CLOSE_TIMEOUT, CloseReason, FrameSink, FrameSource, ReadError, WriteError},
     lines::{LineReader, one_line},
 };
 
@@ -33,7 +33,7 @@ impl QuicSource {
     }
 
     /// Takes nothing more.
-    pub fn stop(&mut self, goodbye: Goodbye) {
+    pub fn stop(&mut self, goodbye: CloseReason) {
         // An error says that it has ended anyway.
         let _ = self.stream_mut().stop(VarInt::from_u32(goodbye.quic_code()));
     }
@@ -54,7 +54,7 @@ impl QuicSource {
                     Err(ReadError::Closed { code: closed.error_code.into_inner(), reason })
                 }
                 ConnectionError::LocallyClosed => Ok(None),
-                ConnectionError::TimedOut => Err(ReadError::Silent { limit: self.silence_max }),
+                ConnectionError::TimedOut => Err(ReadError::IdleTimeout { limit: self.silence_max }),
                 // The outer error only says that the connection is lost.
                 lost => Err(io::Error::new(error.kind(), printable(lost)).into()),
             },
@@ -69,7 +69,7 @@ pub(super) fn printable(why: &(impl std::fmt::Display + ?Sized)) -> String {
 }
 
 fn is_orderly(code: VarInt) -> bool {
-    [Goodbye::Done, Goodbye::GoingAway].iter().any(|goodbye| code == VarInt::from_u32(goodbye.quic_code()))
+    [CloseReason::Done, CloseReason::GoingAway].iter().any(|goodbye| code == VarInt::from_u32(goodbye.quic_code()))
 }
 
 impl FrameSource for QuicSource {
@@ -95,7 +95,7 @@ impl FrameSource for QuicSource {
 
 /// What ends when the sink is closed.
 #[derive(Debug)]
-pub(super) enum Scope {
+pub(super) enum CloseScope {
     /// The control stream: the connection with everything on it.
     Connection(Connection),
     /// The stream alone.
@@ -106,7 +106,7 @@ pub(super) enum Scope {
 #[derive(Debug)]
 pub struct QuicSink {
     stream: SendStream,
-    scope: Scope,
+    scope: CloseScope,
     stall_max: Duration,
     /// A call that was dropped, or failed, has left half a message on the stream.
     is_cut: bool,
@@ -115,7 +115,7 @@ pub struct QuicSink {
 }
 
 impl QuicSink {
-    pub(super) fn new(stream: SendStream, scope: Scope, stall_max: Duration) -> Self {
+    pub(super) fn new(stream: SendStream, scope: CloseScope, stall_max: Duration) -> Self {
         Self { stream, scope, stall_max, is_cut: false, is_finished: false }
     }
 
@@ -159,7 +159,7 @@ impl QuicSink {
 /// up, whatever is on it.
 impl Drop for QuicSink {
     fn drop(&mut self) {
-        let is_given_up = !self.is_finished && matches!(self.scope, Scope::Stream);
+        let is_given_up = !self.is_finished && matches!(self.scope, CloseScope::Stream);
         if self.is_cut || is_given_up {
             // An error says that it was given up already.
             let _ = self.stream.reset(CODE_CANCELLED);
@@ -186,15 +186,15 @@ impl FrameSink for QuicSink {
         written
     }
 
-    async fn close(&mut self, goodbye: Goodbye) {
+    async fn close(&mut self, goodbye: CloseReason) {
         let code = VarInt::from_u32(goodbye.quic_code());
         match &self.scope {
-            Scope::Stream if goodbye == Goodbye::Done => self.finish(),
-            Scope::Stream => {
+            CloseScope::Stream if goodbye == CloseReason::Done => self.finish(),
+            CloseScope::Stream => {
                 self.is_finished = true;
                 let _ = self.stream.reset(code);
             }
-            Scope::Connection(connection) => {
+            CloseScope::Connection(connection) => {
                 let connection = connection.clone();
                 self.finish();
                 // Closing the connection throws away what has not arrived.

@@ -19,8 +19,8 @@ use quinn::{ConnectionError, Endpoint, EndpointConfig, Incoming, VarInt, crypto:
 use rustls::ServerConfig;
 use tokio::time::timeout;
 
-use super::{Limits, QuicConnection, QuicSink, QuicSource, bursts::ThriftyRuntime};
-use crate::{frame::Goodbye, tls::ServerTls};
+use super::{Limits, QuicConnection, QuicSink, QuicSource, gso::GsoLimitRuntime};
+use crate::{frame::CloseReason, tls::ServerTls};
 
 /// Why there is no listener.
 #[derive(Debug, thiserror::Error)]
@@ -58,13 +58,13 @@ impl QuicListener {
     pub fn bind(address: SocketAddr, tls: Arc<ServerTls>, limits: Limits, secret: Option<&[u8; 32]>) -> Result<Self, ListenError> {
         let mut random = [0; 32];
         aws_lc_rs::rand::fill(&mut random).expect("the system's random generator works");
-        let keys = Keys::derive(secret.unwrap_or(&random));
+        let keys = DerivedKeys::derive(secret.unwrap_or(&random));
         let limits = Arc::new(limits);
         let quic = tls.quic();
         let config = server_config(&quic, &limits, &keys.tokens)?;
         let failed = |source| ListenError::Bind { address, source };
         let socket = std::net::UdpSocket::bind(address).map_err(failed)?;
-        let endpoint = Endpoint::new(keys.endpoint_config(), Some(config.clone()), socket, Arc::new(ThriftyRuntime)).map_err(failed)?;
+        let endpoint = Endpoint::new(keys.endpoint_config(), Some(config.clone()), socket, Arc::new(GsoLimitRuntime)).map_err(failed)?;
         Ok(Self {
             endpoint,
             tls,
@@ -96,14 +96,14 @@ impl QuicListener {
             } else if self.handshakes.load(Ordering::Relaxed) >= self.limits.handshakes_max {
                 incoming.refuse();
             } else {
-                let place = Place::take(&self.handshakes);
+                let place = HandshakeSlot::take(&self.handshakes);
                 return Some(QuicIncoming { incoming, config: self.config(), limits: Arc::clone(&self.limits), place });
             }
         }
     }
 
     /// Ends all connections at once.
-    pub fn close(&self, goodbye: Goodbye) {
+    pub fn close(&self, goodbye: CloseReason) {
         self.endpoint.close(VarInt::from_u32(goodbye.quic_code()), goodbye.reason().as_bytes());
     }
 
@@ -139,13 +139,13 @@ fn server_config(tls: &Arc<ServerConfig>, limits: &Limits, token_key: &Arc<hkdf:
 }
 
 /// What follows from the listener's secret.
-struct Keys {
+struct DerivedKeys {
     reset: Arc<hmac::Key>,
     tokens: Arc<hkdf::Prk>,
     connection_ids: u64,
 }
 
-impl Keys {
+impl DerivedKeys {
     fn derive(secret: &[u8; 32]) -> Self {
         let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let derived = |purpose: &[u8]| hmac::sign(&root, purpose);
@@ -173,7 +173,7 @@ pub struct QuicIncoming {
     incoming: Incoming,
     config: Arc<quinn::ServerConfig>,
     limits: Arc<Limits>,
-    place: Place,
+    place: HandshakeSlot,
 }
 
 impl QuicIncoming {
@@ -201,16 +201,16 @@ impl QuicIncoming {
 
 /// Counts one handshake for as long as it lasts.
 #[derive(Debug)]
-struct Place(Arc<AtomicUsize>);
+struct HandshakeSlot(Arc<AtomicUsize>);
 
-impl Place {
+impl HandshakeSlot {
     fn take(handshakes: &Arc<AtomicUsize>) -> Self {
         handshakes.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(handshakes))
     }
 }
 
-impl Drop for Place {
+impl Drop for HandshakeSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

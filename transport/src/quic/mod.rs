@@ -8,10 +8,10 @@
 //! Unidirectional streams and datagrams are refused, 0-RTT is not offered, clients may change their address. Used by the broker's
 //! listener ([`QuicListener`]) and links ([`connect`]).
 
-mod bursts;
 mod client;
 mod connection;
 mod frames;
+mod gso;
 mod listener;
 
 use std::{sync::Arc, time::Duration};

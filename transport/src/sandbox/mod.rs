@@ -75,7 +75,7 @@ pub enum SandboxError {
 
 /// Rules that are opened already, while the process still has the rights of the broker.
 #[derive(Debug)]
-pub struct Opened {
+pub struct PreparedSandbox {
     sandbox: Sandbox,
     rules: Option<::landlock::RulesetCreated>,
 }
@@ -139,13 +139,13 @@ impl Sandbox {
     }
 
     /// Opens what the rules name. To be called while the process has the rights of the broker.
-    pub fn open(self) -> Result<Opened, SandboxError> {
+    pub fn open(self) -> Result<PreparedSandbox, SandboxError> {
         let rules = self.files.as_ref().map(|files| landlock::ruleset(files, &self.network)).transpose()?;
-        Ok(Opened { sandbox: self, rules })
+        Ok(PreparedSandbox { sandbox: self, rules })
     }
 }
 
-impl Opened {
+impl PreparedSandbox {
     /// Gives up the broker's user and every capability. What follows a change of the user, such as the signal at the
     /// death of the parent, comes after this.
     pub fn change_user(&self) -> Result<(), SandboxError> {

@@ -88,7 +88,7 @@ const MPTCP: u64 = 262;
 /// Bit of the numbers of the x32 calls, which are those of x86-64 once more.
 const X32: u32 = 0x4000_0000;
 
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 pub(super) fn enforce(sandbox: &Sandbox) -> Result<(), SandboxError> {
     let own = std::process::id();
@@ -107,7 +107,7 @@ fn programs(sandbox: &Sandbox, own: u32) -> Result<Vec<BpfProgram>, BackendError
         .collect()
 }
 
-fn program(rules: Rules, error: i32) -> Result<BpfProgram, BackendError> {
+fn program(rules: SyscallRules, error: i32) -> Result<BpfProgram, BackendError> {
     let target = TargetArch::try_from(std::env::consts::ARCH)?;
     let refuse = |error: i32| SeccompAction::Errno(error.unsigned_abs());
     let mut program = BpfProgram::try_from(SeccompFilter::new(rules, SeccompAction::Allow, refuse(error), target)?)?;
@@ -121,8 +121,8 @@ fn program(rules: Rules, error: i32) -> Result<BpfProgram, BackendError> {
     Ok(program)
 }
 
-fn refused(sandbox: &Sandbox, own: u32) -> Result<Rules, BackendError> {
-    let mut rules: Rules = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+fn refused(sandbox: &Sandbox, own: u32) -> Result<SyscallRules, BackendError> {
+    let mut rules: SyscallRules = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     let mut ioctl: Vec<u64> = TYPING.to_vec();
     // The limits of other processes of the same user can be set, those of the processor's time included.
     rules.insert(libc::SYS_prlimit64, vec![all([unlike(0, 0)?])?]);
@@ -146,7 +146,7 @@ fn refused(sandbox: &Sandbox, own: u32) -> Result<Rules, BackendError> {
 
 /// Sockets of the internet protocols, of netlink, and of this machine where the modes of files guard them: a child that has
 /// the broker's user could speak to what serves that user.
-fn sockets(sandbox: &Sandbox) -> Result<Rules, BackendError> {
+fn sockets(sandbox: &Sandbox) -> Result<SyscallRules, BackendError> {
     let mut families = vec![libc::AF_NETLINK];
     if sandbox.network != Network::None {
         families.extend([libc::AF_INET, libc::AF_INET6]);
@@ -156,7 +156,7 @@ fn sockets(sandbox: &Sandbox) -> Result<Rules, BackendError> {
     }
     let others: Vec<SeccompCondition> =
         families.into_iter().map(|family| unlike(0, u64::from(family.unsigned_abs()))).collect::<Result<_, _>>()?;
-    Ok(Rules::from([(libc::SYS_socket, vec![SeccompRule::new(others)?, all([like(2, MPTCP)?])?])]))
+    Ok(SyscallRules::from([(libc::SYS_socket, vec![SeccompRule::new(others)?, all([like(2, MPTCP)?])?])]))
 }
 
 fn all<const N: usize>(conditions: [SeccompCondition; N]) -> Result<SeccompRule, BackendError> {

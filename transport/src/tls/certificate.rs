@@ -14,7 +14,7 @@ use rustls::{
     server::danger::ClientCertVerifier,
 };
 
-use super::der::{self, Elements};
+use super::der::{self, DerElements};
 
 /// `mcp-broker://{tenant}/{principal}` as a URI among the subject's alternative names.
 const URI_PREFIX: &str = "mcp-broker://";
@@ -66,7 +66,7 @@ impl ClientCertificate {
     ///
     /// `None` where it names nobody or is ambiguous; an unusable URI of ours is not passed over in favour of the subject.
     pub fn identity(&self) -> Option<CertificateIdentity> {
-        let names = Parts::of(&self.leaf)?;
+        let names = CertificateParts::of(&self.leaf)?;
         let mut ours = names.uris().into_iter().filter_map(|uri| uri.strip_prefix(URI_PREFIX)).peekable();
         if ours.peek().is_none() {
             return names.subject_identity();
@@ -84,7 +84,7 @@ fn identity_of_uri(path: &str) -> Option<CertificateIdentity> {
 
 /// When a certificate stops being valid, if it says so in a way we understand.
 pub(super) fn valid_until(certificate: &[u8]) -> Option<SystemTime> {
-    let mut validity = Parts::of(certificate)?.validity;
+    let mut validity = CertificateParts::of(certificate)?.validity;
     let _from = validity.next()?;
     let (tag, text) = validity.next()?;
     let text = str::from_utf8(text).ok()?;
@@ -99,37 +99,37 @@ pub(super) fn valid_until(certificate: &[u8]) -> Option<SystemTime> {
 }
 
 /// The parts of a certificate that are looked at (RFC 5280, 4.1).
-struct Parts<'a> {
-    validity: Elements<'a>,
-    subject: Elements<'a>,
-    extensions: Elements<'a>,
+struct CertificateParts<'a> {
+    validity: DerElements<'a>,
+    subject: DerElements<'a>,
+    extensions: DerElements<'a>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> CertificateParts<'a> {
     fn of(certificate: &'a [u8]) -> Option<Self> {
-        let mut certificate = Elements(Elements(certificate).expect(der::SEQUENCE)?);
-        let mut signed = Elements(certificate.expect(der::SEQUENCE)?);
+        let mut certificate = DerElements(DerElements(certificate).expect(der::SEQUENCE)?);
+        let mut signed = DerElements(certificate.expect(der::SEQUENCE)?);
         let _version = signed.optional(der::explicit(0));
         let _serial = signed.expect(der::INTEGER)?;
         let _algorithm = signed.expect(der::SEQUENCE)?;
         let _issuer = signed.expect(der::SEQUENCE)?;
-        let validity = Elements(signed.expect(der::SEQUENCE)?);
-        let subject = Elements(signed.expect(der::SEQUENCE)?);
+        let validity = DerElements(signed.expect(der::SEQUENCE)?);
+        let subject = DerElements(signed.expect(der::SEQUENCE)?);
         let _public_key = signed.expect(der::SEQUENCE)?;
         let extensions = signed.find(|(tag, _)| *tag == der::explicit(3)).map(|(_, content)| content);
-        let extensions = extensions.and_then(|content| Elements(content).expect(der::SEQUENCE)).unwrap_or_default();
-        Some(Self { validity, subject, extensions: Elements(extensions) })
+        let extensions = extensions.and_then(|content| DerElements(content).expect(der::SEQUENCE)).unwrap_or_default();
+        Some(Self { validity, subject, extensions: DerElements(extensions) })
     }
 
     fn uris(&self) -> Vec<&'a str> {
         let alternatives = self.extensions.filter_map(|(_, extension)| {
-            let mut extension = Elements(extension);
+            let mut extension = DerElements(extension);
             let is_names = extension.expect(der::OBJECT_IDENTIFIER)? == OID_SUBJECT_ALT_NAME;
             let _critical = extension.optional(der::BOOLEAN);
             let value = extension.expect(der::OCTET_STRING)?;
-            if is_names { Elements(value).expect(der::SEQUENCE) } else { None }
+            if is_names { DerElements(value).expect(der::SEQUENCE) } else { None }
         });
-        let uris = alternatives.flat_map(Elements).filter(|(tag, _)| *tag == GENERAL_NAME_URI);
+        let uris = alternatives.flat_map(DerElements).filter(|(tag, _)| *tag == GENERAL_NAME_URI);
         uris.filter_map(|(_, uri)| str::from_utf8(uri).ok()).collect()
     }
 
@@ -139,9 +139,9 @@ impl<'a> Parts<'a> {
 
     /// The one value of an attribute of the subject.
     fn only(&self, attribute: &[u8]) -> Option<String> {
-        let pairs = self.subject.filter(|(tag, _)| *tag == der::SET).flat_map(|(_, set)| Elements(set));
+        let pairs = self.subject.filter(|(tag, _)| *tag == der::SET).flat_map(|(_, set)| DerElements(set));
         let mut values = pairs.filter_map(|(_, pair)| {
-            let mut pair = Elements(pair);
+            let mut pair = DerElements(pair);
             (pair.expect(der::OBJECT_IDENTIFIER)? == attribute).then(|| pair.next()).flatten()
         });
         let (tag, value) = values.next()?;

@@ -26,9 +26,9 @@ pub(super) const fn implicit(number: u8) -> u8 {
 
 /// The elements of a constructed value, one after the other.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Elements<'a>(pub(super) &'a [u8]);
+pub(super) struct DerElements<'a>(pub(super) &'a [u8]);
 
-impl<'a> Elements<'a> {
+impl<'a> DerElements<'a> {
     /// The content of the next element, which has to have this tag.
     pub(super) fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next().filter(|(found, _)| *found == tag).map(|(_, content)| content)
@@ -44,7 +44,7 @@ impl<'a> Elements<'a> {
 }
 
 /// Tag and content; ends at the first thing that is not DER.
-impl<'a> Iterator for Elements<'a> {
+impl<'a> Iterator for DerElements<'a> {
     type Item = (u8, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {

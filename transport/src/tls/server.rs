@@ -72,7 +72,7 @@ pub enum ListenerKind {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum HandshakeError {
+pub enum TlsHandshakeError {
     #[error("no tls handshake within {limit:?}")]
     Timeout { limit: Duration },
     #[error("tls handshake failed: {0}")]
@@ -84,7 +84,7 @@ pub enum HandshakeError {
 pub struct ServerTls {
     source: CertificateSource,
     client_auth: ClientAuth,
-    current: ArcSwap<Configs>,
+    current: ArcSwap<TlsConfigs>,
     /// Something else is presented, and others may be believed.
     renewed: Notify,
 }
@@ -92,7 +92,7 @@ pub struct ServerTls {
 /// What one reading of the files gave. A configuration per use, because each has its own protocols and its own memory of
 /// sessions to resume: nobody resumes past a change of the authorities.
 #[derive(Debug)]
-struct Configs {
+struct TlsConfigs {
     http: Arc<ServerConfig>,
     tcp: Arc<ServerConfig>,
     quic: Arc<ServerConfig>,
@@ -102,11 +102,11 @@ struct Configs {
 
 /// Certificates that were read and are good, and not presented yet.
 #[derive(Debug)]
-pub struct Renewed(Arc<Configs>);
+pub struct ReloadedCertificates(Arc<TlsConfigs>);
 
 impl ServerTls {
     pub fn load(source: CertificateSource, client_auth: ClientAuth) -> Result<Self, TlsError> {
-        let configs = Configs::load(&source, &client_auth)?;
+        let configs = TlsConfigs::load(&source, &client_auth)?;
         Ok(Self { source, client_auth, current: ArcSwap::from_pointee(configs), renewed: Notify::new() })
     }
 
@@ -117,12 +117,12 @@ impl ServerTls {
     }
 
     /// Reads the files again, and changes nothing yet.
-    pub fn read(&self) -> Result<Renewed, TlsError> {
-        Configs::load(&self.source, &self.client_auth).map(|configs| Renewed(Arc::new(configs)))
+    pub fn read(&self) -> Result<ReloadedCertificates, TlsError> {
+        TlsConfigs::load(&self.source, &self.client_auth).map(|configs| ReloadedCertificates(Arc::new(configs)))
     }
 
     /// What [`ServerTls::read`] gave is presented from now on.
-    pub fn present(&self, renewed: Renewed) {
+    pub fn present(&self, renewed: ReloadedCertificates) {
         self.current.store(renewed.0);
         self.renewed.notify_waiters();
     }
@@ -147,7 +147,7 @@ impl ServerTls {
     }
 
     /// The server's side of the handshake, which the client has `limit` to get through.
-    pub async fn accept(&self, tcp: TcpStream, kind: ListenerKind, limit: Duration) -> Result<Stream, HandshakeError> {
+    pub async fn accept(&self, tcp: TcpStream, kind: ListenerKind, limit: Duration) -> Result<Stream, TlsHandshakeError> {
         let config = {
             let current = self.current.load();
             match kind {
@@ -155,7 +155,7 @@ impl ServerTls {
                 ListenerKind::Tcp => Arc::clone(&current.tcp),
             }
         };
-        let stream = timeout(limit, TlsAcceptor::from(config).accept(tcp)).await.map_err(|_| HandshakeError::Timeout { limit })??;
+        let stream = timeout(limit, TlsAcceptor::from(config).accept(tcp)).await.map_err(|_| TlsHandshakeError::Timeout { limit })??;
         Ok(Stream::Tls(Box::new(stream.into())))
     }
 
@@ -170,7 +170,7 @@ impl ServerTls {
     }
 }
 
-impl Configs {
+impl TlsConfigs {
     fn load(source: &CertificateSource, client_auth: &ClientAuth) -> Result<Self, TlsError> {
         let provider = trust::provider();
         let key = match source {

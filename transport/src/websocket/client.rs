@@ -9,7 +9,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
-use super::{Limits, Role, TcpHalves, handshake, outgoing::fill_random, over_tcp};
+use super::{Limits, Role, TcpHalves, handshake, over_tcp, shared_writer::fill_random};
 use crate::{
     connect::{self, host_without_brackets},
     connect_error::ConnectError,

@@ -59,11 +59,11 @@ impl Opcode {
 
 /// What a peer sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum DecodedFrame {
     Message(Message),
     Ping(Bytes),
     Pong,
-    Close(Option<Closing>),
+    Close(Option<CloseFrame>),
 }
 
 /// A whole message; valid UTF-8 where it is text.
@@ -75,14 +75,14 @@ pub(super) struct Message {
 
 /// What a close frame says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Closing {
+pub(super) struct CloseFrame {
     pub(super) code: u16,
     pub(super) reason: String,
 }
 
 /// The head of a frame that has been checked and taken from the buffer.
 #[derive(Debug, Clone, Copy)]
-struct Head {
+struct FrameHeader {
     is_final: bool,
     opcode: Opcode,
     mask: Option<Mask>,
@@ -95,7 +95,7 @@ pub(super) struct Decoder {
     role: Role,
     message_bytes_max: usize,
     takes_binary: bool,
-    head: Option<Head>,
+    head: Option<FrameHeader>,
     /// A message in fragments, as far as it has come.
     fragments: Option<Fragments>,
 }
@@ -124,7 +124,7 @@ impl Decoder {
     }
 
     /// The next event that is complete in the buffer.
-    pub(super) fn decode(&mut self, buffer: &mut ReadBuffer) -> Result<Option<Event>, ReadError> {
+    pub(super) fn decode(&mut self, buffer: &mut ReadBuffer) -> Result<Option<DecodedFrame>, ReadError> {
         loop {
             let head = match self.head {
                 Some(head) => head,
@@ -143,10 +143,10 @@ impl Decoder {
             }
             let payload = buffer.take(head.payload_bytes, head.payload_bytes);
             let event = match head.opcode {
-                Opcode::Ping => Some(Event::Ping(payload)),
-                Opcode::Pong => Some(Event::Pong),
-                Opcode::Close => Some(Event::Close(parse_closing(&payload)?)),
-                _ => self.take_data(head, payload)?.map(Event::Message),
+                Opcode::Ping => Some(DecodedFrame::Ping(payload)),
+                Opcode::Pong => Some(DecodedFrame::Pong),
+                Opcode::Close => Some(DecodedFrame::Close(parse_closing(&payload)?)),
+                _ => self.take_data(head, payload)?.map(DecodedFrame::Message),
             };
             if event.is_some() {
                 return Ok(event);
@@ -160,7 +160,7 @@ impl Decoder {
     }
 
     /// The frame's head and its length, once it is complete. Refuses whatever must not follow what came before.
-    fn parse_head(&self, bytes: &[u8]) -> Result<Option<(Head, usize)>, ReadError> {
+    fn parse_head(&self, bytes: &[u8]) -> Result<Option<(FrameHeader, usize)>, ReadError> {
         let [first, second, rest @ ..] = bytes else { return Ok(None) };
         let is_final = first & FINAL != 0;
         if first & RESERVED_BITS != 0 {
@@ -205,11 +205,11 @@ impl Decoder {
             (true, None) => return Ok(None),
         };
         let head_bytes = 2 + length_bytes + mask.map_or(0, |mask| mask.len());
-        Ok(Some((Head { is_final, opcode, mask, payload_bytes }, head_bytes)))
+        Ok(Some((FrameHeader { is_final, opcode, mask, payload_bytes }, head_bytes)))
     }
 
     /// The message that this frame completes.
-    fn take_data(&mut self, head: Head, payload: Bytes) -> Result<Option<Message>, ReadError> {
+    fn take_data(&mut self, head: FrameHeader, payload: Bytes) -> Result<Option<Message>, ReadError> {
         if head.is_final && self.fragments.is_none() {
             // The usual case: not copied.
             let is_valid = head.opcode != Opcode::Text || str::from_utf8(&payload).is_ok();
@@ -240,7 +240,7 @@ impl Fragments {
 }
 
 /// The content of a close frame (5.5.1, 7.4).
-fn parse_closing(payload: &[u8]) -> Result<Option<Closing>, ReadError> {
+fn parse_closing(payload: &[u8]) -> Result<Option<CloseFrame>, ReadError> {
     let Some((code, reason)) = payload.split_first_chunk() else {
         return if payload.is_empty() { Ok(None) } else { Err(ReadError::Protocol("half a close code")) };
     };
@@ -250,7 +250,7 @@ fn parse_closing(payload: &[u8]) -> Result<Option<Closing>, ReadError> {
         return Err(ReadError::Protocol("a close code that must not be sent"));
     }
     let reason = str::from_utf8(reason).map_err(|_| ReadError::InvalidUtf8)?;
-    Ok(Some(Closing { code, reason: reason.to_owned() }))
+    Ok(Some(CloseFrame { code, reason: reason.to_owned() }))
 }
 
 /// Writes the head of a frame in one piece.

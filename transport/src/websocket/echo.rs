@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{Limits, server};
 use crate::{
-    frame::{Goodbye, ReadError, WriteError, farewell},
+    frame::{CloseReason, ReadError, WriteError, farewell},
     tcp::Stream,
 };
 
@@ -26,7 +26,7 @@ pub async fn echo(stream: Stream, begun: Bytes, limits: &Limits) -> Result<(), R
             Err(error) => break Err(error),
         }
     };
-    let goodbye = ended.as_ref().map_or_else(ReadError::goodbye, |()| Goodbye::Done);
+    let goodbye = ended.as_ref().map_or_else(ReadError::goodbye, |()| CloseReason::Done);
     farewell(&mut source, &mut sink, goodbye).await;
     ended
 }

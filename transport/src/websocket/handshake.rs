@@ -21,7 +21,7 @@ const ACCEPT_SALT: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// Why a request does not become a WebSocket connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum HandshakeError {
+pub enum UpgradeError {
     #[error("this path speaks websocket only: an HTTP/1.1 GET with `Upgrade: websocket` and `Connection: upgrade` is expected")]
     NoUpgrade,
     #[error("`Sec-WebSocket-Version: 13` is expected")]
@@ -32,7 +32,7 @@ pub enum HandshakeError {
     Body,
 }
 
-impl HandshakeError {
+impl UpgradeError {
     /// The response's head; its text is for the caller to put into a body.
     pub fn response(self) -> Response<()> {
         let mut response = Response::new(());
@@ -51,24 +51,24 @@ impl HandshakeError {
 }
 
 /// The `101` answer to a client's request. The subprotocol is chosen if it was offered; a client that offers none gets none.
-pub fn accept<B>(request: &Request<B>) -> Result<Response<()>, HandshakeError> {
+pub fn accept<B>(request: &Request<B>) -> Result<Response<()>, UpgradeError> {
     let headers = request.headers();
     let is_upgrade = request.method() == Method::GET
         && request.version() == Version::HTTP_11
         && has_token(headers, &UPGRADE, "websocket")
         && has_token(headers, &CONNECTION, "upgrade");
     if !is_upgrade {
-        return Err(HandshakeError::NoUpgrade);
+        return Err(UpgradeError::NoUpgrade);
     }
     if only(headers, &SEC_WEBSOCKET_VERSION) != Some(&VERSION) {
-        return Err(HandshakeError::Version);
+        return Err(UpgradeError::Version);
     }
     if headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0") {
-        return Err(HandshakeError::Body);
+        return Err(UpgradeError::Body);
     }
-    let key = only(headers, &SEC_WEBSOCKET_KEY).ok_or(HandshakeError::Key)?;
+    let key = only(headers, &SEC_WEBSOCKET_KEY).ok_or(UpgradeError::Key)?;
     if BASE64.decode(key).map(|key| key.len()) != Ok(KEY_BYTES) {
-        return Err(HandshakeError::Key);
+        return Err(UpgradeError::Key);
     }
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

@@ -1,7 +1,7 @@
 //! WebSocket (RFC 6455) without extensions: one message per text frame, in both roles.
 //!
 //! Used by the broker's `/ws` listener and by links to WebSocket backends. Split by what has to be right by itself: `handshake`
-//! (HTTP heads), `codec` (frames in bytes, no I/O), `outgoing` (the one writer that data and control frames share), `source` and
+//! (HTTP heads), `codec` (frames in bytes, no I/O), `shared_writer` (the one writer that data and control frames share), `source` and
 //! `sink` (the halves). Invariants: what a peer announces takes no memory before it arrives; a waiting connection holds no
 //! buffer; a ping is answered whether or not anybody is sending; nothing is written after a close frame.
 //!
@@ -12,8 +12,8 @@ mod client;
 mod codec;
 mod echo;
 mod handshake;
-mod outgoing;
-mod several;
+mod message_splitter;
+mod shared_writer;
 mod sink;
 mod source;
 
@@ -25,13 +25,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 pub use self::{
     client::{ConnectOptions, connect},
     echo::echo,
-    handshake::{HandshakeError, SUBPROTOCOL, accept},
+    handshake::{SUBPROTOCOL, UpgradeError, accept},
     sink::WsSink,
     source::WsSource,
 };
 use self::{
     codec::{Decoder, Role},
-    outgoing::Outgoing,
+    shared_writer::SharedWriter,
 };
 use crate::{
     stall::StallGuard,
@@ -89,7 +89,7 @@ where
     R: AsyncRead + Unpin + Send,
     W: AsyncWrite + Unpin + Send,
 {
-    let outgoing = Arc::new(Outgoing::new(writer, role));
+    let outgoing = Arc::new(SharedWriter::new(writer, role));
     let decoder = Decoder::new(role, limits.message_bytes_max);
     (WsSource::new(reader, begun, decoder, Arc::clone(&outgoing), limits), WsSink::new(outgoing, role))
 }

@@ -7,10 +7,10 @@ use tokio::{io::AsyncWrite, time::timeout};
 
 use super::{
     codec::{self, Mask, Opcode, Role},
-    outgoing::{self, Outgoing},
+    shared_writer::{self, SharedWriter},
 };
 use crate::{
-    frame::{CLOSE_TIMEOUT, FrameSink, Goodbye, WriteError},
+    frame::{CLOSE_TIMEOUT, CloseReason, FrameSink, WriteError},
     lines::one_line,
 };
 
@@ -22,12 +22,12 @@ const BYTES_PER_WRITE: usize = 256 * 1024;
 /// Sends each frame as one text message.
 #[derive(Debug)]
 pub struct WsSink<W> {
-    outgoing: Arc<Outgoing<W>>,
+    outgoing: Arc<SharedWriter<W>>,
     role: Role,
 }
 
 impl<W: AsyncWrite + Unpin + Send> WsSink<W> {
-    pub(super) fn new(outgoing: Arc<Outgoing<W>>, role: Role) -> Self {
+    pub(super) fn new(outgoing: Arc<SharedWriter<W>>, role: Role) -> Self {
         Self { outgoing, role }
     }
 
@@ -62,7 +62,7 @@ impl<W: AsyncWrite + Unpin + Send> WsSink<W> {
             }
             Role::Client => {
                 let mut masks = [Mask::default(); FRAMES_PER_WRITE];
-                outgoing::fill_random(masks[..batch.len()].as_flattened_mut());
+                shared_writer::fill_random(masks[..batch.len()].as_flattened_mut());
                 let mut bytes = BytesMut::with_capacity(batch.iter().map(|frame| frame.len() + 14).sum());
                 for (frame, mask) in batch.iter().zip(masks) {
                     codec::put_frame(&mut bytes, opcode, frame, Some(mask));
@@ -89,10 +89,10 @@ impl<W: AsyncWrite + Unpin + Send> FrameSink for WsSink<W> {
 
     /// Sends a close frame. For a fault the connection is failed (RFC 6455, 7.1.7): nothing the peer still says is understood, so
     /// this side ends at once. Else the peer has its chance to answer, for which `drain` waits.
-    async fn close(&mut self, goodbye: Goodbye) {
+    async fn close(&mut self, goodbye: CloseReason) {
         let is_answered = self.outgoing.is_closing();
         self.outgoing.say_goodbye(Some(goodbye.ws_code()), goodbye.reason());
-        let is_fault = matches!(goodbye, Goodbye::Protocol | Goodbye::NotText | Goodbye::InvalidUtf8 | Goodbye::TooLarge);
+        let is_fault = matches!(goodbye, CloseReason::Protocol | CloseReason::NotText | CloseReason::InvalidUtf8 | CloseReason::TooLarge);
         let closing = async {
             self.outgoing.finish().await?;
             if is_answered || is_fault {

@@ -19,12 +19,12 @@ use tokio::{
 
 use super::{
     Limits,
-    codec::{Closing, Decoder, Event, Message},
-    outgoing::Outgoing,
-    several::Several,
+    codec::{CloseFrame, DecodedFrame, Decoder, Message},
+    message_splitter::MessageSplitter,
+    shared_writer::SharedWriter,
 };
 use crate::{
-    frame::{CLOSE_TIMEOUT, FrameSource, Goodbye, ReadError},
+    frame::{CLOSE_TIMEOUT, CloseReason, FrameSource, ReadError},
     read_buffer::ReadBuffer,
 };
 
@@ -38,8 +38,8 @@ pub struct WsSource<R, W> {
     buffer: ReadBuffer,
     decoder: Decoder,
     /// Of the text frame that came last.
-    messages: Several,
-    outgoing: Arc<Outgoing<W>>,
+    messages: MessageSplitter,
+    outgoing: Arc<SharedWriter<W>>,
     ping_interval: Duration,
     silence_max: Duration,
     heard: Instant,
@@ -52,7 +52,7 @@ pub struct WsSource<R, W> {
 enum Phase {
     Open,
     /// The peer has said goodbye, with a fault of ours perhaps. Ours is being written.
-    Leaving(Option<ReadError>),
+    Closing(Option<ReadError>),
     /// Over, and the place of the next frame is known or does not matter.
     Ended,
     /// Over, and what follows can not be understood.
@@ -60,12 +60,12 @@ enum Phase {
 }
 
 impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
-    pub(super) fn new(reader: R, begun: Bytes, decoder: Decoder, outgoing: Arc<Outgoing<W>>, limits: &Limits) -> Self {
+    pub(super) fn new(reader: R, begun: Bytes, decoder: Decoder, outgoing: Arc<SharedWriter<W>>, limits: &Limits) -> Self {
         Self {
             reader,
             buffer: ReadBuffer::new(begun),
             decoder,
-            messages: Several::default(),
+            messages: MessageSplitter::default(),
             outgoing,
             ping_interval: limits.ping_interval.max(PING_INTERVAL_MIN),
             silence_max: limits.silence_max,
@@ -89,14 +89,14 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         loop {
             match &self.phase {
                 Phase::Open => {}
-                Phase::Leaving(_) => return self.poll_leave(context),
+                Phase::Closing(_) => return self.poll_leave(context),
                 Phase::Ended | Phase::Failed => return Poll::Ready(Ok(None)),
             }
             match self.decoder.decode(&mut self.buffer) {
-                Ok(Some(Event::Message(message))) => return Poll::Ready(Ok(Some(message))),
-                Ok(Some(Event::Ping(payload))) => self.answer_ping(&payload, context)?,
-                Ok(Some(Event::Pong)) => {}
-                Ok(Some(Event::Close(said))) => self.begin_leaving(said),
+                Ok(Some(DecodedFrame::Message(message))) => return Poll::Ready(Ok(Some(message))),
+                Ok(Some(DecodedFrame::Ping(payload))) => self.answer_ping(&payload, context)?,
+                Ok(Some(DecodedFrame::Pong)) => {}
+                Ok(Some(DecodedFrame::Close(said))) => self.begin_leaving(said),
                 Ok(None) => match self.poll_read(context) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(self.end_without_goodbye()),
                     Poll::Ready(Ok(_)) => self.heard = Instant::now(),
@@ -119,13 +119,14 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
     }
 
     /// Answers with the same code (RFC 6455, 5.5.1), unless this is the answer to ours.
-    fn begin_leaving(&mut self, said: Option<Closing>) {
+    fn begin_leaving(&mut self, said: Option<CloseFrame>) {
         let is_answer = self.outgoing.is_closing();
         self.outgoing.say_goodbye(said.as_ref().map(|closing| closing.code), "");
         self.timer.as_mut().reset(Instant::now() + CLOSE_TIMEOUT);
-        let fault = said.filter(|closing| !is_answer && ![Goodbye::Done, Goodbye::GoingAway].map(Goodbye::ws_code).contains(&closing.code));
-        let fault = fault.map(|Closing { code, reason }| ReadError::Closed { code: code.into(), reason });
-        self.phase = Phase::Leaving(fault);
+        let fault = said
+            .filter(|closing| !is_answer && ![CloseReason::Done, CloseReason::GoingAway].map(CloseReason::ws_code).contains(&closing.code));
+        let fault = fault.map(|CloseFrame { code, reason }| ReadError::Closed { code: code.into(), reason });
+        self.phase = Phase::Closing(fault);
     }
 
     /// Waits until our goodbye is written, but not for ever, and says how it ended.
@@ -135,7 +136,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
             ready!(self.timer.as_mut().poll(context));
         }
         match std::mem::replace(&mut self.phase, Phase::Ended) {
-            Phase::Leaving(Some(fault)) => Poll::Ready(Err(fault)),
+            Phase::Closing(Some(fault)) => Poll::Ready(Err(fault)),
             _ => Poll::Ready(Ok(None)),
         }
     }
@@ -151,7 +152,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
             let now = Instant::now();
             let silence_ends = self.heard + self.silence_max;
             if now >= silence_ends {
-                return self.fail(ReadError::Silent { limit: self.silence_max });
+                return self.fail(ReadError::IdleTimeout { limit: self.silence_max });
             }
             self.outgoing.ask();
             self.timer.as_mut().reset((now + self.ping_interval).min(silence_ends));
@@ -184,7 +185,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> FrameSource for 
                 return Ok(Some(frame));
             }
             let Some(message) = self.receive().await? else { return Ok(None) };
-            self.messages = Several::new(message.payload);
+            self.messages = MessageSplitter::new(message.payload);
         }
     }
 

@@ -119,7 +119,7 @@ async fn s16_a_header_is_taken_off_its_connection_to_its_last_byte_and_no_furthe
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (mut socket, _) = listener.accept().await.unwrap();
     client.write_all(b"PROXY ").await.unwrap();
-    assert!(matches!(read_header(&mut socket, Duration::from_millis(20)).await, Err(ProxyHeaderError::Late(_))));
+    assert!(matches!(read_header(&mut socket, Duration::from_millis(20)).await, Err(ProxyHeaderError::Timeout(_))));
     drop(client);
     assert!(matches!(read_header(&mut socket, Duration::from_secs(30)).await, Err(ProxyHeaderError::Missing)));
     for (sent, begins) in

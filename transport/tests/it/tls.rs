@@ -18,7 +18,7 @@ use tokio::{
 use transport::{
     CertificateSource, ClientAuth, ClientTls, ClientTlsFiles, ConnectError, ListenerKind, ServerTls, TlsError,
     tcp::{self, Stream},
-    tls::{ClientIdentity, ClientIdentityFiles, HandshakeError},
+    tls::{ClientIdentity, ClientIdentityFiles, TlsHandshakeError},
 };
 
 use crate::{
@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Accepts for ever; what became of each connection comes out of the channel.
-async fn serve(server: Arc<ServerTls>) -> (SocketAddr, mpsc::Receiver<Result<Stream, HandshakeError>>) {
+async fn serve(server: Arc<ServerTls>) -> (SocketAddr, mpsc::Receiver<Result<Stream, TlsHandshakeError>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (accepted, outcomes) = mpsc::channel(64);
@@ -118,7 +118,7 @@ async fn a_required_certificate_is_required() {
     for client in [authority.client(), foreign, authority.client_with(expired)] {
         let connected = connect(address, &client).await;
         let refusal = soon("the refusal", outcomes.recv()).await.unwrap().unwrap_err();
-        assert!(matches!(refusal, HandshakeError::Failed(_)), "{refusal}");
+        assert!(matches!(refusal, TlsHandshakeError::Failed(_)), "{refusal}");
         if let Ok(mut stream) = connected {
             assert!(soon("the end", stream.read(&mut [0; 1])).await.is_err());
         }
@@ -236,7 +236,7 @@ async fn plain_bytes_and_silence_end_cleanly() {
     let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::None))).await;
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\"}\n").await.unwrap();
-    assert!(matches!(soon("the refusal", outcomes.recv()).await.unwrap(), Err(HandshakeError::Failed(_))));
+    assert!(matches!(soon("the refusal", outcomes.recv()).await.unwrap(), Err(TlsHandshakeError::Failed(_))));
     let mut answer = Vec::new();
     match soon("the end", plain.read_to_end(&mut answer)).await {
         // An alert record and nothing else: type 21, then version and length.
@@ -244,7 +244,7 @@ async fn plain_bytes_and_silence_end_cleanly() {
         Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
     }
     let mut silent = TcpStream::connect(address).await.unwrap();
-    assert!(matches!(soon("the deadline", outcomes.recv()).await.unwrap(), Err(HandshakeError::Timeout { .. })));
+    assert!(matches!(soon("the deadline", outcomes.recv()).await.unwrap(), Err(TlsHandshakeError::Timeout { .. })));
     assert!(matches!(soon("the end", silent.read(&mut [0; 1])).await, Ok(0) | Err(_)));
 }
 

@@ -16,23 +16,23 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    pub(super) fn failed(&mut self) {
+    pub(super) fn note_failure(&mut self) {
         self.failures = self.failures.saturating_add(1);
         let ceiling = BACKOFF_FIRST.saturating_mul(1 << (self.failures - 1).min(10)).min(BACKOFF_MAX);
         self.not_before = Some(Instant::now() + ceiling.mul_f64(rand::random_range(0.5..1.0)));
     }
 
     /// Not at once: whoever asks again and again must not make the backend start again and again.
-    pub(super) fn forgive(&mut self) {
+    pub(super) fn shorten(&mut self) {
         self.not_before = self.not_before.min(Some(Instant::now() + BACKOFF_FIRST));
     }
 
     /// A connection that lived long enough wipes the slate; one that died young counts as a failure.
-    pub(super) fn after_life(&mut self, lived: Duration) {
+    pub(super) fn note_lifetime(&mut self, lived: Duration) {
         if lived >= STABLE_AFTER {
             *self = Self::default();
         } else {
-            self.failed();
+            self.note_failure();
         }
     }
 
@@ -55,14 +55,14 @@ mod tests {
     #[test]
     fn a_forgiven_link_is_tried_soon_and_not_more_often_than_that() {
         let mut backoff = Backoff::default();
-        backoff.forgive();
+        backoff.shorten();
         assert_eq!(backoff.not_before, None, "nothing to forgive");
-        (0..12).for_each(|_| backoff.failed());
+        (0..12).for_each(|_| backoff.note_failure());
         assert!(backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX, "would be refused");
-        backoff.forgive();
+        backoff.shorten();
         let soon = backoff.not_before.unwrap();
         assert!(soon > Instant::now() && soon <= Instant::now() + BACKOFF_FIRST);
-        backoff.failed();
+        backoff.note_failure();
         assert!(backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX, "earlier failures are remembered");
     }
 }

@@ -13,9 +13,9 @@ use std::{
 
 use bytes::Bytes;
 use protocol::{
-    envelope::{Message, Rejected},
+    envelope::{Message, Rejection},
     error::Refusal,
-    handshake::{self, InitializeAnswer},
+    handshake::{self, InitializeResult},
     ids::RequestId,
     json::Span,
     method::Method,
@@ -26,22 +26,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Link,
-    http::{Brought, Request},
-    modern::{self, Modern, exchange},
-    pending::{Asked, Pending, Slot},
+    http::{PostOutcome, WireRequest},
+    malformed_answer,
+    pending::{AnswerSlot, PendingRequests, QuestionOwner},
     queue::FrameQueue,
-    streams::{self, Streams},
-    unreadable,
+    request_streams::{self, RequestStreams},
+    stateless::{self, StatelessConnection, exchange},
 };
-pub use super::{failure::Failure, wire::Wire};
+pub use super::{failure::Failure, wire::WireSender};
 use crate::{
     actors::{
-        asker::{Asker, Carried},
+        asker::{Asker, SentRequest},
         session::record::BackendSession,
     },
-    durable::fault_point,
     metrics::{Direction, Metrics, Side},
-    telemetry::{caused::Caused, request},
+    persistence::fault_point,
+    telemetry::{child_span::ChildSpan, request},
 };
 
 /// How long requests in flight may wait for their own word after the backend said to one of them that it forgot the
@@ -54,14 +54,14 @@ const FAULT_LETTERS_MAX: usize = 300;
 pub struct Connection {
     pub opened: Instant,
     /// What was agreed at the handshake.
-    negotiated: OnceLock<Arc<InitializeAnswer>>,
+    negotiated: OnceLock<Arc<InitializeResult>>,
     /// What there is of it where the backend speaks 2026-07-28.
-    modern: OnceLock<Arc<Modern>>,
+    modern: OnceLock<Arc<StatelessConnection>>,
     next_wire_id: AtomicU64,
-    pending: Pending,
-    wire: Wire,
+    pending: PendingRequests,
+    wire: WireSender,
     /// The ways of requests beside it, which only QUIC has.
-    streams: OnceLock<Streams>,
+    streams: OnceLock<RequestStreams>,
     /// No message will come or go any more.
     closed: CancellationToken,
     /// What was wrong with it, where that is known: for operators, as it may be the backend's own words.
@@ -69,17 +69,17 @@ pub struct Connection {
     /// It was closed because the backend forgot the session.
     forgotten: AtomicBool,
     /// The handshake succeeded and the link counts it.
-    counted: AtomicBool,
+    counted_open: AtomicBool,
     /// That calls were lost with it has been counted.
     loss_counted: AtomicBool,
     /// Everything queued has left, or will not leave any more.
-    finished: CancellationToken,
+    flushed: CancellationToken,
     metrics: Arc<Metrics>,
 }
 
 /// A client's request, to be sent with these changes.
 #[derive(Debug, Clone, Copy)]
-pub struct Outgoing<'a> {
+pub struct BackendRequest<'a> {
     pub message: &'a Message,
     pub edits: &'a [(Span, Vec<u8>)],
     pub asker: &'a Asker,
@@ -87,40 +87,40 @@ pub struct Outgoing<'a> {
 }
 
 impl Connection {
-    pub fn new(wire: Wire, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub fn new(wire: WireSender, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             opened: Instant::now(),
             negotiated: OnceLock::new(),
             modern: OnceLock::new(),
             next_wire_id: AtomicU64::new(1),
-            pending: Pending::default(),
+            pending: PendingRequests::default(),
             wire,
             streams: OnceLock::new(),
             closed: CancellationToken::new(),
             fault: OnceLock::new(),
             forgotten: AtomicBool::new(false),
-            counted: AtomicBool::new(false),
+            counted_open: AtomicBool::new(false),
             loss_counted: AtomicBool::new(false),
-            finished: CancellationToken::new(),
+            flushed: CancellationToken::new(),
             metrics,
         })
     }
 
-    pub fn negotiated(&self) -> Option<&Arc<InitializeAnswer>> {
+    pub fn negotiated(&self) -> Option<&Arc<InitializeResult>> {
         self.negotiated.get()
     }
 
-    pub fn wire(&self) -> &Wire {
+    pub fn wire(&self) -> &WireSender {
         &self.wire
     }
 
     /// Requests may have streams of their own, once that is agreed on.
-    pub(super) fn has_streams(&self, streams: Streams) {
+    pub(super) fn set_streams(&self, streams: RequestStreams) {
         let _set_once = self.streams.set(streams);
     }
 
     /// The backend has answered the question that begins the connection.
-    pub(super) fn begun_with(&self, answer: &Message) {
+    pub(super) fn note_first_answer(&self, answer: &Message) {
         if let Some(streams) = self.streams.get() {
             streams.agree(answer);
         }
@@ -132,12 +132,12 @@ impl Connection {
     }
 
     /// What there is beside requests where the backend speaks 2026-07-28.
-    pub fn modern(&self) -> Option<&Arc<Modern>> {
+    pub fn modern(&self) -> Option<&Arc<StatelessConnection>> {
         self.modern.get()
     }
 
     /// The backend speaks 2026-07-28, and this is what it can do.
-    pub(super) fn becomes_modern(&self, found: InitializeAnswer, modern: Modern) {
+    pub(super) fn becomes_modern(&self, found: InitializeResult, modern: StatelessConnection) {
         let _set_once = self.negotiated.set(Arc::new(found));
         let _set_once = self.modern.set(Arc::new(modern));
     }
@@ -146,37 +146,38 @@ impl Connection {
     pub(super) async fn initialize(self: &Arc<Self>, link: &Arc<Link>) -> Result<(), Failure> {
         let wire_id = self.next_wire_id();
         let id = RequestId::from_u64(wire_id);
-        let frame = handshake::initialize_request(&id, Version::LATEST_LEGACY, link.declared.raw(), crate::BROKER_INFO.as_bytes()).into();
-        let answer = self.round_trip(link, Request { wire_id, frame, asker: None, opening: true, headers: None }).await;
+        let frame =
+            handshake::initialize_request(&id, Version::LATEST_WITH_SESSIONS, link.declared.raw(), crate::BROKER_INFO.as_bytes()).into();
+        let answer = self.send_and_wait(link, WireRequest { wire_id, frame, asker: None, opening: true, headers: None }).await;
         // Whatever became of it, no client's request was under way.
         let answer = answer.map_err(|failure| match failure {
             Failure::Unclear(text) => Failure::Busy(text),
             failure => failure,
         })?;
-        self.begun_with(&answer);
-        let answer = InitializeAnswer::parse(&answer).map_err(|error| Failure::Protocol(error.to_string()))?;
-        if let Wire::Http(http) = &self.wire {
+        self.note_first_answer(&answer);
+        let answer = InitializeResult::parse(&answer).map_err(|error| Failure::Protocol(error.to_string()))?;
+        if let WireSender::Http(http) = &self.wire {
             http.agree_on(answer.version);
         }
         let _set_once = self.negotiated.set(Arc::new(answer));
         let initialized = handshake::notification(Method::Initialized, None);
         match &self.wire {
-            Wire::Pipe(queue) => queue.push(initialized)?,
+            WireSender::Pipe(queue) => queue.push(initialized)?,
             // Waited for: what follows must not overtake it.
-            Wire::Http(http) => http.post_one_way(initialized).await?,
+            WireSender::Http(http) => http.post_one_way(initialized).await?,
         }
-        if self.streams.get().is_some_and(Streams::are_agreed) {
+        if self.streams.get().is_some_and(RequestStreams::are_agreed) {
             // The same here: a stream could overtake the one on which it was said. Whatever is answered, it comes after that.
             let wire_id = self.next_wire_id();
             let frame = handshake::request(&RequestId::from_u64(wire_id), Method::Ping, None).into();
-            self.round_trip(link, Request { wire_id, frame, asker: None, opening: false, headers: None }).await?;
+            self.send_and_wait(link, WireRequest { wire_id, frame, asker: None, opening: false, headers: None }).await?;
         }
         Ok(())
     }
 
     /// Goes on with a session that an earlier connection agreed on, perhaps of another process.
-    pub(super) fn resume(&self, agreed: Arc<InitializeAnswer>, first_wire_id: u64) {
-        if let Wire::Http(http) = &self.wire {
+    pub(super) fn resume(&self, agreed: Arc<InitializeResult>, first_wire_id: u64) {
+        if let WireSender::Http(http) = &self.wire {
             http.agree_on(agreed.version);
         }
         let _set_once = self.negotiated.set(agreed);
@@ -185,12 +186,12 @@ impl Connection {
 
     /// What another process could go on with.
     pub(super) fn backend_session(&self, url: &str) -> Option<BackendSession> {
-        let (Wire::Http(http), Some(agreed)) = (&self.wire, self.negotiated()) else { return None };
+        let (WireSender::Http(http), Some(agreed)) = (&self.wire, self.negotiated()) else { return None };
         Some(BackendSession { url: url.to_owned(), id: http.session_id()?, version: agreed.version })
     }
 
     /// Sends a client's request and waits for its answer. Cancel-safe: a dropped wait frees its slot.
-    pub async fn exchange(self: &Arc<Self>, link: &Arc<Link>, outgoing: Outgoing<'_>) -> Result<Message, Failure> {
+    pub async fn exchange(self: &Arc<Self>, link: &Arc<Link>, outgoing: BackendRequest<'_>) -> Result<Message, Failure> {
         if self.modern().is_some() {
             // On the heap: it is much larger than what other connections need.
             return Box::pin(exchange::exchange(self, link, outgoing)).await;
@@ -210,16 +211,16 @@ impl Connection {
             for (span, text) in outgoing.edits {
                 splice.replace(*span, &text[..]);
             }
-            let in_meta = matches!(self.wire, Wire::Pipe(_));
-            let span = Caused::attempt(outgoing.message, link.backend.id.as_str(), link.backend.transport(), in_meta, &mut splice);
+            let in_meta = matches!(self.wire, WireSender::Pipe(_));
+            let span = ChildSpan::attempt(outgoing.message, link.backend.id.as_str(), link.backend.transport(), in_meta, &mut splice);
             (self.wire.finished(splice), span)
         };
-        outgoing.asker.sent_as(Carried { link: link.clone(), connection: self.clone(), wire_id }, outgoing.sent_at);
-        let request = Request { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers: None };
+        outgoing.asker.sent_as(SentRequest { link: link.clone(), connection: self.clone(), wire_id }, outgoing.sent_at);
+        let request = WireRequest { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers: None };
         let answer = match &span {
             // Boxed: every call would have room for a second one.
-            Some(span) => Box::pin(request::sending(span.headers(), self.round_trip(link, request))).await,
-            None => self.round_trip(link, request).await,
+            Some(span) => Box::pin(request::sending(span.headers(), self.send_and_wait(link, request))).await,
+            None => self.send_and_wait(link, request).await,
         };
         if let Some(span) = span {
             match &answer {
@@ -234,28 +235,28 @@ impl Connection {
     /// long as the backend does.
     pub async fn ask_for(self: &Arc<Self>, link: &Arc<Link>, method: Method, params: &[u8], asker: &Asker) -> Result<Message, Failure> {
         if self.modern().is_some() {
-            return Box::pin(modern::ask_for(self, link, method, params, asker)).await;
+            return Box::pin(stateless::ask_for(self, link, method, params, asker)).await;
         }
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(params)).into();
-        self.round_trip(link, Request { wire_id, frame, asker: Some(asker), opening: false, headers: None }).await
+        self.send_and_wait(link, WireRequest { wire_id, frame, asker: Some(asker), opening: false, headers: None }).await
     }
 
     /// Asks something of the broker's own, within the time for control methods.
     pub async fn ask(self: &Arc<Self>, link: &Arc<Link>, method: Method, params: Option<&[u8]>) -> Result<Message, Failure> {
         let limit = link.backend.timeouts().control;
         if self.modern().is_some() {
-            let asked = Box::pin(modern::ask(self, link, method, params));
+            let asked = Box::pin(stateless::ask(self, link, method, params));
             return tokio::time::timeout(limit, asked).await.unwrap_or(Err(Failure::TimedOut(method)));
         }
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, params).into();
-        let request = Request { wire_id, frame, asker: None, opening: false, headers: None };
-        tokio::time::timeout(limit, self.round_trip(link, request)).await.unwrap_or(Err(Failure::TimedOut(method)))
+        let request = WireRequest { wire_id, frame, asker: None, opening: false, headers: None };
+        tokio::time::timeout(limit, self.send_and_wait(link, request)).await.unwrap_or(Err(Failure::TimedOut(method)))
     }
 
     /// Sends a request and waits for its answer, for as long as there can be one.
-    pub(super) async fn round_trip(self: &Arc<Self>, link: &Arc<Link>, request: Request<'_>) -> Result<Message, Failure> {
+    pub(super) async fn send_and_wait(self: &Arc<Self>, link: &Arc<Link>, request: WireRequest<'_>) -> Result<Message, Failure> {
         if self.is_closed() {
             return Err(self.why_closed());
         }
@@ -264,13 +265,13 @@ impl Connection {
         let answer = tokio::select! {
             biased;
             answer = slot.answered() => answer,
-            answer = self.carry(link, request) => answer,
+            answer = self.send_request(link, request) => answer,
             // It may have come just before the end.
-            () = self.hung_up(&slot) => slot.take().unwrap_or_else(|| Err(Failure::Lost(self.end("the connection ended")))),
+            () = self.closed_without_answer(&slot) => slot.take().unwrap_or_else(|| Err(Failure::Lost(self.end("the connection ended")))),
         };
         match &answer {
-            Err(Failure::SessionGone) => self.session_forgotten(),
-            Ok(_) => self.streams.get().into_iter().for_each(Streams::heard),
+            Err(Failure::SessionGone) => self.close_forgotten(),
+            Ok(_) => self.streams.get().into_iter().for_each(RequestStreams::note_ready),
             Err(_) => {}
         }
         answer
@@ -278,33 +279,33 @@ impl Connection {
 
     /// Sends a request and keeps its way back open. Resolves when the answer came on it, unless that goes by its id, or can not
     /// come any more.
-    async fn carry(self: &Arc<Self>, link: &Arc<Link>, request: Request<'_>) -> Result<Message, Failure> {
+    async fn send_request(self: &Arc<Self>, link: &Arc<Link>, request: WireRequest<'_>) -> Result<Message, Failure> {
         let of_task = request.asker.is_some_and(Asker::is_task);
-        if let Some(stream) = self.streams.get().and_then(Streams::free) {
-            return Err(Box::pin(streams::carry(stream, link, self, request)).await);
+        if let Some(stream) = self.streams.get().and_then(RequestStreams::try_open) {
+            return Err(Box::pin(request_streams::exchange(stream, link, self, request)).await);
         }
         match &self.wire {
-            Wire::Pipe(queue) => match queue.push(request.frame.into_bytes()) {
+            WireSender::Pipe(queue) => match queue.push(request.frame.into_bytes()) {
                 Ok(()) => std::future::pending().await,
                 Err(Failure::NotSent(_)) if self.is_closed() => Err(self.why_closed()),
                 Err(failure) => Err(failure),
             },
-            Wire::Http(http) => {
+            WireSender::Http(http) => {
                 let brought = http.post_request(self, link, request).await?;
                 if of_task {
                     fault_point::passed("task.request.written");
                 }
                 match brought {
-                    Brought::Answer(answer) => Ok(answer),
-                    Brought::Stream(mut stream) => Err(stream.failed().await),
+                    PostOutcome::Answer(answer) => Ok(answer),
+                    PostOutcome::Stream(mut stream) => Err(stream.failed().await),
                 }
             }
         }
     }
 
     /// Resolves when no answer will come any more.
-    async fn hung_up(&self, slot: &Slot<'_>) {
-        slot.hung_up().await;
+    async fn closed_without_answer(&self, slot: &AnswerSlot<'_>) {
+        slot.connection_ended().await;
         if self.is_forgotten() {
             tokio::time::sleep(FORGOTTEN_GRACE).await;
         }
@@ -327,20 +328,20 @@ impl Connection {
     }
 
     /// An answer came in: hands it to whoever waits for it.
-    pub fn answered(&self, message: Message) {
+    pub fn deliver_answer(&self, message: Message) {
         let id = message.id.clone();
         self.resolve(id.as_ref(), Ok(message));
     }
 
     /// Something came in that is no message. It may still say what it was meant for: a request is told what is wrong with
     /// it, the wait for an answer is over.
-    pub fn broken_message(&self, rejected: &Rejected, text: &[u8]) {
+    pub fn broken_message(&self, rejected: &Rejection, text: &[u8]) {
         self.metrics.dropped_notification("noise");
         match &rejected.id {
             Some(id) if rejected.has_method => self.send_later(rejected.refusal.to_response(Some(id), &crate::request_id())),
             Some(id) => self.resolve(Some(id), Err(Failure::Protocol(rejected.refusal.to_string()))),
             None => {
-                if let Some(id) = unreadable::answer_id(text) {
+                if let Some(id) = malformed_answer::answer_id(text) {
                     self.resolve(Some(&id), Err(Failure::Protocol("the answer can not be read".to_owned())));
                 }
             }
@@ -353,7 +354,7 @@ impl Connection {
             return;
         }
         // An id that was given out, in this process or before the session came here, is one of a call that is over.
-        let is_late = wire_id.is_some_and(|wire_id| (1..self.asked()).contains(&wire_id));
+        let is_late = wire_id.is_some_and(|wire_id| (1..self.requests_sent()).contains(&wire_id));
         self.metrics.dropped_answer(if is_late { "late" } else { "unknown_id" });
     }
 
@@ -374,16 +375,16 @@ impl Connection {
     }
 
     /// Remembers who works on a request of the backend.
-    pub fn note_asked(&self, backend_id: RequestId, asked: Asked) {
-        self.pending.note_asked(backend_id, asked);
+    pub fn note_question(&self, backend_id: RequestId, asked: QuestionOwner) {
+        self.pending.note_question(backend_id, asked);
     }
 
-    pub fn take_asked(&self, backend_id: &RequestId) -> Option<Asked> {
-        self.pending.take_asked(backend_id)
+    pub fn take_question(&self, backend_id: &RequestId) -> Option<QuestionOwner> {
+        self.pending.take_question(backend_id)
     }
 
-    pub fn forget_asked(&self, backend_id: &RequestId) {
-        self.pending.forget_asked(backend_id);
+    pub fn forget_question(&self, backend_id: &RequestId) {
+        self.pending.forget_question(backend_id);
     }
 
     /// Queues a notification or an answer; what finds no room is lost and logged.
@@ -397,7 +398,7 @@ impl Connection {
     /// Queues the word that the client's roots changed, unless the same waits already. In 2026-07-28 there is no such word.
     pub fn roots_changed(&self, frame: Bytes) {
         if self.modern().is_none() {
-            self.queue().push_once_or_drop(frame, &self.metrics);
+            self.queue().push_coalesced_or_drop(frame, &self.metrics);
         }
     }
 
@@ -406,18 +407,18 @@ impl Connection {
     }
 
     /// Requests sent so far, or a number that is larger by the same for each.
-    pub fn asked(&self) -> u64 {
+    pub fn requests_sent(&self) -> u64 {
         self.next_wire_id.load(Ordering::Relaxed)
     }
 
     /// Somebody waits for an answer, of the backend or for it.
-    pub fn is_waited_for(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
     /// Counts the connection as open, or no longer; `true` when that is a change.
     pub fn count(&self, open: bool) -> bool {
-        self.counted.swap(open, Ordering::AcqRel) != open
+        self.counted_open.swap(open, Ordering::AcqRel) != open
     }
 
     /// Counts that calls were lost with it; `true` the first time.
@@ -426,7 +427,7 @@ impl Connection {
     }
 
     pub fn is_closed(&self) -> bool {
-        self.pending.is_over()
+        self.pending.has_ended()
     }
 
     pub async fn closed(&self) {
@@ -434,13 +435,13 @@ impl Connection {
     }
 
     /// Said by the task that writes.
-    pub(super) fn finished(&self) {
-        self.finished.cancel();
+    pub(super) fn mark_flushed(&self) {
+        self.flushed.cancel();
     }
 
     /// The backend no longer knows the session, or another era is to be agreed on: whoever learns it first ends the connection
     /// for everybody, and the next is opened without a pause.
-    pub(in crate::actors) fn session_forgotten(&self) {
+    pub(in crate::actors) fn close_forgotten(&self) {
         self.forgotten.store(true, Ordering::Release);
         self.close_now();
     }
@@ -454,13 +455,13 @@ impl Connection {
         self.pending.end();
         self.closed.cancel();
         self.queue().close();
-        self.pending.hang_up();
+        self.pending.fail_all();
     }
 
     /// Closes and waits for the goodbye (a process ended, a session deleted).
     pub async fn close(&self) {
-        self.leave().await;
-        if let Wire::Http(http) = &self.wire
+        self.close_keeping_session().await;
+        if let WireSender::Http(http) = &self.wire
             && !self.is_forgotten()
         {
             http.delete_session().await;
@@ -468,9 +469,9 @@ impl Connection {
     }
 
     /// Closes without a goodbye: the session at the backend goes on.
-    pub async fn leave(&self) {
+    pub async fn close_keeping_session(&self) {
         self.close_now();
-        self.finished.cancelled().await;
+        self.flushed.cancelled().await;
     }
 
     /// Lets the backend tell when its lists change, where that has to be asked for.
@@ -482,8 +483,8 @@ impl Connection {
 
     fn queue(&self) -> &FrameQueue {
         match &self.wire {
-            Wire::Pipe(queue) => queue,
-            Wire::Http(http) => http.one_way(),
+            WireSender::Pipe(queue) => queue,
+            WireSender::Http(http) => http.one_way(),
         }
     }
 
@@ -494,7 +495,7 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use crate::durable::NodeName;
+    use crate::persistence::NodeName;
     use proptest::prelude::*;
     use protocol::{
         capabilities::ClientCapabilities,
@@ -508,20 +509,20 @@ mod tests {
         actors::{backend::Backend, link::Era, shared::Shared},
         auth::Keys,
         config::{Config, spec::BackendSpec},
-        durable::{Durable, Stores},
-        rules::sharing::LinkScope,
-        telemetry::traces::Traces,
+        persistence::{Persistence, Stores},
+        rules::link_sharing::LinkScope,
+        telemetry::traces::Tracer,
     };
 
     async fn link() -> Arc<Link> {
         let http = HttpClient::new(HttpClientConfig::default()).unwrap();
         let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
         let (metrics, keys) = (Arc::new(Metrics::new(false)), Keys::from_root(b"root"));
-        let durable = Durable::new(Stores::in_memory().await, NodeName::new("node"), keys.seal, metrics.clone());
-        let shared = Shared::new(Arc::new(Config::default()), metrics, http, key, durable, Traces::default());
+        let durable = Persistence::new(Stores::in_memory().await, NodeName::new("node"), keys.seal, metrics.clone());
+        let shared = Shared::new(Arc::new(Config::default()), metrics, http, key, durable, Tracer::default());
         let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
         let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);
-        Link::new(backend, LinkScope::Catalog, ClientCapabilities::none(), Era::Legacy)
+        Link::new(backend, LinkScope::Catalog, ClientCapabilities::none(), Era::Sessions)
     }
 
     fn message(text: String) -> Message {
@@ -550,7 +551,7 @@ mod tests {
     async fn rpc_12_an_answer_to_what_is_over_is_late_and_one_to_what_was_never_asked_is_unknown() {
         let metrics = Arc::new(Metrics::new(false));
         let (queue, _frames) = FrameQueue::new(4, metrics.queue_depth("pipe"));
-        let connection = Connection::new(Wire::Pipe(queue), metrics.clone());
+        let connection = Connection::new(WireSender::Pipe(queue), metrics.clone());
         let dropped = || {
             let text = metrics.render();
             let count = |reason| {
@@ -559,7 +560,7 @@ mod tests {
             };
             (count("late"), count("unknown_id"))
         };
-        let answered = |id: &str| connection.answered(message(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)));
+        let answered = |id: &str| connection.deliver_answer(message(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)));
         let wire_id = connection.next_wire_id();
         drop(connection.pending.expect(wire_id, None));
         answered(&wire_id.to_string());
@@ -569,7 +570,7 @@ mod tests {
         }
         assert_eq!(dropped(), (1, 4));
         let agreed = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"b","version":"1"}}}"#;
-        connection.resume(Arc::new(InitializeAnswer::parse(&message(agreed.to_owned())).unwrap()), 100);
+        connection.resume(Arc::new(InitializeResult::parse(&message(agreed.to_owned())).unwrap()), 100);
         answered("99");
         answered("100");
         assert_eq!(dropped(), (2, 5), "what an earlier process asked is over");
@@ -585,7 +586,7 @@ mod tests {
                 let link = link().await;
                 let metrics = link.backend.shared.metrics.clone();
                 let (queue, mut frames) = FrameQueue::new(64, metrics.queue_depth("pipe"));
-                let connection = Connection::new(Wire::Pipe(queue), metrics);
+                let connection = Connection::new(WireSender::Pipe(queue), metrics);
                 let asked: Vec<_> = (0..questions)
                     .map(|n| {
                         let (connection, link) = (connection.clone(), link.clone());
@@ -606,17 +607,17 @@ mod tests {
                     match act {
                         Act::Answer(at) | Act::AnswerTwice(at) => {
                             let (wire_id, n) = seen[at % questions];
-                            connection.answered(answer(wire_id, n));
+                            connection.deliver_answer(answer(wire_id, n));
                             if matches!(act, Act::AnswerTwice(_)) {
-                                connection.answered(answer(wire_id, 999_999));
+                                connection.deliver_answer(answer(wire_id, 999_999));
                             }
                             answered.insert(n);
                         }
                         Act::AnswerAsText(at) => {
                             let (wire_id, _) = seen[at % questions];
-                            connection.answered(message(format!(r#"{{"jsonrpc":"2.0","id":"{wire_id}","result":{{"n":999999}}}}"#)));
+                            connection.deliver_answer(message(format!(r#"{{"jsonrpc":"2.0","id":"{wire_id}","result":{{"n":999999}}}}"#)));
                         }
-                        Act::Stray(wire_id) => connection.answered(answer(wire_id, 999_999)),
+                        Act::Stray(wire_id) => connection.deliver_answer(answer(wire_id, 999_999)),
                     }
                 }
                 connection.close_now();

@@ -10,7 +10,7 @@ use protocol::{
     method::Method,
 };
 
-use crate::rules::retries::Attempt;
+use crate::rules::retries::AttemptOutcome;
 
 /// Why there is no answer. Says whether the backend can have acted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -96,12 +96,12 @@ impl Failure {
     }
 
     /// Whether to send the request again makes sense, as far as its fate goes.
-    pub fn attempt(&self) -> Attempt {
+    pub fn attempt(&self) -> AttemptOutcome {
         match self {
-            Failure::NotSent(_) => Attempt::NotSeen,
-            Failure::Lost(_) | Failure::Unclear(_) => Attempt::Lost,
+            Failure::NotSent(_) => AttemptOutcome::NotProcessed,
+            Failure::Lost(_) | Failure::Unclear(_) => AttemptOutcome::MaybeProcessed,
             // Who says that it is busy shall not be asked once more in the same moment.
-            _ => Attempt::Over,
+            _ => AttemptOutcome::Final,
         }
     }
 

@@ -7,18 +7,18 @@
 mod backoff;
 pub mod connection;
 mod failure;
+mod handshake_guard;
 mod http;
-mod modern;
+mod malformed_answer;
 pub mod pending;
 mod pipe;
 mod queue;
 mod quic;
+pub(crate) mod request_streams;
+mod stateless;
 mod stdio;
-pub(crate) mod streams;
 mod tcp;
-mod trust;
-mod unopened;
-mod unreadable;
+mod tls_clients;
 mod websocket;
 mod wire;
 
@@ -46,8 +46,8 @@ use self::{
     connection::{Connection, Failure},
 };
 pub use self::{
-    modern::{Era, EraMemory, Speaks},
-    trust::Trust,
+    stateless::{Era, EraCache, EraSupport},
+    tls_clients::TlsClients,
 };
 use super::{
     backend::Backend,
@@ -60,7 +60,7 @@ use crate::{
     config::spec::TransportSpec,
     limits::BACKOFF_MAX,
     metrics::Side,
-    rules::{log_level::LogLevel, sharing::LinkScope},
+    rules::{link_sharing::LinkScope, log_level::LogLevel},
 };
 
 #[derive(Debug)]
@@ -70,15 +70,15 @@ pub struct Link {
     /// What the broker tells the backend its client can do.
     pub declared: ClientCapabilities,
     /// The era its clients live in.
-    wants: Era,
+    client_era: Era,
     pub subscriptions: Subscriptions,
     current: ArcSwapOption<Connection>,
     opening: tokio::sync::Mutex<Backoff>,
-    users: Mutex<Users>,
+    users: Mutex<LinkUsers>,
     /// What the first connection goes on with.
     resumption: Mutex<Option<Resumption>>,
     /// Its client's session goes on elsewhere: the backend is told no goodbye.
-    handed_over: AtomicBool,
+    handed_off: AtomicBool,
     /// Closed for good.
     closed: CancellationToken,
 }
@@ -91,32 +91,32 @@ struct Resumption {
 }
 
 #[derive(Debug)]
-struct Users {
+struct LinkUsers {
     sessions: Vec<Weak<Session>>,
     /// Tasks that run over the link; they may outlive the session that made them.
     runs: Vec<Weak<TaskRun>>,
     /// The log level the backend is to have.
     level: Option<LogLevel>,
     /// The log level the connection there is has taken.
-    level_taken: Option<LogLevel>,
+    level_sent: Option<LogLevel>,
     /// Nobody has used the link since.
     idle_since: Option<Instant>,
 }
 
 impl Link {
     pub fn new(backend: Arc<Backend>, scope: LinkScope, declared: ClientCapabilities, wants: Era) -> Arc<Self> {
-        let users = Users { sessions: Vec::new(), runs: Vec::new(), level: None, level_taken: None, idle_since: None };
+        let users = LinkUsers { sessions: Vec::new(), runs: Vec::new(), level: None, level_sent: None, idle_since: None };
         Arc::new(Self {
             backend,
             scope,
             declared,
-            wants,
+            client_era: wants,
             subscriptions: Subscriptions::default(),
             current: ArcSwapOption::empty(),
             opening: tokio::sync::Mutex::default(),
             users: Mutex::new(users),
             resumption: Mutex::default(),
-            handed_over: AtomicBool::new(false),
+            handed_off: AtomicBool::new(false),
             closed: CancellationToken::new(),
         })
     }
@@ -127,9 +127,9 @@ impl Link {
     }
 
     /// The era its clients live in; of the catalog's, which serves all, that of 2026-07-28 until there are others.
-    pub(super) fn wants(&self) -> Era {
+    pub(super) fn client_era(&self) -> Era {
         let nobody_yet = self.is_catalog() && !self.backend.era.sessions_wanted();
-        if nobody_yet { Era::Modern } else { self.wants }
+        if nobody_yet { Era::Stateless } else { self.client_era }
     }
 
     /// The open connection, or a new one.
@@ -157,12 +157,12 @@ impl Link {
     }
 
     /// Somebody has a reason to believe that the backend can be reached: the next attempt does not wait its turn.
-    pub async fn forgive(&self) {
-        self.opening.lock().await.forgive();
+    pub async fn shorten_backoff(&self) {
+        self.opening.lock().await.shorten();
     }
 
     /// The same for a probe, which has waited elsewhere: the next attempt is now.
-    pub fn forgive_at_once(&self) {
+    pub fn clear_backoff(&self) {
         if let Ok(mut backoff) = self.opening.try_lock() {
             backoff.not_before = None;
         }
@@ -174,12 +174,12 @@ impl Link {
             return Ok(connection);
         }
         if !self.is_catalog() {
-            self.backend.admits()?;
+            self.backend.check_breaker()?;
         }
         if let Some(last) = self.current.swap(None) {
             // A backend that forgot its sessions is there and well: it says so at once.
             if !last.is_forgotten() {
-                backoff.after_life(last.opened.elapsed());
+                backoff.note_lifetime(last.opened.elapsed());
             }
             // It may have ended without a goodbye, which nobody shall wait for.
             self.backend.shared.running.spawn(async move { last.close().await });
@@ -206,9 +206,9 @@ impl Link {
             }
             Err(OpenError::Waiting(refusal)) => Err(refusal),
             Err(OpenError::Failed(failure)) => {
-                backoff.failed();
+                backoff.note_failure();
                 if !self.is_catalog() && failure.is_the_backends() {
-                    self.backend.failed(Duration::ZERO);
+                    self.backend.record_failure(Duration::ZERO);
                 }
                 self.backend.note_attempts(backoff.failures, backoff.not_before);
                 Err(self.backend.refusal(&failure))
@@ -219,7 +219,7 @@ impl Link {
     async fn open_in_time(self: &Arc<Self>, backoff: &Backoff) -> Result<Arc<Connection>, OpenError> {
         backoff.wait(&self.backend.id).await.map_err(OpenError::Waiting)?;
         let limit = self.backend.timeouts().initialize;
-        match tokio::time::timeout(limit, self.open_as_it_speaks()).await {
+        match tokio::time::timeout(limit, self.open_in_matching_era()).await {
             // No call has begun, whoever says that there is no answer.
             Ok(Err(Failure::Unclear(text))) => Err(OpenError::Failed(Failure::Busy(text))),
             Ok(opened) => opened.map_err(OpenError::Failed),
@@ -230,7 +230,7 @@ impl Link {
         }
     }
 
-    async fn open_as_it_speaks(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+    async fn open_in_matching_era(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
         match self.open().await {
             Err(_) if self.backend.era.take_second_chance() => self.open().await,
             opened => opened,
@@ -253,13 +253,13 @@ impl Link {
         self.backend
             .shared
             .metrics
-            .version_negotiated(connection.negotiated().map_or(Version::LATEST_LEGACY, |n| n.version), Side::Backend);
+            .version_negotiated(connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |n| n.version), Side::Backend);
         if self.is_catalog() {
             connection.watch_lists(self);
         }
         let level = {
             let mut users = self.lock();
-            users.level_taken = None;
+            users.level_sent = None;
             users.level
         };
         if let Some(level) = level {
@@ -269,12 +269,12 @@ impl Link {
     }
 
     /// A session that wants this log level begins to use the link.
-    pub fn note_level(self: &Arc<Self>, level: LogLevel) {
+    pub fn raise_level(self: &Arc<Self>, level: LogLevel) {
         let wanted = {
             let mut users = self.lock();
             let wanted = users.level.map_or(level, |known| known.min(level));
             users.level = Some(wanted);
-            (users.level_taken != Some(wanted)).then_some(wanted)
+            (users.level_sent != Some(wanted)).then_some(wanted)
         };
         if let (Some(level), Some(connection)) = (wanted, self.live()) {
             let link = self.clone();
@@ -290,7 +290,7 @@ impl Link {
         let taken = {
             let mut users = self.lock();
             users.level = wanted;
-            users.level_taken == wanted
+            users.level_sent == wanted
         };
         if let Some(connection) = self.live().filter(|_| !taken) {
             self.send_level(&connection, level).await;
@@ -305,7 +305,7 @@ impl Link {
         let params = format!("{{\"level\":\"{}\"}}", level.name());
         match connection.ask(self, Method::LoggingSetLevel, Some(params.as_bytes())).await {
             Ok(answer) if answer.kind == Kind::Error => tracing::info!(backend = %self.backend.id, "the backend refused the log level"),
-            Ok(_) if self.live().is_some_and(|live| Arc::ptr_eq(&live, connection)) => self.lock().level_taken = Some(level),
+            Ok(_) if self.live().is_some_and(|live| Arc::ptr_eq(&live, connection)) => self.lock().level_sent = Some(level),
             Ok(_) => {}
             Err(failure) => {
                 let told = self.backend.redactor.redacted(&failure);
@@ -353,12 +353,12 @@ impl Link {
     }
 
     /// A task runs over this link, which stays for as long as the returned value does.
-    pub fn hold(self: &Arc<Self>, run: &Arc<TaskRun>) -> Hold {
+    pub fn hold(self: &Arc<Self>, run: &Arc<TaskRun>) -> LinkHold {
         let mut users = self.lock();
         users.runs.push(Arc::downgrade(run));
         users.idle_since = None;
         drop(users);
-        Hold { link: self.clone(), run: Arc::downgrade(run) }
+        LinkHold { link: self.clone(), run: Arc::downgrade(run) }
     }
 
     /// Tasks that run over this link now.
@@ -367,17 +367,17 @@ impl Link {
     }
 
     /// The session goes on elsewhere: as [`Link::detach`], but the session at the backend is left as it is.
-    pub fn hand_over(self: &Arc<Self>, session: &Arc<Session>) {
+    pub fn hand_off(self: &Arc<Self>, session: &Arc<Session>) {
         if matches!(self.scope, LinkScope::Session(_)) {
-            self.handed_over.store(true, Ordering::Relaxed);
+            self.handed_off.store(true, Ordering::Relaxed);
         }
         self.detach(session);
     }
 
     /// The session at the backend is left as it is when the link closes: somebody else goes on with it.
-    pub fn leave_backend_session(&self) {
+    pub fn keep_backend_session(&self) {
         if self.is_personal() {
-            self.handed_over.store(true, Ordering::Relaxed);
+            self.handed_off.store(true, Ordering::Relaxed);
         }
     }
 
@@ -444,19 +444,19 @@ impl Link {
     }
 
     async fn say_goodbye(&self, connection: &Connection) {
-        if self.handed_over.load(Ordering::Relaxed) {
-            connection.leave().await;
+        if self.handed_off.load(Ordering::Relaxed) {
+            connection.close_keeping_session().await;
         } else {
             connection.close().await;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Users> {
+    fn lock(&self) -> MutexGuard<'_, LinkUsers> {
         sync::lock(&self.users)
     }
 }
 
-impl Users {
+impl LinkUsers {
     fn note_if_unused(&mut self) -> bool {
         let unused = self.sessions.is_empty() && self.runs.is_empty();
         if unused {
@@ -468,12 +468,12 @@ impl Users {
 
 /// A task's use of a link.
 #[derive(Debug)]
-pub struct Hold {
+pub struct LinkHold {
     pub link: Arc<Link>,
     run: Weak<TaskRun>,
 }
 
-impl Drop for Hold {
+impl Drop for LinkHold {
     fn drop(&mut self) {
         let mut users = self.link.lock();
         if let Some(at) = users.runs.iter().position(|run| run.ptr_eq(&self.run)) {

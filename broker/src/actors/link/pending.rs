@@ -1,8 +1,8 @@
 //! What is open on a connection, in both directions: our requests by wire id, the backend's questions by its id.
 //!
-//! Kept by [`Connection`]. A wire id is known here from before its frame leaves until its wait ends, however it ends.
+//! Kept by [`HttpConnection`]. A wire id is known here from before its frame leaves until its wait ends, however it ends.
 //!
-//! [`Connection`]: super::connection::Connection
+//! [`HttpConnection`]: super::connection::Connection
 
 use std::{
     collections::HashMap,
@@ -22,10 +22,10 @@ use super::failure::Failure;
 use crate::actors::{asker::Asker, session::Session, sync::lock, tasks::run::TaskRun};
 
 #[derive(Debug, Default)]
-pub(super) struct Pending {
-    waiting: Mutex<HashMap<u64, Waiting, BuildHasherDefault<OwnNumbers>>>,
+pub(super) struct PendingRequests {
+    waiting: Mutex<HashMap<u64, PendingRequest, BuildHasherDefault<WireIdHasher>>>,
     /// Requests of the backend that a client works on, by the backend's id.
-    asked: Mutex<HashMap<RequestId, Asked>>,
+    questions: Mutex<HashMap<RequestId, QuestionOwner>>,
     /// The connection has ended.
     has_ended: AtomicBool,
 }
@@ -33,9 +33,9 @@ pub(super) struct Pending {
 /// Wire ids are numbers we count up, so that nobody chooses those that meet in one place of the table; they need no more than to
 /// be spread over it.
 #[derive(Debug, Default)]
-struct OwnNumbers(u64);
+struct WireIdHasher(u64);
 
-impl Hasher for OwnNumbers {
+impl Hasher for WireIdHasher {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
     }
@@ -51,29 +51,29 @@ impl Hasher for OwnNumbers {
 }
 
 #[derive(Debug)]
-struct Waiting {
-    answer: Arc<Awaited>,
+struct PendingRequest {
+    answer: Arc<AnswerCell>,
     asker: Option<Asker>,
 }
 
 /// What one waits for: the answer, or the end of the connection. Together, as nearly always neither is there yet: waiting for
 /// the end by itself would put every request on a list, and take it off again.
 #[derive(Debug, Default)]
-struct Awaited {
+struct AnswerCell {
     answer: Mutex<Option<Result<Message, Failure>>>,
     waiter: AtomicWaker,
 }
 
 /// Where a request of the backend waits for its answer.
 #[derive(Debug, Clone)]
-pub enum Asked {
+pub enum QuestionOwner {
     /// With a client.
     Client { session: Weak<Session>, question: u64 },
     /// With whoever waits for a task.
     Task { run: Weak<TaskRun>, input: i64 },
 }
 
-impl Asked {
+impl QuestionOwner {
     /// Nobody needs the answer any more.
     pub fn withdraw(&self, why: &str) {
         match self {
@@ -92,18 +92,18 @@ impl Asked {
 }
 
 /// The wait for one answer. Frees its wire id when it ends.
-pub(super) struct Slot<'a> {
-    pending: &'a Pending,
+pub(super) struct AnswerSlot<'a> {
+    pending: &'a PendingRequests,
     wire_id: u64,
-    answer: Arc<Awaited>,
+    answer: Arc<AnswerCell>,
 }
 
-impl Pending {
+impl PendingRequests {
     /// Waits for the answer to this wire id from now on.
-    pub(super) fn expect(&self, wire_id: u64, asker: Option<&Asker>) -> Slot<'_> {
-        let answer = Arc::<Awaited>::default();
-        self.lock_waiting().insert(wire_id, Waiting { answer: answer.clone(), asker: asker.cloned() });
-        Slot { pending: self, wire_id, answer }
+    pub(super) fn expect(&self, wire_id: u64, asker: Option<&Asker>) -> AnswerSlot<'_> {
+        let answer = Arc::<AnswerCell>::default();
+        self.lock_waiting().insert(wire_id, PendingRequest { answer: answer.clone(), asker: asker.cloned() });
+        AnswerSlot { pending: self, wire_id, answer }
     }
 
     /// An answer, or its failure, for whoever waits for this id; `false` when that is nobody, or nobody any more.
@@ -134,16 +134,16 @@ impl Pending {
         askers.max_by_key(|(asker, wire_id)| (!asker.is_task(), *wire_id)).map(|(asker, _)| asker.clone())
     }
 
-    pub(super) fn note_asked(&self, backend_id: RequestId, asked: Asked) {
-        lock(&self.asked).insert(backend_id, asked);
+    pub(super) fn note_question(&self, backend_id: RequestId, asked: QuestionOwner) {
+        lock(&self.questions).insert(backend_id, asked);
     }
 
-    pub(super) fn take_asked(&self, backend_id: &RequestId) -> Option<Asked> {
-        lock(&self.asked).remove(backend_id)
+    pub(super) fn take_question(&self, backend_id: &RequestId) -> Option<QuestionOwner> {
+        lock(&self.questions).remove(backend_id)
     }
 
-    pub(super) fn forget_asked(&self, backend_id: &RequestId) {
-        lock(&self.asked).remove(backend_id);
+    pub(super) fn forget_question(&self, backend_id: &RequestId) {
+        lock(&self.questions).remove(backend_id);
     }
 
     /// The connection ends: who asks from now on need not.
@@ -151,30 +151,30 @@ impl Pending {
         self.has_ended.store(true, Ordering::Release);
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
 
     /// Tells everybody of the end: no answer will come any more, and nobody can answer the backend.
-    pub(super) fn hang_up(&self) {
+    pub(super) fn fail_all(&self) {
         // Woken without the lock, which each of them takes next.
         let waiting: Vec<_> = self.lock_waiting().values().map(|waiting| waiting.answer.clone()).collect();
         waiting.iter().for_each(|awaited| awaited.waiter.wake());
-        let asked: Vec<_> = lock(&self.asked).drain().collect(); // the lock must be free: withdrawing comes back here
+        let asked: Vec<_> = lock(&self.questions).drain().collect(); // the lock must be free: withdrawing comes back here
         asked.iter().for_each(|(_, asked)| asked.withdraw("the backend's connection ended"));
     }
 
     /// Nobody waits for an answer, on either side.
     pub(super) fn is_empty(&self) -> bool {
-        self.lock_waiting().is_empty() && lock(&self.asked).is_empty()
+        self.lock_waiting().is_empty() && lock(&self.questions).is_empty()
     }
 
-    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiting, BuildHasherDefault<OwnNumbers>>> {
+    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<u64, PendingRequest, BuildHasherDefault<WireIdHasher>>> {
         lock(&self.waiting)
     }
 }
 
-impl Slot<'_> {
+impl AnswerSlot<'_> {
     /// The answer. Never resolves without one; dropping the wait is how to give up.
     pub(super) async fn answered(&self) -> Result<Message, Failure> {
         self.until(|| self.take()).await
@@ -186,8 +186,8 @@ impl Slot<'_> {
     }
 
     /// Resolves at the end of the connection.
-    pub(super) async fn hung_up(&self) {
-        self.until(|| self.pending.is_over().then_some(())).await;
+    pub(super) async fn connection_ended(&self) {
+        self.until(|| self.pending.has_ended().then_some(())).await;
     }
 
     /// Looks whenever something may have changed. What waits for one thing and for the other has to be one task.
@@ -201,7 +201,7 @@ impl Slot<'_> {
     }
 }
 
-impl Drop for Slot<'_> {
+impl Drop for AnswerSlot<'_> {
     fn drop(&mut self) {
         self.pending.lock_waiting().remove(&self.wire_id);
     }

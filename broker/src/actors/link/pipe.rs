@@ -7,17 +7,17 @@ use std::{sync::Arc, time::Duration};
 
 use protocol::{envelope::Message, json};
 use tokio::{sync::mpsc, task::JoinHandle};
-use transport::frame::{FrameSink, FrameSource, Goodbye};
+use transport::frame::{CloseReason, FrameSink, FrameSource};
 
 use super::{
     Link,
-    connection::{Connection, Failure, Wire},
-    modern,
-    queue::{FrameQueue, Queued},
-    unopened::CloseUnlessOpened,
+    connection::{Connection, Failure, WireSender},
+    handshake_guard::HandshakeGuard,
+    queue::{FrameQueue, QueuedFrame},
+    stateless,
 };
 use crate::{
-    actors::incoming,
+    actors::inbound,
     limits::{LINK_QUEUE_FRAMES, NOISE_LINES_MAX, WRITE_BATCH_FRAMES},
     metrics::{Direction, Side},
 };
@@ -31,7 +31,7 @@ pub(super) struct Pipe {
     pub(super) writing: JoinHandle<()>,
 }
 
-/// Begins to read and write. The caller sees to it that [`Connection::finished`] is said in the end.
+/// Begins to read and write. The caller sees to it that [`HttpConnection::mark_flushed`] is said in the end.
 pub(super) fn start<Source, Sink>(link: &Arc<Link>, source: Source, sink: Sink) -> Pipe
 where
     Source: FrameSource + 'static,
@@ -47,7 +47,7 @@ where
 {
     let metrics = &link.backend.shared.metrics;
     let (queue, frames) = FrameQueue::new(LINK_QUEUE_FRAMES, metrics.queue_depth("pipe"));
-    let connection = Connection::new(Wire::Pipe(queue), metrics.clone());
+    let connection = Connection::new(WireSender::Pipe(queue), metrics.clone());
     prepare(&connection);
     let running = &link.backend.shared.running;
     let writing = running.spawn(write(connection.clone(), sink, frames));
@@ -78,9 +78,9 @@ where
     let Pipe { connection, writing } = started(link, source, sink, prepare);
     let running = &link.backend.shared.running;
     running.spawn(watch(link.clone(), connection.clone(), writing));
-    let guard = CloseUnlessOpened::new(&connection, running);
-    modern::handshake::agree(&connection, link).await?;
-    guard.opened();
+    let guard = HandshakeGuard::new(&connection, running);
+    stateless::handshake::agree(&connection, link).await?;
+    guard.disarm();
     Ok(connection)
 }
 
@@ -92,16 +92,16 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>, writing: JoinHandle
         tracing::debug!(backend = %link.backend.id, "a backend does not read");
         abort.abort();
     }
-    connection.finished();
+    connection.mark_flushed();
     link.backend.connection_ended(&link, &connection);
 }
 
 /// Writes everything queued in as few system calls as it takes. Ends when the queue is closed, with a goodbye; a backend that
 /// does not take what is written ends the connection, even if it goes on to speak.
-async fn write(connection: Arc<Connection>, mut sink: impl FrameSink, mut frames: mpsc::Receiver<Queued>) {
+async fn write(connection: Arc<Connection>, mut sink: impl FrameSink, mut frames: mpsc::Receiver<QueuedFrame>) {
     let (mut taken, mut batch) = (Vec::with_capacity(WRITE_BATCH_FRAMES), Vec::with_capacity(WRITE_BATCH_FRAMES));
     while frames.recv_many(&mut taken, WRITE_BATCH_FRAMES).await > 0 {
-        batch.extend(taken.drain(..).map(Queued::into_frame));
+        batch.extend(taken.drain(..).map(QueuedFrame::into_frame));
         if let Err(error) = sink.send_all(&mut batch).await {
             tracing::debug!(%error, "a backend does not take what is written to it");
             drop(frames); // whoever writes now hears that it was not sent
@@ -111,7 +111,7 @@ async fn write(connection: Arc<Connection>, mut sink: impl FrameSink, mut frames
             return connection.close_now();
         }
     }
-    sink.close(Goodbye::Done).await;
+    sink.close(CloseReason::Done).await;
 }
 
 async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl FrameSource) {
@@ -137,7 +137,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
         match Message::decode(frame.clone(), &limits) {
             Ok(message) => {
                 noise = 0;
-                incoming::receive(&link, &connection, message, None);
+                inbound::receive(&link, &connection, message, None);
             }
             // The connection broke in the middle of it. Whoever waits for it learns that from the end, which comes next.
             Err(_) if source.is_unended() => connection.note_fault("it ended in the middle of a message"),
@@ -173,7 +173,7 @@ mod tests {
             Err(WriteError::Closed)
         }
 
-        async fn close(&mut self, _goodbye: Goodbye) {}
+        async fn close(&mut self, _goodbye: CloseReason) {}
     }
 
     #[tokio::test(start_paused = true)]
@@ -181,7 +181,7 @@ mod tests {
         let metrics = Arc::new(Metrics::new(false));
         let (queue, frames) = FrameQueue::new(2, metrics.queue_depth("pipe"));
         queue.push(bytes::Bytes::from_static(b"{}")).unwrap();
-        let connection = Connection::new(Wire::Pipe(queue), metrics);
+        let connection = Connection::new(WireSender::Pipe(queue), metrics);
         write(connection.clone(), Stuck, frames).await;
         assert!(connection.is_closed());
     }

@@ -21,26 +21,26 @@ use crate::{
 /// The end that is filled. Never waits.
 #[derive(Debug)]
 pub struct FrameQueue {
-    /// `None` once closed.
-    frames: Mutex<Option<mpsc::Sender<Queued>>>,
+    /// `Unsupported` once closed.
+    frames: Mutex<Option<mpsc::Sender<QueuedFrame>>>,
     depth: IntGauge,
     /// A frame lies in it of which one is enough.
-    once_waits: Arc<AtomicBool>,
+    coalesced_queued: Arc<AtomicBool>,
 }
 
 /// A frame in the queue.
 #[derive(Debug)]
-pub struct Queued {
+pub struct QueuedFrame {
     frame: Bytes,
-    _place: Place,
-    _waiting: Option<Waiting>,
+    _place: DepthGuard,
+    _waiting: Option<CoalesceGuard>,
 }
 
 /// One frame of its kind waits in the queue; cleared when that is taken out, or goes down with the queue.
 #[derive(Debug)]
-struct Waiting(Arc<AtomicBool>);
+struct CoalesceGuard(Arc<AtomicBool>);
 
-impl Drop for Waiting {
+impl Drop for CoalesceGuard {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -48,13 +48,13 @@ impl Drop for Waiting {
 
 /// A place taken.
 #[derive(Debug)]
-struct Place(IntGauge);
+struct DepthGuard(IntGauge);
 
 impl FrameQueue {
     /// A queue and the end it is emptied from, which ends after [`FrameQueue::close`].
-    pub fn new(frames_max: usize, depth: IntGauge) -> (Self, mpsc::Receiver<Queued>) {
+    pub fn new(frames_max: usize, depth: IntGauge) -> (Self, mpsc::Receiver<QueuedFrame>) {
         let (frames, receiver) = mpsc::channel(frames_max);
-        (Self { frames: Mutex::new(Some(frames)), depth, once_waits: Arc::default() }, receiver)
+        (Self { frames: Mutex::new(Some(frames)), depth, coalesced_queued: Arc::default() }, receiver)
     }
 
     pub fn push(&self, frame: Bytes) -> Result<(), Failure> {
@@ -71,9 +71,9 @@ impl FrameQueue {
     }
 
     /// The same for a word that says nothing new while another like it waits here.
-    pub fn push_once_or_drop(&self, frame: Bytes, metrics: &Metrics) {
+    pub fn push_coalesced_or_drop(&self, frame: Bytes, metrics: &Metrics) {
         let bytes = frame.len();
-        match self.push_once(frame) {
+        match self.push_coalesced(frame) {
             Ok(true) => metrics.bytes(Direction::Out, Side::Backend, bytes),
             Ok(false) => metrics.dropped_notification("repeated"),
             Err(failure) => {
@@ -84,17 +84,17 @@ impl FrameQueue {
     }
 
     /// `false`: one like it waits.
-    fn push_once(&self, frame: Bytes) -> Result<bool, Failure> {
-        if self.once_waits.swap(true, Ordering::AcqRel) {
+    fn push_coalesced(&self, frame: Bytes) -> Result<bool, Failure> {
+        if self.coalesced_queued.swap(true, Ordering::AcqRel) {
             return Ok(false);
         }
-        self.push_with(frame, Some(Waiting(self.once_waits.clone()))).map(|()| true)
+        self.push_with(frame, Some(CoalesceGuard(self.coalesced_queued.clone()))).map(|()| true)
     }
 
-    fn push_with(&self, frame: Bytes, waiting: Option<Waiting>) -> Result<(), Failure> {
+    fn push_with(&self, frame: Bytes, waiting: Option<CoalesceGuard>) -> Result<(), Failure> {
         let frames = lock(&self.frames);
         let Some(frames) = frames.as_ref() else { return Err(Failure::NotSent("the connection is closed".to_owned())) };
-        frames.try_send(Queued { frame, _place: Place::take(&self.depth), _waiting: waiting }).map_err(|error| match error {
+        frames.try_send(QueuedFrame { frame, _place: DepthGuard::take(&self.depth), _waiting: waiting }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
             mpsc::error::TrySendError::Closed(_) => Failure::NotSent("the connection is closed".to_owned()),
         })
@@ -106,21 +106,21 @@ impl FrameQueue {
     }
 }
 
-impl Queued {
+impl QueuedFrame {
     /// The frame, out of the queue.
     pub fn into_frame(self) -> Bytes {
         self.frame
     }
 }
 
-impl Place {
+impl DepthGuard {
     fn take(depth: &IntGauge) -> Self {
         depth.inc();
         Self(depth.clone())
     }
 }
 
-impl Drop for Place {
+impl Drop for DepthGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -151,7 +151,7 @@ mod tests {
     fn s09_of_a_kind_that_says_the_same_one_waits() {
         let depth = Metrics::new(false).queue_depth("pipe");
         let (queue, mut frames) = FrameQueue::new(2, depth.clone());
-        let push = || queue.push_once(Bytes::from_static(b"changed"));
+        let push = || queue.push_coalesced(Bytes::from_static(b"changed"));
         assert_eq!((push(), push(), depth.get()), (Ok(true), Ok(false), 1));
         assert_eq!(frames.try_recv().unwrap().into_frame(), "changed");
         assert_eq!((push(), push(), depth.get()), (Ok(true), Ok(false), 1));
@@ -163,7 +163,7 @@ mod tests {
         drop(frames.try_recv());
         assert_eq!(push(), Ok(true));
         drop(frames);
-        assert!(!queue.once_waits.load(Ordering::Acquire));
+        assert!(!queue.coalesced_queued.load(Ordering::Acquire));
     }
 
     #[test]

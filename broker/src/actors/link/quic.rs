@@ -1,9 +1,9 @@
-//! A link over QUIC: the control stream, and streams of single requests where the backend takes them ([`super::streams`]).
+//! A link over QUIC: the control stream, and streams of single requests where the backend takes them ([`super::request_streams`]).
 
 use std::sync::Arc;
 
 use transport::{
-    frame::Goodbye,
+    frame::CloseReason,
     quic::{self, ConnectOptions, Limits},
 };
 
@@ -11,7 +11,7 @@ use super::{
     Link,
     connection::{Connection, Failure},
     pipe::{self, LAST_WRITE_WAIT},
-    streams::Streams,
+    request_streams::RequestStreams,
 };
 use crate::limits::BACKEND_WRITE_STALL_MAX;
 
@@ -32,19 +32,19 @@ pub(super) async fn open(
     let options = ConnectOptions {
         address,
         egress: &config.egress,
-        tls: &shared.trust.of(server_name.cloned(), link.backend.spec.tls.identity()).await?,
+        tls: &shared.tls_clients.tls_client(server_name.cloned(), link.backend.spec.tls.identity()).await?,
         limits: &limits,
         timeout: config.timeouts.connect,
     };
     let (client, source, sink) = quic::connect(options).await.map_err(|error| Failure::NotSent(error.to_string()))?;
-    let own = Streams::new(client.clone(), streams);
-    let opened = pipe::open_prepared(link, source, sink, |connection| connection.has_streams(own)).await?;
+    let own = RequestStreams::new(client.clone(), streams);
+    let opened = pipe::open_prepared(link, source, sink, |connection| connection.set_streams(own)).await?;
     // The socket lives as long as the connection does, which a backend that says nothing more would keep up for ever.
     let ended = opened.clone();
     shared.running.spawn(async move {
         ended.closed().await;
         if tokio::time::timeout(LAST_WRITE_WAIT, client.closed()).await.is_err() {
-            client.close(Goodbye::Done);
+            client.close(CloseReason::Done);
         }
     });
     Ok(opened)

@@ -14,14 +14,14 @@ use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec
 use super::{
     Link,
     connection::{Connection, Failure},
-    modern,
+    handshake_guard::HandshakeGuard,
     pipe::{self, LAST_WRITE_WAIT, Pipe},
-    unopened::CloseUnlessOpened,
+    stateless,
 };
 use crate::{
-    actors::children::{PROGRAM, Place},
-    config::{spec::TransportSpec, stdio::ChildRules},
-    limits::CHILD_LOOK_INTERVAL,
+    actors::children::{ChildPermit, PROGRAM},
+    config::{spec::TransportSpec, stdio::EffectiveChildLimits},
+    limits::CHILD_IDLE_CHECK_INTERVAL,
     sandbox,
 };
 
@@ -34,7 +34,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     let stdio = &shared.config.stdio;
     // It may have been stored before the operator listed what may be run.
     stdio.check(&link.backend.spec.transport).map_err(|fault| Failure::OwnLimit(fault.to_string()))?;
-    let place = shared.children.enter(tenant, stdio.children_per_tenant).map_err(|full| Failure::OwnLimit(full.to_string()))?;
+    let place = shared.children.acquire(tenant, stdio.children_per_tenant).map_err(|full| Failure::OwnLimit(full.to_string()))?;
     let rules = stdio.rules(limits);
     let mut spec = ChildSpec::new(command.clone());
     spec.args = args.clone();
@@ -51,9 +51,9 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     let Pipe { connection, writing } = pipe::start(link, reader, writer);
     let running = &link.backend.shared.running;
     running.spawn(watch(link.clone(), connection.clone(), process, writing, rules, place));
-    let guard = CloseUnlessOpened::new(&connection, running);
-    modern::handshake::agree(&connection, link).await?;
-    guard.opened();
+    let guard = HandshakeGuard::new(&connection, running);
+    stateless::handshake::agree(&connection, link).await?;
+    guard.disarm();
     Ok(connection)
 }
 
@@ -62,13 +62,13 @@ async fn confined(link: &Arc<Link>, mut spec: ChildSpec) -> Result<ChildSpec, Fa
     let backend = link.backend.clone();
     let confining = tokio::task::spawn_blocking(move || {
         let level = backend.shared.confinement.confine(&backend.tenant, &backend.spec.sandbox, &mut spec)?;
-        backend.confined_by(level);
+        backend.note_sandbox(level);
         Ok(spec)
     });
     match confining.await {
         Ok(Ok(spec)) => Ok(spec),
-        Ok(Err(sandbox::Refused::Command(error))) => Err(Failure::NotSent(error.to_string())),
-        Ok(Err(refused @ sandbox::Refused::Sandbox(_))) => Err(Failure::OwnLimit(refused.to_string())),
+        Ok(Err(sandbox::ConfinementError::Command(error))) => Err(Failure::NotSent(error.to_string())),
+        Ok(Err(refused @ sandbox::ConfinementError::Sandbox(_))) => Err(Failure::OwnLimit(refused.to_string())),
         Err(error) => Err(Failure::NotSent(format!("the sandbox could not be prepared: {error}"))),
     }
 }
@@ -79,8 +79,8 @@ async fn watch(
     connection: Arc<Connection>,
     mut process: ChildProcess,
     writing: tokio::task::JoinHandle<()>,
-    rules: ChildRules,
-    _place: Place,
+    rules: EffectiveChildLimits,
+    _place: ChildPermit,
 ) {
     let pid = process.pid();
     tokio::select! {
@@ -93,13 +93,13 @@ async fn watch(
             // of the child holds it open.
             let _read_to_its_end = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
         }
-        why = out_of_time(&link, &connection, &rules) => {
+        why = expired(&link, &connection, &rules) => {
             tracing::info!(backend = %link.backend.id, pid, why, "child process is ended, the next request starts another");
             link.retire(&connection);
             // Whoever took the connection a moment ago still gets an answer.
             while !connection.is_closed() && !link.is_closed() {
-                tokio::time::sleep(CHILD_LOOK_INTERVAL).await;
-                if !connection.is_waited_for() {
+                tokio::time::sleep(CHILD_IDLE_CHECK_INTERVAL).await;
+                if !connection.has_pending() {
                     break;
                 }
             }
@@ -110,21 +110,21 @@ async fn watch(
         tracing::debug!(pid, "a child process does not read its standard input");
     }
     process.close().await;
-    connection.finished();
+    connection.mark_flushed();
     link.backend.connection_ended(&link, &connection);
 }
 
 /// Resolves when a child that nobody waits for was idle, or lived, for as long as it may. The catalog's child tells of
 /// changes and stays.
-async fn out_of_time(link: &Link, connection: &Connection, rules: &ChildRules) -> &'static str {
+async fn expired(link: &Link, connection: &Connection, rules: &EffectiveChildLimits) -> &'static str {
     if link.is_catalog() || (rules.idle.is_none() && rules.lifetime.is_none()) {
         return std::future::pending().await;
     }
-    let mut idle = Idle { since: Instant::now(), asked: connection.asked() };
+    let mut idle = IdleTimer { since: Instant::now(), requests_sent: connection.requests_sent() };
     loop {
-        tokio::time::sleep(CHILD_LOOK_INTERVAL).await;
-        let quiet_for = idle.look(connection);
-        if rules.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime) && !connection.is_waited_for() {
+        tokio::time::sleep(CHILD_IDLE_CHECK_INTERVAL).await;
+        let quiet_for = idle.idle_for(connection);
+        if rules.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime) && !connection.has_pending() {
             return "it lived for as long as it may";
         }
         if rules.idle.is_some_and(|idle| quiet_for >= idle) {
@@ -133,18 +133,18 @@ async fn out_of_time(link: &Link, connection: &Connection, rules: &ChildRules) -
     }
 }
 
-struct Idle {
+struct IdleTimer {
     since: Instant,
     /// Requests sent so far.
-    asked: u64,
+    requests_sent: u64,
 }
 
-impl Idle {
+impl IdleTimer {
     /// How long nothing was asked, and nothing is waited for.
-    fn look(&mut self, connection: &Connection) -> Duration {
-        let asked = connection.asked();
-        if connection.is_waited_for() || asked != self.asked {
-            *self = Self { since: Instant::now(), asked };
+    fn idle_for(&mut self, connection: &Connection) -> Duration {
+        let asked = connection.requests_sent();
+        if connection.has_pending() || asked != self.requests_sent {
+            *self = Self { since: Instant::now(), requests_sent: asked };
         }
         self.since.elapsed()
     }

@@ -15,7 +15,7 @@ use crate::{config::spec::TcpTls, limits::BACKEND_WRITE_STALL_MAX};
 pub(super) async fn open(link: &Arc<Link>, address: &str, tls: Option<&TcpTls>) -> Result<Arc<Connection>, Failure> {
     let (shared, config) = (&link.backend.shared, &link.backend.shared.config);
     let tls = match tls.and_then(TcpTls::settings) {
-        Some(settings) => Some(shared.trust.of(settings.server_name, link.backend.spec.tls.identity()).await?),
+        Some(settings) => Some(shared.tls_clients.tls_client(settings.server_name, link.backend.spec.tls.identity()).await?),
         None => None,
     };
     let connected = tcp::connect(address, &config.egress, tls.as_ref(), config.timeouts.connect).await;

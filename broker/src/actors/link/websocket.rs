@@ -26,7 +26,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
         url: &url.parse().map_err(|error: http::uri::InvalidUri| Failure::NotSent(error.to_string()))?,
         headers: headers(&spec.credentials)?,
         egress: &shared.config.egress,
-        tls: &shared.trust.of(None, spec.tls.identity()).await?,
+        tls: &shared.tls_clients.tls_client(None, spec.tls.identity()).await?,
         limits: &limits,
         timeout: timeouts.connect,
     };

@@ -2,20 +2,20 @@
 //!
 //! A session is a value behind one short lock, not a task: whoever has something for the client pushes it into one of the
 //! session's streams and goes on. Nothing waits while the lock is held. It outlives its process: what its client was
-//! promised is stored before it is acknowledged (`stored`), and whoever owns it next goes on from there (`adopted`).
+//! promised is stored before it is acknowledged (`persisted_state`), and whoever owns it next goes on from there (`adoption`).
 
-mod adopted;
-mod leaving;
-pub(in crate::actors) mod local;
-mod observed;
+mod adoption;
+pub(in crate::actors) mod local_requests;
+mod observation;
 mod outbox;
+mod persisted_state;
 mod questions;
 pub mod record;
 mod requests;
-mod resuming;
-mod stored;
+mod resumption;
 mod streams;
-mod subscribing;
+mod subscriptions;
+mod teardown;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -30,24 +30,24 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use protocol::{
     capabilities::{ClientCapabilities, ServerCapabilities},
+    downlevel::Translator,
     error::{ErrorKind, Refusal},
     handshake,
     ids::{BackendId, RequestId, SessionId},
     method::Method,
-    older::Reader,
     phase::SessionPhase,
     version::Version,
 };
 
 pub(in crate::actors) use self::requests::without_own_meta;
-pub use self::{adopted::Claimed, leaving::Released, resuming::Resumed};
+pub use self::{adoption::ClaimedSession, resumption::ResumedStream, teardown::ReleaseOutcome};
 use self::{
-    leaving::Unrest,
+    persisted_state::{DirtyFlags, PersistedState},
     questions::Question,
     record::BackendSession,
     requests::InFlight,
-    stored::{Dirty, Storing},
-    streams::Streams,
+    streams::SessionStreams,
+    teardown::QuiesceState,
 };
 use super::{
     link::{Link, connection::Connection},
@@ -58,9 +58,9 @@ use super::{
 use crate::{
     auth::Caller,
     config::MessageWire,
-    durable::{NodeName, SessionKey},
     limits::SESSION_ID_BYTES,
     maps::FastMap,
+    persistence::{NodeName, SessionKey},
     rules::{
         catalog::{ListDigests, ListKind},
         endpoint::Endpoint,
@@ -83,7 +83,7 @@ pub struct Agreement {
 
 /// Who opens a session, and where.
 #[derive(Debug)]
-pub struct Seat {
+pub struct SessionParams {
     pub tenant: Arc<Tenant>,
     pub caller: Caller,
     pub endpoint: Endpoint,
@@ -109,31 +109,31 @@ pub struct Session {
     pub shared: Arc<Shared>,
     /// Somebody was told its id. Otherwise it serves requests that stand alone: nothing of it is stored, and nobody comes
     /// back for what no request waits for.
-    pub kept: bool,
+    pub has_client: bool,
     /// Those whose requests it serves take a task for an answer to a call (MCP 2026-07-28, Tasks).
-    pub becomes_tasks: bool,
+    pub accepts_tasks: bool,
     created_at: jiff::Timestamp,
     touched_ms: AtomicU64,
     /// Answers on their way into their streams.
-    settling: AtomicUsize,
+    answers_in_delivery: AtomicUsize,
     /// Under which its row is ours.
     epoch: AtomicI64,
     /// It is another's, or about to be, or over: nothing new begins here.
     leaving: AtomicBool,
     /// A call of it was given up that its backend may be at.
-    gave_up: AtomicBool,
+    has_abandoned_call: AtomicBool,
     /// Held while what is stored is made and written, so that an older state never overwrites a newer one.
-    storing: tokio::sync::Mutex<Storing>,
+    persisted: tokio::sync::Mutex<PersistedState>,
     /// When its client was last heard of, as stored.
     seen_stored_ms: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SessionState {
     phase: SessionPhase,
     in_flight: FastMap<RequestId, InFlight>,
-    streams: Streams,
+    streams: SessionStreams,
     links: FastMap<BackendId, Arc<Link>>,
     questions: HashMap<u64, Question>,
     next_question: u64,
@@ -151,51 +151,51 @@ struct State {
     /// Sessions at HTTP backends: what a new owner goes on with.
     backend_sessions: HashMap<BackendId, BackendSession>,
     /// The lists as the client was last told of them.
-    told: ListDigests,
+    announced_lists: ListDigests,
     /// The session was just adopted: its lists are compared once the backends had their chance, and not before.
-    lists_open: bool,
+    lists_unchecked: bool,
     /// What is not stored yet.
-    dirty: Dirty,
+    dirty: DirtyFlags,
     /// The event log did not have what told the lists: it is asked again from then on.
-    lists_not_before: Option<Instant>,
+    lists_retry_at: Option<Instant>,
     /// It left, but did not end: its client finds it elsewhere.
     moved: bool,
     /// What keeps it here when it is to be given away.
-    unrest: Unrest,
+    quiesce: QuiesceState,
 }
 
 impl Session {
     /// A new session with an id of its own.
-    pub fn open(seat: Seat, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
+    pub fn open(seat: SessionParams, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let told = seat.tenant.catalog().digests(&seat.endpoint);
-        let state = State::new(&shared, &record::key_of(&id), FIRST_EPOCH, SessionPhase::AwaitingInitialized, told);
-        Self::with(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, Use::Kept))
+        let state = SessionState::new(&shared, &record::session_key(&id), FIRST_EPOCH, SessionPhase::AwaitingInitialized, told);
+        Self::build(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, SessionKind::Client))
     }
 
     /// A session that no client knows of, for requests that stand alone. It is ready at once, and is never stored.
-    pub fn unkept(seat: Seat, agreement: Agreement, becomes_tasks: bool, shared: Arc<Shared>) -> Arc<Self> {
+    pub fn pooled(seat: SessionParams, agreement: Agreement, becomes_tasks: bool, shared: Arc<Shared>) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let told = seat.tenant.catalog().digests(&seat.endpoint);
-        let mut state = State::new(&shared, &record::key_of(&id), FIRST_EPOCH, SessionPhase::Ready, told);
-        state.streams.log_nothing();
-        Self::with(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, Use::StandIn { becomes_tasks }))
+        let mut state = SessionState::new(&shared, &record::session_key(&id), FIRST_EPOCH, SessionPhase::Ready, told);
+        state.streams.disable_log();
+        Self::build(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, SessionKind::Pooled { becomes_tasks }))
     }
 
-    fn with(
+    fn build(
         id: SessionId,
         epoch: i64,
         created_at: jiff::Timestamp,
-        (seat, agreement): (Seat, Agreement),
-        state: State,
-        (shared, used): (Arc<Shared>, Use),
+        (seat, agreement): (SessionParams, Agreement),
+        state: SessionState,
+        (shared, used): (Arc<Shared>, SessionKind),
     ) -> Arc<Self> {
-        let kept = matches!(used, Use::Kept);
+        let kept = matches!(used, SessionKind::Client);
         if kept {
             shared.metrics.phase(SessionPhase::Opening.name(), state.phase.name());
             shared.metrics.sessions(seat.transport, "open", 1);
         }
-        let key = record::key_of(&id);
+        let key = record::session_key(&id);
         let session = Arc::new(Self {
             digest: key.digest(),
             key,
@@ -210,24 +210,24 @@ impl Session {
             client_version: agreement.client_version,
             advertised: agreement.advertised,
             touched_ms: AtomicU64::new(shared.uptime_ms()),
-            settling: AtomicUsize::new(0),
+            answers_in_delivery: AtomicUsize::new(0),
             epoch: AtomicI64::new(epoch),
             leaving: AtomicBool::new(false),
-            gave_up: AtomicBool::new(false),
-            storing: tokio::sync::Mutex::new(Storing { told: state.told }),
+            has_abandoned_call: AtomicBool::new(false),
+            persisted: tokio::sync::Mutex::new(PersistedState { announced_lists: state.announced_lists }),
             seen_stored_ms: AtomicU64::new(shared.uptime_ms()),
             shared,
-            kept,
-            becomes_tasks: matches!(used, Use::StandIn { becomes_tasks: true }),
+            has_client: kept,
+            accepts_tasks: matches!(used, SessionKind::Pooled { becomes_tasks: true }),
             created_at,
             state: Mutex::new(state),
         });
-        session.shared.tasks.note_session(&session);
+        session.shared.tasks.register_session(&session);
         session
     }
 
-    /// Whether this can be an id that [`Session::open`] made, here or on another replica.
-    pub fn may_be_id(id: &SessionId) -> bool {
+    /// Whether this can be an id that [`DemoSession::open`] made, here or on another replica.
+    pub fn is_valid_id(id: &SessionId) -> bool {
         let id = id.as_str().as_bytes();
         id.len() == SESSION_ID_BYTES.div_ceil(3) * 4 && id.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
     }
@@ -243,12 +243,12 @@ impl Session {
     }
 
     /// A call was given up that its backend may be at, and may still ask something for.
-    pub fn note_given_up(&self) {
-        self.gave_up.store(true, Ordering::Release);
+    pub fn note_abandoned_call(&self) {
+        self.has_abandoned_call.store(true, Ordering::Release);
     }
 
-    pub fn gave_up(&self) -> bool {
-        self.gave_up.load(Ordering::Acquire)
+    pub fn has_abandoned_call(&self) -> bool {
+        self.has_abandoned_call.load(Ordering::Acquire)
     }
 
     /// It is another's, or anybody's: what its client has to say is for whoever has it next.
@@ -276,8 +276,8 @@ impl Session {
     }
 
     /// For whom its answers are written.
-    pub fn reader(&self) -> Reader {
-        Reader { version: self.version, strict: self.shared.config.compat.strict }
+    pub fn client_dialect(&self) -> Translator {
+        Translator { version: self.version, strict: self.shared.config.compat.strict }
     }
 
     pub fn log_level(&self) -> Option<LogLevel> {
@@ -285,18 +285,18 @@ impl Session {
     }
 
     /// What a request learns whose backend went while it was on its way.
-    pub fn no_backend(&self, backend: &BackendId) -> Refusal {
+    pub fn backend_gone(&self, backend: &BackendId) -> Refusal {
         Refusal::new(ErrorKind::BackendUnavailable, format!("backend {backend} is not registered any more"))
     }
 
     /// The link to a backend: the one used before, or the one it shall use.
     pub fn link_to(self: &Arc<Self>, backend: &BackendId) -> Result<Arc<Link>, Refusal> {
-        let gone = || self.no_backend(backend);
+        let gone = || self.backend_gone(backend);
         let mut state = self.lock();
         if let Some(link) = state.links.get(backend).filter(|link| !link.is_closed()) {
             return Ok(link.clone());
         }
-        state.is_here()?;
+        state.check_present()?;
         let link = self.tenant.backend(backend).and_then(|backend| backend.link_for(self)).ok_or_else(gone)?;
         link.attach(self);
         if state.links.contains_key(backend) {
@@ -305,22 +305,22 @@ impl Session {
             link.resume_with(stored.clone(), first_wire_id(self.epoch()));
         }
         if let Some(level) = state.log_level {
-            link.note_level(level);
+            link.raise_level(level);
         }
         state.links.insert(backend.clone(), link.clone());
         Ok(link)
     }
 
     /// The merged lists changed: tells the client, once per kind, what it was promised to be told.
-    pub fn lists_changed(&self, kinds: &[ListKind]) {
+    pub fn on_lists_changed(&self, kinds: &[ListKind]) {
         let methods: HashSet<Method> = kinds.iter().filter_map(|kind| self.change_notification(*kind)).collect();
         let told = self.tenant.catalog().digests(&self.endpoint);
         let ready = {
             let mut state = self.lock();
-            if state.lists_open || self.is_leaving() {
+            if state.lists_unchecked || self.is_leaving() {
                 return; // compared with what was told, here or by the next owner
             }
-            (state.told, state.dirty.lists) = (told, true);
+            (state.announced_lists, state.dirty.lists) = (told, true);
             let ready = state.phase == SessionPhase::Ready;
             if !ready {
                 state.held_changes.extend(&methods);
@@ -328,12 +328,12 @@ impl Session {
             ready
         };
         if ready {
-            methods.into_iter().for_each(|method| self.tell_list_changed(method));
+            methods.into_iter().for_each(|method| self.send_list_changed(method));
         }
     }
 
-    fn tell_list_changed(&self, method: Method) {
-        self.deliver_about(EventKind::Message, Some(Topic::List(method)), handshake::notification(method, None));
+    fn send_list_changed(&self, method: Method) {
+        self.deliver_coalesced(EventKind::Message, Some(Topic::List(method)), handshake::notification(method, None));
     }
 
     fn change_notification(&self, kind: ListKind) -> Option<Method> {
@@ -360,7 +360,7 @@ impl Session {
             let due: Vec<u64> = state.questions.iter().filter(|(_, q)| q.age(now) > limit).map(|(id, _)| *id).collect();
             due
         };
-        expired.into_iter().for_each(|question| self.question_expired(question));
+        expired.into_iter().for_each(|question| self.expire_question(question));
     }
 
     /// Requests whose answers are not in their streams yet.
@@ -374,7 +374,7 @@ impl Session {
     }
 
     pub fn calls_in_flight(&self) -> usize {
-        self.lock().in_flight.len() + self.settling.load(Ordering::Relaxed)
+        self.lock().in_flight.len() + self.answers_in_delivery.load(Ordering::Relaxed)
     }
 
     pub fn view(&self) -> SessionView {
@@ -407,18 +407,18 @@ impl Session {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SessionState> {
         sync::lock(&self.state)
     }
 }
 
-impl State {
+impl SessionState {
     fn new(shared: &Shared, key: &SessionKey, epoch: i64, phase: SessionPhase, told: ListDigests) -> Self {
         let log = shared.durable.event_log.clone().map(|log| (log, *key));
         Self {
             phase,
             in_flight: FastMap::default(),
-            streams: Streams::new(shared.stream_limits(), epoch, log).counted_in(&shared.waiting),
+            streams: SessionStreams::new(shared.stream_limits(), epoch, log).with_unread_budget(&shared.unread_budget),
             links: FastMap::default(),
             questions: HashMap::new(),
             next_question: first_question(epoch),
@@ -429,57 +429,57 @@ impl State {
             held_changes: HashSet::new(),
             owner: shared.durable.node(),
             backend_sessions: HashMap::new(),
-            told,
-            lists_open: false,
-            dirty: Dirty::default(),
-            lists_not_before: None,
+            announced_lists: told,
+            lists_unchecked: false,
+            dirty: DirtyFlags::default(),
+            lists_retry_at: None,
             moved: false,
-            unrest: Unrest::default(),
+            quiesce: QuiesceState::default(),
         }
     }
 
     /// Refuses requests to a session that left, or is about to.
-    fn takes_requests(&self) -> Result<(), Refusal> {
-        if self.unrest.closing_up { Err(session_moved()) } else { self.is_here() }
+    fn check_accepting(&self) -> Result<(), Refusal> {
+        if self.quiesce.is_quiescing { Err(session_moved()) } else { self.check_present() }
     }
 
     /// Refuses what would begin something in a session that left.
-    fn is_here(&self) -> Result<(), Refusal> {
+    fn check_present(&self) -> Result<(), Refusal> {
         match self.phase {
             _ if self.moved => Err(session_moved()),
-            SessionPhase::Closing | SessionPhase::Closed => Err(session_over()),
+            SessionPhase::Closing | SessionPhase::Closed => Err(session_ended()),
             _ => Ok(()),
         }
     }
 }
 
 /// What a session is for.
-enum Use {
+enum SessionKind {
     /// One client, which knows it.
-    Kept,
+    Client,
     /// Requests that stand alone.
-    StandIn { becomes_tasks: bool },
+    Pooled { becomes_tasks: bool },
 }
 
 /// The epoch of a session that had no owner before.
 const FIRST_EPOCH: i64 = 1;
 
 /// Where an owner begins to number what must not repeat within a session.
-fn numbers_of(epoch: i64) -> u64 {
+fn number_base(epoch: i64) -> u64 {
     u64::try_from(epoch - FIRST_EPOCH).unwrap_or_default() << 32
 }
 
 /// JSON-RPC ids are not used again within a session (MCP 2025-11-25, Requests), whoever owned it before.
 fn first_question(epoch: i64) -> u64 {
-    numbers_of(epoch) + 1
+    number_base(epoch) + 1
 }
 
 /// The same holds for the session at a backend.
 fn first_wire_id(epoch: i64) -> u64 {
-    numbers_of(epoch) + 1
+    number_base(epoch) + 1
 }
 
-fn session_over() -> Refusal {
+fn session_ended() -> Refusal {
     Refusal::new(ErrorKind::SessionNotFound, "the session is over")
 }
 

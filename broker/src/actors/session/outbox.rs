@@ -7,20 +7,20 @@ use std::sync::Arc;
 
 use protocol::error::Refusal;
 
-use super::{Session, resuming::events_gone, session_over, streams::Streams};
+use super::{Session, resumption::events_gone, session_ended, streams::SessionStreams};
 use crate::{
-    actors::stream::{EventStream, Reader},
+    actors::stream::{EventStream, StreamCursor},
     limits::OUTBOX_FRAMES_MAX,
     rules::event_log::LogLimits,
 };
 
 /// Transports whose sessions end with their connection: nobody can come back for them.
-const BOUND: [&str; 3] = ["tcp", "sse", "quic"];
+const CONNECTION_BOUND: [&str; 3] = ["tcp", "sse", "quic"];
 
 impl Session {
     /// Begins the client's stream, after so many messages that were said before it. What was delivered before there was one
     /// is on it.
-    pub fn open_outbox(&self, said: Option<u64>) -> Option<Reader> {
+    pub fn open_outbox(&self, said: Option<u64>) -> Option<StreamCursor> {
         let limits = LogLimits { events: OUTBOX_FRAMES_MAX, bytes: self.shared.config.limits.outbox_bytes };
         let stream = self.lock().streams.open_outbox(limits, said);
         stream.read_from(0).ok()
@@ -28,27 +28,27 @@ impl Session {
 
     /// Goes on with the client's stream, for one that has received so many messages; without a number, after what was sent.
     /// What an earlier process had for it is not known any more.
-    pub fn resume_outbox(&self, received: Option<u64>) -> Result<Reader, Refusal> {
+    pub fn resume_outbox(&self, received: Option<u64>) -> Result<StreamCursor, Refusal> {
         let Some(stream) = self.outbox() else {
             return match received {
-                None => self.open_outbox(None).ok_or_else(session_over),
+                None => self.open_outbox(None).ok_or_else(session_ended),
                 Some(_) => Err(events_gone()),
             };
         };
         let position = stream.position_of(received).map_err(|_| events_gone())?;
         let reader = stream.read_from(position).map_err(|_| events_gone())?;
-        self.shared.metrics.events_replayed(reader.behind());
+        self.shared.metrics.events_replayed(reader.backlog());
         Ok(reader)
     }
 
     /// How many connections the client's stream has had.
-    pub fn connections(&self) -> u64 {
-        self.outbox().map_or(0, |stream| stream.readers())
+    pub fn connection_count(&self) -> u64 {
+        self.outbox().map_or(0, |stream| stream.reader_count())
     }
 
     /// Nobody reads the client's stream since it has had this many connections.
-    pub fn is_left_alone_since(&self, connections: u64) -> bool {
-        self.connections() == connections && !self.lock().streams.any_connected()
+    pub fn is_disconnected_since(&self, connections: u64) -> bool {
+        self.connection_count() == connections && !self.lock().streams.any_connected()
     }
 
     fn outbox(&self) -> Option<Arc<EventStream>> {
@@ -57,16 +57,16 @@ impl Session {
 
     /// Whether it ends with its client's connection.
     pub fn ends_with_connection(&self) -> bool {
-        BOUND.contains(&self.transport)
+        CONNECTION_BOUND.contains(&self.transport)
     }
 }
 
-impl Streams {
+impl SessionStreams {
     fn open_outbox(&mut self, limits: LogLimits, said: Option<u64>) -> Arc<EventStream> {
         let stream = EventStream::outbox(self.next_number(true), limits, said);
-        let stream = self.counted(stream);
-        self.take_over_unread(&stream);
-        self.keep_general(&stream);
+        let stream = self.track_unread(stream);
+        self.adopt_unread(&stream);
+        self.retain_general(&stream);
         stream
     }
 }

@@ -12,38 +12,39 @@ use std::{
 
 use bytes::Bytes;
 use protocol::{
+    downlevel,
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
     ids::{RequestId, TaskId},
     json,
     method::Method,
-    modern, older,
     splice::Splice,
+    stateless,
     version::Version,
 };
 
-use super::{Session, State, requests::for_others};
+use super::{Session, SessionState, requests::without_private_meta};
 use crate::{
     actors::{
         call::Call,
-        link::{connection::Connection, pending::Asked},
+        link::{connection::Connection, pending::QuestionOwner},
         stream::EventStream,
     },
-    durable::{SessionKey, TaskInput, TaskRecord},
     limits::{CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX},
+    persistence::{SessionKey, TaskInput, TaskRecord},
     rules::{event_log::EventKind, tasks},
-    telemetry::caused::Caused,
+    telemetry::child_span::ChildSpan,
 };
 
 /// A question the client has not answered yet.
 #[derive(Debug)]
 pub(super) struct Question {
-    asker: Destination,
+    destination: Destination,
     call: Option<Arc<Call>>,
     stream: Option<Arc<EventStream>>,
     asked_at: Instant,
-    span: Option<Caused>,
+    span: Option<ChildSpan>,
 }
 
 /// Where the answer goes.
@@ -71,25 +72,25 @@ impl Question {
 
     /// A task goes on waiting: another session may answer it, and its owner knows when it is too late.
     fn refuse_with(&self, refusal: &Refusal) {
-        if let Destination::Backend { connection, backend_id, .. } = &self.asker {
+        if let Destination::Backend { connection, backend_id, .. } = &self.destination {
             connection.send_later(refusal.to_response(Some(backend_id), &crate::request_id()));
         }
     }
 
     /// Whoever waits for the task next shows it again.
-    pub(super) fn is_of_a_task(&self) -> bool {
-        matches!(self.asker, Destination::TaskInput { .. })
+    pub(super) fn is_task_input(&self) -> bool {
+        matches!(self.destination, Destination::TaskInput { .. })
     }
 
     fn is_about(&self, task: &TaskId, number: i64) -> bool {
-        matches!(&self.asker, Destination::TaskInput { task: asked, number: known, .. } if asked == task && *known == number)
+        matches!(&self.destination, Destination::TaskInput { task: asked, number: known, .. } if asked == task && *known == number)
     }
 }
 
 impl Drop for Question {
     fn drop(&mut self) {
-        if let Destination::Backend { connection, backend_id, .. } = &self.asker {
-            connection.forget_asked(backend_id);
+        if let Destination::Backend { connection, backend_id, .. } = &self.destination {
+            connection.forget_question(backend_id);
         }
         if let Some(call) = &self.call {
             call.open_questions.fetch_sub(1, Ordering::Relaxed);
@@ -102,20 +103,20 @@ impl Session {
     /// Passes a backend's request on to the client, if the client said it can answer such.
     pub fn ask(self: &Arc<Self>, connection: &Arc<Connection>, message: &Message, call: Option<&Arc<Call>>) -> Result<(), Refusal> {
         self.client.permits(message, self.version)?;
-        let told = older::question_for(self.version, message).and_then(tasks::decoded);
+        let told = downlevel::question_for(self.version, message).and_then(tasks::decoded);
         let message = told.as_ref().unwrap_or(message);
         let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         // A client without a session can only be asked in the answer to its request, and not in that to every request.
-        if !self.kept && call.is_none_or(|call| !modern::may_require_input(call.method)) {
+        if !self.has_client && call.is_none_or(|call| !stateless::may_require_input(call.method)) {
             if message.method != Method::ElicitationCreate {
                 return Err(Refusal::new(ErrorKind::MethodNotFound, "no request is there in whose answer the client could be asked"));
             }
             connection.send_later(handshake::success(&backend_id, br#"{"action":"cancel"}"#));
             return Ok(());
         }
-        let stream = call.map(|call| call.stream.clone()).filter(|stream| !stream.is_lost());
+        let stream = call.map(|call| call.stream.clone()).filter(|stream| !stream.is_unreachable());
         let mut question = Question {
-            asker: Destination::Backend {
+            destination: Destination::Backend {
                 connection: connection.clone(),
                 backend_id: backend_id.clone(),
                 progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
@@ -125,14 +126,14 @@ impl Session {
             asked_at: Instant::now(),
             span: None,
         };
-        let span = Caused::question(call.and_then(|call| call.observed.as_ref()), message);
+        let span = ChildSpan::question(call.and_then(|call| call.observed.as_ref()), message);
         if let Some(call) = call {
             call.open_questions.fetch_add(1, Ordering::Relaxed);
         }
         let (number, frame) = {
             let mut state = self.lock();
             let number = state.admit_question(message)?;
-            connection.note_asked(backend_id, Asked::Client { session: Arc::downgrade(self), question: number });
+            connection.note_question(backend_id, QuestionOwner::Client { session: Arc::downgrade(self), question: number });
             let frame = question_frame(message, number, span.as_ref());
             question.span = span;
             state.questions.insert(number, question);
@@ -157,9 +158,9 @@ impl Session {
         Ok(())
     }
 
-    /// Asks the client for something a task needs, on the stream where it waits for that task. `None`: it can not be asked,
+    /// Asks the client for something a task needs, on the stream where it waits for that task. `Unsupported`: it can not be asked,
     /// or is being asked already.
-    pub(in crate::actors) fn show_input(
+    pub(in crate::actors) fn send_task_input(
         self: &Arc<Self>,
         record: &TaskRecord,
         input: &TaskInput,
@@ -167,11 +168,11 @@ impl Session {
     ) -> Option<u64> {
         let message = tasks::decoded(Bytes::copy_from_slice(&input.request))?;
         self.client.permits(&message, self.version).ok()?;
-        if stream.is_lost() {
+        if stream.is_unreachable() {
             return None;
         }
         let question = Question {
-            asker: Destination::TaskInput { task: record.task.clone(), maker: record.session, number: input.number },
+            destination: Destination::TaskInput { task: record.task.clone(), maker: record.session, number: input.number },
             call: None,
             stream: Some(stream.clone()),
             asked_at: Instant::now(),
@@ -180,7 +181,7 @@ impl Session {
         let number = {
             let mut state = self.lock();
             let shown = |other: &Question| {
-                other.is_about(&record.task, input.number) && other.stream.as_ref().is_some_and(|stream| !stream.is_lost())
+                other.is_about(&record.task, input.number) && other.stream.as_ref().is_some_and(|stream| !stream.is_unreachable())
             };
             if state.questions.values().any(shown) {
                 return None;
@@ -199,7 +200,7 @@ impl Session {
 
     /// By which name the backend knows a question, where its revision has such names.
     pub(in crate::actors) fn input_key(&self, number: u64) -> Option<String> {
-        let (connection, id) = match &self.lock().questions.get(&number)?.asker {
+        let (connection, id) = match &self.lock().questions.get(&number)?.destination {
             Destination::Backend { connection, backend_id, .. } => (connection.clone(), backend_id.clone()),
             Destination::TaskInput { .. } => return None,
         };
@@ -207,8 +208,8 @@ impl Session {
     }
 
     /// The client's answer to a question. One that answers nothing we asked is ignored (it may simply be late).
-    pub fn answer(self: &Arc<Self>, message: &Message) {
-        let Some(message) = for_others(message) else { return };
+    pub fn handle_answer(self: &Arc<Self>, message: &Message) {
+        let Some(message) = without_private_meta(message) else { return };
         let message = &*message;
         let number = message.id.as_ref().and_then(RequestId::as_u64);
         let Some(mut question) = number.and_then(|number| self.lock().questions.remove(&number)) else {
@@ -218,10 +219,10 @@ impl Session {
         if let Some(span) = question.span.take() {
             span.answered(message, Method::Unknown);
         }
-        match &question.asker {
+        match &question.destination {
             Destination::Backend { connection, backend_id, .. } => {
-                let version = connection.negotiated().map_or(Version::LATEST_LEGACY, |agreed| agreed.version);
-                let told = match older::answer_for(version, message) {
+                let version = connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |agreed| agreed.version);
+                let told = match downlevel::answer_for(version, message) {
                     Ok(told) => told.and_then(tasks::decoded),
                     Err(refusal) => return question.refuse_with(&refusal),
                 };
@@ -258,7 +259,7 @@ impl Session {
         let number = std::str::from_utf8(span.of(&message.frame)).ok().and_then(|text| text.parse::<u64>().ok());
         let state = self.lock();
         let Some(question) = number.and_then(|number| state.questions.get(&number)) else { return };
-        if let Destination::Backend { connection, progress_token: Some(token), .. } = &question.asker {
+        if let Destination::Backend { connection, progress_token: Some(token), .. } = &question.destination {
             connection.send_later(Splice::new(&message.frame).replace(span, token.to_vec()).finish());
         }
     }
@@ -267,20 +268,20 @@ impl Session {
     pub fn withdraw_question(&self, number: u64, why: &str) {
         let question = self.lock().questions.remove(&number);
         if let Some(question) = question {
-            self.tell_withdrawn(number, &question, why);
+            self.send_withdrawn(number, &question, why);
         }
     }
 
     /// The client took too long (MCP 2025-11-25, Lifecycle, Timeouts): it is told, and the backend gets an error.
-    pub(super) fn question_expired(&self, number: u64) {
+    pub(super) fn expire_question(&self, number: u64) {
         let question = self.lock().questions.remove(&number);
         if let Some(question) = question {
             question.refuse_with(&Refusal::new(ErrorKind::Timeout, "the client did not answer in time"));
-            self.tell_withdrawn(number, &question, "no answer in time");
+            self.send_withdrawn(number, &question, "no answer in time");
         }
     }
 
-    fn tell_withdrawn(&self, number: u64, question: &Question, why: &str) {
+    fn send_withdrawn(&self, number: u64, question: &Question, why: &str) {
         let params = format!("{{\"requestId\":{number},\"reason\":{}}}", json::quote(why));
         let frame = handshake::notification(Method::Cancelled, Some(params.as_bytes()));
         match &question.stream {
@@ -311,7 +312,7 @@ impl Session {
 }
 
 /// The backend's request under a number of ours, which is its progress token too.
-fn question_frame(message: &Message, number: u64, span: Option<&Caused>) -> Bytes {
+fn question_frame(message: &Message, number: u64, span: Option<&ChildSpan>) -> Bytes {
     let digits = number.to_string().into_bytes();
     let mut splice = Splice::new(&message.frame);
     for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
@@ -323,10 +324,10 @@ fn question_frame(message: &Message, number: u64, span: Option<&Caused>) -> Byte
     splice.finish()
 }
 
-impl State {
+impl SessionState {
     /// Gives a question its number, if there is room for one more.
     fn admit_question(&mut self, message: &Message) -> Result<u64, Refusal> {
-        self.is_here()?;
+        self.check_present()?;
         if self.questions.len() >= QUESTIONS_MAX {
             return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for this client"));
         }

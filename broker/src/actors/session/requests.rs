@@ -22,18 +22,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Session,
-    local::{Cancellation, Request},
+    local_requests::{CancelScope, RequestContext},
 };
 use crate::{
     actors::{
         backend::Backend,
-        call::{Call, Handover, Underway},
+        call::{Call, CallFuture, TaskHandoff},
         policy::ArgumentsCheck,
         stream::EventStream,
         tasks::named_task,
     },
-    in_place::in_place,
-    metrics::Outcome,
+    boxed::in_place,
+    metrics::RequestOutcome,
     rules::{
         endpoint::Endpoint,
         event_log::EventKind,
@@ -51,88 +51,92 @@ pub(super) enum InFlight {
     /// Worked on by the broker itself.
     Local(CancellationToken),
     /// The same, and all it does is wait for something stored, which the next owner of the session can do as well.
-    Waiting { cancelled: CancellationToken, moved: CancellationToken },
+    Transferable { cancelled: CancellationToken, moved: CancellationToken },
     /// The same, and nothing cancels it.
-    Lasting,
+    Uncancellable,
 }
 
 impl InFlight {
     /// Whoever owns the session next goes on with it.
-    pub(super) fn move_on(&self) {
-        if let InFlight::Waiting { moved, .. } = self {
+    pub(super) fn hand_off(&self) {
+        if let InFlight::Transferable { moved, .. } = self {
             moved.cancel();
         }
     }
 
     /// Nothing of it is lost when it goes on elsewhere.
-    pub(super) fn only_waits(&self) -> bool {
-        matches!(self, InFlight::Waiting { .. })
+    pub(super) fn is_transferable(&self) -> bool {
+        matches!(self, InFlight::Transferable { .. })
     }
 
     /// It was not cancelled before.
     fn can_be_cancelled(&self) -> bool {
         match self {
             InFlight::Call(call) => !call.is_cancelled(),
-            InFlight::Local(cancelled) | InFlight::Waiting { cancelled, .. } => !cancelled.is_cancelled(),
-            InFlight::Lasting => false,
+            InFlight::Local(cancelled) | InFlight::Transferable { cancelled, .. } => !cancelled.is_cancelled(),
+            InFlight::Uncancellable => false,
         }
     }
 
     pub(super) fn cancel(&self, reason: Option<Bytes>) {
         match self {
             InFlight::Call(call) => call.cancel(reason),
-            InFlight::Local(cancelled) | InFlight::Waiting { cancelled, .. } => cancelled.cancel(),
-            InFlight::Lasting => {}
+            InFlight::Local(cancelled) | InFlight::Transferable { cancelled, .. } => cancelled.cancel(),
+            InFlight::Uncancellable => {}
         }
     }
 }
 
 /// An answer on its way into its stream.
-pub struct Settling(Arc<Session>);
+pub struct AnswerDelivery(Arc<Session>);
 
-impl Drop for Settling {
+impl Drop for AnswerDelivery {
     fn drop(&mut self) {
-        self.0.settling.fetch_sub(1, Ordering::Relaxed);
+        self.0.answers_in_delivery.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Session {
     /// Takes a request. Its answer comes on `stream`; an `Err` is the answer, and nothing was begun.
-    pub fn submit(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<(), Refusal> {
-        self.take(message, stream).map(drop) // what is dropped goes on by itself
+    pub fn admit(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<(), Refusal> {
+        self.handle_request(message, stream).map(drop) // what is dropped goes on by itself
     }
 
-    /// [`Session::submit`] for who waits for the answer and can carry out meanwhile what has to be done for it.
-    pub fn take(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<Underway>, Refusal> {
-        let request = self.observe(&message);
-        request::within(request, || self.submit_observed(message, stream))
+    /// [`DemoSession::admit`] for who waits for the answer and can carry out meanwhile what has to be done for it.
+    pub fn handle_request(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<CallFuture>, Refusal> {
+        let request = self.begin_observation(&message);
+        request::within(request, || self.handle_observed(message, stream))
     }
 
-    fn submit_observed(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<Underway>, Refusal> {
+    fn handle_observed(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<CallFuture>, Refusal> {
         let begun = Instant::now();
         let method = message.method;
-        let result = self.submit_inner(message, stream, begun);
+        let result = self.dispatch(message, stream, begun);
         if let Err(refusal) = &result {
             match refusal.kind {
-                ErrorKind::SessionElsewhere => self.observe_nothing(),
+                ErrorKind::SessionElsewhere => self.discard_observation(),
                 kind => {
                     request::with_current(|request| request.refuse(kind));
                 }
             }
-            self.request_finished(method, Outcome::Refused, begun.elapsed());
+            self.request_finished(method, RequestOutcome::Refused, begun.elapsed());
         }
         result
     }
 
-    /// [`Session::take`] for a connection, whose requests can not be led elsewhere: it waits for as long as it is open
+    /// [`DemoSession::take`] for a connection, whose requests can not be led elsewhere: it waits for as long as it is open
     /// whether the session leaves.
-    pub async fn take_once_settled(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<Underway>, Refusal> {
+    pub async fn handle_request_after_quiesce(
+        self: &Arc<Self>,
+        message: Message,
+        stream: &Arc<EventStream>,
+    ) -> Result<Option<CallFuture>, Refusal> {
         if !self.shared.draining.is_cancelled() {
-            return self.take(message, stream);
+            return self.handle_request(message, stream);
         }
         loop {
-            self.stays_or_leaves().await;
-            match self.take(message.clone(), stream) {
+            self.wait_while_quiescing().await;
+            match self.handle_request(message.clone(), stream) {
                 // Another attempt to give it away has begun.
                 Err(refusal) if refusal.kind == ErrorKind::SessionElsewhere && !self.is_leaving() => {}
                 taken => return taken,
@@ -140,18 +144,13 @@ impl Session {
         }
     }
 
-    fn submit_inner(
-        self: &Arc<Self>,
-        mut message: Message,
-        stream: &Arc<EventStream>,
-        begun: Instant,
-    ) -> Result<Option<Underway>, Refusal> {
+    fn dispatch(self: &Arc<Self>, mut message: Message, stream: &Arc<EventStream>, begun: Instant) -> Result<Option<CallFuture>, Refusal> {
         let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         // Before any work: nothing of this looks further than a few numbers. A ping only asks whether somebody is there.
         if message.method != Method::Ping {
             self.shared.overload.admits()?;
         }
-        self.admits(&message, &id)?;
+        self.check_phase_and_id(&message, &id)?;
         self.tenant.take_budget(&self.caller.principal)?;
         if message.fields.meta_has_own {
             // What makes the same call the same task is taken out with the task.
@@ -160,7 +159,7 @@ impl Session {
         }
         let catalog = self.tenant.catalog();
         let decide = |message: &Message| routing::decide(message, &self.endpoint, &self.advertised, self.version, &catalog);
-        let mut decision = decide(&message).map_err(|refusal| self.unless_not_known_yet(refusal))?;
+        let mut decision = decide(&message).map_err(|refusal| self.unavailable_if_unlisted(refusal))?;
         if matches!(&decision, Decision::Forward(plan) if plan.drop_task) {
             message = without_own_meta(&without_task(message)?, |_| false)?;
             decision = decide(&message)?; // the edits are places in the bytes that changed
@@ -169,24 +168,24 @@ impl Session {
         let home = decision.goes_to().and_then(|backend| self.tenant.backend(backend));
         let mut check = None;
         if let Some(home) = &home {
-            check = keeps_to_policy(home, &message, &decision)?;
-            self.tenant.take_budget_of(home, decision.tool())?;
+            check = check_policy(home, &message, &decision)?;
+            self.tenant.take_backend_budget(home, decision.tool())?;
         }
         let method = message.method;
-        let request = Request { id: id.clone(), method, stream, begun };
+        let request = RequestContext { id: id.clone(), method, stream, started_at: begun };
         let begun = match decision {
             Decision::Answer(result) => {
-                let result = self.reader().result(method, &result).map_or(result, Bytes::from);
+                let result = self.client_dialect().result(method, &result).map_or(result, Bytes::from);
                 let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
-                self.request_finished(method, Outcome::Ok, begun.elapsed());
+                self.request_finished(method, RequestOutcome::Ok, begun.elapsed());
                 Ok(())
             }
             Decision::Forward(plan) => return self.start_call(message, request, plan, (home, check)).map(Some),
             Decision::CreateTask(plan, target) => {
                 self.note_backend(&plan.backend, Some(&target.tool));
-                self.in_background(request, Cancellation::Nothing, |session| async move {
+                self.spawn_local_request(request, CancelScope::Nothing, |session| async move {
                     if let Some(check) = check {
-                        check.carry_out().await?;
+                        check.run().await?;
                     }
                     session.create_task(message, id, plan, target).await
                 })
@@ -194,42 +193,42 @@ impl Session {
             Decision::Task(question) => {
                 let task = named_task(&message)?;
                 match question {
-                    TaskQuestion::State => self.in_background(request, Cancellation::Waiting, |session| session.task_state(task)),
-                    TaskQuestion::Cancel => self.in_background(request, Cancellation::Waiting, |session| session.cancel_task(task)),
+                    TaskQuestion::State => self.spawn_local_request(request, CancelScope::Wait, |session| session.task_state(task)),
+                    TaskQuestion::Cancel => self.spawn_local_request(request, CancelScope::Wait, |session| session.cancel_task(task)),
                     TaskQuestion::Result => self.await_task(request, task),
                 }
             }
-            Decision::SetLevel(level) => self.in_background(request, Cancellation::Waiting, |session| session.set_level(level)),
-            Decision::Subscribe(target) => self.in_background(request, Cancellation::Waiting, |session| session.subscribe(target)),
-            Decision::Unsubscribe(target) => self.in_background(request, Cancellation::Waiting, |session| session.unsubscribe(target)),
+            Decision::SetLevel(level) => self.spawn_local_request(request, CancelScope::Wait, |session| session.set_level(level)),
+            Decision::Subscribe(target) => self.spawn_local_request(request, CancelScope::Wait, |session| session.subscribe(target)),
+            Decision::Unsubscribe(target) => self.spawn_local_request(request, CancelScope::Wait, |session| session.unsubscribe(target)),
             Decision::ListTasks => {
                 let cursor = message.text(message.fields.cursor).map(|cursor| cursor.into_owned());
-                self.in_background(request, Cancellation::Waiting, |session| session.list_tasks(cursor))
+                self.spawn_local_request(request, CancelScope::Wait, |session| session.list_tasks(cursor))
             }
         };
         begun.map(|()| None)
     }
 
     /// A resource of a stream of notifications is held to what a subscription is held to.
-    pub(super) fn admits_listening(&self, target: &ResourceTarget) -> Result<(), Refusal> {
+    pub(super) fn check_listen(&self, target: &ResourceTarget) -> Result<(), Refusal> {
         let Some(backend) = self.tenant.backend(&target.backend) else { return Ok(()) };
-        self.tenant.take_budget_of(&backend, None)?;
+        self.tenant.take_backend_budget(&backend, None)?;
         backend.policy.admits_resource(&target.uri)
     }
 
     /// Answers a request with the outcome of a task, here or wherever the session is by then.
-    pub(super) fn await_task(self: &Arc<Self>, request: Request<'_>, task: TaskId) -> Result<(), Refusal> {
+    pub(super) fn await_task(self: &Arc<Self>, request: RequestContext<'_>, task: TaskId) -> Result<(), Refusal> {
         let (id, stream) = (request.id.clone(), request.stream.clone());
-        stream.waits_for(&id, &task);
-        self.in_background(request, Cancellation::Working, |session| session.task_result(task, id, stream))
+        stream.note_task_wait(&id, &task);
+        self.spawn_local_request(request, CancelScope::Work, |session| session.task_result(task, id, stream))
     }
 
     /// What a backend offers that this process has not reached once yet, nobody knows: a session from before a restart may
     /// well name some of it.
-    fn unless_not_known_yet(&self, refusal: Refusal) -> Refusal {
+    fn unavailable_if_unlisted(&self, refusal: Refusal) -> Refusal {
         let missing = [ErrorKind::ToolNotFound, ErrorKind::PromptNotFound, ErrorKind::ResourceNotFound, ErrorKind::ReferenceNotFound];
         let aggregated = self.endpoint == Endpoint::Aggregated;
-        if aggregated && missing.contains(&refusal.kind) && self.tenant.backends().iter().any(|backend| backend.is_unknown()) {
+        if aggregated && missing.contains(&refusal.kind) && self.tenant.backends().iter().any(|backend| backend.is_never_reached()) {
             let text = "this is known of no backend, and not every backend could be reached so far";
             return Refusal::new(ErrorKind::BackendUnavailable, text);
         }
@@ -237,9 +236,9 @@ impl Session {
     }
 
     /// The phase allows the request, and no call in flight has its id.
-    fn admits(&self, message: &Message, id: &RequestId) -> Result<(), Refusal> {
+    fn check_phase_and_id(&self, message: &Message, id: &RequestId) -> Result<(), Refusal> {
         let state = self.lock();
-        state.takes_requests()?;
+        state.check_accepting()?;
         state.phase.admits(message.method)?;
         if state.in_flight.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
@@ -247,24 +246,24 @@ impl Session {
     fn start_call(
         self: &Arc<Self>,
         message: Message,
-        request: Request<'_>,
+        request: RequestContext<'_>,
         plan: Plan,
         (home, check): (Option<Arc<Backend>>, Option<ArgumentsCheck>),
-    ) -> Result<Underway, Refusal> {
+    ) -> Result<CallFuture, Refusal> {
         let Plan { backend, edits, names, .. } = plan;
-        let Request { id, stream, begun, .. } = request;
+        let RequestContext { id, stream, started_at: begun, .. } = request;
         self.note_backend(&backend, names.tool().map(|tool| tool.name.as_str()));
         let call = Call::new(&message, id.clone(), self, stream, (backend, home), names.tool(), begun);
-        self.begin(id, InFlight::Call(call.clone()))?;
+        self.open_request(id, InFlight::Call(call.clone()))?;
         // On the heap first: what is around it would be moved with it, several times.
         let run = in_place(|| call.clone().run(message, edits, check.map(Box::new)));
-        Ok(Underway::new(in_place(|| request::carried(run)), &self.shared.running).of(call))
+        Ok(CallFuture::new(in_place(|| request::carried(run)), &self.shared.running).with_call(call))
     }
 
-    /// Counts a request in, if there is room for it and its id is free. [`Session::leave`] counts it out.
-    pub(super) fn begin(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
+    /// Counts a request in, if there is room for it and its id is free. [`DemoSession::release`] counts it out.
+    pub(super) fn open_request(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
         self.tenant.open_call()?;
-        if let Err(refusal) = self.enter(id, in_flight) {
+        if let Err(refusal) = self.insert_in_flight(id, in_flight) {
             self.tenant.close_call();
             return Err(refusal);
         }
@@ -273,11 +272,11 @@ impl Session {
         Ok(())
     }
 
-    fn enter(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
+    fn insert_in_flight(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
         // Without a client of its own it serves many, each within the limit of the tenant.
-        let max = if self.kept { self.shared.config.limits.calls_in_flight_per_session } else { usize::MAX };
+        let max = if self.has_client { self.shared.config.limits.calls_in_flight_per_session } else { usize::MAX };
         let mut state = self.lock();
-        state.takes_requests()?;
+        state.check_accepting()?;
         if state.in_flight.len() >= max {
             self.shared.metrics.rate_limited("calls_in_flight_per_session");
             return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the session has {max} calls in flight, which is its limit")));
@@ -293,46 +292,46 @@ impl Session {
 
     /// The request with this id is over and its id free again. Its answer is being handed over for as long as the returned
     /// guard lives: a drain waits for that.
-    pub fn leave(self: &Arc<Self>, id: &RequestId) -> Option<Settling> {
+    pub fn close_request(self: &Arc<Self>, id: &RequestId) -> Option<AnswerDelivery> {
         let mut state = self.lock();
         let left = state.in_flight.remove(id)?;
-        self.settling.fetch_add(1, Ordering::Relaxed);
+        self.answers_in_delivery.fetch_add(1, Ordering::Relaxed);
         drop(state);
         match left {
-            InFlight::Call(call) => self.count_out(&call),
-            _ => self.one_less(),
+            InFlight::Call(call) => self.release_call_slot(&call),
+            _ => self.decrement_pending(),
         }
-        Some(Settling(self.clone()))
+        Some(AnswerDelivery(self.clone()))
     }
 
     /// Nobody waits for an answer to this call any more, though its backend may be at it: its client has one, or a task. The
     /// place it has at its backend is another, which it keeps until that is done.
-    pub(in crate::actors) fn count_out(&self, call: &Call) {
-        if call.handover.as_ref().is_none_or(Handover::gives_place_back) {
-            self.one_less();
+    pub(in crate::actors) fn release_call_slot(&self, call: &Call) {
+        if call.task_handoff.as_ref().is_none_or(TaskHandoff::take_slot_release) {
+            self.decrement_pending();
         }
     }
 
-    fn one_less(&self) {
+    fn decrement_pending(&self) {
         self.tenant.close_call();
         self.shared.metrics.requests_pending(-1);
         self.shared.overload.count_pending(false);
     }
 
     /// Counts a request of this client that is over.
-    pub fn request_finished(&self, method: Method, outcome: Outcome, took: Duration) {
+    pub fn request_finished(&self, method: Method, outcome: RequestOutcome, took: Duration) {
         self.shared.metrics.request_finished(method, outcome, self.transport, took.as_secs_f64());
         self.shared.metrics.tenant_request_finished(&self.tenant.id, outcome);
-        self.observe_end(outcome);
+        self.end_observation(outcome);
     }
 
     /// Takes a notification. It has no answer, whatever is wrong with it; an `Err` says that it was dropped and counted, as a
     /// rate is used up.
-    pub fn notify(self: &Arc<Self>, message: &Message) -> Result<(), Refusal> {
-        if !self.is_free_of_charge(message) {
-            self.tenant.take_notification(&self.caller.principal)?;
+    pub fn handle_notification(self: &Arc<Self>, message: &Message) -> Result<(), Refusal> {
+        if !self.is_rate_exempt(message) {
+            self.tenant.take_notification_budget(&self.caller.principal)?;
         }
-        let Some(message) = for_others(message) else { return Ok(()) };
+        let Some(message) = without_private_meta(message) else { return Ok(()) };
         let message = &*message;
         match message.method {
             Method::Initialized => self.initialized(),
@@ -347,7 +346,7 @@ impl Session {
 
     /// What frees something is heard however much was asked: once for each session, and once for each request, which was paid
     /// for.
-    fn is_free_of_charge(&self, message: &Message) -> bool {
+    fn is_rate_exempt(&self, message: &Message) -> bool {
         match message.method {
             Method::Initialized => self.lock().phase == SessionPhase::AwaitingInitialized,
             Method::Cancelled => {
@@ -366,7 +365,7 @@ impl Session {
             state.phase = phase;
             std::mem::take(&mut state.held_changes)
         };
-        held.into_iter().for_each(|method| self.tell_list_changed(method));
+        held.into_iter().for_each(|method| self.send_list_changed(method));
     }
 
     /// The call with this id, for as long as it is on its way.
@@ -407,8 +406,8 @@ impl Session {
     }
 }
 
-/// A message without what is between its client and the broker, a key of that client among it. `None`: it can not be made.
-pub(super) fn for_others(message: &Message) -> Option<Cow<'_, Message>> {
+/// A message without what is between its client and the broker, a key of that client among it. `Unsupported`: it can not be made.
+pub(super) fn without_private_meta(message: &Message) -> Option<Cow<'_, Message>> {
     if !message.fields.meta_has_own {
         return Some(Cow::Borrowed(message));
     }
@@ -431,7 +430,7 @@ fn without_task(message: Message) -> Result<Message, Refusal> {
 }
 
 /// What the operator asks of requests to the backend it goes to.
-fn keeps_to_policy(backend: &Backend, message: &Message, decision: &Decision) -> Result<Option<ArgumentsCheck>, Refusal> {
+fn check_policy(backend: &Backend, message: &Message, decision: &Decision) -> Result<Option<ArgumentsCheck>, Refusal> {
     let names = match decision {
         Decision::Forward(plan) | Decision::CreateTask(plan, _) => &plan.names,
         Decision::Subscribe(target) => return backend.policy.admits_resource(&target.uri).map(|()| None),

@@ -22,16 +22,16 @@ use protocol::{
     splice::Splice,
 };
 
-use super::run::{OpenInput, Stop, TaskRun};
+use super::run::{OpenInput, StopReason, TaskRun};
 use crate::{
     actors::{
-        link::{connection::Connection, pending::Asked},
+        link::{connection::Connection, pending::QuestionOwner},
         session::Session,
     },
-    durable::{TaskStatus, Write, fault_point},
-    limits::{TASK_INPUTS_MAX, TASK_LOOK_INTERVAL},
+    limits::{TASK_INPUTS_MAX, TASK_POLLER_INTERVAL},
+    persistence::{TaskStatus, WriteOp, fault_point},
     rules::tasks,
-    telemetry::caused::Caused,
+    telemetry::child_span::ChildSpan,
 };
 
 /// Numbers one owner can give; the next owner's begin above them, because a number is never used again.
@@ -39,7 +39,7 @@ const NUMBERS_PER_EPOCH: i64 = 1 << 20;
 
 /// How the client's answer gets to the backend that asked.
 #[derive(Debug, Clone)]
-pub(super) enum Way {
+pub(super) enum ReplyRoute {
     Backend {
         connection: Arc<Connection>,
         id: RequestId,
@@ -51,7 +51,7 @@ pub(super) enum Way {
     },
 }
 
-impl Way {
+impl ReplyRoute {
     fn id(&self) -> RequestId {
         match self {
             Self::Backend { id, .. } => id.clone(),
@@ -69,7 +69,7 @@ impl Way {
             Self::Backend { connection, .. } => connection.send_later(answer),
             Self::Session { session, .. } => {
                 if let Some(answer) = tasks::decoded(answer) {
-                    session.answer(&answer);
+                    session.handle_answer(&answer);
                 }
             }
         }
@@ -79,34 +79,34 @@ impl Way {
 /// Takes a backend's request for the client of a task.
 pub fn ask(run: &Arc<TaskRun>, connection: &Arc<Connection>, message: &Message) -> Result<(), Refusal> {
     let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
-    ask_on(run, Way::Backend { connection: connection.clone(), id }, message)
+    ask_via(run, ReplyRoute::Backend { connection: connection.clone(), id }, message)
 }
 
 /// The same, on this way.
-pub(super) fn ask_on(run: &Arc<TaskRun>, way: Way, message: &Message) -> Result<(), Refusal> {
+pub(super) fn ask_via(run: &Arc<TaskRun>, way: ReplyRoute, message: &Message) -> Result<(), Refusal> {
     run.client.permits(message, run.version)?;
-    let span = Caused::question(run.observed.get(), message);
+    let span = ChildSpan::question(run.request.get(), message);
     let traced = span.as_ref().and_then(|span| with_context(span, message));
     let message = traced.as_ref().unwrap_or(message);
     let number = {
         let mut state = run.lock();
-        if state.leaves_backend_task() {
+        if state.keeps_backend_task() {
             return Ok(());
         }
         if run.is_stopped() {
             return Err(Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
         }
-        if state.inputs.len() >= TASK_INPUTS_MAX || state.inputs_asked >= NUMBERS_PER_EPOCH {
+        if state.inputs.len() >= TASK_INPUTS_MAX || state.inputs_opened >= NUMBERS_PER_EPOCH {
             return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for the client of this task"));
         }
-        state.inputs_asked += 1;
-        let number = run.epoch() * NUMBERS_PER_EPOCH + state.inputs_asked;
+        state.inputs_opened += 1;
+        let number = run.epoch() * NUMBERS_PER_EPOCH + state.inputs_opened;
         let span = span.map(|span| Arc::new(Mutex::new(Some(span))));
-        state.inputs.insert(number, OpenInput { way: way.clone(), asked_at: Instant::now(), stored: false, span });
+        state.inputs.insert(number, OpenInput { reply_route: way.clone(), asked_at: Instant::now(), stored: false, span });
         number
     };
-    if let Way::Backend { connection, id } = way {
-        connection.note_asked(id, Asked::Task { run: Arc::downgrade(run), input: number });
+    if let ReplyRoute::Backend { connection, id } = way {
+        connection.note_question(id, QuestionOwner::Task { run: Arc::downgrade(run), input: number });
         if connection.is_closed() {
             // Whoever closed it may have looked before the question was there.
             run.withdraw_input(number);
@@ -119,14 +119,14 @@ pub(super) fn ask_on(run: &Arc<TaskRun>, way: Way, message: &Message) -> Result<
 }
 
 /// The question with the context that its answer goes on with.
-fn with_context(span: &Caused, message: &Message) -> Option<Message> {
+fn with_context(span: &ChildSpan, message: &Message) -> Option<Message> {
     let mut splice = Splice::new(&message.frame);
     span.put_into_meta(&mut splice, message);
     tasks::decoded(splice.finish())
 }
 
 async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
-    let asked = run.commit(|epoch| Write::AskInput { task: run.id.clone(), epoch, number, request: request.clone() }).await;
+    let asked = run.commit(|epoch| WriteOp::RequestInput { task: run.id.clone(), epoch, number, request: request.clone() }).await;
     if asked.is_err() {
         if let Some(input) = take(&run, number) {
             refuse_as_over(&run, &input);
@@ -156,19 +156,19 @@ impl TaskRun {
 
 fn take(run: &TaskRun, number: i64) -> Option<OpenInput> {
     let input = run.lock().inputs.remove(&number)?;
-    if let Way::Backend { connection, id } = &input.way {
-        connection.forget_asked(id);
+    if let ReplyRoute::Backend { connection, id } = &input.reply_route {
+        connection.forget_question(id);
     }
     Some(input)
 }
 
 fn refuse(input: &OpenInput, refusal: &Refusal) {
-    input.way.send(refusal.to_response(Some(&input.way.id()), &crate::request_id()));
+    input.reply_route.send(refusal.to_response(Some(&input.reply_route.id()), &crate::request_id()));
 }
 
 /// The record no longer shows the question.
 async fn close(run: &TaskRun, number: i64) {
-    if run.commit(|epoch| Write::CloseInput { task: run.id.clone(), epoch, number }).await.is_ok() {
+    if run.commit(|epoch| WriteOp::CloseInput { task: run.id.clone(), epoch, number }).await.is_ok() {
         if run.lock().inputs.is_empty() {
             run.count_transition(TaskStatus::Working);
         }
@@ -191,7 +191,7 @@ fn refuse_as_over(run: &TaskRun, input: &OpenInput) {
 }
 
 /// Looks after a running task: hands answers of the client to the backend, and notices when the task is not wanted any more.
-pub(super) async fn attend(run: &Arc<TaskRun>) -> Infallible {
+pub(super) async fn poll_inputs(run: &Arc<TaskRun>) -> Infallible {
     // Nothing has changed that is not known here.
     let mut may_have_changed = false;
     loop {
@@ -201,10 +201,10 @@ pub(super) async fn attend(run: &Arc<TaskRun>) -> Infallible {
         let open = expire(run);
         if may_have_changed {
             // What the store does not tell now it tells later.
-            may_have_changed = (!open.is_empty() && take_answers(run, &open).await.is_err()) || notice_end(run).await.is_err();
+            may_have_changed = (!open.is_empty() && take_answers(run, &open).await.is_err()) || stop_if_ended(run).await.is_err();
         }
-        // A word comes with each change, from who makes it or from `looks`.
-        may_have_changed |= tokio::time::timeout(TASK_LOOK_INTERVAL, changed).await.is_ok();
+        // A word comes with each change, from who makes it or from `poller`.
+        may_have_changed |= tokio::time::timeout(TASK_POLLER_INTERVAL, changed).await.is_ok();
     }
 }
 
@@ -233,21 +233,21 @@ async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) -> Result<(), Re
     for input in stored.iter().filter(|input| open.contains(&input.number)) {
         let Some(answer) = &input.answer else { continue };
         let Some(waiting) = take(run, input.number) else { continue };
-        let answer = tasks::with_id(answer, &waiting.way.id());
+        let answer = tasks::with_id(answer, &waiting.reply_route.id());
         if let (Some(span), Some(answer)) = (waiting.take_span(), tasks::decoded(answer.clone())) {
             span.answered(&answer, Method::Unknown);
         }
-        waiting.way.send(in_backends_terms(run, answer));
+        waiting.reply_route.send(to_backend_ids(run, answer));
         close(run, input.number).await;
     }
     Ok(())
 }
 
 /// The client's answer names the task as the backend does.
-fn in_backends_terms(run: &TaskRun, answer: Bytes) -> Bytes {
+fn to_backend_ids(run: &TaskRun, answer: Bytes) -> Bytes {
     let Some(message) = tasks::decoded(answer.clone()) else { return answer };
     let (Some(related), Some(meta)) = (message.fields.meta_related_task_id, message.fields.meta) else { return answer };
-    let theirs = run.lock().mirrored.as_ref().map(|mirrored| mirrored.id.clone());
+    let theirs = run.lock().backend_task.as_ref().map(|mirrored| mirrored.id.clone());
     let mut splice = Splice::new(&message.frame);
     match theirs {
         Some(theirs) => splice.replace(related, json::quote(&theirs).into_bytes()),
@@ -257,10 +257,10 @@ fn in_backends_terms(run: &TaskRun, answer: Bytes) -> Bytes {
 }
 
 /// Somebody else may have ended the task, or deleted it.
-async fn notice_end(run: &TaskRun) -> Result<(), Refusal> {
+async fn stop_if_ended(run: &TaskRun) -> Result<(), Refusal> {
     let durable = &run.shared.durable;
-    if durable.timed("task", durable.store.task(&run.id)).await?.is_none_or(|task| task.status.is_over()) {
-        run.stop(Stop::Cancelled);
+    if durable.timed("task", durable.store.task(&run.id)).await?.is_none_or(|task| task.status.is_finished()) {
+        run.stop(StopReason::Cancelled);
     }
     Ok(())
 }

@@ -4,24 +4,24 @@
 //! What is here is that process's own: which tasks run, who waits for them, and which sessions live here. All of it may be
 //! lost; a task is found again in the store.
 
-mod answers;
-mod begin;
-mod cancelling;
-mod create;
-mod ending;
-mod handing_over;
+mod backend_task;
+mod cancellation;
+mod creation;
+mod handlers;
+mod handoff;
 mod inputs;
-mod looks;
-mod mirror;
-mod observed;
-mod patience;
-mod promote;
+mod notifications;
+mod observability;
+mod orphans;
+mod outcome;
+mod poller;
+mod promotion;
 mod recovery;
+mod retry;
 pub mod run;
 mod runner;
-mod strays;
-mod wakes;
-mod words;
+mod startup;
+mod wakeups;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -30,8 +30,8 @@ use std::{
 };
 
 use crate::{
-    durable::{SessionKey, TaskStatus},
-    limits::{TASK_LEFT_ALONE_FIRST, TASK_LEFT_ALONE_MAX, TASK_RUNS_MAX, TASKS_LEFT_ALONE_MAX},
+    limits::{TASK_DEFER_FIRST, TASK_DEFER_MAX, TASK_RUNS_MAX, TASKS_DEFERRED_MAX},
+    persistence::{SessionKey, TaskStatus},
 };
 use dashmap::DashMap;
 use protocol::{
@@ -41,13 +41,13 @@ use protocol::{
 use tokio::sync::Notify;
 
 pub use self::inputs::ask as ask_client;
-use self::run::{Stop, TaskRun};
+use self::run::{StopReason, TaskRun};
 pub(super) use self::{
-    answers::{named_task, seen_by},
-    promote::Unheard,
+    handlers::{load_visible, named_task},
+    promotion::UnannouncedTask,
 };
 use super::{
-    asker::Carried,
+    asker::SentRequest,
     link::{Link, connection::Connection},
     session::Session,
     shared::Shared,
@@ -61,40 +61,40 @@ pub type FindTenant = Box<dyn Fn(&TenantId) -> Option<Arc<Tenant>> + Send + Sync
 
 /// The tasks this process has to do with.
 #[derive(Default)]
-pub struct Tasks {
-    inner: Mutex<Inner>,
+pub struct TaskManager {
+    inner: Mutex<TaskTable>,
     /// Sessions that live here.
     sessions: DashMap<SessionKey, Weak<Session>>,
     tenants: OnceLock<FindTenant>,
     /// Tasks that can not be carried out here.
-    left_alone: Mutex<HashMap<TaskId, LeftAlone>>,
+    deferred: Mutex<HashMap<TaskId, Deferral>>,
     /// Tasks that are being taken up.
     recovering: Mutex<HashSet<TaskId>>,
 }
 
 #[derive(Default)]
-struct Inner {
-    running: HashMap<TaskId, Running>,
+struct TaskTable {
+    running: HashMap<TaskId, RunEntry>,
     /// By link and the backend's own id: two links may use the same one.
     by_backend_id: HashMap<(usize, String), TaskId>,
     /// By connection and wire id.
     by_token: HashMap<(usize, u64), TaskId>,
     /// Requests that wait for a task to change.
-    waiting: HashMap<TaskId, Vec<Weak<Waiting>>>,
+    waiting: HashMap<TaskId, Vec<Weak<TaskWaiter>>>,
     /// The status last told to the session that made a task, where that is not `working`.
-    told: HashMap<TaskId, TaskStatus>,
+    notified_status: HashMap<TaskId, TaskStatus>,
 }
 
 /// A task that is for other processes.
 #[derive(Debug, Clone, Copy)]
-struct LeftAlone {
+struct Deferral {
     until: Instant,
     /// How long that was.
     lasts: Duration,
 }
 
 /// A task and where it is found from.
-struct Running {
+struct RunEntry {
     run: Arc<TaskRun>,
     /// Keep the addresses in `by_token` from being used again.
     tokens: Vec<(Weak<Connection>, u64)>,
@@ -103,7 +103,7 @@ struct Running {
 
 /// A request that waits for a task.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct TaskWaiter {
     pub(super) changed: Notify,
     session: Weak<Session>,
     /// Of whoever waits for the outcome itself.
@@ -112,15 +112,15 @@ pub(super) struct Waiting {
 
 /// Notices changes of some tasks, for as long as it lives.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct TaskWatch {
     shared: Arc<Shared>,
     tasks: Vec<TaskId>,
-    one: Arc<Waiting>,
+    one: Arc<TaskWaiter>,
 }
 
-impl Watch {
-    pub(super) fn over(shared: &Arc<Shared>, tasks: &[TaskId]) -> Self {
-        let one = Arc::new(Waiting { changed: Notify::new(), session: Weak::new(), stream: None });
+impl TaskWatch {
+    pub(super) fn new(shared: &Arc<Shared>, tasks: &[TaskId]) -> Self {
+        let one = Arc::new(TaskWaiter { changed: Notify::new(), session: Weak::new(), stream: None });
         let mut inner = shared.tasks.lock();
         for task in tasks {
             inner.waiting.entry(task.clone()).or_default().push(Arc::downgrade(&one));
@@ -135,42 +135,42 @@ impl Watch {
     }
 
     /// The others are of no interest any more.
-    pub(super) fn keep_to(&mut self, is_kept: impl Fn(&TaskId) -> bool) {
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&TaskId) -> bool) {
         let (kept, gone) = std::mem::take(&mut self.tasks).into_iter().partition(is_kept);
         self.tasks = kept;
         let gone: Vec<TaskId> = gone;
-        gone.iter().for_each(|task| self.shared.tasks.no_longer_waits(task, &self.one));
+        gone.iter().for_each(|task| self.shared.tasks.remove_waiter(task, &self.one));
     }
 }
 
-impl Drop for Watch {
+impl Drop for TaskWatch {
     fn drop(&mut self) {
-        self.keep_to(|_| false);
+        self.retain(|_| false);
     }
 }
 
 /// Keeps a request among those that wait. However it ends, answered or unseen, it is forgotten.
 struct Wait<'a> {
-    tasks: &'a Tasks,
+    tasks: &'a TaskManager,
     task: TaskId,
-    one: Arc<Waiting>,
+    one: Arc<TaskWaiter>,
 }
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        self.tasks.no_longer_waits(&self.task, &self.one);
+        self.tasks.remove_waiter(&self.task, &self.one);
     }
 }
 
-impl std::fmt::Debug for Tasks {
+impl std::fmt::Debug for TaskManager {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "Tasks({} running)", self.running())
     }
 }
 
-impl Tasks {
+impl TaskManager {
     /// Says how tenants are found. Nothing is carried out before.
-    pub fn find_tenants_by(&self, find: FindTenant) {
+    pub fn set_tenant_lookup(&self, find: FindTenant) {
         let _set_once = self.tenants.set(find);
     }
 
@@ -179,32 +179,32 @@ impl Tasks {
     }
 
     /// This task is for other processes. Whether that is news.
-    fn leave_alone(&self, task: &TaskId) -> bool {
-        let mut left_alone = sync::lock(&self.left_alone);
+    fn defer(&self, task: &TaskId) -> bool {
+        let mut left_alone = sync::lock(&self.deferred);
         let before = left_alone.get(task).map(|before| before.lasts);
-        if before.is_some() || left_alone.len() < TASKS_LEFT_ALONE_MAX {
-            let lasts = before.map_or(TASK_LEFT_ALONE_FIRST, |before| (before * 2).min(TASK_LEFT_ALONE_MAX));
-            left_alone.insert(task.clone(), LeftAlone { until: Instant::now() + lasts, lasts });
+        if before.is_some() || left_alone.len() < TASKS_DEFERRED_MAX {
+            let lasts = before.map_or(TASK_DEFER_FIRST, |before| (before * 2).min(TASK_DEFER_MAX));
+            left_alone.insert(task.clone(), Deferral { until: Instant::now() + lasts, lasts });
         }
         before.is_none()
     }
 
-    /// `None`: they are too many to tell what else could be taken over.
-    fn left_alone(&self) -> Option<Vec<TaskId>> {
-        let (mut left_alone, now) = (sync::lock(&self.left_alone), Instant::now());
+    /// `Unsupported`: they are too many to tell what else could be taken over.
+    fn deferred(&self) -> Option<Vec<TaskId>> {
+        let (mut left_alone, now) = (sync::lock(&self.deferred), Instant::now());
         // For a while it is remembered how long it was.
-        left_alone.retain(|_, one| one.until + TASK_LEFT_ALONE_MAX > now);
-        let has_room = left_alone.len() < TASKS_LEFT_ALONE_MAX;
+        left_alone.retain(|_, one| one.until + TASK_DEFER_MAX > now);
+        let has_room = left_alone.len() < TASKS_DEFERRED_MAX;
         has_room.then(|| left_alone.iter().filter(|(_, one)| one.until > now).map(|(task, _)| task.clone()).collect())
     }
 
     /// A session lives here from now on.
-    pub fn note_session(&self, session: &Arc<Session>) {
+    pub fn register_session(&self, session: &Arc<Session>) {
         self.sessions.insert(session.key, Arc::downgrade(session));
     }
 
     /// It does not any more.
-    pub fn forget_session(&self, session: &Session) {
+    pub fn unregister_session(&self, session: &Session) {
         self.sessions.remove_if(&session.key, |_, known| known.as_ptr() == std::ptr::from_ref(session));
     }
 
@@ -220,7 +220,7 @@ impl Tasks {
     }
 
     /// Whether one more may be.
-    fn has_room(&self) -> Result<(), Refusal> {
+    fn check_capacity(&self) -> Result<(), Refusal> {
         if self.running() < TASK_RUNS_MAX {
             return Ok(());
         }
@@ -233,9 +233,9 @@ impl Tasks {
     }
 
     /// These have another owner by now.
-    pub fn lost<'a>(&self, tasks: impl IntoIterator<Item = &'a TaskId>) {
+    pub fn stop_lost<'a>(&self, tasks: impl IntoIterator<Item = &'a TaskId>) {
         let lost: Vec<_> = tasks.into_iter().filter_map(|task| self.run(task)).collect();
-        lost.iter().for_each(|run| run.stop(Stop::Lost));
+        lost.iter().for_each(|run| run.stop(StopReason::Lost));
     }
 
     pub(super) fn run(&self, task: &TaskId) -> Option<Arc<TaskRun>> {
@@ -247,17 +247,17 @@ impl Tasks {
     }
 
     /// A task begins to be carried out here. False: it is already.
-    fn enter(&self, run: &Arc<TaskRun>) -> bool {
+    fn register(&self, run: &Arc<TaskRun>) -> bool {
         let mut inner = self.lock();
         if inner.running.contains_key(&run.id) {
             return false;
         }
-        let running = Running { run: run.clone(), tokens: Vec::new(), backend_tasks: Vec::new() };
+        let running = RunEntry { run: run.clone(), tokens: Vec::new(), backend_tasks: Vec::new() };
         inner.running.insert(run.id.clone(), running);
         true
     }
 
-    fn leave(&self, run: &TaskRun) {
+    fn unregister(&self, run: &TaskRun) {
         let mut inner = self.lock();
         let Some(running) = inner.running.remove(&run.id) else { return };
         for (connection, wire_id) in &running.tokens {
@@ -274,7 +274,7 @@ impl Tasks {
     // How a backend's messages find a task.
 
     /// The call of a task is being sent: until the task is over, its wire id is its progress token.
-    fn note_token(&self, run: &TaskRun, carried: &Carried) {
+    fn note_token(&self, run: &TaskRun, carried: &SentRequest) {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&run.id) else { return };
         running.tokens.push((Arc::downgrade(&carried.connection), carried.wire_id));
@@ -305,12 +305,12 @@ impl Tasks {
 
     /// A request of this session waits for a task, for as long as the returned value lives.
     fn wait_for(&self, task: &TaskId, session: Weak<Session>, stream: &Arc<EventStream>) -> Wait<'_> {
-        let one = Arc::new(Waiting { changed: Notify::new(), session, stream: Some(stream.clone()) });
+        let one = Arc::new(TaskWaiter { changed: Notify::new(), session, stream: Some(stream.clone()) });
         self.lock().waiting.entry(task.clone()).or_default().push(Arc::downgrade(&one));
         Wait { tasks: self, task: task.clone(), one }
     }
 
-    fn no_longer_waits(&self, task: &TaskId, one: &Arc<Waiting>) {
+    fn remove_waiter(&self, task: &TaskId, one: &Arc<TaskWaiter>) {
         let mut inner = self.lock();
         if let Some(all) = inner.waiting.get_mut(task) {
             all.retain(|other| other.as_ptr() != Arc::as_ptr(one));
@@ -320,43 +320,43 @@ impl Tasks {
         }
     }
 
-    fn waiting_for(&self, task: &TaskId) -> Vec<Arc<Waiting>> {
+    fn waiters(&self, task: &TaskId) -> Vec<Arc<TaskWaiter>> {
         self.lock().waiting.get(task).into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
     /// The stream on which this session waits for the outcome of a task.
     fn result_stream(&self, task: &TaskId, session: &Arc<Session>) -> Option<Arc<EventStream>> {
-        let waiting = self.waiting_for(task);
+        let waiting = self.waiters(task);
         let own = waiting.iter().rev().filter(|one| one.session.as_ptr() == Arc::as_ptr(session));
-        own.filter_map(|one| one.stream.clone()).find(|stream| !stream.is_lost())
+        own.filter_map(|one| one.stream.clone()).find(|stream| !stream.is_unreachable())
     }
 
     /// Sessions that wait for a task here, and the one that made it, if it lives here.
     pub(super) fn listeners(&self, run: &TaskRun) -> Vec<Arc<Session>> {
-        let waiting = self.waiting_for(&run.id);
+        let waiting = self.waiters(&run.id);
         waiting.iter().filter_map(|one| one.session.upgrade()).chain(run.creator()).collect()
     }
 
     /// Something of this task may have changed: whoever waits for it here looks.
-    fn nudge(&self, task: &TaskId) {
-        self.nudge_waiting(task);
+    fn wake(&self, task: &TaskId) {
+        self.wake_waiters(task);
         if let Some(run) = self.run(task) {
             run.changed.notify_waiters();
         }
     }
 
-    fn nudge_waiting(&self, task: &TaskId) {
-        self.waiting_for(task).iter().for_each(|one| one.changed.notify_one());
+    fn wake_waiters(&self, task: &TaskId) {
+        self.waiters(task).iter().for_each(|one| one.changed.notify_one());
     }
 
     /// Something may have been missed: everybody looks.
-    fn nudge_all(&self) {
+    fn wake_all(&self) {
         let waiting: Vec<_> = self.lock().waiting.values().flatten().filter_map(Weak::upgrade).collect();
         waiting.iter().for_each(|one| one.changed.notify_one());
         self.all_runs().iter().for_each(|run| run.changed.notify_waiters());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, TaskTable> {
         sync::lock(&self.inner)
     }
 }
@@ -374,11 +374,11 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_who_waited() {
-        let (tasks, task) = (Tasks::default(), TaskId::new("t"));
+        let (tasks, task) = (TaskManager::default(), TaskId::new("t"));
         let stream = EventStream::general(1, LogLimits { events: 1, bytes: 1 });
         let (one, other) = (tasks.wait_for(&task, Weak::new(), &stream), tasks.wait_for(&task, Weak::new(), &stream));
         drop(one);
-        assert_eq!(tasks.waiting_for(&task).len(), 1);
+        assert_eq!(tasks.waiters(&task).len(), 1);
         drop(other);
         assert!(tasks.lock().waiting.is_empty());
     }

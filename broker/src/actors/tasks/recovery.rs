@@ -14,23 +14,23 @@ use protocol::{
 };
 
 use super::{
-    Tasks,
-    run::{Plan, Stop, TaskRun},
+    TaskManager,
+    run::{RunPlan, StopReason, TaskRun},
 };
 use crate::{
     actors::shared::Shared,
-    durable::{NodeName, StoredTask, TaskStatus, Wake, WholeTask, Write, Written},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
-    rules::tasks::{AfterCrash, Ended, after_crash},
+    persistence::{FullTask, NodeName, StoredTask, TaskStatus, Wakeup, WriteOp, WriteOutcome},
+    rules::tasks::{RecoveryAction, TaskOutcome, after_crash},
 };
 
-impl Tasks {
+impl TaskManager {
     /// After a lapse of the lease: these are ours, under new epochs.
-    pub fn reclaimed(&self, shared: &Arc<Shared>, tasks: Vec<(TaskId, i64)>) {
+    pub fn resume_reclaimed(&self, shared: &Arc<Shared>, tasks: Vec<(TaskId, i64)>) {
         let mut idle = HashMap::new();
         for (task, epoch) in tasks {
             match self.run(&task) {
-                Some(run) => run.owned_under(epoch),
+                Some(run) => run.set_epoch(epoch),
                 None => {
                     idle.insert(task, epoch);
                 }
@@ -38,22 +38,22 @@ impl Tasks {
         }
         // They were given up just now, or never begun.
         if !idle.is_empty() {
-            tokio::spawn(take_up(shared.clone(), idle));
+            tokio::spawn(recover_all(shared.clone(), idle));
         }
     }
 
     /// The process goes away: tasks that were not begun are given away at once.
     pub fn drain(&self) {
-        self.all_runs().iter().filter(|run| run.is_untouched()).for_each(|run| run.stop(Stop::Released));
+        self.all_runs().iter().filter(|run| run.is_untouched()).for_each(|run| run.stop(StopReason::Released));
     }
 
     /// The grace is over: another process goes on with what is left.
     pub fn release_all(&self) {
-        self.all_runs().iter().for_each(|run| run.stop(Stop::Released));
+        self.all_runs().iter().for_each(|run| run.stop(StopReason::Released));
     }
 }
 
-pub(super) async fn look(shared: Arc<Shared>) {
+pub(super) async fn claim_unowned(shared: Arc<Shared>) {
     loop {
         if shared.draining.is_cancelled() {
             return;
@@ -81,8 +81,8 @@ pub(super) async fn look(shared: Arc<Shared>) {
 
 /// What nobody owns, made this process's own. An answer that is lost is given once more by the store. What was claimed under
 /// a name that lapsed meanwhile may be anybody's: it is reclaimed with the rest of what has that name, or claimed again.
-async fn claim(shared: &Arc<Shared>, node: &NodeName, limit: u32) -> Vec<WholeTask> {
-    let (durable, Some(except)) = (&shared.durable, shared.tasks.left_alone()) else { return Vec::new() };
+async fn claim(shared: &Arc<Shared>, node: &NodeName, limit: u32) -> Vec<FullTask> {
+    let (durable, Some(except)) = (&shared.durable, shared.tasks.deferred()) else { return Vec::new() };
     let claim = durable.timed("claim_tasks", durable.store.claim_tasks(node, limit, &except));
     let claimed = if durable.is_shared() {
         // One that waited for an outage to be over would be the first to come, before those who own the tasks.
@@ -93,7 +93,7 @@ async fn claim(shared: &Arc<Shared>, node: &NodeName, limit: u32) -> Vec<WholeTa
     claimed.and_then(Result::ok).filter(|_| durable.node() == *node).unwrap_or_default()
 }
 
-async fn take_up(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
+async fn recover_all(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
     for (task, epoch) in tasks {
         let mut wait = STORE_RETRY_FIRST;
         let stored = loop {
@@ -103,7 +103,7 @@ async fn take_up(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
             }
             wait = (wait * 2).min(STORE_RETRY_MAX);
         };
-        if let Some(task) = stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_over()) {
+        if let Some(task) = stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_finished()) {
             recover(shared.clone(), task).await;
         }
     }
@@ -111,31 +111,31 @@ async fn take_up(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
 
 /// Whether it is for this process to carry out.
 pub(super) fn is_ours(shared: &Shared, stored: &StoredTask) -> bool {
-    !stored.status.is_over() && stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner))
+    !stored.status.is_finished() && stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner))
 }
 
 /// Goes on with a task that is ours, and may run here already.
-pub(super) async fn recover(shared: Arc<Shared>, task: WholeTask) {
+pub(super) async fn recover(shared: Arc<Shared>, task: FullTask) {
     let stored = &task.stored;
     let Some(_recovering) = shared.tasks.begin_recovery(&stored.record.task) else { return };
     if let Some(run) = shared.tasks.run(&stored.record.task) {
-        run.owned_under(stored.epoch); // it has been running here all along
+        run.set_epoch(stored.epoch); // it has been running here all along
         return;
     }
     let tenant = shared.tasks.tenant(&stored.record.tenant);
     let known = tenant.filter(|tenant| tenant.backend(&stored.record.backend).is_some());
-    let Some((plan, tenant)) = Plan::read(&stored.record).zip(known) else {
-        return leave_alone(&shared, stored).await;
+    let Some((plan, tenant)) = RunPlan::read(&stored.record).zip(known) else {
+        return defer(&shared, stored).await;
     };
     close_inputs(&shared, stored).await;
     let after = after_crash(&stored.step, &plan.details);
     tracing::info!(task = super::digest(&stored.record.task), tenant = %stored.record.tenant, backend = %stored.record.backend, ?after, "a task is taken over");
     match after {
-        AfterCrash::Send | AfterCrash::Follow => {
+        RecoveryAction::Send | RecoveryAction::Poll => {
             let step = stored.step.clone();
             shared.tasks.start(TaskRun::new(task, plan, tenant, &shared), step);
         }
-        AfterCrash::Unknown => {
+        RecoveryAction::Unknown => {
             let text = format!(
                 "the broker that called backend {} ended before the answer came; the call may or may not have been carried out",
                 stored.record.backend
@@ -147,9 +147,9 @@ pub(super) async fn recover(shared: Arc<Shared>, task: WholeTask) {
 
 /// Written by a later version, or of a tenant or a backend that is not known here: another process may go on with it. When
 /// none does, it ends with its time.
-async fn leave_alone(shared: &Arc<Shared>, stored: &StoredTask) {
+async fn defer(shared: &Arc<Shared>, stored: &StoredTask) {
     let task = stored.record.task.clone();
-    if shared.tasks.leave_alone(&task) {
+    if shared.tasks.defer(&task) {
         tracing::warn!(
             task = super::digest(&task),
             tenant = %stored.record.tenant,
@@ -157,7 +157,7 @@ async fn leave_alone(shared: &Arc<Shared>, stored: &StoredTask) {
             "a task can not be carried out here: it can not be read, or its tenant or backend is not known"
         );
     }
-    insist(shared, &Write::ReleaseTask { task, epoch: stored.epoch }).await;
+    store_until_done(shared, &WriteOp::ReleaseTask { task, epoch: stored.epoch }).await;
 }
 
 /// Whoever asked these questions is gone, and can not be answered any more.
@@ -175,24 +175,24 @@ async fn close_inputs(shared: &Arc<Shared>, stored: &StoredTask) {
         wait = (wait * 2).min(STORE_RETRY_MAX);
     };
     for input in inputs {
-        insist(shared, &Write::CloseInput { task: task.clone(), epoch: stored.epoch, number: input.number }).await;
+        store_until_done(shared, &WriteOp::CloseInput { task: task.clone(), epoch: stored.epoch, number: input.number }).await;
     }
-    durable.hot.wake(Wake::Task { task: task.clone(), session: stored.record.session });
+    durable.hot.wake(Wakeup::Task { task: task.clone(), session: stored.record.session });
 }
 
 async fn give_up(shared: &Arc<Shared>, stored: &StoredTask, refusal: &Refusal) {
     let request_id = shared.note_refusal(refusal, None, Some(stored.record.tenant.as_str()));
-    let Ended { status, message, outcome } = Ended::refused(refusal, &request_id);
+    let TaskOutcome { status, message, outcome } = TaskOutcome::refused(refusal, &request_id);
     let task = stored.record.task.clone();
-    let change = Write::EndTask { task: task.clone(), epoch: Some(stored.epoch), status, message, outcome: Some(outcome) };
-    if insist(shared, &change).await == Written::Done {
+    let change = WriteOp::EndTask { task: task.clone(), epoch: Some(stored.epoch), status, message, outcome: Some(outcome) };
+    if store_until_done(shared, &change).await == WriteOutcome::Done {
         shared.metrics.task_transition(status.name());
-        shared.durable.hot.wake(Wake::Task { task, session: stored.record.session });
+        shared.durable.hot.wake(Wakeup::Task { task, session: stored.record.session });
     }
 }
 
 /// Stores a change, however often the store fails: nobody else will while this process lives.
-async fn insist(shared: &Arc<Shared>, change: &Write) -> Written {
+async fn store_until_done(shared: &Arc<Shared>, change: &WriteOp) -> WriteOutcome {
     let mut wait = STORE_RETRY_FIRST;
     loop {
         match shared.durable.write(change.clone()).await {

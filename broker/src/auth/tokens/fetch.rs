@@ -13,7 +13,7 @@ use transport::{HttpClient, parse_http_url};
 use super::{jwt::has_one_reading, key_set::KeySet};
 use crate::{
     config::{
-        Issuer,
+        IssuerConfig,
         issuers::{is_loopback, is_private},
     },
     limits::tokens::KEY_SET_BYTES_MAX,
@@ -21,7 +21,7 @@ use crate::{
 
 /// What fetches. Clones share connections.
 #[derive(Debug, Clone)]
-pub struct Fetcher {
+pub struct KeyFetcher {
     /// Goes everywhere.
     trusting: HttpClient,
     /// Goes where backends may be.
@@ -43,12 +43,12 @@ pub(super) enum FetchError {
     Late,
 }
 
-impl Fetcher {
+impl KeyFetcher {
     pub fn new(trusting: HttpClient, wary: HttpClient) -> Self {
         Self { trusting, wary }
     }
 
-    pub(super) async fn key_set(&self, issuer: &Issuer) -> Result<KeySet, FetchError> {
+    pub(super) async fn key_set(&self, issuer: &IssuerConfig) -> Result<KeySet, FetchError> {
         let (url, client) = match &issuer.jwks_url {
             Some(url) => (url.clone(), &self.trusting),
             None => self.discovered(issuer).await?,
@@ -58,7 +58,7 @@ impl Fetcher {
     }
 
     /// Where the keys are, as the issuer's metadata says, and who is to ask there.
-    async fn discovered(&self, issuer: &Issuer) -> Result<(Uri, &HttpClient), FetchError> {
+    async fn discovered(&self, issuer: &IssuerConfig) -> Result<(Uri, &HttpClient), FetchError> {
         let mut unreachable = None;
         for place in places(&issuer.issuer) {
             match get(&self.trusting, &place).await {
@@ -90,7 +90,7 @@ fn places(issuer: &str) -> Vec<Uri> {
 }
 
 /// `jwks_uri` of metadata that is this issuer's own (RFC 8414, 3.3).
-fn named_keys(text: &[u8], issuer: &Issuer) -> Option<Uri> {
+fn named_keys(text: &[u8], issuer: &IssuerConfig) -> Option<Uri> {
     let metadata: Value = serde_json::from_slice(text).ok().filter(|_| has_one_reading(text))?;
     if metadata.get("issuer")?.as_str()? != issuer.issuer {
         return None;
@@ -119,7 +119,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::TenantOf;
+    use crate::config::TenantMapping;
 
     #[test]
     fn metadata_is_looked_for_where_each_specification_has_it() {
@@ -140,18 +140,18 @@ mod tests {
 
     #[test]
     fn a_07_metadata_of_another_issuer_and_keys_in_odd_places_are_not_followed() {
-        let issuer = |name: &str| Issuer {
+        let issuer = |name: &str| IssuerConfig {
             issuer: name.to_owned(),
             jwks_url: None,
             keys_max_age: crate::limits::tokens::KEY_SET_AGE_MAX,
             audiences: Vec::new(),
             algorithms: Vec::new(),
             requires_access_token_type: false,
-            tenant: TenantOf::Named(TenantId::parse("acme").unwrap()),
+            tenant: TenantMapping::Fixed(TenantId::parse("acme").unwrap()),
             principal_claim: "sub".to_owned(),
             scopes: Vec::new(),
         };
-        let found = |issuer: &Issuer, document: Value| named_keys(document.to_string().as_bytes(), issuer).map(|uri| uri.to_string());
+        let found = |issuer: &IssuerConfig, document: Value| named_keys(document.to_string().as_bytes(), issuer).map(|uri| uri.to_string());
         let public = issuer("https://a.example");
         let keys = "https://keys.example/k";
         assert_eq!(found(&public, json!({"issuer": "https://a.example", "jwks_uri": keys})).as_deref(), Some(keys));

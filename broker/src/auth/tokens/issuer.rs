@@ -23,14 +23,14 @@ use tokio::{
 };
 
 use super::{
-    Fetcher, Flaw,
+    KeyFetcher, TokenError,
     fetch::FetchError,
     jwt::{Claims, Header, Jwt},
     key_set::KeySet,
 };
 use crate::{
-    auth::{Caller, Keyring, Proven, Until, is_printable},
-    config::{self, TenantOf},
+    auth::{AuthenticatedCaller, Caller, CredentialExpiry, Keyring, is_printable},
+    config::{self, TenantMapping},
     limits::tokens::{
         KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN, KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX, KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX,
         TOKEN_LEEWAY, TOKEN_PRINCIPAL_BYTES_MAX,
@@ -39,14 +39,14 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(in crate::auth) struct Issuer {
-    config: config::Issuer,
+pub(in crate::auth) struct TokenIssuer {
+    config: config::IssuerConfig,
     /// The broker's public URL.
     resource: String,
     keys: ArcSwap<KeySet>,
     /// There is a key that tokens may be signed with.
     has_keys: AtomicBool,
-    stage: Mutex<Stage>,
+    stage: Mutex<FetchState>,
     /// Somebody waits for newer keys.
     wanted: Notify,
     /// Counts the fetches that are over.
@@ -56,20 +56,20 @@ pub(in crate::auth) struct Issuer {
 
 /// What the task that fetches is at.
 #[derive(Debug, Clone, Copy)]
-enum Stage {
+enum FetchState {
     Fetching,
     /// Since it began the last fetch.
     Resting(Instant),
 }
 
-impl Issuer {
-    pub(super) fn new(config: config::Issuer, resource: &str) -> Self {
+impl TokenIssuer {
+    pub(super) fn new(config: config::IssuerConfig, resource: &str) -> Self {
         Self {
             config,
             resource: resource.to_owned(),
             keys: ArcSwap::default(),
             has_keys: AtomicBool::new(false),
-            stage: Mutex::new(Stage::Fetching), // which the task does first
+            stage: Mutex::new(FetchState::Fetching), // which the task does first
             wanted: Notify::new(),
             over: watch::Sender::new(0),
             waiting: Semaphore::new(KEY_SET_WAITING_MAX),
@@ -83,59 +83,59 @@ impl Issuer {
     // What a token must say.
 
     /// Whether the issuer has signed it.
-    pub(super) fn verify(&self, header: &Header, jwt: &Jwt<'_>) -> Result<(), Flaw> {
+    pub(super) fn verify(&self, header: &Header, jwt: &Jwt<'_>) -> Result<(), TokenError> {
         if !self.config.algorithms.contains(&header.algorithm) {
-            return Err(Flaw::Algorithm);
+            return Err(TokenError::Algorithm);
         }
         if self.config.requires_access_token_type && !header.is_access_token {
-            return Err(Flaw::Type);
+            return Err(TokenError::Type);
         }
         self.keys.load().verify(header, jwt)
     }
 
     /// Who bears it, by claims that are the issuer's.
-    pub(super) fn proven(&self, header: &Header, claims: &Claims<'_>, keyring: &Keyring) -> Result<Proven, Flaw> {
+    pub(super) fn proven(&self, header: &Header, claims: &Claims<'_>, keyring: &Keyring) -> Result<AuthenticatedCaller, TokenError> {
         if !header.is_access_token && claims.are_of_id_token() {
-            return Err(Flaw::IdToken);
+            return Err(TokenError::IdToken);
         }
         if claims.are_bound() {
-            return Err(Flaw::Bound);
+            return Err(TokenError::Bound);
         }
         let now = SystemTime::now();
-        let until = claims.moment("exp")?.ok_or(Flaw::NoExpiry)? + TOKEN_LEEWAY;
+        let until = claims.moment("exp")?.ok_or(TokenError::NoExpiry)? + TOKEN_LEEWAY;
         if until <= now {
-            return Err(Flaw::Expired);
+            return Err(TokenError::Expired);
         }
         let latest = now + TOKEN_LEEWAY;
         if [claims.moment("nbf")?, claims.moment("iat")?].into_iter().flatten().any(|begin| begin > latest) {
-            return Err(Flaw::NotYet);
+            return Err(TokenError::NotYet);
         }
         if !claims.audiences().iter().any(|audience| self.is_for(audience)) {
-            return Err(Flaw::Audience);
+            return Err(TokenError::Audience);
         }
         let tenant = self.tenant(claims)?;
         if !keyring.is_enabled(&tenant) {
-            return Err(Flaw::Tenant);
+            return Err(TokenError::Tenant);
         }
         let is_usable = |name: &String| name.len() <= TOKEN_PRINCIPAL_BYTES_MAX && is_printable(name);
-        let name = claims.text(&self.config.principal_claim).filter(is_usable).ok_or(Flaw::Principal)?;
+        let name = claims.text(&self.config.principal_claim).filter(is_usable).ok_or(TokenError::Principal)?;
         // Last: whoever lacks nothing else is told what it lacks.
         let scopes = claims.scopes();
         if !self.config.scopes.iter().all(|needed| scopes.contains(needed)) {
-            return Err(Flaw::Scope);
+            return Err(TokenError::Scope);
         }
         // As `auth::reserved` says.
         let principal = PrincipalId::new(format!("{} {name}", self.config.issuer));
-        Ok(Proven { caller: Caller { tenant, principal, key: None }, until: Some(Until::new(until)) })
+        Ok(AuthenticatedCaller { caller: Caller { tenant, principal, key: None }, until: Some(CredentialExpiry::new(until)) })
     }
 
-    fn tenant(&self, claims: &Claims<'_>) -> Result<TenantId, Flaw> {
+    fn tenant(&self, claims: &Claims<'_>) -> Result<TenantId, TokenError> {
         let (name, tenants) = match &self.config.tenant {
-            TenantOf::Named(tenant) => return Ok(tenant.clone()),
-            TenantOf::Claim { name, tenants } => (name, tenants),
+            TenantMapping::Fixed(tenant) => return Ok(tenant.clone()),
+            TenantMapping::Claim { name, tenants } => (name, tenants),
         };
-        let tenant = claims.text(name).and_then(|name| TenantId::parse(&name).ok()).ok_or(Flaw::Tenant)?;
-        if tenants.is_empty() || tenants.contains(&tenant) { Ok(tenant) } else { Err(Flaw::UnlistedTenant) }
+        let tenant = claims.text(name).and_then(|name| TenantId::parse(&name).ok()).ok_or(TokenError::Tenant)?;
+        if tenants.is_empty() || tenants.contains(&tenant) { Ok(tenant) } else { Err(TokenError::UnlistedTenant) }
     }
 
     /// Whether a token with this audience is for us (RFC 8707; MCP 2025-11-25, Access Token Usage).
@@ -163,16 +163,16 @@ impl Issuer {
         let Ok(_place) = self.waiting.try_acquire() else { return };
         let mut over = self.over.subscribe();
         match self.stage() {
-            Stage::Fetching => {}
-            Stage::Resting(since) if since.elapsed() >= KEY_SET_PAUSE_MIN => self.wanted.notify_one(),
-            Stage::Resting(_) => return,
+            FetchState::Fetching => {}
+            FetchState::Resting(since) if since.elapsed() >= KEY_SET_PAUSE_MIN => self.wanted.notify_one(),
+            FetchState::Resting(_) => return,
         }
         let _in_time = timeout(KEY_SET_WAIT_MAX, over.changed()).await;
     }
 
     /// Keeps the keys fresh, for ever.
-    pub(super) async fn keep(self: Arc<Self>, fetcher: Fetcher, keyring: Arc<Keyring>, metrics: Arc<Metrics>) {
-        if matches!(&self.config.tenant, TenantOf::Claim { tenants, .. } if tenants.is_empty()) {
+    pub(super) async fn keep(self: Arc<Self>, fetcher: KeyFetcher, keyring: Arc<Keyring>, metrics: Arc<Metrics>) {
+        if matches!(&self.config.tenant, TenantMapping::Claim { tenants, .. } if tenants.is_empty()) {
             tracing::warn!(issuer = self.name(), "the issuer may name every tenant; set auth.issuers[].tenants to those it may name");
         }
         let (mut failures, mut fetched_at) = (0_u32, Instant::now());
@@ -180,7 +180,7 @@ impl Issuer {
             // Before a fetch that may take its time.
             self.left_of_age(fetched_at, &keyring, &metrics);
             let begun = Instant::now();
-            self.set_stage(Stage::Fetching);
+            self.set_stage(FetchState::Fetching);
             let fetched = timeout(KEY_SET_FETCH_MAX, fetcher.key_set(&self.config)).await.unwrap_or(Err(FetchError::Late));
             metrics.tokens.fetched(fetched.is_ok());
             let pause = match fetched {
@@ -204,7 +204,7 @@ impl Issuer {
                     retry_pause(failures).min(self.left_of_age(fetched_at, &keyring, &metrics))
                 }
             };
-            self.set_stage(Stage::Resting(begun));
+            self.set_stage(FetchState::Resting(begun));
             self.over.send_modify(|count| *count += 1);
             tokio::select! {
                 () = sleep(pause) => {}
@@ -242,11 +242,11 @@ impl Issuer {
         KEY_SET_RETRY_MAX
     }
 
-    fn stage(&self) -> Stage {
+    fn stage(&self) -> FetchState {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_stage(&self, stage: Stage) {
+    fn set_stage(&self, stage: FetchState) {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = stage;
     }
 }

@@ -11,7 +11,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::Algorithm;
 use protocol::json::{self, Document, Limits, Value, ValueKind};
 
-use super::Flaw;
+use super::TokenError;
 use crate::{
     config::issuers::algorithm,
     limits::tokens::{TOKEN_BYTES_MAX, TOKEN_KEY_ID_BYTES_MAX},
@@ -46,43 +46,43 @@ pub(super) struct Header {
 }
 
 impl<'a> Jwt<'a> {
-    pub(super) fn parse(token: &'a str) -> Result<Self, Flaw> {
+    pub(super) fn parse(token: &'a str) -> Result<Self, TokenError> {
         if token.len() > TOKEN_BYTES_MAX {
-            return Err(Flaw::TooLong);
+            return Err(TokenError::TooLong);
         }
-        let (signed, signature) = token.rsplit_once('.').ok_or(Flaw::Form)?;
-        let (header, claims) = signed.split_once('.').ok_or(Flaw::Form)?;
-        let decoded = |part: &str| URL_SAFE_NO_PAD.decode(part).ok().filter(|part| !part.is_empty()).ok_or(Flaw::Form);
+        let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Form)?;
+        let (header, claims) = signed.split_once('.').ok_or(TokenError::Form)?;
+        let decoded = |part: &str| URL_SAFE_NO_PAD.decode(part).ok().filter(|part| !part.is_empty()).ok_or(TokenError::Form);
         decoded(signature)?;
         Ok(Self { signed, signature, header: decoded(header)?, claims: decoded(claims)? })
     }
 
-    pub(super) fn header(&self) -> Result<Header, Flaw> {
-        let members = Members::parse(&self.header)?;
+    pub(super) fn header(&self) -> Result<Header, TokenError> {
+        let members = JsonMembers::parse(&self.header)?;
         // RFC 7515, 4.1.11: what must be understood and is not makes the token invalid, and there is nothing that would be.
         if members.get("crit").is_some() {
-            return Err(Flaw::Critical);
+            return Err(TokenError::Critical);
         }
         let kind = members.optional_text("typ")?;
         let is_access_token = kind.as_ref().is_some_and(|kind| ACCESS_TOKEN_TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known)));
         if !is_access_token && !kind.is_none_or(|kind| kind.eq_ignore_ascii_case(GENERAL_TYPE)) {
-            return Err(Flaw::Type);
+            return Err(TokenError::Type);
         }
-        let name = members.optional_text("alg")?.ok_or(Flaw::Form)?;
+        let name = members.optional_text("alg")?.ok_or(TokenError::Form)?;
         let key_id = members.optional_text("kid")?;
         if key_id.as_ref().is_some_and(|id| id.len() > TOKEN_KEY_ID_BYTES_MAX) {
-            return Err(Flaw::Form);
+            return Err(TokenError::Form);
         }
-        Ok(Header { algorithm: algorithm(&name).ok_or(Flaw::Algorithm)?, key_id, is_access_token })
+        Ok(Header { algorithm: algorithm(&name).ok_or(TokenError::Algorithm)?, key_id, is_access_token })
     }
 
-    pub(super) fn claims(&self) -> Result<Claims<'_>, Flaw> {
-        Members::parse(&self.claims).map(Claims)
+    pub(super) fn claims(&self) -> Result<Claims<'_>, TokenError> {
+        JsonMembers::parse(&self.claims).map(Claims)
     }
 }
 
 /// What a token says of its bearer.
-pub(super) struct Claims<'a>(Members<'a>);
+pub(super) struct Claims<'a>(JsonMembers<'a>);
 
 impl Claims<'_> {
     /// A claim that is a text, and not an empty one.
@@ -113,9 +113,9 @@ impl Claims<'_> {
     }
 
     /// A moment (RFC 7519, 2: NumericDate).
-    pub(super) fn moment(&self, name: &str) -> Result<Option<SystemTime>, Flaw> {
+    pub(super) fn moment(&self, name: &str) -> Result<Option<SystemTime>, TokenError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
-        let seconds = value.as_f64().filter(|seconds| (0.0..=SECONDS_MAX).contains(seconds)).ok_or(Flaw::Time)?;
+        let seconds = value.as_f64().filter(|seconds| (0.0..=SECONDS_MAX).contains(seconds)).ok_or(TokenError::Time)?;
         Ok(Some(UNIX_EPOCH + Duration::from_secs_f64(seconds)))
     }
 
@@ -135,13 +135,13 @@ pub(super) fn has_one_reading(text: &[u8]) -> bool {
 }
 
 /// The members of an object, each of which is there once, as are those of the objects in it.
-struct Members<'a>(Value<'a>);
+struct JsonMembers<'a>(Value<'a>);
 
-impl<'a> Members<'a> {
-    fn parse(text: &'a [u8]) -> Result<Self, Flaw> {
+impl<'a> JsonMembers<'a> {
+    fn parse(text: &'a [u8]) -> Result<Self, TokenError> {
         let limits = Limits { bytes_max: text.len(), ..Limits::default() };
-        let root = Document::parse(text, &limits).map_err(|_| Flaw::Form)?.root();
-        if root.kind() == ValueKind::Object && has_one_reading(text) { Ok(Self(root)) } else { Err(Flaw::Form) }
+        let root = Document::parse(text, &limits).map_err(|_| TokenError::Form)?.root();
+        if root.kind() == ValueKind::Object && has_one_reading(text) { Ok(Self(root)) } else { Err(TokenError::Form) }
     }
 
     fn get(&self, name: &str) -> Option<Value<'a>> {
@@ -149,8 +149,8 @@ impl<'a> Members<'a> {
     }
 
     /// What is there and is no text makes the token none.
-    fn optional_text(&self, name: &str) -> Result<Option<String>, Flaw> {
-        self.get(name).map(|value| value.as_str().map(Into::into).ok_or(Flaw::Form)).transpose()
+    fn optional_text(&self, name: &str) -> Result<Option<String>, TokenError> {
+        self.get(name).map(|value| value.as_str().map(Into::into).ok_or(TokenError::Form)).transpose()
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
         format!("{}.{}.{}", part(header), part(claims), part("signature"))
     }
 
-    fn header(text: &str) -> Result<Header, Flaw> {
+    fn header(text: &str) -> Result<Header, TokenError> {
         Jwt::parse(&token(text, "{}")).unwrap().header()
     }
 
@@ -180,29 +180,29 @@ mod tests {
         }
         assert_eq!(header(r#"{"alg":"RS256"}"#).unwrap().key_id, None);
         for (text, flaw) in [
-            (r#"{"alg":"none"}"#, Flaw::Algorithm),
-            (r#"{"alg":"None"}"#, Flaw::Algorithm),
-            (r#"{"alg":""}"#, Flaw::Algorithm),
-            (r#"{"alg":"HS256"}"#, Flaw::Algorithm),
-            (r#"{"alg":"es256"}"#, Flaw::Algorithm),
-            (r#"{"typ":"JWT"}"#, Flaw::Form),
-            (r#"{"alg":["ES256"]}"#, Flaw::Form),
-            (r#"{"alg":null}"#, Flaw::Form),
-            (r#"{"alg":"none","alg":"ES256"}"#, Flaw::Form),
-            (r#"{"alg":"ES256","\u0061lg":"none"}"#, Flaw::Form),
-            (r#"{"alg":"ES256","kid":7}"#, Flaw::Form),
-            (r#"{"alg":"ES256","crit":["exp"]}"#, Flaw::Critical),
-            (r#"{"alg":"ES256","crit":[]}"#, Flaw::Critical),
-            (r#"{"alg":"ES256","typ":"dpop+jwt"}"#, Flaw::Type),
-            (r#"{"alg":"ES256","typ":1}"#, Flaw::Form),
-            (r#"["ES256"]"#, Flaw::Form),
-            ("{\"alg\":\"ES256\"", Flaw::Form),
-            ("{\"alg\":\"ES256\"} ,", Flaw::Form),
+            (r#"{"alg":"none"}"#, TokenError::Algorithm),
+            (r#"{"alg":"None"}"#, TokenError::Algorithm),
+            (r#"{"alg":""}"#, TokenError::Algorithm),
+            (r#"{"alg":"HS256"}"#, TokenError::Algorithm),
+            (r#"{"alg":"es256"}"#, TokenError::Algorithm),
+            (r#"{"typ":"JWT"}"#, TokenError::Form),
+            (r#"{"alg":["ES256"]}"#, TokenError::Form),
+            (r#"{"alg":null}"#, TokenError::Form),
+            (r#"{"alg":"none","alg":"ES256"}"#, TokenError::Form),
+            (r#"{"alg":"ES256","\u0061lg":"none"}"#, TokenError::Form),
+            (r#"{"alg":"ES256","kid":7}"#, TokenError::Form),
+            (r#"{"alg":"ES256","crit":["exp"]}"#, TokenError::Critical),
+            (r#"{"alg":"ES256","crit":[]}"#, TokenError::Critical),
+            (r#"{"alg":"ES256","typ":"dpop+jwt"}"#, TokenError::Type),
+            (r#"{"alg":"ES256","typ":1}"#, TokenError::Form),
+            (r#"["ES256"]"#, TokenError::Form),
+            ("{\"alg\":\"ES256\"", TokenError::Form),
+            ("{\"alg\":\"ES256\"} ,", TokenError::Form),
         ] {
             assert_eq!(header(text), Err(flaw), "{text}");
         }
         let long = format!(r#"{{"alg":"ES256","kid":"{}"}}"#, "k".repeat(TOKEN_KEY_ID_BYTES_MAX + 1));
-        assert_eq!(header(&long), Err(Flaw::Form));
+        assert_eq!(header(&long), Err(TokenError::Form));
     }
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
             assert!(Jwt::parse(&text).is_err(), "{text}");
         }
         let huge = token(r#"{"alg":"ES256"}"#, &format!("{{\"x\":\"{}\"}}", "y".repeat(TOKEN_BYTES_MAX)));
-        assert_eq!(Jwt::parse(&huge).err(), Some(Flaw::TooLong));
+        assert_eq!(Jwt::parse(&huge).err(), Some(TokenError::TooLong));
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!((claims.text("iss").as_deref(), claims.text("aud"), claims.text("empty")), (Some("a"), None, None));
         assert_eq!((claims.audiences(), claims.scopes()), (vec!["x".to_owned(), "y".to_owned()], vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!(claims.moment("exp"), Ok(Some(UNIX_EPOCH + Duration::from_millis(10_500))));
-        assert_eq!((claims.moment("nbf"), claims.moment("iat")), (Err(Flaw::Time), Ok(None)));
+        assert_eq!((claims.moment("nbf"), claims.moment("iat")), (Err(TokenError::Time), Ok(None)));
         let scopes = |claims: &str| Jwt::parse(&token("{}", claims)).unwrap().claims().unwrap().scopes();
         assert_eq!(scopes(r#"{"scp":["c d","e"]}"#), ["c", "d", "e"]);
         assert_eq!(
@@ -267,9 +267,9 @@ mod tests {
             r#"{"realm_access":{"roles":["a"],"r\u006fles":["admin"]}}"#,
             r#"{"a":[{"b":{"c":1,"c":2}}]}"#,
         ] {
-            assert_eq!(claims(twice), Err(Flaw::Form), "{twice}");
+            assert_eq!(claims(twice), Err(TokenError::Form), "{twice}");
         }
-        assert_eq!(header(r#"{"alg":"ES256","jwk":{"kty":"EC","kty":"RSA"}}"#), Err(Flaw::Form));
+        assert_eq!(header(r#"{"alg":"ES256","jwk":{"kty":"EC","kty":"RSA"}}"#), Err(TokenError::Form));
     }
 
     proptest::proptest! {

@@ -6,7 +6,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde_json::Value;
 
 use super::{
-    Flaw,
+    TokenError,
     jwt::{Header, Jwt, has_one_reading},
 };
 use crate::limits::tokens::KEY_SET_KEYS_MAX;
@@ -15,10 +15,10 @@ const RSA: &[Algorithm] = &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512
 
 /// The keys that can be used, of a set.
 #[derive(Debug, Default)]
-pub(super) struct KeySet(Vec<Key>);
+pub(super) struct KeySet(Vec<VerificationKey>);
 
 #[derive(Debug)]
-struct Key {
+struct VerificationKey {
     id: Option<String>,
     fits: Vec<Algorithm>,
     key: DecodingKey,
@@ -35,7 +35,7 @@ impl KeySet {
         }
         let document: Value = serde_json::from_slice(text).ok()?;
         let keys = document.get("keys")?.as_array()?;
-        Some(Self(keys.iter().filter_map(Key::read).take(KEY_SET_KEYS_MAX).collect()))
+        Some(Self(keys.iter().filter_map(VerificationKey::read).take(KEY_SET_KEYS_MAX).collect()))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -52,32 +52,32 @@ impl KeySet {
     }
 
     /// Whether one of the keys has signed the token, by what its header says.
-    pub(super) fn verify(&self, header: &Header, jwt: &Jwt<'_>) -> Result<(), Flaw> {
+    pub(super) fn verify(&self, header: &Header, jwt: &Jwt<'_>) -> Result<(), TokenError> {
         let key = self.chosen(header)?;
         match crypto::verify(jwt.signature, jwt.signed.as_bytes(), key, header.algorithm) {
             Ok(true) => Ok(()),
-            Ok(false) | Err(_) => Err(Flaw::Signature),
+            Ok(false) | Err(_) => Err(TokenError::Signature),
         }
     }
 
     /// The one key that a header means.
-    fn chosen(&self, header: &Header) -> Result<&DecodingKey, Flaw> {
-        let is_meant = |key: &&Key| header.key_id.is_none() || key.id == header.key_id;
+    fn chosen(&self, header: &Header) -> Result<&DecodingKey, TokenError> {
+        let is_meant = |key: &&VerificationKey| header.key_id.is_none() || key.id == header.key_id;
         let mut meant = self.0.iter().filter(is_meant).peekable();
         if meant.peek().is_none() {
-            return Err(Flaw::UnknownKey);
+            return Err(TokenError::UnknownKey);
         }
         let mut fitting = meant.filter(|key| key.fits.contains(&header.algorithm));
         match (fitting.next(), fitting.next()) {
             (Some(key), None) => Ok(&key.key),
             // Which of them is meant is not said; a set that is newer may have one.
-            (None, _) if header.key_id.is_none() => Err(Flaw::UnknownKey),
-            _ => Err(Flaw::KeyUnfit),
+            (None, _) if header.key_id.is_none() => Err(TokenError::UnknownKey),
+            _ => Err(TokenError::KeyUnfit),
         }
     }
 }
 
-impl Key {
+impl VerificationKey {
     fn read(written: &Value) -> Option<Self> {
         let text = |name: &str| written.get(name).and_then(Value::as_str);
         if text("use").is_some_and(|purpose| purpose != "sig") {

@@ -1,5 +1,5 @@
 //! Access tokens of authorization servers (MCP 2025-11-25 and 2026-07-28, Authorization: the MCP server's side). Listeners ask
-//! [`Tokens`] for what is no API key.
+//! [`TokenVerifier`] for what is no API key.
 //!
 //! A token that was checked is remembered until it ends, or keys, tenants or key sets change: a request with one costs about what
 //! one with an API key does. Invariants: what is kept of a token is a keyed hash; neither an answer nor the log tells a token, or
@@ -16,32 +16,35 @@ use std::sync::Arc;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use self::fetch::Fetcher;
-pub(super) use self::issuer::Issuer;
+pub use self::fetch::KeyFetcher;
+pub(super) use self::issuer::TokenIssuer;
 use self::jwt::Jwt;
 use super::{
-    Denied, KeyUnknown, Keyring, Proven,
-    denied::token_not_valid,
-    keyring::{Edition, PREFIX},
-    recall::{Recall, RecallDigest},
+    AuthError, AuthenticatedCaller, Keyring, UnknownSigningKey,
+    auth_error::token_not_valid,
+    keyring::{KeyringVersion, PREFIX},
+    token_digest::{TokenDigest, TokenDigester},
 };
-use crate::{config::Auth, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics, rules::sign_in_failures::Reason};
+use crate::{
+    config::AuthConfig, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics,
+    rules::sign_in_failures::SignInFailureReason,
+};
 
 /// The issuers, and what is known of their tokens.
 #[derive(Debug)]
-pub struct Tokens {
-    issuers: Vec<Arc<Issuer>>,
+pub struct TokenVerifier {
+    issuers: Vec<Arc<TokenIssuer>>,
     keyring: Arc<Keyring>,
     metrics: Arc<Metrics>,
-    recall: Recall,
-    remembered: SharedMap<RecallDigest, (Edition, Proven)>,
+    recall: TokenDigester,
+    remembered: SharedMap<TokenDigest, (KeyringVersion, AuthenticatedCaller)>,
     /// Ends the fetching.
     _life: DropGuard,
 }
 
 /// What is wrong with a token: for operators, in the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Flaw {
+pub(super) enum TokenError {
     #[error("it is longer than a token may be")]
     TooLong,
     #[error("it is not in the form of a JWT")]
@@ -84,15 +87,15 @@ pub(super) enum Flaw {
     Scope,
 }
 
-impl Tokens {
-    /// Fetches keys from now on, in the background; must be called inside the runtime. `None` without issuers.
-    pub fn new(auth: &Auth, keyring: Arc<Keyring>, fetcher: Fetcher, metrics: Arc<Metrics>) -> Option<Self> {
+impl TokenVerifier {
+    /// Fetches keys from now on, in the background; must be called inside the runtime. `Unsupported` without issuers.
+    pub fn new(auth: &AuthConfig, keyring: Arc<Keyring>, fetcher: KeyFetcher, metrics: Arc<Metrics>) -> Option<Self> {
         let resource = auth.resource.as_deref()?;
         if auth.issuers.is_empty() {
             return None;
         }
         let life = CancellationToken::new();
-        let issuers: Vec<_> = auth.issuers.iter().map(|issuer| Arc::new(Issuer::new(issuer.clone(), resource))).collect();
+        let issuers: Vec<_> = auth.issuers.iter().map(|issuer| Arc::new(TokenIssuer::new(issuer.clone(), resource))).collect();
         metrics.tokens.issuers(issuers.len());
         for issuer in &issuers {
             let keeping = issuer.clone().keep(fetcher.clone(), keyring.clone(), metrics.clone());
@@ -105,11 +108,11 @@ impl Tokens {
             });
         }
         let remembered = SharedMap::default();
-        Some(Self { issuers, keyring, metrics, recall: Recall::default(), remembered, _life: life.drop_guard() })
+        Some(Self { issuers, keyring, metrics, recall: TokenDigester::default(), remembered, _life: life.drop_guard() })
     }
 
     /// Whose token this is. Not for API keys.
-    pub fn verify(&self, bearer: &str) -> Result<Proven, Denied> {
+    pub fn verify(&self, bearer: &str) -> Result<AuthenticatedCaller, AuthError> {
         // Before all that is found out with it.
         let edition = self.keyring.edition();
         let digest = self.recall.digest(bearer);
@@ -129,46 +132,46 @@ impl Tokens {
         }
     }
 
-    fn checked(&self, bearer: &str) -> Result<Proven, (Flaw, Option<&Arc<Issuer>>)> {
+    fn checked(&self, bearer: &str) -> Result<AuthenticatedCaller, (TokenError, Option<&Arc<TokenIssuer>>)> {
         if bearer.starts_with(PREFIX) {
-            return Err((Flaw::Form, None));
+            return Err((TokenError::Form, None));
         }
         let (jwt, header) = Jwt::parse(bearer).and_then(|jwt| jwt.header().map(|header| (jwt, header))).map_err(|flaw| (flaw, None))?;
         let claims = jwt.claims().map_err(|flaw| (flaw, None))?;
         let named = claims.text("iss");
-        let issuer = self.issuers.iter().find(|issuer| Some(issuer.name()) == named.as_deref()).ok_or((Flaw::Issuer, None))?;
+        let issuer = self.issuers.iter().find(|issuer| Some(issuer.name()) == named.as_deref()).ok_or((TokenError::Issuer, None))?;
         let proven = issuer.verify(&header, &jwt).and_then(|()| issuer.proven(&header, &claims, &self.keyring));
         proven.map_err(|flaw| (flaw, Some(issuer)))
     }
 
-    fn denied(&self, bearer: &str, flaw: &Flaw, issuer: Option<&Arc<Issuer>>) -> Denied {
+    fn denied(&self, bearer: &str, flaw: &TokenError, issuer: Option<&Arc<TokenIssuer>>) -> AuthError {
         let name = issuer.map(|issuer| issuer.name());
         tracing::debug!(issuer = name, reason = %flaw, "a token is refused");
         let reason = match (flaw, issuer) {
-            (Flaw::UnknownKey, Some(issuer)) => return Denied::KeyUnknown(KeyUnknown(issuer.clone())),
-            (Flaw::Scope, Some(issuer)) => {
+            (TokenError::UnknownKey, Some(issuer)) => return AuthError::KeyUnknown(UnknownSigningKey(issuer.clone())),
+            (TokenError::Scope, Some(issuer)) => {
                 self.metrics.tokens.lacks_scope();
-                return Denied::Refused { refusal: issuer.scope_missing(), failure: None };
+                return AuthError::Refused { refusal: issuer.scope_missing(), failure: None };
             }
             // Found out behind the signature, so the token was good once.
-            (Flaw::Expired, _) => Reason::ExpiredToken,
-            _ if bearer.starts_with(PREFIX) => Reason::ApiKey,
-            _ => Reason::Token,
+            (TokenError::Expired, _) => SignInFailureReason::ExpiredToken,
+            _ if bearer.starts_with(PREFIX) => SignInFailureReason::ApiKey,
+            _ => SignInFailureReason::Token,
         };
         self.metrics.tokens.refused();
-        Denied::failed(token_not_valid(), reason)
+        AuthError::failed(token_not_valid(), reason)
     }
 
     /// The last word about a token whose key is not known, after all.
-    pub fn refused(&self, denied: Denied) -> Denied {
-        if let Denied::KeyUnknown(_) = denied {
+    pub fn refused(&self, denied: AuthError) -> AuthError {
+        if let AuthError::KeyUnknown(_) = denied {
             self.metrics.tokens.refused();
         }
         denied
     }
 
     /// Only what was verified is kept, so that strangers take no room.
-    fn remember(&self, digest: RecallDigest, edition: Edition, proven: &Proven) {
+    fn remember(&self, digest: TokenDigest, edition: KeyringVersion, proven: &AuthenticatedCaller) {
         if self.remembered.len() >= TOKENS_REMEMBERED_MAX {
             self.remembered.retain(|_, (known_in, known)| *known_in == edition && !known.is_past());
         }

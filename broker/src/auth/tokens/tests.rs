@@ -16,12 +16,12 @@ use transport::HttpClientConfig;
 use super::{key_set::KeySet, *};
 use crate::{
     auth::Keys,
-    config::{self, TenantOf},
+    config::{self, TenantMapping},
 };
 
 const ISSUER: &str = "https://login.example.com/t";
 
-fn issuer(changes: impl FnOnce(&mut config::Issuer)) -> config::Issuer {
+fn issuer(changes: impl FnOnce(&mut config::IssuerConfig)) -> config::IssuerConfig {
     let text = format!("auth: {{resource: '{RESOURCE}', issuers: [{{issuer: '{ISSUER}', tenant: acme}}]}}");
     let mut issuer = config::load_from(&text, []).unwrap().auth.issuers.remove(0);
     changes(&mut issuer);
@@ -30,24 +30,24 @@ fn issuer(changes: impl FnOnce(&mut config::Issuer)) -> config::Issuer {
 
 /// Issuers whose keys are given, and a ring with the tenant `acme`.
 struct Rig {
-    tokens: Tokens,
+    tokens: TokenVerifier,
     keyring: Arc<Keyring>,
 }
 
 impl Rig {
-    fn new(issuers: Vec<(config::Issuer, Value)>) -> Self {
+    fn new(issuers: Vec<(config::IssuerConfig, Value)>) -> Self {
         let keyring = Arc::new(Keyring::new(Keys::from_root(b"root").api_key));
         keyring.set_enabled(&TenantId::parse("acme").unwrap(), true);
         let issuers = issuers.into_iter().map(|(config, keys)| {
-            let issuer = Issuer::new(config, RESOURCE);
+            let issuer = TokenIssuer::new(config, RESOURCE);
             issuer.take(KeySet::parse(keys.to_string().as_bytes()).unwrap(), &keyring, &Metrics::new(false));
             Arc::new(issuer)
         });
-        let tokens = Tokens {
+        let tokens = TokenVerifier {
             issuers: issuers.collect(),
             keyring: keyring.clone(),
             metrics: Arc::new(Metrics::new(false)),
-            recall: Recall::default(),
+            recall: TokenDigester::default(),
             remembered: SharedMap::default(),
             _life: CancellationToken::new().drop_guard(),
         };
@@ -58,17 +58,17 @@ impl Rig {
         Self::new(vec![(issuer(|_| {}), set(keys))])
     }
 
-    fn flaw(&self, token: &str) -> Option<Flaw> {
+    fn flaw(&self, token: &str) -> Option<TokenError> {
         self.tokens.checked(token).err().map(|(flaw, _)| flaw)
     }
 }
 
-fn any_tenant() -> TenantOf {
-    TenantOf::Claim { name: "org".to_owned(), tenants: Vec::new() }
+fn any_tenant() -> TenantMapping {
+    TenantMapping::Claim { name: "org".to_owned(), tenants: Vec::new() }
 }
 
 /// The answer to the bearer.
-fn told(denied: Denied) -> Refusal {
+fn told(denied: AuthError) -> Refusal {
     denied.into_parts().0
 }
 
@@ -118,43 +118,51 @@ fn auth_09_a_06_forged_tokens_are_refused() {
     };
     let with_header = |header: Value| ec.sign_under(&header, &claims(json!({})));
     for (what, token, flaw) in [
-        ("no algorithm", format!("{}.{}.", encoded(r#"{"alg":"none"}"#), parts[1]), Flaw::Form),
-        ("no algorithm, some signature", with_header(json!({"alg": "none", "kid": "e"})), Flaw::Algorithm),
-        ("the public key as a secret", hs256(&rsa.public_bytes()), Flaw::Algorithm),
-        ("the public key's text as a secret", hs256(rsa.public().to_string().as_bytes()), Flaw::Algorithm),
-        ("another key of the same name", other.sign(&claims(json!({}))), Flaw::Signature),
-        ("a key of another type", with_header(json!({"alg": "RS256", "kid": "e"})), Flaw::KeyUnfit),
-        ("an algorithm of another key", with_header(json!({"alg": "ES256", "kid": "r"})), Flaw::KeyUnfit),
-        ("a longer algorithm", with_header(json!({"alg": "ES384", "kid": "e"})), Flaw::KeyUnfit),
-        ("a path for a key", with_header(json!({"alg": "ES256", "kid": "../../../etc/passwd"})), Flaw::UnknownKey),
-        ("a URL for a key", with_header(json!({"alg": "ES256", "kid": "http://127.0.0.1:1/k"})), Flaw::UnknownKey),
-        ("a statement for a key", with_header(json!({"alg": "ES256", "kid": "e' OR '1'='1"})), Flaw::UnknownKey),
-        ("no name of a key", with_header(json!({"alg": "ES256", "kid": ""})), Flaw::UnknownKey),
-        ("a key of its own", other.sign_under(&json!({"alg": "ES256", "jwk": other.public()}), &claims(json!({}))), Flaw::Signature),
+        ("no algorithm", format!("{}.{}.", encoded(r#"{"alg":"none"}"#), parts[1]), TokenError::Form),
+        ("no algorithm, some signature", with_header(json!({"alg": "none", "kid": "e"})), TokenError::Algorithm),
+        ("the public key as a secret", hs256(&rsa.public_bytes()), TokenError::Algorithm),
+        ("the public key's text as a secret", hs256(rsa.public().to_string().as_bytes()), TokenError::Algorithm),
+        ("another key of the same name", other.sign(&claims(json!({}))), TokenError::Signature),
+        ("a key of another type", with_header(json!({"alg": "RS256", "kid": "e"})), TokenError::KeyUnfit),
+        ("an algorithm of another key", with_header(json!({"alg": "ES256", "kid": "r"})), TokenError::KeyUnfit),
+        ("a longer algorithm", with_header(json!({"alg": "ES384", "kid": "e"})), TokenError::KeyUnfit),
+        ("a path for a key", with_header(json!({"alg": "ES256", "kid": "../../../etc/passwd"})), TokenError::UnknownKey),
+        ("a URL for a key", with_header(json!({"alg": "ES256", "kid": "http://127.0.0.1:1/k"})), TokenError::UnknownKey),
+        ("a statement for a key", with_header(json!({"alg": "ES256", "kid": "e' OR '1'='1"})), TokenError::UnknownKey),
+        ("no name of a key", with_header(json!({"alg": "ES256", "kid": ""})), TokenError::UnknownKey),
+        ("a key of its own", other.sign_under(&json!({"alg": "ES256", "jwk": other.public()}), &claims(json!({}))), TokenError::Signature),
         (
             "keys elsewhere",
             other.sign_under(&json!({"alg": "ES256", "kid": "e", "jku": "http://127.0.0.1:1/"}), &claims(json!({}))),
-            Flaw::Signature,
+            TokenError::Signature,
         ),
-        ("a critical header", with_header(json!({"alg": "ES256", "kid": "e", "crit": ["exp"], "exp": 1})), Flaw::Critical),
+        ("a critical header", with_header(json!({"alg": "ES256", "kid": "e", "crit": ["exp"], "exp": 1})), TokenError::Critical),
         (
             "the claims of another token",
             format!("{}.{}.{}", parts[0], encoded(claims(json!({"sub": "eve"})).to_string()), parts[2]),
-            Flaw::Signature,
+            TokenError::Signature,
         ),
-        ("the header of another token", format!("{}.{}.{}", encoded(r#"{"alg":"ES256","kid":"e"}"#), parts[1], parts[2]), Flaw::Signature),
-        ("no signature to speak of", format!("{}.{}.{}", parts[0], parts[1], encoded([0; 64])), Flaw::Signature),
-        ("half a signature", format!("{}.{}.{}", parts[0], parts[1], encoded([7; 32])), Flaw::Signature),
+        (
+            "the header of another token",
+            format!("{}.{}.{}", encoded(r#"{"alg":"ES256","kid":"e"}"#), parts[1], parts[2]),
+            TokenError::Signature,
+        ),
+        ("no signature to speak of", format!("{}.{}.{}", parts[0], parts[1], encoded([0; 64])), TokenError::Signature),
+        ("half a signature", format!("{}.{}.{}", parts[0], parts[1], encoded([7; 32])), TokenError::Signature),
         (
             "two audiences at once",
             ec.sign_text(&ec.header().to_string(), &format!("{{\"aud\":\"x\",{}", &claims(json!({})).to_string()[1..])),
-            Flaw::Form,
+            TokenError::Form,
         ),
-        ("a token in a token", ec.sign_under(&json!({"alg": "ES256", "kid": "e", "typ": "JWT", "cty": "JWT"}), &json!(good)), Flaw::Form),
-        ("a token of another kind", with_header(json!({"alg": "ES256", "kid": "e", "typ": "logout+jwt"})), Flaw::Type),
-        ("much too much", ec.sign(&claims(json!({"x": "y".repeat(1 << 20)}))), Flaw::TooLong),
-        ("an API key", "mcpb_AAAAAAAAAAAA_AAAA.A.A".to_owned(), Flaw::Form),
-        ("nothing", String::new(), Flaw::Form),
+        (
+            "a token in a token",
+            ec.sign_under(&json!({"alg": "ES256", "kid": "e", "typ": "JWT", "cty": "JWT"}), &json!(good)),
+            TokenError::Form,
+        ),
+        ("a token of another kind", with_header(json!({"alg": "ES256", "kid": "e", "typ": "logout+jwt"})), TokenError::Type),
+        ("much too much", ec.sign(&claims(json!({"x": "y".repeat(1 << 20)}))), TokenError::TooLong),
+        ("an API key", "mcpb_AAAAAAAAAAAA_AAAA.A.A".to_owned(), TokenError::Form),
+        ("nothing", String::new(), TokenError::Form),
     ] {
         assert_eq!(rig.flaw(&token), Some(flaw), "{what}");
         assert!(matches!(rig.tokens.verify(&token).map_err(told), Err(Refusal { kind: ErrorKind::Unauthorized, .. })), "{what}");
@@ -183,36 +191,36 @@ fn auth_03_auth_09_each_claim_is_held_to_what_it_must_be() {
         (json!({"aud": format!("{RESOURCE}/")}), None),
         (json!({"aud": format!("{RESOURCE}/mcp")}), None),
         (json!({"aud": format!("{RESOURCE}/mcp/weather")}), None),
-        (json!({"exp": null}), Some(Flaw::NoExpiry)),
-        (json!({"exp": at(-120)}), Some(Flaw::Expired)),
-        (json!({"exp": 0}), Some(Flaw::Expired)),
-        (json!({"exp": "9999999999"}), Some(Flaw::Time)),
-        (json!({"exp": -1}), Some(Flaw::Time)),
-        (json!({"nbf": at(120)}), Some(Flaw::NotYet)),
-        (json!({"iat": at(120)}), Some(Flaw::NotYet)),
-        (json!({"iat": "now"}), Some(Flaw::Time)),
-        (json!({"aud": null}), Some(Flaw::Audience)),
-        (json!({"aud": []}), Some(Flaw::Audience)),
-        (json!({"aud": {"x": RESOURCE}}), Some(Flaw::Audience)),
-        (json!({"aud": "https://other.example"}), Some(Flaw::Audience)),
-        (json!({"aud": format!("{RESOURCE}.evil.example")}), Some(Flaw::Audience)),
-        (json!({"aud": format!("{RESOURCE}/other")}), Some(Flaw::Audience)),
-        (json!({"aud": format!("{RESOURCE}/mcp/../x")}), Some(Flaw::Audience)),
-        (json!({"iss": "https://login.example.com"}), Some(Flaw::Issuer)),
-        (json!({"iss": format!("{ISSUER}/")}), Some(Flaw::Issuer)),
-        (json!({"iss": [ISSUER]}), Some(Flaw::Issuer)),
-        (json!({"iss": null}), Some(Flaw::Issuer)),
-        (json!({"sub": null}), Some(Flaw::Principal)),
-        (json!({"sub": ""}), Some(Flaw::Principal)),
-        (json!({"sub": 7}), Some(Flaw::Principal)),
-        (json!({"sub": "a\nb"}), Some(Flaw::Principal)),
-        (json!({"sub": "a".repeat(256)}), Some(Flaw::Principal)),
+        (json!({"exp": null}), Some(TokenError::NoExpiry)),
+        (json!({"exp": at(-120)}), Some(TokenError::Expired)),
+        (json!({"exp": 0}), Some(TokenError::Expired)),
+        (json!({"exp": "9999999999"}), Some(TokenError::Time)),
+        (json!({"exp": -1}), Some(TokenError::Time)),
+        (json!({"nbf": at(120)}), Some(TokenError::NotYet)),
+        (json!({"iat": at(120)}), Some(TokenError::NotYet)),
+        (json!({"iat": "now"}), Some(TokenError::Time)),
+        (json!({"aud": null}), Some(TokenError::Audience)),
+        (json!({"aud": []}), Some(TokenError::Audience)),
+        (json!({"aud": {"x": RESOURCE}}), Some(TokenError::Audience)),
+        (json!({"aud": "https://other.example"}), Some(TokenError::Audience)),
+        (json!({"aud": format!("{RESOURCE}.evil.example")}), Some(TokenError::Audience)),
+        (json!({"aud": format!("{RESOURCE}/other")}), Some(TokenError::Audience)),
+        (json!({"aud": format!("{RESOURCE}/mcp/../x")}), Some(TokenError::Audience)),
+        (json!({"iss": "https://login.example.com"}), Some(TokenError::Issuer)),
+        (json!({"iss": format!("{ISSUER}/")}), Some(TokenError::Issuer)),
+        (json!({"iss": [ISSUER]}), Some(TokenError::Issuer)),
+        (json!({"iss": null}), Some(TokenError::Issuer)),
+        (json!({"sub": null}), Some(TokenError::Principal)),
+        (json!({"sub": ""}), Some(TokenError::Principal)),
+        (json!({"sub": 7}), Some(TokenError::Principal)),
+        (json!({"sub": "a\nb"}), Some(TokenError::Principal)),
+        (json!({"sub": "a".repeat(256)}), Some(TokenError::Principal)),
     ] {
         assert_eq!(rig.flaw(&key.sign(&claims(changes.clone()))), flaw, "{changes}");
     }
     let own = Rig::new(vec![(issuer(|issuer| issuer.audiences = vec!["mcp".to_owned()]), set(&[&key]))]);
     assert_eq!(own.flaw(&key.sign(&claims(json!({"aud": "mcp"})))), None);
-    assert_eq!(own.flaw(&key.sign(&claims(json!({})))), Some(Flaw::Audience), "what is configured goes before the resource");
+    assert_eq!(own.flaw(&key.sign(&claims(json!({})))), Some(TokenError::Audience), "what is configured goes before the resource");
 }
 
 #[test]
@@ -221,10 +229,10 @@ fn the_tenant_is_the_configured_one_or_what_a_claim_says_and_it_must_be_served()
     let rig = Rig::new(vec![(issuer(|issuer| issuer.tenant = any_tenant()), set(&[&key]))]);
     for (changes, flaw) in [
         (json!({"org": "acme"}), None),
-        (json!({}), Some(Flaw::Tenant)),
-        (json!({"org": "umbrella"}), Some(Flaw::Tenant)),
-        (json!({"org": "Acme"}), Some(Flaw::Tenant)),
-        (json!({"org": ["acme"]}), Some(Flaw::Tenant)),
+        (json!({}), Some(TokenError::Tenant)),
+        (json!({"org": "umbrella"}), Some(TokenError::Tenant)),
+        (json!({"org": "Acme"}), Some(TokenError::Tenant)),
+        (json!({"org": ["acme"]}), Some(TokenError::Tenant)),
     ] {
         assert_eq!(rig.flaw(&key.sign(&claims(changes.clone()))), flaw, "{changes}");
     }
@@ -242,7 +250,7 @@ fn two_issuers_with_the_same_subject_are_two_principals_and_neither_is_one_of_a_
     let ann = rig.tokens.verify(&one.sign(&claims(json!({})))).unwrap().caller;
     let other_ann = rig.tokens.verify(&two.sign(&claims(json!({"iss": format!("{ISSUER}/2")})))).unwrap().caller;
     assert_ne!(ann.principal, other_ann.principal);
-    assert_eq!(rig.flaw(&two.sign(&claims(json!({})))), Some(Flaw::Signature), "nor does one sign for the other");
+    assert_eq!(rig.flaw(&two.sign(&claims(json!({})))), Some(TokenError::Signature), "nor does one sign for the other");
     for caller in [&ann, &other_ann] {
         assert!(super::super::reserved(caller.principal.as_str()).is_some());
     }
@@ -270,7 +278,7 @@ fn auth_04_all_scopes_that_are_needed_are_told_at_once() {
         );
     }
     // Who lacks more is told nothing of scopes.
-    assert_eq!(rig.flaw(&key.sign(&claims(json!({"aud": "x"})))), Some(Flaw::Audience));
+    assert_eq!(rig.flaw(&key.sign(&claims(json!({"aud": "x"})))), Some(TokenError::Audience));
 }
 
 #[test]
@@ -298,9 +306,9 @@ fn a_key_is_for_what_it_says_and_what_can_not_be_used_is_left_out() {
         json!({"crv": "P-521"}),
         json!({"kid": 7}),
     ] {
-        assert_eq!(with(left_out.clone()).flaw(&token), Some(Flaw::UnknownKey), "{left_out}");
+        assert_eq!(with(left_out.clone()).flaw(&token), Some(TokenError::UnknownKey), "{left_out}");
     }
-    assert_eq!(with(json!({"x": "AAAA"})).flaw(&token), Some(Flaw::Signature));
+    assert_eq!(with(json!({"x": "AAAA"})).flaw(&token), Some(TokenError::Signature));
 }
 
 #[test]
@@ -309,9 +317,9 @@ fn a_token_that_names_no_key_is_of_the_only_one_that_fits() {
     let token = ec.unnamed().sign(&claims(json!({})));
     assert_eq!(Rig::with(&[&ec, &ed]).flaw(&token), None);
     assert_eq!(Rig::with(&[&ec.unnamed()]).flaw(&token), None);
-    assert_eq!(Rig::with(&[&ec, &SigningKey::ec("f")]).flaw(&token), Some(Flaw::KeyUnfit));
-    assert_eq!(Rig::with(&[&ed]).flaw(&token), Some(Flaw::UnknownKey), "there may be one by now");
-    assert_eq!(Rig::with(&[&ec, &SigningKey::ec("e")]).flaw(&ec.sign(&claims(json!({})))), Some(Flaw::KeyUnfit));
+    assert_eq!(Rig::with(&[&ec, &SigningKey::ec("f")]).flaw(&token), Some(TokenError::KeyUnfit));
+    assert_eq!(Rig::with(&[&ed]).flaw(&token), Some(TokenError::UnknownKey), "there may be one by now");
+    assert_eq!(Rig::with(&[&ec, &SigningKey::ec("e")]).flaw(&ec.sign(&claims(json!({})))), Some(TokenError::KeyUnfit));
 }
 
 #[test]
@@ -319,7 +327,7 @@ fn only_the_algorithms_of_the_issuer_are_taken() {
     let key = SigningKey::rsa("r");
     let rig = Rig::new(vec![(issuer(|issuer| issuer.algorithms = vec![jsonwebtoken::Algorithm::PS256]), set(&[&key]))]);
     assert_eq!(rig.flaw(&key.pss().sign(&claims(json!({})))), None);
-    assert_eq!(rig.flaw(&key.sign(&claims(json!({})))), Some(Flaw::Algorithm));
+    assert_eq!(rig.flaw(&key.sign(&claims(json!({})))), Some(TokenError::Algorithm));
 }
 
 #[test]
@@ -363,10 +371,10 @@ async fn an_issuer_that_can_not_be_reached_holds_up_neither_start_nor_the_end() 
     let keyring = Arc::new(Keyring::new(Keys::from_root(b"root").api_key));
     let text = format!("auth: {{resource: '{RESOURCE}', issuers: [{{issuer: 'http://127.0.0.1:1', tenant: acme}}]}}");
     let auth = config::load_from(&text, []).unwrap().auth;
-    let fetcher = Fetcher::new(client.clone(), client);
-    let tokens = Tokens::new(&auth, keyring.clone(), fetcher.clone(), Arc::new(Metrics::new(false))).unwrap();
+    let fetcher = KeyFetcher::new(client.clone(), client);
+    let tokens = TokenVerifier::new(&auth, keyring.clone(), fetcher.clone(), Arc::new(Metrics::new(false))).unwrap();
     assert!(tokens.verify("a.b.c").is_err());
-    assert!(Tokens::new(&config::Config::default().auth, keyring, fetcher, Arc::new(Metrics::new(false))).is_none());
+    assert!(TokenVerifier::new(&config::Config::default().auth, keyring, fetcher, Arc::new(Metrics::new(false))).is_none());
 }
 
 #[test]
@@ -387,7 +395,7 @@ fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
     assert!(rig.tokens.verify(&token).is_ok());
     let metrics = Metrics::new(false);
     metrics.tokens.issuers(1);
-    let aged = super::issuer::Issuer::new(self::issuer(|issuer| issuer.keys_max_age = std::time::Duration::ZERO), RESOURCE);
+    let aged = super::issuer::TokenIssuer::new(self::issuer(|issuer| issuer.keys_max_age = std::time::Duration::ZERO), RESOURCE);
     aged.take(KeySet::parse(set(&[&key]).to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
     assert!(metrics.render().contains("mcp_issuers_without_keys 0"));
     let edition = rig.keyring.edition();
@@ -403,20 +411,20 @@ fn s10_id_tokens_and_bound_tokens_are_not_access_tokens() {
     let rig = Rig::with(&[&key]);
     for of_id_token in [json!({"nonce": "n"}), json!({"at_hash": "h"}), json!({"c_hash": ""}), json!({"typ": "ID"})] {
         let untyped = json!({"alg": "EdDSA", "kid": "d"});
-        assert_eq!(rig.flaw(&key.sign_under(&untyped, &claims(of_id_token.clone()))), Some(Flaw::IdToken), "{of_id_token}");
-        assert_eq!(rig.flaw(&key.sign_under(&typed("JWT"), &claims(of_id_token.clone()))), Some(Flaw::IdToken), "{of_id_token}");
+        assert_eq!(rig.flaw(&key.sign_under(&untyped, &claims(of_id_token.clone()))), Some(TokenError::IdToken), "{of_id_token}");
+        assert_eq!(rig.flaw(&key.sign_under(&typed("JWT"), &claims(of_id_token.clone()))), Some(TokenError::IdToken), "{of_id_token}");
         assert_eq!(rig.flaw(&key.sign_under(&typed("at+jwt"), &claims(of_id_token.clone()))), None, "{of_id_token}");
     }
     for bound in [json!({"cnf": {"jkt": "x"}}), json!({"cnf": {"x5t#S256": "x"}}), json!({"cnf": {}}), json!({"cnf": 7})] {
         for header in [typed("JWT"), typed("at+jwt")] {
-            assert_eq!(rig.flaw(&key.sign_under(&header, &claims(bound.clone()))), Some(Flaw::Bound), "{bound}");
+            assert_eq!(rig.flaw(&key.sign_under(&header, &claims(bound.clone()))), Some(TokenError::Bound), "{bound}");
         }
     }
     let strict = Rig::new(vec![(issuer(|issuer| issuer.requires_access_token_type = true), set(&[&key]))]);
     assert_eq!(strict.flaw(&key.sign_under(&typed("AT+JWT"), &claims(json!({})))), None);
     assert_eq!(strict.flaw(&key.sign_under(&typed("application/at+jwt"), &claims(json!({})))), None);
     for header in [typed("JWT"), json!({"alg": "EdDSA", "kid": "d"})] {
-        assert_eq!(strict.flaw(&key.sign_under(&header, &claims(json!({})))), Some(Flaw::Type), "{header}");
+        assert_eq!(strict.flaw(&key.sign_under(&header, &claims(json!({})))), Some(TokenError::Type), "{header}");
     }
 }
 
@@ -424,12 +432,12 @@ fn s10_id_tokens_and_bound_tokens_are_not_access_tokens() {
 fn s10_a_claim_names_only_the_tenants_that_are_listed() {
     let key = SigningKey::ed("d");
     let [acme, other] = ["acme", "umbrella"].map(|name| TenantId::parse(name).unwrap());
-    let listed = TenantOf::Claim { name: "org".to_owned(), tenants: vec![other.clone()] };
+    let listed = TenantMapping::Claim { name: "org".to_owned(), tenants: vec![other.clone()] };
     let rig = Rig::new(vec![(issuer(|issuer| issuer.tenant = listed), set(&[&key]))]);
     rig.keyring.set_enabled(&other, true);
     assert!(rig.keyring.is_enabled(&acme));
     assert_eq!(rig.flaw(&key.sign(&claims(json!({"org": "umbrella"})))), None);
-    assert_eq!(rig.flaw(&key.sign(&claims(json!({"org": "acme"})))), Some(Flaw::UnlistedTenant));
+    assert_eq!(rig.flaw(&key.sign(&claims(json!({"org": "acme"})))), Some(TokenError::UnlistedTenant));
 }
 
 #[test]
@@ -437,7 +445,7 @@ fn s10_a_subject_is_printable() {
     let key = SigningKey::ed("d");
     let rig = Rig::with(&[&key]);
     for unseen in ["a\u{202e}nna", "ann\u{200b}", "a\u{2028}b", "\u{feff}ann", "a\u{85}b", "a\u{2066}b"] {
-        assert_eq!(rig.flaw(&key.sign(&claims(json!({"sub": unseen})))), Some(Flaw::Principal), "{unseen:?}");
+        assert_eq!(rig.flaw(&key.sign(&claims(json!({"sub": unseen})))), Some(TokenError::Principal), "{unseen:?}");
     }
     assert_eq!(rig.flaw(&key.sign(&claims(json!({"sub": "Änne"})))), None);
 }

@@ -1,12 +1,12 @@
 //! Two brokers on one database: what passes from one to the other, and what the one that lost a session may still do.
 
 use protocol::{envelope::Message, handshake, json, method::Method};
-use storage::{DurableStore, EventStore, LogEntry, SqliteStore, StreamRecord, hot::MemoryHot};
+use storage::{DurableStore, EventStore, LogEntry, SqliteStore, StreamRecord, hot::MemoryHotStore};
 
 use super::*;
 use crate::{
-    actors::session::Released,
-    durable::{Stores, Written},
+    actors::session::ReleaseOutcome,
+    persistence::{Stores, WriteOutcome},
     rules::log_level::LogLevel,
 };
 
@@ -29,14 +29,14 @@ impl Replicas {
         self.one.open_session(Caller::anonymous(), Endpoint::Aggregated, "http", &message).await.unwrap().0
     }
 
-    async fn adopted(&self, id: &SessionId) -> Adoption {
+    async fn adopted(&self, id: &SessionId) -> AdoptionOutcome {
         self.other.adopt(id, &Caller::anonymous(), &Endpoint::Aggregated).await.unwrap()
     }
 }
 
 /// Neither joined, so neither has a lease the other would have to wait for.
 fn broker(store: &Arc<SqliteStore>) -> Arc<Broker> {
-    Broker::over(Stores { durable: store.clone(), events: Some(store.clone()), hot: Arc::new(MemoryHot::new()) })
+    Broker::over(Stores { durable: store.clone(), events: Some(store.clone()), hot: Arc::new(MemoryHotStore::new()) })
 }
 
 #[tokio::test]
@@ -44,7 +44,7 @@ async fn whoever_adopts_has_all_of_it_and_the_one_before_learns_it_with_its_next
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     session.store_log_level(LogLevel::Error).await.unwrap();
-    let Adoption::Here(adopted) = replicas.adopted(&session.id).await else { panic!("it is to be had") };
+    let AdoptionOutcome::Local(adopted) = replicas.adopted(&session.id).await else { panic!("it is to be had") };
     assert_eq!((adopted.epoch(), adopted.log_level(), adopted.client.roots), (2, Some(LogLevel::Error), true));
     assert_eq!(adopted.digest, session.digest);
     assert!(!session.is_leaving(), "it does not know yet");
@@ -60,7 +60,7 @@ async fn one_attempt_at_a_time_and_all_get_the_same() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     let found = futures_util::future::join_all((0..20).map(|_| replicas.adopted(&session.id))).await;
-    let epochs: Vec<i64> = found.iter().map(|one| if let Adoption::Here(session) = one { session.epoch() } else { 0 }).collect();
+    let epochs: Vec<i64> = found.iter().map(|one| if let AdoptionOutcome::Local(session) = one { session.epoch() } else { 0 }).collect();
     assert_eq!(epochs, [2; 20]);
 }
 
@@ -68,12 +68,12 @@ async fn one_attempt_at_a_time_and_all_get_the_same() {
 async fn a_released_session_is_anybodys_and_gone_here() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
-    assert_eq!(replicas.one.release(&session, true).await, Released::Done);
-    assert_eq!(replicas.one.release(&session, true).await, Released::Gone);
+    assert_eq!(replicas.one.release(&session, true).await, ReleaseOutcome::Done);
+    assert_eq!(replicas.one.release(&session, true).await, ReleaseOutcome::Gone);
     assert!(replicas.one.all_sessions().is_empty());
     let stored = replicas.store.sessions(None, None, 10).await.unwrap();
     assert!(stored[0].owner.is_none(), "{stored:?}");
-    assert!(matches!(replicas.adopted(&session.id).await, Adoption::Here(_)));
+    assert!(matches!(replicas.adopted(&session.id).await, AdoptionOutcome::Local(_)));
 }
 
 #[tokio::test]
@@ -81,9 +81,9 @@ async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     let (caller, node) = (Caller::anonymous(), replicas.other.shared.durable.node());
-    let seat = record::seat(&caller.tenant, &caller.principal, &Endpoint::Aggregated);
+    let seat = record::session_scope(&caller.tenant, &caller.principal, &Endpoint::Aggregated);
     let claim = replicas.store.claim_session(&session.key, &seat, &node, Duration::from_secs(60)).await.unwrap();
-    assert!(matches!(claim, Claim::Taken { .. }), "and the answer is lost");
+    assert!(matches!(claim, SessionClaimOutcome::Acquired { .. }), "and the answer is lost");
     replicas.other.doubt_later(session.key, &seat);
     replicas.other.doubt_later(session.key, &seat);
     let row = || async { replicas.store.sessions(None, None, 10).await.unwrap().remove(0) };
@@ -93,7 +93,7 @@ async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
     assert!(replicas.other.shared.metrics.render().contains(claims), "by one");
     let epoch = row().await.epoch;
     // One that is here is kept.
-    assert!(matches!(replicas.adopted(&session.id).await, Adoption::Here(_)));
+    assert!(matches!(replicas.adopted(&session.id).await, AdoptionOutcome::Local(_)));
     replicas.other.give_back(session.key, &seat).await.unwrap();
     assert_eq!(row().await.epoch, epoch + 1);
 }
@@ -109,7 +109,7 @@ async fn what_was_lost_before_anybody_read_it_is_a_gap() {
         let mut log = vec![LogEntry::Stream { session: key, record }];
         log.extend((lost > 0).then_some(LogEntry::Trim { session: key, stream: number, through: lost }));
         replicas.store.append(&log).await.unwrap();
-        let Adoption::Here(adopted) = replicas.adopted(&session.id).await else { panic!("it is to be had") };
+        let AdoptionOutcome::Local(adopted) = replicas.adopted(&session.id).await else { panic!("it is to be had") };
         assert_eq!(adopted.open_general_stream().await.unwrap().gap, gap, "{lost} lost");
         assert!(!adopted.open_general_stream().await.unwrap().gap, "said once");
     }
@@ -120,10 +120,10 @@ async fn what_ended_or_is_somebody_elses_is_absent() {
     let replicas = Replicas::start().await;
     let (ended, foreign) = (replicas.opened().await, replicas.opened().await);
     replicas.one.delete_session(&ended).await.unwrap();
-    assert!(matches!(replicas.adopted(&ended.id).await, Adoption::Absent));
+    assert!(matches!(replicas.adopted(&ended.id).await, AdoptionOutcome::Absent));
     let caller = Caller { principal: protocol::ids::PrincipalId::new("mallory"), ..Caller::anonymous() };
     let found = replicas.other.adopt(&foreign.id, &caller, &Endpoint::Aggregated).await.unwrap();
-    assert!(matches!(found, Adoption::Absent));
+    assert!(matches!(found, AdoptionOutcome::Absent));
     assert_eq!(foreign.epoch(), 1);
     assert_eq!(replicas.store.sessions(None, None, 10).await.unwrap()[0].epoch, 1, "not even touched");
 }
@@ -133,9 +133,9 @@ async fn a_session_in_an_unknown_format_is_left_for_whoever_knows_it() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     let (key, state) = (session.key, br#"{"format":99}"#.to_vec());
-    let release = Write::ReleaseSession { key, epoch: 1, idle: Duration::ZERO, state: state.clone(), links: Vec::new() };
-    assert_eq!(replicas.one.shared.durable.write(release).await.unwrap(), Written::Done);
-    assert!(matches!(replicas.adopted(&session.id).await, Adoption::Unfit));
+    let release = WriteOp::ReleaseSession { key, epoch: 1, idle: Duration::ZERO, state: state.clone(), links: Vec::new() };
+    assert_eq!(replicas.one.shared.durable.write(release).await.unwrap(), WriteOutcome::Done);
+    assert!(matches!(replicas.adopted(&session.id).await, AdoptionOutcome::Unusable));
     let stored = replicas.store.sessions(None, None, 10).await.unwrap();
     assert_eq!((&stored[0].record.state, &stored[0].owner), (&state, &None));
     assert!(replicas.other.shared.metrics.render().contains("mcp_sessions_unreadable_total 1"));
@@ -148,10 +148,10 @@ async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
     // As if it had been opened with a key that nobody knows by now.
     let mut record = replicas.store.sessions(None, None, 10).await.unwrap()[0].record.clone();
     let id = SessionId::new("A".repeat(32));
-    (record.key, record.api_key) = (record::key_of(&id), Some(protocol::ids::KeyId::new("gone")));
-    let open = Write::OpenSession { record: Box::new(record), owner: replicas.one.shared.durable.node() };
+    (record.key, record.api_key) = (record::session_key(&id), Some(protocol::ids::KeyId::new("gone")));
+    let open = WriteOp::OpenSession { record: Box::new(record), owner: replicas.one.shared.durable.node() };
     replicas.one.shared.durable.write(open).await.unwrap();
-    assert!(matches!(replicas.adopted(&id).await, Adoption::Unfit));
+    assert!(matches!(replicas.adopted(&id).await, AdoptionOutcome::Unusable));
     // Its end is stored in the background.
     while replicas.store.sessions(None, None, 10).await.unwrap().len() > 1 {
         tokio::task::yield_now().await;
@@ -165,7 +165,7 @@ async fn after_a_lapse_what_was_taken_back_goes_on_and_the_rest_is_given_up() {
     let (kept, lost) = (replicas.opened().await, replicas.opened().await);
     let from = replicas.one.shared.durable.node();
     let to = storage::NodeName::new("one/again");
-    assert!(matches!(replicas.adopted(&lost.id).await, Adoption::Here(_)));
+    assert!(matches!(replicas.adopted(&lost.id).await, AdoptionOutcome::Local(_)));
     let reclaimed = replicas.store.reclaim_sessions(&from, &to, &[kept.key, lost.key]).await.unwrap();
     assert_eq!(reclaimed, [(kept.key, 2)]);
     replicas.one.reclaimed_sessions(&reclaimed);
@@ -211,7 +211,7 @@ async fn an_end_holds_though_the_row_is_ours_under_another_epoch() {
 
 #[test]
 fn places_nobody_is_at_are_given_up_without_looking_at_all_of_them_each_time() {
-    let adopting = super::Adopting::default();
+    let adopting = super::AdoptionLocks::default();
     let key = |number: u32| SessionKey::new(std::array::from_fn(|at| number.to_be_bytes()[at % 4]));
     let held = adopting.place(&key(0));
     let mut looks = 0;

@@ -2,7 +2,7 @@
 //!
 //! With an admin token configured, only its bearer. Without one, a loopback listener is open to local users, and any other
 //! listener is open to nobody. A loopback listener also refuses requests that a web page could have caused: a page can make
-//! a browser send to 127.0.0.1, but it can choose neither the `Host` (DNS rebinding) nor the `Origin`.
+//! a browser send to 127.0.0.1, but it can choose neither the `HostSupport` (DNS rebinding) nor the `EntryOrigin`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -18,34 +18,34 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{audit::Peer, health, problem::Problem};
+use super::{audit::ClientIp, health, problem::Problem};
 use crate::{
-    config::Auth,
+    config::AuthConfig,
     control::Control,
-    rules::sign_in_failures::{Plane, Reason},
+    rules::sign_in_failures::{Plane, SignInFailureReason},
 };
 
 /// The rules of one listener.
 pub(super) struct Access {
-    token: Token,
+    token: TokenPolicy,
     loopback: bool,
     allowed_hosts: Vec<String>,
 }
 
 /// A request that is not admitted.
-struct Refused {
+struct AccessDenied {
     problem: Box<Problem>,
-    /// `None`: not for its credential.
-    failure: Option<Reason>,
+    /// `Unsupported`: not for its credential.
+    failure: Option<SignInFailureReason>,
 }
 
-impl From<Problem> for Refused {
+impl From<Problem> for AccessDenied {
     fn from(problem: Problem) -> Self {
         Self { problem: Box::new(problem), failure: None }
     }
 }
 
-enum Token {
+enum TokenPolicy {
     /// Compared as a hash: all of the same length, so the time of a comparison says nothing about the token.
     Required(digest::Digest),
     OpenToLocalUsers,
@@ -54,27 +54,29 @@ enum Token {
 }
 
 impl Access {
-    pub(super) fn new(auth: &Auth, address: SocketAddr) -> Self {
+    pub(super) fn new(auth: &AuthConfig, address: SocketAddr) -> Self {
         let loopback = address.ip().is_loopback();
         let token = match &auth.admin_token {
-            Some(token) => Token::Required(hash(token.expose())),
-            None if loopback => Token::OpenToLocalUsers,
-            None => Token::Missing,
+            Some(token) => TokenPolicy::Required(hash(token.expose())),
+            None if loopback => TokenPolicy::OpenToLocalUsers,
+            None => TokenPolicy::Missing,
         };
         Self { token, loopback, allowed_hosts: auth.allowed_hosts.clone() }
     }
 
     pub(super) fn announce(&self) {
         match self.token {
-            Token::Required(_) => {}
-            Token::OpenToLocalUsers => {
+            TokenPolicy::Required(_) => {}
+            TokenPolicy::OpenToLocalUsers => {
                 tracing::warn!("the admin plane is open to every user of this machine; set auth.admin_token to close it");
             }
-            Token::Missing => tracing::error!("the admin plane refuses everybody: it is not on loopback and auth.admin_token is not set"),
+            TokenPolicy::Missing => {
+                tracing::error!("the admin plane refuses everybody: it is not on loopback and auth.admin_token is not set")
+            }
         }
     }
 
-    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refused> {
+    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), AccessDenied> {
         if self.loopback {
             self.check_page(uri, headers)?;
         }
@@ -102,22 +104,22 @@ impl Access {
         refused("origin-refused", "Origin", "only pages of this listener may use the admin plane; auth.allowed_origins is for clients")
     }
 
-    fn check_token(&self, headers: &HeaderMap) -> Result<(), Refused> {
+    fn check_token(&self, headers: &HeaderMap) -> Result<(), AccessDenied> {
         let refused = |detail: &str, failure| {
             let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).field("Authorization");
-            Err(Refused { problem: Box::new(problem), failure })
+            Err(AccessDenied { problem: Box::new(problem), failure })
         };
         match &self.token {
-            Token::OpenToLocalUsers => Ok(()),
-            Token::Missing => {
+            TokenPolicy::OpenToLocalUsers => Ok(()),
+            TokenPolicy::Missing => {
                 refused("no admin token is configured; set auth.admin_token to use the admin plane from other machines", None)
             }
-            Token::Required(expected) => match headers.get(header::AUTHORIZATION).map(bearer) {
-                None => refused("send the admin token as Authorization: Bearer …", Some(Reason::Missing)),
-                Some(None) => refused("send the admin token as Authorization: Bearer …", Some(Reason::Malformed)),
+            TokenPolicy::Required(expected) => match headers.get(header::AUTHORIZATION).map(bearer) {
+                None => refused("send the admin token as Authorization: Bearer …", Some(SignInFailureReason::Missing)),
+                Some(None) => refused("send the admin token as Authorization: Bearer …", Some(SignInFailureReason::Malformed)),
                 Some(Some(shown)) => match constant_time::verify_slices_are_equal(hash(shown).as_ref(), expected.as_ref()) {
                     Ok(()) => Ok(()),
-                    Err(_) => refused("this is not the admin token", Some(Reason::AdminToken)),
+                    Err(_) => refused("this is not the admin token", Some(SignInFailureReason::AdminToken)),
                 },
             },
         }
@@ -127,13 +129,13 @@ impl Access {
 /// The middleware around every route.
 pub(super) async fn check(
     State((control, access)): State<(Arc<Control>, Arc<Access>)>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<ClientIp>>,
     request: Request,
     next: Next,
 ) -> Response {
     let mut response = match access.admit(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(refused) => answer(&control, refused, peer.map(|Extension(Peer(address))| address)),
+        Err(refused) => answer(&control, refused, peer.map(|Extension(ClientIp(address))| address)),
     };
     let headers = response.headers_mut();
     // Answers hold keys and settings; no cache and no guessing browser should keep or run them.
@@ -143,7 +145,7 @@ pub(super) async fn check(
 }
 
 /// The answer to a request that is not admitted. The token was judged before, so the right one is never told to wait.
-fn answer(control: &Control, Refused { problem, failure }: Refused, address: Option<IpAddr>) -> Response {
+fn answer(control: &Control, AccessDenied { problem, failure }: AccessDenied, address: Option<IpAddr>) -> Response {
     let Some(wait) = failure.and_then(|reason| control.broker.sign_in_failed(Plane::Admin, reason, address)) else {
         return (*problem).into_response();
     };

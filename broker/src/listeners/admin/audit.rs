@@ -15,12 +15,12 @@ use http_body_util::BodyExt as _;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{input::Params, page::LIMIT_MAX, problem::Problem};
+use super::{input::QueryParams, page::LIMIT_MAX, problem::Problem};
 use crate::{
     config::units::parse_duration,
-    control::{Asked, Author, Control},
-    durable::{AuditFilter, AuditKind},
-    listeners::proxies::Client,
+    control::{AuditedAction, Author, Control},
+    listeners::trusted_proxies::ClientAddress,
+    persistence::{AuditFilter, AuditKind},
     telemetry::request::{self, RequestName},
     views::AuditEntry,
 };
@@ -30,11 +30,11 @@ const LIMIT_USUAL: u32 = 100;
 
 /// Where a request to the admin plane came from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Peer(pub(super) IpAddr);
+pub(super) struct ClientIp(pub(super) IpAddr);
 
 /// Notes whose request it is, by its connection and by what trusted proxies say of it.
-pub(super) async fn note_client(State(client): State<Client>, mut request: Request, next: Next) -> Response {
-    let peer = Peer(client.of_request(request.headers()));
+pub(super) async fn note_client(State(client): State<ClientAddress>, mut request: Request, next: Next) -> Response {
+    let peer = ClientIp(client.of_request(request.headers()));
     request.extensions_mut().insert(peer);
     next.run(request).await
 }
@@ -103,7 +103,10 @@ fn moment(field: &str, text: &str) -> Result<i64, Problem> {
 /// Who did what, oldest first.
 #[utoipa::path(get, path = "/admin/v1/audit", tag = "audit", params(AuditParams), responses(
     (status = 200, body = AuditList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn list(State(control): State<Arc<Control>>, Params(asked): Params<AuditParams>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn list(
+    State(control): State<Arc<Control>>,
+    QueryParams(asked): QueryParams<AuditParams>,
+) -> Result<impl IntoResponse, Problem> {
     let (records, next) = control.audit(&asked.filter()?, asked.after, asked.limit()?).await?;
     Ok(axum::Json(AuditList { records, next }))
 }
@@ -112,7 +115,7 @@ pub(super) async fn list(State(control): State<Arc<Control>>, Params(asked): Par
 #[utoipa::path(get, path = "/admin/v1/audit/export", tag = "audit", params(AuditParams), responses(
     (status = 200, description = "A record per line", body = String, content_type = "application/x-ndjson"),
     (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn export(State(control): State<Arc<Control>>, Params(asked): Params<AuditParams>) -> Result<Response, Problem> {
+pub(super) async fn export(State(control): State<Arc<Control>>, QueryParams(asked): QueryParams<AuditParams>) -> Result<Response, Problem> {
     let (filter, limit) = (asked.filter()?, asked.limit.map_or(Ok(LIMIT_MAX), |_| asked.limit())?);
     // The first page before the head of the answer, so that a database that is away is told as a problem.
     let first = control.audit(&filter, asked.after, limit).await?;
@@ -140,7 +143,7 @@ pub(super) async fn export(State(control): State<Arc<Control>>, Params(asked): P
 /// for it; here, what was refused, and what is done to the process.
 pub(super) async fn record(
     State(control): State<Arc<Control>>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<ClientIp>>,
     path: Option<MatchedPath>,
     mut request: Request,
     next: Next,
@@ -148,12 +151,12 @@ pub(super) async fn record(
     let changes = [Method::PUT, Method::POST, Method::DELETE, Method::PATCH].contains(request.method());
     let Some(route) = path.filter(|_| changes) else { return next.run(request).await };
     let target = request.uri().path().to_owned();
-    let author = Author::of(Asked {
+    let author = Author::of(AuditedAction {
         who: "admin",
         tenant: tenant_of(route.as_str(), &target),
         action: format!("{} {}", request.method(), route.as_str()),
         target: Some(target),
-        address: peer.map(|Extension(Peer(address))| address.to_string()),
+        address: peer.map(|Extension(ClientIp(address))| address.to_string()),
         request: request::current_name().unwrap_or_else(RequestName::random),
     });
     request.extensions_mut().insert(author.clone());

@@ -6,7 +6,7 @@ use axum::{extract::State, response::IntoResponse};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{input::Params, page::LIMIT_MAX, problem::Problem};
+use super::{input::QueryParams, page::LIMIT_MAX, problem::Problem};
 use crate::control::{ChainList, CheckpointView, Control, Verdict};
 
 /// Chains, or records, of a page without a `limit`.
@@ -39,7 +39,10 @@ pub(super) struct VerifyParams {
 /// The chains of the audit log, one for each tenant and one for records without a tenant.
 #[utoipa::path(get, path = "/admin/v1/audit/chains", tag = "audit", params(ChainParams), responses(
     (status = 200, body = ChainList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn chains(State(control): State<Arc<Control>>, Params(asked): Params<ChainParams>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn chains(
+    State(control): State<Arc<Control>>,
+    QueryParams(asked): QueryParams<ChainParams>,
+) -> Result<impl IntoResponse, Problem> {
     Ok(axum::Json(control.audit_chains(asked.after.as_deref(), limit(asked.limit)?).await?))
 }
 
@@ -47,7 +50,10 @@ pub(super) async fn chains(State(control): State<Arc<Control>>, Params(asked): P
 /// of the request: it is in the answer.
 #[utoipa::path(get, path = "/admin/v1/audit/verify", tag = "audit", params(VerifyParams), responses(
     (status = 200, body = Verdict), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn verify(State(control): State<Arc<Control>>, Params(asked): Params<VerifyParams>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn verify(
+    State(control): State<Arc<Control>>,
+    QueryParams(asked): QueryParams<VerifyParams>,
+) -> Result<impl IntoResponse, Problem> {
     let kept = asked.checkpoint.as_deref().map(checkpoint).transpose()?;
     if kept.as_ref().is_some_and(|kept| kept.tenant != asked.tenant) {
         return Err(Problem::invalid("checkpoint", "is of another chain; allowed: one of the chain that is asked about"));

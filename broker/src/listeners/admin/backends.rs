@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    condition::shown,
-    input::{BackendName, Json, Params, TenantName, breaker_wanted},
+    input::{BackendName, JsonBody, QueryParams, TenantName, breaker_wanted},
     page::Page,
+    preconditions::shown,
     problem::Problem,
     tenants::stored,
 };
 use crate::{
-    config::{checked::parse_backend_spec, spec::BackendSpec},
-    control::{Author, BackendView, Condition, Control},
+    config::{spec::BackendSpec, validation::parse_backend_spec},
+    control::{Author, BackendView, Control, Preconditions},
     metrics::BACKEND_STATES,
 };
 
@@ -30,7 +30,7 @@ pub(super) struct BackendList {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListParams {
-    /// Only those in this state, such as `failed`.
+    /// Only those in this state, such as `record_failure`.
     #[param(pattern = "^(connecting|ready|degraded|failed|disabled)$")]
     state: Option<String>,
     /// Entries of one page; all of them where it is absent.
@@ -53,7 +53,7 @@ pub(super) struct PutParams {
 pub(super) async fn list(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
-    Params(asked): Params<ListParams>,
+    QueryParams(asked): QueryParams<ListParams>,
 ) -> Result<impl IntoResponse, Problem> {
     let page = Page::new(asked.limit, asked.after)?;
     let mut backends = control.backends(&tenant)?;
@@ -87,10 +87,10 @@ pub(super) async fn put(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
     BackendName(backend): BackendName,
-    Params(params): Params<PutParams>,
-    condition: Condition,
+    QueryParams(params): QueryParams<PutParams>,
+    condition: Preconditions,
     author: Author,
-    body: Json,
+    body: JsonBody,
 ) -> Result<impl IntoResponse, Problem> {
     let spec = parse_backend_spec(&body.required()?).map_err(|faults| Problem::faults(&faults))?;
     Ok(stored(control.put_backend(tenant, backend, spec, params.wait.unwrap_or(true), condition, author).await?))
@@ -112,7 +112,7 @@ pub(super) async fn remove(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
     BackendName(backend): BackendName,
-    condition: Condition,
+    condition: Preconditions,
     author: Author,
 ) -> Result<impl IntoResponse, Problem> {
     control.knows(&tenant)?;
@@ -149,7 +149,7 @@ pub(super) async fn breaker(
     TenantName(tenant): TenantName,
     BackendName(backend): BackendName,
     author: Author,
-    body: Json,
+    body: JsonBody,
 ) -> Result<impl IntoResponse, Problem> {
     let open = breaker_wanted(&body.required()?)?;
     control.knows(&tenant)?;

@@ -19,7 +19,7 @@ pub(super) const READY: &str = "/readyz";
 /// A probe's answer.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct Health {
-    /// `ok`, `ready`, `starting`, `draining` or `store_unavailable`.
+    /// `ok`, `ready`, `starting`, `drain` or `store_unavailable`.
     pub status: String,
 }
 

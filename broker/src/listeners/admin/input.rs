@@ -15,7 +15,7 @@ use serde_json::Value;
 use transport::framing::ChunksTooLong;
 
 use super::problem::Problem;
-use crate::{config::Fault, control::NewKey};
+use crate::{config::FieldError, control::NewKey};
 
 /// A backend's settings with a long argument list are a few kilobytes.
 pub(super) const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -27,11 +27,11 @@ pub(super) struct TenantName(pub(super) TenantId);
 /// `{backend}` of the path.
 pub(super) struct BackendName(pub(super) BackendId);
 /// `{id}` of the path: of a key, a session or a task.
-pub(super) struct Id(pub(super) String);
+pub(super) struct PathId(pub(super) String);
 /// The query, without a parameter that nobody reads.
-pub(super) struct Params<T>(pub(super) T);
-/// A JSON body; `None` when there is no body at all.
-pub(super) struct Json(pub(super) Option<Value>);
+pub(super) struct QueryParams<T>(pub(super) T);
+/// A JSON body; `Unsupported` when there is no body at all.
+pub(super) struct JsonBody(pub(super) Option<Value>);
 
 impl<S: Send + Sync> FromRequestParts<S> for TenantName {
     type Rejection = Problem;
@@ -51,7 +51,7 @@ impl<S: Send + Sync> FromRequestParts<S> for BackendName {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Id {
+impl<S: Send + Sync> FromRequestParts<S> for PathId {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -68,7 +68,7 @@ async fn path_parameter<S: Send + Sync>(parts: &mut Parts, state: &S, name: &str
     found.ok_or_else(|| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("this route has no {name}")))
 }
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
@@ -83,7 +83,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     }
 }
 
-impl<S: Send + Sync> FromRequest<S> for Json {
+impl<S: Send + Sync> FromRequest<S> for JsonBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
@@ -100,7 +100,7 @@ impl<S: Send + Sync> FromRequest<S> for Json {
     }
 }
 
-impl Json {
+impl JsonBody {
     pub(super) fn required(self) -> Result<Value, Problem> {
         self.0.ok_or_else(|| Problem::new(StatusCode::BAD_REQUEST, "invalid", "a JSON body is needed").field("body"))
     }
@@ -139,7 +139,7 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
 /// `{"state": "open"}` or `{"state": "closed"}`. True is open.
 pub(super) fn breaker_wanted(body: &Value) -> Result<bool, Problem> {
     const ALLOWED: &str = "{\"state\": \"open\"} or {\"state\": \"closed\"}";
-    let fault = |path: &str, wrong: String| Fault { path: path.into(), wrong, allowed: ALLOWED.into() };
+    let fault = |path: &str, wrong: String| FieldError { path: path.into(), wrong, allowed: ALLOWED.into() };
     let Some(members) = body.as_object() else { return Err(Problem::faults(&[fault("", "is not an object".into())])) };
     if let Some(unknown) = members.keys().find(|name| *name != "state") {
         return Err(Problem::faults(&[fault(unknown, "is not known".into())]));
@@ -154,7 +154,7 @@ pub(super) fn breaker_wanted(body: &Value) -> Result<bool, Problem> {
 
 /// `{"name": …, "principal": …}`, both optional.
 pub(super) fn new_key(body: Option<Value>) -> Result<NewKey, Problem> {
-    let fault = |path: &str, wrong: &str, allowed: &str| Fault { path: path.into(), wrong: wrong.into(), allowed: allowed.into() };
+    let fault = |path: &str, wrong: &str, allowed: &str| FieldError { path: path.into(), wrong: wrong.into(), allowed: allowed.into() };
     let members = match body {
         None => return Ok(NewKey::default()),
         Some(Value::Object(members)) => members,

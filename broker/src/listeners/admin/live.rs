@@ -10,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{
     health::Health,
-    input::{Id, Params},
+    input::{PathId, QueryParams},
     page::Page,
     problem::Problem,
 };
@@ -79,7 +79,10 @@ pub(super) struct TaskFilter {
 /// Client sessions of all replicas, oldest first. Their ids are digests: a session id is a secret of its client.
 #[utoipa::path(get, path = "/admin/v1/sessions", tag = "sessions", params(OfTenant), responses(
     (status = 200, body = SessionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn sessions(State(control): State<Arc<Control>>, Params(of): Params<OfTenant>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn sessions(
+    State(control): State<Arc<Control>>,
+    QueryParams(of): QueryParams<OfTenant>,
+) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, of.tenant.as_ref())?;
     let page = Page::new(of.limit, of.after)?;
     let place = |view: &SessionView| format!("{}/{}", view.created_at, view.id);
@@ -90,14 +93,18 @@ pub(super) async fn sessions(State(control): State<Arc<Control>>, Params(of): Pa
 /// One session.
 #[utoipa::path(get, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = SessionView), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn session(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn session(State(control): State<Arc<Control>>, PathId(id): PathId) -> Result<impl IntoResponse, Problem> {
     Ok(axum::Json(control.session(&id).await?))
 }
 
 /// Ends a session, on whichever replica it is.
 #[utoipa::path(delete, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn end_session(State(control): State<Arc<Control>>, Id(id): Id, author: Author) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn end_session(
+    State(control): State<Arc<Control>>,
+    PathId(id): PathId,
+    author: Author,
+) -> Result<impl IntoResponse, Problem> {
     control.end_session(&id, &author).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -105,7 +112,10 @@ pub(super) async fn end_session(State(control): State<Arc<Control>>, Id(id): Id,
 /// Tasks, oldest first.
 #[utoipa::path(get, path = "/admin/v1/tasks", tag = "tasks", params(TaskFilter), responses(
     (status = 200, body = TaskList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn tasks(State(control): State<Arc<Control>>, Params(filter): Params<TaskFilter>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn tasks(
+    State(control): State<Arc<Control>>,
+    QueryParams(filter): QueryParams<TaskFilter>,
+) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, filter.tenant.as_ref())?;
     let wrong = |status: &str| {
         let allowed = TaskStatus::ALL.map(TaskStatus::name).join(", ");
@@ -123,14 +133,14 @@ pub(super) async fn tasks(State(control): State<Arc<Control>>, Params(filter): P
 /// One task, with its history.
 #[utoipa::path(get, path = "/admin/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = TaskShown), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn task(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn task(State(control): State<Arc<Control>>, PathId(id): PathId) -> Result<impl IntoResponse, Problem> {
     Ok(axum::Json(control.task(&id).await?))
 }
 
 /// Cancels a task.
 #[utoipa::path(post, path = "/admin/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = TaskView), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn cancel_task(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn cancel_task(State(control): State<Arc<Control>>, PathId(id): PathId) -> Result<impl IntoResponse, Problem> {
     control.broker.cancel_task(&id).await.map_err(|refusal| task_problem(&id, &refusal))?;
     Ok(axum::Json(control.task(&id).await?.task))
 }
@@ -147,7 +157,10 @@ fn task_problem(id: &str, refusal: &Refusal) -> Problem {
 /// Resources somebody listens to.
 #[utoipa::path(get, path = "/admin/v1/subscriptions", tag = "subscriptions", params(OfTenant), responses(
     (status = 200, body = SubscriptionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn subscriptions(State(control): State<Arc<Control>>, Params(of): Params<OfTenant>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn subscriptions(
+    State(control): State<Arc<Control>>,
+    QueryParams(of): QueryParams<OfTenant>,
+) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, of.tenant.as_ref())?;
     let page = Page::new(of.limit, of.after)?;
     // Neither name can hold a slash.

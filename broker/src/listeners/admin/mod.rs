@@ -8,13 +8,13 @@ mod access;
 mod audit;
 mod audit_verify;
 mod backends;
-mod condition;
 mod configuration;
 mod health;
 mod input;
 mod live;
 pub mod openapi;
 mod page;
+mod preconditions;
 pub mod problem;
 mod tenants;
 #[cfg(test)]
@@ -43,15 +43,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use transport::{
-    framing::{FramingGuard, Violation, is_websocket_upgrade},
+    framing::{FramingGuard, FramingViolation, is_websocket_upgrade},
     tls::ListenerKind,
 };
 
 use self::{access::Access, problem::Problem};
 use super::{
-    door::{self, Door},
-    port::Port,
-    proxies::ProxyProtocol,
+    handoff_listener::HandoffListener,
+    tls_acceptor::{self, TlsAcceptor},
+    trusted_proxies::ProxyProtocol,
 };
 use crate::{control::Control, sandbox::Confinement};
 
@@ -67,7 +67,7 @@ const GOODBYE: Duration = Duration::from_secs(3);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `stop`, then lets answers under way finish.
-pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: CancellationToken) {
+pub async fn serve(control: Arc<Control>, listener: HandoffListener, tls_acceptor: TlsAcceptor, stop: CancellationToken) {
     let access = match listener.local_addr() {
         Ok(address) => Access::new(&control.config.auth, address),
         Err(error) => {
@@ -94,7 +94,7 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
                 continue;
             }
         };
-        let (door, watcher, router, proxies) = (door.clone(), graceful.watcher(), router.clone(), proxies.clone());
+        let (tls_acceptor, watcher, router, proxies) = (tls_acceptor.clone(), graceful.watcher(), router.clone(), proxies.clone());
         let confinement = Arc::clone(&confinement);
         tokio::spawn(async move {
             let _place = permit;
@@ -104,14 +104,14 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
             }
             let Ok(client) = proxies.client(&mut stream, peer).await else { return };
             let router = router.layer(middleware::from_fn_with_state(client, audit::note_client));
-            let stream = match door.open(stream, ListenerKind::Http).await {
+            let stream = match tls_acceptor.open(stream, ListenerKind::Http).await {
                 Ok(stream) => stream,
                 Err(error) => {
                     tracing::debug!(%error, "an admin connection did not come in");
                     return;
                 }
             };
-            let ended = match door::speaks_http2(&stream) {
+            let ended = match tls_acceptor::speaks_http2(&stream) {
                 true => watcher.watch(http2().serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))).await,
                 false => {
                     let stream = FramingGuard::new(stream, Bytes::new(), HEAD_BYTES_MAX, input::BODY_BYTES_MAX);
@@ -139,7 +139,7 @@ async fn comes_from_child(confinement: &Arc<Confinement>, stream: &TcpStream) ->
 
 /// Around every route over HTTP/1.1: refuses what its framing is refused for, and ends connections of which not everything is read.
 async fn framed(request: Request, next: Next) -> Response {
-    let violation = Violation::named_by(request.headers());
+    let violation = FramingViolation::named_by(request.headers());
     let upgrades = request.headers().get_all(header::UPGRADE);
     let is_last = violation.is_some() || is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
     let mut response = match violation {
@@ -167,7 +167,7 @@ fn http2() -> http2::Builder<TokioExecutor> {
 }
 
 /// Waits for room first, so that a full house leaves new connections in the kernel's queue.
-async fn accept(listener: &Port, connections: &Arc<Semaphore>) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+async fn accept(listener: &HandoffListener, connections: &Arc<Semaphore>) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let permit = Arc::clone(connections).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, peer) = listener.accept().await?;
     Ok((stream, peer, permit))

@@ -8,7 +8,7 @@ use serde::Serialize;
 use storage::StoreError;
 use utoipa::ToSchema;
 
-use crate::{config::Fault, control::ControlError};
+use crate::{config::FieldError, control::ControlError};
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -56,7 +56,7 @@ impl Problem {
     }
 
     /// A body whose fields are not what they should be; `faults` is not empty.
-    pub(super) fn faults(faults: &[Fault]) -> Self {
+    pub(super) fn faults(faults: &[FieldError]) -> Self {
         let listed: Vec<FieldFault> = faults.iter().map(field_fault).collect();
         let detail = listed.iter().map(|fault| format!("{} {}", named(&fault.field), fault.detail)).collect::<Vec<_>>().join("; ");
         let mut problem = Self::new(StatusCode::BAD_REQUEST, "invalid", detail);
@@ -66,7 +66,7 @@ impl Problem {
     }
 }
 
-fn field_fault(fault: &Fault) -> FieldFault {
+fn field_fault(fault: &FieldError) -> FieldFault {
     let allowed = if fault.allowed.is_empty() { String::new() } else { format!("; allowed: {}", fault.allowed) };
     FieldFault { field: fault.path.clone(), detail: format!("{}{allowed}", fault.wrong) }
 }
@@ -90,7 +90,7 @@ impl From<ControlError> for Problem {
             ControlError::TooMany { .. } => (StatusCode::CONFLICT, "too-many"),
             ControlError::Store(StoreError::Exists { .. }) => (StatusCode::CONFLICT, "exists"),
             ControlError::Store(StoreError::Full) => (StatusCode::INSUFFICIENT_STORAGE, "store-full"),
-            ControlError::Store(StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::Unsettled(_)) => {
+            ControlError::Store(StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::OutcomeUnknown(_)) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable")
             }
             ControlError::Store(_) | ControlError::NoRandomness | ControlError::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    condition::shown,
-    input::{Id, Json, Params, TenantName, new_key},
+    input::{JsonBody, PathId, QueryParams, TenantName, new_key},
     page::Page,
+    preconditions::shown,
     problem::Problem,
 };
 use crate::{
-    config::{checked::parse_tenant_spec, spec::TenantSpec},
-    control::{Author, Condition, Control, KeyShown, KeyView, Put, TenantView},
+    config::{spec::TenantSpec, validation::parse_tenant_spec},
+    control::{Author, Control, KeyShown, KeyView, Preconditions, PutOutcome, TenantView},
 };
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -56,14 +56,17 @@ pub(super) struct KeyRequest {
 }
 
 /// 201 for what was made, 200 for what was replaced.
-pub(super) fn stored<View: Serialize>(put: Put<View>) -> impl IntoResponse {
+pub(super) fn stored<View: Serialize>(put: PutOutcome<View>) -> impl IntoResponse {
     (if put.created { StatusCode::CREATED } else { StatusCode::OK }, shown(put.shown))
 }
 
 /// All tenants.
 #[utoipa::path(get, path = "/admin/v1/tenants", tag = "tenants", params(PageParams), responses(
     (status = 200, body = TenantList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn list(State(control): State<Arc<Control>>, Params(page): Params<PageParams>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn list(
+    State(control): State<Arc<Control>>,
+    QueryParams(page): QueryParams<PageParams>,
+) -> Result<impl IntoResponse, Problem> {
     let (tenants, next) = Page::new(page.limit, page.after)?.of(control.tenants(), |view| view.tenant.clone());
     Ok(axum::Json(TenantList { tenants, next }))
 }
@@ -82,9 +85,9 @@ pub(super) async fn show(State(control): State<Arc<Control>>, TenantName(tenant)
 pub(super) async fn put(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
-    condition: Condition,
+    condition: Preconditions,
     author: Author,
-    body: Json,
+    body: JsonBody,
 ) -> Result<impl IntoResponse, Problem> {
     let spec = parse_tenant_spec(&body.required()?).map_err(|faults| Problem::faults(&faults))?;
     Ok(stored(control.put_tenant(tenant, spec, condition, author).await?))
@@ -96,7 +99,7 @@ pub(super) async fn put(
 pub(super) async fn remove(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
-    condition: Condition,
+    condition: Preconditions,
     author: Author,
 ) -> Result<impl IntoResponse, Problem> {
     control.delete_tenant(tenant, condition, author).await?;
@@ -109,7 +112,7 @@ pub(super) async fn remove(
 pub(super) async fn list_keys(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
-    Params(page): Params<PageParams>,
+    QueryParams(page): QueryParams<PageParams>,
 ) -> Result<impl IntoResponse, Problem> {
     let (keys, next) = Page::new(page.limit, page.after)?.of(control.keys_of(&tenant).await?, |view| view.id.clone());
     Ok(axum::Json(KeyList { keys, next }))
@@ -123,7 +126,7 @@ pub(super) async fn create_key(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
     author: Author,
-    body: Json,
+    body: JsonBody,
 ) -> Result<impl IntoResponse, Problem> {
     let shown = control.create_key(tenant, new_key(body.0)?, author).await?;
     Ok((StatusCode::CREATED, axum::Json(shown)))
@@ -136,7 +139,7 @@ pub(super) async fn create_key(
 pub(super) async fn revoke_key(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
-    Id(id): Id,
+    PathId(id): PathId,
     author: Author,
 ) -> Result<impl IntoResponse, Problem> {
     control.delete_key(tenant, KeyId::new(id), author).await?;

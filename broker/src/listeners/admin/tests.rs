@@ -9,7 +9,7 @@ use axum::{
 use http_body_util::BodyExt;
 use protocol::ids::TaskId;
 use serde_json::{Value, json};
-use storage::{NodeName, SessionKey, SessionRecord, SessionSeat, TaskLimits, TaskRecord, TaskStatus, Write};
+use storage::{NodeName, SessionIdentity, SessionKey, SessionRecord, TaskLimits, TaskRecord, TaskStatus, WriteOp};
 use tower::ServiceExt;
 
 use super::*;
@@ -301,7 +301,7 @@ async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
     let principal = protocol::ids::PrincipalId::new("ann");
     let session = SessionRecord {
         key,
-        seat: SessionSeat { tenant: tenant.clone(), principal: principal.clone(), endpoint: None },
+        seat: SessionIdentity { tenant: tenant.clone(), principal: principal.clone(), endpoint: None },
         api_key: None,
         transport: "http".into(),
         version: "2025-11-25".into(),
@@ -322,10 +322,10 @@ async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
         ttl: Some(Duration::from_secs(60)),
     };
     let limits = TaskLimits { running: 10, stored: 10, bytes: 1 << 20 };
-    let end = Write::EndTask { task: task.clone(), epoch: None, status: TaskStatus::Cancelled, message: None, outcome: None };
+    let end = WriteOp::EndTask { task: task.clone(), epoch: None, status: TaskStatus::Cancelled, message: None, outcome: None };
     for write in [
-        Write::OpenSession { record: Box::new(session), owner: other.clone() },
-        Write::CreateTask { record: Box::new(record), owner: other, limits },
+        WriteOp::OpenSession { record: Box::new(session), owner: other.clone() },
+        WriteOp::CreateTask { record: Box::new(record), owner: other, limits },
         end,
     ] {
         store.write(&[write]).await.unwrap();
@@ -394,8 +394,8 @@ async fn a_stopped_listener_finishes_its_answers_and_frees_its_port() {
     let control = Rig::start(folder.path(), "").await.control;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-    let door = Door::plain(&control.config);
-    let serving = tokio::spawn(serve(control, Port::new(listener), door, stop.clone()));
+    let tls_acceptor = TlsAcceptor::plain(&control.config);
+    let serving = tokio::spawn(serve(control, HandoffListener::new(listener), tls_acceptor, stop.clone()));
     let mut client = TcpStream::connect(address).await.unwrap();
     client.write_all(format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).await.unwrap();
     let mut head = [0; 15];

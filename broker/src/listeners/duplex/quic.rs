@@ -5,30 +5,30 @@ use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use protocol::{
-    envelope::{Kind, Message, Rejected},
+    envelope::{Kind, Message, Rejection},
     error::{ErrorKind, Refusal},
     json,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
-    frame::{FrameSink, Goodbye, farewell},
+    frame::{CloseReason, FrameSink, farewell},
     quic::{Cancellation, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream},
     tls::ServerTls,
 };
 
 use super::{
-    Guest, Opened,
-    conversation::{Cut, is_stalled, tell_cut},
-    modern, opened,
-    opening::{modern_era, refusal_of},
-    speak,
+    IncomingConnection, OpenedConnection,
+    handshake::{modern_era, refusal_of},
+    opened,
+    session_io::{SlowReaderScope, is_stalled, tell_cut},
+    speak, stateless,
 };
 use crate::{
     actors::{
-        call::Underway,
+        call::CallFuture,
         session::Session,
         shared::Shared,
-        stream::{Batch, Ended, EventStream, Reader},
+        stream::{Batch, EventStream, StreamCursor, StreamEnd},
     },
     broker::Broker,
     config::Config,
@@ -36,7 +36,7 @@ use crate::{
         CLIENT_WRITE_STALL_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX,
         UNFINISHED_REQUESTS_BYTES_MAX,
     },
-    listeners::{admission::Admission, door::Certified, proxies::ProxyProtocol},
+    listeners::{connection_limits::ConnectionLimiter, tls_acceptor::CertificateCaller, trusted_proxies::ProxyProtocol},
     metrics::{Direction, Side},
 };
 
@@ -58,7 +58,7 @@ pub fn limits(config: &Config) -> Limits {
 
 /// Serves until `stop`, then until the connections there are have ended.
 pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: CancellationToken) {
-    let admission = Admission::new(&broker.shared.config.limits, ProxyProtocol::off(&broker.shared.config));
+    let admission = ConnectionLimiter::new(&broker.shared.config.limits, ProxyProtocol::off(&broker.shared.config));
     let connections = TaskTracker::new();
     loop {
         let incoming = tokio::select! {
@@ -93,24 +93,24 @@ pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: Cancellati
     listener.wait_idle().await;
 }
 
-type Established = (QuicConnection, QuicSource, QuicSink);
+type EstablishedQuic = (QuicConnection, QuicSource, QuicSink);
 
 async fn connection(
     broker: Arc<Broker>,
-    (connection, mut source, mut sink): Established,
+    (connection, mut source, mut sink): EstablishedQuic,
     address: IpAddr,
     tls: Arc<ServerTls>,
     stop: CancellationToken,
 ) {
     let shown = connection.client_certificate().map(|certificate| (certificate, &tls));
-    let (certified, remote) = Certified::identified(shown, address);
-    let guest = Guest { transport: TRANSPORT, certified, remote, known: None };
+    let (certified, remote) = CertificateCaller::identified(shown, address);
+    let guest = IncomingConnection { transport: TRANSPORT, certified, remote, known: None };
     let requests = TaskTracker::new();
     let goodbye = match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
         // Boxed: a connection with a session has no room for it.
-        Ok(Opened::Modern(first)) => {
+        Ok(OpenedConnection::Stateless(first)) => {
             Box::pin(async {
-                let desk = modern::Desk::new(broker, guest, stop);
+                let desk = stateless::RequestDispatcher::new(broker, guest, stop);
                 tokio::select! {
                     biased;
                     goodbye = desk.converse(*first, &mut source, &mut sink) => goodbye,
@@ -119,7 +119,7 @@ async fn connection(
             })
             .await
         }
-        Ok(Opened::Session(seat, mut outbox)) => {
+        Ok(OpenedConnection::Session(seat, mut outbox)) => {
             let stream = outbox.stream.clone();
             tokio::select! {
                 biased;
@@ -136,7 +136,7 @@ async fn connection(
     let _in_time = tokio::time::timeout(LAST_FRAMES_WAIT, requests.wait()).await;
     match goodbye {
         Some(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
-        None => connection.close(Goodbye::SlowReader),
+        None => connection.close(CloseReason::SlowReader),
     }
 }
 
@@ -148,34 +148,34 @@ async fn accept_requests(session: &Arc<Session>, connection: &QuicConnection, re
 }
 
 /// The same of a client without a session.
-async fn accept_alone(desk: &Arc<modern::Desk>, connection: &QuicConnection, requests: &TaskTracker) {
+async fn accept_alone(desk: &Arc<stateless::RequestDispatcher>, connection: &QuicConnection, requests: &TaskTracker) {
     while let Some(stream) = connection.accept_request().await {
         requests.spawn(serve_alone(desk.clone(), stream));
     }
 }
 
 /// One stream: a request that stands alone. Its reset is a cancellation.
-async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
+async fn serve_alone(desk: Arc<stateless::RequestDispatcher>, mut stream: RequestStream) {
     let received = tokio::time::timeout(desk.shared().config.timeouts.request_read, stream.receive()).await;
     let decoded = match received {
         Ok(Ok(Some(frame))) => desk.decode(frame),
         Ok(Err(error)) => match refusal_of(&error) {
-            Some(refusal) => Err(Rejected::new(refusal, None)),
-            None if error.goodbye() == Goodbye::Overloaded => return overloaded(desk.shared(), stream).await,
+            Some(refusal) => Err(Rejection::new(refusal, None)),
+            None if error.goodbye() == CloseReason::Overloaded => return overloaded(desk.shared(), stream).await,
             None => return stream.cancel(),
         },
         Ok(Ok(None)) | Err(_) => return stream.cancel(),
     };
     let (mut sink, mut given_up) = stream.answering();
-    let modern::Begun { mut answering, until } = match decoded {
+    let stateless::StartedRequest { mut answering, until } = match decoded {
         Ok(message) if message.kind == Kind::Request => desk.begin(message).await,
         Ok(message) => {
             desk.hear(&message);
             return sink.finish();
         }
         Err(rejected) => {
-            let answering = modern::Answering::Whole(desk.refusal(&rejected.refusal, rejected.id.as_ref()));
-            modern::Begun { answering, until: None }
+            let answering = stateless::ReplyStream::Single(desk.refusal(&rejected.refusal, rejected.id.as_ref()));
+            stateless::StartedRequest { answering, until: None }
         }
     };
     loop {
@@ -186,8 +186,8 @@ async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
         };
         // Without an answer the stream is reset, as it is dropped.
         let Some(frame) = frame else { return };
-        let is_answer = matches!(answering, modern::Answering::Over);
-        if let modern::Answering::Exchange(exchange) = &mut answering {
+        let is_answer = matches!(answering, stateless::ReplyStream::Over);
+        if let stateless::ReplyStream::Exchange(exchange) = &mut answering {
             // Its client may read slowly: the call, its room and its deadline do not wait for that.
             exchange.let_go();
         }
@@ -213,8 +213,8 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
             Message::decode(frame, &limits)
         }
         Ok(Err(error)) => match refusal_of(&error) {
-            Some(refusal) => Err(Rejected::new(refusal, None)),
-            None if error.goodbye() == Goodbye::Overloaded => return overloaded(shared, stream).await,
+            Some(refusal) => Err(Rejection::new(refusal, None)),
+            None if error.goodbye() == CloseReason::Overloaded => return overloaded(shared, stream).await,
             None => return stream.cancel(),
         },
         Ok(Ok(None)) | Err(_) => return stream.cancel(),
@@ -242,23 +242,24 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
     }
 }
 
-type Begun = (protocol::ids::RequestId, Reader, Option<Underway>);
+type StartedCall = (protocol::ids::RequestId, StreamCursor, Option<CallFuture>);
 
-/// Hands a message to the session. `None`: it is no request, and nothing follows.
-async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>, Rejected> {
+/// Hands a message to the session. `Unsupported`: it is no request, and nothing follows.
+async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<StartedCall>, Rejection> {
     let id = message.id.clone();
     if message.is_modern() {
-        return Err(Rejected::new(modern_era(), id));
+        return Err(Rejection::new(modern_era(), id));
     }
     match message.kind {
         // One that is dropped has been counted; on this wire there is no word for it.
-        Kind::Notification => drop(session.notify(&message)),
-        Kind::Result | Kind::Error => session.answer(&message),
+        Kind::Notification => drop(session.handle_notification(&message)),
+        Kind::Result | Kind::Error => session.handle_answer(&message),
         Kind::Request => {
             let stream = session.open_stream(id.iter().cloned().collect(), 0);
             let unread = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
-            let reader = stream.read_from(0).map_err(|_| Rejected::new(unread(), id.clone()))?;
-            let call = session.take_once_settled(message, &stream).await.map_err(|refusal| Rejected::new(refusal, id.clone()))?;
+            let reader = stream.read_from(0).map_err(|_| Rejection::new(unread(), id.clone()))?;
+            let call =
+                session.handle_request_after_quiesce(message, &stream).await.map_err(|refusal| Rejection::new(refusal, id.clone()))?;
             return Ok(id.map(|id| (id, reader, call)));
         }
     }
@@ -266,7 +267,7 @@ async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>
 }
 
 /// Carries a call out beside whoever waits for what comes of it, who is the one to end. Dropped, the call goes on by itself.
-async fn carried_out(call: Option<Underway>) -> Infallible {
+async fn carried_out(call: Option<CallFuture>) -> Infallible {
     if let Some(call) = call {
         call.await;
     }
@@ -275,7 +276,13 @@ async fn carried_out(call: Option<Underway>) -> Infallible {
 
 /// Writes what belongs to the request until its answer, or until nobody waits for it any more. A stream that ends without the
 /// answer is reset: with the code of a cancellation when it is merely dropped.
-async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader: Reader, mut sink: QuicSink, mut given_up: Cancellation) {
+async fn answer(
+    session: &Session,
+    request: protocol::ids::RequestId,
+    mut reader: StreamCursor,
+    mut sink: QuicSink,
+    mut given_up: Cancellation,
+) {
     let mut frames = Vec::new();
     loop {
         let batch = tokio::select! {
@@ -285,11 +292,11 @@ async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader
         };
         if let Batch::End(ended) = batch {
             return match ended {
-                Ended::Over if reader.stream.is_answered() => sink.finish(),
-                Ended::Over if !session.is_leaving() => {} // it was cancelled, on another stream
-                Ended::Over | Ended::Paused => sink.close(Goodbye::GoingAway).await,
-                Ended::Displaced => sink.close(Goodbye::Policy).await,
-                Ended::Slow | Ended::Lost => {
+                StreamEnd::Complete if reader.stream.is_answered() => sink.finish(),
+                StreamEnd::Complete if !session.is_leaving() => {} // it was cancelled, on another stream
+                StreamEnd::Complete | StreamEnd::Paused => sink.close(CloseReason::GoingAway).await,
+                StreamEnd::Displaced => sink.close(CloseReason::Policy).await,
+                StreamEnd::Slow | StreamEnd::Lost => {
                     cut(&session.shared, Some(session), &mut sink).await;
                     session.cancel_request(&request);
                 }
@@ -298,11 +305,11 @@ async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader
         if !deliver(&session.shared, Some(session), &mut sink, &mut frames, Some(&*reader.stream)).await {
             return session.cancel_request(&request);
         }
-        reader.sent(None);
+        reader.mark_sent(None);
     }
 }
 
-/// Writes messages for as long as the client takes something of them, and nobody else needs the room of what waits `behind` them.
+/// Writes messages for as long as the client takes something of them, and nobody else needs the room of what waits `backlog` them.
 /// `false`: it does not get them, and is told so if it only reads too slowly.
 async fn deliver(
     shared: &Shared,
@@ -313,7 +320,7 @@ async fn deliver(
 ) -> bool {
     let was_cut = async {
         match behind {
-            Some(stream) => stream.was_cut().await,
+            Some(stream) => stream.wait_until_cut().await,
             None => std::future::pending().await,
         }
     };
@@ -334,12 +341,12 @@ async fn deliver(
 
 /// The client does not read: in the middle of a message perhaps, so no word can follow it.
 async fn cut(shared: &Shared, session: Option<&Session>, sink: &mut QuicSink) {
-    tell_cut(shared, session, TRANSPORT, Cut::Stream);
-    sink.close(Goodbye::SlowReader).await;
+    tell_cut(shared, session, TRANSPORT, SlowReaderScope::Stream);
+    sink.close(CloseReason::SlowReader).await;
 }
 
 /// The requests of this client that are not whole yet take more room than there is for them.
 async fn overloaded(shared: &Shared, stream: RequestStream) {
     shared.metrics.rate_limited("quic_request_bytes");
-    stream.refuse(Goodbye::Overloaded).await;
+    stream.refuse(CloseReason::Overloaded).await;
 }

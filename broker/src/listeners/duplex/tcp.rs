@@ -5,19 +5,21 @@ use std::sync::Arc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::tls::ListenerKind;
 
-use super::{Guest, serve as serve_connection};
+use super::{IncomingConnection, serve as serve_connection};
 use crate::{
     broker::Broker,
     limits::CLIENT_WRITE_STALL_MAX,
-    listeners::{admission::Admission, door::Door, port::Port, proxies::ProxyProtocol},
+    listeners::{
+        connection_limits::ConnectionLimiter, handoff_listener::HandoffListener, tls_acceptor::TlsAcceptor, trusted_proxies::ProxyProtocol,
+    },
 };
 
 const TRANSPORT: &str = "tcp";
 
 /// Serves until `stop`, then until the connections there are have ended; those with a session end with it.
-pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: CancellationToken) {
+pub async fn serve(broker: Arc<Broker>, listener: HandoffListener, door: TlsAcceptor, stop: CancellationToken) {
     let config = &broker.shared.config;
-    let admission = Arc::new(Admission::new(&config.limits, ProxyProtocol::new(config, config.listen.proxies.tcp)));
+    let admission = Arc::new(ConnectionLimiter::new(&config.limits, ProxyProtocol::new(config, config.listen.proxies.tcp)));
     let connections = TaskTracker::new();
     loop {
         let (mut socket, peer, mut admitted) = tokio::select! {
@@ -40,7 +42,7 @@ pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: Cancel
             match stream {
                 Ok(stream) => {
                     let (certified, remote) = door.identified(&stream, client);
-                    let guest = Guest { transport: TRANSPORT, certified, remote, known: None };
+                    let guest = IncomingConnection { transport: TRANSPORT, certified, remote, known: None };
                     let (source, sink) = stream.into_lines(broker.shared.config.limits.message_bytes, CLIENT_WRITE_STALL_MAX);
                     serve_connection(broker, guest, source, sink, stop).await;
                     tracing::debug!(%peer, %client, "connection ended");

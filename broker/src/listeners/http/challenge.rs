@@ -14,11 +14,11 @@ use protocol::{
 use serde_json::json;
 
 use super::{
-    answer::{self, Body},
     exchange::{preflight, readable_by},
-    gate::Gate,
+    request_guard::RequestGuard,
+    response::{self, Body},
 };
-use crate::{broker::Broker, config::Auth};
+use crate::{broker::Broker, config::AuthConfig};
 
 const METADATA: &str = "/.well-known/oauth-protected-resource";
 const NAME: &str = "MCP broker";
@@ -33,7 +33,7 @@ pub(super) fn insufficient_scope(refusal: &Refusal) -> Option<HeaderValue> {
 /// which scopes one needs. Without issuers it stays as it is.
 ///
 /// `path`: of the request; `shown`: whether it had a credential.
-pub(super) fn complete(auth: &Auth, path: &str, shown: bool, mut response: Response<Body>) -> Response<Body> {
+pub(super) fn complete(auth: &AuthConfig, path: &str, shown: bool, mut response: Response<Body>) -> Response<Body> {
     let Some(resource) = auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()) else { return response };
     let Some(begun) = response.headers().get(WWW_AUTHENTICATE).and_then(|begun| begun.to_str().ok()) else { return response };
     let place = format!("resource_metadata=\"{resource}{METADATA}{}\"", below(path).unwrap_or_default());
@@ -67,7 +67,7 @@ pub(super) fn is_shown(headers: &HeaderMap) -> bool {
 }
 
 /// The scopes that tokens need, of any issuer.
-fn scopes(auth: &Auth) -> Vec<&str> {
+fn scopes(auth: &AuthConfig) -> Vec<&str> {
     let mut scopes: Vec<&str> = Vec::new();
     for scope in auth.issuers.iter().flat_map(|issuer| &issuer.scopes) {
         if !scopes.contains(&scope.as_str()) {
@@ -83,17 +83,17 @@ pub(super) fn is_meant(method: &HttpMethod, path: &str) -> bool {
 }
 
 /// Answers with the metadata of the resource that the path names (RFC 9728, 3). Nobody need say who asks.
-pub(super) fn handle<B>(broker: &Arc<Broker>, gate: &Gate, request: &Request<B>) -> Response<Body> {
+pub(super) fn handle<B>(broker: &Arc<Broker>, gate: &RequestGuard, request: &Request<B>) -> Response<Body> {
     let origin = request.headers().get(http::header::ORIGIN).cloned();
     let answered = gate.admits(request.headers(), request.uri()).and_then(|()| match request.method() {
         &HttpMethod::OPTIONS => Ok(preflight(request.headers())),
         _ => metadata(&broker.shared.config.auth, request.uri().path()),
     });
-    let response = answered.unwrap_or_else(|refusal| answer::refusal(&broker.shared, &refusal, None));
+    let response = answered.unwrap_or_else(|refusal| response::refusal(&broker.shared, &refusal, None));
     readable_by(response, gate, origin)
 }
 
-fn metadata(auth: &Auth, path: &str) -> Result<Response<Body>, Refusal> {
+fn metadata(auth: &AuthConfig, path: &str) -> Result<Response<Body>, Refusal> {
     let nothing = || Refusal::new(ErrorKind::NotFound, "there is no such metadata here");
     let resource = auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()).ok_or_else(nothing)?;
     let rest = path.strip_prefix(METADATA).ok_or_else(nothing)?;
@@ -108,7 +108,7 @@ fn metadata(auth: &Auth, path: &str) -> Result<Response<Body>, Refusal> {
     if !scopes.is_empty() {
         document["scopes_supported"] = json!(scopes);
     }
-    Ok(answer::json(StatusCode::OK, document.to_string().into()))
+    Ok(response::json(StatusCode::OK, document.to_string().into()))
 }
 
 /// The endpoint at a path, as it stands in the name of its resource. Whether there is such a backend is nobody's business here.

@@ -2,7 +2,7 @@
 //!
 //! The checks come in a fixed order: path, origin, method, credential, media types, body, envelope, version, session. A
 //! session learns nothing of HTTP: it gets messages and pushes into streams. The same way is gone for clients and for other
-//! replicas that ask for theirs; [`Reach`] is the difference.
+//! replicas that ask for theirs; [`RequestSource`] is the difference.
 
 use std::{error::Error, sync::Arc};
 
@@ -14,28 +14,29 @@ use http::{
 };
 use hyper::body::Incoming;
 use protocol::{
-    envelope::Rejected,
+    envelope::Rejection,
     error::{ErrorKind, Refusal},
     ids::BackendId,
-    modern::headers::PARAM_PREFIX,
+    stateless::headers::PARAM_PREFIX,
 };
 
 use super::{
-    answer::{self, Answer, Body, EventStyle},
     challenge,
-    forward::{Located, Way},
-    gate::{self, Gate},
-    kept::{Kept, Vetted},
-    tunnel, vouched, websocket,
+    connection_cache::{ConnectionCache, ValidatedHead},
+    forward::{SessionLocation, SessionLookup},
+    replica_headers,
+    request_guard::{self, RequestGuard},
+    response::{self, Body, EventStreamOptions, ServerResponse},
+    tunnel, websocket,
 };
 use crate::{
-    actors::session::{Resumed, Session},
-    auth::{Caller, Denied, Proven, Remote},
+    actors::session::{ResumedStream, Session},
+    auth::{AuthError, AuthenticatedCaller, Caller, RemotePeer},
+    boxed::in_place,
     broker::{Broker, unknown_backend},
-    config::EventLog,
-    in_place::in_place,
+    config::EventLogStorage,
     limits::PREFLIGHT_PARAMS_MAX,
-    listeners::door::Certified,
+    listeners::tls_acceptor::CertificateCaller,
     rules::{endpoint::Endpoint, sign_in_failures::Plane},
     telemetry::request,
 };
@@ -46,11 +47,11 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Who asks.
 #[derive(Clone, Copy)]
-pub(super) enum Reach<'a> {
+pub(super) enum RequestSource<'a> {
     /// A client, at its address: it passes the gate and shows its key, and may be served by another replica.
-    Edge(&'a Gate, Remote),
+    Client(&'a RequestGuard, RemotePeer),
     /// Another replica, for one of its clients: it says who that is. What is not here is its own to look for.
-    Inner,
+    Replica,
 }
 
 /// The body of a request, however it is read.
@@ -59,22 +60,27 @@ pub(super) trait RequestBody: hyper::body::Body<Data = Bytes, Error: Error + 'st
 impl<B: hyper::body::Body<Data = Bytes, Error: Error + 'static> + Send + Unpin> RequestBody for B {}
 
 /// A head, and what its connection has kept.
-type Head<'a> = (&'a HeadParts, &'a Kept);
+type CachedHead<'a> = (&'a HeadParts, &'a ConnectionCache);
 
 /// A request past the checks of its head, but for its media types.
-pub(super) struct Asked<'a> {
+pub(super) struct InboundRequest<'a> {
     pub(super) broker: &'a Arc<Broker>,
-    pub(super) reach: Reach<'a>,
+    pub(super) reach: RequestSource<'a>,
     pub(super) caller: Caller,
     pub(super) endpoint: Endpoint,
     pub(super) head: &'a HeadParts,
-    pub(super) kept: &'a Kept,
+    pub(super) kept: &'a ConnectionCache,
 }
 
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
-pub(super) async fn handle(broker: &Arc<Broker>, (gate, remote): (&Gate, Remote), head: Head<'_>, body: impl RequestBody) -> Answer {
-    let answer = match served(broker, Reach::Edge(gate, remote), head, body).await {
-        Answer::Other(response) if challenge::is_one(&response) => {
+pub(super) async fn handle(
+    broker: &Arc<Broker>,
+    (gate, remote): (&RequestGuard, RemotePeer),
+    head: CachedHead<'_>,
+    body: impl RequestBody,
+) -> ServerResponse {
+    let answer = match served(broker, RequestSource::Client(gate, remote), head, body).await {
+        ServerResponse::Other(response) if challenge::is_one(&response) => {
             let shown = challenge::is_shown(&head.0.headers);
             challenge::complete(&broker.shared.config.auth, head.0.uri.path(), shown, response).into()
         }
@@ -87,7 +93,7 @@ pub(super) async fn handle(broker: &Arc<Broker>, (gate, remote): (&Gate, Remote)
 }
 
 /// A page from an allowed origin may read the answer, the session id included.
-pub(super) fn readable_by(mut response: Response<Body>, gate: &Gate, origin: Option<HeaderValue>) -> Response<Body> {
+pub(super) fn readable_by(mut response: Response<Body>, gate: &RequestGuard, origin: Option<HeaderValue>) -> Response<Body> {
     if let Some(origin) = origin.filter(|origin| gate.allows_origin(origin)) {
         let headers = response.headers_mut();
         headers.insert("access-control-allow-origin", origin);
@@ -103,28 +109,33 @@ pub(in crate::listeners) async fn handle_replica(broker: &Arc<Broker>, request: 
         return tunnel::handle_replica(broker, request).await;
     }
     let (head, body) = request.into_parts();
-    served(broker, Reach::Inner, (&head, &Kept::default()), body).await.into_response()
+    served(broker, RequestSource::Replica, (&head, &ConnectionCache::default()), body).await.into_response()
 }
 
-async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: Head<'_>, body: impl RequestBody) -> Answer {
+async fn served(broker: &Arc<Broker>, reach: RequestSource<'_>, head: CachedHead<'_>, body: impl RequestBody) -> ServerResponse {
     let context = request::header_context(&head.0.headers, broker.shared.traces.are_on());
     let work = async {
         // Boxed: what is around it is moved with room for it, and each time it is begun.
         match in_place(|| dispatch(broker, reach, head, body)).await {
             Ok(answer) => answer,
-            Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()).into(),
+            Err(Rejection { refusal, id, .. }) => response::refusal(&broker.shared, &refusal, id.as_ref()).into(),
         }
     };
     let client = match reach {
-        Reach::Edge(_, remote) => remote.address,
-        Reach::Inner => None,
+        RequestSource::Client(_, remote) => remote.address,
+        RequestSource::Replica => None,
     };
     request::arriving(context, client, work).await
 }
 
-async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, (head, kept): Head<'_>, body: impl RequestBody) -> Result<Answer, Rejected> {
+async fn dispatch(
+    broker: &Arc<Broker>,
+    reach: RequestSource<'_>,
+    (head, kept): CachedHead<'_>,
+    body: impl RequestBody,
+) -> Result<ServerResponse, Rejection> {
     let endpoint = endpoint(head.uri.path())?;
-    if let Reach::Edge(gate, _) = reach
+    if let RequestSource::Client(gate, _) = reach
         && !kept.vetted.is()
     {
         gate.admits(&head.headers, &head.uri).map_err(anonymous)?;
@@ -137,25 +148,25 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, (head, kept): Head<'_>
         return Err(anonymous(Refusal::new(ErrorKind::MethodNotAllowed, "this endpoint takes GET, POST and DELETE")));
     }
     let proven = match reach {
-        Reach::Edge(..) => known_client(broker, head, &kept.vetted),
-        Reach::Inner => vouched_client(broker, head).map(Proven::from),
+        RequestSource::Client(..) => known_client(broker, head, &kept.vetted),
+        RequestSource::Replica => vouched_client(broker, head).map(AuthenticatedCaller::from),
     };
-    let Proven { caller, until } = match proven {
+    let AuthenticatedCaller { caller, until } = match proven {
         Ok(proven) => proven,
         Err(denied) => match reach {
-            Reach::Edge(_, remote) => Box::pin(client_again(broker, head, denied, remote)).await.map_err(anonymous)?,
-            Reach::Inner => return Err(anonymous(broker.refuse(denied, Plane::Internal, Remote::default()))),
+            RequestSource::Client(_, remote) => Box::pin(client_again(broker, head, denied, remote)).await.map_err(anonymous)?,
+            RequestSource::Replica => return Err(anonymous(broker.refuse(denied, Plane::Internal, RemotePeer::default()))),
         },
     };
     known_to(broker, &caller, &endpoint).map_err(anonymous)?;
-    let asked = Asked { broker, reach, caller, endpoint, head, kept };
+    let asked = InboundRequest { broker, reach, caller, endpoint, head, kept };
     let answer = if method == HttpMethod::POST {
         asked.post(body).await
     } else if asked.is_of_no_session() {
         Ok(posts_only(broker).into())
     } else {
         // Boxed, as is all that is rare here: calls would be moved with room for it.
-        Box::pin(asked.get_or_delete()).await.map(Answer::from).map_err(anonymous)
+        Box::pin(asked.get_or_delete()).await.map(ServerResponse::from).map_err(anonymous)
     };
     match until {
         None => answer,
@@ -171,13 +182,13 @@ pub(super) fn known_to(broker: &Broker, caller: &Caller, endpoint: &Endpoint) ->
 }
 
 /// For whom another replica asks.
-pub(super) fn vouched_client(broker: &Broker, head: &HeadParts) -> Result<Caller, Denied> {
-    let caller = vouched::caller(&head.headers)?;
+pub(super) fn vouched_client(broker: &Broker, head: &HeadParts) -> Result<Caller, AuthError> {
+    let caller = replica_headers::caller(&head.headers)?;
     broker.admit_proven(caller.into()).map(|proven| proven.caller)
 }
 
 /// Who a client is: by the key or token it shows, or by its connection's certificate.
-pub(super) async fn client(broker: &Broker, head: &HeadParts, remote: Remote) -> Result<Proven, Refusal> {
+pub(super) async fn client(broker: &Broker, head: &HeadParts, remote: RemotePeer) -> Result<AuthenticatedCaller, Refusal> {
     match client_now(broker, head) {
         Ok(proven) => Ok(proven),
         Err(denied) => client_again(broker, head, denied, remote).await,
@@ -185,22 +196,22 @@ pub(super) async fn client(broker: &Broker, head: &HeadParts, remote: Remote) ->
 }
 
 /// The same, as far as it is known without waiting.
-fn client_now(broker: &Broker, head: &HeadParts) -> Result<Proven, Denied> {
-    let bearer = gate::bearer(&head.headers, &head.uri)?;
+fn client_now(broker: &Broker, head: &HeadParts) -> Result<AuthenticatedCaller, AuthError> {
+    let bearer = request_guard::bearer(&head.headers, &head.uri)?;
     broker.authenticate_on(bearer, certified(head))
 }
 
-async fn client_again(broker: &Broker, head: &HeadParts, denied: Denied, remote: Remote) -> Result<Proven, Refusal> {
-    let bearer = gate::bearer(&head.headers, &head.uri).unwrap_or_default();
+async fn client_again(broker: &Broker, head: &HeadParts, denied: AuthError, remote: RemotePeer) -> Result<AuthenticatedCaller, Refusal> {
+    let bearer = request_guard::bearer(&head.headers, &head.uri).unwrap_or_default();
     broker.authenticate_again(denied, bearer, certified(head), remote).await
 }
 
 fn certified(head: &HeadParts) -> Option<&Caller> {
-    head.extensions.get::<Certified>().map(Certified::caller)
+    head.extensions.get::<CertificateCaller>().map(CertificateCaller::caller)
 }
 
 /// [`client_now`] for one that may have shown the same before.
-fn known_client(broker: &Broker, head: &HeadParts, vetted: &Vetted) -> Result<Proven, Denied> {
+fn known_client(broker: &Broker, head: &HeadParts, vetted: &ValidatedHead) -> Result<AuthenticatedCaller, AuthError> {
     let edition = broker.keys_edition();
     if let Some(proven) = vetted.caller(edition) {
         return broker.admit_proven(proven);
@@ -213,12 +224,12 @@ fn known_client(broker: &Broker, head: &HeadParts, vetted: &Vetted) -> Result<Pr
 /// What a GET or DELETE of 2026-07-28 gets (MCP 2026-07-28, Streamable HTTP: there are neither).
 fn posts_only(broker: &Broker) -> Response<Body> {
     let refusal = Refusal::new(ErrorKind::MethodNotAllowed, "requests of 2026-07-28 are POSTs");
-    let mut response = answer::refusal(&broker.shared, &refusal, None);
+    let mut response = response::refusal(&broker.shared, &refusal, None);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST, OPTIONS"));
     response
 }
 
-impl Asked<'_> {
+impl InboundRequest<'_> {
     /// Whether there is no session that it could be about, whatever else it says.
     fn is_of_no_session(&self) -> bool {
         let eras = self.broker.shared.config.compat.eras;
@@ -229,23 +240,23 @@ impl Asked<'_> {
         let (headers, is_get) = (&self.head.headers, self.head.method == HttpMethod::GET);
         let session_id = session_id(headers)?;
         if is_get {
-            gate::accepts_events(headers)?;
+            request_guard::accepts_events(headers)?;
         }
-        gate::version(headers)?;
+        request_guard::version(headers)?;
         let session_id = session_id.ok_or_else(session_required)?;
         if is_get {
             self.broker.shared.overload.admits()?;
         }
-        let mut way = Way::new(&self, session_id);
+        let mut way = SessionLookup::new(&self, session_id);
         loop {
             let session = match self.locate(&mut way, &Bytes::new()).await? {
-                Located::Here(session) => session,
-                Located::Answered(response) => return Ok(response),
+                SessionLocation::Local(session) => session,
+                SessionLocation::Answered(response) => return Ok(response),
             };
             session.touch();
             if !is_get {
                 self.broker.delete_session(&session).await?;
-                return Ok(answer::empty(StatusCode::NO_CONTENT));
+                return Ok(response::empty(StatusCode::NO_CONTENT));
             }
             match listen(&session, headers).await {
                 Err(refusal) if refusal.kind == ErrorKind::SessionElsewhere => {
@@ -260,7 +271,7 @@ impl Asked<'_> {
 }
 
 /// `/mcp` and `/mcp/{backend}`, nothing else.
-fn endpoint(path: &str) -> Result<Endpoint, Rejected> {
+fn endpoint(path: &str) -> Result<Endpoint, Rejection> {
     let nowhere = || Refusal::new(ErrorKind::NotFound, "there is nothing here: MCP is at /mcp and /mcp/{backend}");
     match path.strip_prefix("/mcp") {
         Some("" | "/") => Ok(Endpoint::Aggregated),
@@ -275,7 +286,7 @@ fn endpoint(path: &str) -> Result<Endpoint, Rejected> {
 /// CORS preflight (Fetch standard); a page that is not allowed gets no grant. Which headers repeat arguments depends on the
 /// tools (MCP 2026-07-28, Streamable HTTP): of these, those that are asked for are allowed.
 pub(super) fn preflight(asked: &HeaderMap) -> Response<Body> {
-    let mut response = answer::empty(StatusCode::NO_CONTENT);
+    let mut response = response::empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     headers.insert("allow", HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
     headers.insert("access-control-allow-methods", HeaderValue::from_static("GET, POST, DELETE"));
@@ -301,27 +312,27 @@ async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<
     if another.is_some() {
         return Err(Refusal::new(ErrorKind::InvalidRequest, "Last-Event-ID is given more than once"));
     }
-    let place = session.tenant.enter()?;
-    let Resumed { reader, gap } = match id {
+    let place = session.tenant.acquire_connection()?;
+    let ResumedStream { reader, gap } = match id {
         None => session.open_general_stream().await?,
         Some(id) => {
             let resumed = session.resume(id.to_str().unwrap_or_default()).await?;
             if !resumed.gap {
-                session.shared.metrics.events_replayed(resumed.reader.behind());
+                session.shared.metrics.events_replayed(resumed.reader.backlog());
             }
             resumed
         }
     };
-    Ok(stamped(answer::events(&session.shared, reader, &[], EventStyle { gap, _place: Some(place), ..style(session) }), session))
+    Ok(stamped(response::events(&session.shared, reader, &[], EventStreamOptions { gap, _place: Some(place), ..style(session) }), session))
 }
 
-pub(super) fn style(session: &Session) -> EventStyle {
+pub(super) fn style(session: &Session) -> EventStreamOptions {
     let events = &session.shared.config.events;
     // Clients before 2025-11-25 may take an empty event for a broken message.
-    EventStyle {
+    EventStreamOptions {
         priming: session.version.priming_event(),
         gap: false,
-        ids: events.log != EventLog::Off,
+        ids: events.log != EventLogStorage::Off,
         retry: events.retry,
         keepalive: events.keepalive,
         _place: None,
@@ -348,6 +359,6 @@ pub(super) fn session_required() -> Refusal {
 }
 
 /// A refusal of a message whose id is not known (yet).
-pub(super) fn anonymous(refusal: Refusal) -> Rejected {
-    Rejected::new(refusal, None)
+pub(super) fn anonymous(refusal: Refusal) -> Rejection {
+    Rejection::new(refusal, None)
 }

@@ -18,93 +18,98 @@ use http::{
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use protocol::{
-    envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
+    envelope::{Body as Frames, Kind, Message, Rejection, decode_body},
     error::{ErrorKind, Refusal},
     json::Limits,
 };
 
 use super::{
-    answer::{self, Body, BrokenOff},
-    exchange::{Asked, Reach},
-    vouched,
+    exchange::{InboundRequest, RequestSource},
+    replica_headers,
+    response::{self, Body, BodyAborted},
 };
 use crate::{
-    actors::{modern::Visitor, session::Session, shared::Shared},
+    actors::{session::Session, shared::Shared, stateless::StatelessClient},
     auth::Caller,
     broker::{
         Broker,
-        finding::{self, Search},
+        session_lookup::{self, ReplicaLookup},
     },
     limits::RELAYED_WHOLE_BYTES_MAX,
-    metrics::Forwarding,
-    placement::{Found, Inside, Miss, Owner},
+    metrics::ForwardOutcome,
     rules::endpoint::Endpoint,
+    session_location::{ForwardFailure, LookupOutcome, PeerLookupOutcome, SessionOwner},
 };
 
 /// Where a request was, or is to be, served.
-pub(super) enum Located {
-    Here(Arc<Session>),
+pub(super) enum SessionLocation {
+    Local(Arc<Session>),
     Answered(Response<Body>),
 }
 
 /// One request on its way to its session.
-pub(super) struct Way<'a> {
+pub(super) struct SessionLookup<'a> {
     id: &'a str,
-    search: Search<'a>,
-    outgoing: Option<Outgoing>,
+    search: ReplicaLookup<'a>,
+    outgoing: Option<ReplicaRequest>,
     /// Who was sent the request and did not answer: it may be at it still.
-    unanswered: Option<Owner>,
+    unanswered: Option<SessionOwner>,
 }
 
-impl<'a> Way<'a> {
-    pub(super) fn new(asked: &'a Asked<'_>, id: &'a str) -> Self {
-        let search = Search::new(asked.broker, id, &asked.caller, &asked.endpoint);
+impl<'a> SessionLookup<'a> {
+    pub(super) fn new(asked: &'a InboundRequest<'_>, id: &'a str) -> Self {
+        let search = ReplicaLookup::new(asked.broker, id, &asked.caller, &asked.endpoint);
         Self { id, search, outgoing: None, unanswered: None }
     }
 }
 
 /// What came of sending a request to another replica.
-enum Forwarded {
+enum ForwardResult {
     Answered(Response<Body>),
     /// It did nothing with the request.
     NotSent,
     /// The session is not to be had there; maybe the replica knows where it is.
-    Missed(Miss),
+    SessionMissing(ForwardFailure),
     /// No answer came, and the request does no harm if it is sent again.
-    Repeatable,
+    Retryable,
 }
 
-impl Asked<'_> {
+impl InboundRequest<'_> {
     /// Finds the session, wherever it is. A request for one on another replica is sent there.
-    pub(super) async fn locate(&self, way: &mut Way<'_>, body: &Bytes) -> Result<Located, Refusal> {
+    pub(super) async fn locate(&self, way: &mut SessionLookup<'_>, body: &Bytes) -> Result<SessionLocation, Refusal> {
         let located = self.search(way, body).await;
-        if let Ok(Located::Here(session)) = &located {
+        if let Ok(SessionLocation::Local(session)) = &located {
             self.broker.taken_up(session).await;
         }
         located
     }
 
-    /// The session was found here and left before the request was begun. `None`: it is to be located again. `Some`: whoever
+    /// The session was found here and left before the request was begun. `Unsupported`: it is to be located again. `Some`: whoever
     /// asks does that. The refusal: that took too long already.
-    pub(super) async fn led_on(&self, way: &mut Way<'_>, session: &Session, refusal: Refusal) -> Result<Option<Response<Body>>, Refusal> {
+    pub(super) async fn led_on(
+        &self,
+        way: &mut SessionLookup<'_>,
+        session: &Session,
+        refusal: Refusal,
+    ) -> Result<Option<Response<Body>>, Refusal> {
         self.broker.release_settled(&session.key).await;
         match self.reach {
-            Reach::Inner => Ok(Some(vouched::not_here(None))),
-            Reach::Edge(..) if way.search.may_go_on() => Ok(None),
-            Reach::Edge(..) => Err(refusal.retry_after(self.broker.shared.config.session.lease)),
+            RequestSource::Replica => Ok(Some(replica_headers::not_here(None))),
+            RequestSource::Client(..) if way.search.may_go_on() => Ok(None),
+            RequestSource::Client(..) => Err(refusal.retry_after(self.broker.shared.config.session.lease)),
         }
     }
 
-    async fn search(&self, way: &mut Way<'_>, body: &Bytes) -> Result<Located, Refusal> {
-        if let Reach::Inner = self.reach {
+    async fn search(&self, way: &mut SessionLookup<'_>, body: &Bytes) -> Result<SessionLocation, Refusal> {
+        if let RequestSource::Replica = self.reach {
             return Box::pin(inside(self.broker, &self.head.headers, way.id, &self.caller, &self.endpoint)).await;
         }
-        let Way { search, outgoing, unanswered, .. } = way;
+        let SessionLookup { search, outgoing, unanswered, .. } = way;
         loop {
             let found = match search.next().await {
                 // Before anything is made ready for another replica: this is the way of almost every request.
-                Ok(Found::Here(session)) => return Ok(Located::Here(session)),
-                Ok(Found::There(owner)) => Ok(owner),
+                Ok(LookupOutcome::Local(session)) => return Ok(SessionLocation::Local(session)),
+                Ok(LookupOutcome::Remote(owner)) => Ok(owner),
                 Err(refusal) => Err(refusal),
             };
             let outgoing = outgoing.get_or_insert_with(|| self.outgoing(body));
@@ -112,57 +117,62 @@ impl Asked<'_> {
                 Ok(owner) => owner,
                 // Neither can it be said any more that nothing was done.
                 Err(refusal) if unanswered.is_some() && refusal.kind.retryable() => {
-                    return Ok(Located::Answered(outgoing.unknown(&self.broker.shared)));
+                    return Ok(SessionLocation::Answered(outgoing.unknown(&self.broker.shared)));
                 }
                 Err(refusal) => return Err(refusal),
             };
             if unanswered.as_ref().is_some_and(|asked| asked.may_be(&owner)) {
-                return Ok(Located::Answered(outgoing.unknown(&self.broker.shared)));
+                return Ok(SessionLocation::Answered(outgoing.unknown(&self.broker.shared)));
             }
-            vouched::note_lease(&mut outgoing.headers, holds_lease(self.broker) && !search.insists());
+            replica_headers::note_lease(&mut outgoing.headers, holds_lease(self.broker) && !search.insists());
             match Box::pin(forward(self.broker, &owner.address, outgoing)).await {
-                Forwarded::Answered(response) => return Ok(Located::Answered(response)),
-                Forwarded::NotSent => search.missed(&owner, Miss::Unreachable),
-                Forwarded::Repeatable => {
-                    search.missed(&owner, Miss::Unreachable);
+                ForwardResult::Answered(response) => return Ok(SessionLocation::Answered(response)),
+                ForwardResult::NotSent => search.missed(&owner, ForwardFailure::Unreachable),
+                ForwardResult::Retryable => {
+                    search.missed(&owner, ForwardFailure::Unreachable);
                     *unanswered = outgoing.asks_something().then_some(owner);
                 }
-                Forwarded::Missed(miss) => missed(self.broker, search, &owner, miss),
+                ForwardResult::SessionMissing(miss) => missed(self.broker, search, &owner, miss),
             }
         }
     }
 
     /// A request for a new session, while this replica takes none: another one may.
     pub(super) async fn hand_over(&self, body: &Bytes) -> Option<Response<Body>> {
-        if let Reach::Inner = self.reach {
-            return Some(vouched::not_here(None));
+        if let RequestSource::Replica = self.reach {
+            return Some(replica_headers::not_here(None));
         }
         let outgoing = self.outgoing(body);
-        for replica in finding::other_replicas(self.broker).await {
-            if let Forwarded::Answered(response) = forward(self.broker, &replica.address, &outgoing).await {
+        for replica in session_lookup::other_replicas(self.broker).await {
+            if let ForwardResult::Answered(response) = forward(self.broker, &replica.address, &outgoing).await {
                 return Some(response);
             }
         }
         None
     }
 
-    /// A request that stands alone, for the replica where it began. `None`: it can not be served there any more.
-    pub(super) async fn send_to(&self, replica: &Owner, body: &Bytes) -> Option<Response<Body>> {
+    /// A request that stands alone, for the replica where it began. `Unsupported`: it can not be served there any more.
+    pub(super) async fn send_to(&self, replica: &SessionOwner, body: &Bytes) -> Option<Response<Body>> {
         sent_alone(self.broker, replica, &self.outgoing(body)).await
     }
 
-    fn outgoing(&self, body: &Bytes) -> Outgoing {
-        Outgoing {
+    fn outgoing(&self, body: &Bytes) -> ReplicaRequest {
+        ReplicaRequest {
             method: self.head.method.clone(),
             uri: self.head.uri.clone(),
-            headers: vouched::outgoing(&self.head.headers, &self.caller),
+            headers: replica_headers::outgoing(&self.head.headers, &self.caller),
             body: body.clone(),
         }
     }
 }
 
 /// The same of one that came over a connection, as a client would POST it.
-pub(super) async fn sent_from_connection(broker: &Broker, replica: &Owner, visitor: &Visitor, body: &Bytes) -> Option<Response<Body>> {
+pub(super) async fn sent_from_connection(
+    broker: &Broker,
+    replica: &SessionOwner,
+    visitor: &StatelessClient,
+    body: &Bytes,
+) -> Option<Response<Body>> {
     let uri = match &visitor.endpoint {
         Endpoint::Aggregated => Uri::from_static("/mcp"),
         Endpoint::Single(backend) => Uri::try_from(format!("/mcp/{backend}")).ok()?,
@@ -170,14 +180,15 @@ pub(super) async fn sent_from_connection(broker: &Broker, replica: &Owner, visit
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    let outgoing = Outgoing { method: HttpMethod::POST, uri, headers: vouched::outgoing(&headers, &visitor.caller), body: body.clone() };
+    let outgoing =
+        ReplicaRequest { method: HttpMethod::POST, uri, headers: replica_headers::outgoing(&headers, &visitor.caller), body: body.clone() };
     sent_alone(broker, replica, &outgoing).await
 }
 
-async fn sent_alone(broker: &Broker, replica: &Owner, outgoing: &Outgoing) -> Option<Response<Body>> {
+async fn sent_alone(broker: &Broker, replica: &SessionOwner, outgoing: &ReplicaRequest) -> Option<Response<Body>> {
     match forward(broker, &replica.address, outgoing).await {
-        Forwarded::Answered(response) => Some(response),
-        Forwarded::NotSent | Forwarded::Missed(_) | Forwarded::Repeatable => None,
+        ForwardResult::Answered(response) => Some(response),
+        ForwardResult::NotSent | ForwardResult::SessionMissing(_) | ForwardResult::Retryable => None,
     }
 }
 
@@ -188,14 +199,14 @@ pub(super) async fn inside(
     id: &str,
     caller: &Caller,
     endpoint: &Endpoint,
-) -> Result<Located, Refusal> {
+) -> Result<SessionLocation, Refusal> {
     // Who can reach the database finds out whose session it is by now.
-    if vouched::holds_lease(headers) && broker.shared.durable.is_shared() && !holds_lease(broker) {
-        return Ok(Located::Answered(vouched::lapsed()));
+    if replica_headers::holds_lease(headers) && broker.shared.durable.is_shared() && !holds_lease(broker) {
+        return Ok(SessionLocation::Answered(replica_headers::lapsed()));
     }
-    Ok(match finding::inside(broker, id, caller, endpoint).await? {
-        Inside::Here(session) => Located::Here(session),
-        Inside::NotHere(owner) => Located::Answered(vouched::not_here(owner.as_ref())),
+    Ok(match session_lookup::inside(broker, id, caller, endpoint).await? {
+        PeerLookupOutcome::Here(session) => SessionLocation::Local(session),
+        PeerLookupOutcome::NotLocal(owner) => SessionLocation::Answered(replica_headers::not_here(owner.as_ref())),
     })
 }
 
@@ -206,26 +217,26 @@ pub(super) fn holds_lease(broker: &Broker) -> bool {
 }
 
 /// The search goes on without this owner. That the session is here is best looked up here.
-pub(super) fn missed(broker: &Broker, search: &mut Search<'_>, owner: &Owner, miss: Miss) {
+pub(super) fn missed(broker: &Broker, search: &mut ReplicaLookup<'_>, owner: &SessionOwner, miss: ForwardFailure) {
     let own = broker.shared.durable.node();
     search.missed(
         owner,
         match miss {
-            Miss::NotThere(told) => Miss::NotThere(told.filter(|told| told.node != own.as_str())),
+            ForwardFailure::NotOwner(told) => ForwardFailure::NotOwner(told.filter(|told| told.node != own.as_str())),
             miss => miss,
         },
     );
 }
 
 /// A client's request as other replicas get it.
-struct Outgoing {
+struct ReplicaRequest {
     method: HttpMethod,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 }
 
-impl Outgoing {
+impl ReplicaRequest {
     fn request(&self) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
@@ -234,20 +245,20 @@ impl Outgoing {
         request
     }
 
-    /// `None`: nothing that is understood, which is nothing that was carried out.
+    /// `Unsupported`: nothing that is understood, which is nothing that was carried out.
     fn frames(&self) -> Option<Frames> {
         let limits = Limits { bytes_max: self.body.len(), ..Limits::default() };
         decode_body(self.body.clone(), &limits, true).ok().filter(|_| self.method == HttpMethod::POST)
     }
 
     /// It was sent, and no answer came.
-    fn unanswered(&self, shared: &Shared) -> Forwarded {
+    fn unanswered(&self, shared: &Shared) -> ForwardResult {
         let can_be_repeated = match self.frames() {
             Some(Frames::One(message)) => is_repeatable(&message),
             Some(Frames::Batch(messages)) => messages.iter().flatten().all(is_repeatable),
             None => true,
         };
-        if can_be_repeated { Forwarded::Repeatable } else { Forwarded::Answered(self.unknown(shared)) }
+        if can_be_repeated { ForwardResult::Retryable } else { ForwardResult::Answered(self.unknown(shared)) }
     }
 
     /// Whether it has requests in it. What has none may come twice to the same process.
@@ -262,9 +273,9 @@ impl Outgoing {
     /// The answer to a request of which nobody knows what became.
     fn unknown(&self, shared: &Shared) -> Response<Body> {
         match self.frames() {
-            Some(Frames::One(message)) => answer::refusal(shared, &outcome_unknown(&message), message.id.as_ref()),
+            Some(Frames::One(message)) => response::refusal(shared, &outcome_unknown(&message), message.id.as_ref()),
             Some(Frames::Batch(messages)) => unknown_batch(shared, &messages),
-            None => answer::empty(StatusCode::SERVICE_UNAVAILABLE),
+            None => response::empty(StatusCode::SERVICE_UNAVAILABLE),
         }
     }
 }
@@ -283,48 +294,48 @@ fn outcome_unknown(message: &Message) -> Refusal {
 }
 
 /// An answer to each request of a batch.
-fn unknown_batch(shared: &Shared, messages: &[Result<Message, Rejected>]) -> Response<Body> {
+fn unknown_batch(shared: &Shared, messages: &[Result<Message, Rejection>]) -> Response<Body> {
     let requests = messages.iter().flatten().filter(|message| message.kind == Kind::Request);
     let unknown = |message: &Message| {
         let refusal = outcome_unknown(message);
         refusal.to_response(message.id.as_ref(), &shared.note_refusal(&refusal, None, None))
     };
     let answers: Vec<Bytes> = requests.map(unknown).collect();
-    answer::json(StatusCode::OK, [&b"["[..], &answers.join(&b','), b"]"].concat().into())
+    response::json(StatusCode::OK, [&b"["[..], &answers.join(&b','), b"]"].concat().into())
 }
 
-async fn forward(broker: &Broker, address: &str, outgoing: &Outgoing) -> Forwarded {
+async fn forward(broker: &Broker, address: &str, outgoing: &ReplicaRequest) -> ForwardResult {
     let shared = &broker.shared;
     let forwarded = match broker.placement.peers.send(address, outgoing.request()).await {
-        Ok(response) => match vouched::miss(&response) {
-            Some(miss) => Forwarded::Missed(miss),
+        Ok(response) => match replica_headers::miss(&response) {
+            Some(miss) => ForwardResult::SessionMissing(miss),
             None => relayed(shared, response, outgoing).await,
         },
         Err(error) => {
             tracing::debug!(address, %error, "a request was not answered by another replica");
-            if error.nothing_was_sent() { Forwarded::NotSent } else { outgoing.unanswered(shared) }
+            if error.nothing_was_sent() { ForwardResult::NotSent } else { outgoing.unanswered(shared) }
         }
     };
     shared.metrics.forwarded(match &forwarded {
-        Forwarded::Answered(_) => Forwarding::Answered,
-        Forwarded::NotSent => Forwarding::Unreachable,
-        Forwarded::Missed(_) => Forwarding::NotThere,
-        Forwarded::Repeatable => Forwarding::Broken,
+        ForwardResult::Answered(_) => ForwardOutcome::Answered,
+        ForwardResult::NotSent => ForwardOutcome::Unreachable,
+        ForwardResult::SessionMissing(_) => ForwardOutcome::NotThere,
+        ForwardResult::Retryable => ForwardOutcome::Broken,
     });
     forwarded
 }
 
 /// The other replica's response, as this one's client gets it.
-async fn relayed(shared: &Shared, response: Response<Incoming>, outgoing: &Outgoing) -> Forwarded {
+async fn relayed(shared: &Shared, response: Response<Incoming>, outgoing: &ReplicaRequest) -> ForwardResult {
     let (mut head, body) = response.into_parts();
-    vouched::incoming(&mut head.headers);
+    replica_headers::incoming(&mut head.headers);
     let is_events = head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
     let is_small = !is_events && body.size_hint().exact().is_some_and(|size| size <= RELAYED_WHOLE_BYTES_MAX);
     if !is_small {
-        return Forwarded::Answered(Response::from_parts(head, Either::Right(Relayed { body, is_events }.boxed_unsync())));
+        return ForwardResult::Answered(Response::from_parts(head, Either::Right(RelayedBody { body, is_events }.boxed_unsync())));
     }
     match body.collect().await {
-        Ok(body) => Forwarded::Answered(Response::from_parts(head, Either::Left(Full::new(body.to_bytes())))),
+        Ok(body) => ForwardResult::Answered(Response::from_parts(head, Either::Left(Full::new(body.to_bytes())))),
         Err(error) => {
             tracing::debug!(%error, "an answer of another replica broke off");
             outgoing.unanswered(shared)
@@ -334,24 +345,24 @@ async fn relayed(shared: &Shared, response: Response<Incoming>, outgoing: &Outgo
 
 /// A body on its way through, frame by frame.
 #[derive(Debug)]
-struct Relayed {
+struct RelayedBody {
     body: Incoming,
     /// Ends when it breaks off, so that its client comes back for the rest. Anything else breaks off at the client, too.
     is_events: bool,
 }
 
-impl hyper::body::Body for Relayed {
+impl hyper::body::Body for RelayedBody {
     type Data = Bytes;
-    type Error = BrokenOff;
+    type Error = BodyAborted;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         Poll::Ready(match frame {
             Some(Ok(frame)) => frame.is_data().then_some(Ok(frame)),
             None => None,
             Some(Err(error)) => {
                 tracing::debug!(%error, "an answer of another replica broke off");
-                (!self.is_events).then_some(Err(BrokenOff))
+                (!self.is_events).then_some(Err(BodyAborted))
             }
         })
     }

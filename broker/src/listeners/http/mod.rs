@@ -3,21 +3,21 @@
 //! HTTP/1.1 and HTTP/2 (with prior knowledge) on one port. The number of connections is bounded, in all and per address; a
 //! request head that does not come in time ends its connection.
 
-mod answer;
 mod challenge;
+mod connection_cache;
+mod detect_version;
 mod exchange;
+mod fast_path;
 mod forward;
-mod gate;
-mod kept;
-mod led;
-mod legacy;
-mod modern;
+mod http2_stall;
+mod http_sse;
 mod post;
-mod posts;
-mod spoken;
+mod proxied_request;
+mod replica_headers;
+mod request_guard;
+mod response;
+mod stateless;
 mod tunnel;
-mod unsent;
-mod vouched;
 mod websocket;
 
 use std::{convert::Infallible, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
@@ -38,44 +38,44 @@ use protocol::error::{ErrorKind, Refusal};
 use tokio::{net::TcpStream, sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
-    StallGuard, Turns,
-    framing::{FramingGuard, Violation, is_websocket_upgrade},
+    StallGuard, WriteBatching,
+    framing::{FramingGuard, FramingViolation, is_websocket_upgrade},
     tcp::Stream,
     tls::ListenerKind,
 };
 
 use self::{
-    answer::Body,
-    gate::Gate,
-    kept::Kept,
-    posts::Other,
-    spoken::{Begun, Spoken},
-    unsent::Unsent,
+    connection_cache::ConnectionCache,
+    detect_version::{HttpVersion, PrefixedStream},
+    fast_path::FallbackConnection,
+    http2_stall::Http2StallTracker,
+    request_guard::RequestGuard,
+    response::Body,
 };
 pub(in crate::listeners) use self::{
     exchange::handle_replica,
-    led::{Led, lead},
+    proxied_request::{ProxiedRequest, lead},
 };
 use super::{
-    admission::{Admission, Admitted},
-    door::{Certified, Door},
-    port::Port,
-    proxies::{Client, ProxyProtocol},
+    connection_limits::{ConnectionLimiter, ListenerPermit},
+    handoff_listener::HandoffListener,
+    tls_acceptor::{CertificateCaller, TlsAcceptor},
+    trusted_proxies::{ClientAddress, ProxyProtocol},
 };
 use crate::{
-    auth::Remote,
+    auth::RemotePeer,
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
 };
 
 /// Serves until `stop`, then lets the requests in flight finish.
-pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: CancellationToken) {
+pub async fn serve(broker: Arc<Broker>, listener: HandoffListener, door: TlsAcceptor, stop: CancellationToken) {
     let local = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
     let limits = &broker.shared.config.limits;
     let proxies = ProxyProtocol::new(&broker.shared.config, broker.shared.config.listen.proxies.http);
-    let admission = Arc::new(Admission::new(limits, proxies));
-    let gate = Arc::new(Gate::new(&broker.shared.config.auth, local));
-    let (connections, sessions, streams) = (TaskTracker::new(), TaskTracker::new(), Arc::<legacy::Streams>::default());
+    let admission = Arc::new(ConnectionLimiter::new(limits, proxies));
+    let gate = Arc::new(RequestGuard::new(&broker.shared.config.auth, local));
+    let (connections, sessions, streams) = (TaskTracker::new(), TaskTracker::new(), Arc::<http_sse::SseStreams>::default());
     loop {
         let (mut socket, peer, mut admitted) = tokio::select! {
             () = stop.cancelled() => break,
@@ -92,7 +92,7 @@ pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: Cancel
             let Some(client) = identified else { return };
             let address = client.address();
             let admitted = Arc::new(admitted);
-            let floor = Floor { sessions, stop, admitted, streams, client, certified: None, remote: Remote::default() };
+            let floor = ConnectionContext { sessions, stop, admitted, streams, client, certified: None, remote: RemotePeer::default() };
             if let Err(error) = served(broker, gate, &door, socket, floor).await {
                 tracing::debug!(%peer, client = %address, %error, "connection ended");
             }
@@ -107,54 +107,60 @@ pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: Cancel
 
 /// What a connection that becomes a session takes with it.
 #[derive(Debug, Clone)]
-struct Floor {
+struct ConnectionContext {
     sessions: TaskTracker,
     stop: CancellationToken,
     /// The connection's place is taken for as long as anything of it lives.
-    admitted: Arc<Admitted>,
-    streams: Arc<legacy::Streams>,
-    client: Client,
+    admitted: Arc<ListenerPermit>,
+    streams: Arc<http_sse::SseStreams>,
+    client: ClientAddress,
     /// Who the connection's certificate speaks for; among a request's extensions too.
-    certified: Option<Certified>,
-    remote: Remote,
+    certified: Option<CertificateCaller>,
+    remote: RemotePeer,
 }
 
-impl Floor {
+impl ConnectionContext {
     /// The other end of a request: a trusted proxy may name its client's address in the headers.
-    fn remote_of(&self, headers: &HeaderMap) -> Remote {
-        Remote { address: Some(self.client.of_request(headers)), ..self.remote }
+    fn remote_of(&self, headers: &HeaderMap) -> RemotePeer {
+        RemotePeer { address: Some(self.client.of_request(headers)), ..self.remote }
     }
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What is read and written, as the HTTP library gets it.
-type Guarded<S> = TokioIo<Turns<StallGuard<S>>>;
+type GuardedIo<S> = TokioIo<WriteBatching<StallGuard<S>>>;
 /// A connection of HTTP/1.1, which passes whole requests of one reading only.
-type Http1Stream = Guarded<FramingGuard<Stream>>;
+type Http1Stream = GuardedIo<FramingGuard<Stream>>;
 
-fn guarded<S>(stream: S) -> Guarded<S> {
-    TokioIo::new(Turns::new(StallGuard::new(stream, CLIENT_WRITE_STALL_MAX)))
+fn guarded<S>(stream: S) -> GuardedIo<S> {
+    TokioIo::new(WriteBatching::new(StallGuard::new(stream, CLIENT_WRITE_STALL_MAX)))
 }
 
 /// A connection on which somebody has begun to say something.
-struct Connection<S> {
+struct HttpConnection<S> {
     stream: S,
-    floor: Floor,
+    floor: ConnectionContext,
     /// By when the first request is there.
     deadline: Instant,
 }
 
 /// Serves a connection, from the handshake to its end.
-async fn served(broker: Arc<Broker>, gate: Arc<Gate>, door: &Door, socket: TcpStream, mut floor: Floor) -> Result<(), Failure> {
+async fn served(
+    broker: Arc<Broker>,
+    gate: Arc<RequestGuard>,
+    door: &TlsAcceptor,
+    socket: TcpStream,
+    mut floor: ConnectionContext,
+) -> Result<(), BoxError> {
     // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
     let stream = Box::pin(door.open(socket, ListenerKind::Http)).await?;
     (floor.certified, floor.remote) = door.identified(&stream, floor.client.address());
     // The time for a head begins only once it is known what is spoken; who never says a word would otherwise stay for ever.
     let deadline = Instant::now() + broker.shared.config.timeouts.request_read;
     let (stream, first, deadline) = match stream {
-        Stream::Plain(socket) => match posts::serve(&broker, &gate, &floor, socket, deadline).await? {
-            Some(Other { socket, first, deadline }) => (Stream::Plain(socket), first, deadline),
+        Stream::Plain(socket) => match fast_path::serve(&broker, &gate, &floor, socket, deadline).await? {
+            Some(FallbackConnection { socket, first, deadline }) => (Stream::Plain(socket), first, deadline),
             None => return Ok(()),
         },
         stream @ Stream::Tls(_) => (stream, Bytes::new(), deadline),
@@ -162,25 +168,25 @@ async fn served(broker: Arc<Broker>, gate: Arc<Gate>, door: &Door, socket: TcpSt
     let (spoken, stream) = Box::pin(async {
         tokio::select! {
             biased;
-            heard = tokio::time::timeout_at(deadline, spoken::heard(stream, first)) => Ok::<_, Failure>(heard??),
+            heard = tokio::time::timeout_at(deadline, detect_version::heard(stream, first)) => Ok::<_, BoxError>(heard??),
             () = floor.stop.cancelled() => Err("nothing was said before the end".into()),
         }
     })
     .await?;
     match spoken {
-        Spoken::Http1 => {
+        HttpVersion::Http1 => {
             let (stream, first) = stream.into_parts();
             let message_bytes = broker.shared.config.limits.message_bytes;
             let stream = guarded(FramingGuard::new(stream, first, REQUEST_HEAD_BYTES_MAX, message_bytes));
-            Connection { stream, floor, deadline }.serve_http1(broker, gate).await
+            HttpConnection { stream, floor, deadline }.serve_http1(broker, gate).await
         }
         // Boxed, so that a connection of HTTP/1 has no room for it.
-        Spoken::Http2 => Box::pin(Connection { stream: guarded(stream), floor, deadline }.serve_http2(broker, gate)).await,
+        HttpVersion::Http2 => Box::pin(HttpConnection { stream: guarded(stream), floor, deadline }.serve_http2(broker, gate)).await,
     }
 }
 
-impl Connection<Http1Stream> {
-    async fn serve_http1(self, broker: Arc<Broker>, gate: Arc<Gate>) -> Result<(), Failure> {
+impl HttpConnection<Http1Stream> {
+    async fn serve_http1(self, broker: Arc<Broker>, gate: Arc<RequestGuard>) -> Result<(), BoxError> {
         let mut builder = http1::Builder::new();
         // `HTTP_HEADERS_MAX` is what the library has as its own limit. Told to it, it would fill as much room anew for each request.
         builder
@@ -199,8 +205,8 @@ impl Connection<Http1Stream> {
     }
 }
 
-impl Connection<Guarded<Begun<Stream>>> {
-    async fn serve_http2(self, broker: Arc<Broker>, gate: Arc<Gate>) -> Result<(), Failure> {
+impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
+    async fn serve_http2(self, broker: Arc<Broker>, gate: Arc<RequestGuard>) -> Result<(), BoxError> {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
             .timer(TokioTimer::new())
@@ -210,7 +216,7 @@ impl Connection<Guarded<Begun<Stream>>> {
             .keep_alive_timeout(Duration::from_secs(20));
         let Self { stream, floor, deadline } = self;
         let (stop, certified, first) = (floor.stop.clone(), floor.certified.clone(), Arc::<Notify>::default());
-        let unsent = Arc::<Unsent>::default();
+        let unsent = Arc::<Http2StallTracker>::default();
         let connection = builder.serve_connection(stream, service(broker, gate, Arc::new(floor), first.clone(), Some(unsent.clone())));
         let connection = attended(connection, http2::Connection::graceful_shutdown, &stop, &first, deadline);
         tokio::select! {
@@ -224,10 +230,10 @@ impl Connection<Guarded<Begun<Stream>>> {
 /// What is done for each request; `first` hears of it.
 fn service(
     broker: Arc<Broker>,
-    gate: Arc<Gate>,
-    floor: Arc<Floor>,
+    gate: Arc<RequestGuard>,
+    floor: Arc<ConnectionContext>,
     first: Arc<Notify>,
-    unsent: Option<Arc<Unsent>>,
+    unsent: Option<Arc<Http2StallTracker>>,
 ) -> impl Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send> + Send {
     let is_http1 = unsent.is_none();
     service_fn(move |mut request: Request<Incoming>| {
@@ -236,7 +242,7 @@ fn service(
         if let Some(certified) = &floor.certified {
             request.extensions_mut().insert(certified.clone());
         }
-        let violation = if is_http1 { Violation::named_by(request.headers()) } else { None };
+        let violation = if is_http1 { FramingViolation::named_by(request.headers()) } else { None };
         let upgrades = request.headers().get_all(UPGRADE);
         let is_last = is_http1 && is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
         async move {
@@ -245,13 +251,17 @@ fn service(
             }
             // Boxed: the future of every request has room for its largest part, and is moved with it.
             let mut response = match request.uri().path() {
-                path if websocket::is_meant(path) => Box::pin(websocket::handle(&broker, &gate, request, Floor::clone(&floor))).await,
+                path if websocket::is_meant(path) => {
+                    Box::pin(websocket::handle(&broker, &gate, request, ConnectionContext::clone(&floor))).await
+                }
                 path if challenge::is_meant(request.method(), path) => challenge::handle(&broker, &gate, &request),
-                path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, Floor::clone(&floor))).await,
+                path if http_sse::is_meant(path) => {
+                    Box::pin(http_sse::handle(&broker, &gate, request, ConnectionContext::clone(&floor))).await
+                }
                 _ => {
                     let (head, body) = request.into_parts();
                     let remote = floor.remote_of(&head.headers);
-                    exchange::handle(&broker, (&gate, remote), (&head, &Kept::default()), body).await.into_response()
+                    exchange::handle(&broker, (&gate, remote), (&head, &ConnectionCache::default()), body).await.into_response()
                 }
             };
             // Of such a request not everything was read, or nothing is read behind it. Or it is the goodbye of HTTP/1: its client
@@ -261,7 +271,7 @@ fn service(
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok(match unsent {
-                Some(unsent) => answer::tracked(response, &unsent),
+                Some(unsent) => response::tracked(response, &unsent),
                 None => response,
             })
         }
@@ -269,22 +279,22 @@ fn service(
 }
 
 /// The answer to a request whose framing is refused, and the end of its connection.
-fn misframed(broker: &Broker, violation: Violation) -> Response<Body> {
+fn misframed(broker: &Broker, violation: FramingViolation) -> Response<Body> {
     let refusal = match violation {
-        Violation::HeadTooLong => {
+        FramingViolation::HeadTooLong => {
             Refusal::new(ErrorKind::MessageTooLarge, format!("the head of a request may have at most {REQUEST_HEAD_BYTES_MAX} bytes"))
         }
-        Violation::TooManyHeaders => Refusal::new(ErrorKind::MessageTooLarge, violation.reason()),
+        FramingViolation::TooManyHeaders => Refusal::new(ErrorKind::MessageTooLarge, violation.reason()),
         _ => Refusal::new(ErrorKind::InvalidRequest, violation.reason()),
     };
-    let mut response = answer::refusal(&broker.shared, &refusal, None);
+    let mut response = response::refusal(&broker.shared, &refusal, None);
     *response.status_mut() = violation.status();
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
 /// Boxed: next to nobody has a certificate.
-async fn outlived(certified: Option<Certified>) {
+async fn outlived(certified: Option<CertificateCaller>) {
     match certified {
         Some(certified) => Box::pin(async move { certified.outlived().await }).await,
         None => std::future::pending().await,
@@ -299,7 +309,7 @@ async fn attended<C>(
     stop: &CancellationToken,
     first: &Notify,
     deadline: Instant,
-) -> Result<(), Failure>
+) -> Result<(), BoxError>
 where
     C: Future<Output = hyper::Result<()>>,
 {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderValue, Response, StatusCode};
 use protocol::{
-    envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
+    envelope::{Body as Frames, Kind, Message, Rejection, decode_body},
     error::{ErrorKind, Refusal},
     handshake,
     ids::RequestId,
@@ -19,69 +19,69 @@ use tokio::time::Instant;
 use transport::BodyError;
 
 use super::{
-    answer::{self, Answer, Body},
-    exchange::{Asked, Reach, RequestBody, SESSION_ID, anonymous, session_required, stamped, style},
-    forward::{Located, Way},
-    gate,
-    kept::Kept,
-    modern,
+    connection_cache::ConnectionCache,
+    exchange::{InboundRequest, RequestBody, RequestSource, SESSION_ID, anonymous, session_required, stamped, style},
+    forward::{SessionLocation, SessionLookup},
+    request_guard,
+    response::{self, Body, ServerResponse},
+    stateless,
 };
 use crate::{
     actors::{
-        call::Underway,
+        call::CallFuture,
         session::{Session, session_moved},
-        stream::{Ended, EventStream, Next, Reader},
+        stream::{EventStream, StreamCursor, StreamEnd, StreamItem},
     },
+    boxed::in_place,
     config::MessageWire,
-    in_place::in_place,
     limits::OVERLOAD_BODY_BYTES_MAX,
-    listeners::modern::no_sessions,
+    listeners::stateless::no_sessions,
     metrics::{Direction, Side},
     rules::event_log::{Event, EventKind},
 };
 
 const TRANSPORT: &str = "http";
 
-impl Asked<'_> {
+impl InboundRequest<'_> {
     /// Reads the body and serves it where its session is.
-    pub(super) async fn post(self, body: impl RequestBody) -> Result<Answer, Rejected> {
+    pub(super) async fn post(self, body: impl RequestBody) -> Result<ServerResponse, Rejection> {
         let headers = &self.head.headers;
         if !self.kept.vetted.is() {
-            gate::is_json(headers).map_err(anonymous)?;
-            gate::accepts_answers(headers).map_err(anonymous)?;
+            request_guard::is_json(headers).map_err(anonymous)?;
+            request_guard::accepts_answers(headers).map_err(anonymous)?;
             self.kept.vetted.note(headers);
         }
         let shared = &self.broker.shared;
         // What another replica sends was judged there, by its client's wire.
         let bytes_max = match self.reach {
-            Reach::Edge(..) => self.broker.message_bytes(&self.caller, MessageWire::Http),
-            Reach::Inner => shared.config.limits.message_bytes,
+            RequestSource::Client(..) => self.broker.message_bytes(&self.caller, MessageWire::Http),
+            RequestSource::Replica => shared.config.limits.message_bytes,
         };
         let limits = Limits { bytes_max, ..Limits::default() };
         if !is_small(&body) {
             shared.overload.admits().map_err(anonymous)?;
         }
         let frame = read_body(body, limits.bytes_max, shared.config.timeouts.request_read).await.map_err(anonymous)?;
-        if let Reach::Edge(..) = self.reach {
+        if let RequestSource::Client(..) = self.reach {
             shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         }
         if shared.overload.is_over() {
             self.refuse_requests(&frame, &limits)?;
         }
-        let mut read = match modern::read(self.kept.vetted.names_modern(headers), &frame, &limits)? {
-            modern::Read::Modern(message) => return in_place(|| self.serve_modern(message, &frame)).await,
-            modern::Read::OfSession(message) => Some(Frames::One(message)),
-            modern::Read::Unread => None,
+        let mut read = match stateless::read(self.kept.vetted.names_modern(headers), &frame, &limits)? {
+            stateless::ParsedBody::Stateless(message) => return in_place(|| self.serve_modern(message, &frame)).await,
+            stateless::ParsedBody::Session(message) => Some(Frames::One(message)),
+            stateless::ParsedBody::Undecoded => None,
         };
         let Some(id) = self.kept.vetted.session_id(headers).map_err(anonymous)? else {
             let frames = read.map_or_else(|| decode_body(frame, &limits, false), Ok)?;
             return self.serve(None, frames).await;
         };
-        let mut way = Way::new(&self, id);
+        let mut way = SessionLookup::new(&self, id);
         loop {
             let session = match self.locate(&mut way, &frame).await {
-                Ok(Located::Here(session)) => Ok(session),
-                Ok(Located::Answered(response)) => return Ok(response.into()),
+                Ok(SessionLocation::Local(session)) => Ok(session),
+                Ok(SessionLocation::Answered(response)) => return Ok(response.into()),
                 // What is wrong with the body comes first.
                 Err(refusal) => Err(refusal),
             };
@@ -91,9 +91,9 @@ impl Asked<'_> {
             let served = self.serve(Some(session.clone()), frames).await;
             match (session, served) {
                 // It was found, and left before the request was begun.
-                (Ok(session), Err(Rejected { refusal, id, .. })) if refusal.kind == ErrorKind::SessionElsewhere => {
+                (Ok(session), Err(Rejection { refusal, id, .. })) if refusal.kind == ErrorKind::SessionElsewhere => {
                     let led_on = Box::pin(self.led_on(&mut way, &session, refusal)).await;
-                    if let Some(response) = led_on.map_err(|refusal| Rejected::new(refusal, id))? {
+                    if let Some(response) = led_on.map_err(|refusal| Rejection::new(refusal, id))? {
                         return Ok(response.into());
                     }
                 }
@@ -104,28 +104,28 @@ impl Asked<'_> {
 
     /// What is too much are new requests, and a search for their sessions. Answers, notifications and pings bring others to
     /// their end.
-    fn refuse_requests(&self, frame: &Bytes, limits: &Limits) -> Result<(), Rejected> {
+    fn refuse_requests(&self, frame: &Bytes, limits: &Limits) -> Result<(), Rejection> {
         match decode_body(frame.clone(), limits, true)? {
             Frames::One(message) if message.kind == Kind::Request && message.method != Method::Ping => {
-                self.broker.shared.overload.admits().map_err(|refusal| Rejected::new(refusal, message.id.clone()))
+                self.broker.shared.overload.admits().map_err(|refusal| Rejection::new(refusal, message.id.clone()))
             }
             // Which of a batch are requests is seen when each is begun.
             Frames::One(_) | Frames::Batch(_) => Ok(()),
         }
     }
 
-    /// `session`: the one the header names, as it was found; `None` without a header.
-    async fn serve(&self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<Answer, Rejected> {
+    /// `session`: the one the header names, as it was found; `Unsupported` without a header.
+    async fn serve(&self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<ServerResponse, Rejection> {
         let fits = self.kept.vetted.fits_sessions(&self.head.headers);
         match frames {
             Frames::One(message) => {
-                let reject = |refusal| Rejected::new(refusal, message.id.clone());
+                let reject = |refusal| Rejection::new(refusal, message.id.clone());
                 if !self.broker.shared.config.compat.eras.has_sessions() {
                     return Err(reject(no_sessions(&message)));
                 }
                 // Whichever revision it names: what is spoken is agreed on by the message.
                 if message.method == Method::Initialize && !matches!(session, Some(Ok(_))) {
-                    return Box::pin(self.initialize(&message)).await.map(Answer::from);
+                    return Box::pin(self.initialize(&message)).await.map(ServerResponse::from);
                 }
                 fits.map_err(reject)?;
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(reject)?;
@@ -136,13 +136,13 @@ impl Asked<'_> {
                 fits.map_err(anonymous)?;
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(anonymous)?;
                 session.touch();
-                Box::pin(batch(&session, messages)).await.map(Answer::from).map_err(anonymous)
+                Box::pin(batch(&session, messages)).await.map(ServerResponse::from).map_err(anonymous)
             }
         }
     }
 
-    async fn initialize(&self, message: &Message) -> Result<Response<Body>, Rejected> {
-        let reject = |refusal| Rejected::new(refusal, message.id.clone());
+    async fn initialize(&self, message: &Message) -> Result<Response<Body>, Rejection> {
+        let reject = |refusal| Rejection::new(refusal, message.id.clone());
         let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else {
             return Err(reject(Refusal::new(ErrorKind::InvalidRequest, "initialize is a request and has an id")));
         };
@@ -152,7 +152,7 @@ impl Asked<'_> {
             return Ok(response);
         }
         let (session, result) = self.open_session(message).await.map_err(reject)?;
-        let mut response = stamped(answer::json(StatusCode::OK, handshake::success(id, &result)), &session);
+        let mut response = stamped(response::json(StatusCode::OK, handshake::success(id, &result)), &session);
         if let Ok(value) = HeaderValue::from_str(session.id.as_str()) {
             response.headers_mut().insert(SESSION_ID, value);
         }
@@ -165,20 +165,20 @@ impl Asked<'_> {
 }
 
 /// One message of an open session.
-async fn one(session: &Arc<Session>, message: Message, kept: &Kept) -> Result<Answer, Rejected> {
+async fn one(session: &Arc<Session>, message: Message, kept: &ConnectionCache) -> Result<ServerResponse, Rejection> {
     match message.kind {
         Kind::Notification | Kind::Result | Kind::Error if session.has_moved() => return Err(anonymous(session_moved())),
         // MCP 2025-11-25, Sending Messages to the Server: an error status where the input cannot be accepted.
-        Kind::Notification => session.notify(&message).map_err(anonymous)?,
-        Kind::Result | Kind::Error => session.answer(&message),
+        Kind::Notification => session.handle_notification(&message).map_err(anonymous)?,
+        Kind::Result | Kind::Error => session.handle_answer(&message),
         Kind::Request => {
             let (id, stream) = (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
             let reader = stream.read_from(0).map_err(|_| anonymous(Refusal::new(ErrorKind::Internal, "a new stream can not be read")))?;
-            let call = session.take(message, &stream).map_err(|refusal| Rejected::new(refusal, id))?;
+            let call = session.handle_request(message, &stream).map_err(|refusal| Rejection::new(refusal, id))?;
             return Ok(respond(session, reader, call, kept).await);
         }
     }
-    Ok(stamped(answer::empty(StatusCode::ACCEPTED), session).into())
+    Ok(stamped(response::empty(StatusCode::ACCEPTED), session).into())
 }
 
 /// Whether it takes little to find out what a body is.
@@ -193,36 +193,36 @@ pub(super) fn announced_bytes(body: &impl RequestBody) -> Option<usize> {
 
 /// Waits for the first thing to send: when that is the answer the response is JSON, otherwise (or when it takes long) an
 /// event stream.
-async fn respond(session: &Arc<Session>, mut reader: Reader, call: Option<Underway>, kept: &Kept) -> Answer {
+async fn respond(session: &Arc<Session>, mut reader: StreamCursor, call: Option<CallFuture>, kept: &ConnectionCache) -> ServerResponse {
     let latest = Instant::now() + session.shared.config.events.keepalive;
     let first = match call {
         // What is not over by then goes on by itself.
-        Some(call) => kept.in_time(latest, reader.next_beside(call)).await,
+        Some(call) => kept.in_time(latest, reader.next_while_driving(call)).await,
         None => kept.in_time(latest, reader.next()).await,
     };
     let response = match first {
-        Some(Next::Event(event)) if event.kind == EventKind::Answer => {
+        Some(StreamItem::Event(event)) if event.kind == EventKind::Answer => {
             session.shared.metrics.bytes(Direction::Out, Side::Client, event.frame.len());
-            return Answer::Document { version: Some(session.version), text: event.frame };
+            return ServerResponse::Json { version: Some(session.version), text: event.frame };
         }
-        Some(Next::Event(event)) => begin_stream(session, reader, &[event]),
+        Some(StreamItem::Event(event)) => begin_stream(session, reader, &[event]),
         _ => begin_stream(session, reader, &[]),
     };
     stamped(response, session).into()
 }
 
-fn begin_stream(session: &Arc<Session>, reader: Reader, read: &[Event]) -> Response<Body> {
-    session.keep_stream(&reader.stream);
-    answer::events(&session.shared, reader, read, style(session))
+fn begin_stream(session: &Arc<Session>, reader: StreamCursor, read: &[Event]) -> Response<Body> {
+    session.retain_stream(&reader.stream);
+    response::events(&session.shared, reader, read, style(session))
 }
 
 /// A batch of 2025-03-26: each request on its own, the answers together, in one array or on one stream. `Err`: nothing was
 /// begun, as the session has left.
-async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>) -> Result<Response<Body>, Refusal> {
+async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejection>>) -> Result<Response<Body>, Refusal> {
     if session.has_moved() {
         return Err(session_moved());
     }
-    let is_request = |message: &Result<Message, Rejected>| message.as_ref().map_or(true, |message| message.kind == Kind::Request);
+    let is_request = |message: &Result<Message, Rejection>| message.as_ref().map_or(true, |message| message.kind == Kind::Request);
     let answers = messages.iter().filter(|message| is_request(message)).count();
     let due: Vec<RequestId> =
         messages.iter().flatten().filter(|message| message.kind == Kind::Request).filter_map(|m| m.id.clone()).collect();
@@ -234,19 +234,19 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>)
             Err(rejected) => refuse_into(session, &stream, rejected),
             Ok(message) => match submit_into(session, &stream, message) {
                 Ok(is_request) => begun |= is_request,
-                Err(Rejected { refusal, .. }) if refusal.kind == ErrorKind::SessionElsewhere && !begun => return Err(refusal),
+                Err(Rejection { refusal, .. }) if refusal.kind == ErrorKind::SessionElsewhere && !begun => return Err(refusal),
                 Err(rejected) => refuse_into(session, &stream, rejected),
             },
         }
     }
     if answers == 0 {
-        return Ok(stamped(answer::empty(StatusCode::ACCEPTED), session));
+        return Ok(stamped(response::empty(StatusCode::ACCEPTED), session));
     }
-    let Ok(mut reader) = stream.read_from(0) else { return Ok(answer::empty(StatusCode::INTERNAL_SERVER_ERROR)) };
+    let Ok(mut reader) = stream.read_from(0) else { return Ok(response::empty(StatusCode::INTERNAL_SERVER_ERROR)) };
     let mut read = Vec::new();
     loop {
         match reader.next().await {
-            Next::Event(event) => {
+            StreamItem::Event(event) => {
                 let answers_only = event.kind == EventKind::Answer;
                 read.push(event);
                 if !answers_only {
@@ -254,35 +254,35 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>)
                     return Ok(stamped(begin_stream(session, reader, &read), session));
                 }
             }
-            Next::Ended(Ended::Over) => break,
-            Next::Ended(_) => return Ok(stamped(begin_stream(session, reader, &read), session)),
+            StreamItem::Ended(StreamEnd::Complete) => break,
+            StreamItem::Ended(_) => return Ok(stamped(begin_stream(session, reader, &read), session)),
         }
     }
     let answers: Vec<&[u8]> = read.iter().map(|event| &event.frame[..]).collect();
     let body = [&b"["[..], &answers.join(&b','), b"]"].concat();
-    Ok(stamped(answer::json(StatusCode::OK, body.into()), session))
+    Ok(stamped(response::json(StatusCode::OK, body.into()), session))
 }
 
 /// Whether it was a request, which is begun now.
-fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Message) -> Result<bool, Rejected> {
+fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Message) -> Result<bool, Rejection> {
     match message.kind {
         // One that is dropped has been counted; a batch has one status for all that is in it.
-        Kind::Notification => drop(session.notify(&message)),
-        Kind::Result | Kind::Error => session.answer(&message),
+        Kind::Notification => drop(session.handle_notification(&message)),
+        Kind::Result | Kind::Error => session.handle_answer(&message),
         Kind::Request => {
             let id = message.id.clone();
             let submitted = if message.method == Method::Initialize {
                 Err(Refusal::new(ErrorKind::InvalidRequest, "initialize is never part of a batch"))
             } else {
-                session.submit(message, stream)
+                session.admit(message, stream)
             };
-            return submitted.map(|()| true).map_err(|refusal| Rejected::new(refusal, id));
+            return submitted.map(|()| true).map_err(|refusal| Rejection::new(refusal, id));
         }
     }
     Ok(false)
 }
 
-fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejected) {
+fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejection) {
     let frame = session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
     let _cut = stream.push(std::time::Instant::now(), EventKind::Answer, frame);
 }

@@ -23,21 +23,21 @@ use tokio_util::{
 use transport::{StallGuard, frame::CLOSE_TIMEOUT, tcp::Stream, websocket};
 
 use super::{
-    answer::{self, Body, BrokenOff},
     exchange::{self, session_id},
-    forward::{self, Located},
-    vouched,
+    forward::{self, SessionLocation},
+    replica_headers,
+    response::{self, Body, BodyAborted},
     websocket::{begun_here, endpoint, limits, resumed},
 };
 use crate::{
-    actors::{session::Session, stream::Reader, tenant::Place},
-    auth::Remote,
+    actors::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
+    auth::RemotePeer,
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
     listeners::duplex,
-    metrics::Forwarding,
-    placement::{Miss, Owner},
+    metrics::ForwardOutcome,
     rules::sign_in_failures::Plane,
+    session_location::{ForwardFailure, SessionOwner},
 };
 
 /// The way to a session's owner, open.
@@ -49,49 +49,51 @@ pub(super) struct Tunnel {
 }
 
 /// A session that its client goes on with, what that has not received, and a place for the connection.
-type Resumed = (Arc<Session>, Reader, Arc<Place>);
+type ResumedWebSocket = (Arc<Session>, StreamCursor, Arc<ConnectionPermit>);
 
 /// What came of asking a session's owner for it.
-pub(super) enum Dug {
-    Through(Tunnel),
+pub(super) enum TunnelResult {
+    Open(Tunnel),
     /// It has the session, and the client can not go on with it like this.
     Refused(Response<Body>),
-    Missed(Miss),
+    SessionMissing(ForwardFailure),
 }
 
-/// Asks `owner` to go on with a session of its own, in the words of the client's request.
-pub(super) async fn dig(broker: &Broker, owner: &Owner, uri: &Uri, headers: HeaderMap) -> Dug {
+/// Asks `recipient` to go on with a session of its own, in the words of the client's request.
+pub(super) async fn dig(broker: &Broker, owner: &SessionOwner, uri: &Uri, headers: HeaderMap) -> TunnelResult {
     let (here, far) = tokio::io::duplex(TUNNEL_BYTES);
     let mut request = Request::new(StreamBody::new(ReaderStream::new(far).map_ok(Frame::data)));
     *request.method_mut() = HttpMethod::POST;
     *request.uri_mut() = uri.clone();
     *request.headers_mut() = headers;
     let (dug, outcome) = match broker.placement.peers.open(&owner.address, request).await {
-        Ok(response) => match vouched::miss(&response) {
-            Some(miss) => (Dug::Missed(miss), Forwarding::NotThere),
-            None if response.status().is_success() => (Dug::Through(Tunnel { here, there: response.into_body() }), Forwarding::Answered),
-            None => (refused(response).await, Forwarding::Answered),
+        Ok(response) => match replica_headers::miss(&response) {
+            Some(miss) => (TunnelResult::SessionMissing(miss), ForwardOutcome::NotThere),
+            None if response.status().is_success() => {
+                (TunnelResult::Open(Tunnel { here, there: response.into_body() }), ForwardOutcome::Answered)
+            }
+            None => (refused(response).await, ForwardOutcome::Answered),
         },
         Err(error) => {
             tracing::debug!(address = owner.address, %error, "a WebSocket could not be passed on");
-            (Dug::Missed(Miss::Unreachable), Forwarding::Unreachable)
+            (TunnelResult::SessionMissing(ForwardFailure::Unreachable), ForwardOutcome::Unreachable)
         }
     };
     broker.shared.metrics.forwarded(outcome);
     dug
 }
 
-async fn refused(response: Response<Incoming>) -> Dug {
+async fn refused(response: Response<Incoming>) -> TunnelResult {
     let (mut head, body) = response.into_parts();
-    vouched::incoming(&mut head.headers);
+    replica_headers::incoming(&mut head.headers);
     match body.collect().await {
-        Ok(body) => Dug::Refused(Response::from_parts(head, Either::Left(body.to_bytes().into()))),
-        Err(_) => Dug::Missed(Miss::Unreachable),
+        Ok(body) => TunnelResult::Refused(Response::from_parts(head, Either::Left(body.to_bytes().into()))),
+        Err(_) => TunnelResult::SessionMissing(ForwardFailure::Unreachable),
     }
 }
 
 impl Tunnel {
-    /// Passes on what the client and the owner send each other, until one of them has ended. `begun` is what the client has
+    /// Passes on what the client and the owner send each other, until one of them has ended. `started_at` is what the client has
     /// sent already.
     pub(super) async fn serve(self, client: Stream, begun: Bytes, stop: &CancellationToken) {
         let Self { mut here, there } = self;
@@ -133,32 +135,32 @@ pub(super) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incomi
             let writer = StallGuard::new(near, CLIENT_WRITE_STALL_MAX);
             let (source, sink) = websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
             // Until when that is, the other replica sees to.
-            let seat = duplex::Seat::again(broker.clone(), session, place, None);
+            let seat = duplex::SessionConnection::again(broker.clone(), session, place, None);
             broker.shared.running.spawn(duplex::converse(seat, outbox, source, sink, None));
-            let bytes = ReaderStream::new(far).map_ok(Frame::data).map_err(|_| BrokenOff);
+            let bytes = ReaderStream::new(far).map_ok(Frame::data).map_err(|_| BodyAborted);
             Response::new(Either::Right(StreamBody::new(bytes).boxed_unsync()))
         }
         Ok(Err(elsewhere)) => elsewhere,
-        Err(refusal) => answer::refusal(&broker.shared, &refusal, None),
+        Err(refusal) => response::refusal(&broker.shared, &refusal, None),
     }
 }
 
 /// The session and what its client has not received of it yet, or where it is.
-async fn asked(broker: &Arc<Broker>, head: &request::Parts) -> Result<Result<Resumed, Response<Body>>, Refusal> {
+async fn asked(broker: &Arc<Broker>, head: &request::Parts) -> Result<Result<ResumedWebSocket, Response<Body>>, Refusal> {
     let endpoint = endpoint(head.uri.path())?;
     let vouched = exchange::vouched_client(broker, head);
-    let caller = vouched.map_err(|denied| broker.refuse(denied, Plane::Internal, Remote::default()))?;
+    let caller = vouched.map_err(|denied| broker.refuse(denied, Plane::Internal, RemotePeer::default()))?;
     exchange::known_to(broker, &caller, &endpoint)?;
     let id = session_id(&head.headers)?.ok_or_else(|| Refusal::new(ErrorKind::SessionRequired, "which session it is for is not said"))?;
     match forward::inside(broker, &head.headers, id, &caller, &endpoint).await? {
-        Located::Here(session) => {
+        SessionLocation::Local(session) => {
             begun_here(&session)?;
             broker.taken_up(&session).await;
             let place = duplex::place(broker, &caller)?;
             let outbox = resumed(&session, &head.headers)?;
             Ok(Ok((session, outbox, place)))
         }
-        Located::Answered(elsewhere) => Ok(Err(elsewhere)),
+        SessionLocation::Answered(elsewhere) => Ok(Err(elsewhere)),
     }
 }
 

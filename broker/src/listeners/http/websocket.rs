@@ -13,31 +13,28 @@ use hyper::{
     upgrade::{OnUpgrade, Upgraded},
 };
 use protocol::{
-    envelope::Rejected,
+    envelope::Rejection,
     error::{ErrorKind, Refusal},
     ids::BackendId,
 };
 use transport::websocket;
 
 use super::{
-    Floor, Http1Stream,
-    answer::{self, Body},
-    challenge,
+    ConnectionContext, Http1Stream, challenge,
     exchange::{self, SESSION_ID, anonymous, session_id},
-    forward,
-    gate::Gate,
-    outlived,
-    tunnel::{self, Dug, Tunnel},
-    vouched,
+    forward, outlived, replica_headers,
+    request_guard::RequestGuard,
+    response::{self, Body},
+    tunnel::{self, Tunnel, TunnelResult},
 };
 use crate::{
-    actors::{session::Session, stream::Reader, tenant::Place},
-    auth::{self, Proven, Remote, Until},
-    broker::{Broker, finding::Search},
+    actors::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
+    auth::{self, AuthenticatedCaller, CredentialExpiry, RemotePeer},
+    broker::{Broker, session_lookup::ReplicaLookup},
     limits::CLIENT_WRITE_STALL_MAX,
-    listeners::duplex::{self, Guest, Known, Seat},
-    placement::{Found, no_session},
+    listeners::duplex::{self, ConnectionParams, IncomingConnection, SessionConnection},
     rules::endpoint::Endpoint,
+    session_location::{LookupOutcome, no_session},
 };
 
 const TRANSPORT: &str = "websocket";
@@ -50,46 +47,56 @@ pub(super) fn is_meant(path: &str) -> bool {
 }
 
 /// Answers one request. What it becomes after a 101 lives on by itself.
-pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, mut request: Request<Incoming>, mut floor: Floor) -> Response<Body> {
+pub(super) async fn handle(
+    broker: &Arc<Broker>,
+    gate: &RequestGuard,
+    mut request: Request<Incoming>,
+    mut floor: ConnectionContext,
+) -> Response<Body> {
     floor.remote = floor.remote_of(request.headers());
     let upgrade = hyper::upgrade::on(&mut request);
     let shown = challenge::is_shown(request.headers());
     match opened(broker, gate, request, floor.remote).await {
-        Ok(Opened { response, plan }) => {
+        Ok(UpgradeResponse { response, plan }) => {
             if let Some(plan) = plan {
                 let (broker, sessions) = (broker.clone(), floor.sessions.clone());
                 sessions.spawn(async move { serve(broker, plan, upgrade, floor).await });
             }
             response
         }
-        Err(Rejected { refusal, id, .. }) => {
-            let response = answer::refusal(&broker.shared, &refusal, id.as_ref());
+        Err(Rejection { refusal, id, .. }) => {
+            let response = response::refusal(&broker.shared, &refusal, id.as_ref());
             challenge::complete(&broker.shared.config.auth, "", shown, response)
         }
     }
 }
 
 /// What a request is answered with, and what comes of it.
-struct Opened {
+struct UpgradeResponse {
     response: Response<Body>,
-    plan: Option<Plan>,
+    plan: Option<UpgradeAction>,
 }
 
-enum Plan {
-    Begin(Known),
-    GoOn(Arc<Session>, Reader, Arc<Place>, Option<Until>),
-    PassOn(Tunnel, Arc<Place>, Option<Until>),
+enum UpgradeAction {
+    Open(ConnectionParams),
+    Resume(Arc<Session>, StreamCursor, Arc<ConnectionPermit>, Option<CredentialExpiry>),
+    Proxy(Tunnel, Arc<ConnectionPermit>, Option<CredentialExpiry>),
 }
 
 /// Where the session is that a client goes on with.
-enum Whereabouts {
-    Here(Arc<Session>),
-    There(Tunnel),
+enum UpgradeTarget {
+    Local(Arc<Session>),
+    Remote(Tunnel),
     /// What its owner answered instead.
-    Nowhere(Response<Body>),
+    Answered(Response<Body>),
 }
 
-async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, remote: Remote) -> Result<Opened, Rejected> {
+async fn opened(
+    broker: &Arc<Broker>,
+    gate: &RequestGuard,
+    request: Request<Incoming>,
+    remote: RemotePeer,
+) -> Result<UpgradeResponse, Rejection> {
     let endpoint = endpoint(request.uri().path()).map_err(anonymous)?;
     gate.admits(request.headers(), request.uri()).map_err(anonymous)?;
     if request.method() != HttpMethod::GET {
@@ -97,29 +104,29 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, r
     }
     let accepted = websocket::accept(&request);
     let (head, _) = request.into_parts();
-    let Proven { caller, until } = exchange::client(broker, &head, remote).await.map_err(anonymous)?;
+    let AuthenticatedCaller { caller, until } = exchange::client(broker, &head, remote).await.map_err(anonymous)?;
     exchange::known_to(broker, &caller, &endpoint).map_err(anonymous)?;
     let mut response = match accepted {
         Ok(response) => with_text(response, String::new()),
         // Why it is no handshake, in the form that RFC 6455 has for it.
-        Err(error) => return Ok(Opened { response: with_text(error.response(), error.to_string()), plan: None }),
+        Err(error) => return Ok(UpgradeResponse { response: with_text(error.response(), error.to_string()), plan: None }),
     };
     broker.shared.overload.admits().map_err(anonymous)?;
     let place = duplex::place(broker, &caller).map_err(anonymous)?;
-    let known = Known { caller, until, endpoint, can_come_back: true, place };
+    let known = ConnectionParams { caller, until, endpoint, can_come_back: true, place };
     let plan = match session_id(&head.headers).map_err(anonymous)? {
         None if broker.draining() => {
             return Err(anonymous(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions")));
         }
-        None => Plan::Begin(known),
+        None => UpgradeAction::Open(known),
         Some(id) => {
             let plan = match found(broker, id, &known, &head).await.map_err(anonymous)? {
-                Whereabouts::Here(session) => {
+                UpgradeTarget::Local(session) => {
                     let outbox = resumed(&session, &head.headers).map_err(anonymous)?;
-                    Plan::GoOn(session, outbox, known.place, until)
+                    UpgradeAction::Resume(session, outbox, known.place, until)
                 }
-                Whereabouts::There(tunnel) => Plan::PassOn(tunnel, known.place, until),
-                Whereabouts::Nowhere(response) => return Ok(Opened { response, plan: None }),
+                UpgradeTarget::Remote(tunnel) => UpgradeAction::Proxy(tunnel, known.place, until),
+                UpgradeTarget::Answered(response) => return Ok(UpgradeResponse { response, plan: None }),
             };
             if let Ok(value) = HeaderValue::from_str(id) {
                 response.headers_mut().insert(SESSION_ID, value);
@@ -127,7 +134,7 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, r
             plan
         }
     };
-    Ok(Opened { response, plan: Some(plan) })
+    Ok(UpgradeResponse { response, plan: Some(plan) })
 }
 
 /// `/ws` and `/ws/{backend}`, nothing else.
@@ -143,23 +150,23 @@ pub(super) fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
 }
 
 /// Finds a session that began on a WebSocket.
-async fn found(broker: &Arc<Broker>, id: &str, known: &Known, head: &request::Parts) -> Result<Whereabouts, Refusal> {
-    let mut search = Search::new(broker, id, &known.caller, &known.endpoint);
+async fn found(broker: &Arc<Broker>, id: &str, known: &ConnectionParams, head: &request::Parts) -> Result<UpgradeTarget, Refusal> {
+    let mut search = ReplicaLookup::new(broker, id, &known.caller, &known.endpoint);
     loop {
         let owner = match search.next().await? {
-            Found::Here(session) => {
+            LookupOutcome::Local(session) => {
                 begun_here(&session)?;
                 broker.taken_up(&session).await;
-                return Ok(Whereabouts::Here(session));
+                return Ok(UpgradeTarget::Local(session));
             }
-            Found::There(owner) => owner,
+            LookupOutcome::Remote(owner) => owner,
         };
-        let mut headers = vouched::outgoing(&head.headers, &known.caller);
-        vouched::note_lease(&mut headers, forward::holds_lease(broker) && !search.insists());
+        let mut headers = replica_headers::outgoing(&head.headers, &known.caller);
+        replica_headers::note_lease(&mut headers, forward::holds_lease(broker) && !search.insists());
         match tunnel::dig(broker, &owner, &head.uri, headers).await {
-            Dug::Through(tunnel) => return Ok(Whereabouts::There(tunnel)),
-            Dug::Refused(response) => return Ok(Whereabouts::Nowhere(response)),
-            Dug::Missed(miss) => forward::missed(broker, &mut search, &owner, miss),
+            TunnelResult::Open(tunnel) => return Ok(UpgradeTarget::Remote(tunnel)),
+            TunnelResult::Refused(response) => return Ok(UpgradeTarget::Answered(response)),
+            TunnelResult::SessionMissing(miss) => forward::missed(broker, &mut search, &owner, miss),
         }
     }
 }
@@ -170,7 +177,7 @@ pub(super) fn begun_here(session: &Session) -> Result<(), Refusal> {
 }
 
 /// Goes on with what was not received yet.
-pub(super) fn resumed(session: &Session, headers: &HeaderMap) -> Result<Reader, Refusal> {
+pub(super) fn resumed(session: &Session, headers: &HeaderMap) -> Result<StreamCursor, Refusal> {
     let outbox = session.resume_outbox(received(headers)?)?;
     session.touch();
     Ok(outbox)
@@ -197,7 +204,7 @@ fn with_text(response: Response<()>, text: String) -> Response<Body> {
     response.map(|()| Body::Left(Full::new(text.into())))
 }
 
-async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor) {
+async fn serve(broker: Arc<Broker>, plan: UpgradeAction, upgrade: OnUpgrade, floor: ConnectionContext) {
     let upgraded = tokio::select! {
         upgraded = upgrade => upgraded,
         () = tokio::time::sleep(broker.shared.config.timeouts.handshake) => return,
@@ -212,18 +219,19 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
     let begun = if unread.is_empty() { parts.read_buf } else { [parts.read_buf, unread].concat().into() };
     let over = |stream| websocket::server(stream, begun.clone(), &limits(&broker));
     match plan {
-        Plan::Begin(known) => {
+        UpgradeAction::Open(known) => {
             let (source, sink) = over(stream);
-            let guest = Guest { transport: TRANSPORT, certified: floor.certified.clone(), remote: floor.remote, known: Some(known) };
+            let guest =
+                IncomingConnection { transport: TRANSPORT, certified: floor.certified.clone(), remote: floor.remote, known: Some(known) };
             duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
         }
-        Plan::GoOn(session, outbox, place, until) => {
+        UpgradeAction::Resume(session, outbox, place, until) => {
             let (source, sink) = over(stream);
-            let seat = Seat::again(broker, session, place, until);
+            let seat = SessionConnection::again(broker, session, place, until);
             Box::pin(duplex::converse(seat, outbox, source, sink, floor.certified.clone())).await;
         }
         // The other replica knows nothing of the certificate, or of the token.
-        Plan::PassOn(tunnel, _place, until) => tokio::select! {
+        UpgradeAction::Proxy(tunnel, _place, until) => tokio::select! {
             () = Box::pin(tunnel.serve(stream, begun, &floor.stop)) => {}
             () = outlived(floor.certified) => {}
             () = auth::outlived(until) => {}

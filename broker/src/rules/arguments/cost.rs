@@ -53,7 +53,7 @@ pub(super) fn cost(schema: &Value) -> Result<u64, SchemaError> {
     if schema.as_object().is_some_and(|members| members.values().any(|part| names_itself(part, name))) {
         return Err(SchemaError::NamesItself);
     }
-    let mut costs = Costs { root: schema, known: HashMap::new() };
+    let mut costs = CostCounter { root: schema, known: HashMap::new() };
     let mut worst = 0;
     for depth in 0..=SCHEMA_DEPTH_MAX {
         worst = worst.max(costs.of(schema, depth, 0)?);
@@ -80,13 +80,13 @@ const IN_PLACE_MAPS: [&str; 2] = ["dependentSchemas", "dependencies"];
 /// Subschemas that speak of any place below.
 const BELOW: [&str; 6] = ["additionalProperties", "unevaluatedProperties", "items", "additionalItems", "unevaluatedItems", "contains"];
 
-struct Costs<'s> {
+struct CostCounter<'s> {
     root: &'s Value,
-    /// By subschema and how much deeper the place is. `None` while it is being found out.
+    /// By subschema and how much deeper the place is. `Unsupported` while it is being found out.
     known: HashMap<(*const Value, usize), Option<u64>>,
 }
 
-impl<'s> Costs<'s> {
+impl<'s> CostCounter<'s> {
     /// How often a place `depth` levels below is looked at, at most, when this subschema is applied once.
     fn of(&mut self, schema: &'s Value, depth: usize, nesting: usize) -> Result<u64, SchemaError> {
         let Value::Object(members) = schema else { return Ok(u64::from(depth == 0)) };

@@ -12,18 +12,18 @@ use jsonschema::json::{Array as _, Node as _, Object as _};
 use serde_json::Number;
 
 use super::{
-    instance::{Elements, Entry, Node},
-    meter,
+    instance::{ArrayElements, InstanceEntry, InstanceNode},
+    step_meter,
 };
 
 /// Whether no two of so many elements are equal. Where the validation is over, whatever.
-pub(super) fn are_unlike(elements: Elements<'_>, len: u32) -> bool {
+pub(super) fn are_unlike(elements: ArrayElements<'_>, len: u32) -> bool {
     static CHANCE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    if !meter::pay(8 * u64::from(len)) {
+    if !step_meter::pay(8 * u64::from(len)) {
         return true;
     }
-    let mut digests: Vec<(u64, Node<'_>)> = elements.map(|element| (element.digest(&CHANCE), element)).collect();
-    if meter::over().is_some() {
+    let mut digests: Vec<(u64, InstanceNode<'_>)> = elements.map(|element| (element.digest(&CHANCE), element)).collect();
+    if step_meter::over().is_some() {
         return true;
     }
     // Equal ones are neighbours now.
@@ -31,20 +31,20 @@ pub(super) fn are_unlike(elements: Elements<'_>, len: u32) -> bool {
     !digests.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].1.equals(&pair[1].1))
 }
 
-impl Node<'_> {
+impl InstanceNode<'_> {
     /// A number that equal values share. Numbers are equal by what they mean, objects whatever the order of their members.
     fn digest(&self, hasher: &RandomState) -> u64 {
-        let Some(entry) = self.entry().filter(|_| meter::pay(1)) else { return 0 };
+        let Some(entry) = self.entry().filter(|_| step_meter::pay(1)) else { return 0 };
         match entry {
-            Entry::Null => hasher.hash_one(0_u8),
-            Entry::Bool(value) => hasher.hash_one((1_u8, value)),
-            Entry::Number(number) => hasher.hash_one((2_u8, Amount::of(number))),
-            Entry::Text(text) => hasher.hash_one((3_u8, meter::pay(text.len() as u64 / 16).then_some(text))),
-            Entry::Array { .. } => {
+            InstanceEntry::Null => hasher.hash_one(0_u8),
+            InstanceEntry::Bool(value) => hasher.hash_one((1_u8, value)),
+            InstanceEntry::Number(number) => hasher.hash_one((2_u8, NumericValue::of(number))),
+            InstanceEntry::Text(text) => hasher.hash_one((3_u8, step_meter::pay(text.len() as u64 / 16).then_some(text))),
+            InstanceEntry::Array { .. } => {
                 let items = self.as_array().into_iter().flat_map(|array| array.elements());
                 items.fold(hasher.hash_one(4_u8), |digest, item| hasher.hash_one((digest, item.digest(hasher))))
             }
-            Entry::Object { .. } => {
+            InstanceEntry::Object { .. } => {
                 let members = self.as_object().into_iter().flat_map(|object| object.members());
                 members
                     .fold(hasher.hash_one(5_u8), |digest, (name, value)| digest.wrapping_add(hasher.hash_one((name, value.digest(hasher)))))
@@ -53,34 +53,34 @@ impl Node<'_> {
     }
 
     fn equals(&self, other: &Self) -> bool {
-        if !meter::pay(1) {
+        if !step_meter::pay(1) {
             return true;
         }
         match (self.entry(), other.entry()) {
-            (Some(Entry::Array { len, .. }), Some(Entry::Array { len: other_len, .. })) => {
+            (Some(InstanceEntry::Array { len, .. }), Some(InstanceEntry::Array { len: other_len, .. })) => {
                 let items = |node: &Self| node.as_array().into_iter().flat_map(|array| array.elements());
                 len == other_len && items(self).zip(items(other)).all(|(a, b)| a.equals(&b))
             }
-            (Some(Entry::Object { len, .. }), Some(Entry::Object { len: other_len, .. })) => {
+            (Some(InstanceEntry::Object { len, .. }), Some(InstanceEntry::Object { len: other_len, .. })) => {
                 let (Some(mine), Some(others)) = (self.as_object(), other.as_object()) else { return true };
                 len == other_len && mine.members().all(|(name, value)| others.member(name).is_some_and(|other| value.equals(&other)))
             }
-            (Some(Entry::Number(a)), Some(Entry::Number(b))) => Amount::of(a) == Amount::of(b),
-            (Some(Entry::Bool(a)), Some(Entry::Bool(b))) => a == b,
-            (Some(Entry::Null), Some(Entry::Null)) => true,
-            _ => self.text().is_some_and(|text| meter::pay(text.len() as u64 / 16) && other.text() == Some(text)),
+            (Some(InstanceEntry::Number(a)), Some(InstanceEntry::Number(b))) => NumericValue::of(a) == NumericValue::of(b),
+            (Some(InstanceEntry::Bool(a)), Some(InstanceEntry::Bool(b))) => a == b,
+            (Some(InstanceEntry::Null), Some(InstanceEntry::Null)) => true,
+            _ => self.text().is_some_and(|text| step_meter::pay(text.len() as u64 / 16) && other.text() == Some(text)),
         }
     }
 }
 
 /// A number by its value.
 #[derive(PartialEq, Eq, Hash)]
-enum Amount {
+enum NumericValue {
     Whole(i128),
     Other(u64),
 }
 
-impl Amount {
+impl NumericValue {
     /// From here on every number of 64 bits with a fraction is whole, and none fits into 64 bits.
     const WHOLE_MAX: f64 = 18_446_744_073_709_551_616.0;
 

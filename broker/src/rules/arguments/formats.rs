@@ -8,13 +8,13 @@ use std::sync::LazyLock;
 use jsonschema::{ValidationOptions, Validator};
 use serde_json::{Value, json};
 
-use super::{instance::Metered, meter};
+use super::{instance::MeteredJson, step_meter};
 use crate::limits::arguments::FORMAT_BYTES_MAX;
 
 /// International names are decoded, and a regular expression is read, by whatever algorithm takes longest.
 const BOUNDED: [&str; 5] = ["hostname", "idn-hostname", "email", "idn-email", "regex"];
 
-type Options<'o> = ValidationOptions<'o, std::sync::Arc<dyn jsonschema::Retrieve>, Metered>;
+type Options<'o> = ValidationOptions<'o, std::sync::Arc<dyn jsonschema::Retrieve>, MeteredJson>;
 
 /// The same options, with these formats bounded.
 pub(super) fn bounded(options: Options<'_>) -> Options<'_> {
@@ -30,7 +30,7 @@ fn fits(name: &str, text: &str) -> bool {
     if text.len() > FORMAT_BYTES_MAX {
         return false;
     }
-    if !meter::pay(16 + text.len() as u64) {
+    if !step_meter::pay(16 + text.len() as u64) {
         return true;
     }
     let check = CHECKS.iter().find(|(known, _)| *known == name).and_then(|(_, check)| check.as_ref());

@@ -12,7 +12,7 @@ use jsonschema::{
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Number, Value};
 
-use super::{equality, meter};
+use super::{equality, step_meter};
 
 /// Objects with more members are searched by halves.
 const MEMBERS_IN_LINE: usize = 8;
@@ -20,13 +20,13 @@ const MEMBERS_IN_LINE: usize = 8;
 /// All values of a text, each before its parts.
 #[derive(Debug, Default)]
 pub(super) struct Instance<'t> {
-    entries: Vec<Entry<'t>>,
+    entries: Vec<InstanceEntry<'t>>,
     /// Places of keys, of one object after the other, each sorted by key.
     sorted: Vec<u32>,
 }
 
 #[derive(Debug)]
-pub(super) enum Entry<'t> {
+pub(super) enum InstanceEntry<'t> {
     Null,
     Bool(bool),
     Number(Number),
@@ -49,30 +49,30 @@ impl<'t> Instance<'t> {
         let values = 1 + text.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
         let mut instance = Self { entries: Vec::with_capacity(values), sorted: Vec::new() };
         let mut reader = serde_json::Deserializer::from_slice(text);
-        Reading(&mut instance).deserialize(&mut reader)?;
+        InstanceBuilder(&mut instance).deserialize(&mut reader)?;
         reader.end()?;
         Ok(instance)
     }
 
-    pub(super) fn root(&self) -> Node<'_> {
-        Node::At(self, 0)
+    pub(super) fn root(&self) -> InstanceNode<'_> {
+        InstanceNode::At(self, 0)
     }
 
-    fn entry(&self, at: u32) -> &Entry<'t> {
+    fn entry(&self, at: u32) -> &InstanceEntry<'t> {
         &self.entries[at as usize]
     }
 
     /// Behind the value at this place.
     fn end(&self, at: u32) -> u32 {
         match self.entry(at) {
-            Entry::Array { end, .. } | Entry::Object { end, .. } => *end,
+            InstanceEntry::Array { end, .. } | InstanceEntry::Object { end, .. } => *end,
             _ => at + 1,
         }
     }
 
     fn key(&self, at: u32) -> &str {
         match self.entry(at) {
-            Entry::Text(key) => key,
+            InstanceEntry::Text(key) => key,
             _ => "",
         }
     }
@@ -83,11 +83,11 @@ impl<'t> Instance<'t> {
 }
 
 /// Appends what is read.
-struct Reading<'r, 't>(&'r mut Instance<'t>);
+struct InstanceBuilder<'r, 't>(&'r mut Instance<'t>);
 
-impl<'t> Reading<'_, 't> {
-    fn push<E: Error>(self, entry: Entry<'t>) -> Result<(), E> {
-        if !meter::pay(1) {
+impl<'t> InstanceBuilder<'_, 't> {
+    fn push<E: Error>(self, entry: InstanceEntry<'t>) -> Result<(), E> {
+        if !step_meter::pay(1) {
             return Err(E::custom("given up"));
         }
         self.0.entries.push(entry);
@@ -95,7 +95,7 @@ impl<'t> Reading<'_, 't> {
     }
 }
 
-impl<'t> DeserializeSeed<'t> for Reading<'_, 't> {
+impl<'t> DeserializeSeed<'t> for InstanceBuilder<'_, 't> {
     type Value = ();
 
     fn deserialize<D: serde::Deserializer<'t>>(self, from: D) -> Result<(), D::Error> {
@@ -103,7 +103,7 @@ impl<'t> DeserializeSeed<'t> for Reading<'_, 't> {
     }
 }
 
-impl<'t> Visitor<'t> for Reading<'_, 't> {
+impl<'t> Visitor<'t> for InstanceBuilder<'_, 't> {
     type Value = ();
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,56 +111,56 @@ impl<'t> Visitor<'t> for Reading<'_, 't> {
     }
 
     fn visit_unit<E: Error>(self) -> Result<(), E> {
-        self.push(Entry::Null)
+        self.push(InstanceEntry::Null)
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
-        self.push(Entry::Bool(value))
+        self.push(InstanceEntry::Bool(value))
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
-        self.push(Entry::Number(value.into()))
+        self.push(InstanceEntry::Number(value.into()))
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
-        self.push(Entry::Number(value.into()))
+        self.push(InstanceEntry::Number(value.into()))
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
         let number = Number::from_f64(value).ok_or_else(|| E::custom("no number"))?;
-        self.push(Entry::Number(number))
+        self.push(InstanceEntry::Number(number))
     }
 
     fn visit_borrowed_str<E: Error>(self, value: &'t str) -> Result<(), E> {
-        self.push(Entry::Text(Cow::Borrowed(value)))
+        self.push(InstanceEntry::Text(Cow::Borrowed(value)))
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
-        self.push(Entry::Text(Cow::Owned(value.to_owned())))
+        self.push(InstanceEntry::Text(Cow::Owned(value.to_owned())))
     }
 
     fn visit_seq<A: SeqAccess<'t>>(self, mut items: A) -> Result<(), A::Error> {
         let instance = self.0;
         let at = instance.entries.len();
-        Reading(instance).push(Entry::Null)?;
+        InstanceBuilder(instance).push(InstanceEntry::Null)?;
         let mut len = 0;
-        while items.next_element_seed(Reading(instance))?.is_some() {
+        while items.next_element_seed(InstanceBuilder(instance))?.is_some() {
             len += 1;
         }
-        instance.entries[at] = Entry::Array { len, end: instance.len() };
+        instance.entries[at] = InstanceEntry::Array { len, end: instance.len() };
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'t>>(self, mut members: A) -> Result<(), A::Error> {
         let instance = self.0;
         let at = instance.entries.len();
-        Reading(instance).push(Entry::Null)?;
+        InstanceBuilder(instance).push(InstanceEntry::Null)?;
         let mut len = 0;
-        while members.next_key_seed(Reading(instance))?.is_some() {
-            members.next_value_seed(Reading(instance))?;
+        while members.next_key_seed(InstanceBuilder(instance))?.is_some() {
+            members.next_value_seed(InstanceBuilder(instance))?;
             len += 1;
         }
-        instance.entries[at] = Entry::Object { len, end: instance.len(), sorted: instance.sorted.len() as u32 };
+        instance.entries[at] = InstanceEntry::Object { len, end: instance.len(), sorted: instance.sorted.len() as u32 };
         if len as usize > MEMBERS_IN_LINE {
             instance.sort_members(at as u32);
         }
@@ -183,24 +183,24 @@ impl Instance<'_> {
 }
 
 /// The representation, for the validator.
-pub(super) struct Metered;
+pub(super) struct MeteredJson;
 
 /// One value of an [`Instance`], or the name of a member.
 #[derive(Clone, Copy)]
-pub(super) enum Node<'a> {
+pub(super) enum InstanceNode<'a> {
     At(&'a Instance<'a>, u32),
     Name(&'a str),
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Array<'a> {
+pub(super) struct ArrayNode<'a> {
     instance: &'a Instance<'a>,
     at: u32,
     len: u32,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Object<'a> {
+pub(super) struct ObjectNode<'a> {
     instance: &'a Instance<'a>,
     at: u32,
     len: u32,
@@ -208,14 +208,14 @@ pub(super) struct Object<'a> {
 }
 
 /// Goes through the parts of an array or object.
-pub(super) struct Parts<'a> {
+pub(super) struct ChildIter<'a> {
     instance: &'a Instance<'a>,
     at: u32,
     end: u32,
 }
 
-impl Json for Metered {
-    type Node<'a> = Node<'a>;
+impl Json for MeteredJson {
+    type Node<'a> = InstanceNode<'a>;
     type PreparedKey = String;
     type StringBuffer = ();
 
@@ -223,13 +223,13 @@ impl Json for Metered {
         key.to_owned()
     }
 
-    fn with_string_node<T>((): &mut (), string: &str, use_it: impl FnOnce(Node<'_>) -> T) -> T {
-        use_it(Node::Name(string))
+    fn with_string_node<T>((): &mut (), string: &str, use_it: impl FnOnce(InstanceNode<'_>) -> T) -> T {
+        use_it(InstanceNode::Name(string))
     }
 }
 
-impl<'a> Node<'a> {
-    pub(super) fn entry(&self) -> Option<&'a Entry<'a>> {
+impl<'a> InstanceNode<'a> {
+    pub(super) fn entry(&self) -> Option<&'a InstanceEntry<'a>> {
         match self {
             Self::At(instance, at) => Some(instance.entry(*at)),
             Self::Name(_) => None,
@@ -240,32 +240,34 @@ impl<'a> Node<'a> {
         match self {
             Self::Name(name) => Some(name),
             Self::At(instance, at) => match instance.entry(*at) {
-                Entry::Text(text) => Some(text),
+                InstanceEntry::Text(text) => Some(text),
                 _ => None,
             },
         }
     }
 }
 
-impl<'a> json::Node<'a, Metered> for Node<'a> {
-    type Object = Object<'a>;
-    type Array = Array<'a>;
+impl<'a> json::Node<'a, MeteredJson> for InstanceNode<'a> {
+    type Object = ObjectNode<'a>;
+    type Array = ArrayNode<'a>;
     type Number = Number;
 
-    fn as_object(&self) -> Option<Object<'a>> {
+    fn as_object(&self) -> Option<ObjectNode<'a>> {
         match self {
             Self::At(instance, at) => match instance.entry(*at) {
-                Entry::Object { len, sorted, .. } if meter::pay(1) => Some(Object { instance, at: *at, len: *len, sorted: *sorted }),
+                InstanceEntry::Object { len, sorted, .. } if step_meter::pay(1) => {
+                    Some(ObjectNode { instance, at: *at, len: *len, sorted: *sorted })
+                }
                 _ => None,
             },
             Self::Name(_) => None,
         }
     }
 
-    fn as_array(&self) -> Option<Array<'a>> {
+    fn as_array(&self) -> Option<ArrayNode<'a>> {
         match self {
             Self::At(instance, at) => match instance.entry(*at) {
-                Entry::Array { len, .. } if meter::pay(1) => Some(Array { instance, at: *at, len: *len }),
+                InstanceEntry::Array { len, .. } if step_meter::pay(1) => Some(ArrayNode { instance, at: *at, len: *len }),
                 _ => None,
             },
             Self::Name(_) => None,
@@ -273,25 +275,25 @@ impl<'a> json::Node<'a, Metered> for Node<'a> {
     }
 
     fn as_string(&self) -> Option<Cow<'a, str>> {
-        self.text().filter(|text| meter::pay(1 + text.len() as u64 / 16)).map(Cow::Borrowed)
+        self.text().filter(|text| step_meter::pay(1 + text.len() as u64 / 16)).map(Cow::Borrowed)
     }
 
     fn as_number(&self) -> Option<Number> {
         match self.entry()? {
-            Entry::Number(number) if meter::pay(1) => Some(number.clone()),
+            InstanceEntry::Number(number) if step_meter::pay(1) => Some(number.clone()),
             _ => None,
         }
     }
 
     fn as_boolean(&self) -> Option<bool> {
         match self.entry()? {
-            Entry::Bool(value) => Some(*value),
+            InstanceEntry::Bool(value) => Some(*value),
             _ => None,
         }
     }
 
     fn is_null(&self) -> bool {
-        matches!(self.entry(), Some(Entry::Null))
+        matches!(self.entry(), Some(InstanceEntry::Null))
     }
 
     fn is_number(&self) -> bool {
@@ -300,36 +302,36 @@ impl<'a> json::Node<'a, Metered> for Node<'a> {
 
     fn json_type(&self) -> JsonType {
         match self.entry() {
-            Some(Entry::Null) => JsonType::Null,
-            Some(Entry::Bool(_)) => JsonType::Boolean,
-            Some(Entry::Number(_)) => JsonType::Number,
-            Some(Entry::Array { .. }) => JsonType::Array,
-            Some(Entry::Object { .. }) => JsonType::Object,
-            Some(Entry::Text(_)) | None => JsonType::String,
+            Some(InstanceEntry::Null) => JsonType::Null,
+            Some(InstanceEntry::Bool(_)) => JsonType::Boolean,
+            Some(InstanceEntry::Number(_)) => JsonType::Number,
+            Some(InstanceEntry::Array { .. }) => JsonType::Array,
+            Some(InstanceEntry::Object { .. }) => JsonType::Object,
+            Some(InstanceEntry::Text(_)) | None => JsonType::String,
         }
     }
 
     fn equals_value(&self, expected: &Value) -> bool {
         use json::{Array as _, Object as _};
-        if !meter::pay(1) {
+        if !step_meter::pay(1) {
             return true;
         }
         match (self.entry(), expected) {
-            (Some(Entry::Array { len, .. }), Value::Array(items)) => {
+            (Some(InstanceEntry::Array { len, .. }), Value::Array(items)) => {
                 let elements = self.as_array().into_iter().flat_map(|array| array.elements());
                 *len as usize == items.len() && elements.zip(items).all(|(element, item)| element.equals_value(item))
             }
-            (Some(Entry::Object { len, .. }), Value::Object(members)) => {
+            (Some(InstanceEntry::Object { len, .. }), Value::Object(members)) => {
                 let mine = self.as_object().into_iter().flat_map(|object| object.members());
                 *len as usize == members.len() && { mine }
                     .all(|(name, value)| members.get(name).is_some_and(|member| value.equals_value(member)))
             }
-            (Some(Entry::Number(number)), Value::Number(_)) => cmp::equal(&Value::Number(number.clone()), expected),
-            (Some(Entry::Bool(value)), Value::Bool(expected)) => value == expected,
-            (Some(Entry::Null), Value::Null) => true,
+            (Some(InstanceEntry::Number(number)), Value::Number(_)) => cmp::equal(&Value::Number(number.clone()), expected),
+            (Some(InstanceEntry::Bool(value)), Value::Bool(expected)) => value == expected,
+            (Some(InstanceEntry::Null), Value::Null) => true,
             (_, Value::String(expected)) => {
                 let is_equal = self.text().is_some_and(|text| text.len() == expected.len() && text == expected);
-                is_equal && meter::pay(expected.len() as u64 / 16)
+                is_equal && step_meter::pay(expected.len() as u64 / 16)
             }
             _ => false,
         }
@@ -337,7 +339,7 @@ impl<'a> json::Node<'a, Metered> for Node<'a> {
 
     /// Asked for each fault that is made. The fault holds whether it is one, or comes of parts that are gone.
     fn to_value(&self) -> Cow<'a, Value> {
-        Cow::Owned(Value::Bool(meter::note_fault()))
+        Cow::Owned(Value::Bool(step_meter::note_fault()))
     }
 
     fn identity(&self) -> Option<NodeIdentity> {
@@ -348,101 +350,101 @@ impl<'a> json::Node<'a, Metered> for Node<'a> {
     }
 }
 
-impl<'a> Object<'a> {
-    fn parts(&self) -> Parts<'a> {
-        Parts { instance: self.instance, at: self.at + 1, end: self.instance.end(self.at) }
+impl<'a> ObjectNode<'a> {
+    fn parts(&self) -> ChildIter<'a> {
+        ChildIter { instance: self.instance, at: self.at + 1, end: self.instance.end(self.at) }
     }
 
-    pub(super) fn member(&self, name: &str) -> Option<Node<'a>> {
+    pub(super) fn member(&self, name: &str) -> Option<InstanceNode<'a>> {
         let instance = self.instance;
         let len = self.len as usize;
         if len <= MEMBERS_IN_LINE {
-            if !meter::pay(1 + u64::from(self.len)) {
+            if !step_meter::pay(1 + u64::from(self.len)) {
                 return None;
             }
             let mut at = self.at + 1;
             let end = instance.end(self.at);
             while at < end {
                 if instance.key(at) == name {
-                    return Some(Node::At(instance, at + 1));
+                    return Some(InstanceNode::At(instance, at + 1));
                 }
                 at = instance.end(at + 1);
             }
             return None;
         }
-        if !meter::pay(8 + name.len() as u64 / 4) {
+        if !step_meter::pay(8 + name.len() as u64 / 4) {
             return None;
         }
         let keys = &instance.sorted[self.sorted as usize..][..len];
         let found = keys.binary_search_by(|key| instance.key(*key).cmp(name)).ok()?;
-        Some(Node::At(instance, keys[found] + 1))
+        Some(InstanceNode::At(instance, keys[found] + 1))
     }
 }
 
-impl<'a> json::Object<'a, Metered> for Object<'a> {
-    type Node = Node<'a>;
+impl<'a> json::Object<'a, MeteredJson> for ObjectNode<'a> {
+    type Node = InstanceNode<'a>;
     type MemberName = &'a str;
-    type MembersIter = Members<'a>;
+    type MembersIter = ObjectMembers<'a>;
 
     fn len(&self) -> usize {
         self.len as usize
     }
 
-    fn get(&self, key: &String) -> Option<Node<'a>> {
+    fn get(&self, key: &String) -> Option<InstanceNode<'a>> {
         self.member(key)
     }
 
-    fn members(&self) -> Members<'a> {
-        Members(self.parts())
+    fn members(&self) -> ObjectMembers<'a> {
+        ObjectMembers(self.parts())
     }
 }
 
-pub(super) struct Members<'a>(Parts<'a>);
+pub(super) struct ObjectMembers<'a>(ChildIter<'a>);
 
-impl<'a> Iterator for Members<'a> {
-    type Item = (&'a str, Node<'a>);
+impl<'a> Iterator for ObjectMembers<'a> {
+    type Item = (&'a str, InstanceNode<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Parts { instance, at, end } = &mut self.0;
+        let ChildIter { instance, at, end } = &mut self.0;
         if at >= end {
             return None;
         }
         let key = instance.key(*at);
-        if !meter::pay_name(key.len()) {
+        if !step_meter::pay_name(key.len()) {
             return None;
         }
         let value = *at + 1;
         *at = instance.end(value);
-        Some((key, Node::At(instance, value)))
+        Some((key, InstanceNode::At(instance, value)))
     }
 }
 
-pub(super) struct Elements<'a>(Parts<'a>);
+pub(super) struct ArrayElements<'a>(ChildIter<'a>);
 
-impl<'a> Iterator for Elements<'a> {
-    type Item = Node<'a>;
+impl<'a> Iterator for ArrayElements<'a> {
+    type Item = InstanceNode<'a>;
 
-    fn next(&mut self) -> Option<Node<'a>> {
-        let Parts { instance, at, end } = &mut self.0;
-        if at >= end || !meter::pay(1) {
+    fn next(&mut self) -> Option<InstanceNode<'a>> {
+        let ChildIter { instance, at, end } = &mut self.0;
+        if at >= end || !step_meter::pay(1) {
             return None;
         }
         let element = *at;
         *at = instance.end(element);
-        Some(Node::At(instance, element))
+        Some(InstanceNode::At(instance, element))
     }
 }
 
-impl<'a> json::Array<'a, Metered> for Array<'a> {
-    type Node = Node<'a>;
-    type ElementsIter = Elements<'a>;
+impl<'a> json::Array<'a, MeteredJson> for ArrayNode<'a> {
+    type Node = InstanceNode<'a>;
+    type ElementsIter = ArrayElements<'a>;
 
     fn len(&self) -> usize {
         self.len as usize
     }
 
-    fn elements(&self) -> Elements<'a> {
-        Elements(Parts { instance: self.instance, at: self.at + 1, end: self.instance.end(self.at) })
+    fn elements(&self) -> ArrayElements<'a> {
+        ArrayElements(ChildIter { instance: self.instance, at: self.at + 1, end: self.instance.end(self.at) })
     }
 
     fn is_unique(&self) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! A backend's schema is a stranger's program: before it is compiled, [`cost`] counts how much work it can make of one place
 //! in the arguments, following every reference, and how much memory it takes. One that can make much of little, that refers to
-//! anything outside of itself or that never ends is not used. The arguments are a stranger's, too: [`meter`] counts what is done with
+//! anything outside of itself or that never ends is not used. The arguments are a stranger's, too: [`shared_rate_limit`] counts what is done with
 //! them, and ends it when too much was done or nobody waits any more. Invariants: nothing is ever fetched; the verdict is found
 //! without an error being made, and at most so many errors are made as end the search.
 
@@ -10,8 +10,8 @@ mod cost;
 mod equality;
 mod formats;
 mod instance;
-mod meter;
 mod pattern;
+mod step_meter;
 
 use std::{
     collections::hash_map::RandomState,
@@ -29,11 +29,11 @@ use protocol::{
 };
 use serde_json::Value;
 
-pub use self::meter::Allowance;
+pub use self::step_meter::ValidationBudget;
 use self::{
-    instance::{Instance, Metered},
-    meter::{Over, metered},
+    instance::{Instance, MeteredJson},
     pattern::Pattern,
+    step_meter::{ValidationStop, metered},
 };
 use crate::limits::arguments::{
     ARGUMENT_BYTES_AT_ONCE_MAX, ARGUMENT_BYTES_MAX, ARGUMENT_STEPS_AT_ONCE_MAX, FAULT_CHARS_MAX, FAULTS_FOUND_MAX, FAULTS_TOLD_MAX,
@@ -59,14 +59,14 @@ pub enum SchemaError {
 
 /// A schema that may be asked.
 #[derive(Debug)]
-pub struct Checker {
-    validator: Validator<Metered>,
+pub struct ArgumentValidator {
+    validator: Validator<MeteredJson>,
     bytes: usize,
     /// What one byte of a member's name costs, in sixteenths of a step: all patterns that names are held to.
     name_weight: u64,
 }
 
-impl Checker {
+impl ArgumentValidator {
     pub fn compile(schema: &[u8]) -> Result<Self, SchemaError> {
         if schema.len() > SCHEMA_BYTES_MAX {
             return Err(SchemaError::TooLarge);
@@ -93,28 +93,30 @@ impl Checker {
     }
 
     /// `arguments` as the client wrote them; absent ones are none. Carried out where it takes next to nothing, whatever the schema
-    /// and the arguments; `None` where it takes more.
+    /// and the arguments; `Unsupported` where it takes more.
     pub fn check_at_once(&self, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
         if self.name_weight > 0 || arguments.is_some_and(|text| text.len() > ARGUMENT_BYTES_AT_ONCE_MAX) {
             return None;
         }
-        let allowance = Allowance { steps: ARGUMENT_STEPS_AT_ONCE_MAX, given_up: Arc::default() };
+        let allowance = ValidationBudget { steps: ARGUMENT_STEPS_AT_ONCE_MAX, given_up: Arc::default() };
         let (verdict, over) = self.verdict(arguments, &allowance);
-        over.is_none_or(|over| over == Over::Faults).then_some(verdict)
+        over.is_none_or(|over| over == ValidationStop::Faults).then_some(verdict)
     }
 
     /// The same within `allowance`. Once that is given up, the answer counts for nothing.
-    pub fn check(&self, arguments: Option<&[u8]>, allowance: &Allowance) -> Result<(), Refusal> {
+    pub fn check(&self, arguments: Option<&[u8]>, allowance: &ValidationBudget) -> Result<(), Refusal> {
         match self.verdict(arguments, allowance) {
-            (_, Some(Over::Steps)) => {
+            (_, Some(ValidationStop::Steps)) => {
                 Err(refused("too_costly", "", "holding the arguments to the tool's inputSchema takes more steps than are allowed"))
             }
-            (_, Some(Over::GivenUp)) => Err(refused("timeout", "", "holding the arguments to the tool's inputSchema was given up")),
+            (_, Some(ValidationStop::Cancelled)) => {
+                Err(refused("timeout", "", "holding the arguments to the tool's inputSchema was given up"))
+            }
             (verdict, _) => verdict,
         }
     }
 
-    fn verdict(&self, arguments: Option<&[u8]>, allowance: &Allowance) -> (Result<(), Refusal>, Option<Over>) {
+    fn verdict(&self, arguments: Option<&[u8]>, allowance: &ValidationBudget) -> (Result<(), Refusal>, Option<ValidationStop>) {
         let text = arguments.unwrap_or(b"{}");
         if text.len() > ARGUMENT_BYTES_MAX {
             let text = format!("arguments that are held to a schema have at most {ARGUMENT_BYTES_MAX} bytes");
@@ -192,9 +194,9 @@ impl NamePatterns {
 const NAME_PATTERN_FOUND_BYTES: usize = 64 * 1024;
 
 /// `left` is what compiled patterns may still take; one that takes more leaves nothing.
-fn options(left: Arc<AtomicUsize>) -> ValidationOptions<'static, Arc<dyn jsonschema::Retrieve>, Metered> {
+fn options(left: Arc<AtomicUsize>) -> ValidationOptions<'static, Arc<dyn jsonschema::Retrieve>, MeteredJson> {
     let of_names = PatternOptions::regex().size_limit(PATTERN_COMPILED_BYTES_MAX).dfa_size_limit(NAME_PATTERN_FOUND_BYTES);
-    let options = jsonschema::options_for::<Metered>()
+    let options = jsonschema::options_for::<MeteredJson>()
         .with_pattern_options(of_names)
         // Annotations in all revisions since 2019-09. Reading a text as JSON has no bound of its own.
         .without_content_media_type_support("application/json")
@@ -206,7 +208,7 @@ fn options(left: Arc<AtomicUsize>) -> ValidationOptions<'static, Arc<dyn jsonsch
                 left.store(0, Ordering::Relaxed);
                 ValidationError::custom("its patterns are too large")
             })?;
-            Ok(Box::new(pattern) as Box<dyn for<'i> Keyword<'i, Metered>>)
+            Ok(Box::new(pattern) as Box<dyn for<'i> Keyword<'i, MeteredJson>>)
         });
     formats::bounded(options)
 }

@@ -12,8 +12,8 @@ use regex_automata::{
 };
 
 use super::{
-    instance::{Metered, Node},
-    meter,
+    instance::{InstanceNode, MeteredJson},
+    step_meter,
 };
 use crate::limits::arguments::PATTERN_COMPILED_BYTES_MAX;
 
@@ -57,13 +57,13 @@ impl Pattern {
 
     /// Whether it is found in `text`. Where the validation is over, whatever.
     fn is_in(&self, text: &str) -> bool {
-        if !meter::pay(1 + self.states / 4) {
+        if !step_meter::pay(1 + self.states / 4) {
             return true;
         }
         let mut cache = self.automaton.create_cache();
         let Ok(mut state) = self.automaton.start_state_forward(&mut cache, &Input::new(text)) else { return false };
         for piece in text.as_bytes().chunks(PIECE) {
-            if !meter::pay(1 + piece.len() as u64 * self.states / 16) {
+            if !step_meter::pay(1 + piece.len() as u64 * self.states / 16) {
                 return true;
             }
             for byte in piece {
@@ -79,12 +79,12 @@ impl Pattern {
     }
 }
 
-impl<'i> Keyword<'i, Metered> for Pattern {
-    fn validate(&self, instance: Node<'i>) -> Result<(), ValidationError<'i>> {
-        if Keyword::<'i, Metered>::is_valid(self, instance) { Ok(()) } else { Err(ValidationError::custom("does not match")) }
+impl<'i> Keyword<'i, MeteredJson> for Pattern {
+    fn validate(&self, instance: InstanceNode<'i>) -> Result<(), ValidationError<'i>> {
+        if Keyword::<'i, MeteredJson>::is_valid(self, instance) { Ok(()) } else { Err(ValidationError::custom("does not match")) }
     }
 
-    fn is_valid(&self, instance: Node<'i>) -> bool {
+    fn is_valid(&self, instance: InstanceNode<'i>) -> bool {
         instance.as_string().is_none_or(|text| self.is_in(&text))
     }
 }

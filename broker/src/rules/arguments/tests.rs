@@ -12,16 +12,16 @@ use serde_json::json;
 use super::*;
 use crate::limits::arguments::ARGUMENT_STEPS_MAX;
 
-fn check(checker: &Checker, arguments: Option<&[u8]>) -> Result<(), Refusal> {
-    checker.check(arguments, &Allowance { steps: ARGUMENT_STEPS_MAX, given_up: Arc::default() })
+fn check(checker: &ArgumentValidator, arguments: Option<&[u8]>) -> Result<(), Refusal> {
+    checker.check(arguments, &ValidationBudget { steps: ARGUMENT_STEPS_MAX, given_up: Arc::default() })
 }
 
 fn reason(refusal: &Refusal) -> &Value {
     refusal.data.iter().find(|(key, _)| *key == "reason").map(|(_, reason)| reason).unwrap()
 }
 
-fn checker(schema: Value) -> Result<Checker, SchemaError> {
-    Checker::compile(schema.to_string().as_bytes())
+fn checker(schema: Value) -> Result<ArgumentValidator, SchemaError> {
+    ArgumentValidator::compile(schema.to_string().as_bytes())
 }
 
 fn fault(schema: Value, arguments: Value) -> Option<Refusal> {
@@ -119,7 +119,8 @@ fn j_24_patterns_take_linear_time() {
     let text = json!({"a": "a".repeat(100_000) + "!", "b": "a".repeat(100_000)}).to_string();
     assert!(check(&checker, Some(text.as_bytes())).is_err());
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    let bomb = Checker::compile(json!({"properties": {"a": {"pattern": "(((a{1,1000}){1,1000}){1,1000})"}}}).to_string().as_bytes());
+    let bomb =
+        ArgumentValidator::compile(json!({"properties": {"a": {"pattern": "(((a{1,1000}){1,1000}){1,1000})"}}}).to_string().as_bytes());
     assert!(matches!(bomb, Err(SchemaError::Invalid(_))), "{bomb:?}");
 }
 
@@ -164,7 +165,7 @@ fn hostile() -> Vec<(&'static str, Value, String)> {
 fn s02_no_schema_and_no_arguments_do_more_than_is_allowed() {
     for (name, schema, arguments) in hostile() {
         let checker = checker(schema).unwrap();
-        let allowance = Allowance { steps: 200_000, given_up: Arc::default() };
+        let allowance = ValidationBudget { steps: 200_000, given_up: Arc::default() };
         let refusal = checker.check(Some(arguments.as_bytes()), &allowance).unwrap_err();
         assert_eq!(reason(&refusal), "too_costly", "{name}");
         assert!(checker.check_at_once(Some(arguments.as_bytes())).is_none(), "{name}");
@@ -177,7 +178,7 @@ fn s02_what_was_given_up_ends() {
         let checker = checker(schema).unwrap();
         // Given up before it began, and while it is at work.
         for early in [true, false] {
-            let allowance = Allowance { steps: u64::MAX / 2, given_up: Arc::new(AtomicBool::new(early)) };
+            let allowance = ValidationBudget { steps: u64::MAX / 2, given_up: Arc::new(AtomicBool::new(early)) };
             thread::scope(|scope| {
                 let at_work = scope.spawn(|| checker.check(Some(arguments.as_bytes()), &allowance));
                 allowance.given_up.store(true, Ordering::Relaxed);

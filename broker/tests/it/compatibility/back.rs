@@ -8,7 +8,7 @@
 //! | `talk` | sends `notifications` first, with its own progress token where they have one |
 //! | `hang` | never answers |
 //! | `long` | sends `notifications`, and answers when the gate of its `mark` opens |
-//! | `opened` | asks for a URL to be opened, and says that it was (of earlier revisions) |
+//! | `disarm` | asks for a URL to be opened, and says that it was (of earlier revisions) |
 //! | `withdraw` | asks, and takes the question back (of earlier revisions) |
 //! | `job` | is made a task of (of 2026-07-28) |
 
@@ -18,7 +18,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{BackendCall, FakeBackend, Gate, ModernBackend, ModernCall, ModernReply, Reply, Seen};
+use testkit::{BackendCall, FakeBackend, Gate, RecordedRequest, Reply, StatelessBackend, StatelessCall, StatelessReply};
 
 use super::{Of, REVISIONS, features};
 
@@ -30,7 +30,7 @@ pub(super) fn gate(mark: &str) -> Gate {
 
 pub(super) enum Back {
     Legacy(FakeBackend),
-    Modern(ModernBackend),
+    Modern(StatelessBackend),
 }
 
 /// A backend of both eras, whichever it is.
@@ -50,8 +50,8 @@ const INSTRUCTIONS: &str = "be modern";
 impl Back {
     pub(super) async fn start(of: Of, pipe: bool) -> Self {
         let back = match (REVISIONS[of] == super::MODERN, pipe) {
-            (true, true) => Self::Modern(ModernBackend::pipe().await),
-            (true, false) => Self::Modern(ModernBackend::http().await),
+            (true, true) => Self::Modern(StatelessBackend::pipe().await),
+            (true, false) => Self::Modern(StatelessBackend::http().await),
             (false, true) => Self::Legacy(FakeBackend::start().await.behind_lines().await),
             (false, false) => Self::Legacy(FakeBackend::start().await),
         };
@@ -106,7 +106,7 @@ impl Back {
     pub(super) async fn update_once_listened_to(&self, uri: &str) {
         match self {
             Self::Legacy(backend) => {
-                let wants = |seen: &Seen| seen.is("resources/subscribe") && seen.message["params"]["uri"] == uri;
+                let wants = |seen: &RecordedRequest| seen.is("resources/subscribe") && seen.message["params"]["uri"] == uri;
                 let seen = backend.wait_for("the subscription", wants).await;
                 let session = seen.header("mcp-session-id").expect("it has a session").to_owned();
                 let update = json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}});
@@ -123,11 +123,11 @@ impl Back {
         }
     }
 
-    pub(super) async fn wait_for(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
+    pub(super) async fn wait_for(&self, what: &str, wanted: impl Fn(&RecordedRequest) -> bool) -> RecordedRequest {
         either!(self, backend => backend.wait_for(what, wanted).await)
     }
 
-    pub(super) fn seen_of(&self, method: &str) -> Vec<Seen> {
+    pub(super) fn seen_of(&self, method: &str) -> Vec<RecordedRequest> {
         either!(self, backend => backend.seen_of(method))
     }
 }
@@ -227,28 +227,28 @@ fn notifications(arguments: &Value, token: &Value) -> Vec<(String, Value)> {
     all.into_iter().map(one).collect()
 }
 
-fn modern(backend: &ModernBackend) {
+fn modern(backend: &StatelessBackend) {
     backend.on("server/discover", |_| async {
         let capabilities = json!({
             "tools": {"listChanged": true}, "prompts": {"listChanged": true}, "logging": {}, "completions": {},
             "resources": {"listChanged": true, "subscribe": true}, "extensions": {"io.modelcontextprotocol/tasks": {}},
         });
         let info = json!({"io.modelcontextprotocol/serverInfo": features::server_info(REVISIONS.len() - 1)});
-        ModernReply::Result(json!({
+        StatelessReply::Result(json!({
             "supportedVersions": [super::MODERN], "capabilities": capabilities, "instructions": INSTRUCTIONS,
             "ttlMs": 0, "cacheScope": "private", "_meta": info,
         }))
     });
-    backend.tool("say", |call| async move { ModernReply::ResultText(typed(&text(call.arguments(), "result"))) });
+    backend.tool("say", |call| async move { StatelessReply::ResultText(typed(&text(call.arguments(), "result"))) });
     backend.tool("fail", |call| async move {
         let error = text(call.arguments(), "error");
         let code = serde_json::from_str::<Value>(&error).expect("an error")["code"].as_i64();
         let status = if matches!(code, Some(-32602 | -32021)) { 400 } else { 200 };
-        ModernReply::ErrorText(status, error)
+        StatelessReply::ErrorText(status, error)
     });
     backend.tool("ask", |call| async move {
         let (method, params) = (text(call.arguments(), "method"), call.arguments()["params"].clone());
-        answered(&call, &method, &params, |answer| ModernReply::text(&json!({"result": answer}).to_string()))
+        answered(&call, &method, &params, |answer| StatelessReply::text(&json!({"result": answer}).to_string()))
     });
     backend.tool("talk", |call| async move {
         for (method, params) in notifications(call.arguments(), call.meta("progressToken")) {
@@ -258,32 +258,32 @@ fn modern(backend: &ModernBackend) {
                 call.notify(&method, params).await;
             }
         }
-        ModernReply::text("done")
+        StatelessReply::text("done")
     });
-    backend.tool("hang", |_| async { ModernReply::Hang });
+    backend.tool("hang", |_| async { StatelessReply::Hang });
     backend.tool("long", |call| async move {
         for (method, params) in notifications(call.arguments(), call.meta("progressToken")) {
             call.notify(&method, params).await;
         }
         gate(&text(call.arguments(), "mark")).passed().await;
-        ModernReply::text("done")
+        StatelessReply::text("done")
     });
     backend.tool("job", |_| async {
         let mut task = task("working");
         task["resultType"] = json!("task");
-        ModernReply::Exactly(task)
+        StatelessReply::Exactly(task)
     });
     backend.on("tasks/get", |_| async {
         let mut task = task("completed");
         task["result"] = json!({"resultType": "complete", "content": [{"type": "text", "text": "done"}]});
-        ModernReply::Result(task)
+        StatelessReply::Result(task)
     });
-    backend.tool("none", |_| async { ModernReply::error(-32602, UNKNOWN) });
+    backend.tool("none", |_| async { StatelessReply::error(-32602, UNKNOWN) });
     backend.on("prompts/get", |call| async move {
         match call.params()["arguments"]["result"].as_str() {
-            Some(result) => ModernReply::ResultText(typed(result)),
-            None if call.params()["name"] != "p" => ModernReply::error(-32602, UNKNOWN),
-            None => ModernReply::Result(features::prompt(call.params())),
+            Some(result) => StatelessReply::ResultText(typed(result)),
+            None if call.params()["name"] != "p" => StatelessReply::error(-32602, UNKNOWN),
+            None => StatelessReply::Result(features::prompt(call.params())),
         }
     });
     backend.on("resources/read", |call| async move {
@@ -291,24 +291,24 @@ fn modern(backend: &ModernBackend) {
         match features::contents(uri) {
             Some(mut result) => {
                 (result["ttlMs"], result["cacheScope"]) = (json!(0), json!("private"));
-                ModernReply::Result(result)
+                StatelessReply::Result(result)
             }
-            None => ModernReply::Error(400, json!({"code": -32602, "message": "it is not there", "data": {"uri": uri}})),
+            None => StatelessReply::Error(400, json!({"code": -32602, "message": "it is not there", "data": {"uri": uri}})),
         }
     });
     backend.on("completion/complete", |call| async move {
         if call.params()["argument"]["value"] == "ask" {
-            return ModernReply::needs(json!({"q": {"method": "roots/list"}}), None);
+            return StatelessReply::needs(json!({"q": {"method": "roots/list"}}), None);
         }
-        ModernReply::Result(features::completion(call.params()))
+        StatelessReply::Result(features::completion(call.params()))
     });
 }
 
 /// Asks first, as this revision does.
-fn answered(call: &ModernCall, method: &str, params: &Value, then: impl FnOnce(&Value) -> ModernReply) -> ModernReply {
+fn answered(call: &StatelessCall, method: &str, params: &Value, then: impl FnOnce(&Value) -> StatelessReply) -> StatelessReply {
     match call.input("q") {
-        Value::Null if method == "roots/list" => ModernReply::needs(json!({"q": {"method": method}}), Some("s")),
-        Value::Null => ModernReply::needs(json!({"q": {"method": method, "params": params}}), Some("s")),
+        Value::Null if method == "roots/list" => StatelessReply::needs(json!({"q": {"method": method}}), Some("s")),
+        Value::Null => StatelessReply::needs(json!({"q": {"method": method, "params": params}}), Some("s")),
         answer => then(answer),
     }
 }

@@ -95,8 +95,9 @@ pub(super) async fn subscription(pair: &Pair) -> Found {
         // What listened for a client without a session has a session of its own, which ends with it.
         super::Back::Legacy(backend) => {
             let subscribed = backend.seen_of("resources/subscribe").pop().ok_or("nobody listens")?;
-            let ends = |seen: &testkit::Seen| seen.is("resources/unsubscribe") || seen.http == "DELETE";
-            let of_it = |seen: &testkit::Seen| ends(seen) && seen.header("mcp-session-id") == subscribed.header("mcp-session-id");
+            let ends = |seen: &testkit::RecordedRequest| seen.is("resources/unsubscribe") || seen.http == "DELETE";
+            let of_it =
+                |seen: &testkit::RecordedRequest| ends(seen) && seen.header("mcp-session-id") == subscribed.header("mcp-session-id");
             backend.wait_for("the end of it", of_it).await;
         }
         super::Back::Modern(backend) => backend.wait_listening_to(&[]).await,

@@ -3,7 +3,7 @@
 //! Such a backend stands beside the one of the pair, as its other behaviours are those of a backend without tasks.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Gate, Seen};
+use testkit::{FakeBackend, Gate, RecordedRequest};
 
 use super::{
     Cell, Found, Pair, ensure,
@@ -88,7 +88,7 @@ pub(super) async fn optional(pair: &Pair) -> Found {
     let Some(keeper) = &pair.keeper else { return Ok(Cell::Absent) };
     let client = client(pair, keeper).await;
     let answer = client.call("job", json!({})).await;
-    let plain = |seen: &Seen| !seen.calls("job") || seen.message["params"]["task"].is_null();
+    let plain = |seen: &RecordedRequest| !seen.calls("job") || seen.message["params"]["task"].is_null();
     ensure(keeper.backend.seen_of("tools/call").iter().all(plain), || "it was asked for a task".to_owned())?;
     let mut result = answer.result()?.clone();
     if pair.is_modern_client() && result["resultType"] == "task" {

@@ -209,8 +209,8 @@ pub(super) async fn state_alone(pair: &Pair) -> Found {
     let super::Back::Modern(backend) = &pair.back else { return Ok(Cell::Absent) };
     backend.on("prompts/get", |call| async move {
         match call.state() {
-            None => testkit::ModernReply::needs(Value::Null, Some("later")),
-            Some(state) => testkit::ModernReply::Result(features::prompt(&json!({"arguments": {"a": state}}))),
+            None => testkit::StatelessReply::needs(Value::Null, Some("later")),
+            Some(state) => testkit::StatelessReply::Result(features::prompt(&json!({"arguments": {"a": state}}))),
         }
     });
     let answer = pair.client.request("prompts/get", json!({"name": "p"})).await;

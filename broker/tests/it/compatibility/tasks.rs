@@ -103,7 +103,8 @@ pub(super) async fn cancel(pair: &Pair) -> Found {
     let number = &seen.message["id"];
     match &pair.back {
         super::Back::Legacy(backend) => {
-            let ends = |seen: &testkit::Seen| seen.is("notifications/cancelled") && seen.message["params"]["requestId"] == *number;
+            let ends =
+                |seen: &testkit::RecordedRequest| seen.is("notifications/cancelled") && seen.message["params"]["requestId"] == *number;
             backend.wait_for("the end of the call", ends).await;
         }
         super::Back::Modern(backend) => backend.wait_given_up(number).await,

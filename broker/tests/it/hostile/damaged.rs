@@ -1,7 +1,7 @@
 //! Answers of backends that a bad network cuts short or changes.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, FaultProxy, PipeBackend, Reply, Way, eventually};
+use testkit::{Direction, FakeBackend, FaultProxy, PipeBackend, Reply, eventually};
 
 use super::flipped;
 use crate::{builder, kind, stdio, text_of};
@@ -23,7 +23,7 @@ async fn cut_at_every_byte(what: &str, spec: Value, proxy: &FaultProxy, tool: &s
     let (mut lost, before) = (0, calls());
     for bytes in 1.. {
         let cuts = proxy.cuts();
-        proxy.cut_after(Way::Down, bytes);
+        proxy.cut_after(Direction::Downstream, bytes);
         let answer = client.request("tools/call", json!({"name": tool, "arguments": {"cut": 12}})).await;
         if answer["result"].is_object() {
             assert_eq!(text_of(&answer["result"]), r#"{"cut":12}"#, "{what}, {bytes}: never half of it");
@@ -90,7 +90,7 @@ async fn f_16_what_does_no_harm_is_asked_again_where_its_answer_was_cut() {
     let client = broker.client("/mcp/b").connected(json!({})).await;
     let read = async || client.result("resources/read", json!({"uri": "test://one"})).await;
     assert_eq!(read().await["contents"][0]["text"], "one");
-    proxy.cut_after(Way::Down, 40); // the id is among them
+    proxy.cut_after(Direction::Downstream, 40); // the id is among them
     assert_eq!(read().await["contents"][0]["text"], "one");
     let seen = std::fs::read_to_string(&record).unwrap();
     assert_eq!((proxy.cuts(), seen.matches("\"resources/read\"").count()), (1, 3), "{seen}");

@@ -5,14 +5,15 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, DuplexClient, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, TestClient, Way, duplex::Wire, judge::Revision,
+    Authority, Direction, DuplexClient, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, TestClient, duplex::Wire,
+    judge::Revision,
 };
 
 use super::{assert_rate_limited, assert_too_many_requests};
 use crate::{
-    builder,
-    modern::{Modern, meta},
-    request, stdio, text_of,
+    builder, request,
+    stateless::{Modern, meta},
+    stdio, text_of,
 };
 
 const BURST: usize = 20;
@@ -33,7 +34,7 @@ async fn dropped(broker: &TestBroker, kind: &str) -> f64 {
     broker.admin().metric("mcp_dropped_notifications_total", &[("kind", kind)]).await.unwrap_or_default()
 }
 
-/// Of `sent` notifications since `begun` all but the burst were dropped, give or take what the time brought back.
+/// Of `sent` notifications since `started_at` all but the burst were dropped, give or take what the time brought back.
 async fn assert_most_dropped(broker: &TestBroker, sent: usize, begun: Instant, wire: &str) {
     let least = || (sent - BURST) as f64 - begun.elapsed().as_secs_f64() - 1.0;
     let labels = [("kind", "rate_limited")];
@@ -262,7 +263,7 @@ async fn s09_of_many_words_that_the_roots_changed_one_waits_for_each_backend() {
     let broker = builder().alone().backend("default", "b", spec).start().await;
     let client = broker.connected(with_roots()).await;
     client.call("b__echo", json!({})).await;
-    proxy.hold(Way::Down, true);
+    proxy.hold(Direction::Downstream, true);
     let notification = json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED}).to_string();
     client.post(notification.clone()).await.expect_status(202, "the first").await;
     backend.wait_for("the first", |seen| seen.is(ROOTS_CHANGED)).await;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, Ground};
+use testkit::{BrokerBuilder, Topology};
 use tokio::process::Command;
 
 use super::{
@@ -20,16 +20,16 @@ const RUN_WITHIN: Duration = Duration::from_secs(180);
 /// What a run must have printed at least, so that an empty one can not pass.
 const CHECKS_MIN: usize = 20;
 
-async fn client_passes(ground: Ground, client: Command, transport: Value) {
-    passes_checks(ground, client, transport, CHECKS_MIN).await;
+async fn client_passes(topology: Topology, client: Command, transport: Value) {
+    passes_checks(topology, client, transport, CHECKS_MIN).await;
 }
 
 /// The checks of `python_2_modern.py`.
 const MODERN_CHECKS: usize = 15;
 
-async fn passes_checks(ground: Ground, client: Command, transport: Value, checks: usize) {
+async fn passes_checks(topology: Topology, client: Command, transport: Value, checks: usize) {
     let spec = json!({"transport": transport});
-    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", BACKEND, spec).on(ground).start().await;
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", BACKEND, spec).on(topology).start().await;
     let mut client = client;
     client.args([&broker.url("/mcp"), BACKEND]);
     let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
@@ -57,15 +57,15 @@ fn modern(peers: &Peers) -> Command {
     command
 }
 
-async fn passes_over_http(ground: Ground, client: impl Fn(&Peers) -> Command) {
+async fn passes_over_http(topology: Topology, client: impl Fn(&Peers) -> Command) {
     let peers = Peers::installed();
     let server = peers.everything_over_http().await;
-    client_passes(ground, client(&peers), json!({"type": "http", "url": server.url})).await;
+    client_passes(topology, client(&peers), json!({"type": "http", "url": server.url})).await;
 }
 
-async fn passes_over_stdio(ground: Ground, client: impl Fn(&Peers) -> Command) {
+async fn passes_over_stdio(topology: Topology, client: impl Fn(&Peers) -> Command) {
     let peers = Peers::installed();
-    client_passes(ground, client(&peers), peers.everything_over_stdio()).await;
+    client_passes(topology, client(&peers), peers.everything_over_stdio()).await;
 }
 
 /// The checks of `wires.mjs`.
@@ -94,39 +94,39 @@ async fn typescript_sdk_over_websocket() {
 }
 
 on_every_ground! {
-    async fn typescript_sdk_with_http_backend(ground: Ground) {
-        passes_over_http(ground, typescript).await;
+    async fn typescript_sdk_with_http_backend(topology: Topology) {
+        passes_over_http(topology, typescript).await;
     }
 
-    async fn typescript_sdk_with_stdio_backend(ground: Ground) {
-        passes_over_stdio(ground, typescript).await;
+    async fn typescript_sdk_with_stdio_backend(topology: Topology) {
+        passes_over_stdio(topology, typescript).await;
     }
 
-    async fn python_sdk_1_with_http_backend(ground: Ground) {
-        passes_over_http(ground, |peers| python(peers, 1)).await;
+    async fn python_sdk_1_with_http_backend(topology: Topology) {
+        passes_over_http(topology, |peers| python(peers, 1)).await;
     }
 
-    async fn python_sdk_1_with_stdio_backend(ground: Ground) {
-        passes_over_stdio(ground, |peers| python(peers, 1)).await;
+    async fn python_sdk_1_with_stdio_backend(topology: Topology) {
+        passes_over_stdio(topology, |peers| python(peers, 1)).await;
     }
 
-    async fn python_sdk_2_with_http_backend(ground: Ground) {
-        passes_over_http(ground, |peers| python(peers, 2)).await;
+    async fn python_sdk_2_with_http_backend(topology: Topology) {
+        passes_over_http(topology, |peers| python(peers, 2)).await;
     }
 
-    async fn python_sdk_2_with_stdio_backend(ground: Ground) {
-        passes_over_stdio(ground, |peers| python(peers, 2)).await;
+    async fn python_sdk_2_with_stdio_backend(topology: Topology) {
+        passes_over_stdio(topology, |peers| python(peers, 2)).await;
     }
 
     /// In its default mode, which stays with 2026-07-28.
-    async fn python_sdk_2_without_sessions_with_http_backend(ground: Ground) {
+    async fn python_sdk_2_without_sessions_with_http_backend(topology: Topology) {
         let peers = Peers::installed();
         let server = peers.everything_over_http().await;
-        passes_checks(ground, modern(&peers), json!({"type": "http", "url": server.url}), MODERN_CHECKS).await;
+        passes_checks(topology, modern(&peers), json!({"type": "http", "url": server.url}), MODERN_CHECKS).await;
     }
 
-    async fn python_sdk_2_without_sessions_with_stdio_backend(ground: Ground) {
+    async fn python_sdk_2_without_sessions_with_stdio_backend(topology: Topology) {
         let peers = Peers::installed();
-        passes_checks(ground, modern(&peers), peers.everything_over_stdio(), MODERN_CHECKS).await;
+        passes_checks(topology, modern(&peers), peers.everything_over_stdio(), MODERN_CHECKS).await;
     }
 }

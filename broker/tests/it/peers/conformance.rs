@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, Ground};
+use testkit::{BrokerBuilder, Topology};
 
 use super::{
     install::Peers,
@@ -54,19 +54,19 @@ pub(super) fn complaints(scenarios: &BTreeMap<String, Vec<Check>>) -> Vec<String
 }
 
 /// Runs the suite against the broker's endpoint for the Python SDK's everything-server; no scenario may complain.
-async fn server_scenarios(ground: Ground, selection: &[&str]) -> BTreeMap<String, Vec<Check>> {
-    let (scenarios, success, said) = run_server_scenarios(ground, "auto", selection).await;
+async fn server_scenarios(topology: Topology, selection: &[&str]) -> BTreeMap<String, Vec<Check>> {
+    let (scenarios, success, said) = run_server_scenarios(topology, "auto", selection).await;
     let complaints = complaints(&scenarios);
     assert!(success && complaints.is_empty(), "{}\n{said}", complaints.join("\n"));
     scenarios
 }
 
 /// The verdicts, whether all that counts passed, and what the suite said. `protocol`: how the backend is spoken to.
-async fn run_server_scenarios(ground: Ground, protocol: &str, selection: &[&str]) -> (BTreeMap<String, Vec<Check>>, bool, String) {
+async fn run_server_scenarios(topology: Topology, protocol: &str, selection: &[&str]) -> (BTreeMap<String, Vec<Check>>, bool, String) {
     let peers = Peers::installed();
     let fixture = peers.conformance_fixture().await;
     let spec = json!({"transport": {"type": "http", "url": fixture.url}, "protocol": protocol});
-    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", "fixture", spec).on(ground).start().await;
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", "fixture", spec).on(topology).start().await;
     let results = tempfile::tempdir().expect("a temporary folder");
     let mut suite = peers.conformance();
     suite.args(["server", "--url", &broker.url("/mcp/fixture"), "-o"]).arg(results.path()).args(selection);
@@ -87,17 +87,17 @@ const SCORED_2026: usize = 37;
 
 on_every_ground! {
     /// All that count, and all others but those of tasks.
-    async fn server_scenarios_of_2026_07_28(ground: Ground) {
-        modern_scenarios(ground, "auto", &ALSO_NOT).await;
+    async fn server_scenarios_of_2026_07_28(topology: Topology) {
+        modern_scenarios(topology, "auto", &ALSO_NOT).await;
     }
 
     /// The same in front of a server that is spoken to in sessions.
-    async fn server_scenarios_of_2026_07_28_over_sessions(ground: Ground) {
-        modern_scenarios(ground, "legacy", &[NEED_A_MODERN_LINK, ALSO_NOT].concat()).await;
+    async fn server_scenarios_of_2026_07_28_over_sessions(topology: Topology) {
+        modern_scenarios(topology, "legacy", &[NEED_A_MODERN_LINK, ALSO_NOT].concat()).await;
     }
 
-    async fn server_scenarios_of_2025_11_25(ground: Ground) {
-        let scenarios = server_scenarios(ground, &["--requirements", REVISION]).await;
+    async fn server_scenarios_of_2025_11_25(topology: Topology) {
+        let scenarios = server_scenarios(topology, &["--requirements", REVISION]).await;
         assert_eq!(scenarios.len(), SCORED + ALSO_WANTED.len(), "{:?}", scenarios.keys());
         for wanted in ALSO_WANTED {
             assert!(scenarios.keys().any(|name| name.starts_with(&format!("server-{wanted}-"))), "{wanted} did not run");
@@ -108,19 +108,19 @@ on_every_ground! {
         assert!(passed("server-sse-priming-event") && passed("server-sse-retry-field"), "the call was not answered by a stream");
     }
 
-    async fn server_scenarios_of_2025_06_18(ground: Ground) {
-        let scenarios = server_scenarios(ground, &["--suite", "all", "--spec-version", "2025-06-18"]).await;
+    async fn server_scenarios_of_2025_06_18(topology: Topology) {
+        let scenarios = server_scenarios(topology, &["--suite", "all", "--spec-version", "2025-06-18"]).await;
         assert_eq!(scenarios.len(), 27, "{:?}", scenarios.keys());
     }
 
-    async fn server_scenarios_of_2025_03_26(ground: Ground) {
-        let scenarios = server_scenarios(ground, &["--suite", "all", "--spec-version", "2025-03-26"]).await;
+    async fn server_scenarios_of_2025_03_26(topology: Topology) {
+        let scenarios = server_scenarios(topology, &["--suite", "all", "--spec-version", "2025-03-26"]).await;
         assert_eq!(scenarios.len(), 1, "{:?}", scenarios.keys());
     }
 }
 
-async fn modern_scenarios(ground: Ground, protocol: &str, excused: &[&str]) {
-    let (scenarios, success, said) = run_server_scenarios(ground, protocol, &["--requirements", "2026-07-28"]).await;
+async fn modern_scenarios(topology: Topology, protocol: &str, excused: &[&str]) {
+    let (scenarios, success, said) = run_server_scenarios(topology, protocol, &["--requirements", "2026-07-28"]).await;
     assert!(success || protocol == "legacy", "{said}");
     assert!(scenarios.len() >= SCORED_2026, "{:?}", scenarios.keys());
     let is_excused = |name: &str| excused.iter().any(|known| name.trim_start_matches("server-").starts_with(known));
@@ -134,18 +134,18 @@ async fn modern_scenarios(ground: Ground, protocol: &str, excused: &[&str]) {
 }
 
 /// The suite makes the backend; the driver it starts brings it and a client to the broker.
-async fn client_scenario(ground: Ground, scenario: &str, revision: &str) {
-    client_scenario_of(ground, scenario, revision, None).await;
+async fn client_scenario(topology: Topology, scenario: &str, revision: &str) {
+    client_scenario_of(topology, scenario, revision, None).await;
 }
 
 /// `crossing`: the revision of the client in front of the broker, where it is not that of the suite's server, and how that
 /// is spoken to.
-async fn client_scenario_of(ground: Ground, scenario: &str, revision: &str, crossing: Option<(&str, &str)>) {
+async fn client_scenario_of(topology: Topology, scenario: &str, revision: &str, crossing: Option<(&str, &str)>) {
     let peers = Peers::installed();
     let results = tempfile::tempdir().expect("a temporary folder");
     let driver = Peers::ours("peers/conformance-client.py");
     let mut suite = peers.conformance();
-    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).on(ground).start().await;
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).on(topology).start().await;
     let admins: Vec<String> = broker.admin_addresses().iter().map(|address| format!("http://{address}")).collect();
     suite.env("DRIVER_BROKER", broker.url("")).env("DRIVER_ADMINS", admins.join(" "));
     if let Some((speaks, protocol)) = crossing {
@@ -165,29 +165,29 @@ async fn client_scenario_of(ground: Ground, scenario: &str, revision: &str, cros
 }
 
 on_every_ground! {
-    async fn client_scenario_initialize(ground: Ground) {
-        client_scenario(ground, "initialize", REVISION).await;
+    async fn client_scenario_initialize(topology: Topology) {
+        client_scenario(topology, "initialize", REVISION).await;
     }
 
-    async fn client_scenario_tools_call(ground: Ground) {
-        client_scenario(ground, "tools_call", REVISION).await;
+    async fn client_scenario_tools_call(topology: Topology) {
+        client_scenario(topology, "tools_call", REVISION).await;
     }
 
-    async fn client_scenario_elicitation_defaults(ground: Ground) {
-        client_scenario(ground, "elicitation-sep1034-client-defaults", REVISION).await;
+    async fn client_scenario_elicitation_defaults(topology: Topology) {
+        client_scenario(topology, "elicitation-sep1034-client-defaults", REVISION).await;
     }
 
-    async fn client_scenario_sse_retry(ground: Ground) {
-        client_scenario(ground, "sse-retry", REVISION).await;
+    async fn client_scenario_sse_retry(topology: Topology) {
+        client_scenario(topology, "sse-retry", REVISION).await;
     }
 
-    async fn client_scenario_json_schema_preservation(ground: Ground) {
-        client_scenario(ground, "json-schema-2020-12-preservation", REVISION).await;
+    async fn client_scenario_json_schema_preservation(topology: Topology) {
+        client_scenario(topology, "json-schema-2020-12-preservation", REVISION).await;
     }
 
-    async fn client_scenarios_of_2025_06_18(ground: Ground) {
-        client_scenario(ground, "initialize", "2025-06-18").await;
-        client_scenario(ground, "tools_call", "2025-06-18").await;
+    async fn client_scenarios_of_2025_06_18(topology: Topology) {
+        client_scenario(topology, "initialize", "2025-06-18").await;
+        client_scenario(topology, "tools_call", "2025-06-18").await;
     }
 }
 
@@ -216,7 +216,7 @@ async fn br_01_clients_of_2025_11_25_in_front_of_the_fixture_as_a_server_of_2026
 
 /// The suite's servers of 2026-07-28, with a client of 2025-11-25 in front. `protocol`: of the backend.
 async fn modern_client_scenario(scenario: &str, protocol: &'static str) {
-    client_scenario_of(Ground::Sqlite, scenario, "2026-07-28", Some((REVISION, protocol))).await;
+    client_scenario_of(Topology::Sqlite, scenario, "2026-07-28", Some((REVISION, protocol))).await;
 }
 
 #[tokio::test]
@@ -263,13 +263,13 @@ async fn client_scenario_json_schema_preservation_of_2026_07_28() {
 #[tokio::test]
 async fn br_01_client_scenarios_of_headers_and_states_with_a_client_of_2026_07_28() {
     for scenario in ["http-custom-headers", "http-invalid-tool-headers", "http-standard-headers", "sep-2322-client-request-state"] {
-        client_scenario(Ground::Sqlite, scenario, "2026-07-28").await;
+        client_scenario(Topology::Sqlite, scenario, "2026-07-28").await;
     }
 }
 
 #[tokio::test]
 async fn br_01_client_scenarios_of_metadata_and_schemas_with_a_client_of_2026_07_28() {
     for scenario in ["request-metadata", "tools_call", "json-schema-ref-no-deref", "json-schema-2020-12-preservation"] {
-        client_scenario(Ground::Sqlite, scenario, "2026-07-28").await;
+        client_scenario(Topology::Sqlite, scenario, "2026-07-28").await;
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{BackendCall, BrokerBuilder, FakeBackend, Ground, ModernBackend, ModernReply, Reply, backend::text};
+use testkit::{BackendCall, BrokerBuilder, FakeBackend, Reply, StatelessBackend, StatelessReply, Topology, backend::text};
 
 use super::{
     conformance::{Check, complaints, verdicts},
@@ -37,11 +37,11 @@ const SUITE_WITHIN: Duration = Duration::from_secs(60);
 const WORKS_FOR: Duration = Duration::from_millis(600);
 
 /// Runs the scenarios one by one; none may complain, and each has to find something good.
-async fn passes(ground: Ground, spec: Value, scenarios: impl Iterator<Item = &str>) {
+async fn passes(topology: Topology, spec: Value, scenarios: impl Iterator<Item = &str>) {
     let peers = Peers::installed();
     let config = json!({"tasks": {"promote_after": "200ms", "poll_interval": "100ms"}});
     let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).config(config).backend("default", "fixture", spec);
-    let broker = broker.on(ground).start().await;
+    let broker = broker.on(topology).start().await;
     broker.admin().wait_backend_state("default", "fixture", "ready").await;
     for scenario in scenarios {
         let results = tempfile::tempdir().expect("a temporary folder");
@@ -151,14 +151,14 @@ impl Job {
 
 type Jobs = Arc<Mutex<HashMap<String, Job>>>;
 
-fn begin(jobs: &Jobs, takes: Duration, end: Value, needs: &[&'static str]) -> ModernReply {
+fn begin(jobs: &Jobs, takes: Duration, end: Value, needs: &[&'static str]) -> StatelessReply {
     let mut jobs = jobs.lock().expect("nobody panics with it");
     let id = format!("job-{}", jobs.len() + 1);
     let job = Job { due: Instant::now() + takes, end, needs: needs.to_vec(), cancelled: false };
     let created = json!({"resultType": "task", "taskId": id, "status": "working", "createdAt": "2026-01-01T00:00:00Z",
         "lastUpdatedAt": "2026-01-01T00:00:00Z", "ttlMs": 60000, "pollIntervalMs": 50});
     jobs.insert(id, job);
-    ModernReply::Exactly(created)
+    StatelessReply::Exactly(created)
 }
 
 fn ends(said: &str) -> Value {
@@ -168,11 +168,11 @@ fn ends(said: &str) -> Value {
 }
 
 /// A backend of 2026-07-28 that makes tasks of most calls.
-async fn with_tasks_of_its_own() -> ModernBackend {
-    let backend = ModernBackend::http().await;
+async fn with_tasks_of_its_own() -> StatelessBackend {
+    let backend = StatelessBackend::http().await;
     backend.capabilities(json!({"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}));
     let jobs = Jobs::default();
-    backend.tool("greet", |call| async move { ModernReply::text(&greeting(call.arguments())) });
+    backend.tool("greet", |call| async move { StatelessReply::text(&greeting(call.arguments())) });
     let own = jobs.clone();
     backend.tool("slow_compute", move |call| {
         let begun = begin(&own, seconds(call.arguments()), ends("computed"), &[]);
@@ -195,7 +195,7 @@ async fn with_tasks_of_its_own() -> ModernBackend {
         let name = call.input("user_name")["content"]["name"].clone();
         let reply = match name.is_string() {
             true => begin(&own, WORKS_FOR, ends(&greeting(&json!({"name": name}))), &[]),
-            false => ModernReply::needs(json!({"user_name": {"method": "elicitation/create", "params": form()}}), None),
+            false => StatelessReply::needs(json!({"user_name": {"method": "elicitation/create", "params": form()}}), None),
         };
         async move { reply }
     });
@@ -209,29 +209,29 @@ async fn with_tasks_of_its_own() -> ModernBackend {
     backend
 }
 
-fn about(jobs: &Jobs, method: &str, params: &Value) -> ModernReply {
+fn about(jobs: &Jobs, method: &str, params: &Value) -> StatelessReply {
     let id = params["taskId"].as_str().unwrap_or_default();
     let mut jobs = jobs.lock().expect("nobody panics with it");
-    let Some(job) = jobs.get_mut(id) else { return ModernReply::error(-32602, "no such task") };
+    let Some(job) = jobs.get_mut(id) else { return StatelessReply::error(-32602, "no such task") };
     match method {
-        "tasks/get" => return ModernReply::Result(job.state(id)),
+        "tasks/get" => return StatelessReply::Result(job.state(id)),
         "tasks/cancel" => job.cancelled = true,
         _ => {
             let answers = params["inputResponses"].as_object().cloned().unwrap_or_default();
             job.needs.retain(|key| !answers.contains_key(*key));
         }
     }
-    ModernReply::Result(json!({}))
+    StatelessReply::Result(json!({}))
 }
 
 on_every_ground! {
-    async fn task_scenarios_where_calls_become_tasks(ground: Ground) {
+    async fn task_scenarios_where_calls_become_tasks(topology: Topology) {
         let backend = with_sessions().await;
-        passes(ground, backend.spec(), SCENARIOS.into_iter()).await;
+        passes(topology, backend.spec(), SCENARIOS.into_iter()).await;
     }
 
-    async fn task_scenarios_where_the_backend_has_tasks(ground: Ground) {
+    async fn task_scenarios_where_the_backend_has_tasks(topology: Topology) {
         let backend = with_tasks_of_its_own().await;
-        passes(ground, backend.spec(), SCENARIOS.into_iter().filter(|scenario| *scenario != WAITED_FOR)).await;
+        passes(topology, backend.spec(), SCENARIOS.into_iter().filter(|scenario| *scenario != WAITED_FOR)).await;
     }
 }

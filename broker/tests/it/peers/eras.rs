@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use testkit::{BrokerBuilder, Ground};
+use testkit::{BrokerBuilder, Topology};
 use tokio::process::Command;
 
 use super::{
@@ -17,12 +17,12 @@ const RUN_WITHIN: Duration = Duration::from_secs(180);
 const STEPS: usize = 11;
 
 /// Runs the client in these modes in front of both backends.
-async fn sees_the_same(ground: Ground, client: impl Fn(&Peers) -> Command, modes: &[&str]) {
+async fn sees_the_same(topology: Topology, client: impl Fn(&Peers) -> Command, modes: &[&str]) {
     let peers = Peers::installed();
     let server = peers.both_eras().await;
     let spec = |protocol: &str| json!({"transport": {"type": "http", "url": server.url}, "protocol": protocol});
     let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"));
-    let broker = broker.backend("default", "old", spec("legacy")).backend("default", "new", spec("modern")).on(ground).start().await;
+    let broker = broker.backend("default", "old", spec("legacy")).backend("default", "new", spec("modern")).on(topology).start().await;
     let mut client = client(&peers);
     client.args([&server.url, &broker.url("")]).args(modes);
     let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
@@ -40,27 +40,27 @@ fn python(interpreter: std::path::PathBuf, script: &str) -> Command {
 
 on_every_ground! {
     /// `auto` is its default.
-    async fn python_sdk_2_sees_what_it_sees_directly(ground: Ground) {
-        sees_the_same(ground, |peers| python(peers.python(2), "python_2_eras.py"), &["auto", "legacy"]).await;
+    async fn python_sdk_2_sees_what_it_sees_directly(topology: Topology) {
+        sees_the_same(topology, |peers| python(peers.python(2), "python_2_eras.py"), &["auto", "legacy"]).await;
     }
 
-    async fn typescript_sdk_2_sees_what_it_sees_directly(ground: Ground) {
+    async fn typescript_sdk_2_sees_what_it_sees_directly(topology: Topology) {
         let client = |peers: &Peers| {
             let mut command = Command::new(peers.node());
             command.arg(Peers::ours("peers/clients/typescript_eras.mjs"));
             command
         };
-        sees_the_same(ground, client, &["auto", "legacy"]).await;
+        sees_the_same(topology, client, &["auto", "legacy"]).await;
     }
 }
 
 #[tokio::test]
 async fn fastmcp_sees_what_it_sees_directly() {
-    sees_the_same(Ground::Sqlite, |peers| python(peers.python_of_fastmcp(), "fastmcp_eras.py"), &["auto", "legacy"]).await;
+    sees_the_same(Topology::Sqlite, |peers| python(peers.python_of_fastmcp(), "fastmcp_eras.py"), &["auto", "legacy"]).await;
 }
 
 /// `initialize` is its default, and names 2026-07-28.
 #[tokio::test]
 async fn rust_sdk_sees_what_it_sees_directly() {
-    sees_the_same(Ground::Sqlite, |peers| Command::new(peers.rust_sdk()), &["discover", "auto", "initialize"]).await;
+    sees_the_same(Topology::Sqlite, |peers| Command::new(peers.rust_sdk()), &["discover", "auto", "initialize"]).await;
 }

@@ -12,7 +12,7 @@ use tokio::{io::AsyncWriteExt, process::Command};
 use super::install::Peers;
 use crate::{
     builder, kind,
-    modern::{Modern, meta},
+    stateless::{Modern, meta},
     text_of,
     wires::matrix::{Client, Doors, FRONTS, client, listening_everywhere},
 };

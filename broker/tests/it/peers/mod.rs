@@ -1,38 +1,38 @@
 //! Real MCP peers against the real binary: the official conformance suite in both roles, and the SDK clients of two
-//! languages in front of `server-everything`, over HTTP and over stdio. Each on every ground: SQLite, PostgreSQL with Redis,
-//! and two replicas behind a balancer that sends each request to the next of them. The peers know nothing of the ground. The
+//! languages in front of `server-everything`, over HTTP and over stdio. Each on every topology: SQLite, PostgreSQL with Redis,
+//! and two replicas behind a balancer that sends each request to the next of them. The peers know nothing of the topology. The
 //! last is part of `make test`, the others of `make test-grounds`.
 //!
 //! The peers are pinned in `/peers` and installed by `scripts/install-peers.sh` (`make test` does it). A missing peer is a
 //! failure with the command to run, never a skipped test. The scripts also run without a broker, which tells whether a
 //! failure is ours: start the server, then `node peers/clients/typescript.mjs URL`.
 
-/// Makes three tests of each function: it is called once with every ground.
+/// Makes three tests of each function: it is called once with every topology.
 macro_rules! on_every_ground {
-    ($($(#[$about:meta])* async fn $name:ident($ground:ident: Ground) $body:block)*) => {$(
+    ($($(#[$about:meta])* async fn $name:ident($topology:ident: Topology) $body:block)*) => {$(
         $(#[$about])*
-        async fn $name($ground: Ground) $body
+        async fn $name($topology: Topology) $body
 
         mod $name {
-            use testkit::Ground;
+            use testkit::Topology;
 
-            /// What one process does without others, each of the cluster's does too, and all other tests stand on this ground.
+            /// What one process does without others, each of the cluster's does too, and all other tests stand on this topology.
             #[tokio::test]
             #[ignore = "run by `make test-grounds`"]
             async fn on_sqlite() {
-                super::$name(Ground::Sqlite).await;
+                super::$name(Topology::Sqlite).await;
             }
 
             /// The cluster has these stores too, twice.
             #[tokio::test]
             #[ignore = "run by `make test-grounds`"]
             async fn on_postgres() {
-                super::$name(Ground::Postgres).await;
+                super::$name(Topology::Postgres).await;
             }
 
             #[tokio::test]
             async fn on_a_cluster() {
-                super::$name(Ground::Cluster).await;
+                super::$name(Topology::Cluster).await;
             }
         }
     )*};

@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{Ground, TestBroker, TestClient};
+use testkit::{TestBroker, TestClient, Topology};
 
 use super::install::Peers;
 use crate::{builder, text_of};
@@ -70,7 +70,7 @@ async fn s03_real_servers_work_in_the_default_sandbox() {
         "transport": {"type": "stdio", "command": python, "args": ["-m", "mcp_server_time"], "env": {"PYTHONPATH": packages, "LD_LIBRARY_PATH": libraries}},
         "sandbox": {"read": [packages], "network": false},
     });
-    let builder = builder().alone().on(Ground::Sqlite);
+    let builder = builder().alone().on(Topology::Sqlite);
     let broker = builder
         .backend("default", "all", everything)
         .backend("default", "files", filesystem)

@@ -4,7 +4,7 @@ use serde_json::json;
 use testkit::{AuthorizationServer, DuplexClient, EventReader, FakeBackend, Reply, TestBroker, duplex::Wire, eventually, within};
 
 use super::{client, ending_in, guarded, until_status, with_token};
-use crate::{modern::Modern, request};
+use crate::{request, stateless::Modern};
 
 async fn started() -> (TestBroker, AuthorizationServer, FakeBackend) {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
@@ -91,7 +91,7 @@ async fn auth_06_w_08_a_websocket_ends_with_its_token_and_its_session_waits() {
 async fn auth_06_connections_whose_requests_stand_alone_end_what_their_token_opened() {
     let (broker, server, _backend) = started().await;
     let listen = |token: Option<&str>| {
-        let mut meta = crate::modern::meta(json!({}));
+        let mut meta = crate::stateless::meta(json!({}));
         if let Some(token) = token {
             meta["dev.mcp-broker/token"] = json!(token);
         }

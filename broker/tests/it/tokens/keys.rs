@@ -1,7 +1,7 @@
 //! Keys of issuers: found, changed, and not to be had (A-07, AUTH-09).
 
 use serde_json::json;
-use testkit::{AuthorizationServer, FakeBackend, Manner, SigningKey, TestBroker, eventually_within};
+use testkit::{AuthorizationServer, FakeBackend, IssuerBehavior, SigningKey, TestBroker, eventually_within};
 
 use super::{client, guarded, started, status, until_status};
 
@@ -67,7 +67,7 @@ async fn auth_09_a_flood_of_unknown_keys_is_a_handful_of_fetches() {
 #[tokio::test]
 async fn a_07_an_issuer_that_is_away_or_babbles_costs_nobody_else_anything() {
     let (server, other, backend) = (AuthorizationServer::start().await, AuthorizationServer::start().await, FakeBackend::echo().await);
-    server.is(Manner::Hangs);
+    server.is(IssuerBehavior::Hangs);
     let mut config = other.config("acme", json!({}));
     config["auth"]["issuers"].as_array_mut().unwrap().push(server.entry("acme", json!({})));
     // It is ready though one of them hangs, and API keys and the other's tokens are taken.
@@ -78,13 +78,19 @@ async fn a_07_an_issuer_that_is_away_or_babbles_costs_nobody_else_anything() {
     let token = server.token("ann");
     assert_eq!(status(&broker, &token).await, 401);
     assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(1.0));
-    server.is(Manner::Serves);
+    server.is(IssuerBehavior::Serves);
     eventually_let_in(&broker, &token).await;
     assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(0.0));
 
     // Away again, whatever it says then: what is known stays in use.
     let unknown = SigningKey::ec("x");
-    for manner in [Manner::Refuses, Manner::Babbles, Manner::Floods, Manner::Redirects, Manner::Lies] {
+    for manner in [
+        IssuerBehavior::Refuses,
+        IssuerBehavior::Garbage,
+        IssuerBehavior::Oversized,
+        IssuerBehavior::Redirects,
+        IssuerBehavior::WrongIssuer,
+    ] {
         server.is(manner);
         let failed = || async { broker.admin().metric("mcp_issuer_key_fetches_total", &[("outcome", "failed")]).await.unwrap_or(0.0) };
         let before = failed().await;
@@ -146,14 +152,14 @@ async fn s05_keys_that_cannot_be_fetched_again_are_believed_for_their_maximum_ag
     for token in &tokens {
         until_status(&broker, token, 200).await;
     }
-    gone.is(Manner::Gone);
-    babbling.is(Manner::Babbles);
+    gone.is(IssuerBehavior::Gone);
+    babbling.is(IssuerBehavior::Garbage);
     assert_eq!((status(&broker, &tokens[0]).await, status(&broker, &tokens[1]).await), (200, 200), "they are believed for a while");
     eventually_refused(&broker, &tokens[0]).await;
     eventually_refused(&broker, &tokens[1]).await;
     broker.logged("older than keys_max_age").await;
     assert_eq!(status(&broker, &tokens[2]).await, 200, "keys that are fetched in time stay");
     assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(2.0));
-    gone.is(Manner::Serves);
+    gone.is(IssuerBehavior::Serves);
     eventually_let_in(&broker, &tokens[0]).await;
 }

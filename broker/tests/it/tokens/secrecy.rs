@@ -4,7 +4,7 @@ use serde_json::json;
 use testkit::{AuthorizationServer, FakeBackend};
 
 use super::{client, guarded, until_status};
-use crate::modern::{Modern, meta};
+use crate::stateless::{Modern, meta};
 
 #[tokio::test]
 async fn auth_07_auth_08_a_36_a_token_goes_nowhere() {

@@ -6,7 +6,7 @@ use testkit::{Authority, AuthorizationServer, FakeBackend, QuicPeer, TestBroker,
 use super::{guarded, until_status};
 use crate::{
     kind,
-    modern::{Modern, meta},
+    stateless::{Modern, meta},
 };
 
 async fn started() -> (TestBroker, Authority, AuthorizationServer, FakeBackend) {

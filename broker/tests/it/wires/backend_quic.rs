@@ -1,12 +1,12 @@
 //! QUIC behind, with requests on streams of their own: who gets them, what is cancelled how, what a lost packet costs.
 
 use serde_json::{Value, json};
-use testkit::{Authority, BrokerBuilder, PipeBackend, TestBroker, UdpProxy, Weather, eventually, quic_streams::StreamsMode};
+use testkit::{Authority, BrokerBuilder, PacketFaults, PipeBackend, TestBroker, UdpProxy, eventually, quic_streams::StreamOptions};
 
 use super::{answering, everything, features, listening};
 use crate::{stdio, text_of};
 
-async fn backend(authority: &Authority, mode: StreamsMode) -> PipeBackend {
+async fn backend(authority: &Authority, mode: StreamOptions) -> PipeBackend {
     PipeBackend::quic_streams(&stdio(), authority.server("backend").server_config(), mode).await
 }
 
@@ -26,7 +26,7 @@ async fn client(broker: &TestBroker) -> testkit::DuplexClient {
 async fn each_request_has_a_stream_of_its_own_where_the_backend_says_so() {
     let authority = Authority::new();
     // More than are sent at a time: what finds no stream goes over the control stream, as it should.
-    let backend = backend(&authority, StreamsMode { streams_max: 1_001, ..StreamsMode::default() }).await;
+    let backend = backend(&authority, StreamOptions { streams_max: 1_001, ..StreamOptions::default() }).await;
     let broker = started(&authority, backend.spec()).await;
     let client = client(&broker).await;
     features::every_one(&client).await;
@@ -39,7 +39,7 @@ async fn each_request_has_a_stream_of_its_own_where_the_backend_says_so() {
 #[tokio::test]
 async fn a_request_that_is_given_up_is_a_stream_that_is_reset() {
     let authority = Authority::new();
-    let backend = backend(&authority, StreamsMode::default()).await;
+    let backend = backend(&authority, StreamOptions::default()).await;
     let broker = started(&authority, backend.spec()).await;
     let client = client(&broker).await;
     let mut hanging = client.begin_call("b__hang", json!({})).await;
@@ -62,7 +62,7 @@ async fn a_request_that_is_given_up_is_a_stream_that_is_reset() {
 async fn an_operator_decides_for_backends_that_do_not_say() {
     let authority = Authority::new();
     for (announced, configured, expected) in [(false, None, false), (false, Some(true), true), (true, Some(false), false)] {
-        let backend = backend(&authority, StreamsMode { announced, ..StreamsMode::default() }).await;
+        let backend = backend(&authority, StreamOptions { announced, ..StreamOptions::default() }).await;
         let mut spec = backend.spec();
         spec["transport"]["streams"] = json!(configured);
         if configured.is_none() {
@@ -78,7 +78,7 @@ async fn an_operator_decides_for_backends_that_do_not_say() {
 #[tokio::test]
 async fn what_finds_no_free_stream_goes_over_the_control_stream() {
     let authority = Authority::new();
-    let backend = backend(&authority, StreamsMode { streams_max: 3, ..StreamsMode::default() }).await;
+    let backend = backend(&authority, StreamOptions { streams_max: 3, ..StreamOptions::default() }).await;
     let broker = started(&authority, backend.spec()).await;
     let client = client(&broker).await;
     features::every_one(&client).await;
@@ -89,9 +89,9 @@ async fn what_finds_no_free_stream_goes_over_the_control_stream() {
 #[tokio::test]
 async fn f_15_lost_packets_towards_a_quic_backend_cost_time_and_nothing_else() {
     let authority = Authority::new();
-    let backend = backend(&authority, StreamsMode::default()).await;
+    let backend = backend(&authority, StreamOptions::default()).await;
     for lost in [1, 10] {
-        let network = UdpProxy::start(backend.address(), Weather { lost, doubled: 1, overtaken: 1 }).await;
+        let network = UdpProxy::start(backend.address(), PacketFaults { lost, doubled: 1, overtaken: 1 }).await;
         let spec = json!({"transport": {"type": "quic", "address": network.address().to_string()}});
         let broker = started(&authority, spec).await;
         let client = client(&broker).await;

@@ -2,7 +2,9 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{Authority, BrokerBuilder, FakeBackend, PipeBackend, Reply, TestBroker, TlsFront, authority::Signed, eventually, within};
+use testkit::{
+    Authority, BrokerBuilder, FakeBackend, PipeBackend, Reply, TestBroker, TlsTerminator, authority::CertificateFiles, eventually, within,
+};
 
 use super::listening;
 use crate::{builder, stdio, text_of};
@@ -10,7 +12,7 @@ use crate::{builder, stdio, text_of};
 /// A backend that wants to see a certificate.
 struct Asking {
     spec: Value,
-    front: Option<TlsFront>,
+    front: Option<TlsTerminator>,
     pipe: Option<PipeBackend>,
     _http: Option<FakeBackend>,
 }
@@ -24,19 +26,19 @@ async fn asking(wire: &str, authority: &Authority) -> Asking {
         }
         "https" => {
             let http = FakeBackend::with_tool("echo", |call| async move { Reply::text(&call.arguments().to_string()) }).await;
-            let front = TlsFront::start(http.address(), config).await;
+            let front = TlsTerminator::start(http.address(), config).await;
             let spec = json!({"transport": {"type": "http", "url": format!("https://{}/mcp", front.address())}});
             Asking { spec, front: Some(front), pipe: None, _http: Some(http) }
         }
         "wss" => {
             let pipe = PipeBackend::websocket(&stdio()).await;
-            let front = TlsFront::start(pipe.address(), config).await;
+            let front = TlsTerminator::start(pipe.address(), config).await;
             let spec = json!({"transport": {"type": "websocket", "url": format!("wss://{}/mcp", front.address())}});
             Asking { spec, front: Some(front), pipe: Some(pipe), _http: None }
         }
         "tls" => {
             let pipe = PipeBackend::tcp(&stdio()).await;
-            let front = TlsFront::start(pipe.address(), config).await;
+            let front = TlsTerminator::start(pipe.address(), config).await;
             let spec = json!({"transport": {"type": "tcp", "address": front.address().to_string(), "tls": true}});
             Asking { spec, front: Some(front), pipe: Some(pipe), _http: None }
         }
@@ -44,7 +46,7 @@ async fn asking(wire: &str, authority: &Authority) -> Asking {
     }
 }
 
-fn with(spec: &Value, identity: &Signed) -> Value {
+fn with(spec: &Value, identity: &CertificateFiles) -> Value {
     let mut spec = spec.clone();
     spec["tls"] = json!({"client_cert": identity.cert, "client_key": identity.key});
     spec

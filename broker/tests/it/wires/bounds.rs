@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use testkit::{FakeBackend, FaultProxy, Gate, Reply, TestBroker, Way, duplex::Wire, eventually, within};
+use testkit::{Direction, FakeBackend, FaultProxy, Gate, Reply, TestBroker, duplex::Wire, eventually, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -101,7 +101,7 @@ async fn a_client_that_closes_its_sending_half_gets_its_answers_however_slowly_i
     let limits = json!({"limits": {"outbox_bytes": "64MiB"}});
     let broker = listening().config(limits).backend("default", "b", backend.spec()).start().await;
     let network = FaultProxy::start(broker.tcp_address()).await;
-    network.rate(Way::Down, Some(3 << 19));
+    network.rate(Direction::Downstream, Some(3 << 19));
     let mut socket = asking(network.address(), ANSWERS, "b__large", json!({})).await;
     socket.shutdown().await.unwrap();
     let (begun, mut said) = (Instant::now(), String::new());
@@ -118,7 +118,7 @@ async fn a_half_closed_client_that_reads_slowly_does_not_hold_up_a_drain() {
     let mut broker = listening().config(limits).config(telling_half_closes()).backend("default", "b", backend.spec()).start().await;
     let network = FaultProxy::start(broker.tcp_address()).await;
     // It would take minutes for all of it.
-    network.rate(Way::Down, Some(64 << 10));
+    network.rate(Direction::Downstream, Some(64 << 10));
     let mut socket = asking(network.address(), ANSWERS, "b__large", json!({})).await;
     socket.shutdown().await.unwrap();
     let mut first = [0; 1024];

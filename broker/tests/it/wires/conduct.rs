@@ -1,5 +1,5 @@
 //! What a broker does about its clients is the same on every wire in front: messages in order, an exact limit, pieces of any
-//! size, clients that have nothing more to say, clients that do not read, connections that break. [`behind`] says the same of
+//! size, clients that have nothing more to say, clients that do not read, connections that break. [`backlog`] says the same of
 //! backends; the wires themselves are held to it by a suite of the `transport` crate, over each of them and in both directions.
 
 mod behind;
@@ -9,7 +9,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use quinn::{ConnectionError, SendStream};
 use serde_json::{Value, json};
-use testkit::{Authority, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, Way, eventually_within, http, within};
+use testkit::{Authority, Direction, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, eventually_within, http, within};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, BufReader},
     net::TcpStream,
@@ -37,7 +37,7 @@ const IN_ORDER: usize = 300;
 const TOGETHER: u64 = 50;
 
 /// What is the same for all clients of one wire.
-struct Ground {
+struct Topology {
     front: &'static str,
     broker: TestBroker,
     authority: Authority,
@@ -47,7 +47,7 @@ struct Ground {
     held: Gate,
 }
 
-impl Ground {
+impl Topology {
     async fn new(front: &'static str) -> Self {
         let authority = Authority::new();
         let backend = FakeBackend::echo().await;
@@ -136,15 +136,15 @@ impl Ground {
     }
 }
 
-async fn messages_come_in_order(ground: &Ground) {
-    let before = ground.sessions().await;
-    let client = ground.client().await;
+async fn messages_come_in_order(topology: &Topology) {
+    let before = topology.sessions().await;
+    let client = topology.client().await;
     client.client.result("logging/setLevel", json!({"level": "debug"})).await;
     assert_eq!(text_of(&client.client.call("b__count", json!({})).await), "done");
     for n in 0..IN_ORDER {
         assert_eq!(client.client.notification("notifications/message").await["params"]["data"], n);
     }
-    ground.leave(client, before).await;
+    topology.leave(client, before).await;
 }
 
 /// A call of so many bytes.
@@ -153,31 +153,31 @@ fn call_of(id: u64, bytes: usize) -> String {
     with(&"x".repeat(bytes - with("").len()))
 }
 
-async fn the_limit_is_exact(ground: &Ground) {
-    let (before, seen) = (ground.sessions().await, ground.backend.count(|seen| seen.calls("echo")));
-    let client = ground.client().await;
+async fn the_limit_is_exact(topology: &Topology) {
+    let (before, seen) = (topology.sessions().await, topology.backend.count(|seen| seen.calls("echo")));
+    let client = topology.client().await;
     client.client.send(call_of(9_000, LIMIT)).await;
     // The answer is an echo, and so above the limit of what a backend may say: the request was not.
     let answer = client.client.said("an answer", |said| said["id"] == 9_000).await;
     assert_ne!(answer["error"]["data"]["kind"], "message_too_large", "{answer}");
-    assert_eq!(ground.backend.count(|seen| seen.calls("echo")), seen + 1);
+    assert_eq!(topology.backend.count(|seen| seen.calls("echo")), seen + 1);
     client.client.send(call_of(9_001, LIMIT + 1)).await;
-    match ground.front {
+    match topology.front {
         // A POST is answered by its own response, which this client does not read.
-        "sse" => posts_over_the_limit_are_refused(ground).await,
+        "sse" => posts_over_the_limit_are_refused(topology).await,
         "websocket" => assert!(client.client.ended().await.starts_with("1009 ")),
         _ => drop(client.client.said("a refusal", |said| said["error"]["data"]["kind"] == "message_too_large").await),
     }
-    let other = ground.client().await;
+    let other = topology.client().await;
     other.client.call("b__echo", json!({})).await;
     // Over HTTP+SSE there was one more of the right size.
-    let right = 2 + usize::from(ground.front == "sse");
-    assert_eq!(ground.backend.count(|seen| seen.calls("echo")), seen + right, "what is too large goes nowhere");
-    if ground.front == "sse" {
+    let right = 2 + usize::from(topology.front == "sse");
+    assert_eq!(topology.backend.count(|seen| seen.calls("echo")), seen + right, "what is too large goes nowhere");
+    if topology.front == "sse" {
         client.client.break_off();
     }
     drop(client);
-    ground.leave(other, before + usize::from(ground.front == "websocket")).await;
+    topology.leave(other, before + usize::from(topology.front == "websocket")).await;
 }
 
 /// To the address a stream of HTTP+SSE has named.
@@ -194,8 +194,8 @@ struct SseStream {
 }
 
 impl SseStream {
-    async fn open(ground: &Ground) -> Self {
-        let address = ground.broker.http_address();
+    async fn open(topology: &Topology) -> Self {
+        let address = topology.broker.http_address();
         let mut stream = TcpStream::connect(address).await.unwrap();
         let path = sse_endpoint(&mut stream).await;
         let opened = Self { address, path, stream, said: String::new() };
@@ -227,8 +227,8 @@ impl SseStream {
     }
 }
 
-async fn posts_over_the_limit_are_refused(ground: &Ground) {
-    let mut stream = SseStream::open(ground).await;
+async fn posts_over_the_limit_are_refused(topology: &Topology) {
+    let mut stream = SseStream::open(topology).await;
     let refused = stream.post(&call_of(9_002, LIMIT + 1)).await;
     assert!(refused.starts_with("HTTP/1.1 413 ") && refused.contains("message_too_large"), "{refused}");
     // The stream goes on.
@@ -242,39 +242,39 @@ fn opening() -> [String; 2] {
     [initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string()]
 }
 
-async fn pieces_of_any_size_are_no_different(ground: &Ground) {
-    let before = ground.sessions().await;
+async fn pieces_of_any_size_are_no_different(topology: &Topology) {
+    let before = topology.sessions().await;
     let text = "x".repeat(500);
-    let client = match ground.through_a_proxy().await {
+    let client = match topology.through_a_proxy().await {
         Some((proxy, client)) => {
-            for way in [Way::Up, Way::Down] {
+            for way in [Direction::Upstream, Direction::Downstream] {
                 proxy.slice(way, true);
             }
             assert!(text_of(&client.client.call("b__echo", json!({"text": text})).await).contains(&text));
             proxy.heal();
             features::many_calls(&client.client).await;
-            all_in_one_piece(ground, &client).await;
-            return ground.leave(client, before).await;
+            all_in_one_piece(topology, &client).await;
+            return topology.leave(client, before).await;
         }
-        None => ground.client().await,
+        None => topology.client().await,
     };
-    byte_by_byte(ground, &text).await;
-    all_in_one_piece(ground, &client).await;
-    ground.leave(client, before).await;
+    byte_by_byte(topology, &text).await;
+    all_in_one_piece(topology, &client).await;
+    topology.leave(client, before).await;
 }
 
 /// Many messages at once.
-async fn all_in_one_piece(ground: &Ground, client: &Client) {
+async fn all_in_one_piece(topology: &Topology, client: &Client) {
     let ids = 20_000..20_000 + TOGETHER;
     let echo = |id: u64| request(id, "tools/call", json!({"name": "b__echo", "arguments": {"n": id}}));
     let echoed = |answer: &Value, id: u64| assert_eq!(text_of(&answer["result"]), json!({"n": id}).to_string());
-    match ground.front {
+    match topology.front {
         // Requests that are written before the first is answered: their answers come in the same order.
         "http" => {
-            let client = ground.broker.connected(json!({})).await;
+            let client = topology.broker.connected(json!({})).await;
             let posts: String = ids.clone().map(|id| client.post_as_text("", &echo(id))).collect();
             let last = client.post_as_text("connection: close\r\n", &request(1, "ping", json!({})));
-            let said = raw_http(ground.broker.http_address(), format!("{posts}{last}").as_bytes()).await;
+            let said = raw_http(topology.broker.http_address(), format!("{posts}{last}").as_bytes()).await;
             let answers = said.split("HTTP/1.1 200 OK\r\n").skip(1).map(|answer| answer.split_once("\r\n\r\n").unwrap().1);
             let answers: Vec<Value> = answers.map(|body| serde_json::from_str(body).unwrap()).collect();
             assert_eq!(answers.len() as u64, TOGETHER + 1, "{said}");
@@ -286,10 +286,10 @@ async fn all_in_one_piece(ground: &Ground, client: &Client) {
         }
         // The same, but that the answers come on the stream.
         "sse" => {
-            let mut stream = SseStream::open(ground).await;
+            let mut stream = SseStream::open(topology).await;
             let posts: String = ids.clone().map(|id| http::post(&stream.path, "", &echo(id))).collect();
             let last = http::post(&stream.path, "connection: close\r\n", &request(1, "ping", json!({})));
-            let said = raw_http(ground.broker.http_address(), format!("{posts}{last}").as_bytes()).await;
+            let said = raw_http(topology.broker.http_address(), format!("{posts}{last}").as_bytes()).await;
             assert_eq!(said.matches("HTTP/1.1 202 ").count() as u64, TOGETHER + 1, "{said}");
             for id in ids {
                 echoed(&stream.answer(id).await, id);
@@ -305,8 +305,8 @@ async fn all_in_one_piece(ground: &Ground, client: &Client) {
 }
 
 /// A session over QUIC whose messages come a byte at a time: on its control stream, or each on a stream of its own.
-async fn byte_by_byte(ground: &Ground, text: &str) {
-    let peer = QuicPeer::connect(ground.broker.quic_address(), &ground.authority, None, "mcp").await.unwrap();
+async fn byte_by_byte(topology: &Topology, text: &str) {
+    let peer = QuicPeer::connect(topology.broker.quic_address(), &topology.authority, None, "mcp").await.unwrap();
     let (mut control, reader) = peer.connection.open_bi().await.unwrap();
     let mut lines = BufReader::new(reader).lines();
     for message in opening() {
@@ -315,7 +315,7 @@ async fn byte_by_byte(ground: &Ground, text: &str) {
     let opened = within("a session", lines.next_line()).await.unwrap().unwrap();
     assert!(opened.contains("protocolVersion"), "{opened}");
     let call = request(2, "tools/call", json!({"name": "b__echo", "arguments": {"text": text}}));
-    let answer = if ground.front == "quic" {
+    let answer = if topology.front == "quic" {
         dripped(&mut control, &call).await;
         within("an answer", lines.next_line()).await.unwrap().unwrap()
     } else {
@@ -334,19 +334,19 @@ async fn dripped(writer: &mut SendStream, message: &str) {
     }
 }
 
-async fn who_does_not_read_is_cut(ground: &Ground) {
-    let (before, cut) = (ground.sessions().await, [("scope", "outbox_bytes")]);
-    let other = ground.client().await;
-    match ground.front {
+async fn who_does_not_read_is_cut(topology: &Topology) {
+    let (before, cut) = (topology.sessions().await, [("scope", "outbox_bytes")]);
+    let other = topology.client().await;
+    match topology.front {
         // Of each answer what nobody waits for is left out, and the rest waits for its client: 30 s, as
         // `h_23_answers_that_are_not_taken_wait_for_a_while_and_then_end_the_connection` sees.
         "http" => {
-            let (proxy, client) = ground.through_a_proxy().await.unwrap();
+            let (proxy, client) = topology.through_a_proxy().await.unwrap();
             client.client.result("logging/setLevel", json!({"level": "debug"})).await;
-            proxy.hold(Way::Down, true);
+            proxy.hold(Direction::Downstream, true);
             let call = client.client.begin_call("b__flood", json!({})).await;
             let left_out = [("kind", "slow_client")];
-            let admin = ground.broker.admin();
+            let admin = topology.broker.admin();
             eventually_within(MEGABYTES_WITHIN, "events that are left out", || async {
                 let count = admin.metric("mcp_dropped_notifications_total", &left_out).await;
                 if count > Some(0.0) { Ok(()) } else { Err(count) }
@@ -355,37 +355,37 @@ async fn who_does_not_read_is_cut(ground: &Ground) {
             other.client.call("b__echo", json!({})).await;
             proxy.heal();
             assert_eq!(text_of(&call.result_within(MEGABYTES_WITHIN).await), "flooded");
-            ground.leave(client, before + 1).await;
+            topology.leave(client, before + 1).await;
         }
         "quic" | "quic_streams" => {
-            let peer = QuicPeer::connect_narrowly(ground.broker.quic_address(), &ground.authority, 4096).await;
+            let peer = QuicPeer::connect_narrowly(topology.broker.quic_address(), &topology.authority, 4096).await;
             let (mut writer, _reader) = peer.connection.open_bi().await.unwrap();
             writer.write_all(asking_for_much(ANSWERS_OF_QUIC, "b__large", &json!({})).as_bytes()).await.unwrap();
-            ground.answer_all(ANSWERS_OF_QUIC).await;
-            ground.broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
+            topology.answer_all(ANSWERS_OF_QUIC).await;
+            topology.broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
             let ended = within("the end", peer.connection.closed()).await;
             // A client that was held up until the broker has forgotten the connection hears that last.
             let is_told = matches!(&ended, ConnectionError::ApplicationClosed(closed) if closed.error_code == 7_u32.into());
             assert!(is_told || ended == ConnectionError::Reset, "{ended}");
         }
         "sse" => {
-            let _stream = unread_stream(ground.broker.http_address()).await;
-            ground.answer_all(ANSWERS).await;
-            ground.broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
+            let _stream = unread_stream(topology.broker.http_address()).await;
+            topology.answer_all(ANSWERS).await;
+            topology.broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
         }
         _ => {
-            let (proxy, client) = ground.through_a_proxy().await.unwrap();
-            proxy.hold(Way::Down, true);
+            let (proxy, client) = topology.through_a_proxy().await.unwrap();
+            proxy.hold(Direction::Downstream, true);
             for _ in 0..ANSWERS {
                 client.client.begin_call("b__large", json!({})).await;
             }
-            ground.answer_all(ANSWERS).await;
-            ground.broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
+            topology.answer_all(ANSWERS).await;
+            topology.broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
             client.client.break_off();
         }
     }
     other.client.call("b__echo", json!({})).await;
-    ground.leave(other, before + usize::from(ground.front == "websocket")).await;
+    topology.leave(other, before + usize::from(topology.front == "websocket")).await;
 }
 
 /// A stream of HTTP+SSE that is not read from its second event on, and whose client asks for much.
@@ -400,28 +400,28 @@ async fn unread_stream(address: SocketAddr) -> TcpStream {
     stream
 }
 
-async fn a_connection_that_breaks_ends_what_it_carried(ground: &Ground) {
-    let before = ground.sessions().await;
+async fn a_connection_that_breaks_ends_what_it_carried(topology: &Topology) {
+    let before = topology.sessions().await;
     // Over TCP alone an orderly end would leave half of it open.
-    let (proxy, client) = match ground.through_a_proxy().await {
+    let (proxy, client) = match topology.through_a_proxy().await {
         Some((proxy, client)) => (Some(proxy), client),
-        None => (None, ground.client().await),
+        None => (None, topology.client().await),
     };
-    let (calls, cancelled) = (ground.backend.count(|seen| seen.calls("hang")), cancellations(&ground.backend));
+    let (calls, cancelled) = (topology.backend.count(|seen| seen.calls("hang")), cancellations(&topology.backend));
     let _hanging = client.client.begin_call("b__hang", json!({})).await;
-    ground.backend.wait_count("the call", calls + 1, |seen| seen.calls("hang")).await;
+    topology.backend.wait_count("the call", calls + 1, |seen| seen.calls("hang")).await;
     match (&proxy, &client.peer) {
         (Some(proxy), _) => proxy.reset(),
         (None, Some(peer)) => peer.close(1),
         (None, None) => unreachable!("a wire has one or the other"),
     }
-    if ground.ends_with_connection() {
-        ground.backend.wait_count("its cancellation", cancelled + 1, |seen| seen.is("notifications/cancelled")).await;
-        ground.broker.admin().wait_sessions("default", before).await;
+    if topology.ends_with_connection() {
+        topology.backend.wait_count("its cancellation", cancelled + 1, |seen| seen.is("notifications/cancelled")).await;
+        topology.broker.admin().wait_sessions("default", before).await;
     } else {
-        let other = ground.client().await;
+        let other = topology.client().await;
         other.client.call("b__echo", json!({})).await;
-        assert_eq!((ground.sessions().await, cancellations(&ground.backend)), (before + 2, cancelled));
+        assert_eq!((topology.sessions().await, cancellations(&topology.backend)), (before + 2, cancelled));
     }
 }
 
@@ -430,13 +430,13 @@ fn cancellations(backend: &FakeBackend) -> usize {
 }
 
 async fn conducts(front: &'static str) {
-    let ground = Ground::new(front).await;
-    messages_come_in_order(&ground).await;
-    the_limit_is_exact(&ground).await;
-    pieces_of_any_size_are_no_different(&ground).await;
-    half_closed::who_has_nothing_more_to_say_gets_what_it_asked_for(&ground).await;
-    who_does_not_read_is_cut(&ground).await;
-    a_connection_that_breaks_ends_what_it_carried(&ground).await;
+    let topology = Topology::new(front).await;
+    messages_come_in_order(&topology).await;
+    the_limit_is_exact(&topology).await;
+    pieces_of_any_size_are_no_different(&topology).await;
+    half_closed::who_has_nothing_more_to_say_gets_what_it_asked_for(&topology).await;
+    who_does_not_read_is_cut(&topology).await;
+    a_connection_that_breaks_ends_what_it_carried(&topology).await;
 }
 
 over_each!(FRONTS.map(|(front, _)| front), conducts: http, sse, websocket, tcp, tls, quic, quic_streams);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{DuplexClient, FaultProxy, PipeBackend, TestBroker, Way, eventually, within};
+use testkit::{Direction, DuplexClient, FaultProxy, PipeBackend, TestBroker, eventually, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -77,7 +77,7 @@ async fn f_13_a_call_whose_answer_is_swallowed_ends_in_time_and_is_not_sent_agai
     let ways = Ways::new(json!({"timeouts": {"call": "1s"}})).await;
     let client = ways.client().await;
     client.call("b__echo", json!({})).await;
-    ways.back.hole(Way::Down, true);
+    ways.back.hole(Direction::Downstream, true);
     let answer = client.request("tools/call", json!({"name": "b__echo", "arguments": {"swallowed": true}})).await;
     // In time, and told apart from what can be tried again: the backend may have acted.
     assert_eq!((kind(&answer["error"]), &answer["error"]["data"]["retryable"]), ("timeout", &json!(false)), "{answer}");
@@ -92,7 +92,7 @@ async fn f_14_slow_networks_make_calls_slow_and_no_more_of_them() {
     let mut late = (0..).map(|n: u64| Duration::from_millis(100 + n * 137 % 401));
     let mut jitter = || {
         for proxy in [&ways.front, &ways.back] {
-            for way in [Way::Up, Way::Down] {
+            for way in [Direction::Upstream, Direction::Downstream] {
                 proxy.latency(way, late.next().unwrap());
             }
         }
@@ -153,7 +153,7 @@ async fn f_18_slow_links_and_single_bytes_are_waited_for() {
     let ways = Ways::new(json!({})).await;
     let client = ways.client().await;
     for proxy in [&ways.front, &ways.back] {
-        for way in [Way::Up, Way::Down] {
+        for way in [Direction::Upstream, Direction::Downstream] {
             proxy.slice(way, true);
         }
     }
@@ -161,7 +161,7 @@ async fn f_18_slow_links_and_single_bytes_are_waited_for() {
     assert!(text_of(&client.call("b__echo", json!({"text": text})).await).contains(&text));
     for proxy in [&ways.front, &ways.back] {
         proxy.heal();
-        for way in [Way::Up, Way::Down] {
+        for way in [Direction::Upstream, Direction::Downstream] {
             proxy.rate(way, Some(64 * 1024));
         }
     }

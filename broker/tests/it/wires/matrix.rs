@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use testkit::{
     Authority, BrokerBuilder, DuplexClient, FakeBackend, PipeBackend, QuicPeer, Reply, StdioScript, TestBroker,
     duplex::{Wire, socket},
-    quic_streams::StreamsMode,
+    quic_streams::StreamOptions,
 };
 
 use super::{answering, everything, features, listening, over_each};
@@ -87,7 +87,7 @@ impl Behind {
             "tls" => PipeBackend::tls(&script, tls()).await,
             "websocket" => PipeBackend::websocket(&script).await,
             "quic" => PipeBackend::quic(&script, tls()).await,
-            "quic_streams" => PipeBackend::quic_streams(&script, tls(), StreamsMode::default()).await,
+            "quic_streams" => PipeBackend::quic_streams(&script, tls(), StreamOptions::default()).await,
             other => panic!("no back {other}"),
         })
     }

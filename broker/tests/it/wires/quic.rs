@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, BrokerBuilder, DuplexClient, PipeBackend, QuicPeer, TestBroker, UdpProxy, Weather, authority::Signed, eventually, within,
+    Authority, BrokerBuilder, DuplexClient, PacketFaults, PipeBackend, QuicPeer, TestBroker, UdpProxy, authority::CertificateFiles,
+    eventually, within,
 };
 
 use super::{answering, everything, features, listening};
 use crate::{builder, kind, stdio, text_of};
 
-fn over_quic(builder: BrokerBuilder, server: &Signed) -> BrokerBuilder {
+fn over_quic(builder: BrokerBuilder, server: &CertificateFiles) -> BrokerBuilder {
     builder.config(json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": server.cert, "key_file": server.key}}))
 }
 
@@ -126,7 +127,7 @@ async fn q_07_a_client_that_moves_keeps_its_session() {
 #[tokio::test]
 async fn q_08_packets_that_are_lost_doubled_and_overtaken_cost_time_and_nothing_else() {
     let (broker, authority) = started().await;
-    for weather in [Weather { lost: 1, doubled: 1, overtaken: 1 }, Weather { lost: 10, doubled: 10, overtaken: 10 }] {
+    for weather in [PacketFaults { lost: 1, doubled: 1, overtaken: 1 }, PacketFaults { lost: 10, doubled: 10, overtaken: 10 }] {
         let network = UdpProxy::start(broker.quic_address(), weather).await;
         let peer = QuicPeer::connect(network.address(), &authority, None, "mcp").await.unwrap();
         let client = answering(broker.duplex()).over(peer.control().await).connected(json!({})).await;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::{Authority, DuplexClient, FakeBackend, Gate, QuicPeer, Reply, TestBroker, eventually, judge::Revision, within};
 
-use crate::{builder, kind, modern::meta};
+use crate::{builder, kind, stateless::meta};
 
 /// What a client here takes of each stream before it reads.
 const NARROW: u32 = 4 * 1024;

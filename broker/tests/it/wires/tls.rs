@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::{
     Authority, BrokerBuilder, DuplexClient, PipeBackend, QuicPeer, TestBroker,
-    authority::{ClientStream, Signed},
+    authority::{CertificateFiles, ClientStream},
     duplex::Wire,
     eventually, within,
 };
@@ -18,12 +18,12 @@ use tokio::{
 use super::{features, listening};
 use crate::{builder, initialize_body, kind, stdio, text_of};
 
-fn certified(builder: BrokerBuilder, signed: &Signed, more: Value) -> BrokerBuilder {
+fn certified(builder: BrokerBuilder, signed: &CertificateFiles, more: Value) -> BrokerBuilder {
     builder.config(json!({"tls": {"cert_file": signed.cert, "key_file": signed.key}})).config(json!({"tls": more}))
 }
 
 /// One HTTP/1.1 request over TLS; the whole response.
-async fn exchange(authority: &Authority, port: u16, identity: Option<&Signed>, text: &str) -> String {
+async fn exchange(authority: &Authority, port: u16, identity: Option<&CertificateFiles>, text: &str) -> String {
     let mut stream = within("a TLS connection", authority.connect(port, identity, &["http/1.1"])).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
@@ -144,7 +144,7 @@ async fn a_certificate_of_a_client_names_its_tenant_and_principal() {
     let broker =
         certified(listening(), &server, optional).auth_required().tenant("acme").backend("acme", "b", stdio().spec()).start().await;
     let (ann, stranger) = (authority.client("acme", "ann"), authority.client("nobody", "ann"));
-    let over_tcp = async |identity: Option<&Signed>| {
+    let over_tcp = async |identity: Option<&CertificateFiles>| {
         let stream = within("TLS", authority.connect(broker.tcp_address().port(), identity, &["mcp"])).await.unwrap();
         broker.duplex().over(Wire::lines(stream))
     };
@@ -176,7 +176,11 @@ async fn a_certificate_of_a_client_names_its_tenant_and_principal() {
 }
 
 /// Opens a session on each wire with this certificate; what is kept for as long as they live.
-async fn on_every_wire(broker: &TestBroker, authority: &Authority, identity: &Signed) -> (Vec<DuplexClient>, QuicPeer, ClientStream) {
+async fn on_every_wire(
+    broker: &TestBroker,
+    authority: &Authority,
+    identity: &CertificateFiles,
+) -> (Vec<DuplexClient>, QuicPeer, ClientStream) {
     let tcp = within("TLS", authority.connect(broker.tcp_address().port(), Some(identity), &["mcp"])).await.unwrap();
     let http = within("TLS", authority.connect(broker.http_address().port(), Some(identity), &["http/1.1"])).await.unwrap();
     let (websocket, _) = Wire::websocket(http, "localhost", "/ws", &[]).await.unwrap();
@@ -245,7 +249,7 @@ async fn a_revoked_certificate_is_refused_and_what_came_by_it_ends() {
         .start()
         .await;
     let [ann, bob, eve] = [("ann", 1), ("bob", 2), ("eve", 3)].map(|(name, serial)| authority.client_numbered("acme", name, serial));
-    let refused = async |identity: &Signed| {
+    let refused = async |identity: &CertificateFiles| {
         // TLS 1.3 tells a client only after its own part of the handshake.
         if let Ok(stream) = authority.connect(broker.tcp_address().port(), Some(identity), &["mcp"]).await {
             broker.duplex().over(Wire::lines(stream)).ended().await;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
-use testkit::{DuplexClient, FaultProxy, TestBroker, Way, eventually, eventually_within, http, within};
+use testkit::{Direction, DuplexClient, FaultProxy, TestBroker, eventually, eventually_within, http, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -374,7 +374,7 @@ async fn w_07_a_client_of_which_nothing_arrives_any_more_is_cut_and_its_session_
     let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap().to_owned();
     client.result("ping", json!({})).await;
     // Half-open: neither an end nor an answer to a ping gets through.
-    for way in [Way::Up, Way::Down] {
+    for way in [Direction::Upstream, Direction::Downstream] {
         network.hole(way, true);
     }
     eventually("the cut", || async {

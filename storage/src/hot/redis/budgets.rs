@@ -2,15 +2,15 @@
 
 use redis::{Script, from_redis_value};
 
-use super::{RedisHot, link::Request};
-use crate::hot::budget::{BudgetAsk, BudgetShare, OVERDRAWN_US_MAX, SLACK_US};
+use super::{RedisStore, connection::Request};
+use crate::hot::budget::{BudgetGrant, BudgetRequest, OVERDRAWN_US_MAX, SLACK_US};
 
 pub(super) fn script() -> Script {
     Script::new(include_str!("budgets.lua"))
 }
 
-impl RedisHot {
-    pub(super) async fn settle_budgets(&self, asks: &[BudgetAsk]) -> Option<Vec<BudgetShare>> {
+impl RedisStore {
+    pub(super) async fn settle_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
         if asks.is_empty() {
             return Some(Vec::new());
         }
@@ -22,7 +22,7 @@ impl RedisHot {
         }
         let answer = self.link.ask(Request::Script(&script)).await.ok()?;
         let numbers: Vec<u64> = from_redis_value(answer).ok()?;
-        let shares = numbers.as_chunks::<3>().0.iter().map(|[granted, left, wait]| BudgetShare {
+        let shares = numbers.as_chunks::<3>().0.iter().map(|[granted, left, wait]| BudgetGrant {
             granted: u32::try_from(*granted).unwrap_or(u32::MAX),
             left: u32::try_from(*left).unwrap_or(u32::MAX),
             wait: std::time::Duration::from_micros(*wait),

@@ -8,7 +8,7 @@ use aws_lc_rs::{constant_time, hmac};
 use bytes::Bytes;
 use protocol::ids::TaskId;
 
-use crate::{LoggedEvent, OwnerHint, SESSION_KEY_BYTES, SessionKey, StreamRecord, Wake};
+use crate::{LoggedEvent, OwnerHint, SESSION_KEY_BYTES, SessionKey, StreamRecord, Wakeup};
 
 /// Goes up when a reader of the old layout could misread the new one. Also in the names of keys.
 const VERSION: u8 = 1;
@@ -47,8 +47,8 @@ fn hexadecimal(session: &SessionKey) -> String {
 
 /// What came from the broadcast channel.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Heard {
-    Wake(Wake),
+pub(super) enum ReceivedMessage {
+    Wake(Wakeup),
     /// Our own, which we had already.
     Own,
     /// Of a version or kind this build does not know.
@@ -116,21 +116,21 @@ impl Codec {
         Some(LoggedEvent { sequence, kind, frame: Bytes::from(value).slice(TAG_BYTES + 1..) })
     }
 
-    pub(super) fn wake(&self, wake: &Wake) -> Vec<u8> {
+    pub(super) fn wake(&self, wake: &Wakeup) -> Vec<u8> {
         let mut body = Vec::new();
         match wake {
-            Wake::Config => body.push(WAKE_CONFIG),
-            Wake::Task { task, session } => {
+            Wakeup::Config => body.push(WAKE_CONFIG),
+            Wakeup::Task { task, session } => {
                 body.push(WAKE_TASK);
                 body.extend_from_slice(session.as_bytes());
                 body.extend_from_slice(task.as_str().as_bytes());
             }
-            Wake::TaskWord { session, frame } => {
+            Wakeup::TaskNotification { session, frame } => {
                 body.push(WAKE_TASK_WORD);
                 body.extend_from_slice(session.as_bytes());
                 body.extend_from_slice(frame);
             }
-            Wake::SessionEnd(session) => {
+            Wakeup::SessionEnd(session) => {
                 body.push(WAKE_SESSION_END);
                 body.extend_from_slice(session.as_bytes());
             }
@@ -141,17 +141,17 @@ impl Codec {
         message
     }
 
-    pub(super) fn read_wake(&self, message: &[u8]) -> Heard {
-        let Some((&version, rest)) = message.split_first() else { return Heard::Foreign };
+    pub(super) fn read_wake(&self, message: &[u8]) -> ReceivedMessage {
+        let Some((&version, rest)) = message.split_first() else { return ReceivedMessage::Foreign };
         if version != VERSION {
-            return Heard::Unknown;
+            return ReceivedMessage::Unknown;
         }
-        let Some((node, value)) = rest.split_first_chunk::<NODE_BYTES>() else { return Heard::Foreign };
+        let Some((node, value)) = rest.split_first_chunk::<NODE_BYTES>() else { return ReceivedMessage::Foreign };
         if *node == self.node {
-            return Heard::Own;
+            return ReceivedMessage::Own;
         }
-        let Some(body) = self.unsealed("wake", &[&[version], node], value) else { return Heard::Foreign };
-        read_wake_body(body).map_or(Heard::Unknown, Heard::Wake)
+        let Some(body) = self.unsealed("wake", &[&[version], node], value) else { return ReceivedMessage::Foreign };
+        read_wake_body(body).map_or(ReceivedMessage::Unknown, ReceivedMessage::Wake)
     }
 
     fn sealed(&self, what: &str, about: &[&[u8]], body: &[u8]) -> Vec<u8> {
@@ -179,17 +179,17 @@ impl Codec {
     }
 }
 
-fn read_wake_body(body: &[u8]) -> Option<Wake> {
+fn read_wake_body(body: &[u8]) -> Option<Wakeup> {
     let (kind, rest) = body.split_first()?;
     if *kind == WAKE_CONFIG {
-        return Some(Wake::Config);
+        return Some(Wakeup::Config);
     }
     let (session, rest) = rest.split_first_chunk::<SESSION_KEY_BYTES>()?;
     let session = SessionKey::new(*session);
     match *kind {
-        WAKE_TASK => Some(Wake::Task { task: TaskId::new(text(rest)?), session }),
-        WAKE_TASK_WORD => Some(Wake::TaskWord { session, frame: Bytes::copy_from_slice(rest) }),
-        WAKE_SESSION_END => Some(Wake::SessionEnd(session)),
+        WAKE_TASK => Some(Wakeup::Task { task: TaskId::new(text(rest)?), session }),
+        WAKE_TASK_WORD => Some(Wakeup::TaskNotification { session, frame: Bytes::copy_from_slice(rest) }),
+        WAKE_SESSION_END => Some(Wakeup::SessionEnd(session)),
         _ => None,
     }
 }
@@ -233,32 +233,32 @@ mod tests {
     fn hears_every_kind_of_word_from_other_replicas() {
         let (sender, hearer) = (codec(1, 1), codec(1, 2));
         let words = [
-            Wake::Config,
-            Wake::Task { task: TaskId::new("t-1"), session: SESSION },
-            Wake::TaskWord { session: SESSION, frame: Bytes::from_static(b"{\"method\":\"x\"}") },
-            Wake::SessionEnd(OTHER),
+            Wakeup::Config,
+            Wakeup::Task { task: TaskId::new("t-1"), session: SESSION },
+            Wakeup::TaskNotification { session: SESSION, frame: Bytes::from_static(b"{\"method\":\"x\"}") },
+            Wakeup::SessionEnd(OTHER),
         ];
         for word in words {
             let message = sender.wake(&word);
-            assert_eq!((hearer.read_wake(&message), sender.read_wake(&message)), (Heard::Wake(word), Heard::Own));
-            assert_eq!(codec(2, 2).read_wake(&message), Heard::Foreign);
+            assert_eq!((hearer.read_wake(&message), sender.read_wake(&message)), (ReceivedMessage::Wake(word), ReceivedMessage::Own));
+            assert_eq!(codec(2, 2).read_wake(&message), ReceivedMessage::Foreign);
         }
     }
 
     #[test]
     fn what_is_cut_changed_or_of_another_version_is_no_word() {
         let (sender, hearer) = (codec(1, 1), codec(1, 2));
-        let message = sender.wake(&Wake::SessionEnd(SESSION));
+        let message = sender.wake(&Wakeup::SessionEnd(SESSION));
         for length in 0..message.len() {
-            assert_eq!(hearer.read_wake(&message[..length]), Heard::Foreign, "{length} bytes of it");
+            assert_eq!(hearer.read_wake(&message[..length]), ReceivedMessage::Foreign, "{length} bytes of it");
         }
         for at in 1..message.len() {
             let mut changed = message.clone();
             changed[at] ^= 1;
-            assert_eq!(hearer.read_wake(&changed), Heard::Foreign, "byte {at} changed");
+            assert_eq!(hearer.read_wake(&changed), ReceivedMessage::Foreign, "byte {at} changed");
         }
         let mut newer = message;
         newer[0] = 2;
-        assert_eq!(hearer.read_wake(&newer), Heard::Unknown);
+        assert_eq!(hearer.read_wake(&newer), ReceivedMessage::Unknown);
     }
 }

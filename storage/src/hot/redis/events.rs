@@ -14,18 +14,18 @@ use async_trait::async_trait;
 use redis::{Cmd, Pipeline, Script, from_redis_value};
 
 use super::{
-    RedisHot,
+    RedisStore,
     codec::{events_key, streams_key},
-    link::{LinkError, Request},
+    connection::{RedisConnectionError, Request},
     milliseconds,
 };
-use crate::{EventStore, LogEntry, SessionKey, StoreError, StoredStream, StreamRecord, hot::generations::Generations};
+use crate::{EventStore, LogEntry, SessionKey, StoreError, StoredStream, StreamRecord, hot::generation_cache::GenerationCache};
 
 /// Sessions whose streams are held, to tell of them again when Redis lost them.
 const SESSIONS_KNOWN_MAX: usize = 65_536;
 
 /// What this process told of its streams.
-pub(super) type Known = Generations<SessionKey, BTreeMap<u64, KnownStream>>;
+pub(super) type KnownStreams = GenerationCache<SessionKey, BTreeMap<u64, KnownStream>>;
 
 #[derive(Debug, Clone)]
 pub(super) struct KnownStream {
@@ -34,8 +34,8 @@ pub(super) struct KnownStream {
     last: Option<u64>,
 }
 
-pub(super) fn nothing_known() -> Known {
-    Generations::new(SESSIONS_KNOWN_MAX)
+pub(super) fn nothing_known() -> KnownStreams {
+    GenerationCache::new(SESSIONS_KNOWN_MAX)
 }
 
 pub(super) struct Scripts {
@@ -50,10 +50,10 @@ impl Scripts {
 }
 
 /// What `read.lua` returns.
-type Held = (u64, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>);
+type ReadReply = (u64, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>);
 
 #[async_trait]
-impl EventStore for RedisHot {
+impl EventStore for RedisStore {
     fn engine(&self) -> &'static str {
         "redis"
     }
@@ -77,7 +77,7 @@ impl EventStore for RedisHot {
         all.arg("HGETALL").arg(streams_key(session));
         let fields: Vec<(Vec<u8>, Vec<u8>)> = match self.link.ask(Request::Command(&all)).await {
             Ok(fields) => from_redis_value(fields).map_err(unreadable)?,
-            Err(LinkError::Redis(error)) if error.code() == Some("WRONGTYPE") => Vec::new(),
+            Err(RedisConnectionError::Redis(error)) if error.code() == Some("WRONGTYPE") => Vec::new(),
             Err(error) => return Err(error.into()),
         };
         let mut streams = Vec::new();
@@ -96,7 +96,7 @@ impl EventStore for RedisHot {
         let mut script = self.scripts.read.prepare_invoke();
         script.key(streams_key(session)).key(events_key(session, number)).arg(number).arg(format!("({position}-0"));
         let answer = self.link.ask(Request::Script(&script)).await?;
-        let (foreign, record, floor, last, held): Held = from_redis_value(answer).map_err(unreadable)?;
+        let (foreign, record, floor, last, held): ReadReply = from_redis_value(answer).map_err(unreadable)?;
         if foreign > 0 {
             self.link.count(foreign, &"keys of ours hold something else");
         }
@@ -137,8 +137,8 @@ impl EventStore for RedisHot {
     }
 }
 
-impl RedisHot {
-    fn known(&self) -> MutexGuard<'_, Known> {
+impl RedisStore {
+    fn known(&self) -> MutexGuard<'_, KnownStreams> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

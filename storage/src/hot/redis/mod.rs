@@ -4,10 +4,10 @@
 //! Plain Redis, 6.2 or newer, not a Redis Cluster: a cluster's answer `MOVED` counts as an error like others.
 
 mod budgets;
-mod bus;
 mod codec;
+mod connection;
 mod events;
-mod link;
+mod pubsub;
 #[cfg(test)]
 mod tests;
 
@@ -29,12 +29,12 @@ use tokio::{
 };
 
 use self::{
-    bus::{Hearer, Outbox},
     codec::{Codec, NODE_BYTES},
-    events::{Known, Scripts},
-    link::{CONNECT_MAX, Link, Request},
+    connection::{CONNECT_MAX, RedisConnection, Request},
+    events::{KnownStreams, Scripts},
+    pubsub::{Outbox, Subscriber},
 };
-use super::{BudgetAsk, BudgetShare, HotStore, OwnerHint, WAKES_HELD_MAX, Wake};
+use super::{BudgetGrant, BudgetRequest, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup};
 use crate::{SessionKey, StoreError};
 
 /// How long the last words may take.
@@ -58,32 +58,32 @@ impl fmt::Debug for RedisOptions {
 }
 
 /// [`HotStore`] and [`EventStore`](crate::EventStore) of several replicas.
-pub struct RedisHot {
-    link: Arc<Link>,
+pub struct RedisStore {
+    link: Arc<RedisConnection>,
     codec: Arc<Codec>,
     retention: Duration,
     scripts: Scripts,
     budgets: Script,
-    known: Mutex<Known>,
-    words: broadcast::Sender<Wake>,
+    known: Mutex<KnownStreams>,
+    words: broadcast::Sender<Wakeup>,
     outbox: Outbox,
     connected: Arc<AtomicBool>,
     closed: AtomicBool,
     tasks: [AbortHandle; 2],
 }
 
-impl RedisHot {
+impl RedisStore {
     /// Waits a moment for Redis, and goes on without it: it is looked for as long as this lives. Fails only for a URL that
     /// can not be understood.
     pub async fn open(options: &RedisOptions) -> Result<Self, StoreError> {
         let client = Client::open(options.url.as_str()).map_err(|error| refused_url(&error))?;
-        let link = Arc::new(Link::new(client));
+        let link = Arc::new(RedisConnection::new(client));
         let codec = Arc::new(Codec::new(&options.key, rand::random::<[u8; NODE_BYTES]>()));
-        let (words, _) = broadcast::channel(WAKES_HELD_MAX);
+        let (words, _) = broadcast::channel(WAKEUPS_BUFFERED_MAX);
         let connected = Arc::new(AtomicBool::new(false));
         let (tried, mut first_try) = watch::channel(false);
-        let hearer = Hearer { link: link.clone(), codec: codec.clone(), words: words.clone(), connected: connected.clone(), tried };
-        let (outbox, publisher) = bus::publisher(link.clone());
+        let hearer = Subscriber { link: link.clone(), codec: codec.clone(), words: words.clone(), connected: connected.clone(), tried };
+        let (outbox, publisher) = pubsub::publisher(link.clone());
         let tasks = [tokio::spawn(hearer.run()).abort_handle(), tokio::spawn(publisher).abort_handle()];
         let hot = Self {
             link,
@@ -116,7 +116,7 @@ fn refused_url(error: &RedisError) -> StoreError {
 }
 
 #[async_trait]
-impl HotStore for RedisHot {
+impl HotStore for RedisStore {
     fn engine(&self) -> &'static str {
         "redis"
     }
@@ -148,7 +148,7 @@ impl HotStore for RedisHot {
         let _ = self.link.ask(Request::Command(&delete)).await;
     }
 
-    fn wake(&self, wake: Wake) {
+    fn wake(&self, wake: Wakeup) {
         if self.closed.load(Ordering::Relaxed) || wake.is_too_long() {
             return;
         }
@@ -159,11 +159,11 @@ impl HotStore for RedisHot {
         }
     }
 
-    fn wakes(&self) -> broadcast::Receiver<Wake> {
+    fn wakes(&self) -> broadcast::Receiver<Wakeup> {
         self.words.subscribe()
     }
 
-    async fn take_of_budgets(&self, asks: &[BudgetAsk]) -> Option<Vec<BudgetShare>> {
+    async fn take_of_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
         self.settle_budgets(asks).await
     }
 
@@ -179,14 +179,14 @@ impl HotStore for RedisHot {
     }
 }
 
-impl RedisHot {
+impl RedisStore {
     fn end_tasks(&self) {
         self.tasks.iter().for_each(AbortHandle::abort);
         self.connected.store(false, Ordering::Relaxed);
     }
 }
 
-impl Drop for RedisHot {
+impl Drop for RedisStore {
     fn drop(&mut self) {
         self.end_tasks();
     }

@@ -4,14 +4,14 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use testkit::{
-    FaultProxy, Way, eventually,
+    Direction, FaultProxy, eventually,
     servers::{RedisReply, RedisServer},
 };
 use tokio::time::Instant;
 
-use super::{RedisHot, RedisOptions, codec};
+use super::{RedisOptions, RedisStore, codec};
 use crate::{
-    EventStore, HotStore, LogEntry, LoggedEvent, OwnerHint, SessionKey, StoreError, StoredStream, StreamRecord, Wake,
+    EventStore, HotStore, LogEntry, LoggedEvent, OwnerHint, SessionKey, StoreError, StoredStream, StreamRecord, Wakeup,
     conformance::hot::Replicas,
 };
 
@@ -24,11 +24,11 @@ fn options(url: String) -> RedisOptions {
     RedisOptions { url, key: [9; 32], event_retention: HOUR }
 }
 
-async fn open(server: &RedisServer) -> RedisHot {
-    RedisHot::open(&options(server.url())).await.unwrap()
+async fn open(server: &RedisServer) -> RedisStore {
+    RedisStore::open(&options(server.url())).await.unwrap()
 }
 
-async fn log() -> (RedisServer, RedisHot) {
+async fn log() -> (RedisServer, RedisStore) {
     let server = RedisServer::start().await;
     let log = open(&server).await;
     (server, log)
@@ -60,12 +60,12 @@ fn event(sequence: u64) -> LogEntry {
     LogEntry::Event { session: SESSION, stream: 1, event }
 }
 
-async fn stream(log: &RedisHot, position: u64) -> StoredStream {
+async fn stream(log: &RedisStore, position: u64) -> StoredStream {
     log.stream(&SESSION, 1, position).await.unwrap().expect("the stream is known")
 }
 
 /// What is held after a position: the events' sequences, and up to where events are gone.
-async fn held(log: &RedisHot, position: u64) -> (Vec<u64>, u64) {
+async fn held(log: &RedisStore, position: u64) -> (Vec<u64>, u64) {
     let stream = stream(log, position).await;
     assert_eq!(stream.record, record());
     (stream.events.iter().map(|event| event.sequence).collect(), stream.trimmed_through)
@@ -79,7 +79,7 @@ async fn in_time<F: Future>(what: &str, call: F) -> F::Output {
 }
 
 /// Every call of both traits comes back, with nothing.
-async fn finds_nothing_and_returns(hot: &RedisHot) {
+async fn finds_nothing_and_returns(hot: &RedisStore) {
     assert_eq!(in_time("owner", hot.owner(&SESSION)).await, None);
     in_time("note_owner", hot.note_owner(&SESSION, &hint(), HOUR)).await;
     in_time("forget_owner", hot.forget_owner(&SESSION)).await;
@@ -92,7 +92,7 @@ async fn finds_nothing_and_returns(hot: &RedisHot) {
 }
 
 /// Hints, events and words work, at the latest a little later.
-async fn works(hot: &RedisHot, other: &RedisHot) {
+async fn works(hot: &RedisStore, other: &RedisStore) {
     eventually("a hint to be kept", async || {
         hot.note_owner(&SESSION, &hint(), HOUR).await;
         hot.owner(&SESSION).await.ok_or(())
@@ -102,7 +102,7 @@ async fn works(hot: &RedisHot, other: &RedisHot) {
     for (from, to) in [(hot, other), (other, hot)] {
         let mut words = to.wakes();
         eventually("a word to arrive", || {
-            from.wake(Wake::Config);
+            from.wake(Wakeup::Config);
             let heard = words.try_recv();
             async move { heard }
         })
@@ -113,7 +113,7 @@ async fn works(hot: &RedisHot, other: &RedisHot) {
     }
 }
 
-async fn disconnected(hot: &RedisHot) {
+async fn disconnected(hot: &RedisStore) {
     eventually("the loss of the connection to be noticed", async || if hot.is_connected() { Err(()) } else { Ok(()) }).await;
 }
 
@@ -204,8 +204,8 @@ async fn a_redis_that_is_not_there_at_first_is_found_later() {
     assert!(!hot.is_connected());
     finds_nothing_and_returns(&hot).await;
     let mut words = hot.wakes();
-    hot.wake(Wake::Config);
-    assert_eq!(words.try_recv(), Ok(Wake::Config), "listeners of this process hear it all the same");
+    hot.wake(Wakeup::Config);
+    assert_eq!(words.try_recv(), Ok(Wakeup::Config), "listeners of this process hear it all the same");
     server.start_again().await;
     works(&hot, &other).await;
 }
@@ -228,10 +228,10 @@ async fn a_frozen_redis_holds_nobody_up() {
 async fn a_network_that_swallows_holds_nobody_up() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
-    let hot = RedisHot::open(&options(format!("redis://{}/", proxy.address()))).await.unwrap();
+    let hot = RedisStore::open(&options(format!("redis://{}/", proxy.address()))).await.unwrap();
     let other = open(&server).await;
     works(&hot, &other).await;
-    for way in [Way::Up, Way::Down] {
+    for way in [Direction::Upstream, Direction::Downstream] {
         proxy.hole(way, true);
         finds_nothing_and_returns(&hot).await;
         disconnected(&hot).await;
@@ -239,10 +239,10 @@ async fn a_network_that_swallows_holds_nobody_up() {
         proxy.hole(way, false);
         works(&hot, &other).await;
     }
-    proxy.cut_after(Way::Down, 3);
+    proxy.cut_after(Direction::Downstream, 3);
     works(&hot, &other).await;
-    proxy.slice(Way::Up, true);
-    proxy.slice(Way::Down, true);
+    proxy.slice(Direction::Upstream, true);
+    proxy.slice(Direction::Downstream, true);
     works(&hot, &other).await;
 }
 
@@ -271,21 +271,21 @@ async fn keys_of_another_type_are_as_good_as_absent() {
 #[tokio::test]
 async fn what_another_installation_wrote_is_as_good_as_absent() {
     let (server, hot) = log().await;
-    let foreign = RedisHot::open(&RedisOptions { key: [8; 32], ..options(server.url()) }).await.unwrap();
+    let foreign = RedisStore::open(&RedisOptions { key: [8; 32], ..options(server.url()) }).await.unwrap();
     foreign.note_owner(&SESSION, &hint(), HOUR).await;
     foreign.append(&[begin(), event(1)]).await.unwrap();
     let mut words = hot.wakes();
     let errors = hot.errors();
     assert_eq!(hot.owner(&SESSION).await, None);
     assert_eq!((hot.streams(&SESSION).await.unwrap(), hot.stream(&SESSION, 1, 0).await.unwrap()), (vec![], None));
-    foreign.wake(Wake::Config);
+    foreign.wake(Wakeup::Config);
     server.command(&["PUBLISH", codec::WAKES_CHANNEL, "\u{2}of a later version"]).await;
     server.command(&["PUBLISH", codec::WAKES_CHANNEL, ""]).await;
     let other = open(&server).await;
-    other.wake(Wake::SessionEnd(SESSION));
+    other.wake(Wakeup::SessionEnd(SESSION));
     other.close().await;
     let next = testkit::within("a word", words.recv()).await;
-    assert_eq!((next, hot.errors()), (Ok(Wake::SessionEnd(SESSION)), errors + 5));
+    assert_eq!((next, hot.errors()), (Ok(Wakeup::SessionEnd(SESSION)), errors + 5));
     // An event in the middle that is not ours: what is before it does not count.
     hot.append(&[begin(), event(2)]).await.unwrap();
     foreign.append(&[event(3)]).await.unwrap();
@@ -322,7 +322,7 @@ async fn a_full_redis_is_told_apart() {
 async fn a_server_that_may_not_be_written_to_is_left() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
-    let hot = RedisHot::open(&options(format!("redis://{}/", proxy.address()))).await.unwrap();
+    let hot = RedisStore::open(&options(format!("redis://{}/", proxy.address()))).await.unwrap();
     server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
     let refused = hot.append(&[begin(), event(1)]).await;
     assert!(matches!(refused, Err(StoreError::Unavailable { .. })), "{refused:?}");
@@ -337,7 +337,7 @@ async fn a_server_that_may_not_be_written_to_is_left() {
 async fn what_does_not_speak_tls_is_as_good_as_absent() {
     let server = RedisServer::start().await;
     let url = server.url().replace("redis://", "rediss://");
-    let hot = in_time("open", RedisHot::open(&options(url))).await.unwrap();
+    let hot = in_time("open", RedisStore::open(&options(url))).await.unwrap();
     assert!(!hot.is_connected());
     finds_nothing_and_returns(&hot).await;
 }
@@ -347,9 +347,9 @@ async fn a_unix_socket_will_do_and_a_bad_url_tells_no_secret() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("redis.sock");
     let server = RedisServer::start_with(&["--unixsocket", socket.to_str().unwrap()]).await;
-    let hot = RedisHot::open(&options(format!("redis+unix://{}", socket.display()))).await.unwrap();
+    let hot = RedisStore::open(&options(format!("redis+unix://{}", socket.display()))).await.unwrap();
     works(&hot, &open(&server).await).await;
-    let refused = RedisHot::open(&options("redis://:secret@127.0.0.1:port/".into())).await.err().unwrap();
+    let refused = RedisStore::open(&options("redis://:secret@127.0.0.1:port/".into())).await.err().unwrap();
     assert!(!refused.to_string().contains("secret"), "{refused}");
     assert!(!format!("{:?}", options("redis://:secret@h/".into())).contains("secret"));
 }

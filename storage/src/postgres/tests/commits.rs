@@ -7,40 +7,40 @@ use sqlx::{
     ConnectOptions as _, Executor as _,
     postgres::{PgConnectOptions, PgConnection},
 };
-use testkit::{FaultProxy, PostgresServer, Way};
+use testkit::{Direction, FaultProxy, PostgresServer};
 
 use super::{PostgresStore, behind_proxy, create, end, end_as, key, open, open_session, update};
 use crate::{
-    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, Step, StoreError, StreamRecord, SubscriptionRecord, TaskStatus, Write,
-    Written,
+    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, StoreError, StreamRecord, SubscriptionRecord, TaskStatus, TaskStep, WriteOp,
+    WriteOutcome,
 };
 
 /// What `one_of_each` is about.
-fn prepare() -> Vec<Write> {
+fn prepare() -> Vec<WriteOp> {
     (1..=8).map(open_session).chain((1..=8).map(create)).collect()
 }
 
 /// A write of each kind, and what is to become of it.
-fn one_of_each() -> Vec<(Write, Written)> {
+fn one_of_each() -> Vec<(WriteOp, WriteOutcome)> {
     let task = |number: u8| TaskId::new(format!("t{number}"));
     let subscription =
         SubscriptionRecord { exposed_uri: "one+file:///\0x".into(), backend: BackendId::parse("one").unwrap(), uri: "file:///\0x".into() };
     vec![
-        (open_session(20), Written::Done),
-        (update(1), Written::Done),
-        (Write::ReleaseSession { key: key(2), epoch: 1, idle: Duration::ZERO, state: vec![1], links: vec![2] }, Written::Done),
-        (Write::EndSession { key: key(3), epoch: 1 }, Written::Done),
-        (Write::Subscribe { key: key(4), epoch: 1, subscription }, Written::Done),
-        (Write::Unsubscribe { key: key(5), epoch: 1, exposed_uri: "one+file:///y".into() }, Written::Done),
-        (Write::EndSession { key: key(6), epoch: 7 }, Written::Fenced),
-        (create(20), Written::Created { at_us: 0 }),
-        (Write::StepTask { task: task(1), epoch: 1, step: Step::Sent }, Written::Done),
-        (end(2), Written::Done),
-        (Write::ReleaseTask { task: task(3), epoch: 1 }, Written::Done),
-        (Write::AskInput { task: task(4), epoch: 1, number: 2, request: vec![3] }, Written::Done),
-        (Write::AnswerInput { task: task(5), number: 1, answer: b"yes".to_vec() }, Written::Done),
-        (Write::CloseInput { task: task(6), epoch: 1, number: 1 }, Written::Done),
-        (end_as(7, None, TaskStatus::Cancelled), Written::Over),
+        (open_session(20), WriteOutcome::Done),
+        (update(1), WriteOutcome::Done),
+        (WriteOp::ReleaseSession { key: key(2), epoch: 1, idle: Duration::ZERO, state: vec![1], links: vec![2] }, WriteOutcome::Done),
+        (WriteOp::EndSession { key: key(3), epoch: 1 }, WriteOutcome::Done),
+        (WriteOp::Subscribe { key: key(4), epoch: 1, subscription }, WriteOutcome::Done),
+        (WriteOp::Unsubscribe { key: key(5), epoch: 1, exposed_uri: "one+file:///y".into() }, WriteOutcome::Done),
+        (WriteOp::EndSession { key: key(6), epoch: 7 }, WriteOutcome::Fenced),
+        (create(20), WriteOutcome::Created { at_us: 0 }),
+        (WriteOp::AdvanceTask { task: task(1), epoch: 1, step: TaskStep::Sent }, WriteOutcome::Done),
+        (end(2), WriteOutcome::Done),
+        (WriteOp::ReleaseTask { task: task(3), epoch: 1 }, WriteOutcome::Done),
+        (WriteOp::RequestInput { task: task(4), epoch: 1, number: 2, request: vec![3] }, WriteOutcome::Done),
+        (WriteOp::AnswerInput { task: task(5), number: 1, answer: b"yes".to_vec() }, WriteOutcome::Done),
+        (WriteOp::CloseInput { task: task(6), epoch: 1, number: 1 }, WriteOutcome::Done),
+        (end_as(7, None, TaskStatus::Cancelled), WriteOutcome::AlreadyFinished),
     ]
 }
 
@@ -50,7 +50,7 @@ async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
     let (server, proxy, store) = behind_proxy().await;
     // Past the proxy, and open all the time: a program started for each question would take most of the time.
     let mut witness = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
-    for (way, step) in [(Way::Up, 101), (Way::Down, 31)] {
+    for (way, step) in [(Direction::Upstream, 101), (Direction::Downstream, 31)] {
         let mut bytes = 1;
         while survives_a_cut(&mut witness, &proxy, &store, way, bytes).await {
             bytes += step;
@@ -64,7 +64,7 @@ async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
 }
 
 /// Whether the batch was so long that it was cut.
-async fn survives_a_cut(witness: &mut PgConnection, proxy: &FaultProxy, store: &PostgresStore, way: Way, bytes: u64) -> bool {
+async fn survives_a_cut(witness: &mut PgConnection, proxy: &FaultProxy, store: &PostgresStore, way: Direction, bytes: u64) -> bool {
     witness.execute("TRUNCATE sessions, tasks, task_usage CASCADE").await.unwrap();
     store.write(&prepare()).await.unwrap();
     store.write(&questions()).await.unwrap();
@@ -75,7 +75,7 @@ async fn survives_a_cut(witness: &mut PgConnection, proxy: &FaultProxy, store: &
     let was_cut = proxy.cuts() > cuts;
     proxy.heal();
     for outcome in &mut outcomes {
-        if let Written::Created { at_us } = outcome {
+        if let WriteOutcome::Created { at_us } = outcome {
             *at_us = 0;
         }
     }
@@ -98,7 +98,7 @@ async fn a_batch_whose_answer_never_comes_is_settled_in_the_time_that_is_left() 
     let batch = [end(1), update(1)];
     let (outcomes, ()) = tokio::join!(store.write(&batch), async {
         super::claims::somebody_waits(&server).await;
-        proxy.hole(Way::Down, true);
+        proxy.hole(Direction::Downstream, true);
         holding.execute("COMMIT").await.unwrap();
         testkit::eventually("the commit", async || match server.sql(&server.url(), "SELECT status FROM tasks").await {
             status if status == "completed" => Ok(()),
@@ -107,15 +107,15 @@ async fn a_batch_whose_answer_never_comes_is_settled_in_the_time_that_is_left() 
         .await;
         proxy.heal();
     });
-    assert_eq!(outcomes.unwrap(), [Written::Done, Written::Done]);
+    assert_eq!(outcomes.unwrap(), [WriteOutcome::Done, WriteOutcome::Done]);
 }
 
 #[tokio::test]
 async fn a_batch_sent_again_after_an_outage_finds_what_it_did() {
     let (server, proxy, store) = behind_proxy().await;
     store.write(&[open_session(1), open_session(2), create(1), create(2)]).await.unwrap();
-    proxy.latency(Way::Down, Duration::from_millis(200));
-    let batch = [end(1), Write::EndSession { key: key(1), epoch: 1 }];
+    proxy.latency(Direction::Downstream, Duration::from_millis(200));
+    let batch = [end(1), WriteOp::EndSession { key: key(1), epoch: 1 }];
     let (lost, ()) = tokio::join!(store.write(&batch), async {
         testkit::eventually("the commit", async || match server.sql(&server.url(), "SELECT status FROM tasks WHERE task = 't1'").await {
             status if status == "completed" => Ok(()),
@@ -125,11 +125,11 @@ async fn a_batch_sent_again_after_an_outage_finds_what_it_did() {
         proxy.refuse().await;
         proxy.reset();
     });
-    assert!(matches!(lost, Err(StoreError::Unsettled(_))), "{lost:?}");
+    assert!(matches!(lost, Err(StoreError::OutcomeUnknown(_))), "{lost:?}");
     proxy.accept_again().await;
     proxy.heal();
-    assert_eq!(store.write(&batch).await.unwrap(), [Written::Done, Written::Done]);
-    assert_eq!(store.write(&[end_as(1, Some(1), TaskStatus::Failed)]).await.unwrap(), [Written::Over]);
+    assert_eq!(store.write(&batch).await.unwrap(), [WriteOutcome::Done, WriteOutcome::Done]);
+    assert_eq!(store.write(&[end_as(1, Some(1), TaskStatus::Failed)]).await.unwrap(), [WriteOutcome::AlreadyFinished]);
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn a_claim_whose_answer_is_lost_is_told_again() {
     store.join(&node, None, Duration::from_secs(3_600)).await.unwrap();
     store.write(&[create(1), create(2)]).await.unwrap();
     assert_eq!(store.claim_tasks(&node, 1, &[]).await.unwrap().len(), 1, "and the statement is prepared");
-    proxy.hole(Way::Down, true);
+    proxy.hole(Direction::Downstream, true);
     let lost = store.claim_tasks(&node, 10, &[]).await;
     assert!(matches!(lost, Err(StoreError::Unavailable { .. })), "{lost:?}");
     proxy.heal();
@@ -160,8 +160,12 @@ async fn batches_of_replicas_in_each_others_way_all_go_through() {
     for round in 0..40_u8 {
         let store = if round % 2 == 0 { one.clone() } else { other.clone() };
         running.push(tokio::spawn(async move {
-            let mut batch: Vec<Write> = (1..=40).map(update).collect();
-            batch.extend((1..=40).map(|number| Write::StepTask { task: TaskId::new(format!("t{number}")), epoch: 1, step: Step::Sent }));
+            let mut batch: Vec<WriteOp> = (1..=40).map(update).collect();
+            batch.extend((1..=40).map(|number| WriteOp::AdvanceTask {
+                task: TaskId::new(format!("t{number}")),
+                epoch: 1,
+                step: TaskStep::Sent,
+            }));
             batch.extend([create(100 + round), open_session(100 + round)]);
             let middle = usize::from(round) % batch.len();
             batch.rotate_left(middle);
@@ -173,7 +177,7 @@ async fn batches_of_replicas_in_each_others_way_all_go_through() {
     }
     for write in running {
         let outcomes = write.await.unwrap().unwrap();
-        assert!(outcomes.iter().all(|outcome| matches!(outcome, Written::Done | Written::Created { .. })), "{outcomes:?}");
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, WriteOutcome::Done | WriteOutcome::Created { .. })), "{outcomes:?}");
     }
 }
 
@@ -183,7 +187,7 @@ async fn an_append_that_is_repeated_adds_nothing() {
     let stream = StreamRecord { number: 1, general: false, due: vec![], was_read: false };
     store.append(&[LogEntry::Stream { session: key(1), record: stream }]).await.unwrap();
     for sequence in 1..=30 {
-        proxy.cut_after(Way::Down, 1 + sequence * 2);
+        proxy.cut_after(Direction::Downstream, 1 + sequence * 2);
         let event = LoggedEvent { sequence, kind: 1, frame: vec![b'x'; 10].into() };
         store.append(&[LogEntry::Event { session: key(1), stream: 1, event }]).await.unwrap();
     }
@@ -192,13 +196,13 @@ async fn an_append_that_is_repeated_adds_nothing() {
 }
 
 /// Inputs that are open, and a task that is over.
-fn questions() -> Vec<Write> {
-    let ask = |number: u8| Write::AskInput { task: TaskId::new(format!("t{number}")), epoch: 1, number: 1, request: vec![3] };
+fn questions() -> Vec<WriteOp> {
+    let ask = |number: u8| WriteOp::RequestInput { task: TaskId::new(format!("t{number}")), epoch: 1, number: 1, request: vec![3] };
     vec![
         ask(4),
         ask(5),
         ask(6),
-        Write::EndTask {
+        WriteOp::EndTask {
             task: TaskId::new("t7"),
             epoch: Some(1),
             status: TaskStatus::Completed,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{create, on_server, open_session, update};
-use crate::{DurableStore, Written};
+use crate::{DurableStore, WriteOutcome};
 
 /// As many as the broker removes with one statement.
 const STEP: u32 = 200;
@@ -68,7 +68,7 @@ async fn measured(store: &impl DurableStore) -> Duration {
     let mut times = Vec::new();
     for _ in 0..MEASURED {
         let begun = Instant::now();
-        assert_eq!(store.write(&[update(1)]).await.unwrap(), [Written::Done]);
+        assert_eq!(store.write(&[update(1)]).await.unwrap(), [WriteOutcome::Done]);
         times.push(begun.elapsed());
     }
     p99(times)

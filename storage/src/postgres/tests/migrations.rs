@@ -1,10 +1,11 @@
 //! The schema: brought up to date by one of many, refused where it is older, newer or edited, resumed where it was cut.
 
-use testkit::{FaultProxy, PostgresServer, Way};
+use testkit::{Direction, FaultProxy, PostgresServer};
 
 use super::{AT_MOST, PostgresOptions, PostgresStore, behind, create, end, on_server, open, open_session, options, update};
 use crate::{
-    AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, DurableStore, Migrated, NodeName, StoreError, Written, postgres::schema,
+    AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, DurableStore, MigrationOutcome, NodeName, StoreError, WriteOutcome,
+    postgres::schema,
 };
 
 #[tokio::test]
@@ -14,7 +15,7 @@ async fn an_old_schema_is_refused_unless_migrating_is_allowed() {
     let error = PostgresStore::open(&only_open).await.unwrap_err();
     assert_eq!(error, StoreError::SchemaOlder { found: 0, known: schema::known() });
     let store = open(&server).await;
-    assert_eq!(store.migrated(), Migrated { from: 0, to: schema::known() });
+    assert_eq!(store.migrated(), MigrationOutcome { from: 0, to: schema::known() });
     PostgresStore::open(&only_open).await.expect("up to date now");
 }
 
@@ -56,7 +57,7 @@ async fn f_48_a_migration_cut_anywhere_is_resumed() {
     for bytes in (0..24).map(|step: u64| 60 + step * step * 70) {
         let url = server.database().await;
         let through = PostgresOptions { url: behind(&proxy, &url), ..options(&server) };
-        proxy.cut_after(Way::Up, bytes);
+        proxy.cut_after(Direction::Upstream, bytes);
         let first = PostgresStore::open(&through).await;
         proxy.heal();
         refused += usize::from(first.is_err());
@@ -86,7 +87,10 @@ async fn r_8_what_a_newer_build_adds_to_the_schema_is_not_felt_by_those_that_run
     assert_eq!(store.sessions(None, None, 10).await.map(|found| found.len()), sessions.map(|found| found.len()));
     assert_eq!(store.tasks(None, None, None, 10).await.map(|found| found.len()), tasks.map(|found| found.len()));
     store.renew(&node, AT_MOST, false).await.unwrap();
-    assert_eq!(store.write(&[update(1), end(1), open_session(2)]).await.unwrap(), [Written::Done, Written::Done, Written::Done]);
+    assert_eq!(
+        store.write(&[update(1), end(1), open_session(2)]).await.unwrap(),
+        [WriteOutcome::Done, WriteOutcome::Done, WriteOutcome::Done]
+    );
     assert_eq!(server.sql(&server.url(), "SELECT count(*) FROM tasks WHERE later IS NULL").await, "0", "what it added is left alone");
     assert_eq!(store.unreadable_rows(), 0);
     // But who starts now does not know what it would find.

@@ -4,14 +4,14 @@
 use std::{str::FromStr, time::Duration};
 
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
-use testkit::{PostgresServer, Way};
+use testkit::{Direction, PostgresServer};
 use tokio::time::Instant;
 
 use super::{
     AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, behind_proxy, create, end, key, on_server, open, open_session, options, seat,
     update,
 };
-use crate::{ConfigStore, DurableStore, NodeName, StoreError, Write, Written};
+use crate::{ConfigStore, DurableStore, NodeName, StoreError, WriteOp, WriteOutcome};
 
 /// Calls of every sort end soon and say why; nothing of them is done.
 async fn nothing_works(store: &PostgresStore) {
@@ -91,7 +91,7 @@ async fn a_restart_between_two_calls_is_not_felt() {
         warm(&store).await;
         server.stop_immediate().await;
         server.start_again().await;
-        assert_eq!(store.write(&[open_session(number)]).await.unwrap(), [Written::Done]);
+        assert_eq!(store.write(&[open_session(number)]).await.unwrap(), [WriteOutcome::Done]);
         store.tenants().await.unwrap();
     }
 }
@@ -113,7 +113,7 @@ async fn f_32_a_frozen_server_holds_nobody_up() {
 async fn f_12_a_black_hole_holds_nobody_up() {
     let (_server, proxy, store) = behind_proxy().await;
     warm(&store).await;
-    for way in [Way::Up, Way::Down] {
+    for way in [Direction::Upstream, Direction::Downstream] {
         proxy.hole(way, true);
         nothing_works(&store).await;
         proxy.heal();
@@ -126,11 +126,11 @@ async fn f_12_a_black_hole_holds_nobody_up() {
 async fn f_33_a_slow_network_is_no_absent_server() {
     let (_server, proxy, store) = behind_proxy().await;
     store.write(&[open_session(1), create(1)]).await.unwrap();
-    for way in [Way::Up, Way::Down] {
+    for way in [Direction::Upstream, Direction::Downstream] {
         proxy.latency(way, Duration::from_millis(100));
     }
     let started = Instant::now();
-    let batch: Vec<Write> = (2..60).flat_map(|number| [open_session(number), create(number)]).chain([update(1), end(1)]).collect();
+    let batch: Vec<WriteOp> = (2..60).flat_map(|number| [open_session(number), create(number)]).chain([update(1), end(1)]).collect();
     store.write(&batch).await.unwrap();
     assert!(started.elapsed() < Duration::from_millis(1_200), "a batch is a handful of round trips: {:?}", started.elapsed());
 }
@@ -164,7 +164,7 @@ async fn f_39_a_strangers_lock_makes_calls_busy_and_no_more() {
     assert!(started.elapsed() < AT_MOST * 2, "{:?}", started.elapsed());
     assert_eq!(store.tenants().await.unwrap(), [], "what needs no lock goes on");
     stranger.execute("ROLLBACK").await.unwrap();
-    assert_eq!(store.write(&[update(1), end(1)]).await.unwrap(), [Written::Done, Written::Done]);
+    assert_eq!(store.write(&[update(1), end(1)]).await.unwrap(), [WriteOutcome::Done, WriteOutcome::Done]);
 }
 
 #[tokio::test]
@@ -180,7 +180,7 @@ async fn f_38_a_server_that_takes_no_writes_is_unavailable_until_it_takes_them()
         })
         .await;
         match outcome {
-            Ok(written) => assert_eq!(written, [Written::Done]),
+            Ok(written) => assert_eq!(written, [WriteOutcome::Done]),
             Err(refusal) => assert!(matches!(refusal, StoreError::Unavailable { .. }), "{refusal:?}"),
         }
         assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1, "reading goes on");
@@ -194,7 +194,7 @@ async fn a_statement_that_is_refused_is_no_outage() {
     server.sql(&server.url(), "ALTER TABLE task_inputs RENAME TO elsewhere").await;
     let refused = store.task_inputs(&protocol::ids::TaskId::new("t1")).await;
     assert!(matches!(&refused, Err(StoreError::Refused { detail }) if detail.contains("task_inputs")), "{refused:?}");
-    assert_eq!(store.write(&[update(1)]).await.unwrap(), [Written::Done]);
+    assert_eq!(store.write(&[update(1)]).await.unwrap(), [WriteOutcome::Done]);
     // Where nothing at all can be asked it is another matter.
     let unknown = PostgresOptions { url: format!("{}_", server.url()), ..options(&server) };
     let absent = PostgresStore::open(&unknown).await;
@@ -208,7 +208,7 @@ async fn f_38_connections_that_an_operator_ends_are_replaced_unnoticed() {
         warm(&store).await;
         let ended = "SELECT count(pg_terminate_backend(pid)) > 1 FROM pg_stat_activity WHERE application_name = 'mcp-broker'";
         assert_eq!(server.sql(&server.url(), ended).await, "t");
-        assert_eq!(store.write(&[update(1)]).await.unwrap(), [Written::Done]);
+        assert_eq!(store.write(&[update(1)]).await.unwrap(), [WriteOutcome::Done]);
         for answer in futures_of((0..40).map(|_| store.tenants()).collect()).await {
             answer.unwrap();
         }
@@ -227,7 +227,7 @@ async fn f_38_statements_prepared_before_a_table_changed_are_prepared_anew() {
         for answer in futures_of((0..40).map(|_| store.tenants()).collect()).await {
             assert_eq!(answer.unwrap(), tenants, "{changed}");
         }
-        assert_eq!(store.write(&[update(1)]).await.unwrap(), [Written::Done]);
+        assert_eq!(store.write(&[update(1)]).await.unwrap(), [WriteOutcome::Done]);
     }
 }
 

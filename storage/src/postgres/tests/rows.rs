@@ -6,7 +6,7 @@ use protocol::ids::{BackendId, TaskId};
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 
 use super::{AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, create, key, on_server, open_session, options, seat};
-use crate::{Claim, DurableStore, NodeName, Step, SubscriptionRecord, TaskStatus, Write};
+use crate::{DurableStore, NodeName, SessionClaimOutcome, SubscriptionRecord, TaskStatus, TaskStep, WriteOp};
 
 #[tokio::test]
 async fn a_lease_and_a_claim_agree() {
@@ -30,7 +30,7 @@ async fn a_lease_and_a_claim_agree() {
         .await;
         renewing.execute("COMMIT").await.unwrap();
     });
-    assert!(matches!(claim.unwrap(), Claim::Elsewhere(owner) if owner.node == a), "the renewal came first");
+    assert!(matches!(claim.unwrap(), SessionClaimOutcome::OwnedElsewhere(owner) if owner.node == a), "the renewal came first");
 }
 
 #[tokio::test]
@@ -51,16 +51,16 @@ async fn long_and_strange_texts_are_kept() {
     let long = format!("one+file:///{}\0\u{1f600}", "x".repeat(100_000));
     store.write(&[open_session(1), create(1)]).await.unwrap();
     let subscription = SubscriptionRecord { exposed_uri: long.clone(), backend: BackendId::parse("one").unwrap(), uri: long.clone() };
-    let step = Step::Mirrored { backend_task: "\0".into(), link: vec![0] };
+    let step = TaskStep::Delegated { backend_task: "\0".into(), link: vec![0] };
     let task = TaskId::new("t1");
     let batch = [
-        Write::Subscribe { key: key(1), epoch: 1, subscription: subscription.clone() },
-        Write::StepTask { task: task.clone(), epoch: 1, step: step.clone() },
+        WriteOp::Subscribe { key: key(1), epoch: 1, subscription: subscription.clone() },
+        WriteOp::AdvanceTask { task: task.clone(), epoch: 1, step: step.clone() },
     ];
     store.write(&batch).await.unwrap();
     let message = Some("a\0b".to_owned());
     let (status, outcome) = (TaskStatus::Failed, None);
-    store.write(&[Write::EndTask { task: task.clone(), epoch: Some(1), status, message: message.clone(), outcome }]).await.unwrap();
+    store.write(&[WriteOp::EndTask { task: task.clone(), epoch: Some(1), status, message: message.clone(), outcome }]).await.unwrap();
     assert_eq!(store.subscription_counts(None).await.unwrap()[0].uri, long);
     let stored = store.whole_task(&task).await.unwrap().unwrap().stored;
     assert_eq!((stored.message, stored.step), (message, step));

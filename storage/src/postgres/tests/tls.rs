@@ -1,6 +1,6 @@
 //! Servers that prove who they are, or fail to.
 
-use testkit::{Authority, PostgresServer, authority::Signed};
+use testkit::{Authority, PostgresServer, authority::CertificateFiles};
 
 use super::{PostgresStore, StoreError, options};
 use crate::{ConfigStore, postgres::PostgresOptions};
@@ -27,7 +27,7 @@ fn verified(mode: &str, authority: &Authority) -> String {
 #[tokio::test]
 async fn s16_verify_full_refuses_another_authority_and_another_name() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let right: Signed = authority.server("right");
+    let right: CertificateFiles = authority.server("right");
     let server = PostgresServer::with_tls(&right).await;
     let store = open(&server, &verified("verify-full", &authority)).await.expect("it is who it says");
     store.tenants().await.expect("statements go over it");

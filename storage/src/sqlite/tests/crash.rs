@@ -10,7 +10,7 @@ use std::{
 
 use super::state::{create, open};
 use crate::{
-    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionKey, SqliteOptions, SqliteStore, StreamRecord, Write, Written,
+    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionKey, SqliteOptions, SqliteStore, StreamRecord, WriteOp, WriteOutcome,
     sqlite::schema,
 };
 
@@ -90,7 +90,7 @@ async fn nothing_that_was_acknowledged_is_lost_and_nothing_is_half() {
         let told = acknowledged("event");
         assert!(events == told || events == told + 1, "{place}: {events} {told}");
         let open_again = open(1);
-        assert!(matches!(store.write(&[open_again]).await.unwrap()[..], [Written::Done]), "{place}: it goes on");
+        assert!(matches!(store.write(&[open_again]).await.unwrap()[..], [WriteOutcome::Done]), "{place}: it goes on");
     }
 }
 
@@ -106,8 +106,8 @@ async fn an_interrupted_migration_goes_on_where_it_stopped() {
                 assert!(!status.success() && done.is_empty(), "{from} {place}:{nth} {status} {done:?}");
                 let store = SqliteStore::open(&SqliteOptions { path, migrate: true }).await.unwrap();
                 assert_eq!(store.migrated().from, from + nth - 1 + applied, "{place}:{nth}");
-                let end = Write::EndSession { key: SessionKey::new([1; 32]), epoch: 1 };
-                assert_eq!(store.write(&[open(1), end]).await.unwrap(), [Written::Done, Written::Done]);
+                let end = WriteOp::EndSession { key: SessionKey::new([1; 32]), epoch: 1 };
+                assert_eq!(store.write(&[open(1), end]).await.unwrap(), [WriteOutcome::Done, WriteOutcome::Done]);
             }
         }
     }

@@ -7,9 +7,9 @@ use sqlx::{AssertSqlSafe, Connection, sqlite::SqliteConnection};
 
 use super::{in_file, options};
 use crate::{
-    Claim, ConfigStore, DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionKey, SessionRecord, SessionSeat, SqliteStore,
-    StoreError, StreamRecord, SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord, TaskStatus, Write, Written, conformance,
-    sqlite::schema,
+    ConfigStore, DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionClaimOutcome, SessionIdentity, SessionKey,
+    SessionRecord, SqliteStore, StoreError, StreamRecord, SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord, TaskStatus, WriteOp,
+    WriteOutcome, conformance, sqlite::schema,
 };
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -18,11 +18,11 @@ fn tenant() -> TenantId {
     TenantId::parse("acme").unwrap()
 }
 
-fn seat() -> SessionSeat {
-    SessionSeat { tenant: tenant(), principal: PrincipalId::new("ada"), endpoint: None }
+fn seat() -> SessionIdentity {
+    SessionIdentity { tenant: tenant(), principal: PrincipalId::new("ada"), endpoint: None }
 }
 
-pub(super) fn open(number: u8) -> Write {
+pub(super) fn open(number: u8) -> WriteOp {
     let record = SessionRecord {
         key: SessionKey::new([number; 32]),
         seat: seat(),
@@ -33,10 +33,10 @@ pub(super) fn open(number: u8) -> Write {
         state: vec![number; 300],
         links: vec![number; 300],
     };
-    Write::OpenSession { record: Box::new(record), owner: NodeName::new("a") }
+    WriteOp::OpenSession { record: Box::new(record), owner: NodeName::new("a") }
 }
 
-pub(super) fn create(name: &str) -> Write {
+pub(super) fn create(name: &str) -> WriteOp {
     let record = TaskRecord {
         task: TaskId::new(name),
         tenant: tenant(),
@@ -50,7 +50,7 @@ pub(super) fn create(name: &str) -> Write {
         ttl: Some(LONG),
     };
     let limits = TaskLimits { running: 1_000, stored: 1_000_000, bytes: u64::MAX };
-    Write::CreateTask { record: Box::new(record), owner: NodeName::new("a"), limits }
+    WriteOp::CreateTask { record: Box::new(record), owner: NodeName::new("a"), limits }
 }
 
 /// A session with a subscription and two streams, a task that asks and one that is over.
@@ -60,16 +60,16 @@ pub(super) async fn fill(store: &SqliteStore) {
     let backend = protocol::ids::BackendId::parse("one").unwrap();
     let subscription = SubscriptionRecord { exposed_uri: "one+file:///x".into(), backend, uri: "file:///x".into() };
     store.write(&[open(1), create("t1"), create("t2")]).await.unwrap();
-    let end = Write::EndTask {
+    let end = WriteOp::EndTask {
         task: TaskId::new("t2"),
         epoch: Some(1),
         status: TaskStatus::Failed,
         message: Some("why".into()),
         outcome: Some(b"no".to_vec()),
     };
-    let ask = Write::AskInput { task: TaskId::new("t1"), epoch: 1, number: 1, request: b"what?".to_vec() };
-    let outcomes = store.write(&[Write::Subscribe { key, epoch: 1, subscription }, ask, end]).await.unwrap();
-    assert_eq!(outcomes, vec![Written::Done; 3]);
+    let ask = WriteOp::RequestInput { task: TaskId::new("t1"), epoch: 1, number: 1, request: b"what?".to_vec() };
+    let outcomes = store.write(&[WriteOp::Subscribe { key, epoch: 1, subscription }, ask, end]).await.unwrap();
+    assert_eq!(outcomes, vec![WriteOutcome::Done; 3]);
     let record = |number| StreamRecord { number, general: true, due: b"due".to_vec(), was_read: false };
     let event = LoggedEvent { sequence: 1, kind: 2, frame: "frame".into() };
     let entries = [
@@ -141,7 +141,7 @@ async fn leases_end_with_the_process() {
     let b = NodeName::new("b");
     store.join(&b, None, LONG).await.unwrap();
     let claim = store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap();
-    assert!(matches!(claim, Claim::Taken { epoch: 2, .. }), "nothing waits for a lease: {claim:?}");
+    assert!(matches!(claim, SessionClaimOutcome::Acquired { epoch: 2, .. }), "nothing waits for a lease: {claim:?}");
     assert_eq!(store.claim_tasks(&b, 10, &[]).await.unwrap().len(), 1);
 }
 
@@ -184,8 +184,11 @@ async fn f_10_a_row_that_can_not_be_read_is_left_out_and_counted() {
     store.join(&b, None, LONG).await.unwrap();
     assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
     assert_eq!(store.unreadable_rows(), 1);
-    assert_eq!(store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap(), Claim::Absent);
-    assert!(matches!(store.claim_session(&SessionKey::new([2; 32]), &seat(), &b, LONG).await.unwrap(), Claim::Taken { .. }));
+    assert_eq!(store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap(), SessionClaimOutcome::NotFound);
+    assert!(matches!(
+        store.claim_session(&SessionKey::new([2; 32]), &seat(), &b, LONG).await.unwrap(),
+        SessionClaimOutcome::Acquired { .. }
+    ));
     assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
     let claimed = store.claim_tasks(&b, 10, &[]).await.unwrap();
     assert_eq!(claimed.iter().map(|task| task.stored.record.task.as_str()).collect::<Vec<_>>(), ["t2"]);
@@ -231,7 +234,7 @@ async fn f_50_a_hundred_thousand_expired_tasks_go_in_small_steps() {
 async fn a_tenant_with_many_tasks_is_removed() {
     let (_folder, store) = in_file().await;
     conformance::fill(&store).await.unwrap();
-    let batch: Vec<Write> = (0..900).map(|number| create(&format!("t{number}"))).collect();
+    let batch: Vec<WriteOp> = (0..900).map(|number| create(&format!("t{number}"))).collect();
     store.write(&batch).await.unwrap();
     assert!(store.delete_tenant(&tenant()).await.unwrap());
     assert!(store.task_counts().await.unwrap().iter().all(|(_, count)| *count == 0));
@@ -249,7 +252,7 @@ async fn f_41_while_another_program_writes_calls_end_in_time_and_reading_goes_on
     assert!(matches!(error, StoreError::Busy { .. }), "{error}");
     assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
     held.rollback().await.unwrap();
-    assert_eq!(store.write(&[open(2)]).await.unwrap(), [Written::Done]);
+    assert_eq!(store.write(&[open(2)]).await.unwrap(), [WriteOutcome::Done]);
     assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 2);
 }
 
@@ -263,7 +266,7 @@ async fn a_call_that_does_not_get_its_turn_ends_in_time() {
     assert_eq!(written.unwrap_err(), late);
     assert!(matches!(logged.unwrap_err(), StoreError::Busy { .. }));
     drop(turn);
-    assert_eq!(store.write(&[open(1)]).await.unwrap(), [Written::Done]);
+    assert_eq!(store.write(&[open(1)]).await.unwrap(), [WriteOutcome::Done]);
 }
 
 #[tokio::test]
@@ -278,7 +281,7 @@ async fn a_full_disk_keeps_none_of_a_batch() {
     }
     let key = SessionKey::new([1; 32]);
     let state = Some(vec![0; 1 << 20]);
-    let big = Write::UpdateSession { key, epoch: 1, idle: Duration::ZERO, state, links: None };
+    let big = WriteOp::UpdateSession { key, epoch: 1, idle: Duration::ZERO, state, links: None };
     assert_eq!(store.write(&[open(2), big]).await.unwrap_err(), StoreError::Full);
     let event = LoggedEvent { sequence: 2, kind: 2, frame: vec![0; 1 << 20].into() };
     let entries = [LogEntry::Trim { session: key, stream: 1, through: 1 }, LogEntry::Event { session: key, stream: 1, event }];
@@ -311,7 +314,7 @@ async fn a_statement_that_fails_spoils_its_batch_only() {
     let error = store.write(&[open(1), create("bad"), open(2)]).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
     assert_eq!(store.sessions(None, None, 10).await.unwrap(), [], "all of a batch or nothing");
-    assert_eq!(store.write(&[open(1)]).await.unwrap(), [Written::Done]);
+    assert_eq!(store.write(&[open(1)]).await.unwrap(), [WriteOutcome::Done]);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::{cell::Cell, future::ready, pin::pin, time::Duration};
 
 use bytes::Bytes;
-use transport::{FrameSink, FrameSource, Goodbye, ReadError, farewell};
+use transport::{CloseReason, FrameSink, FrameSource, ReadError, farewell};
 
 use super::End;
 use crate::soon;
@@ -108,7 +108,7 @@ pub(super) async fn over_the_limit_is_said_once(
     assert_eq!(received(&mut far.source).await, frame(1, 20));
     let refusal = soon("a refusal", far.source.next()).await.unwrap_err();
     assert!(matches!(refusal, ReadError::TooLong { limit: LIMIT }), "{refusal:?}");
-    assert_eq!(refusal.goodbye(), Goodbye::TooLarge);
+    assert_eq!(refusal.goodbye(), CloseReason::TooLarge);
     assert!(soon("the end", far.source.next()).await.unwrap().is_none());
 }
 
@@ -198,7 +198,7 @@ pub(super) async fn an_orderly_end_is_an_end(
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
     near.sink.send_all(&mut (0..100).map(|number| frame(number, 500)).collect()).await.unwrap();
-    let leaving = farewell(&mut near.source, &mut near.sink, Goodbye::Done);
+    let leaving = farewell(&mut near.source, &mut near.sink, CloseReason::Done);
     let reading = async {
         for number in 0..100 {
             assert_eq!(received(&mut far.source).await, frame(number, 500));
@@ -206,7 +206,7 @@ pub(super) async fn an_orderly_end_is_an_end(
         for _ in 0..2 {
             assert!(soon("the end", far.source.next()).await.unwrap().is_none());
         }
-        far.sink.close(Goodbye::Done).await;
+        far.sink.close(CloseReason::Done).await;
         drop(far);
     };
     soon("the end of both", async { tokio::join!(leaving, reading) }).await;
@@ -218,14 +218,14 @@ pub(super) async fn a_direction_that_ends_leaves_the_other(
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
     near.sink.send_all(&mut vec![frame(1, 30)]).await.unwrap();
-    near.sink.close(Goodbye::Done).await;
+    near.sink.close(CloseReason::Done).await;
     assert_eq!(received(&mut far.source).await, frame(1, 30));
     assert!(soon("the end", far.source.next()).await.unwrap().is_none());
     for number in 0..10 {
         far.sink.send_all(&mut vec![frame(number, 2000)]).await.unwrap();
         assert_eq!(received(&mut near.source).await, frame(number, 2000));
     }
-    far.sink.close(Goodbye::Done).await;
+    far.sink.close(CloseReason::Done).await;
     assert!(soon("the end", near.source.next()).await.unwrap().is_none());
 }
 

@@ -136,7 +136,7 @@ pub(crate) async fn upgraded(stream: Stream) -> (Stream, Bytes) {
     let (sender, receiver) = oneshot::channel();
     let sender = Arc::new(Mutex::new(Some(sender)));
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = websocket::accept(&request).unwrap_or_else(websocket::HandshakeError::response);
+        let response = websocket::accept(&request).unwrap_or_else(websocket::UpgradeError::response);
         if let (StatusCode::SWITCHING_PROTOCOLS, Some(sender)) = (response.status(), sender.lock().unwrap().take()) {
             tokio::spawn(async move { sender.send(hyper::upgrade::on(request).await.unwrap()).unwrap() });
         }

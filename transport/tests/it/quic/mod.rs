@@ -1,12 +1,12 @@
 //! The QUIC binding from outside: streams of requests, cancelling, moving, restarting, goodbyes.
 
-mod strangers;
+mod hostile_clients;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use transport::{
-    ClientAuth, FrameSink, FrameSource, Goodbye, ReadError, farewell,
+    ClientAuth, CloseReason, FrameSink, FrameSource, ReadError, farewell,
     quic::{Limits, QuicClient, QuicConnection, QuicListener, QuicSource},
 };
 
@@ -65,7 +65,7 @@ async fn each_request_has_a_stream_and_no_stream_waits_for_another() {
     for (number, stream) in streams.into_iter().enumerate().rev() {
         let (mut sink, _cancellation) = stream.answering();
         sink.send_all(&mut vec![frame("{\"progress\":1}"), frame(&format!("{{\"answer\":{number}}}"))]).await.unwrap();
-        sink.close(Goodbye::Done).await;
+        sink.close(CloseReason::Done).await;
         let asked = &mut asked[number];
         assert_eq!(next(&mut asked.source).await.unwrap(), "{\"progress\":1}");
         assert_eq!(next(&mut asked.source).await.unwrap(), format!("{{\"answer\":{number}}}"));
@@ -114,9 +114,9 @@ async fn every_way_to_give_up_is_a_cancellation() {
         let (mut sink, mut cancellation) = accepted.answering();
         match way {
             0 => stream.cancel(),
-            1 => stream.sink.close(Goodbye::Policy).await,
+            1 => stream.sink.close(CloseReason::Policy).await,
             2 => drop(stream),
-            _ => client.close(Goodbye::Done),
+            _ => client.close(CloseReason::Done),
         }
         soon("the cancellation", cancellation.cancelled(&sink)).await;
         if way != 1 {
@@ -203,7 +203,7 @@ async fn q_05_streams_are_limited_and_freed() {
 
 #[tokio::test]
 async fn goodbyes_have_codes_and_what_was_sent_arrives_before_them() {
-    for goodbye in Goodbye::ALL {
+    for goodbye in CloseReason::ALL {
         let (_listener, (connection, mut server), (client, mut control)) = pair(limits()).await;
         let long = frame(&format!("{{\"pad\":\"{}\"}}", "x".repeat(200_000)));
         let saying = async {
@@ -229,7 +229,7 @@ async fn goodbyes_have_codes_and_what_was_sent_arrives_before_them() {
 #[tokio::test]
 async fn a_close_at_once_says_why() {
     let (_listener, (connection, _server), (_client, mut control)) = pair(limits()).await;
-    connection.close(Goodbye::Overloaded);
+    connection.close(CloseReason::Overloaded);
     match soon("the end", control.source.next()).await {
         Err(ReadError::Closed { code, reason }) => assert_eq!((code, &*reason), (8, "overloaded, try again later")),
         other => panic!("{other:?}"),
@@ -251,7 +251,7 @@ async fn q_07_a_client_that_moves_keeps_its_streams() {
                         sink.send_all(&mut vec![request.clone()]).await.unwrap();
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
-                    sink.close(Goodbye::Done).await;
+                    sink.close(CloseReason::Done).await;
                 });
             }
         })
@@ -276,7 +276,7 @@ async fn q_07_a_client_that_moves_keeps_its_streams() {
     assert_eq!(next(&mut server.source).await.unwrap(), "{\"still\":1}");
     until("the new address is known", || connection.remote() != before).await;
     assert_eq!(connection.remote().ip(), before.ip());
-    client.close(Goodbye::Done);
+    client.close(CloseReason::Done);
     soon("the end", serving).await.unwrap();
 }
 
@@ -313,7 +313,7 @@ async fn q_10_a_restarted_listener_resets_the_connections_of_the_one_before() {
 async fn a_closed_listener_says_goodbye_to_all() {
     let (listener, (connection, server), (_client, mut control)) = pair(limits()).await;
     listener.stop_accepting();
-    listener.close(Goodbye::GoingAway);
+    listener.close(CloseReason::GoingAway);
     assert!(next(&mut control.source).await.is_none());
     assert!(soon("the end of accepting", listener.accept()).await.is_none());
     drop((connection, server, control));
@@ -322,10 +322,10 @@ async fn a_closed_listener_says_goodbye_to_all() {
 
 #[test]
 fn codes_on_the_wire_are_distinct() {
-    let mut codes: Vec<u32> = Goodbye::ALL.iter().map(|goodbye| goodbye.quic_code()).collect();
+    let mut codes: Vec<u32> = CloseReason::ALL.iter().map(|goodbye| goodbye.quic_code()).collect();
     codes.dedup();
     assert_eq!(codes, (0..9).collect::<Vec<u32>>());
-    for goodbye in Goodbye::ALL {
+    for goodbye in CloseReason::ALL {
         assert!(goodbye.reason().len() <= 123, "fits into a close frame of WebSocket");
     }
 }

@@ -1,7 +1,7 @@
 //! Peers that break the rules (W-03 to W-06): every fault is found before more than the frame's head is kept, and the peer is told.
 
 use bytes::Bytes;
-use transport::{FrameSink, FrameSource, Goodbye, ReadError, farewell};
+use transport::{CloseReason, FrameSink, FrameSource, ReadError, farewell};
 
 use super::{BINARY, CLOSE, FINAL, MESSAGE_BYTES_MAX, PING, PONG, TEXT, closing, connection, limits, masked};
 use crate::soon;
@@ -87,7 +87,7 @@ async fn a_goodbye_is_answered_in_kind() {
         }
         assert_eq!(raw.receive().await, Some((CLOSE, code.to_be_bytes().to_vec())));
         assert!(source.next().await.unwrap().is_none());
-        soon("the farewell", farewell(&mut source, &mut sink, Goodbye::Done)).await;
+        soon("the farewell", farewell(&mut source, &mut sink, CloseReason::Done)).await;
         assert_eq!(raw.receive().await, None, "one close frame is enough");
     }
     let (mut raw, mut source, _sink) = connection(1024, &limits());

@@ -9,7 +9,7 @@ use tokio::{
 };
 use transport::{
     ConnectError,
-    websocket::{ConnectOptions, HandshakeError, Limits, accept, connect},
+    websocket::{ConnectOptions, Limits, UpgradeError, accept, connect},
 };
 
 use crate::{certificates::Authority, conformance::wires::egress, soon};
@@ -84,9 +84,9 @@ fn w_02_extensions_are_never_accepted() {
 
 #[test]
 fn w_02_what_is_no_handshake_is_refused() {
-    use HandshakeError::{Body, Key, NoUpgrade, Version as BadVersion};
+    use UpgradeError::{Body, Key, NoUpgrade, Version as BadVersion};
     let key = "sec-websocket-key";
-    let cases: &[(&Changes, HandshakeError)] = &[
+    let cases: &[(&Changes, UpgradeError)] = &[
         (&[("upgrade", None)], NoUpgrade),
         (&[("upgrade", Some("h2c"))], NoUpgrade),
         (&[("connection", None)], NoUpgrade),

@@ -1,8 +1,8 @@
 //! WebSocket from outside: raw bytes where a peer misbehaves, an independent implementation where it does not.
 
 mod abuse;
-mod alive;
 mod handshake;
+mod keep_alive;
 mod peers;
 
 use std::time::Duration;

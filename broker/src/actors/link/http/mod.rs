@@ -1,12 +1,12 @@
 //! A link over Streamable HTTP, in the client's role (MCP 2025-11-25, Transports).
 //!
-//! Every message is a POST of its own over pooled connections. An answer is JSON or an event stream ([`reading`]); one GET
-//! stream ([`general`]) carries what belongs to no call. Notifications and answers leave one after the other.
+//! Every message is a POST of its own over pooled connections. An answer is JSON or an event stream ([`event_stream`]); one GET
+//! stream ([`get_stream`]) carries what belongs to no call. Notifications and answers leave one after the other.
 
-mod general;
-mod outcome;
-mod reading;
-mod resuming;
+mod event_stream;
+mod get_outcome;
+mod get_stream;
+mod resumption;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -22,27 +22,27 @@ use http_body_util::Full;
 use protocol::{
     envelope::{Kind, Message},
     json,
-    modern::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, is_modern_error, legacy},
+    stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, downgrade, is_stateless_error},
     version::Version,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transport::{
-    HttpResponse, Pieces, SendError,
-    http_client::{BodyError, HttpClient, Prepared, ResponseBody},
+    HttpResponse, SendError, VectoredBody,
+    http_client::{BodyError, HttpClient, PreparedPost, ResponseBody},
 };
 
-use self::reading::StreamReading;
-pub(super) use self::resuming::end_unused;
+use self::event_stream::EventStreamReader;
+pub(super) use self::resumption::end_unused;
 use super::{
     Link,
-    connection::{Connection, Failure, Wire},
-    modern,
-    queue::{FrameQueue, Queued},
-    unopened::CloseUnlessOpened,
+    connection::{Connection, Failure, WireSender},
+    handshake_guard::HandshakeGuard,
+    queue::{FrameQueue, QueuedFrame},
+    stateless,
 };
 use crate::{
-    actors::{asker::Asker, backend::Backend, incoming},
+    actors::{asker::Asker, backend::Backend, inbound},
     limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT},
     metrics::{Direction, Side},
     telemetry,
@@ -66,27 +66,27 @@ pub struct HttpWire {
     headers: HeaderMap,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
-    /// The head of a session's POSTs, once the session is agreed on: from then on they differ in their bodies alone. `None` where
+    /// The head of a session's POSTs, once the session is agreed on: from then on they differ in their bodies alone. `Unsupported` where
     /// the library writes heads.
-    prepared: OnceLock<Option<Prepared>>,
+    prepared: OnceLock<Option<PreparedPost>>,
     limits: json::Limits,
     /// Notifications and answers waiting for their POST.
     one_way: FrameQueue,
 }
 
 /// One request and what it is for.
-pub(super) struct Request<'a> {
+pub(super) struct WireRequest<'a> {
     pub(super) wire_id: u64,
-    pub(super) frame: Pieces,
+    pub(super) frame: VectoredBody,
     pub(super) asker: Option<&'a Asker>,
     /// It is `initialize`: its response carries the session id.
     pub(super) opening: bool,
-    /// What a request of 2026-07-28 says of itself in headers; `None`: it is one of a session.
+    /// What a request of 2026-07-28 says of itself in headers; `Unsupported`: it is one of a session.
     pub(super) headers: Option<HeaderMap>,
 }
 
 /// What a POST brought.
-pub(super) enum Brought {
+pub(super) enum PostOutcome {
     Answer(Message),
     /// The answer comes on it.
     Stream(AnswerStream),
@@ -113,22 +113,22 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
     let shared = &link.backend.shared;
     let (wire, frames) = HttpWire::to(&link.backend, url).await?;
     let wire = Arc::new(wire);
-    let connection = Connection::new(Wire::Http(wire.clone()), shared.metrics.clone());
-    let guard = CloseUnlessOpened::new(&connection, &shared.running);
+    let connection = Connection::new(WireSender::Http(wire.clone()), shared.metrics.clone());
+    let guard = HandshakeGuard::new(&connection, &shared.running);
     shared.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
-    if !resuming::resume(link, url, &wire, &connection).await {
-        modern::handshake::agree(&connection, link).await?;
+    if !resumption::resume(link, url, &wire, &connection).await {
+        stateless::handshake::agree(&connection, link).await?;
     }
     if connection.modern().is_some() {
         shared.running.spawn(watch(link.clone(), connection.clone()));
-        guard.opened();
+        guard.disarm();
         return Ok(connection);
     }
     let (opened, head) = oneshot::channel();
-    shared.running.spawn(general::listen(wire, link.clone(), connection.clone(), opened));
+    shared.running.spawn(get_stream::listen(wire, link.clone(), connection.clone(), opened));
     // Before the first call: some servers lose what they can not deliver at once.
     let _late_is_fine = tokio::time::timeout(STREAM_HEAD_WAIT, head).await;
-    guard.opened();
+    guard.disarm();
     Ok(connection)
 }
 
@@ -140,7 +140,7 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>) {
 
 /// Posts what expects no answer, in order. A backend that does not take it in time loses it. When the connection is closed,
 /// what was queued before still gets a moment.
-async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection>, mut frames: mpsc::Receiver<Queued>) {
+async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection>, mut frames: mpsc::Receiver<QueuedFrame>) {
     let limit = link.backend.timeouts().control;
     let sending = async {
         while let Some(frame) = frames.recv().await {
@@ -150,7 +150,7 @@ async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Conn
                     let told = link.backend.redactor.redacted(&failure);
                     tracing::info!(backend = %link.backend.id, failure = told, "a notification or answer did not reach the backend");
                     if failure == Failure::SessionGone {
-                        connection.session_forgotten();
+                        connection.close_forgotten();
                     }
                 }
                 Err(_) => tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time"),
@@ -162,7 +162,7 @@ async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Conn
         tokio::time::sleep(SESSION_DELETE_WAIT).await;
     };
     tokio::select! { () = sending => {}, () = too_late => {} }
-    connection.finished();
+    connection.mark_flushed();
 }
 
 fn credentials(backend: &Backend) -> Result<HeaderMap, Failure> {
@@ -183,11 +183,11 @@ fn credentials(backend: &Backend) -> Result<HeaderMap, Failure> {
 
 impl HttpWire {
     /// To a backend, without a session yet; and what waits to be sent there one way.
-    async fn to(backend: &Backend, url: &str) -> Result<(Self, mpsc::Receiver<Queued>), Failure> {
+    async fn to(backend: &Backend, url: &str) -> Result<(Self, mpsc::Receiver<QueuedFrame>), Failure> {
         let shared = &backend.shared;
         let (one_way, frames) = FrameQueue::new(ONE_WAY_QUEUE_FRAMES, shared.metrics.queue_depth("http_one_way"));
         let wire = Self {
-            client: shared.trust.http(&shared.http, backend.spec.tls.identity()).await?,
+            client: shared.tls_clients.http_client(&shared.http, backend.spec.tls.identity()).await?,
             uri: transport::url::parse_http_url(url).map_err(|error| Failure::NotSent(error.to_string()))?,
             headers: credentials(backend)?,
             session: OnceLock::new(),
@@ -218,8 +218,8 @@ impl HttpWire {
         self: &Arc<Self>,
         connection: &Arc<Connection>,
         link: &Arc<Link>,
-        request: Request<'_>,
-    ) -> Result<Brought, Failure> {
+        request: WireRequest<'_>,
+    ) -> Result<PostOutcome, Failure> {
         let is_modern = request.headers.is_some();
         let response = self.send_post(request.frame, request.headers).await?;
         if request.opening
@@ -233,10 +233,10 @@ impl HttpWire {
             (StatusCode::OK, ContentKind::EventStream) => {
                 let (failed, failure) = oneshot::channel();
                 let stop = CancellationToken::new();
-                let mut reading = StreamReading::new(self, link, connection, Some(request.wire_id), request.asker.cloned());
+                let mut reading = EventStreamReader::new(self, link, connection, Some(request.wire_id), request.asker.cloned());
                 reading.resumable = !is_modern;
                 link.backend.shared.running.spawn(reading.until_answered(response.into_body(), stop.clone(), failed));
-                Ok(Brought::Stream(AnswerStream { failure, _stop: stop.drop_guard() }))
+                Ok(PostOutcome::Stream(AnswerStream { failure, _stop: stop.drop_guard() }))
             }
             (StatusCode::OK, ContentKind::Json) => {
                 let body = self.body(response, self.limits.bytes_max).await?;
@@ -246,18 +246,18 @@ impl HttpWire {
             }
             // Boxed, because they are rare and a call's future would have room for them.
             _ if is_modern => Box::pin(self.modern_refused(link, connection, request.wire_id, response)).await,
-            _ => Box::pin(self.refused(link, connection, request.wire_id, response)).await,
+            _ => Box::pin(self.handle_error_status(link, connection, request.wire_id, response)).await,
         }
     }
 
     /// Any other status: an answer in an odd dress, a lost session, or a failure.
-    async fn refused(
+    async fn handle_error_status(
         &self,
         link: &Arc<Link>,
         connection: &Arc<Connection>,
         wire_id: u64,
         response: HttpResponse<ResponseBody>,
-    ) -> Result<Brought, Failure> {
+    ) -> Result<PostOutcome, Failure> {
         let status = response.status();
         let says_when = response.headers().contains_key(RETRY_AFTER);
         let message = match self.body(response, ERROR_BODY_BYTES_MAX).await {
@@ -267,14 +267,15 @@ impl HttpWire {
         // Whatever the status, a message that names our request is its answer: the backend did process it.
         if let Some(message) = message.as_ref().filter(|message| message.answers(wire_id)) {
             // But for a server that knows no sessions any more: it did not look at the request either.
-            let code = legacy::error_code(message);
+            let code = downgrade::error_code(message);
             if connection.negotiated().is_some() && matches!(code, Some(HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION)) {
-                return Err(lives_in_another_era(link, connection));
+                return Err(era_mismatch(link, connection));
             }
             return accept_answer(link, connection, wire_id, message.clone());
         }
         // Some servers say 400 "no valid session" where the specification asks for 404.
-        let about_session = message.is_some_and(|message| message.kind == Kind::Error && message.id.is_none() && says_session(&message));
+        let about_session =
+            message.is_some_and(|message| message.kind == Kind::Error && message.id.is_none() && mentions_session(&message));
         Err(match status {
             StatusCode::NOT_FOUND if self.has_session() => Failure::SessionGone,
             StatusCode::BAD_REQUEST if self.has_session() && about_session => Failure::SessionGone,
@@ -299,23 +300,24 @@ impl HttpWire {
         connection: &Arc<Connection>,
         wire_id: u64,
         response: HttpResponse<ResponseBody>,
-    ) -> Result<Brought, Failure> {
+    ) -> Result<PostOutcome, Failure> {
         let status = response.status();
         let agreed = connection.modern().is_some();
         let doubtful = matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED);
         if !doubtful {
-            return self.refused(link, connection, wire_id, response).await;
+            return self.handle_error_status(link, connection, wire_id, response).await;
         }
         let body = self.body(response, ERROR_BODY_BYTES_MAX).await;
         let message = body.ok().and_then(|body| Message::decode(body, &self.limits).ok()).filter(|message| message.kind == Kind::Error);
         let answers = |message: &Message| {
-            let is_known = || legacy::error_code(message).is_some_and(|code| is_modern_error(code) || (-32603..=-32600).contains(&code));
+            let is_known =
+                || downgrade::error_code(message).is_some_and(|code| is_stateless_error(code) || (-32603..=-32600).contains(&code));
             message.answers(wire_id) || (message.id.is_none() && is_known())
         };
         match message.filter(answers) {
-            Some(answer) => Ok(Brought::Answer(answer)),
+            Some(answer) => Ok(PostOutcome::Answer(answer)),
             // It lives in another era than it did: it is asked again.
-            None if agreed => Err(lives_in_another_era(link, connection)),
+            None if agreed => Err(era_mismatch(link, connection)),
             None => Err(Failure::Protocol(format!("status {status}"))),
         }
     }
@@ -352,7 +354,7 @@ impl HttpWire {
         self.client.send(request).await.map_err(unsent_or_lost)
     }
 
-    async fn send_post(&self, frame: Pieces, more: Option<HeaderMap>) -> Result<HttpResponse<ResponseBody>, Failure> {
+    async fn send_post(&self, frame: VectoredBody, more: Option<HeaderMap>) -> Result<HttpResponse<ResponseBody>, Failure> {
         // What is told of traces differs from request to request.
         let is_usual = more.is_none() && self.version.get().is_some() && !telemetry::request::propagates();
         if is_usual && let Some(prepared) = self.prepared.get_or_init(|| self.client.prepare(self.post(Bytes::new(), None).map(drop))) {
@@ -405,19 +407,19 @@ impl HttpWire {
 }
 
 /// The backend did not look at the request; who comes next asks it what it speaks.
-fn lives_in_another_era(link: &Arc<Link>, connection: &Connection) -> Failure {
-    connection.session_forgotten();
-    link.backend.lives_in_another_era(link);
+fn era_mismatch(link: &Arc<Link>, connection: &Connection) -> Failure {
+    connection.close_forgotten();
+    link.backend.on_era_changed(link);
     Failure::SessionGone
 }
 
 /// Whoever sent the request waits for it right here: it need not be looked for among those who wait, and woken.
-fn accept_answer(link: &Arc<Link>, connection: &Arc<Connection>, wire_id: u64, message: Message) -> Result<Brought, Failure> {
+fn accept_answer(link: &Arc<Link>, connection: &Arc<Connection>, wire_id: u64, message: Message) -> Result<PostOutcome, Failure> {
     if !message.answers(wire_id) {
         return Err(Failure::Protocol("the answer is not to this request".to_owned()));
     }
-    incoming::note_created(link, connection, &message);
-    Ok(Brought::Answer(message))
+    inbound::task_created(link, connection, &message);
+    Ok(PostOutcome::Answer(message))
 }
 
 fn unsent_or_lost(error: SendError) -> Failure {
@@ -428,7 +430,7 @@ fn unsent_or_lost(error: SendError) -> Failure {
     }
 }
 
-fn says_session(message: &Message) -> bool {
+fn mentions_session(message: &Message) -> bool {
     message.text(message.fields.error_message).is_some_and(|text| text.to_ascii_lowercase().contains("session"))
 }
 

@@ -3,23 +3,23 @@
 use std::{collections::HashSet, time::Duration};
 
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use storage::{DurableStore, StoreError, hot::MemoryHot};
+use storage::{DurableStore, StoreError, hot::MemoryHotStore};
 
 use super::{
-    super::{ending::Ending, handing_over, run::Mirrored, runner, strays},
+    super::{handoff, orphans, outcome::RunOutcome, run::TrackedBackendTask, runner},
     *,
 };
 use crate::{
     auth::{Keyring, Keys},
-    broker::{Broker, Parts},
+    broker::{Broker, BrokerParts},
     config::{Config, spec::TenantSpec},
-    durable::{
-        SessionKey, Step, Stores, TaskLimits, TaskRecord,
+    limits::TASKS_DEFERRED_MAX,
+    metrics::Metrics,
+    persistence::{
+        SessionKey, Stores, TaskLimits, TaskRecord, TaskStep,
         tests::{Meddled, Verdict},
     },
-    limits::TASKS_LEFT_ALONE_MAX,
-    metrics::Metrics,
-    rules::{catalog::ToolTraits, endpoint::Endpoint, tasks::Details},
+    rules::{catalog::ToolTraits, endpoint::Endpoint, tasks::TaskDetails},
 };
 
 struct Alone {
@@ -33,9 +33,9 @@ impl Alone {
         let store = Meddled::start("sqlite").await;
         let keys = Keys::from_root(b"root");
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
-        let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHot::new()) };
+        let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
         let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
-        let broker = Broker::new(Parts { config, metrics, keys, keyring, stores }).unwrap();
+        let broker = Broker::new(BrokerParts { config, metrics, keys, keyring, stores }).unwrap();
         broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
         Self { store, broker }
     }
@@ -45,17 +45,17 @@ impl Alone {
     }
 
     /// A task in the store with this owner.
-    async fn stored(&self, record: TaskRecord, owner: &NodeName) -> WholeTask {
+    async fn stored(&self, record: TaskRecord, owner: &NodeName) -> FullTask {
         let task = record.task.clone();
         let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
-        let create = Write::CreateTask { record: Box::new(record), owner: owner.clone(), limits };
-        assert!(matches!(self.shared().durable.write(create).await.unwrap(), Written::Created { .. }));
+        let create = WriteOp::CreateTask { record: Box::new(record), owner: owner.clone(), limits };
+        assert!(matches!(self.shared().durable.write(create).await.unwrap(), WriteOutcome::Created { .. }));
         self.store.whole_task(&task).await.unwrap().unwrap()
     }
 }
 
 fn record(name: &str) -> TaskRecord {
-    let details = Details::new("2025-11-25", &Endpoint::Aggregated, b"{}", ToolTraits::default(), "b__tool".into());
+    let details = TaskDetails::new("2025-11-25", &Endpoint::Aggregated, b"{}", ToolTraits::default(), "b__tool".into());
     TaskRecord {
         task: TaskId::new(name),
         tenant: TenantId::parse("default").unwrap(),
@@ -79,7 +79,7 @@ async fn a_claim_that_fails_changes_no_epoch() {
     let alone = Alone::start().await;
     let own = alone.stored(record("t1"), &alone.shared().durable.node()).await;
     alone.store.on_claim(|| Verdict::LoseAnswer(away()));
-    let looking = tokio::spawn(look(alone.shared().clone()));
+    let looking = tokio::spawn(claim_unowned(alone.shared().clone()));
     testkit::eventually("several looks", async || if alone.store.count("claim_tasks") >= 3 { Ok(()) } else { Err(()) }).await;
     assert_eq!(alone.store.count("reclaim_tasks"), 0);
     let now = alone.store.task(&own.stored.record.task).await.unwrap().unwrap();
@@ -124,34 +124,34 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
         recover(alone.shared().clone(), before.clone()).await;
         let after = alone.store.whole_task(&name).await.unwrap().unwrap();
         assert_eq!((after.stored.owner, after.stored.status, after.stored.epoch), (None, TaskStatus::Working, 2), "{name}");
-        assert_eq!((&after.stored.record, &after.stored.step), (&before.stored.record, &Step::Queued), "{name}");
+        assert_eq!((&after.stored.record, &after.stored.step), (&before.stored.record, &TaskStep::Queued), "{name}");
     }
     assert_eq!(claim(alone.shared(), &node, 10).await, [], "not again and again");
     let another = alone.store.claim_tasks(&NodeName::new("another"), 10, &[]).await.unwrap();
     assert_eq!(another.len(), 3, "another process has them at once");
     let tasks = &alone.shared().tasks;
-    assert!(tasks.left_alone().is_some() && !tasks.leave_alone(&TaskId::new("later")), "that is no news");
-    for number in 0..TASKS_LEFT_ALONE_MAX {
-        tasks.leave_alone(&TaskId::new(format!("more {number}")));
+    assert!(tasks.deferred().is_some() && !tasks.defer(&TaskId::new("later")), "that is no news");
+    for number in 0..TASKS_DEFERRED_MAX {
+        tasks.defer(&TaskId::new(format!("more {number}")));
     }
-    assert_eq!(tasks.left_alone(), None, "or they would be taken and given back without an end");
+    assert_eq!(tasks.deferred(), None, "or they would be taken and given back without an end");
 }
 
 impl Alone {
     /// A run of a task whose call is in the record as sent.
     async fn sent(&self) -> Arc<TaskRun> {
         let whole = self.stored(record("t1"), &self.shared().durable.node()).await;
-        let sent = Write::StepTask { task: TaskId::new("t1"), epoch: whole.stored.epoch, step: Step::Sent };
-        assert_eq!(self.shared().durable.write(sent).await.unwrap(), Written::Done);
+        let sent = WriteOp::AdvanceTask { task: TaskId::new("t1"), epoch: whole.stored.epoch, step: TaskStep::Sent };
+        assert_eq!(self.shared().durable.write(sent).await.unwrap(), WriteOutcome::Done);
         let tenant = self.broker.tenant(&whole.stored.record.tenant).unwrap();
-        let plan = Plan::read(&whole.stored.record).unwrap();
+        let plan = RunPlan::read(&whole.stored.record).unwrap();
         TaskRun::new(whole, plan, tenant, self.shared())
     }
 
     /// The store is busy with the next so many steps of tasks.
     fn busy_with_steps(&self, mut times: u32) {
         self.store.on_write(move |writes| {
-            let is_step = writes.iter().any(|write| matches!(write, Write::StepTask { .. }));
+            let is_step = writes.iter().any(|write| matches!(write, WriteOp::AdvanceTask { .. }));
             if is_step && times > 0 {
                 times -= 1;
                 return Verdict::Fail(away());
@@ -160,7 +160,7 @@ impl Alone {
         });
     }
 
-    async fn left(&self) -> (Option<NodeName>, Step) {
+    async fn left(&self) -> (Option<NodeName>, TaskStep) {
         let stored = self.store.whole_task(&TaskId::new("t1")).await.unwrap().unwrap().stored;
         (stored.owner, stored.step)
     }
@@ -171,11 +171,11 @@ async fn a_task_is_given_away_with_what_is_known_of_its_call_or_not_at_all() {
     let alone = Alone::start().await;
     let run = alone.sent().await;
     alone.busy_with_steps(u32::MAX);
-    handing_over::release(&run).await;
-    assert_eq!(alone.left().await, (Some(alone.shared().durable.node()), Step::Sent));
+    handoff::release(&run).await;
+    assert_eq!(alone.left().await, (Some(alone.shared().durable.node()), TaskStep::Sent));
     alone.busy_with_steps(2);
-    handing_over::release(&run).await;
-    assert_eq!(alone.left().await, (None, Step::Queued), "it was certainly not sent");
+    handoff::release(&run).await;
+    assert_eq!(alone.left().await, (None, TaskStep::Queued), "it was certainly not sent");
 }
 
 #[tokio::test]
@@ -184,12 +184,12 @@ async fn a_backends_task_that_was_just_made_is_in_the_record_before_it_is_given_
     let spec = serde_json::from_value(serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp"}})).unwrap();
     alone.broker.put_backend(&TenantId::parse("default").unwrap(), &BackendId::parse("b").unwrap(), spec);
     let run = alone.sent().await;
-    let made = Step::Mirrored { backend_task: "theirs".into(), link: b"way".to_vec() };
+    let made = TaskStep::Delegated { backend_task: "theirs".into(), link: b"way".to_vec() };
     let link = run.link().unwrap();
-    run.lock().under_way = true;
-    run.lock().mirrored = Some(Mirrored { id: "theirs".into(), link, unstored: Some(made.clone()) });
+    run.lock().maybe_sent = true;
+    run.lock().backend_task = Some(TrackedBackendTask { id: "theirs".into(), link, unstored: Some(made.clone()) });
     alone.busy_with_steps(1);
-    handing_over::release(&run).await;
+    handoff::release(&run).await;
     assert_eq!(alone.left().await, (None, made));
 }
 
@@ -197,11 +197,11 @@ async fn a_backends_task_that_was_just_made_is_in_the_record_before_it_is_given_
 async fn an_answer_that_is_there_counts_when_the_run_is_to_end() {
     let alone = Alone::start().await;
     let run = alone.sent().await;
-    run.stop(Stop::Released);
-    let ending = runner::first_end(&run, std::pin::pin!(std::future::ready(Ending::CancelledThere))).await;
-    assert!(matches!(ending, Ending::CancelledThere), "{ending:?}");
+    run.stop(StopReason::Released);
+    let ending = runner::first_end(&run, std::pin::pin!(std::future::ready(RunOutcome::CancelledByBackend))).await;
+    assert!(matches!(ending, RunOutcome::CancelledByBackend), "{ending:?}");
     let never = std::pin::pin!(std::future::pending());
-    assert!(matches!(runner::first_end(&run, never).await, Ending::Stopped(Stop::Released)));
+    assert!(matches!(runner::first_end(&run, never).await, RunOutcome::Stopped(StopReason::Released)));
 }
 
 #[tokio::test]
@@ -214,10 +214,10 @@ async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
     // Under the name of before.
     shared.durable.rename(NodeName::new("renamed"));
     let reads = alone.store.count("whole_task");
-    let missing = strays::compare(shared, HashSet::new()).await;
+    let missing = orphans::sweep_once(shared, HashSet::new()).await;
     assert_eq!(missing, HashSet::from([stray.stored.record.task.clone()]));
     assert_eq!(alone.store.count("whole_task"), reads, "it may be just about to begin");
-    assert_eq!(strays::compare(shared, missing).await, HashSet::new());
+    assert_eq!(orphans::sweep_once(shared, missing).await, HashSet::new());
     // There is no such backend here, so it is given back.
     let owner = async |task: &str| alone.store.inner.task(&TaskId::new(task)).await.unwrap().unwrap().owner;
     testkit::eventually("it to be taken up", async || if owner("stray").await.is_none() { Ok(()) } else { Err(()) }).await;
@@ -232,14 +232,14 @@ async fn a_task_taken_back_while_its_run_stops_is_not_forgotten() {
     let shared = alone.shared();
     let whole = alone.stored(record("t1"), &shared.durable.node()).await;
     let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
-    let run = TaskRun::new(whole.clone(), Plan::read(&whole.stored.record).unwrap(), tenant, shared);
-    assert!(shared.tasks.enter(&run));
-    run.stop(Stop::Lost);
+    let run = TaskRun::new(whole.clone(), RunPlan::read(&whole.stored.record).unwrap(), tenant, shared);
+    assert!(shared.tasks.register(&run));
+    run.stop(StopReason::Lost);
     recover(shared.clone(), whole).await;
-    assert_eq!(strays::compare(shared, HashSet::new()).await, HashSet::new(), "it stops");
-    shared.tasks.leave(&run);
-    let missing = strays::compare(shared, HashSet::new()).await;
-    strays::compare(shared, missing).await;
+    assert_eq!(orphans::sweep_once(shared, HashSet::new()).await, HashSet::new(), "it stops");
+    shared.tasks.unregister(&run);
+    let missing = orphans::sweep_once(shared, HashSet::new()).await;
+    orphans::sweep_once(shared, missing).await;
     let released = async || match alone.store.inner.task(&TaskId::new("t1")).await.unwrap().unwrap().owner {
         None => Ok(()),
         owner => Err(owner),
@@ -256,7 +256,7 @@ async fn the_time_left_is_what_the_store_says() {
     for (created_at_us, left) in [(whole.stored.created_at_us - hour, minute), (whole.stored.created_at_us + hour, minute)] {
         let mut task = whole.clone();
         (task.stored.created_at_us, task.left) = (created_at_us, Some(left));
-        let run = TaskRun::new(task, Plan::read(&whole.stored.record).unwrap(), tenant.clone(), alone.shared());
-        assert!(run.left() <= left && run.left() > left / 2, "{:?}", run.left());
+        let run = TaskRun::new(task, RunPlan::read(&whole.stored.record).unwrap(), tenant.clone(), alone.shared());
+        assert!(run.time_left() <= left && run.time_left() > left / 2, "{:?}", run.time_left());
     }
 }

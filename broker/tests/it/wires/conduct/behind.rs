@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use testkit::{Authority, DuplexClient, FaultProxy, Reply, TestBroker, Way, duplex::DuplexCall, eventually, within};
+use testkit::{Authority, Direction, DuplexClient, FaultProxy, Reply, TestBroker, duplex::DuplexCall, eventually, within};
 
 use super::IN_ORDER;
 use crate::{
@@ -24,7 +24,7 @@ const LARGE_CALLS: usize = 30;
 const LARGE_BYTES: usize = 200_000;
 
 /// What is the same for all of a backend's conduct. Beside it there is `other`, a child of its own.
-struct Ground {
+struct Topology {
     back: &'static str,
     broker: TestBroker,
     backend: Behind,
@@ -34,7 +34,7 @@ struct Ground {
     _folder: tempfile::TempDir,
 }
 
-impl Ground {
+impl Topology {
     async fn new(back: &'static str) -> Self {
         let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
         let record = folder.path().join("record");
@@ -108,9 +108,9 @@ async fn serves(client: &DuplexClient) {
     .await;
 }
 
-async fn messages_come_in_order(ground: &Ground, client: &DuplexClient) {
+async fn messages_come_in_order(topology: &Topology, client: &DuplexClient) {
     client.result("logging/setLevel", json!({"level": "debug"})).await;
-    match &ground.backend {
+    match &topology.backend {
         Behind::Http(_) => drop(client.call("count", json!({})).await),
         _ => {
             let word = |n| json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": n}}).to_string();
@@ -124,26 +124,26 @@ async fn messages_come_in_order(ground: &Ground, client: &DuplexClient) {
     }
 }
 
-async fn the_limit_is_exact(ground: &Ground, client: &DuplexClient) {
+async fn the_limit_is_exact(topology: &Topology, client: &DuplexClient) {
     let fits = client.call("sized", json!({"bytes": LIMIT})).await;
     assert!(text_of(&fits).len() > LIMIT - 200);
     let over = client.request("tools/call", json!({"name": "sized", "arguments": {"bytes": LIMIT + 1}})).await;
     // Where one connection carries everything, nobody knows whose answer it was.
-    let (told, why) = match ground.back {
+    let (told, why) = match topology.back {
         "http" | "quic_streams" => ("result_too_large", format!("larger than {LIMIT} bytes")),
         _ => ("outcome_unknown", format!("longer than the {LIMIT} bytes allowed")),
     };
     assert_eq!(kind(&over["error"]), told, "{over}");
     let tells_why = |shown: &Value| shown["last_error"].as_str().is_some_and(|error| error.contains(&why));
-    ground.broker.admin().wait_backend("default", "b", "why", tells_why).await;
+    topology.broker.admin().wait_backend("default", "b", "why", tells_why).await;
     serves(client).await;
 }
 
-async fn pieces_of_any_size_are_no_different(ground: &Ground, client: &DuplexClient) {
+async fn pieces_of_any_size_are_no_different(topology: &Topology, client: &DuplexClient) {
     let text = "x".repeat(500);
-    match &ground.proxy {
+    match &topology.proxy {
         Some(proxy) => {
-            for way in [Way::Up, Way::Down] {
+            for way in [Direction::Upstream, Direction::Downstream] {
                 proxy.slice(way, true);
             }
             assert!(text_of(&client.call("echo", json!({"text": text})).await).contains(&text));
@@ -162,13 +162,13 @@ async fn pieces_of_any_size_are_no_different(ground: &Ground, client: &DuplexCli
 
 /// It ends its half and would listen on: nobody knows what became of the call, which is not sent again, and the next goes
 /// over another connection.
-async fn who_has_nothing_more_to_say_is_left(ground: &Ground, client: &DuplexClient) {
-    let open = || if let Behind::Socket(backend) = &ground.backend { backend.open() } else { 0 };
+async fn who_has_nothing_more_to_say_is_left(topology: &Topology, client: &DuplexClient) {
+    let open = || if let Behind::Socket(backend) = &topology.backend { backend.open() } else { 0 };
     let before = open();
     let answer = client.request("tools/call", json!({"name": "mute", "arguments": {}})).await;
     assert_eq!(kind(&answer["error"]), "outcome_unknown", "{answer}");
     serves(client).await;
-    assert_eq!(ground.calls("mute"), 1);
+    assert_eq!(topology.calls("mute"), 1);
     // The broker has ended its own half.
     eventually("the end of the old connection", || async {
         let now = open();
@@ -178,36 +178,36 @@ async fn who_has_nothing_more_to_say_is_left(ground: &Ground, client: &DuplexCli
 }
 
 /// What is asked of it waits, costs nobody else anything, and nothing of it is lost.
-async fn who_does_not_read_is_waited_for(ground: &Ground, client: &DuplexClient, other: &DuplexClient) {
-    let stopped = match &ground.backend {
+async fn who_does_not_read_is_waited_for(topology: &Topology, client: &DuplexClient, other: &DuplexClient) {
+    let stopped = match &topology.backend {
         Behind::Http(_) => None,
         _ => Some(Pid::from_raw(text_of(&client.call("pid", json!({})).await).parse().unwrap()).unwrap()),
     };
-    match (&stopped, &ground.proxy) {
+    match (&stopped, &topology.proxy) {
         (Some(pid), _) => kill_process(*pid, Signal::STOP).unwrap(),
-        (None, Some(proxy)) => proxy.hold(Way::Up, true),
+        (None, Some(proxy)) => proxy.hold(Direction::Upstream, true),
         (None, None) => unreachable!("an HTTP backend is behind a proxy"),
     }
     // The answers are small: who hears all this has enough to do.
-    let (text, before) = ("x".repeat(LARGE_BYTES), ground.calls("pid"));
+    let (text, before) = ("x".repeat(LARGE_BYTES), topology.calls("pid"));
     let calls: Vec<DuplexCall> = join_all((0..LARGE_CALLS).map(|_| client.begin_call("pid", json!({"text": text})))).await;
     for _ in 0..20 {
         other.call("echo", json!({})).await;
     }
     client.result("ping", json!({})).await;
-    match (&stopped, &ground.proxy) {
+    match (&stopped, &topology.proxy) {
         (Some(pid), _) => kill_process(*pid, Signal::CONT).unwrap(),
         (None, proxy) => proxy.as_ref().unwrap().heal(),
     }
-    ground.has_got("pid", before + LARGE_CALLS).await;
+    topology.has_got("pid", before + LARGE_CALLS).await;
     let answers = join_all(calls.into_iter().map(DuplexCall::result)).await;
     assert!(answers.iter().all(|answer| !text_of(answer).is_empty()));
 }
 
 /// On wires where a message ends with its line: what a connection that breaks leaves of one says nothing, though it names the
 /// call. A whole one may come without its end.
-async fn half_a_line_is_no_answer(ground: &Ground, client: &DuplexClient) {
-    if ["http", "websocket"].contains(&ground.back) {
+async fn half_a_line_is_no_answer(topology: &Topology, client: &DuplexClient) {
+    if ["http", "websocket"].contains(&topology.back) {
         return;
     }
     for half in [r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[]"#, r#"{"jsonrpc":"2.0","id":@ID@,"resu"#] {
@@ -218,19 +218,19 @@ async fn half_a_line_is_no_answer(ground: &Ground, client: &DuplexClient) {
     let whole = r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"whole"}]}}"#;
     assert_eq!(text_of(&client.call("last", json!({"text": whole})).await), "whole");
     serves(client).await;
-    assert_eq!(ground.calls("last"), 3);
+    assert_eq!(topology.calls("last"), 3);
 }
 
 /// As above, whatever it had begun to say.
-async fn a_connection_that_breaks_costs_the_calls_on_it(ground: &Ground, client: &DuplexClient) {
-    let pid = match &ground.backend {
+async fn a_connection_that_breaks_costs_the_calls_on_it(topology: &Topology, client: &DuplexClient) {
+    let pid = match &topology.backend {
         Behind::Child(_) => Some(text_of(&client.call("pid", json!({})).await).parse().unwrap()),
         _ => None,
     };
-    let before = ground.calls("hang");
+    let before = topology.calls("hang");
     let call = client.begin_call("hang", json!({})).await;
-    ground.has_got("hang", before + 1).await;
-    match (&ground.backend, &ground.proxy) {
+    topology.has_got("hang", before + 1).await;
+    match (&topology.backend, &topology.proxy) {
         (_, Some(proxy)) => proxy.reset(),
         (Behind::Socket(backend), None) => backend.cut(),
         _ => kill_process(Pid::from_raw(pid.unwrap()).unwrap(), Signal::KILL).unwrap(),
@@ -238,20 +238,20 @@ async fn a_connection_that_breaks_costs_the_calls_on_it(ground: &Ground, client:
     let answer = within("the answer", call.response()).await;
     assert_eq!(kind(&answer["error"]), "outcome_unknown", "{answer}");
     serves(client).await;
-    assert_eq!(ground.calls("hang"), before + 1);
+    assert_eq!(topology.calls("hang"), before + 1);
 }
 
 async fn conducts(back: &'static str) {
-    let ground = Ground::new(back).await;
-    let (client, other) = (ground.client("b").await, ground.client("other").await);
-    println!("{} behind", ground.back);
-    messages_come_in_order(&ground, &client).await;
-    the_limit_is_exact(&ground, &client).await;
-    pieces_of_any_size_are_no_different(&ground, &client).await;
-    who_has_nothing_more_to_say_is_left(&ground, &client).await;
-    who_does_not_read_is_waited_for(&ground, &client, &other).await;
-    half_a_line_is_no_answer(&ground, &client).await;
-    a_connection_that_breaks_costs_the_calls_on_it(&ground, &client).await;
+    let topology = Topology::new(back).await;
+    let (client, other) = (topology.client("b").await, topology.client("other").await);
+    println!("{} behind", topology.back);
+    messages_come_in_order(&topology, &client).await;
+    the_limit_is_exact(&topology, &client).await;
+    pieces_of_any_size_are_no_different(&topology, &client).await;
+    who_has_nothing_more_to_say_is_left(&topology, &client).await;
+    who_does_not_read_is_waited_for(&topology, &client, &other).await;
+    half_a_line_is_no_answer(&topology, &client).await;
+    a_connection_that_breaks_costs_the_calls_on_it(&topology, &client).await;
     other.call("echo", json!({})).await;
 }
 

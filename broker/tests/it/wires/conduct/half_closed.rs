@@ -4,7 +4,7 @@ use serde_json::json;
 use testkit::{QuicPeer, TestClient, duplex::Wire, within};
 use tokio::{io::AsyncWriteExt, net::TcpStream, sync::mpsc};
 
-use super::{Ground, cancellations, opening, posted};
+use super::{Topology, cancellations, opening, posted};
 use crate::{
     read_to_close, request,
     wires::{
@@ -15,74 +15,74 @@ use crate::{
 };
 
 /// On wires where one direction can end without the other. On the others a client that has ended its own is gone.
-pub(super) async fn who_has_nothing_more_to_say_gets_what_it_asked_for(ground: &Ground) {
-    let (before, cancelled) = (ground.sessions().await, cancellations(&ground.backend));
-    let other = ground.client().await;
-    match ground.front {
+pub(super) async fn who_has_nothing_more_to_say_gets_what_it_asked_for(topology: &Topology) {
+    let (before, cancelled) = (topology.sessions().await, cancellations(&topology.backend));
+    let other = topology.client().await;
+    match topology.front {
         "http" => {
-            let client = ground.broker.connected(json!({})).await;
-            let mut socket = posted_half_closed(ground, &client).await;
+            let client = topology.broker.connected(json!({})).await;
+            let mut socket = posted_half_closed(topology, &client).await;
             let said = read_to_close(&mut socket).await;
             assert_eq!(said, "", "nothing is answered on it any more");
             // It can still be fetched, as after any other end of a connection (sse.rs).
             client.result("ping", json!({})).await;
-            assert_eq!(cancellations(&ground.backend), cancelled);
+            assert_eq!(cancellations(&topology.backend), cancelled);
             client.delete_session().await;
         }
         "sse" => {
-            let mut stream = TcpStream::connect(ground.broker.http_address()).await.unwrap();
+            let mut stream = TcpStream::connect(topology.broker.http_address()).await.unwrap();
             let path = sse_endpoint(&mut stream).await;
             for message in opening().iter().chain([&held_call()]) {
-                assert!(posted(ground.broker.http_address(), &path, message).await.contains(" 202 "));
+                assert!(posted(topology.broker.http_address(), &path, message).await.contains(" 202 "));
             }
-            is_at_it(ground).await;
+            is_at_it(topology).await;
             stream.shutdown().await.unwrap();
-            ground.backend.wait_count("its cancellation", cancelled + 1, |seen| seen.is("notifications/cancelled")).await;
+            topology.backend.wait_count("its cancellation", cancelled + 1, |seen| seen.is("notifications/cancelled")).await;
         }
         "websocket" => {
-            let mut wire = asking_to_be_held(ground).await.0;
-            is_at_it(ground).await;
+            let mut wire = asking_to_be_held(topology).await.0;
+            is_at_it(topology).await;
             drop(wire.out); // which says goodbye
-            ground.backend.wait_count("its cancellation", cancelled + 1, |seen| seen.is("notifications/cancelled")).await;
+            topology.backend.wait_count("its cancellation", cancelled + 1, |seen| seen.is("notifications/cancelled")).await;
             within("the end", rest(&mut wire.incoming)).await;
         }
         "quic_streams" => {
-            let peer = QuicPeer::connect(ground.broker.quic_address(), &ground.authority, None, "mcp").await.unwrap();
+            let peer = QuicPeer::connect(topology.broker.quic_address(), &topology.authority, None, "mcp").await.unwrap();
             let Wire { out, mut incoming, .. } = peer.control().await;
             for message in opening() {
                 out.send(message).await.unwrap();
             }
             assert!(within("a session", incoming.recv()).await.unwrap().unwrap().contains("protocolVersion"));
             let (_writer, reader) = peer.request(&serde_json::from_str(&held_call()).unwrap()).await;
-            is_at_it(ground).await;
-            let before = half_closes(&ground.broker);
+            is_at_it(topology).await;
+            let before = half_closes(&topology.broker);
             drop(out);
-            half_closed(&ground.broker, before + 1).await;
-            ground.held.open();
+            half_closed(&topology.broker, before + 1).await;
+            topology.held.open();
             assert!(json!(QuicPeer::lines(reader).await).to_string().contains("held no longer"));
             within("the end", rest(&mut incoming)).await;
         }
         _ => {
-            let (mut wire, _peer) = asking_to_be_held(ground).await;
-            is_at_it(ground).await;
-            let before = half_closes(&ground.broker);
+            let (mut wire, _peer) = asking_to_be_held(topology).await;
+            is_at_it(topology).await;
+            let before = half_closes(&topology.broker);
             drop(wire.out);
-            half_closed(&ground.broker, before + 1).await;
-            ground.held.open();
+            half_closed(&topology.broker, before + 1).await;
+            topology.held.open();
             let said = within("the end", rest(&mut wire.incoming)).await;
             assert!(said.iter().any(|text| text.contains("held no longer")), "{said:?}");
         }
     }
-    ground.held.open();
-    ground.leave(other, before).await;
+    topology.held.open();
+    topology.leave(other, before).await;
 }
 
 fn held_call() -> String {
     request(7_000, "tools/call", json!({"name": "b__held", "arguments": {}}))
 }
 
-async fn asking_to_be_held(ground: &Ground) -> (Wire, Option<QuicPeer>) {
-    let (wire, peer) = wire(ground.front, Doors::of(&ground.broker), &ground.authority).await;
+async fn asking_to_be_held(topology: &Topology) -> (Wire, Option<QuicPeer>) {
+    let (wire, peer) = wire(topology.front, Doors::of(&topology.broker), &topology.authority).await;
     for message in opening().into_iter().chain([held_call()]) {
         wire.out.send(message).await.unwrap();
     }
@@ -90,8 +90,8 @@ async fn asking_to_be_held(ground: &Ground) -> (Wire, Option<QuicPeer>) {
 }
 
 /// The call of who says nothing more has arrived.
-async fn is_at_it(ground: &Ground) {
-    ground.backend.wait_count("the call", 1, |seen| seen.calls("held")).await;
+async fn is_at_it(topology: &Topology) {
+    topology.backend.wait_count("the call", 1, |seen| seen.calls("held")).await;
 }
 
 /// Everything until the end.
@@ -104,10 +104,10 @@ async fn rest(incoming: &mut mpsc::Receiver<Result<String, String>>) -> Vec<Stri
 }
 
 /// A POST of a call whose client has ended its half of the connection.
-async fn posted_half_closed(ground: &Ground, client: &TestClient) -> TcpStream {
-    let mut socket = TcpStream::connect(ground.broker.http_address()).await.unwrap();
+async fn posted_half_closed(topology: &Topology, client: &TestClient) -> TcpStream {
+    let mut socket = TcpStream::connect(topology.broker.http_address()).await.unwrap();
     socket.write_all(client.post_as_text("", &held_call()).as_bytes()).await.unwrap();
-    is_at_it(ground).await;
+    is_at_it(topology).await;
     socket.shutdown().await.unwrap();
     socket
 }

@@ -1,0 +1,89 @@
+//! What the answer to a GET means, on the GET stream and when the stream of a call is resumed.
+
+use http::StatusCode;
+use transport::{HttpResponse, ResponseBody};
+
+use super::ContentKind;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GetOutcome {
+    /// Events follow.
+    Open,
+    /// This backend has no such stream; calls work without.
+    Unsupported,
+    /// The backend can not go on from the event id; it says nothing about the session.
+    UnknownEvent,
+    /// The backend no longer knows the session.
+    SessionGone,
+    /// Not now.
+    RetryLater,
+}
+
+/// What the GET asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GetPurpose {
+    /// The GET stream, which was never open so far.
+    Initial,
+    /// The GET stream again, from now on.
+    Reopen,
+    /// What follows an event id.
+    Resume,
+}
+
+impl GetOutcome {
+    pub(super) fn of(response: &HttpResponse<ResponseBody>, asked: GetPurpose) -> Self {
+        Self::judge(response.status(), ContentKind::of(response) == ContentKind::EventStream, asked)
+    }
+
+    /// A refusal of the very first GET means that there is no such stream, whatever its number: many servers know only
+    /// POST. Once it was open, the same number means something else.
+    fn judge(status: StatusCode, is_event_stream: bool, asked: GetPurpose) -> Self {
+        match (status, asked) {
+            (StatusCode::OK, _) if is_event_stream => GetOutcome::Open,
+            (StatusCode::METHOD_NOT_ALLOWED, _) => GetOutcome::Unsupported,
+            (StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS, _) => GetOutcome::RetryLater,
+            (status, _) if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => GetOutcome::RetryLater,
+            (_, GetPurpose::Initial) => GetOutcome::Unsupported,
+            (_, GetPurpose::Resume) => GetOutcome::UnknownEvent,
+            (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, GetPurpose::Reopen) => GetOutcome::SessionGone,
+            (status, GetPurpose::Reopen) if status.is_client_error() => GetOutcome::Unsupported,
+            (_, GetPurpose::Reopen) => GetOutcome::RetryLater,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b_http_07_what_an_answer_without_events_means_depends_on_what_was_asked() {
+        use GetOutcome::{RetryLater, SessionGone, UnknownEvent, Unsupported};
+        for (status, first, again, to_resume) in [
+            (200, Unsupported, RetryLater, UnknownEvent),
+            (204, Unsupported, RetryLater, UnknownEvent),
+            (302, Unsupported, RetryLater, UnknownEvent),
+            (400, Unsupported, SessionGone, UnknownEvent),
+            (403, Unsupported, Unsupported, UnknownEvent),
+            (404, Unsupported, SessionGone, UnknownEvent),
+            (405, Unsupported, Unsupported, Unsupported),
+            (409, RetryLater, RetryLater, RetryLater),
+            (429, RetryLater, RetryLater, RetryLater),
+            (500, RetryLater, RetryLater, RetryLater),
+            (501, Unsupported, RetryLater, UnknownEvent),
+            (503, RetryLater, RetryLater, RetryLater),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            let judged = [GetPurpose::Initial, GetPurpose::Reopen, GetPurpose::Resume].map(|asked| GetOutcome::judge(status, false, asked));
+            assert_eq!(judged, [first, again, to_resume], "{status}");
+        }
+    }
+
+    #[test]
+    fn only_an_event_stream_with_status_200_is_open() {
+        for asked in [GetPurpose::Initial, GetPurpose::Reopen, GetPurpose::Resume] {
+            assert_eq!(GetOutcome::judge(StatusCode::OK, true, asked), GetOutcome::Open);
+            assert_ne!(GetOutcome::judge(StatusCode::NOT_FOUND, true, asked), GetOutcome::Open);
+        }
+    }
+}

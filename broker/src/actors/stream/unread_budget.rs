@@ -1,0 +1,171 @@
+//! What a stream holds unread: given to another stream, and counted as part of what all streams of the process may hold.
+
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Instant,
+};
+
+use super::{EventStream, StreamState, wakers::unlock_and_wake};
+use crate::{
+    admission::outbox_budget::{HolderId, OutboxBudget},
+    limits::OUTBOX_STEP_BYTES,
+    metrics::Metrics,
+    rules::event_log::Event,
+};
+
+/// All streams of the process together.
+#[derive(Debug)]
+pub struct UnreadBudget {
+    waiting: OutboxBudget<Weak<EventStream>>,
+    metrics: Arc<Metrics>,
+}
+
+impl UnreadBudget {
+    pub fn new(bytes_max: usize, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self { waiting: OutboxBudget::new(bytes_max), metrics })
+    }
+
+    /// Cuts streams, the largest first, until there is room.
+    fn enforce(&self) {
+        while let Some(largest) = self.waiting.to_be_cut().and_then(|stream| stream.upgrade()) {
+            tracing::warn!(stream = largest.number, "too much waits for all clients together: the one for which most waits is given up");
+            self.metrics.rate_limited("outbox_bytes_total");
+            largest.cut();
+        }
+    }
+}
+
+/// A stream's place among them.
+#[derive(Debug)]
+pub(super) struct UnreadAccount {
+    budget: Arc<UnreadBudget>,
+    holder: HolderId,
+    stream: Weak<EventStream>,
+}
+
+impl EventStream {
+    /// Gives away what no connection has taken, to be told on another stream.
+    pub fn take_unread(&self) -> Vec<Event> {
+        let mut state = self.lock();
+        let unread = state.log.take_unread();
+        if let (Some(last), Some(sink)) = (unread.last(), &mut state.sink) {
+            sink.trim(self.number, last.sequence); // the log can not take back its end, so all of it goes
+        }
+        self.update_unread(&mut state);
+        unread
+    }
+
+    /// Takes over what another stream could not deliver, as far as there is room. Returns how many found none.
+    pub fn adopt(&self, now: Instant, events: Vec<Event>) -> usize {
+        let mut state = self.lock();
+        let mut left_out = 0;
+        for event in events {
+            if event.topic.is_some() || state.log.has_room_for(event.frame.len()) {
+                let _fits = state.add(self.number, now, event.kind, event.topic, event.frame);
+            } else {
+                left_out += 1;
+            }
+        }
+        self.update_unread(&mut state);
+        unlock_and_wake(state);
+        left_out
+    }
+
+    /// What it holds counts from now on.
+    pub fn attach_budget(self: &Arc<Self>, all: &Arc<UnreadBudget>) {
+        let counted = UnreadAccount { budget: all.clone(), holder: all.waiting.new_holder(), stream: Arc::downgrade(self) };
+        let mut state = self.lock();
+        if self.unread_account.set(counted).is_ok() {
+            self.update_unread(&mut state);
+        }
+    }
+
+    /// Notes how much it holds, as it is now.
+    pub(super) fn update_unread(&self, state: &mut StreamState) {
+        let Some(counted) = self.unread_account.get() else { return };
+        let all = &counted.budget;
+        let unread = if state.log.was_cut() { 0 } else { state.log.unread_bytes() };
+        let steps = all.waiting.settle(counted.holder, state.unread_steps, unread, || counted.stream.clone());
+        let before = std::mem::replace(&mut state.unread_steps, steps);
+        if steps != before {
+            self.grown.store(true, Ordering::Relaxed);
+            all.metrics.limits.outbox_bytes(before * OUTBOX_STEP_BYTES, steps * OUTBOX_STEP_BYTES);
+        }
+    }
+
+    /// Has others, or itself, make room for what was just added. Not to be called while a stream is locked.
+    pub(super) fn enforce_budget(&self) {
+        if self.grown.swap(false, Ordering::Relaxed)
+            && let Some(counted) = self.unread_account.get()
+        {
+            counted.budget.enforce();
+        }
+    }
+
+    /// Its client does not read, and what waits for it is in the way of others.
+    fn cut(&self) {
+        let mut state = self.lock();
+        state.log.cut();
+        let _let_go = state.log.take_unread();
+        self.update_unread(&mut state);
+        unlock_and_wake(state);
+    }
+}
+
+impl Drop for EventStream {
+    fn drop(&mut self) {
+        let steps = self.lock().unread_steps;
+        if let Some(UnreadAccount { budget: all, holder, stream }) = self.unread_account.get() {
+            all.waiting.settle(*holder, steps, 0, || stream.clone());
+            all.metrics.limits.outbox_bytes(steps * OUTBOX_STEP_BYTES, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::rules::event_log::{EventKind, LogLimits};
+
+    const STEP: usize = OUTBOX_STEP_BYTES;
+
+    fn stream(all: &Arc<UnreadBudget>) -> Arc<EventStream> {
+        let limits = LogLimits { events: 1_000, bytes: 100 * STEP };
+        let stream = EventStream::outbox(1, limits, Some(0));
+        stream.attach_budget(all);
+        stream
+    }
+
+    fn push(stream: &EventStream, bytes: usize) -> bool {
+        stream.push(Instant::now(), EventKind::Answer, Bytes::from(vec![b' '; bytes])).is_ok()
+    }
+
+    #[test]
+    fn r16_the_client_for_which_most_waits_is_given_up_and_no_other() {
+        let metrics = Arc::new(Metrics::new(false));
+        let all = UnreadBudget::new(4 * STEP, metrics.clone());
+        let [small, large, last] = [stream(&all), stream(&all), stream(&all)];
+        assert!(push(&small, STEP + 1) && push(&large, 2 * STEP) && push(&last, STEP));
+        assert_eq!(all.waiting.bytes(), 4 * STEP);
+        assert!(push(&last, STEP / 2) && push(&last, STEP / 2));
+        assert!(!push(&large, 1) || !push(&last, 1), "one of the two that hold most");
+        assert!(push(&small, 1));
+        assert!(all.waiting.bytes() <= 4 * STEP);
+        assert!(metrics.render().contains(r#"mcp_rate_limited_total{scope="outbox_bytes_total"} 1"#));
+    }
+
+    #[test]
+    fn what_is_read_or_dropped_makes_room() {
+        let all = UnreadBudget::new(4 * STEP, Arc::new(Metrics::new(false)));
+        let shown = || all.metrics.render().lines().find_map(|line| line.strip_prefix("mcp_outbox_bytes ")?.parse().ok());
+        let (read, dropped) = (stream(&all), stream(&all));
+        let mut reader = read.read_from(0).unwrap();
+        assert!(push(&read, 2 * STEP) && push(&dropped, 2 * STEP));
+        assert!(reader.try_next_batch(10, STEP, &mut Vec::new()).is_some());
+        assert_eq!((all.waiting.bytes(), shown()), (2 * STEP, Some(2 * STEP)));
+        drop(dropped);
+        assert_eq!((all.waiting.bytes(), shown()), (0, Some(0)));
+    }
+}

@@ -1,0 +1,97 @@
+//! What is noted of a task that runs: the request it stands for, its spans, and how it ended in the audit log.
+//!
+//! The trace is that of the request that made the task, whichever process carries it out.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use opentelemetry::KeyValue;
+use protocol::method::Method;
+
+use super::{digest, run::TaskRun};
+use crate::{
+    auth::Caller,
+    config::AuditLevel,
+    persistence::TaskStatus,
+    rules::tasks,
+    telemetry::{
+        audit::AuditDraft,
+        request::{self, RequestName, RequestTelemetry},
+        traces::{RootSpanSummary, cut},
+    },
+};
+
+/// The request that made the task, as its run knows it.
+pub(super) fn request_of(run: &TaskRun) -> Arc<RequestTelemetry> {
+    let details = &run.details;
+    let name = details.request.as_deref().and_then(RequestName::parse).unwrap_or_else(RequestName::random);
+    let carried = details.trace.clone().unwrap_or_default();
+    let tracing = run.shared.traces.resume(&carried, Method::ToolsCall.name(), Some(cut(&details.tool))).map(|mut tracing| {
+        tracing.attributes = vec![
+            KeyValue::new("mcp.method.name", Method::ToolsCall.name()),
+            KeyValue::new("mcp.session.id", run.record.session.digest()),
+            KeyValue::new("mcp_broker.tenant", run.tenant.id.to_string()),
+            KeyValue::new("mcp_broker.task", digest(&run.id)),
+        ];
+        tracing
+    });
+    let how = run.shared.config.audit.calls;
+    let draft = (how != AuditLevel::Off).then(|| draft(run, how));
+    let request = RequestTelemetry::new(name, tracing, draft);
+    request.note_backend(&run.record.backend, run.tenant.catalog().definition(&run.record.backend, &native_name(run)));
+    request
+}
+
+fn native_name(run: &TaskRun) -> String {
+    let call = tasks::decoded(Bytes::copy_from_slice(&run.record.request));
+    call.and_then(|call| call.text(call.fields.name).map(|name| name.into_owned())).unwrap_or_default()
+}
+
+fn draft(run: &TaskRun, how: AuditLevel) -> AuditDraft {
+    let call = tasks::decoded(Bytes::copy_from_slice(&run.record.request));
+    AuditDraft {
+        how,
+        caller: Caller { tenant: run.tenant.id.clone(), principal: run.record.principal.clone(), key: None },
+        session: Some(run.record.session.digest()),
+        transport: "task",
+        method: Method::ToolsCall,
+        target: Some(run.details.tool.clone()),
+        arguments: call.and_then(|call| call.fields.arguments.map(|span| span.slice(&call.frame))),
+        backend: None,
+        definition: None,
+        begun: Instant::now(),
+        at: jiff::Timestamp::now(),
+        client: None,
+    }
+}
+
+/// It has ended, and that is stored.
+pub(super) fn record_end(run: &TaskRun, status: TaskStatus) {
+    let _outside = request::with_current(|request| {
+        let failed = status == TaskStatus::Failed;
+        let error = failed.then(|| request.refused().map_or("task_failed", |kind| kind.name()));
+        if let Some(tracing) = &request.tracing {
+            tracing.end(RootSpanSummary::of(tracing, request.name, request.backend(), error));
+        }
+        if let Some(draft) = request.take_draft() {
+            let node = run.shared.durable.node();
+            run.shared.durable.audit.add(draft.into_record(
+                request.name,
+                request.trace(),
+                node.as_str(),
+                status.name(),
+                error.map(str::to_owned),
+            ));
+        }
+    });
+}
+
+/// The run is over, whether or not the task is: another process may go on with it.
+pub(super) fn end_span(run: &TaskRun) {
+    let _outside = request::with_current(|request| {
+        if let Some(tracing) = &request.tracing {
+            tracing.end(RootSpanSummary::of(tracing, request.name, request.backend(), None));
+        }
+    });
+    tracing::trace!(task = %run.digest(), "the run of a task is over");
+}

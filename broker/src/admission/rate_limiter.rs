@@ -1,0 +1,237 @@
+//! Requests per second, by tenant, principal, backend and tool, over all replicas.
+//!
+//! A request asks its [`SharedRateLimiter`]s, which never wait. Where replicas share a Redis, [`RateLimiter::keep`] asks it for all meters that
+//! were used, in the background; while Redis is away it is as `limits.without_redis` says. Without one each replica lets its
+//! part through, by the number of leases in the database.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU8, AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use protocol::error::{ErrorKind, Refusal};
+use tokio::sync::Notify;
+
+use crate::{
+    config::RedisOutagePolicy,
+    limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, REPLICAS_COUNT_INTERVAL},
+    metrics::Metrics,
+    persistence::{BudgetGrant, BudgetRequest, Persistence},
+    rules::{
+        gcra::Rate,
+        shared_rate_limit::{QuotaGrant, QuotaRequest, ReplicaShare, SharedRateLimiter, SharingMode},
+    },
+};
+
+/// Whose rate it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateScope {
+    Tenant,
+    Principal,
+    Backend,
+    Tool,
+}
+
+impl RateScope {
+    /// In `mcp_rate_limited_total{scope}`, and to clients.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tenant => "tenant",
+            Self::Principal => "principal",
+            Self::Backend => "backend",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// The rates of one process.
+#[derive(Debug)]
+pub struct RateLimiter {
+    sharing: AtomicU8,
+    replicas: AtomicU32,
+    without: SharingMode,
+    /// Meters the hot store is to be asked for, each once.
+    queue: Mutex<Vec<Arc<SharedRateLimiter>>>,
+    wanted: Notify,
+    started: Instant,
+    metrics: Arc<Metrics>,
+}
+
+const ALL: [SharingMode; 5] =
+    [SharingMode::LocalShare, SharingMode::Global, SharingMode::LocalFallback, SharingMode::Unlimited, SharingMode::Refuse];
+
+impl RateLimiter {
+    /// `redis`: budgets are shared there. `started`: the origin of the meters' clock.
+    pub fn new(redis: bool, without: RedisOutagePolicy, started: Instant, metrics: Arc<Metrics>) -> Self {
+        let without = match without {
+            RedisOutagePolicy::LocalShare => SharingMode::LocalFallback,
+            RedisOutagePolicy::Unlimited => SharingMode::Unlimited,
+            RedisOutagePolicy::Refuse => SharingMode::Refuse,
+        };
+        let sharing = if redis { SharingMode::Global } else { SharingMode::LocalShare };
+        metrics.limits.rates_shared(redis);
+        metrics.limits.rates_replicas(1);
+        Self {
+            sharing: AtomicU8::new(sharing as u8),
+            replicas: AtomicU32::new(1),
+            without,
+            queue: Mutex::default(),
+            wanted: Notify::new(),
+            started,
+            metrics,
+        }
+    }
+
+    /// The time on the meters' clock.
+    pub fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn shares(&self) -> ReplicaShare {
+        let sharing = ALL[usize::from(self.sharing.load(Ordering::Relaxed)) % ALL.len()];
+        ReplicaShare { sharing, replicas: self.replicas.load(Ordering::Relaxed) }
+    }
+
+    /// Takes one request's worth.
+    pub fn take(&self, scope: RateScope, meter: &Arc<SharedRateLimiter>, rate: Rate) -> Result<(), Refusal> {
+        let shares = self.shares();
+        let taken = meter.take(rate, shares, self.now());
+        if shares.sharing != SharingMode::LocalShare && meter.to_be_asked_for() {
+            self.queue.lock().unwrap_or_else(PoisonError::into_inner).push(meter.clone());
+            self.wanted.notify_one();
+        }
+        taken.map_err(|wait| {
+            self.metrics.rate_limited(scope.name());
+            let text = format!("the request rate of the {} is used up", scope.name());
+            Refusal::new(ErrorKind::RateLimited, text).with("scope", scope.name()).retry_after(at_least_a_millisecond(wait))
+        })
+    }
+
+    /// Gives back what [`RateLimiter::take`] took.
+    pub fn give_back(&self, meter: &SharedRateLimiter, rate: Rate) {
+        meter.give_back(rate, self.shares());
+    }
+
+    /// Asks the hot store for what was used, for as long as there are stores.
+    pub async fn keep(self: Arc<Self>, durable: Weak<Persistence>) {
+        let asks = self.shares().sharing == SharingMode::Global;
+        let mut counted: Option<Instant> = None;
+        while let Some(durable) = durable.upgrade() {
+            if !asks && !durable.is_shared() {
+                return;
+            }
+            if durable.is_shared() && counted.is_none_or(|at| at.elapsed() >= REPLICAS_COUNT_INTERVAL) {
+                counted = Some(Instant::now());
+                self.count_replicas(&durable).await;
+            }
+            let _or_counted_anew = tokio::time::timeout(REPLICAS_COUNT_INTERVAL, self.wanted.notified()).await;
+            let meters = std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner));
+            for some in meters.chunks(BUDGET_ASKS_AT_ONCE) {
+                self.ask(&durable, some).await;
+            }
+            tokio::time::sleep(BUDGET_ASK_INTERVAL).await;
+        }
+    }
+
+    /// How many there are to share with: those that hold a lease and stay.
+    async fn count_replicas(&self, durable: &Persistence) {
+        let Ok(nodes) = durable.timed("nodes", durable.store.nodes()).await else { return };
+        let living = nodes.iter().filter(|node| !node.draining && !node.lease_left.is_zero()).count();
+        let living = u32::try_from(living).unwrap_or(u32::MAX).max(1);
+        self.replicas.store(living, Ordering::Relaxed);
+        self.metrics.limits.rates_replicas(living);
+    }
+
+    async fn ask(&self, durable: &Persistence, meters: &[Arc<SharedRateLimiter>]) {
+        let (shares, now) = (self.shares(), self.now());
+        let wants: Vec<QuotaRequest> = meters.iter().map(|meter| meter.want(shares, now)).collect();
+        let ask = |(meter, want): (&Arc<SharedRateLimiter>, &QuotaRequest)| BudgetRequest {
+            name: meter.name.clone(),
+            per_second: want.rate.per_second,
+            burst: want.rate.burst,
+            used: want.used,
+            wanted: want.wanted,
+        };
+        let asks: Vec<BudgetRequest> = meters.iter().zip(&wants).map(ask).collect();
+        let begun = Instant::now();
+        let answer = durable.hot.take_of_budgets(&asks).await;
+        self.metrics.store("take_of_budgets", durable.hot.engine(), begun.elapsed(), answer.is_none());
+        let answered = answer.is_some();
+        match answer {
+            Some(got) => {
+                let now = self.now();
+                for ((meter, want), BudgetGrant { granted, left, wait }) in meters.iter().zip(&wants).zip(got) {
+                    meter.got(*want, QuotaGrant { granted, left, wait }, shares, now);
+                }
+            }
+            None => meters.iter().zip(&wants).for_each(|(meter, want)| meter.missed(*want)),
+        }
+        self.is_shared(answered);
+    }
+
+    /// Notes whether the hot store answered; what changes is told once.
+    fn is_shared(&self, answered: bool) {
+        let sharing = if answered { SharingMode::Global } else { self.without };
+        let before = self.sharing.swap(sharing as u8, Ordering::Relaxed);
+        if before == sharing as u8 {
+            return;
+        }
+        self.metrics.limits.rates_shared(answered);
+        if answered {
+            tracing::info!("rates hold over all replicas again");
+        } else {
+            let replicas = self.replicas.load(Ordering::Relaxed);
+            tracing::warn!(without_redis = ?self.without, replicas, "Redis is away: rates do not hold over all replicas");
+        }
+    }
+}
+
+/// Nobody is told to come back at once.
+fn at_least_a_millisecond(wait: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(redis: bool, without: RedisOutagePolicy) -> RateLimiter {
+        RateLimiter::new(redis, without, Instant::now(), Arc::new(Metrics::new(false)))
+    }
+
+    #[test]
+    fn a_refusal_says_whose_rate_it_is_and_when_to_come_back() {
+        let (rates, meter) = (rates(false, RedisOutagePolicy::Refuse), SharedRateLimiter::new("m".into()));
+        let rate = Rate { per_second: 2, burst: 1 };
+        rates.take(RateScope::Tool, &meter, rate).unwrap();
+        let refusal = rates.take(RateScope::Tool, &meter, rate).unwrap_err();
+        assert_eq!((refusal.kind.code(), refusal.kind.http_status()), (1003, 429));
+        let wait = refusal.retry_after.unwrap();
+        assert!(wait <= Duration::from_millis(500) && wait > Duration::from_millis(300), "{wait:?}");
+        assert_eq!(refusal.data, [("scope", "tool".into())]);
+        assert!(rates.metrics.render().contains(r#"mcp_rate_limited_total{scope="tool"} 1"#));
+        rates.give_back(&meter, rate);
+        rates.take(RateScope::Tool, &meter, rate).unwrap();
+    }
+
+    #[test]
+    fn while_redis_is_away_it_is_as_configured_and_that_shows() {
+        let rate = Rate { per_second: 1, burst: 2 };
+        for (without, expected) in [(RedisOutagePolicy::LocalShare, 2), (RedisOutagePolicy::Unlimited, 100), (RedisOutagePolicy::Refuse, 0)]
+        {
+            let (rates, meter) = (rates(true, without), SharedRateLimiter::new("m".into()));
+            let shared = |rates: &RateLimiter| rates.metrics.render().contains("mcp_rates_shared 1");
+            assert!(shared(&rates));
+            rates.is_shared(false);
+            assert!(!shared(&rates));
+            let taken = (0..100).filter(|_| rates.take(RateScope::Tenant, &meter, rate).is_ok()).count();
+            assert_eq!(taken, expected, "{without:?}");
+            assert_eq!(rates.queue.lock().unwrap().len(), 1, "it is asked whether Redis is back");
+            rates.is_shared(true);
+            assert!(shared(&rates));
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Where a session is, for listeners: what [`crate::session_location`] wants to know of this process and of the stores, told to it.
+
+use std::sync::Arc;
+
+use protocol::{error::Refusal, ids::SessionId};
+use storage::{NodeRecord, OwnerHint, SessionKey};
+
+use super::{Broker, adoption::AdoptionOutcome};
+use crate::{
+    actors::session::{Session, record},
+    auth::Caller,
+    rules::endpoint::Endpoint,
+    session_location::{
+        self, ClaimOutcome, ForwardFailure, LookupOutcome, LookupSources, PeerLookupOutcome, SessionOwner, no_session, trace,
+    },
+};
+
+/// One request's search for its session.
+pub struct ReplicaLookup<'a>(session_location::OwnerLookup<LookupContext<'a>>);
+
+impl<'a> ReplicaLookup<'a> {
+    pub fn new(broker: &'a Arc<Broker>, id: &str, caller: &'a Caller, endpoint: &'a Endpoint) -> Self {
+        Self(session_location::OwnerLookup::new(LookupContext::new(broker, id, caller, endpoint), broker.shared.config.session.lease))
+    }
+
+    /// Where to send the request next, or why there is nowhere to send it. After [`ProbeOutcome::RemotePeer`], say what came of it with
+    /// [`OwnerLookup::missed`] and ask again.
+    pub async fn next(&mut self) -> Result<LookupOutcome, Refusal> {
+        self.0.next().await
+    }
+
+    /// The session was here and has left: whether there is time to look for it again.
+    pub fn may_go_on(&mut self) -> bool {
+        self.0.may_go_on()
+    }
+
+    pub fn missed(&mut self, owner: &SessionOwner, miss: ForwardFailure) {
+        self.0.missed(owner, miss);
+    }
+
+    /// The owner is to serve the session though its lease has lapsed: nobody else can.
+    pub fn insists(&self) -> bool {
+        self.0.insists()
+    }
+}
+
+/// Finds, or takes over, the session of a request that another replica sent.
+pub async fn inside(broker: &Arc<Broker>, id: &str, caller: &Caller, endpoint: &Endpoint) -> Result<PeerLookupOutcome, Refusal> {
+    session_location::inside(&LookupContext::new(broker, id, caller, endpoint)).await
+}
+
+/// Replicas that take what one that drains does not, in no particular order.
+pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
+    let durable = &broker.shared.durable;
+    // A store that can not be asked knows of nobody.
+    let nodes = durable.timed("nodes", durable.store.nodes()).await.unwrap_or_default();
+    let own = durable.node();
+    let mut others: Vec<SessionOwner> = nodes.into_iter().filter(|node| node.node != own && !node.draining).filter_map(owner).collect();
+    for last in (1..others.len()).rev() {
+        others.swap(last, rand::random_range(0..=last));
+    }
+    others
+}
+
+/// The replica of this name, which may be one that drains.
+pub async fn replica(broker: &Arc<Broker>, name: &str) -> Option<SessionOwner> {
+    let durable = &broker.shared.durable;
+    let nodes = durable.timed("nodes", durable.store.nodes()).await.unwrap_or_default();
+    nodes.into_iter().filter(|node| node.node.as_str() == name).find_map(owner)
+}
+
+fn owner(node: NodeRecord) -> Option<SessionOwner> {
+    Some(SessionOwner { node: node.node.as_str().to_owned(), address: node.address? })
+}
+
+/// Whose session, at which endpoint.
+struct LookupContext<'a> {
+    broker: &'a Arc<Broker>,
+    id: SessionId,
+    caller: &'a Caller,
+    endpoint: &'a Endpoint,
+}
+
+impl<'a> LookupContext<'a> {
+    fn new(broker: &'a Arc<Broker>, id: &str, caller: &'a Caller, endpoint: &'a Endpoint) -> Self {
+        Self { broker, id: SessionId::new(id), caller, endpoint }
+    }
+
+    /// The record said so a moment ago.
+    fn is_absent(&self) -> bool {
+        self.broker.placement.absent.has(&trace(&self.id, self.caller, self.endpoint))
+    }
+
+    /// Made when it is needed: a session that is here needs none.
+    fn key(&self) -> SessionKey {
+        record::session_key(&self.id)
+    }
+}
+
+impl LookupSources for LookupContext<'_> {
+    type Session = Arc<Session>;
+
+    fn here(&self) -> Result<Option<Arc<Session>>, Refusal> {
+        match self.broker.session_here(&self.id, self.caller, self.endpoint)? {
+            None if !Session::is_valid_id(&self.id) => Err(no_session()),
+            session => Ok(session),
+        }
+    }
+
+    fn known(&self) -> Option<SessionOwner> {
+        self.broker.placement.owners.get(&self.key())
+    }
+
+    fn charge(&self) -> Result<(), Refusal> {
+        self.broker.tenant(&self.caller.tenant).map_or(Ok(()), |tenant| tenant.take_budget(&self.caller.principal))
+    }
+
+    fn refund(&self) {
+        if let Some(tenant) = self.broker.tenant(&self.caller.tenant) {
+            tenant.give_back_budget(&self.caller.principal);
+        }
+    }
+
+    async fn hint(&self) -> Option<SessionOwner> {
+        if self.is_absent() {
+            return None;
+        }
+        let (key, durable) = (self.key(), &self.broker.shared.durable);
+        let OwnerHint { node, address } = durable.hot.owner(&key).await?;
+        let is_own = node == durable.node().as_str() || durable.address() == Some(&address);
+        (!is_own).then_some(SessionOwner { node, address })
+    }
+
+    async fn claim(&self) -> Result<ClaimOutcome<Arc<Session>>, Refusal> {
+        if self.is_absent() {
+            return Ok(ClaimOutcome::Absent);
+        }
+        Ok(match self.broker.adopt(&self.id, self.caller, self.endpoint).await? {
+            AdoptionOutcome::Local(session) => ClaimOutcome::Local(session),
+            AdoptionOutcome::Remote(node) => ClaimOutcome::Remote { lease_left: node.lease_left, owner: owner(node) },
+            AdoptionOutcome::Unusable => ClaimOutcome::Absent,
+            AdoptionOutcome::Absent => {
+                self.broker.placement.absent.note(trace(&self.id, self.caller, self.endpoint));
+                ClaimOutcome::Absent
+            }
+        })
+    }
+
+    fn draining(&self) -> bool {
+        self.broker.draining()
+    }
+
+    async fn replicas(&self) -> Vec<SessionOwner> {
+        self.broker.release_settled(&self.key()).await;
+        other_replicas(self.broker).await
+    }
+
+    fn note(&self, owner: &SessionOwner) {
+        self.broker.placement.owners.note(self.key(), owner.clone());
+    }
+
+    fn forget(&self, owner: &SessionOwner) {
+        self.broker.placement.owners.forget(&self.key(), owner);
+    }
+}

@@ -1,0 +1,214 @@
+//! What a configuration key is: its kind, range and default, and how keys are looked up. The keys themselves stand in
+//! [`super::keys`] and in the files of their sections.
+
+use std::time::Duration;
+
+use super::{
+    sandbox,
+    units::{format_duration, format_size},
+};
+
+/// All that can be written in a configuration.
+pub(super) struct KeyTable {
+    pub(super) sections: &'static [KeySection],
+    /// Keys and whole sections of the broker's documented surface that this build can not honour: answered, never ignored.
+    pub(super) unavailable: &'static [&'static str],
+    /// Two spellings of one setting: an environment variable for one replaces the other in the file.
+    pub(super) twins: &'static [(&'static str, &'static str)],
+}
+
+impl KeyTable {
+    pub(super) fn section(&self, name: &str) -> Option<&'static KeySection> {
+        self.sections.iter().find(|section| section.name == name)
+    }
+
+    /// By its dotted path.
+    pub(super) fn find(&self, path: &str) -> Option<&'static ConfigKey> {
+        let (section_name, key_name) = path.split_once('.')?;
+        self.section(section_name)?.keys.iter().find(|key| key.name == key_name)
+    }
+
+    pub(super) fn unavailable(&self, path: &str) -> bool {
+        self.unavailable.iter().any(|known| path == *known || path.strip_prefix(*known).is_some_and(|rest| rest.starts_with('.')))
+    }
+
+    /// The other spelling of a setting.
+    pub(super) fn twin(&self, path: &str) -> Option<&'static str> {
+        self.twins.iter().find_map(|(one, other)| if *one == path { Some(*other) } else { (*other == path).then_some(*one) })
+    }
+}
+
+pub(super) struct KeySection {
+    pub(super) name: &'static str,
+    pub(super) doc: &'static str,
+    pub(super) keys: &'static [ConfigKey],
+}
+
+pub(super) struct ConfigKey {
+    pub(super) name: &'static str,
+    pub(super) kind: KeyKind,
+    pub(super) default: KeyDefault,
+    pub(super) doc: &'static str,
+}
+
+/// What stands in the place of an absent key.
+#[derive(Clone, Copy)]
+pub(super) enum KeyDefault {
+    /// As it would be written in the file.
+    Value(&'static str),
+    /// No value; the text is one that could be written.
+    None { example: &'static str },
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum KeyKind {
+    Address,
+    Bool,
+    Count {
+        min: u64,
+        max: u64,
+    },
+    Duration {
+        min: Duration,
+        max: Duration,
+    },
+    Size {
+        min: usize,
+        max: usize,
+    },
+    Choice(&'static [&'static str]),
+    NodeId,
+    /// A host name or an IP address, and a port.
+    HostPort,
+    /// May hold a password: never shown.
+    StorageUrl,
+    /// May hold a password: never shown.
+    RedisUrl,
+    LogFilter,
+    /// Never shown, never logged; the number is the least length in bytes.
+    Secret {
+        bytes_min: usize,
+    },
+    /// A file.
+    Path,
+    /// A file that holds a secret.
+    SecretFile {
+        bytes_min: usize,
+    },
+    Origins,
+    Hosts,
+    Networks,
+    /// A share of a whole, in hundredths at least.
+    Ratio {
+        percent_min: u32,
+    },
+    /// A map from a method to its deadline.
+    Deadlines,
+    /// A map from the name of a profile to its sizes by wire.
+    MessageProfiles,
+    /// The name of one.
+    MessageProfile,
+    Commands,
+    /// Absolute paths.
+    Folders,
+    /// An absolute path.
+    Folder,
+    /// First and last number of users.
+    UserRange,
+    HttpUrl,
+    /// Of tenants and principals.
+    Callers,
+    /// A list of maps.
+    Issuers,
+}
+
+impl KeyKind {
+    /// Whether an environment variable's text is taken as it is, rather than read as a YAML value.
+    pub(super) fn is_text(self) -> bool {
+        !matches!(
+            self,
+            Self::Bool
+                | Self::Count { .. }
+                | Self::Origins
+                | Self::Hosts
+                | Self::Networks
+                | Self::Ratio { .. }
+                | Self::Deadlines
+                | Self::MessageProfiles
+                | Self::Commands
+                | Self::Folders
+                | Self::Callers
+                | Self::Issuers
+        )
+    }
+
+    pub(super) fn allowed(self) -> String {
+        match self {
+            Self::Address => "an IP address and a port, such as 127.0.0.1:8080 or [::1]:0".into(),
+            Self::Bool => "true or false".into(),
+            Self::Count { min, max } => format!("a whole number from {min} to {max}"),
+            Self::Duration { min, max } => {
+                format!("a duration from {} to {}, such as 250ms, 30s or 5m", format_duration(min), format_duration(max))
+            }
+            Self::Size { min, max } => format!("a size from {} to {}, such as 64KiB or 16MiB", format_size(min), format_size(max)),
+            Self::Choice(choices) => choices.join(", "),
+            Self::NodeId => "1 to 64 characters of A-Z a-z 0-9 . _ -".into(),
+            Self::HostPort => "a host name or an IP address and a port, such as broker-1.internal:7400 or [fd00::1]:7400".into(),
+            Self::StorageUrl => "sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE".into(),
+            Self::RedisUrl => "redis://HOST, rediss://HOST or redis+unix://PATH".into(),
+            Self::LogFilter => "a level (error, warn, info, debug, trace) or directives such as info,broker=debug".into(),
+            Self::Secret { bytes_min } => {
+                format!("text in quotes of {bytes_min} to {SECRET_BYTES_MAX} visible ASCII characters without spaces")
+            }
+            Self::SecretFile { bytes_min } => {
+                format!("the path of a file with one line of {bytes_min} to {SECRET_BYTES_MAX} visible ASCII characters without spaces")
+            }
+            Self::Path => "the path of a file".into(),
+            Self::Origins => "a list of origins, such as [\"https://app.example.com\"]".into(),
+            Self::Hosts => "a list of host names without port, such as [\"broker.example.com\"]".into(),
+            Self::Ratio { percent_min } => format!("a number from {} to 1", f64::from(percent_min) / 100.0),
+            Self::MessageProfiles => "a map from names to sizes by wire (default, http, websocket, tcp, quic, stdio), such as {small: {default: 256KiB, websocket: 64KiB}}".into(),
+            Self::MessageProfile => "standard, 1MB, ws-64k, or a name of limits.message_profiles".into(),
+            Self::Deadlines => "a map from methods to durations, such as {resources/read: 10s}".into(),
+            Self::Folders => "a list of absolute paths, without .., such as [\"/etc/mcp-broker/clients\"]".into(),
+            Self::Folder => "an absolute path, without .., such as /var/lib/mcp-broker/homes".into(),
+            Self::UserRange => format!("FIRST-LAST, with numbers from {} to {}, such as 200000-265535", sandbox::USER_MIN, sandbox::USER_MAX),
+            Self::Commands => "a list of commands, and of folders that end with /, such as [\"npx\", \"/opt/mcp/\"], each alone or as {command: npx, env: [names of variables]}".into(),
+            Self::HttpUrl => "an http or https URL".into(),
+            Self::Callers => "a list of TENANT, TENANT/PRINCIPAL or \"*\"".into(),
+            Self::Issuers => "a list of authorization servers, each a map with issuer and tenant at least".into(),
+            Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
+        }
+    }
+}
+
+pub(super) const SECRET_BYTES_MAX: usize = 4_096;
+
+pub(super) const MS: Duration = Duration::from_millis(1);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
+pub(super) const DAY: Duration = Duration::from_secs(86_400);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const KIB: usize = 1 << 10;
+pub(super) const MIB: usize = 1 << 20;
+pub(super) const GIB: usize = 1 << 30;
+
+/// Bounds of every deadline, here and in a backend's own `timeouts`.
+pub(super) const DEADLINE_MIN: Duration = MS;
+pub(super) const DEADLINE_MAX: Duration = HOUR;
+pub(super) const DEADLINE: KeyKind = KeyKind::Duration { min: DEADLINE_MIN, max: DEADLINE_MAX };
+/// Bounds of every count of things held in memory.
+pub(super) const COUNT_MAX: u64 = 1_000_000;
+pub(super) const COUNT: KeyKind = KeyKind::Count { min: 1, max: COUNT_MAX };
+
+pub(super) const fn key(name: &'static str, kind: KeyKind, default: &'static str, doc: &'static str) -> ConfigKey {
+    ConfigKey { name, kind, default: KeyDefault::Value(default), doc }
+}
+
+pub(super) const fn optional_key(name: &'static str, kind: KeyKind, example: &'static str, doc: &'static str) -> ConfigKey {
+    ConfigKey { name, kind, default: KeyDefault::None { example }, doc }
+}
+
+/// Fits into a header: visible ASCII, no spaces.
+pub(super) fn is_secret(text: &str) -> bool {
+    !text.is_empty() && text.len() <= SECRET_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
+}

@@ -1,0 +1,140 @@
+//! What is wrong with a configuration or with the body of an admin request: where, what, and what is allowed instead.
+//! Made by the other files of this folder; printed one per line by `check-config` and shown as the field at fault by the
+//! admin API.
+//!
+//! Invariant: a fault never holds the value of a secret, and is one line however odd the input was.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// One fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldError {
+    /// Dotted path of the key, such as `limits.burst` or `transport.url`; empty for the document as a whole.
+    pub path: String,
+    pub wrong: String,
+    /// What would be accepted; empty where `wrong` says it already.
+    pub allowed: String,
+}
+
+impl FieldError {
+    pub(crate) fn new(path: impl Into<String>, wrong: impl Into<String>, allowed: impl Into<String>) -> Self {
+        Self { path: path.into(), wrong: wrong.into(), allowed: allowed.into() }
+    }
+
+    /// The same fault of a value that stands inside of another one.
+    pub(crate) fn under(mut self, parent: &str) -> Self {
+        self.path = join(parent, &self.path);
+        self
+    }
+}
+
+/// A member's path.
+pub(super) fn join(parent: &str, name: &str) -> String {
+    match (parent, name) {
+        ("", name) => name.to_owned(),
+        (parent, "") => parent.to_owned(),
+        (parent, name) => format!("{parent}.{name}"),
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = if self.path.is_empty() { "document" } else { &self.path };
+        write!(out, "{}: {}", OneLine(path), OneLine(&self.wrong))?;
+        if !self.allowed.is_empty() {
+            write!(out, "; allowed: {}", OneLine(&self.allowed))?;
+        }
+        Ok(())
+    }
+}
+
+/// Every fault of one configuration; never empty.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct FieldErrors(pub Vec<FieldError>);
+
+/// Control characters of a peer or of a file must not reach a terminal or start a second line.
+struct OneLine<'a>(&'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |char: char| if char.is_control() { ' ' } else { char };
+        self.0.chars().map(shown).try_for_each(|char| fmt::Write::write_char(out, char))
+    }
+}
+
+/// The entry of `existing_task` that a mistyped name most likely meant.
+pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    /// Beyond two slips of the finger a suggestion is a guess.
+    const SLIPS_MAX: usize = 2;
+    // The distance below is quadratic: a name nobody could have meant is not measured.
+    if name.len() > 64 {
+        return None;
+    }
+    known
+        .map(|candidate| (distance(name, candidate), candidate))
+        .filter(|(slips, _)| *slips <= SLIPS_MAX)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// Insertions, deletions and replacements between two names.
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (above, from) in left.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = above + 1;
+        for (column, to) in right.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(row[column] + 1).min(diagonal + 1);
+        }
+    }
+    row[right.len()]
+}
+
+pub(super) fn not_available(path: String) -> FieldError {
+    FieldError::new(path, "not available in this build", "leaving it out")
+}
+
+pub(super) fn unknown<'a>(parent: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> FieldError {
+    let hint = nearest(name, known.clone()).map(|name| format!(", perhaps `{name}` was meant")).unwrap_or_default();
+    let shown: String = name.chars().take(64).collect();
+    FieldError::new(join(parent, &shown), format!("is no known key{hint}"), known.collect::<Vec<_>>().join(", "))
+}
+
+/// What a value is, without showing it: it may be a secret.
+pub(super) fn describe(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "empty",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a map",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_one_line() {
+        let fault = FieldError::new("limits.burst", "is \"a\nb\u{1b}[31m\"", "a whole number");
+        assert_eq!(fault.to_string(), "limits.burst: is \"a b [31m\"; allowed: a whole number");
+        assert_eq!(FieldError::new("", "is empty", "").under("backends.x").to_string(), "backends.x: is empty");
+    }
+
+    #[test]
+    fn a_slip_of_the_finger_is_recognised() {
+        let known = ["burst", "connections", "call"];
+        assert_eq!(nearest("brust", known.into_iter()), Some("burst"));
+        assert_eq!(nearest("conections", known.into_iter()), Some("connections"));
+        assert_eq!(nearest("unrelated", known.into_iter()), None);
+        assert_eq!(nearest(&"c".repeat(100_000), known.into_iter()), None);
+    }
+}

@@ -1,0 +1,207 @@
+//! What is told of the broker's work: the log, metrics, traces and the audit log. Read with the rest by [`super::validation`].
+
+use std::{path::PathBuf, time::Duration};
+
+use protocol::ids::TenantId;
+use serde_json::Value;
+
+use super::{
+    LogFormat, TelemetryConfig,
+    config_key::{COUNT_MAX, ConfigKey, KeyKind, key, optional_key},
+    config_reader::{ConfigReader, InvalidReason, path, text, wrong},
+    log_filter::parse_log_filter,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+const HOUR: Duration = Duration::from_secs(3_600);
+const YEARS_10: Duration = Duration::from_secs(10 * 366 * 86_400);
+/// Parts a ratio is counted in.
+pub const RATIO_WHOLE: u32 = 1_000_000;
+
+pub(super) const TELEMETRY: &[ConfigKey] = &[
+    key("log", KeyKind::LogFilter, "info", "What is logged, to standard error. Followed by a reload (SIGHUP)."),
+    key("log_format", KeyKind::Choice(&["text", "json"]), "text", "`text` for people, `json` for machines."),
+    key("tenant_labels", KeyKind::Bool, "false", "Count requests by tenant too (`mcp_tenant_requests_total`)."),
+    optional_key(
+        "traces.endpoint",
+        KeyKind::HttpUrl,
+        "http://127.0.0.1:4318/v1/traces",
+        "Where spans are sent to: OpenTelemetry's OTLP over HTTP with protobuf. Absent: no traces, and trace context is not touched.",
+    ),
+    key(
+        "traces.ratio",
+        KeyKind::Ratio { percent_min: 0 },
+        "1",
+        "The share of traces that is sampled, by lot. Requests that fail are exported whatever the lot said.",
+    ),
+    key(
+        "traces.trusted",
+        KeyKind::Callers,
+        "[]",
+        "Callers whose own decision about sampling is followed: TENANT, TENANT/PRINCIPAL, or * for everybody. Of others only the trace's id is taken.",
+    ),
+    key(
+        "traces.queue_spans",
+        KeyKind::Count { min: 1, max: COUNT_MAX },
+        "8192",
+        "Spans that wait for the collector; further ones are dropped and counted.",
+    ),
+];
+
+pub(super) const AUDIT: &[ConfigKey] = &[
+    key(
+        "calls",
+        KeyKind::Choice(&["off", "metadata", "arguments"]),
+        "off",
+        "What is recorded of clients' requests. `off`: nothing; `metadata`: who asked what of which backend, and a digest of the arguments; `arguments`: the arguments too, up to 16 KiB, without values whose names announce a secret. Changes of operators are always recorded.",
+    ),
+    key(
+        "retain",
+        KeyKind::Duration { min: HOUR, max: YEARS_10 },
+        "2160h",
+        "How long a record is kept. A longer time takes effect at the next start, a shorter one seven days after it; the audit log records the change.",
+    ),
+    key(
+        "checkpoint_interval",
+        KeyKind::Duration { min: SECOND, max: DAY },
+        "1m",
+        "How often the newest records are signed. A checkpoint goes into the database and, as a line at `info`, into the log.",
+    ),
+    optional_key(
+        "checkpoint_file",
+        KeyKind::Path,
+        "/var/log/mcp-broker/audit-checkpoints.jsonl",
+        "A file that checkpoints are appended to, one JSON object per line. Keep it where the database's owner cannot write.",
+    ),
+];
+
+/// Where spans go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceConfig {
+    pub endpoint: Option<String>,
+    /// In parts of [`RATIO_WHOLE`].
+    pub ratio: u32,
+    pub trusted: Vec<String>,
+    pub queue_spans: usize,
+}
+
+/// What is recorded of clients' requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuditLevel {
+    Off,
+    Metadata,
+    Arguments,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditConfig {
+    pub calls: AuditLevel,
+    pub retain: Duration,
+    pub checkpoint_interval: Duration,
+    pub checkpoint_file: Option<PathBuf>,
+}
+
+impl ConfigReader<'_> {
+    pub(super) fn telemetry(&mut self) -> TelemetryConfig {
+        let log = self.value("telemetry.log", |value, _| {
+            let filter = text(value).filter(|text| !text.trim().is_empty()).ok_or_else(|| wrong(value))?;
+            parse_log_filter(filter).map(|_| filter.to_owned())
+        });
+        let log_format = self.value("telemetry.log_format", |value, _| match value.as_str() {
+            Some("text") => Ok(LogFormat::Text),
+            Some("json") => Ok(LogFormat::Json),
+            _ => Err(wrong(value)),
+        });
+        let traces = TraceConfig {
+            endpoint: self.optional("telemetry.traces.endpoint", endpoint),
+            ratio: self.value("telemetry.traces.ratio", ratio),
+            trusted: self.list("telemetry.traces.trusted", caller),
+            queue_spans: self.count("telemetry.traces.queue_spans") as usize,
+        };
+        TelemetryConfig { log, log_format, tenant_labels: self.bool("telemetry.tenant_labels"), traces }
+    }
+
+    pub(super) fn audit(&mut self) -> AuditConfig {
+        let calls = self.value("audit.calls", |value, _| match value.as_str() {
+            // What a reader of YAML 1.1 makes of `off`.
+            Some("off") => Ok(AuditLevel::Off),
+            Some("metadata") => Ok(AuditLevel::Metadata),
+            Some("arguments") => Ok(AuditLevel::Arguments),
+            _ => Err(wrong(value)),
+        });
+        AuditConfig {
+            calls,
+            retain: self.duration("audit.retain"),
+            checkpoint_interval: self.duration("audit.checkpoint_interval"),
+            checkpoint_file: self.optional("audit.checkpoint_file", path),
+        }
+    }
+}
+
+fn endpoint(value: &Value, _: KeyKind) -> Result<String, InvalidReason> {
+    let url = text(value).ok_or_else(|| wrong(value))?;
+    // It may hold a token: a fault does not show it.
+    transport::url::parse_http_url(url).map(|_| url.to_owned()).map_err(|_| "is no http or https URL".to_owned())
+}
+
+fn ratio(value: &Value, _: KeyKind) -> Result<u32, InvalidReason> {
+    let number = value.as_f64().or_else(|| text(value)?.parse().ok());
+    let share = number.filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| wrong(value))?;
+    Ok((share * f64::from(RATIO_WHOLE)).round() as u32)
+}
+
+fn caller(text: &str) -> Option<String> {
+    let (tenant, principal) = text.split_once('/').map_or((text, None), |(tenant, principal)| (tenant, Some(principal)));
+    let known = text == "*" || TenantId::parse(tenant).is_ok();
+    (known && principal.is_none_or(|principal| !principal.is_empty())).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_from;
+
+    #[test]
+    fn traces_are_off_until_somebody_says_where_they_go() {
+        let config = load_from("", []).unwrap();
+        assert_eq!(config.telemetry.traces.endpoint, None);
+        assert_eq!((config.audit.calls, config.audit.retain), (AuditLevel::Off, Duration::from_secs(90 * 86_400)));
+    }
+
+    #[test]
+    fn nested_and_dotted_keys_are_the_same() {
+        for text in [
+            "telemetry: {traces: {endpoint: 'http://c:4318/v1/traces', ratio: 0.25, trusted: [acme, b/ada]}}",
+            "telemetry: {traces.endpoint: 'http://c:4318/v1/traces', traces.ratio: 0.25, traces.trusted: [acme, b/ada]}",
+        ] {
+            let traces = load_from(text, []).unwrap_or_else(|faults| panic!("{text}: {faults}")).telemetry.traces;
+            assert_eq!((traces.endpoint.as_deref(), traces.ratio), (Some("http://c:4318/v1/traces"), 250_000));
+            assert_eq!(traces.trusted, ["acme", "b/ada"]);
+        }
+        let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let environment = [
+            variable("MCP_BROKER__TELEMETRY__TRACES__ENDPOINT", "https://c/v1/traces"),
+            variable("MCP_BROKER__TELEMETRY__TRACES__RATIO", "0.5"),
+        ];
+        let traces = load_from("telemetry: {traces: {ratio: 1}}", environment).unwrap().telemetry.traces;
+        assert_eq!((traces.endpoint.as_deref(), traces.ratio), (Some("https://c/v1/traces"), 500_000));
+    }
+
+    #[test]
+    fn what_can_not_be_is_refused() {
+        for (text, path) in [
+            ("telemetry: {traces: {endpoint: 'ftp://c'}}", "telemetry.traces.endpoint: is no http or https URL"),
+            ("telemetry: {traces: {ratio: 1.5}}", "telemetry.traces.ratio: is 1.5; allowed: a number from 0 to 1"),
+            ("telemetry: {traces: {trusted: [/x]}}", "telemetry.traces.trusted: has an entry"),
+            ("telemetry: {traces: {sampler: x}}", "telemetry.traces.sampler: is no known key"),
+            ("telemetry: {traces: 5}", "telemetry.traces: is no known key"),
+            ("audit: {calls: all}", "audit.calls: is \"all\"; allowed: off, metadata, arguments"),
+            ("audit: {retain: 1m}", "audit.retain: is \"1m\""),
+            ("audit: {checkpoint_interval: 10ms}", "audit.checkpoint_interval: is \"10ms\""),
+        ] {
+            let faults = load_from(text, []).unwrap_err().to_string();
+            assert!(faults.contains(path), "{text}: {faults}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The configuration as it was written: a tree of YAML values with the environment laid over it. Read by
+//! [`super::validation`], which knows what each key means.
+//!
+//! The tree is kept instead of deriving `Deserialize` on a mirror of the sections because serde stops at the first
+//! fault, and whoever mends a configuration wants all of them. Unknown keys are as strictly refused as with
+//! `deny_unknown_fields`; the difference is that every one of them is named.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::{
+    config_key::{ConfigKey, KeySection, KeyTable},
+    field_error::{FieldError, describe, join, nearest, not_available, unknown},
+};
+
+/// A configuration file larger than this is something else.
+pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
+const ENV_PREFIX: &str = "MCP_BROKER__";
+/// Maps of bodies: known sections without keys of their own.
+const MAPS: [&str; 2] = ["tenants", "backends"];
+
+/// What was written, by section; every section is an object and every key in it is known.
+pub(super) struct RawConfig {
+    /// What can be written.
+    table: &'static KeyTable,
+    sections: Map<String, Value>,
+    /// The environment variable a value came from, by dotted path.
+    origins: BTreeMap<String, String>,
+}
+
+impl RawConfig {
+    /// Reads the file's text and lays the environment over it. Faults are added to `faults`; what they are about is left out.
+    pub(super) fn read(
+        table: &'static KeyTable,
+        text: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+        faults: &mut Vec<FieldError>,
+    ) -> Self {
+        let mut raw = Self { table, sections: Map::new(), origins: BTreeMap::new() };
+        match parse_yaml(text) {
+            Ok(Value::Null) => {}
+            Ok(Value::Object(sections)) => raw.take_sections(sections, faults),
+            Ok(other) => faults.push(FieldError::new("", format!("is {}", describe(&other)), "a map of sections")),
+            Err(reason) => faults.push(FieldError::new("", format!("is not YAML: {reason}"), "")),
+        }
+        raw.overlay(environment, faults);
+        raw
+    }
+
+    /// The key at a dotted path.
+    pub(super) fn key(&self, path: &str) -> &'static ConfigKey {
+        self.table.find(path).expect("every key that is read stands in the table, which a test checks")
+    }
+
+    /// Every key, with its dotted path.
+    pub(super) fn keys(&self) -> impl Iterator<Item = (String, &'static ConfigKey)> {
+        self.table.sections.iter().flat_map(|section| section.keys.iter().map(|key| (join(section.name, key.name), key)))
+    }
+
+    /// The value at a dotted path; absent and `null` are the same.
+    pub(super) fn value(&self, path: &str) -> Option<&Value> {
+        let (section, key) = path.split_once('.')?;
+        self.sections.get(section)?.get(key).filter(|value| !value.is_null())
+    }
+
+    fn section_names(&self) -> impl Iterator<Item = &'static str> + Clone {
+        self.table.sections.iter().map(|section| section.name).chain(MAPS)
+    }
+
+    /// A whole section.
+    pub(super) fn map(&self, section: &str) -> Option<&Map<String, Value>> {
+        self.sections.get(section)?.as_object()
+    }
+
+    /// How a fault names the key: with the variable that set it, where one did.
+    pub(super) fn named(&self, path: &str) -> String {
+        match self.origins.get(path) {
+            Some(variable) => format!("{path} ({variable})"),
+            None => path.to_owned(),
+        }
+    }
+
+    fn take_sections(&mut self, sections: Map<String, Value>, faults: &mut Vec<FieldError>) {
+        for (name, value) in sections {
+            if self.table.unavailable(&name) {
+                refuse_unavailable_section(&name, &value, faults);
+                continue;
+            }
+            if self.table.section(&name).is_none() && !MAPS.contains(&name.as_str()) {
+                faults.push(unknown("", &name, self.section_names()));
+                continue;
+            }
+            match value {
+                Value::Null => {}
+                Value::Object(members) => self.take_members(name, members, faults),
+                other => faults.push(FieldError::new(&name, format!("is {}", describe(&other)), "a map")),
+            }
+        }
+    }
+
+    fn take_members(&mut self, section_name: String, mut members: Map<String, Value>, faults: &mut Vec<FieldError>) {
+        if let Some(section) = self.table.section(&section_name) {
+            flatten(section, &mut members);
+            members.retain(|name, value| {
+                let path = join(&section_name, name);
+                if section.keys.iter().any(|key| key.name == name) {
+                    return true;
+                }
+                if !self.table.unavailable(&path) {
+                    faults.push(unknown(&section_name, name, section.keys.iter().map(|key| key.name)));
+                } else if !value.is_null() {
+                    faults.push(not_available(path));
+                }
+                false
+            });
+        }
+        self.sections.insert(section_name, Value::Object(members));
+    }
+
+    fn overlay(&mut self, environment: impl IntoIterator<Item = (String, String)>, faults: &mut Vec<FieldError>) {
+        let mut given: Vec<(String, String)> = environment.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX)).collect();
+        given.sort();
+        for (variable, text) in given {
+            if let Err(fault) = self.overlay_one(&variable, &text) {
+                faults.push(fault);
+            }
+        }
+    }
+
+    fn overlay_one(&mut self, variable: &str, text: &str) -> Result<(), FieldError> {
+        let path = variable[ENV_PREFIX.len()..].to_ascii_lowercase().replace("__", ".");
+        if self.table.unavailable(&path) {
+            return Err(not_available(format!("{path} ({variable})")));
+        }
+        if MAPS.contains(&path.as_str()) {
+            return match parse_yaml(text) {
+                Ok(value @ Value::Object(_)) => {
+                    self.sections.insert(path.clone(), value);
+                    self.origins.insert(path, variable.to_owned());
+                    Ok(())
+                }
+                _ => Err(FieldError::new(variable, "is no map", "a YAML or JSON map, which replaces the file's")),
+            };
+        }
+        let (Some(key), Some((section, name))) = (self.table.find(&path), path.split_once('.')) else {
+            let known: Vec<String> = self
+                .table
+                .sections
+                .iter()
+                .flat_map(|section| section.keys.iter().map(|key| variable_name(section.name, key.name)))
+                .collect();
+            let hint =
+                nearest(variable, known.iter().map(String::as_str)).map(|name| format!(", perhaps {name} was meant")).unwrap_or_default();
+            return Err(FieldError::new(
+                variable,
+                format!("names no key{hint}"),
+                "MCP_BROKER__SECTION__KEY with a section and key of `mcp-broker config-example`",
+            ));
+        };
+        let value = if key.kind.is_text() {
+            Value::String(text.to_owned())
+        } else {
+            parse_yaml(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+        };
+        // A variable that is set and empty must not be read as an absent key.
+        let value = if value.is_null() { Value::String(text.to_owned()) } else { value };
+        self.drop_twin(&path);
+        if let Some(members) = self.sections.entry(section).or_insert_with(|| Value::Object(Map::new())).as_object_mut() {
+            members.insert(name.to_owned(), value);
+        }
+        self.origins.insert(path, variable.to_owned());
+        Ok(())
+    }
+
+    /// The environment decides against the file: the file's other spelling of the same setting is taken out.
+    fn drop_twin(&mut self, path: &str) {
+        let twin = self.table.twin(path);
+        let Some((section, key)) = twin.filter(|twin| !self.origins.contains_key(*twin)).and_then(|twin| twin.split_once('.')) else {
+            return;
+        };
+        if let Some(members) = self.sections.get_mut(section).and_then(Value::as_object_mut) {
+            members.remove(key);
+        }
+    }
+}
+
+/// The environment variable of a key.
+pub(super) fn variable_name(section: &str, key: &str) -> String {
+    format!("{ENV_PREFIX}{}__{}", section.to_ascii_uppercase(), key.to_ascii_uppercase().replace('.', "__"))
+}
+
+/// A group of keys within a section, written as a map: `traces: {ratio: 1}` is `traces.ratio: 1`.
+fn flatten(section: &KeySection, members: &mut Map<String, Value>) {
+    let groups = section.keys.iter().filter_map(|key| key.name.split_once('.')).map(|(group, _)| group);
+    for group in groups.collect::<BTreeSet<_>>() {
+        match members.remove(group) {
+            Some(Value::Object(inner)) => members.extend(inner.into_iter().map(|(name, value)| (join(group, &name), value))),
+            Some(Value::Null) | None => {}
+            Some(other) => {
+                members.insert(group.to_owned(), other);
+            }
+        }
+    }
+}
+
+fn refuse_unavailable_section(name: &str, value: &Value, faults: &mut Vec<FieldError>) {
+    match value {
+        Value::Null => {}
+        Value::Object(members) if !members.is_empty() => faults.extend(members.keys().map(|key| not_available(join(name, key)))),
+        _ => faults.push(not_available(name.to_owned())),
+    }
+}
+
+fn parse_yaml(text: &str) -> Result<Value, String> {
+    let options = serde_saphyr::options! {
+        strict_booleans: true,
+        with_snippet: false,
+        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error,
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::key_table::TABLE;
+
+    fn read(text: &str, environment: &[(&str, &str)]) -> (RawConfig, Vec<String>) {
+        let mut faults = Vec::new();
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let raw = RawConfig::read(&TABLE, text, environment, &mut faults);
+        (raw, faults.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn nothing_written_is_a_configuration() {
+        for text in ["", "# only a comment\n", "---\n", "listen:\n", "tls:\nlisten:\n  tcp:\n"] {
+            assert_eq!(read(text, &[]).1, Vec::<String>::new(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_unknown_key_is_named_with_what_is_allowed() {
+        let (_, faults) = read("limits: {brust: 1, zzz: 2}\nlisen: {}\n", &[]);
+        assert_eq!(faults.len(), 3, "{faults:?}");
+        assert!(
+            faults
+                .iter()
+                .any(|fault| fault.starts_with("limits.brust: is no known key, perhaps `burst` was meant; allowed: message_bytes, ")),
+            "{faults:?}"
+        );
+        assert!(faults.iter().any(|fault| fault.starts_with("lisen: is no known key, perhaps `listen`")), "{faults:?}");
+    }
+
+    #[test]
+    fn what_a_later_build_will_know_is_answered() {
+        let (_, faults) = read("errors: {a: 1, b: 2}\n", &[("MCP_BROKER__ERRORS__STYLE", "plain")]);
+        for path in ["errors.a", "errors.b", "errors.style (MCP_BROKER__ERRORS__STYLE)"] {
+            assert!(faults.contains(&format!("{path}: not available in this build; allowed: leaving it out")), "{path}: {faults:?}");
+        }
+        assert_eq!(faults.len(), 3);
+    }
+
+    #[test]
+    fn text_that_is_no_yaml_and_trees_of_the_wrong_shape_are_refused() {
+        for text in ["a: [", "- a\n", "plain", "listen: 5", "listen: {http: a, http: b}", "a: 1\n---\nb: 2\n", "\u{0}", "x: &a [*a]"] {
+            assert!(!read(text, &[]).1.is_empty(), "{text:?}");
+        }
+        let bomb = (0..40).fold("a0: &a0 [x]\n".to_owned(), |text, level| format!("{text}a{0}: &a{0} [*a{level}, *a{level}]\n", level + 1));
+        assert!(!read(&bomb, &[]).1.is_empty());
+    }
+
+    #[test]
+    fn the_environment_wins_and_is_typed_by_the_key() {
+        let environment = [
+            ("MCP_BROKER__LIMITS__BURST", "7"),
+            ("MCP_BROKER__NODE__SECRET", "12345678901234567890"),
+            ("MCP_BROKER__EGRESS__ALLOW", "[10.0.0.0/8]"),
+            ("MCP_BROKER__AUTH__REQUIRED", "true"),
+            ("MCP_BROKER__TENANTS", "{acme: {weight: 2}}"),
+            ("MCP_BROKER_ADMIN_URL", "unrelated"),
+        ];
+        let (raw, faults) = read("limits: {burst: 1}\nnode: {secret_file: /x}\n", &environment);
+        assert_eq!(faults, Vec::<String>::new());
+        assert_eq!(raw.value("limits.burst"), Some(&Value::from(7)));
+        assert_eq!(raw.value("node.secret"), Some(&Value::from("12345678901234567890")));
+        assert_eq!(raw.value("node.secret_file"), None, "the variable replaces the other spelling too");
+        assert_eq!(raw.value("auth.required"), Some(&Value::from(true)));
+        assert!(raw.value("egress.allow").unwrap().is_array() && raw.map("tenants").unwrap().contains_key("acme"));
+        assert_eq!(raw.named("limits.burst"), "limits.burst (MCP_BROKER__LIMITS__BURST)");
+    }
+
+    #[test]
+    fn a_variable_that_names_no_key_is_a_fault() {
+        let (_, faults) = read(
+            "",
+            &[("MCP_BROKER__LIMITS__BRUST", "7"), ("MCP_BROKER__", ""), ("MCP_BROKER__TENANTS", "5"), ("MCP_BROKER__LIMITS", "{}")],
+        );
+        assert_eq!(faults.len(), 4, "{faults:?}");
+        assert!(faults.iter().any(|fault| fault.contains("perhaps MCP_BROKER__LIMITS__BURST was meant")), "{faults:?}");
+    }
+
+    #[test]
+    fn an_empty_variable_is_not_an_absent_key() {
+        let (raw, _) = read("", &[("MCP_BROKER__AUTH__REQUIRED", ""), ("MCP_BROKER__AUTH__ADMIN_TOKEN", "")]);
+        assert_eq!(raw.value("auth.required"), Some(&Value::from("")));
+        assert_eq!(raw.value("auth.admin_token"), Some(&Value::from("")));
+    }
+}

@@ -1,0 +1,356 @@
+//! What keeps clients and backends from hurting one another: breakers, retries, deadlines by method and tool, and how much
+//! a backend gets at once. Some of the table of keys, read from the configuration by [`super::validation`], and from bodies by [`super::spec_parser`].
+
+use std::{collections::BTreeMap, time::Duration};
+
+use protocol::method::Method;
+use serde_json::{Map, Value};
+
+use super::{
+    config_key::{COUNT, COUNT_MAX, ConfigKey, DEADLINE_MAX, DEADLINE_MIN, HOUR, KeyKind, key},
+    config_reader::{ConfigReader, wrong},
+    field_error::{FieldError, describe, join},
+    spec::{BackendBreaker, BackendSpec, BackendTimeouts, TenantSpec, TenantTimeouts},
+    spec_reader::{SpecReader, deadline_allowed, given},
+    units::{Ratio, format_duration, parse_duration},
+};
+
+/// The keys of the section `breaker`.
+pub(super) const BREAKER: &[ConfigKey] = &[
+    key("enabled", KeyKind::Bool, "true", "Whether breakers open by themselves."),
+    key("failures", COUNT, "5", "Failures in a row that open it."),
+    key("error_ratio", KeyKind::Ratio { percent_min: 1 }, "0.5", "Share of failures among the calls of the window that opens it."),
+    key("requests", COUNT, "20", "Calls in the window before that share counts."),
+    key("window", WINDOW, "10s", "The time of which failures are counted."),
+    key(
+        "probe_after",
+        WINDOW,
+        "1s",
+        "Wait for the first probe, at most; half of it at least. The wait doubles with every probe that fails.",
+    ),
+    key("probe_max", WINDOW, "3s", "Longest wait between two probes."),
+];
+
+const WINDOW: KeyKind = KeyKind::Duration { min: WINDOW_MIN, max: HOUR };
+const WINDOW_MIN: Duration = Duration::from_millis(10);
+
+/// The keys of the section `retries`.
+pub(super) const RETRIES: &[ConfigKey] = &[
+    key("enabled", KeyKind::Bool, "true", "Whether calls are sent again."),
+    key("budget", KeyKind::Ratio { percent_min: 0 }, "0.1", "Retries per call of one backend; a few are saved up."),
+];
+
+/// Longest end of a call.
+const CALL_MAX_MAX: Duration = Duration::from_secs(86_400);
+/// Tools, or methods, one body may name.
+const NAMED_MAX: usize = 1_000;
+/// Of a tool.
+const NAME_BYTES_MAX: usize = 1_024;
+
+/// When breakers open, and when they are probed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BreakerConfig {
+    pub enabled: bool,
+    pub failures: u32,
+    pub error_ratio: Ratio,
+    pub requests: u32,
+    pub window: Duration,
+    pub probe_after: Duration,
+    pub probe_max: Duration,
+}
+
+/// Calls that are sent again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryConfig {
+    pub enabled: bool,
+    /// Retries per call.
+    pub budget: Ratio,
+}
+
+impl ConfigReader<'_> {
+    pub(super) fn breaker(&mut self) -> BreakerConfig {
+        let breaker = BreakerConfig {
+            enabled: self.bool("breaker.enabled"),
+            failures: self.count("breaker.failures"),
+            error_ratio: self.ratio("breaker.error_ratio"),
+            requests: self.count("breaker.requests"),
+            window: self.duration("breaker.window"),
+            probe_after: self.duration("breaker.probe_after"),
+            probe_max: self.duration("breaker.probe_max"),
+        };
+        if breaker.probe_max < breaker.probe_after {
+            self.fault("breaker.probe_max", "is shorter than breaker.probe_after", "a time from breaker.probe_after on");
+        }
+        breaker
+    }
+
+    pub(super) fn retries(&mut self) -> RetryConfig {
+        RetryConfig { enabled: self.bool("retries.enabled"), budget: self.ratio("retries.budget") }
+    }
+
+    fn ratio(&mut self, path: &str) -> Ratio {
+        self.value(path, |value, kind| {
+            let KeyKind::Ratio { percent_min } = kind else { unreachable!("{path} is read as a ratio") };
+            value.as_f64().filter(|share| *share * 100.0 >= f64::from(percent_min)).and_then(Ratio::new).ok_or_else(|| wrong(value))
+        })
+    }
+
+    pub(super) fn deadlines(&mut self, path: &str) -> BTreeMap<String, Duration> {
+        self.value(path, |value, _| {
+            let entries = value.as_object().ok_or_else(|| format!("is {}", describe(value)))?;
+            let mut deadlines = BTreeMap::new();
+            for (method, value) in entries {
+                if !is_method(method) {
+                    return Err(format!("names {method:?}, which is no method of clients"));
+                }
+                let deadline = value.as_str().and_then(|text| parse_duration(text).ok()).filter(is_deadline);
+                deadlines.insert(method.clone(), deadline.ok_or_else(|| format!("has for {method} what {}", wrong(value)))?);
+            }
+            Ok(deadlines)
+        })
+    }
+}
+
+impl SpecReader<'_> {
+    pub(super) fn backend_timeouts(&mut self, members: &Map<String, Value>) -> BackendTimeouts {
+        const PATH: &str = "timeouts";
+        let known = ["call", "control", "initialize", "call_max", "methods", "tools"];
+        let Some(members) = given(members, PATH).and_then(|value| self.object(PATH, value, &known, &[])) else {
+            return BackendTimeouts::default();
+        };
+        BackendTimeouts {
+            call: self.duration(PATH, members, "call"),
+            control: self.duration(PATH, members, "control"),
+            initialize: self.duration(PATH, members, "initialize"),
+            call_max: self.duration(PATH, members, "call_max"),
+            methods: self.durations(PATH, members, "methods"),
+            tools: self.durations(PATH, members, "tools"),
+        }
+    }
+
+    pub(super) fn tenant_timeouts(&mut self, members: &Map<String, Value>) -> TenantTimeouts {
+        const PATH: &str = "timeouts";
+        let known = ["call", "control", "call_max", "methods"];
+        let Some(members) = given(members, PATH).and_then(|value| self.object(PATH, value, &known, &[])) else {
+            return TenantTimeouts::default();
+        };
+        TenantTimeouts {
+            call: self.duration(PATH, members, "call"),
+            control: self.duration(PATH, members, "control"),
+            call_max: self.duration(PATH, members, "call_max"),
+            methods: self.durations(PATH, members, "methods"),
+        }
+    }
+
+    pub(super) fn breaker(&mut self, members: &Map<String, Value>) -> BackendBreaker {
+        const PATH: &str = "breaker";
+        let known = ["enabled", "failures", "error_ratio", "requests", "window", "probe_after", "probe_max"];
+        let Some(members) = given(members, PATH).and_then(|value| self.object(PATH, value, &known, &[])) else {
+            return BackendBreaker::default();
+        };
+        BackendBreaker {
+            enabled: self.switch(PATH, members, "enabled"),
+            failures: self.count(PATH, members, "failures"),
+            error_ratio: self.ratio(PATH, members, "error_ratio"),
+            requests: self.count(PATH, members, "requests"),
+            window: self.duration(PATH, members, "window"),
+            probe_after: self.duration(PATH, members, "probe_after"),
+            probe_max: self.duration(PATH, members, "probe_max"),
+        }
+    }
+
+    pub(super) fn switch(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<bool> {
+        let value = given(members, name)?;
+        if !value.is_boolean() {
+            self.fault(&join(parent, name), &format!("is {}", describe(value)), "true or false");
+        }
+        value.as_bool()
+    }
+
+    fn ratio(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<Ratio> {
+        let value = given(members, name)?;
+        let ratio = value.as_f64().and_then(Ratio::new);
+        if ratio.is_none() {
+            let wrong = if value.is_number() { format!("is {value}") } else { format!("is {}", describe(value)) };
+            self.fault(&join(parent, name), &wrong, RATIO_ALLOWED);
+        }
+        ratio
+    }
+
+    fn durations(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> BTreeMap<String, Duration> {
+        let path = join(parent, name);
+        match given(members, name) {
+            None => BTreeMap::new(),
+            Some(Value::Object(entries)) => {
+                entries.keys().filter_map(|key| Some((key.clone(), self.duration(&path, entries, key)?))).collect()
+            }
+            Some(other) => {
+                self.fault(&path, &format!("is {}", describe(other)), "a map from name to duration");
+                BTreeMap::new()
+            }
+        }
+    }
+}
+
+const RATIO_ALLOWED: &str = "a number from 0.01 to 1";
+
+/// Checks what the types can not say.
+pub(super) fn check_backend(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
+    let BackendTimeouts { call, control, initialize, call_max, methods, tools } = &spec.timeouts;
+    check_deadlines(&[("call", *call), ("control", *control), ("initialize", *initialize)], *call_max, methods, faults);
+    check_named("tools", tools, |tool| !tool.is_empty() && tool.len() <= NAME_BYTES_MAX, "names of tools, as the backend has them", faults);
+    let breaker = &spec.breaker;
+    for (name, count) in [("failures", breaker.failures), ("requests", breaker.requests)] {
+        check_count(&format!("breaker.{name}"), count.map(u64::from), faults);
+    }
+    if breaker.error_ratio.is_some_and(|ratio| ratio.get() < 0.01) {
+        faults.push(FieldError::new("breaker.error_ratio", "is out of range", RATIO_ALLOWED));
+    }
+    for (name, time) in [("window", breaker.window), ("probe_after", breaker.probe_after), ("probe_max", breaker.probe_max)] {
+        if time.is_some_and(|time| time < WINDOW_MIN || time > DEADLINE_MAX) {
+            let allowed = format!("a duration from {} to {}", format_duration(WINDOW_MIN), format_duration(DEADLINE_MAX));
+            faults.push(FieldError::new(format!("breaker.{name}"), "is out of range", allowed));
+        }
+    }
+}
+
+/// The same of a tenant.
+pub(super) fn check_tenant(spec: &TenantSpec, faults: &mut Vec<FieldError>) {
+    let TenantTimeouts { call, control, call_max, methods } = &spec.timeouts;
+    check_deadlines(&[("call", *call), ("control", *control)], *call_max, methods, faults);
+}
+
+fn check_deadlines(
+    deadlines: &[(&str, Option<Duration>)],
+    call_max: Option<Duration>,
+    methods: &BTreeMap<String, Duration>,
+    faults: &mut Vec<FieldError>,
+) {
+    for (name, deadline) in deadlines {
+        if deadline.is_some_and(|deadline| !is_deadline(&deadline)) {
+            faults.push(FieldError::new(format!("timeouts.{name}"), "is out of range", deadline_allowed()));
+        }
+    }
+    if call_max.is_some_and(|max| max < DEADLINE_MIN || max > CALL_MAX_MAX) {
+        let allowed = format!("a duration from {} to {}", format_duration(DEADLINE_MIN), format_duration(CALL_MAX_MAX));
+        faults.push(FieldError::new("timeouts.call_max", "is out of range", allowed));
+    }
+    check_named("methods", methods, is_method, "methods that clients call, such as tools/call", faults);
+}
+
+fn check_named(
+    member: &str,
+    named: &BTreeMap<String, Duration>,
+    is_name: impl Fn(&str) -> bool,
+    allowed: &str,
+    faults: &mut Vec<FieldError>,
+) {
+    let path = format!("timeouts.{member}");
+    if named.len() > NAMED_MAX {
+        faults.push(FieldError::new(&path, "has too many entries", format!("at most {NAMED_MAX}")));
+    }
+    for (name, deadline) in named {
+        let shown: String = name.chars().take(64).collect();
+        if !is_name(name) {
+            faults.push(FieldError::new(&path, format!("names {shown:?}"), allowed));
+        } else if !is_deadline(deadline) {
+            faults.push(FieldError::new(join(&path, &shown), "is out of range", deadline_allowed()));
+        }
+    }
+}
+
+fn check_count(path: &str, count: Option<u64>, faults: &mut Vec<FieldError>) {
+    if let Some(count) = count.filter(|count| *count < 1 || *count > COUNT_MAX) {
+        faults.push(FieldError::new(path, format!("is {count}"), format!("a whole number from 1 to {COUNT_MAX}")));
+    }
+}
+
+fn is_deadline(deadline: &Duration) -> bool {
+    (DEADLINE_MIN..=DEADLINE_MAX).contains(deadline)
+}
+
+fn is_method(name: &str) -> bool {
+    let method = Method::parse(name);
+    method != Method::Unknown && method.from_client()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::{
+        load_from,
+        validation::{parse_backend_spec, parse_tenant_spec},
+    };
+    use super::*;
+
+    #[test]
+    fn everything_is_read_from_all_three_places() {
+        let config = load_from(
+            "breaker: {failures: 3, error_ratio: 0.25, probe_after: 200ms}\nretries: {enabled: false}\n\
+             timeouts: {call_max: 2h, methods: {resources/read: 10s}}\nlimits: {calls_in_flight: 5}",
+            [("MCP_BROKER__TIMEOUTS__METHODS".to_owned(), "{prompts/get: 3s}".to_owned())],
+        )
+        .unwrap();
+        assert_eq!((config.breaker.failures, config.breaker.error_ratio.get(), config.breaker.requests), (3, 0.25, 20));
+        assert!(!config.retries.enabled && config.limits.calls_in_flight == 5);
+        assert_eq!(config.timeouts.methods, BTreeMap::from([("prompts/get".to_owned(), Duration::from_secs(3))]));
+        let body = json!({
+            "transport": {"type": "stdio", "command": "x"},
+            "timeouts": {"call_max": "5m", "methods": {"tools/call": "9s"}, "tools": {"slow": "2m"}},
+            "breaker": {"failures": 2, "error_ratio": 0.75, "window": "3s", "enabled": true},
+            "limits": {"calls_in_flight": 4, "calls_queued": 8, "adaptive_concurrency": true},
+        });
+        let spec = parse_backend_spec(&body).unwrap();
+        assert_eq!(spec.timeouts.tools["slow"], Duration::from_secs(120));
+        assert_eq!((spec.breaker.failures, spec.limits.calls_queued), (Some(2), Some(8)));
+        let again: BackendSpec = serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
+        assert_eq!(again, spec, "it is stored as it was read");
+        let tenant = parse_tenant_spec(&json!({"timeouts": {"call": "9s", "methods": {"tools/call": "8s"}}})).unwrap();
+        assert_eq!((tenant.timeouts.call, tenant.timeouts.methods.len()), (Some(Duration::from_secs(9)), 1));
+    }
+
+    #[test]
+    fn every_fault_is_named() {
+        let body = json!({
+            "transport": {"type": "stdio", "command": "x"},
+            "timeouts": {"call_max": "48h", "methods": {"sampling/createMessage": "9s", "tools/call": "2h"}, "tools": {"": "1s", "t": 5}},
+            "breaker": {"failures": 0, "error_ratio": 0, "window": "1ms", "enabled": 1, "treshold": 3},
+            "limits": {"calls_in_flight": 0},
+        });
+        let mut faults: Vec<String> = parse_backend_spec(&body).unwrap_err().iter().map(|fault| fault.path.clone()).collect();
+        faults.sort();
+        assert_eq!(faults, ["breaker.enabled", "breaker.treshold", "timeouts.tools.t"], "the shape first");
+        let body = json!({
+            "transport": {"type": "stdio", "command": "x"},
+            "timeouts": {"call_max": "48h", "methods": {"sampling/createMessage": "9s", "tools/call": "2h"}, "tools": {"": "1s"}},
+            "breaker": {"failures": 0, "error_ratio": 0, "window": "1ms"},
+            "limits": {"calls_in_flight": 0},
+        });
+        let mut faults: Vec<String> = parse_backend_spec(&body).unwrap_err().iter().map(|fault| fault.path.clone()).collect();
+        faults.sort();
+        assert_eq!(
+            faults,
+            [
+                "breaker.error_ratio",
+                "breaker.failures",
+                "breaker.window",
+                "limits.calls_in_flight",
+                "timeouts.call_max",
+                "timeouts.methods",
+                "timeouts.methods.tools/call",
+                "timeouts.tools",
+            ]
+        );
+        for (text, path) in [
+            ("breaker: {error_ratio: 1.5}", "breaker.error_ratio"),
+            ("breaker: {probe_max: 500ms}", "breaker.probe_max"),
+            ("timeouts: {methods: {no/such: 5s}}", "timeouts.methods"),
+            ("timeouts: {methods: {ping: never}}", "timeouts.methods"),
+            ("retries: {budget: lots}", "retries.budget"),
+        ] {
+            let faults = load_from(text, []).unwrap_err();
+            assert!(faults.0.iter().any(|fault| fault.path == path), "{text}: {faults:?}");
+        }
+    }
+}

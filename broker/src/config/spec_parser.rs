@@ -1,0 +1,521 @@
+//! The bodies of tenants and backends, read and checked: for the configuration file and for the admin API, so that both
+//! accept the same and say the same. Every fault is reported, with the path of its field.
+//!
+//! Two ways in: [`parse_backend_spec`] and [`parse_tenant_spec`] start from a tree of values, [`validate_backend_spec`]
+//! and [`validate_tenant_spec`] from a spec that was read already (a stored one, or one that serde made).
+
+use serde_json::Value;
+
+use super::{
+    backend_tls,
+    config_key::is_secret,
+    field_error::{FieldError, describe, join},
+    policy, resilience, sandbox,
+    spec::{
+        BackendSpec, Credentials, LinkSharing, ProtocolChoice, TcpTls, TenantSpec, TlsSettings, TransportSpec, as_http_url, is_server_name,
+        split_host_port,
+    },
+    spec_limits,
+    spec_reader::{SpecReader, check_count, given},
+    stdio,
+};
+
+const WEIGHT_MAX: u32 = 1_000;
+/// Arguments, and likewise environment variables, of one child process.
+const PROCESS_TEXTS_MAX: usize = 256;
+/// Headers the configuration of one backend may add.
+const HEADERS_MAX: usize = 64;
+const TEXT_BYTES_MAX: usize = 32 * 1024;
+
+/// Headers the broker writes itself: a configured one would break the transport or speak for a client.
+const OWN_HEADERS: [&str; 18] = [
+    "accept",
+    "accept-encoding",
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "last-event-id",
+    "mcp-method",
+    "mcp-name",
+    "mcp-protocol-version",
+    "mcp-session-id",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Reads and checks a backend's body.
+pub fn parse_backend_spec(body: &Value) -> Result<BackendSpec, Vec<FieldError>> {
+    let mut faults = Vec::new();
+    let spec = backend(&mut SpecReader { faults: &mut faults }, body);
+    match spec {
+        // Faults of the shape were reported where they stand; the checks would repeat them.
+        Some(spec) if faults.is_empty() => validate_backend_spec(&spec).map(|()| spec),
+        _ => Err(faults),
+    }
+}
+
+/// Reads and checks a tenant's body.
+pub fn parse_tenant_spec(body: &Value) -> Result<TenantSpec, Vec<FieldError>> {
+    let mut faults = Vec::new();
+    let spec = tenant(&mut SpecReader { faults: &mut faults }, body);
+    match spec {
+        Some(spec) if faults.is_empty() => validate_tenant_spec(&spec).map(|()| spec),
+        _ => Err(faults),
+    }
+}
+
+/// Checks what the types can not say.
+pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<FieldError>> {
+    let mut faults = Vec::new();
+    check_transport(&spec.transport, &mut faults);
+    backend_tls::check(&spec.tls, &spec.transport, &mut faults);
+    spec_limits::check_backend(&spec.limits, &mut faults);
+    resilience::check_backend(spec, &mut faults);
+    check_credentials(&spec.credentials, &spec.transport, &mut faults);
+    policy::check_resources(&spec.resources, &mut faults);
+    sandbox::check(&spec.sandbox, &spec.transport, &mut faults);
+    policy::check_tools(&spec.tools, &mut faults);
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+/// Checks what the types can not say.
+pub fn validate_tenant_spec(spec: &TenantSpec) -> Result<(), Vec<FieldError>> {
+    let mut faults = Vec::new();
+    check_count("weight", u64::from(spec.weight), 1, u64::from(WEIGHT_MAX), &mut faults);
+    spec_limits::check_tenant(&spec.limits, &mut faults);
+    resilience::check_tenant(spec, &mut faults);
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+fn check_transport(transport: &TransportSpec, faults: &mut Vec<FieldError>) {
+    if let TransportSpec::Stdio { limits, .. } = transport {
+        stdio::check_limits(limits, faults);
+    }
+    let mut fault = |path: String, wrong: &str, allowed: &str| faults.push(FieldError::new(path, wrong, allowed));
+    match transport {
+        TransportSpec::Http { url } => {
+            if let Err(error) = ::transport::parse_http_url(url) {
+                fault("transport.url".into(), &error.to_string(), "an absolute http:// or https:// URL without user name and fragment");
+            }
+        }
+        TransportSpec::Tcp { address, tls } => {
+            if split_host_port(address).is_none() {
+                fault("transport.address".into(), "is no host and port", ADDRESS_ALLOWED);
+            }
+            let server_name = tls.as_ref().and_then(TcpTls::settings).and_then(|settings| settings.server_name);
+            if server_name.is_some_and(|name| !is_server_name(&name)) {
+                fault("transport.tls.server_name".into(), "is no name of a server", SERVER_NAME_ALLOWED);
+            }
+        }
+        TransportSpec::Quic { address, server_name, .. } => {
+            if split_host_port(address).is_none() {
+                fault("transport.address".into(), "is no host and port", ADDRESS_ALLOWED);
+            }
+            if server_name.as_ref().is_some_and(|name| !is_server_name(name)) {
+                fault("transport.server_name".into(), "is no name of a server", SERVER_NAME_ALLOWED);
+            }
+        }
+        TransportSpec::Websocket { url } => match as_http_url(url).as_deref().map(::transport::parse_http_url) {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => fault("transport.url".into(), &error.to_string(), WEBSOCKET_ALLOWED),
+            None => fault("transport.url".into(), "is no URL of a WebSocket", WEBSOCKET_ALLOWED),
+        },
+        TransportSpec::Stdio { command, args, env, cwd, .. } => {
+            if !is_process_text(command) || command.trim().is_empty() {
+                fault("transport.command".into(), "is empty, too long or holds a NUL", "the name or path of a program");
+            }
+            if args.len() > PROCESS_TEXTS_MAX {
+                fault("transport.args".into(), "has too many entries", &format!("at most {PROCESS_TEXTS_MAX}"));
+            }
+            for (index, _) in args.iter().enumerate().filter(|(_, arg)| !is_process_text(arg)) {
+                fault(format!("transport.args.{index}"), "is too long or holds a NUL", "text of at most 32KiB without NUL");
+            }
+            if env.len() > PROCESS_TEXTS_MAX {
+                fault("transport.env".into(), "has too many entries", &format!("at most {PROCESS_TEXTS_MAX}"));
+            }
+            for (name, value) in env {
+                if name.is_empty() || name.contains('=') || !is_process_text(name) {
+                    fault("transport.env".into(), "has a name that is empty, too long or holds = or NUL", "names such as LOG_LEVEL");
+                } else if !is_process_text(value) {
+                    fault(join("transport.env", name), "is too long or holds a NUL", "text of at most 32KiB without NUL");
+                }
+            }
+            if cwd.as_ref().is_some_and(|cwd| !is_process_text(cwd) || !std::path::Path::new(cwd).is_absolute()) {
+                fault("transport.cwd".into(), "is no absolute path", "an absolute path, such as /srv/tools");
+            }
+        }
+    }
+}
+
+const WEBSOCKET_ALLOWED: &str = "an absolute ws:// or wss:// URL without user name and fragment";
+const SERVER_NAME_ALLOWED: &str = "a host name or an IP address";
+const ADDRESS_ALLOWED: &str = "HOST:PORT, such as tools.internal:7000 or [fd00::5]:7000";
+
+fn is_process_text(text: &str) -> bool {
+    text.len() <= TEXT_BYTES_MAX && !text.contains('\0')
+}
+
+fn check_credentials(credentials: &Credentials, transport: &TransportSpec, faults: &mut Vec<FieldError>) {
+    if *credentials == Credentials::default() {
+        return;
+    }
+    if !matches!(transport, TransportSpec::Http { .. } | TransportSpec::Websocket { .. }) {
+        let wrong = format!("are HTTP headers, which a {} backend has not", transport.kind());
+        faults.push(FieldError::new("credentials", wrong, "transport.env for what a child process should know, nothing elsewhere"));
+        return;
+    }
+    if credentials.bearer.as_ref().is_some_and(|bearer| !is_secret(bearer)) {
+        faults.push(FieldError::new(
+            "credentials.bearer",
+            "is empty, too long or not a token",
+            "1 to 4096 visible ASCII characters without spaces",
+        ));
+    }
+    if credentials.headers.len() > HEADERS_MAX {
+        faults.push(FieldError::new("credentials.headers", "has too many entries", format!("at most {HEADERS_MAX}")));
+    }
+    let mut seen = std::collections::HashSet::new();
+    for (name, value) in &credentials.headers {
+        let Ok(parsed) = http::HeaderName::from_bytes(name.as_bytes()) else {
+            faults.push(FieldError::new("credentials.headers", "has a name that is no header name", "names such as x-api-key"));
+            continue;
+        };
+        let path = join("credentials.headers", parsed.as_str());
+        if OWN_HEADERS.contains(&parsed.as_str()) {
+            faults.push(FieldError::new(&path, "is a header the broker sets itself", format!("any header but {}", OWN_HEADERS.join(", "))));
+        }
+        if parsed == http::header::AUTHORIZATION && credentials.bearer.is_some() {
+            faults.push(FieldError::new(&path, "stands beside credentials.bearer, which is the same header", "one of the two"));
+        }
+        if value.len() > TEXT_BYTES_MAX || http::HeaderValue::from_str(value).is_err() {
+            faults.push(FieldError::new(&path, "is too long or holds a control character", "one line of text"));
+        }
+        if !seen.insert(parsed) {
+            faults.push(FieldError::new(path, "is given twice, in different cases", "each header once"));
+        }
+    }
+}
+
+fn backend(reader: &mut SpecReader<'_>, body: &Value) -> Option<BackendSpec> {
+    let known = ["transport", "tls", "links", "protocol", "timeouts", "breaker", "limits", "credentials", "resources", "tools", "sandbox"];
+    let members = reader.object("", body, &known, &[])?;
+    let transport = match given(members, "transport") {
+        Some(value) => read_transport(reader, value),
+        None => {
+            reader.fault("transport", "is missing", "{\"type\": \"http\", \"url\": …} or {\"type\": \"stdio\", \"command\": …}");
+            None
+        }
+    };
+    let tls = given(members, "tls").map(|value| backend_tls::read(reader, value)).unwrap_or_default();
+    let links = match given(members, "links").map(|value| value.as_str()) {
+        None | Some(Some("auto")) => LinkSharing::Auto,
+        Some(Some("shared")) => LinkSharing::Shared,
+        Some(Some("per-session")) => LinkSharing::PerSession,
+        Some(_) => {
+            reader.fault("links", "is no way of sharing links", "auto, shared, per-session");
+            LinkSharing::Auto
+        }
+    };
+    let protocol = match given(members, "protocol").map(|value| value.as_str()) {
+        None | Some(Some("auto")) => ProtocolChoice::Auto,
+        Some(Some("legacy")) => ProtocolChoice::Legacy,
+        Some(Some("modern")) => ProtocolChoice::Modern,
+        Some(_) => {
+            reader.fault("protocol", "is no era of MCP", "auto, legacy, modern");
+            ProtocolChoice::Auto
+        }
+    };
+    let timeouts = reader.backend_timeouts(members);
+    let breaker = reader.breaker(members);
+    let limits = given(members, "limits").map(|value| spec_limits::backend(reader, value)).unwrap_or_default();
+    let mut credentials = Credentials::default();
+    if let Some(members) = given(members, "credentials").and_then(|value| reader.object("credentials", value, &["bearer", "headers"], &[]))
+    {
+        credentials =
+            Credentials { bearer: reader.text("credentials", members, "bearer"), headers: reader.texts("credentials", members, "headers") };
+    }
+    let resources = given(members, "resources").map(|value| policy::read_resources(reader, value)).unwrap_or_default();
+    let tools = given(members, "tools").map(|value| policy::read_tools(reader, value)).unwrap_or_default();
+    let sandbox = given(members, "sandbox").map(|value| sandbox::read(reader, value)).unwrap_or_default();
+    Some(BackendSpec { transport: transport?, tls, links, protocol, timeouts, breaker, limits, credentials, resources, tools, sandbox })
+}
+
+fn read_transport(reader: &mut SpecReader<'_>, value: &Value) -> Option<TransportSpec> {
+    const PATH: &str = "transport";
+    const KINDS: &str = "http, stdio, tcp, websocket, quic";
+    let Some(members) = value.as_object() else {
+        reader.fault(PATH, &format!("is {}", describe(value)), "a map with `type` and what belongs to it");
+        return None;
+    };
+    match given(members, "type").and_then(Value::as_str) {
+        Some("http") => {
+            reader.object(PATH, value, &["type", "url"], &[])?;
+            Some(TransportSpec::Http { url: reader.required_text(PATH, members, "url")? })
+        }
+        Some("stdio") => {
+            reader.object(PATH, value, &["type", "command", "args", "env", "cwd", "limits"], &[])?;
+            let (args, env, cwd) =
+                (reader.text_list(PATH, members, "args"), reader.texts(PATH, members, "env"), reader.text(PATH, members, "cwd"));
+            let limits = given(members, "limits").map(|value| stdio::read_limits(reader, value)).unwrap_or_default();
+            Some(TransportSpec::Stdio { command: reader.required_text(PATH, members, "command")?, args, env, cwd, limits })
+        }
+        Some("tcp") => {
+            reader.object(PATH, value, &["type", "address", "tls"], &[])?;
+            let tls = given(members, "tls").and_then(|value| read_tcp_tls(reader, value));
+            Some(TransportSpec::Tcp { address: reader.required_text(PATH, members, "address")?, tls })
+        }
+        Some("websocket") => {
+            reader.object(PATH, value, &["type", "url"], &[])?;
+            Some(TransportSpec::Websocket { url: reader.required_text(PATH, members, "url")? })
+        }
+        Some("quic") => {
+            reader.object(PATH, value, &["type", "address", "server_name", "streams"], &[])?;
+            let server_name = reader.text(PATH, members, "server_name");
+            let streams = reader.switch(PATH, members, "streams");
+            Some(TransportSpec::Quic { address: reader.required_text(PATH, members, "address")?, server_name, streams })
+        }
+        Some(_) => {
+            reader.fault("transport.type", "is no known transport", KINDS);
+            None
+        }
+        None => {
+            reader.fault("transport.type", "is missing or no text", KINDS);
+            None
+        }
+    }
+}
+
+fn read_tcp_tls(reader: &mut SpecReader<'_>, value: &Value) -> Option<TcpTls> {
+    const PATH: &str = "transport.tls";
+    if let Some(switch) = value.as_bool() {
+        return Some(TcpTls::Switch(switch));
+    }
+    if !value.is_object() {
+        reader.fault(PATH, &format!("is {}", describe(value)), "true, false or a map with server_name");
+        return None;
+    }
+    let members = reader.object(PATH, value, &["server_name"], &[])?;
+    Some(TcpTls::Settings(TlsSettings { server_name: reader.text(PATH, members, "server_name") }))
+}
+
+fn tenant(reader: &mut SpecReader<'_>, body: &Value) -> Option<TenantSpec> {
+    let members = reader.object("", body, &["enabled", "weight", "limits", "timeouts"], &[])?;
+    let mut spec = TenantSpec::default();
+    match given(members, "enabled") {
+        None => {}
+        Some(Value::Bool(enabled)) => spec.enabled = *enabled,
+        Some(other) => reader.fault("enabled", &format!("is {}", describe(other)), "true or false"),
+    }
+    if let Some(weight) = reader.count("", members, "weight") {
+        spec.weight = weight;
+    }
+    if let Some(value) = given(members, "limits") {
+        spec.limits = spec_limits::tenant(reader, value);
+    }
+    spec.timeouts = reader.tenant_timeouts(members);
+    Some(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{Just, Strategy, any, prop_oneof};
+    use serde_json::{Map, json};
+
+    use super::*;
+
+    fn faults_of(body: Value) -> Vec<String> {
+        parse_backend_spec(&body).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+    }
+
+    fn assert_fault(body: Value, start: &str) {
+        let faults = faults_of(body.clone());
+        assert!(faults.iter().any(|fault| fault.starts_with(start)), "{body}: no fault starts with {start:?} in {faults:#?}");
+    }
+
+    #[test]
+    fn good_bodies_are_read_as_serde_reads_them() {
+        for body in [
+            json!({"transport": {"type": "http", "url": "http://127.0.0.1:1/mcp"}}),
+            json!({"transport": {"type": "http", "url": "https://a.example/mcp"}, "links": "per-session", "timeouts": {"call": "2s", "control": "1s", "initialize": "1h"},
+                   "credentials": {"bearer": "abc", "headers": {"X-Api-Key": "1"}}}),
+            json!({"transport": {"type": "stdio", "command": "node", "args": ["a", ""], "env": {"A": "b"}, "cwd": "/tmp"}, "links": "shared"}),
+            json!({"transport": {"type": "tcp", "address": "[::1]:7000"}}),
+            json!({"transport": {"type": "tcp", "address": "a:7000", "tls": true}}),
+            json!({"transport": {"type": "tcp", "address": "10.0.0.1:7000", "tls": {"server_name": "tools.internal"}}}),
+            json!({"transport": {"type": "quic", "address": "a:7000", "server_name": "tools.internal"}}),
+            json!({"transport": {"type": "websocket", "url": "wss://a.example/ws?x=1"}, "credentials": {"bearer": "t"}}),
+        ] {
+            let parsed = parse_backend_spec(&body).unwrap_or_else(|faults| panic!("{body}: {faults:?}"));
+            assert_eq!(parsed, serde_json::from_value(body).unwrap());
+            assert_eq!(parse_backend_spec(&serde_json::to_value(&parsed).unwrap()), Ok(parsed));
+        }
+        for body in [
+            json!({}),
+            json!({"enabled": false, "weight": 3, "limits": {"requests_per_second": 0, "burst": 5, "sessions_per_tenant": 9, "calls_in_flight_per_tenant": 1}}),
+        ] {
+            let parsed = parse_tenant_spec(&body).unwrap();
+            assert_eq!(parsed, serde_json::from_value(body).unwrap());
+            assert_eq!(parse_tenant_spec(&serde_json::to_value(&parsed).unwrap()), Ok(parsed));
+        }
+    }
+
+    #[test]
+    fn each_fault_of_a_backend_names_its_field() {
+        let http = json!({"type": "http", "url": "http://a.example/"});
+        assert_fault(json!(5), "document: is a number");
+        assert_fault(json!({}), "transport: is missing");
+        assert_fault(json!({"transport": "http"}), "transport: is text");
+        assert_fault(json!({"transport": {}}), "transport.type: is missing");
+        assert_fault(json!({"transport": {"type": "http"}}), "transport.url: is missing");
+        assert_fault(json!({"transport": {"type": "http", "url": "ftp://x"}}), "transport.url: ");
+        assert_fault(
+            json!({"transport": {"type": "http", "url": "http://a.example/", "command": "x"}}),
+            "transport.command: is no known key",
+        );
+        for address in ["", "a", ":1", "a:0", "http://a:1"] {
+            assert_fault(
+                json!({"transport": {"type": "tcp", "address": address}}),
+                "transport.address: is no host and port; allowed: HOST:PORT",
+            );
+        }
+        assert_fault(json!({"transport": {"type": "tcp"}}), "transport.address: is missing");
+        assert_fault(
+            json!({"transport": {"type": "tcp", "address": "a:1"}, "credentials": {"bearer": "x"}}),
+            "credentials: are HTTP headers, which a tcp backend has not",
+        );
+        let tcp = |tls: Value| json!({"transport": {"type": "tcp", "address": "a:1", "tls": tls}});
+        assert_fault(tcp(json!("yes")), "transport.tls: is text; allowed: true, false or a map with server_name");
+        assert_fault(tcp(json!({"name": "x"})), "transport.tls.name: is no known key");
+        assert_fault(tcp(json!({"server_name": "a b"})), "transport.tls.server_name: is no name of a server");
+        for url in ["", "http://a/", "ws://", "ws://u:p@a/", "wss://a/#f", "wsx://a/", "ws:a"] {
+            assert_fault(json!({"transport": {"type": "websocket", "url": url}}), "transport.url: ");
+        }
+        assert_fault(json!({"transport": {"type": "quic"}}), "transport.address: is missing");
+        assert_fault(json!({"transport": {"type": "quic", "address": "a"}}), "transport.address: is no host and port");
+        assert_fault(json!({"transport": {"type": "quic", "address": "a:1", "server_name": ""}}), "transport.server_name: is no name");
+        assert_fault(json!({"transport": {"type": "carrier-pigeon"}}), "transport.type: is no known transport");
+        assert_fault(json!({"transport": http, "breaker": {"failure": 1}}), "breaker.failure: is no known key, perhaps `failures`");
+        assert_fault(json!({"transport": http, "link": "auto"}), "link: is no known key, perhaps `links`");
+        assert_fault(json!({"transport": http, "links": "some"}), "links: ");
+        assert_fault(json!({"transport": http, "protocol": "2026-07-28"}), "protocol: ");
+        assert_fault(json!({"transport": http, "timeouts": {"call": 5}}), "timeouts.call: is a number");
+        assert_fault(json!({"transport": http, "timeouts": {"call": "5 apples"}}), "timeouts.call: \"5 apples\" is not a duration");
+        assert_fault(
+            json!({"transport": http, "timeouts": {"call": "0s"}}),
+            "timeouts.call: is out of range; allowed: a duration from 1ms to 1h",
+        );
+        assert_fault(json!({"transport": http, "timeouts": {"control": "2h"}}), "timeouts.control: is out of range");
+    }
+
+    #[test]
+    fn child_processes_are_checked() {
+        let stdio = |extra: Value| {
+            let mut transport = json!({"type": "stdio", "command": "node"});
+            transport.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            json!({ "transport": transport })
+        };
+        assert_fault(stdio(json!({"command": " "})), "transport.command: ");
+        assert_fault(stdio(json!({"command": "a\0b"})), "transport.command: ");
+        assert_fault(stdio(json!({"args": ["a", 5]})), "transport.args.1: is a number");
+        assert_fault(stdio(json!({"args": ["a\0"]})), "transport.args.0: ");
+        assert_fault(stdio(json!({"args": vec!["a"; 300]})), "transport.args: has too many");
+        assert_fault(stdio(json!({"env": {"A=B": "x"}})), "transport.env: has a name");
+        assert_fault(stdio(json!({"env": {"A": 5}})), "transport.env.A: is a number");
+        assert_fault(stdio(json!({"cwd": "relative"})), "transport.cwd: is no absolute path");
+        let mut with_credentials = stdio(json!({}));
+        with_credentials["credentials"] = json!({"bearer": "x"});
+        assert_fault(with_credentials, "credentials: are HTTP headers");
+    }
+
+    #[test]
+    fn credentials_are_checked_and_never_shown() {
+        let with = |credentials: Value| json!({"transport": {"type": "http", "url": "http://a.example/"}, "credentials": credentials});
+        assert_fault(with(json!({"bearer": ""})), "credentials.bearer: is empty");
+        assert_fault(with(json!({"headers": {"x y": "v"}})), "credentials.headers: has a name");
+        assert_fault(with(json!({"headers": {"Host": "v"}})), "credentials.headers.host: is a header the broker sets itself");
+        assert_fault(with(json!({"headers": {"X-A": "1", "x-a": "2"}})), "credentials.headers.x-a: is given twice");
+        assert_fault(
+            with(json!({"bearer": "b", "headers": {"Authorization": "Basic x"}})),
+            "credentials.headers.authorization: stands beside",
+        );
+        let shown = faults_of(with(json!({"bearer": "hush hush", "headers": {"x-key": "hush\nhush"}}))).join("\n");
+        assert!(shown.contains("credentials.bearer") && shown.contains("credentials.headers.x-key") && !shown.contains("hush"), "{shown}");
+    }
+
+    #[test]
+    fn every_fault_of_a_body_is_reported_at_once() {
+        let body = json!({"transport": {"type": "stdio", "args": 5, "env": [], "cwd": 1}, "links": 5, "timeouts": [], "credentials": "x", "foo": 1});
+        let faults = faults_of(body);
+        assert_eq!(faults.len(), 8, "{faults:#?}");
+    }
+
+    #[test]
+    fn tenants_are_checked() {
+        let faults = |body: Value| parse_tenant_spec(&body).err().unwrap_or_default().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(faults(json!({"weight": 0})), ["weight: is 0; allowed: a whole number from 1 to 1000"]);
+        assert_eq!(faults(json!({"weight": -1}))[0], "weight: is -1; allowed: a whole number");
+        assert_eq!(faults(json!({"enabled": "yes", "limits": {"burst": 1.5, "bust": 1}})).len(), 3);
+        assert_eq!(faults(json!({"limits": {"burst": 0, "sessions_per_tenant": 0}})).len(), 2);
+        assert_eq!(faults(json!([]))[0], "document: is a list; allowed: a map with enabled, weight, limits, timeouts");
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let names = [
+            "transport",
+            "type",
+            "http",
+            "stdio",
+            "url",
+            "command",
+            "args",
+            "env",
+            "cwd",
+            "links",
+            "timeouts",
+            "call",
+            "credentials",
+            "headers",
+            "limits",
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            ".{0,8}".prop_map(Value::from),
+            proptest::sample::select(names.to_vec()).prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 40, 6, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::vec((proptest::sample::select(names.to_vec()), inner), 0..6).prop_map(|members| members
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value))
+                    .collect::<Map<_, _>>()
+                    .into()),
+            ]
+        })
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_accepted_is_what_serde_accepts(body in any_value()) {
+            // `null` stands for an absent member here and not there; nothing else may differ.
+            if let Ok(spec) = parse_backend_spec(&body)
+                && !body.to_string().contains("null")
+            {
+                assert_eq!(serde_json::from_value::<BackendSpec>(body.clone()).expect("serde accepts it too"), spec);
+            }
+            if let Ok(spec) = parse_tenant_spec(&body)
+                && !body.to_string().contains("null")
+            {
+                assert_eq!(serde_json::from_value::<TenantSpec>(body).expect("serde accepts it too"), spec);
+            }
+        }
+    }
+}

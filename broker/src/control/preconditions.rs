@@ -1,0 +1,59 @@
+//! Under which condition a change is made: entity tags, which name an entry's settings.
+//!
+//! A tag is a keyed hash of the settings, so it is the same on every replica, tells nobody a secret, and changes with them.
+
+use aws_lc_rs::hmac;
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde::Serialize;
+
+use super::{Control, ControlError, registry::RegistryEntry};
+
+/// Bytes of a hash that are shown.
+const TAG_BYTES: usize = 16;
+
+/// The tags of `If-Match` and `If-None-Match`, with their quotes; `*` is any.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Preconditions {
+    pub matching: Option<Vec<String>>,
+    pub none_matching: Option<Vec<String>>,
+}
+
+impl Preconditions {
+    /// `tag`: of the entry as it is; `Unsupported`: there is none.
+    pub(super) fn holds(&self, what: &'static str, tag: Option<&str>) -> Result<(), ControlError> {
+        let names = |tags: &[String]| tag.is_some_and(|tag| tags.iter().any(|one| one == "*" || one == tag));
+        let matches = self.matching.as_deref().is_none_or(names);
+        let none_matches = self.none_matching.as_deref().is_none_or(|tags| !names(tags));
+        if matches && none_matches { Ok(()) } else { Err(ControlError::Changed { what, exists: tag.is_some() }) }
+    }
+}
+
+impl Control {
+    pub(super) fn tag<Spec: Serialize>(&self, entry: &RegistryEntry<Spec>) -> String {
+        let settings = serde_json::to_vec(&entry.spec).unwrap_or_default();
+        let mut context = hmac::Context::with_key(&self.keys.cursor);
+        context.update(b"entity tag\0");
+        context.update(&settings);
+        format!("\"{}\"", URL_SAFE_NO_PAD.encode(&context.sign().as_ref()[..TAG_BYTES]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(tags: &[&str]) -> Option<Vec<String>> {
+        Some(tags.iter().map(|tag| (*tag).to_owned()).collect())
+    }
+
+    #[test]
+    fn conditions_are_those_of_http() {
+        let holds = |matching, none_matching, tag| Preconditions { matching, none_matching }.holds("tenant", tag).is_ok();
+        assert!(holds(None, None, None) && holds(None, None, Some("\"a\"")));
+        assert!(holds(list(&["\"b\"", "\"a\""]), None, Some("\"a\"")) && holds(list(&["*"]), None, Some("\"a\"")));
+        assert!(!holds(list(&["\"b\""]), None, Some("\"a\"")) && !holds(list(&["*"]), None, None));
+        assert!(!holds(list(&["W/\"a\""]), None, Some("\"a\"")), "a weak tag names nothing exactly");
+        assert!(holds(None, list(&["*"]), None) && !holds(None, list(&["*"]), Some("\"a\"")));
+        assert!(holds(None, list(&["\"b\""]), Some("\"a\"")) && !holds(None, list(&["\"a\""]), Some("\"a\"")));
+    }
+}

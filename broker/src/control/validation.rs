@@ -1,0 +1,58 @@
+//! What a change of an operator is held to before it is stored.
+
+use protocol::ids::{BackendId, TenantId};
+
+use super::{ControlError, NAME_CHARS_MAX, registry::EntryOrigin};
+use crate::{
+    auth::{is_printable, reserved},
+    config::{FieldError, TlsConfig, spec::BackendSpec},
+};
+
+pub(super) fn refuse_declared(origin: Option<EntryOrigin>, what: &'static str, name: &impl ToString) -> Result<(), ControlError> {
+    match origin {
+        Some(EntryOrigin::Declared) => Err(ControlError::Declared { what, name: name.to_string() }),
+        Some(EntryOrigin::Stored) | None => Ok(()),
+    }
+}
+
+pub(super) fn refuse_more(is_new: bool, count: usize, what: &'static str, max: usize) -> Result<(), ControlError> {
+    if is_new && count >= max { Err(ControlError::TooMany { what, max }) } else { Ok(()) }
+}
+
+pub(super) fn no_tenant(tenant: &TenantId) -> ControlError {
+    ControlError::NotFound { what: "tenant", name: tenant.as_str().to_owned() }
+}
+
+pub(super) fn no_backend(backend: &BackendId) -> ControlError {
+    ControlError::NotFound { what: "backend", name: backend.as_str().to_owned() }
+}
+
+/// A text people gave something: shown in tables and logs, so it is one line, and every reader sees all of it.
+pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlError> {
+    let fits = |text: &str| !text.is_empty() && text.chars().count() <= NAME_CHARS_MAX && is_printable(text);
+    if text.is_none_or(fits) {
+        return Ok(());
+    }
+    let wrong = "is empty or too long, or has control characters, characters that are not seen, or white space at an end".into();
+    let allowed = format!("1 to {NAME_CHARS_MAX} letters, digits, spaces and signs that are seen, on one line");
+    Err(ControlError::Invalid(FieldError { path: path.into(), wrong, allowed }))
+}
+
+/// The principal of an API key: not one that callers without a key, or callers with tokens, already have.
+pub(super) fn check_principal(principal: Option<&str>) -> Result<(), ControlError> {
+    check_label("principal", principal)?;
+    let Some(wrong) = principal.and_then(reserved) else { return Ok(()) };
+    let allowed = "a name other than \"anonymous\", in any letter case, that does not begin with a URL and a space".into();
+    Err(ControlError::Reserved(FieldError { path: "principal".into(), wrong: wrong.into(), allowed }))
+}
+
+/// Whether the certificate that is to be presented to a backend can be used.
+pub(super) async fn client_files(spec: &BackendSpec) -> Result<(), FieldError> {
+    let tls = spec.tls.clone();
+    let checked = tokio::task::spawn_blocking(move || TlsConfig::check_files(&tls)).await;
+    checked.unwrap_or_else(|error| Err(FieldError::new("tls", error.to_string(), "")))
+}
+
+pub(super) fn now_us() -> i64 {
+    jiff::Timestamp::now().as_microsecond()
+}

@@ -1,0 +1,47 @@
+//! `If-Match` and `If-None-Match` (RFC 9110, section 13): a change is made only if the entry is still what its author saw.
+
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, HeaderValue, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+
+use serde::Serialize;
+
+use super::problem::Problem;
+use crate::control::{Preconditions, Tagged};
+
+impl<S: Send + Sync> FromRequestParts<S> for Preconditions {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        Ok(Self { matching: tags(&parts.headers, &header::IF_MATCH)?, none_matching: tags(&parts.headers, &header::IF_NONE_MATCH)? })
+    }
+}
+
+/// The tags of a header; `Unsupported` without one. Weak ones are no use here, and match nothing.
+fn tags(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<Vec<String>>, Problem> {
+    let wrong = || Problem::invalid(name.as_str(), "is neither * nor a list of entity tags in double quotes");
+    let mut found: Option<Vec<String>> = None;
+    for value in headers.get_all(name) {
+        let text = value.to_str().map_err(|_| wrong())?;
+        for tag in text.split(',').map(str::trim) {
+            let strong = tag.strip_prefix("W/").unwrap_or(tag);
+            let quoted = strong.len() >= 2 && strong.starts_with('"') && strong.ends_with('"');
+            if tag != "*" && !quoted {
+                return Err(wrong());
+            }
+            found.get_or_insert_default().push(tag.to_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// An answer that names the state it shows.
+pub(super) fn shown<View: Serialize>(shown: Tagged<View>) -> Response {
+    let mut response = axum::Json(shown.view).into_response();
+    if let Ok(tag) = HeaderValue::from_str(&shown.tag) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}

@@ -1,0 +1,125 @@
+//! Which HTTP a client speaks, told by its first bytes. They are handed on together with what follows them: a head that
+//! seems to come in two pieces would cost its connection a buffer of twice the size for as long as it lives.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+/// How HTTP/2 begins (RFC 9113, 3.4). No request of HTTP/1 begins like it.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HttpVersion {
+    Http1,
+    Http2,
+}
+
+/// A connection of which the first bytes were looked at.
+#[derive(Debug)]
+pub(super) struct PrefixedStream<S> {
+    inner: S,
+    /// What was read and not handed on.
+    first: Bytes,
+}
+
+/// Reads until it is clear what is spoken, where `first` does not say it. The end of the connection is for whoever reads on.
+pub(super) async fn heard<S: AsyncRead + Unpin>(mut inner: S, first: Bytes) -> io::Result<(HttpVersion, PrefixedStream<S>)> {
+    let mut first = BytesMut::from(first);
+    let spoken = loop {
+        let seen = first.len().min(PREFACE.len());
+        if PREFACE[..seen] != first[..seen] {
+            break HttpVersion::Http1;
+        }
+        if seen == PREFACE.len() {
+            break HttpVersion::Http2;
+        }
+        let mut room = (&mut first).limit(PREFACE.len() - seen);
+        if inner.read_buf(&mut room).await? == 0 {
+            break HttpVersion::Http1;
+        }
+    };
+    Ok((spoken, PrefixedStream { inner, first: first.freeze() }))
+}
+
+impl<S> PrefixedStream<S> {
+    /// The connection itself, and what is to be read before it.
+    pub(super) fn into_parts(self) -> (S, Bytes) {
+        (self.inner, self.first)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let begun = &mut *self;
+        if begun.first.is_empty() {
+            return Pin::new(&mut begun.inner).poll_read(context, buffer);
+        }
+        let count = begun.first.len().min(buffer.remaining());
+        buffer.put_slice(&begun.first[..count]);
+        // Nothing is left of it once all was handed on.
+        begun.first = if count < begun.first.len() { begun.first.slice(count..) } else { Bytes::new() };
+        if buffer.remaining() > 0 {
+            // Nothing yet, the end or an error: the next read will tell.
+            let _told_later = Pin::new(&mut begun.inner).poll_read(context, buffer);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_read_comes_first_however_little_is_asked_for() {
+        let cases = [
+            ("GET /", " HTTP", HttpVersion::Http1),
+            ("PRI * HT", "TP/2.0\r\n\r\nSM\r\n\r\nframes", HttpVersion::Http2),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nfra", "mes", HttpVersion::Http2),
+            ("PRI", "", HttpVersion::Http1),
+            ("", "x", HttpVersion::Http1),
+        ];
+        for (first, rest, expected) in cases {
+            let (spoken, mut begun) = heard(rest.as_bytes(), Bytes::from_static(first.as_bytes())).await.unwrap();
+            assert_eq!(spoken, expected);
+            let (mut read, mut little) = (Vec::new(), [0; 3]);
+            loop {
+                match begun.read(&mut little).await.unwrap() {
+                    0 => break,
+                    count => read.extend_from_slice(&little[..count]),
+                }
+            }
+            assert_eq!(read, [first, rest].concat().as_bytes());
+        }
+        let (_, mut begun) = heard(&b"later"[..], Bytes::from_static(b"first")).await.unwrap();
+        begun.read_exact(&mut [0; 2]).await.unwrap();
+        assert_eq!(begun.into_parts(), (&b"later"[..], Bytes::from_static(b"rst")));
+    }
+}

@@ -1,0 +1,122 @@
+//! A request that stands alone and came over a connection, led to the replica where it waits: what comes back there as a
+//! response goes on here message by message.
+//!
+//! Invariant: one answer comes, the last message; when the other replica is lost before it, that is said in its place.
+//! Dropped, the request is cancelled there.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::{Response, header::CONTENT_TYPE};
+use http_body_util::BodyExt;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    json,
+    sse::SseParser,
+};
+
+use super::{forward, response::Body};
+use crate::{
+    actors::{
+        shared::Shared,
+        stateless::{RequestStateError, StatelessClient, SuspensionId},
+    },
+    broker::{Broker, session_lookup},
+    rules::stateless,
+};
+
+/// Such a request on its way.
+pub(in crate::listeners) struct ProxiedRequest {
+    shared: Arc<Shared>,
+    tenant: String,
+    id: RequestId,
+    body: Body,
+    reading: ProxiedBody,
+}
+
+enum ProxiedBody {
+    /// One document.
+    Whole(BytesMut),
+    Events(SseParser),
+    Over,
+}
+
+/// Sends it there. The refusal: who had it is gone.
+pub(in crate::listeners) async fn lead(
+    broker: &Arc<Broker>,
+    visitor: &StatelessClient,
+    place: &SuspensionId,
+    id: &RequestId,
+    frame: &Bytes,
+) -> Result<ProxiedRequest, Refusal> {
+    let gone = || RequestStateError::Expired.refusal();
+    let owner = session_lookup::replica(broker, &place.node).await.ok_or_else(gone)?;
+    let response = forward::sent_from_connection(broker, &owner, visitor, frame).await.ok_or_else(gone)?;
+    Ok(ProxiedRequest::new(&broker.shared, visitor, id, response))
+}
+
+impl ProxiedRequest {
+    fn new(shared: &Arc<Shared>, visitor: &StatelessClient, id: &RequestId, response: Response<Body>) -> Self {
+        let is_events = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let reading = match is_events {
+            true => ProxiedBody::Events(SseParser::new(shared.config.limits.message_bytes)),
+            false => ProxiedBody::Whole(BytesMut::new()),
+        };
+        Self { shared: shared.clone(), tenant: visitor.tenant.id.to_string(), id: id.clone(), body: response.into_body(), reading }
+    }
+
+    /// The next message, and whether it is the answer. Cancel-safe: a dropped call loses nothing.
+    pub(in crate::listeners) async fn next(&mut self) -> Option<(Bytes, bool)> {
+        loop {
+            match &mut self.reading {
+                ProxiedBody::Over => return None,
+                ProxiedBody::Whole(_) => {}
+                ProxiedBody::Events(parser) => match parser.next_event() {
+                    Ok(Some(event)) => {
+                        let Some(frame) = event.data.filter(|data| !data.is_empty()) else { continue };
+                        let is_answer = is_answer(&frame);
+                        if is_answer {
+                            self.reading = ProxiedBody::Over;
+                        }
+                        return Some((frame, is_answer));
+                    }
+                    Ok(None) => {}
+                    Err(_) => return Some((self.lost(), true)),
+                },
+            }
+            let data = match self.body.frame().await {
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(_)) => return Some((self.lost(), true)),
+                None => return Some((self.whole(), true)),
+            };
+            match &mut self.reading {
+                ProxiedBody::Whole(text) => text.extend_from_slice(&data),
+                ProxiedBody::Events(parser) => parser.push(&data),
+                ProxiedBody::Over => return None,
+            }
+        }
+    }
+
+    /// The body ended.
+    fn whole(&mut self) -> Bytes {
+        match std::mem::replace(&mut self.reading, ProxiedBody::Over) {
+            ProxiedBody::Whole(text) if is_answer(&text.clone().freeze()) => text.freeze(),
+            _ => self.lost(),
+        }
+    }
+
+    fn lost(&mut self) -> Bytes {
+        self.reading = ProxiedBody::Over;
+        let text = "the replica where the request waited was lost before it answered: the request may or may not have been carried out";
+        let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
+        let request_id = self.shared.note_refusal(&refusal, None, Some(&self.tenant));
+        stateless::refusal_response(&refusal, Some(&self.id), &request_id)
+    }
+}
+
+fn is_answer(frame: &Bytes) -> bool {
+    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    Message::decode(frame.clone(), &limits).is_ok_and(|message| message.is_response())
+}

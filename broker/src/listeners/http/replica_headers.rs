@@ -1,0 +1,212 @@
+//! What replicas tell each other in headers: for whom a request is done, and who has a session that is not here.
+//!
+//! Invariant: these headers are read only where the other side has proved to be a replica. A client's are never read and
+//! never passed on.
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Response, StatusCode,
+    header::{
+        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, ORIGIN, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
+        UPGRADE,
+    },
+};
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::{KeyId, PrincipalId, TenantId},
+};
+
+use super::response::{self, Body};
+use crate::{
+    auth::Caller,
+    session_location::{ForwardFailure, SessionOwner},
+};
+
+/// Begins the name of every header of this kind.
+const PREFIX: &str = "x-mcp-broker-";
+const CALLER_TENANT: HeaderName = HeaderName::from_static("x-mcp-broker-caller-tenant");
+/// In base64url: a principal's name may hold what a header may not.
+const CALLER_PRINCIPAL: HeaderName = HeaderName::from_static("x-mcp-broker-caller-principal");
+const CALLER_KEY: HeaderName = HeaderName::from_static("x-mcp-broker-caller-key");
+const OWNER: HeaderName = HeaderName::from_static("x-mcp-broker-owner");
+const OWNER_NODE: HeaderName = HeaderName::from_static("x-mcp-broker-owner-node");
+/// The replica that asks holds its lease, so the database is within its reach.
+const LEASE: HeaderName = HeaderName::from_static("x-mcp-broker-lease");
+const HELD: HeaderValue = HeaderValue::from_static("held");
+const LAPSED: HeaderValue = HeaderValue::from_static("lapsed");
+const OWNER_ADDRESS: HeaderName = HeaderName::from_static("x-mcp-broker-owner-address");
+
+/// The headers of a client's request as they go to another replica: without what belongs to the connection, without the
+/// client's credentials, and with who the client is.
+pub(super) fn outgoing(headers: &HeaderMap, caller: &Caller) -> HeaderMap {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    let mut outgoing = HeaderMap::with_capacity(headers.len() + 3);
+    for (name, value) in headers.iter().filter(|(name, _)| passes(name) && !named.contains(name)) {
+        outgoing.append(name, value.clone());
+    }
+    let encoded = |text: &str| HeaderValue::from_str(&URL_SAFE_NO_PAD.encode(text)).expect("base64url is visible ASCII");
+    let tenant = HeaderValue::from_str(caller.tenant.as_str()).expect("a tenant's name is visible ASCII");
+    outgoing.insert(CALLER_TENANT, tenant);
+    outgoing.insert(CALLER_PRINCIPAL, encoded(caller.principal.as_str()));
+    if let Some(key) = &caller.key {
+        outgoing.insert(CALLER_KEY, encoded(key.as_str()));
+    }
+    outgoing
+}
+
+/// Says whether a replica that has lost its lease shall leave the session to this one.
+pub(super) fn note_lease(headers: &mut HeaderMap, held: bool) {
+    if held {
+        headers.insert(LEASE, HELD);
+    } else {
+        headers.remove(LEASE);
+    }
+}
+
+/// Whether the replica that asks could take the session over.
+pub(super) fn holds_lease(headers: &HeaderMap) -> bool {
+    headers.get(LEASE) == Some(&HELD)
+}
+
+fn passes(name: &HeaderName) -> bool {
+    let of_connection = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT, HOST, CONTENT_LENGTH];
+    let of_client = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, ORIGIN];
+    !of_connection.contains(name)
+        && !of_client.contains(name)
+        && !name.as_str().starts_with(PREFIX)
+        && !matches!(name.as_str(), "keep-alive" | "proxy-connection")
+}
+
+/// For whom the other replica asks.
+pub(super) fn caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
+    let unknown = || Refusal::new(ErrorKind::Unauthorized, "the request does not say for whom it is done");
+    let tenant = text(headers, &CALLER_TENANT).and_then(|tenant| TenantId::parse(tenant).ok()).ok_or_else(unknown)?;
+    let principal = decoded(headers, &CALLER_PRINCIPAL).map(PrincipalId::new).ok_or_else(unknown)?;
+    let key = match headers.contains_key(CALLER_KEY) {
+        true => Some(decoded(headers, &CALLER_KEY).map(KeyId::new).ok_or_else(unknown)?),
+        false => None,
+    };
+    Ok(Caller { tenant, principal, key })
+}
+
+/// The answer to a request whose session is not here.
+pub(super) fn not_here(owner: Option<&SessionOwner>) -> Response<Body> {
+    let mut response = response::empty(StatusCode::MISDIRECTED_REQUEST);
+    let headers = response.headers_mut();
+    headers.insert(OWNER, HeaderValue::from_static("elsewhere"));
+    if let Some(owner) = owner
+        && let (Ok(node), Ok(address)) = (HeaderValue::from_str(&owner.node), HeaderValue::from_str(&owner.address))
+    {
+        headers.insert(OWNER_NODE, node);
+        headers.insert(OWNER_ADDRESS, address);
+    }
+    response
+}
+
+/// The answer of a replica without a lease to one that has its own.
+pub(super) fn lapsed() -> Response<Body> {
+    let mut response = response::empty(StatusCode::MISDIRECTED_REQUEST);
+    response.headers_mut().insert(OWNER, LAPSED);
+    response
+}
+
+/// `Some`: the answer says that the session is not to be had there, and maybe where it is.
+pub(super) fn miss<B>(response: &Response<B>) -> Option<ForwardFailure> {
+    let headers = response.headers();
+    if response.status() != StatusCode::MISDIRECTED_REQUEST {
+        return None;
+    }
+    if headers.get(OWNER)? == LAPSED {
+        return Some(ForwardFailure::LeaseLapsed);
+    }
+    let owner = text(headers, &OWNER_NODE).zip(text(headers, &OWNER_ADDRESS));
+    Some(ForwardFailure::NotOwner(owner.map(|(node, address)| SessionOwner { node: node.to_owned(), address: address.to_owned() })))
+}
+
+/// The headers of another replica's answer as they go to the client.
+pub(super) fn incoming(headers: &mut HeaderMap) {
+    let own: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with(PREFIX)).cloned().collect();
+    own.iter().for_each(|name| drop(headers.remove(name)));
+    // The size of the body says it.
+    headers.remove(CONTENT_LENGTH);
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn decoded(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    String::from_utf8(URL_SAFE_NO_PAD.decode(text(headers, name)?).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alice(key: Option<&str>) -> Caller {
+        Caller { tenant: TenantId::parse("acme").unwrap(), principal: PrincipalId::new("Älice\n\"x\""), key: key.map(KeyId::new) }
+    }
+
+    #[test]
+    fn a_caller_arrives_as_it_was_whatever_its_name() {
+        for caller_sent in [alice(None), alice(Some("k1"))] {
+            assert_eq!(caller(&outgoing(&HeaderMap::new(), &caller_sent)).unwrap(), caller_sent);
+        }
+    }
+
+    #[test]
+    fn a_09_what_a_client_says_of_itself_is_not_passed_on() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("x-mcp-broker-caller-tenant", "victim"),
+            ("x-mcp-broker-caller-key", "a2V5"),
+            ("x-mcp-broker-owner", "elsewhere"),
+            ("x-mcp-broker-anything", "x"),
+            ("authorization", "Bearer secret"),
+            ("cookie", "a=b"),
+            ("origin", "http://localhost"),
+            ("host", "localhost"),
+            ("connection", "x-hop, close"),
+            ("x-hop", "1"),
+            ("transfer-encoding", "chunked"),
+            ("te", "trailers"),
+            ("content-length", "5"),
+            ("mcp-session-id", "s"),
+            ("accept", "application/json"),
+            ("accept", "text/event-stream"),
+            ("traceparent", "00-1-2-00"),
+        ] {
+            headers.append(name, value.parse().unwrap());
+        }
+        let sent = outgoing(&headers, &alice(None));
+        let mut names: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["accept", "mcp-session-id", "traceparent", "x-mcp-broker-caller-principal", "x-mcp-broker-caller-tenant"]);
+        assert_eq!(sent.get_all("accept").iter().count(), 2);
+        assert_eq!(caller(&sent).unwrap(), alice(None), "the client's own words are gone");
+    }
+
+    #[test]
+    fn who_does_not_say_for_whom_is_nobody() {
+        assert_eq!(caller(&HeaderMap::new()).unwrap_err().kind, ErrorKind::Unauthorized);
+        let mut headers = outgoing(&HeaderMap::new(), &alice(Some("k")));
+        headers.insert(CALLER_KEY, HeaderValue::from_static("%"));
+        assert!(caller(&headers).is_err());
+    }
+
+    #[test]
+    fn an_owner_arrives_as_it_was_sent() {
+        let owner = SessionOwner { node: "a/1".to_owned(), address: "10.0.0.1:8082".to_owned() };
+        assert_eq!(miss(&not_here(Some(&owner))), Some(ForwardFailure::NotOwner(Some(owner))));
+        assert_eq!(miss(&not_here(None)), Some(ForwardFailure::NotOwner(None)));
+        assert_eq!(miss(&lapsed()), Some(ForwardFailure::LeaseLapsed));
+        assert_eq!(miss(&response::empty(StatusCode::MISDIRECTED_REQUEST)), None);
+        assert_eq!(miss(&response::empty(StatusCode::OK)), None);
+    }
+}

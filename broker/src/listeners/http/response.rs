@@ -1,0 +1,310 @@
+//! Responses of the data plane: one JSON document, an event stream, an error, or nothing but a status.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, Stream, StreamExt, stream};
+use http::{
+    HeaderValue, Response, StatusCode,
+    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
+};
+use http_body_util::{BodyExt, Either, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Body as _, Frame, SizeHint};
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    sse,
+    version::Version,
+};
+
+use super::{challenge, exchange::PROTOCOL_VERSION, http2_stall::Http2StallTracker};
+use crate::{
+    actors::{
+        shared::Shared,
+        stream::{StreamCursor, StreamEnd, StreamItem},
+        tenant::ConnectionPermit,
+    },
+    auth::CredentialExpiry,
+    metrics::{Direction, Side},
+    rules::event_log::Event,
+};
+
+pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BodyAborted>>;
+
+/// The rest of an answer that came from another replica will not come.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the replica that answered was lost")]
+pub(in crate::listeners) struct BodyAborted;
+
+/// What a request is answered with.
+pub(super) enum ServerResponse {
+    /// One JSON document, with status 200: what nearly all of them are.
+    Json {
+        /// What its session speaks.
+        version: Option<Version>,
+        text: Bytes,
+    },
+    Other(Response<Body>),
+}
+
+impl From<Response<Body>> for ServerResponse {
+    fn from(response: Response<Body>) -> Self {
+        Self::Other(response)
+    }
+}
+
+impl ServerResponse {
+    pub(super) fn into_response(self) -> Response<Body> {
+        match self {
+            Self::Json { version, text } => {
+                let mut response = json(StatusCode::OK, text);
+                if let Some(version) = version {
+                    response.headers_mut().insert(PROTOCOL_VERSION, HeaderValue::from_static(version.as_str()));
+                }
+                response
+            }
+            Self::Other(response) => response,
+        }
+    }
+
+    /// The same, and of an event stream no more than comes until then: who opened it is not known any longer than its credential
+    /// holds.
+    pub(super) fn ending(self, until: CredentialExpiry) -> Self {
+        match self {
+            Self::Other(response) if is_events(&response) => Self::Other(response.map(|body| match body {
+                Either::Right(body) => Either::Right(ExpiringBody { body, end: Box::pin(until.passed()) }.boxed_unsync()),
+                whole => whole,
+            })),
+            answer => answer,
+        }
+    }
+}
+
+fn is_events(response: &Response<Body>) -> bool {
+    response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// A body that ends in time.
+struct ExpiringBody {
+    body: UnsyncBoxBody<Bytes, BodyAborted>,
+    end: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl hyper::body::Body for ExpiringBody {
+    type Data = Bytes;
+    type Error = BodyAborted;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
+        if self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// How the head of a [`ServerResponse::JsonBody`] begins, written once for all.
+pub(super) fn document_head(version: Option<Version>) -> &'static str {
+    macro_rules! head {
+        ($($more:literal)?) => {
+            concat!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n", $("mcp-protocol-version: ", $more, "\r\n")?)
+        };
+    }
+    match version {
+        None => head!(),
+        Some(Version::V2024_11_05) => head!("2024-11-05"),
+        Some(Version::V2025_03_26) => head!("2025-03-26"),
+        Some(Version::V2025_06_18) => head!("2025-06-18"),
+        Some(Version::V2025_11_25) => head!("2025-11-25"),
+        Some(Version::V2026_07_28) => head!("2026-07-28"),
+    }
+}
+
+pub(super) fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Either::Left(Full::default()));
+    *response.status_mut() = status;
+    response
+}
+
+pub(super) fn json(status: StatusCode, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Either::Left(Full::new(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// The same response, its body watched over until it is taken.
+pub(super) fn tracked(response: Response<Body>, unsent: &Arc<Http2StallTracker>) -> Response<Body> {
+    response.map(|body| match body {
+        Either::Left(mut answer) => match answer.frame().now_or_never() {
+            Some(Some(Ok(frame))) => {
+                let answer = unsent.track(frame.into_data().unwrap_or_default());
+                Either::Right(answer.map_err(|never| match never {}).boxed_unsync())
+            }
+            _ => Either::Left(answer),
+        },
+        // An answer of another replica, in pieces already. An event stream has no size, and rests as long as it likes.
+        Either::Right(answer) if answer.size_hint().exact().is_some() => Either::Right(unsent.watch(answer).boxed_unsync()),
+        events => events,
+    })
+}
+
+/// An error response of the broker's own, with the status its kind has.
+pub(super) fn refusal(shared: &Shared, refusal: &Refusal, id: Option<&RequestId>) -> Response<Body> {
+    let request_id = shared.note_refusal(refusal, None, None);
+    let status = StatusCode::from_u16(refusal.kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json(status, refusal.to_response(id, &request_id));
+    let headers = response.headers_mut();
+    if let Some(after) = refusal.retry_after {
+        headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs_f64().ceil() as u64));
+    }
+    match refusal.kind {
+        ErrorKind::Unauthorized => {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        ErrorKind::InsufficientScope => {
+            if let Some(challenge) = challenge::insufficient_scope(refusal) {
+                headers.insert(WWW_AUTHENTICATE, challenge);
+            }
+        }
+        ErrorKind::MethodNotAllowed => {
+            headers.insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
+        }
+        _ => {}
+    }
+    response
+}
+
+/// How a stream is shown to its client.
+pub(super) struct EventStreamOptions {
+    /// The priming event of 2025-11-25: an id and no data, so that the client can come back from the very start.
+    pub(super) priming: bool,
+    /// Events before these are lost: a comment says so to whoever looks.
+    pub(super) gap: bool,
+    /// Events have ids; without them a client has no way back to a stream.
+    pub(super) ids: bool,
+    pub(super) retry: Duration,
+    pub(super) keepalive: Duration,
+    /// Its own among the connections of its tenant; that of a request's stream is the request's place among those in flight.
+    pub(super) _place: Option<ConnectionPermit>,
+}
+
+/// An event stream: what was read already, then what the reader gets.
+pub(super) fn events(shared: &Arc<Shared>, reader: StreamCursor, read: &[Event], style: EventStreamOptions) -> Response<Body> {
+    let mut opening = Vec::new();
+    if style.gap {
+        sse::write_comment(&mut opening, "events lost");
+    }
+    // On a resumed stream it names the place its client came from: clients (the TypeScript SDK among them) remember the ids
+    // of one connection only, and one that ends before it said anything must not cost them that place.
+    if style.priming && style.ids {
+        let id = read.first().map_or_else(|| reader.event_id(), |event| reader.stream.event_id(event.sequence - 1));
+        sse::write_priming(&mut opening, &id, Some(millis(style.retry)));
+    }
+    for event in read {
+        let id = style.ids.then(|| reader.stream.event_id(event.sequence));
+        sse::write_message(&mut opening, id.as_deref(), &event.frame);
+    }
+    if !opening.is_empty() && style.ids {
+        reader.stream.mark_resumable();
+    }
+    let state = SseEventWriter { shared: shared.clone(), reader, opening: Some(opening), style, over: false };
+    let body = StreamBody::new(stream::unfold(state, SseEventWriter::step)).map_err(|never| match never {});
+    let mut response = Response::new(Either::Right(body.boxed_unsync()));
+    event_headers(&mut response);
+    response
+}
+
+/// A stream of frames that can not be come back to: it ends with its connection.
+pub(super) fn frames(frames: impl Stream<Item = Bytes> + Send + 'static, keepalive: Duration) -> Response<Body> {
+    let written = stream::unfold(Box::pin(frames), move |mut frames| async move {
+        let mut out = Vec::new();
+        match tokio::time::timeout(keepalive, frames.next()).await {
+            Err(_) => sse::write_comment(&mut out, "keepalive"),
+            Ok(Some(frame)) => sse::write_message(&mut out, None, &frame),
+            Ok(None) => return None,
+        }
+        Some((Ok(Frame::data(Bytes::from(out))), frames))
+    });
+    let mut response = Response::new(Either::Right(StreamBody::new(written).map_err(|never: Infallible| match never {}).boxed_unsync()));
+    event_headers(&mut response);
+    response
+}
+
+fn event_headers(response: &mut Response<Body>) {
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+}
+
+struct SseEventWriter {
+    shared: Arc<Shared>,
+    reader: StreamCursor,
+    opening: Option<Vec<u8>>,
+    style: EventStreamOptions,
+    over: bool,
+}
+
+impl SseEventWriter {
+    async fn step(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Self)> {
+        if self.over {
+            return None;
+        }
+        let mut out = self.opening.take().unwrap_or_default();
+        if out.is_empty() {
+            match tokio::time::timeout(self.style.keepalive, self.reader.next()).await {
+                Err(_) => sse::write_comment(&mut out, "keepalive"),
+                Ok(StreamItem::Event(event)) => {
+                    let id = self.style.ids.then(|| self.reader.event_id());
+                    if id.is_some() {
+                        self.reader.stream.mark_resumable();
+                    }
+                    sse::write_message(&mut out, id.as_deref(), &event.frame);
+                }
+                Ok(StreamItem::Ended(StreamEnd::Paused)) => {
+                    sse::write_retry(&mut out, millis(self.style.retry));
+                    self.over = true;
+                }
+                Ok(StreamItem::Ended(StreamEnd::Slow | StreamEnd::Lost)) => {
+                    self.shared.metrics.dropped_notification("slow_client");
+                    return None;
+                }
+                Ok(StreamItem::Ended(StreamEnd::Complete | StreamEnd::Displaced)) => return None,
+            }
+        }
+        self.shared.metrics.bytes(Direction::Out, Side::Client, out.len());
+        Some((Ok(Frame::data(out.into())), self))
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_head_that_is_written_once_says_what_each_response_would() {
+        for version in Version::ALL.map(Some).into_iter().chain([None]) {
+            let response = ServerResponse::Json { version, text: Bytes::new() }.into_response();
+            let lines = response.headers().iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap()));
+            assert_eq!(document_head(version), format!("HTTP/1.1 {}\r\n{}", response.status(), lines.collect::<String>()));
+        }
+    }
+}

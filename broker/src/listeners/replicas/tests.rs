@@ -1,0 +1,454 @@
+//! Requests forwarded between two brokers in this process, and from a broker to a peer that misbehaves. Where a session is
+//! said to be comes from a hot store that the test fills.
+
+mod fake_peer;
+mod searches;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use protocol::ids::{SessionId, TenantId};
+use serde_json::{Value, json};
+use storage::{HotStore, NodeName, OwnerHint, SessionKey, Wakeup};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::broadcast,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::fake_peer::{Chunks, FakePeer, empty};
+use super::serve;
+use crate::{
+    auth::{Caller, Keyring, Keys},
+    broker::{Broker, BrokerParts},
+    config::{self, spec::TenantSpec},
+    limits::RELAYED_WHOLE_BYTES_MAX,
+    listeners,
+    metrics::Metrics,
+    persistence::Stores,
+};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+/// As long as the ids that the broker makes.
+const SESSION: &str = "0123456789abcdef0123456789abcdef";
+
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("{what} did not happen in {DEADLINE:?}"))
+}
+
+async fn until(what: &str, mut state: impl FnMut() -> bool) {
+    let wait = async {
+        while !state() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon(what, wait).await;
+}
+
+/// Knows what the test told it.
+struct Hints {
+    owners: Mutex<HashMap<SessionKey, OwnerHint>>,
+    wakes: broadcast::Sender<Wakeup>,
+}
+
+#[async_trait]
+impl HotStore for Hints {
+    fn engine(&self) -> &'static str {
+        "memory"
+    }
+
+    async fn owner(&self, session: &SessionKey) -> Option<OwnerHint> {
+        self.owners.lock().unwrap().get(session).cloned()
+    }
+
+    async fn note_owner(&self, session: &SessionKey, owner: &OwnerHint, _ttl: Duration) {
+        self.owners.lock().unwrap().insert(*session, owner.clone());
+    }
+
+    async fn forget_owner(&self, session: &SessionKey) {
+        self.owners.lock().unwrap().remove(session);
+    }
+
+    fn wake(&self, _wake: Wakeup) {}
+
+    fn wakes(&self) -> broadcast::Receiver<Wakeup> {
+        self.wakes.subscribe()
+    }
+
+    async fn take_of_budgets(&self, _: &[storage::hot::BudgetRequest]) -> Option<Vec<storage::hot::BudgetGrant>> {
+        None
+    }
+
+    fn is_connected(&self) -> bool {
+        true
+    }
+
+    async fn close(&self) {}
+}
+
+/// A broker with both listeners.
+struct Replica {
+    broker: Arc<Broker>,
+    hints: Arc<Hints>,
+    public: String,
+    internal: String,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+impl Replica {
+    async fn start() -> Self {
+        let config = Arc::new(config::load_from("", []).unwrap());
+        let keys = Keys::from_root(b"the same for all");
+        let metrics = Arc::new(Metrics::new(false));
+        let hints = Arc::new(Hints { owners: Mutex::default(), wakes: broadcast::Sender::new(1) });
+        let stores = Stores { hot: hints.clone(), ..Stores::in_memory().await };
+        let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
+        let broker = Broker::new(BrokerParts { config, metrics, keys, keyring, stores }).unwrap();
+        broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
+        let stop = CancellationToken::new();
+        let (public, internal) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let addresses = (public.local_addr().unwrap().to_string(), internal.local_addr().unwrap().to_string());
+        let door = listeners::tls_acceptor::TlsAcceptor::plain(&broker.shared.config);
+        tokio::spawn(listeners::http::serve(broker.clone(), listeners::handoff_listener::HandoffListener::new(public), door, stop.clone()));
+        tokio::spawn(serve(broker.clone(), internal, stop.clone()));
+        Self { broker, hints, public: addresses.0, internal: addresses.1, _stop: stop.drop_guard() }
+    }
+
+    /// From now on this replica believes the session to be there.
+    async fn told(&self, session: &str, node: &str, address: &str) {
+        let key = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, session.as_bytes());
+        let owner = OwnerHint { node: node.to_owned(), address: address.to_owned() };
+        self.hints.note_owner(&SessionKey::from_slice(key.as_ref()).unwrap(), &owner, Duration::MAX).await;
+    }
+
+    async fn ask(&self, method: Method, session: Option<&str>, body: impl Into<Bytes>) -> Response<Incoming> {
+        self.ask_with(method, session, body, &[]).await
+    }
+
+    async fn ask_with(
+        &self,
+        method: Method,
+        session: Option<&str>,
+        body: impl Into<Bytes>,
+        headers: &[(&'static str, &str)],
+    ) -> Response<Incoming> {
+        let socket = TcpStream::connect(&self.public).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.unwrap();
+        tokio::spawn(connection);
+        let mut request = Request::builder()
+            .method(method)
+            .uri("/mcp")
+            .header("host", "localhost")
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if let Some(session) = session {
+            request = request.header("mcp-session-id", session);
+        }
+        let request = request.body(Full::new(body.into())).unwrap();
+        soon("a response", sender.send_request(request)).await.unwrap()
+    }
+
+    async fn open_session(&self) -> String {
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+        let response = self.ask(Method::POST, None, call(1, "initialize", params)).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let session = response.headers()["mcp-session-id"].to_str().unwrap().to_owned();
+        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
+        assert_eq!(self.ask(Method::POST, Some(&session), ready).await.status(), StatusCode::ACCEPTED);
+        session
+    }
+
+    fn counted(&self, outcome: &str) -> u64 {
+        let series = format!("mcp_forwarded_requests_total{{outcome=\"{outcome}\"}} ");
+        let text = self.broker.shared.metrics.render();
+        text.lines().find_map(|line| line.strip_prefix(&series)).map_or(0, |count| count.parse().unwrap())
+    }
+}
+
+fn call(id: u64, method: &str, params: Value) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+}
+
+async fn json_of(response: Response<Incoming>) -> Value {
+    let body = soon("the body", response.into_body().collect()).await.unwrap().to_bytes();
+    serde_json::from_slice(&body).unwrap()
+}
+
+#[tokio::test]
+async fn a_session_is_served_through_another_replica() {
+    let (edge, owner) = (Replica::start().await, Replica::start().await);
+    let session = owner.open_session().await;
+    edge.told(&session, "owner", &owner.internal).await;
+
+    let response = edge.ask(Method::POST, Some(&session), call(7, "ping", json!({}))).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()["mcp-protocol-version"], "2025-11-25");
+    assert_eq!(response.headers()["content-type"], "application/json");
+    assert_eq!(json_of(response).await, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
+
+    let refused = edge.ask(Method::POST, Some(&session), call(8, "tools/call", json!({"name": "none"}))).await;
+    assert_eq!(json_of(refused).await["error"]["data"]["kind"], "tool_not_found");
+    let malformed = edge.ask(Method::POST, Some(&session), "{").await;
+    assert_eq!(malformed.status(), StatusCode::BAD_REQUEST);
+
+    assert_eq!(edge.ask(Method::DELETE, Some(&session), "").await.status(), StatusCode::NO_CONTENT);
+    assert!(owner.broker.sessions(None).is_empty(), "it ended where it was");
+    assert_eq!(edge.ask(Method::POST, Some(&session), call(9, "ping", json!({}))).await.status(), StatusCode::NOT_FOUND);
+    assert!(edge.broker.sessions(None).is_empty());
+    assert_eq!(edge.counted("answered"), 4, "what is no message is refused where it comes in");
+}
+
+#[tokio::test]
+async fn an_event_stream_passes_through_until_its_client_hangs_up() {
+    let (edge, owner) = (Replica::start().await, Replica::start().await);
+    let session = owner.open_session().await;
+    edge.told(&session, "owner", &owner.internal).await;
+    let mut response = edge.ask(Method::GET, Some(&session), "").await;
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    let frame = soon("the priming event", response.body_mut().frame()).await.unwrap().unwrap().into_data().unwrap();
+    assert!(frame.starts_with(b"id: ") || frame.starts_with(b"id:"), "{frame:?}");
+    let streams = || owner.broker.sessions(None)[0].streams;
+    assert_eq!(streams(), Some(1));
+    drop(response);
+    until("the owner hears that nobody listens", || streams() == Some(0)).await;
+    assert_eq!(owner.broker.sessions(None).len(), 1, "the session stays");
+}
+
+#[tokio::test]
+async fn a_09_nobody_speaks_for_a_replica() {
+    let (edge, owner) = (Replica::start().await, Replica::start().await);
+    let acme = TenantId::parse("acme").unwrap();
+    owner.broker.put_tenant(&acme, TenantSpec::default());
+    let session = owner.open_session().await;
+    // `YW5vbnltb3Vz` is `anonymous`, the principal whose session it is.
+    let spoofed = [("x-mcp-broker-caller-tenant", "acme"), ("x-mcp-broker-caller-principal", "YW5vbnltb3Vz")];
+    edge.told(&session, "owner", &owner.internal).await;
+    for replica in [&edge, &owner] {
+        let response = replica.ask_with(Method::POST, Some(&session), call(1, "ping", json!({})), &spoofed).await;
+        assert_eq!(response.status(), StatusCode::OK, "the caller is who it was");
+    }
+    // The owner tells callers apart as if they had come to it.
+    let stranger = Caller { tenant: acme, ..Caller::anonymous() };
+    let known = owner.broker.session_here(&SessionId::new(session.as_str()), &stranger, &crate::rules::endpoint::Endpoint::Aggregated);
+    assert!(known.is_err());
+}
+
+#[tokio::test]
+async fn who_drains_takes_nothing_from_other_replicas() {
+    let (edge, owner) = (Replica::start().await, Replica::start().await);
+    edge.told(SESSION, "owner", &owner.internal).await;
+    owner.broker.drain();
+    let response = edge.ask(Method::POST, Some(SESSION), call(1, "ping", json!({}))).await;
+    assert_eq!(response.status(), StatusCode::NOT_FOUND, "the record knows nothing of it");
+    assert_eq!(edge.counted("not_there"), 1);
+}
+
+#[tokio::test]
+async fn who_drains_still_forwards() {
+    let (edge, owner) = (Replica::start().await, Replica::start().await);
+    let session = owner.open_session().await;
+    edge.told(&session, "owner", &owner.internal).await;
+    edge.broker.drain();
+    let response = edge.ask(Method::POST, Some(&session), call(1, "ping", json!({}))).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let response = edge.ask(Method::POST, Some(SESSION), call(1, "ping", json!({}))).await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE, "nobody else is there to take it");
+}
+
+#[tokio::test]
+async fn who_drains_hands_new_sessions_and_those_it_let_go_to_another_replica() {
+    let (edge, other) = (Replica::start().await, Replica::start().await);
+    let session = other.open_session().await;
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    let store = &edge.broker.shared.durable.store;
+    for (node, address) in [("gone", Some(&*gone)), ("other", Some(&*other.internal)), ("nowhere", None)] {
+        store.join(&NodeName::new(node), address, Duration::from_secs(60)).await.unwrap();
+    }
+    edge.broker.drain();
+    let handed_over = edge.open_session().await;
+    assert!(edge.broker.sessions(None).is_empty());
+    assert_eq!(other.broker.sessions(None).len(), 2);
+    for session in [session, handed_over] {
+        assert_eq!(edge.ask(Method::POST, Some(&session), call(1, "ping", json!({}))).await.status(), StatusCode::OK);
+    }
+    // The other one drains, too: nobody is left.
+    other.broker.drain();
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let response = edge.ask(Method::POST, None, call(1, "initialize", params)).await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(json_of(response).await["error"]["data"]["kind"], "draining");
+}
+
+#[tokio::test]
+async fn method_path_headers_and_body_go_as_they_came_and_the_caller_with_them() {
+    let (edge, peer) = (Replica::start().await, FakePeer::start(|_| Some(empty(StatusCode::ACCEPTED))));
+    edge.told(SESSION, "peer", &peer.address).await;
+    let body = "{ \"jsonrpc\" : \"2.0\", \"method\":\"notifications/cancelled\",\"x\":1 }";
+    let sent = [
+        ("authorization", "Bearer unknown"),
+        ("x-mcp-broker-caller-tenant", "victim"),
+        ("x-mcp-broker-caller-key", "a2V5"),
+        ("mcp-protocol-version", "2025-11-25"),
+        ("traceparent", "00-1-2-00"),
+    ];
+    let refused = edge.ask_with(Method::POST, Some(SESSION), body, &sent).await;
+    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED, "the key is checked where the client is");
+    assert_eq!(peer.requests(), 0);
+    let response = edge.ask_with(Method::POST, Some(SESSION), body, &sent[1..]).await;
+    assert_eq!(response.status(), StatusCode::ACCEPTED);
+    let requests = peer.seen.requests.lock().unwrap();
+    let (method, uri, headers, received) = &requests[0];
+    assert_eq!((method, &received[..]), (&Method::POST, body.as_bytes()));
+    assert!(uri.ends_with("/mcp"), "{uri}");
+    assert_eq!(headers["x-mcp-broker-caller-tenant"], "default");
+    assert_eq!(headers["x-mcp-broker-caller-principal"], "YW5vbnltb3Vz");
+    assert!(!headers.contains_key("x-mcp-broker-caller-key") && !headers.contains_key("host"));
+    assert_eq!(headers["traceparent"], "00-1-2-00");
+    assert_eq!(headers["mcp-session-id"], SESSION);
+}
+
+#[tokio::test]
+async fn f_13_a_call_that_was_sent_and_not_answered_has_an_unknown_outcome() {
+    let (edge, mut peer) = (Arc::new(Replica::start().await), FakePeer::start(|_| None));
+    edge.told(SESSION, "peer", &peer.address).await;
+    let batch = format!("[{},{}]", call(1, "ping", json!({})), call(2, "tools/call", json!({"name": "x"})));
+    let bodies = [
+        call(42, "tools/call", json!({"name": "x"})),
+        call(43, "ping", json!({})),
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}).to_string(),
+        batch,
+    ];
+    let waiting = bodies.map(|body| {
+        let edge = edge.clone();
+        tokio::spawn(async move { edge.ask(Method::POST, Some(SESSION), body).await })
+    });
+    until("the requests are there", || peer.requests() == 4).await;
+    peer.kill();
+    let [tool, ping, notification, batch] = waiting;
+    let tool = soon("an answer", tool).await.unwrap();
+    assert_eq!(tool.status(), StatusCode::OK);
+    let tool = json_of(tool).await;
+    assert_eq!((&tool["id"], &tool["error"]["data"]["kind"]), (&json!(42), &json!("outcome_unknown")));
+    assert_eq!(tool["error"]["data"]["retryable"], false);
+    let batch = json_of(soon("an answer", batch).await.unwrap()).await;
+    let kinds: Vec<_> = batch.as_array().unwrap().iter().map(|answer| (&answer["id"], &answer["error"]["data"]["kind"])).collect();
+    assert_eq!(kinds, [(&json!(1), &json!("outcome_unknown")), (&json!(2), &json!("outcome_unknown"))]);
+    // These were looked for again, and the record knows of no such session.
+    assert_eq!(soon("an answer", ping).await.unwrap().status(), StatusCode::NOT_FOUND);
+    assert_eq!(soon("an answer", notification).await.unwrap().status(), StatusCode::NOT_FOUND);
+    assert_eq!((edge.counted("broken"), edge.counted("answered")), (2, 2));
+}
+
+#[tokio::test]
+async fn a_replica_that_is_gone_is_found_out_before_anything_is_sent() {
+    let (edge, mut peer) = (Replica::start().await, FakePeer::start(|_| None));
+    peer.kill();
+    edge.told(SESSION, "peer", &peer.address).await;
+    let begun = Instant::now();
+    let response = edge.ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"}))).await;
+    assert_eq!(response.status(), StatusCode::NOT_FOUND, "the record was asked");
+    assert_eq!(edge.counted("unreachable"), 1);
+    assert!(begun.elapsed() < Duration::from_secs(3));
+}
+
+#[tokio::test]
+async fn a_replica_that_knows_better_is_believed() {
+    let there = FakePeer::start(|_| Some(empty(StatusCode::ACCEPTED)));
+    let address = there.address.clone();
+    let asked_first = FakePeer::start(move |_| {
+        let mut response = empty(StatusCode::MISDIRECTED_REQUEST);
+        for (name, value) in [("", "elsewhere"), ("-node", "there"), ("-address", &address)] {
+            let name = http::HeaderName::try_from(format!("x-mcp-broker-owner{name}")).unwrap();
+            response.headers_mut().insert(name, value.parse().unwrap());
+        }
+        Some(response)
+    });
+    let edge = Replica::start().await;
+    edge.told(SESSION, "first", &asked_first.address).await;
+    for _ in 0..3 {
+        let response = edge.ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"}))).await;
+        assert_eq!(response.status(), StatusCode::ACCEPTED);
+        assert!(!response.headers().keys().any(|name| name.as_str().starts_with("x-mcp-broker")));
+    }
+    assert_eq!((asked_first.requests(), there.requests()), (1, 3), "what was learnt is remembered");
+}
+
+#[tokio::test]
+async fn an_event_stream_that_breaks_off_ends_and_a_document_does_not() {
+    let event = Bytes::from_static(b"id: 1-1\ndata: {}\n\n");
+    let edge = Replica::start().await;
+    let mut peer = FakePeer::start(move |seen| Some(Chunks::response(seen, "text/event-stream", event.clone(), 3, None)));
+    edge.told(SESSION, "peer", &peer.address).await;
+    let mut response = edge.ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"}))).await;
+    soon("an event", response.body_mut().frame()).await.unwrap().unwrap();
+    peer.kill();
+    soon("its end", response.into_body().collect()).await.expect("the stream ends as streams do");
+
+    // Large enough to be passed on while it comes.
+    let size = RELAYED_WHOLE_BYTES_MAX + 1;
+    let piece = Bytes::from(vec![b' '; 1024]);
+    let mut peer = FakePeer::start(move |seen| Some(Chunks::response(seen, "application/json", piece.clone(), 10, Some(size))));
+    edge.told("1".repeat(32).as_str(), "peer", &peer.address).await;
+    let response = edge.ask(Method::POST, Some(&"1".repeat(32)), call(1, "tools/call", json!({"name": "x"}))).await;
+    assert_eq!(response.headers()["content-length"], size.to_string().as_str());
+    until("a piece is on its way", || peer.seen.bytes.load(Ordering::SeqCst) > 0).await;
+    peer.kill();
+    assert!(soon("its end", response.into_body().collect()).await.is_err(), "half a document is none");
+
+    // A small one comes whole or as an error.
+    let mut peer = FakePeer::start(move |seen| Some(Chunks::response(seen, "application/json", Bytes::from_static(b"{"), 1, Some(100))));
+    edge.told("2".repeat(32).as_str(), "peer", &peer.address).await;
+    let response = async { edge.ask(Method::POST, Some(&"2".repeat(32)), call(5, "tools/call", json!({"name": "x"}))).await };
+    let kill = async {
+        until("it has begun", || peer.seen.bytes.load(Ordering::SeqCst) > 0).await;
+        peer.kill();
+    };
+    let (response, ()) = tokio::join!(response, kill);
+    let answer = json_of(response).await;
+    assert_eq!((&answer["id"], &answer["error"]["data"]["kind"]), (&json!(5), &json!("outcome_unknown")));
+}
+
+#[tokio::test]
+async fn f_19_a_slow_client_is_not_read_ahead_for() {
+    const MANY: usize = 1_000_000;
+    let event = Bytes::from([&b"data: "[..], &[b'x'; 1000], b"\n\n"].concat());
+    let peer = FakePeer::start(move |seen| Some(Chunks::response(seen, "text/event-stream", event.clone(), MANY, None)));
+    let edge = Replica::start().await;
+    edge.told(SESSION, "peer", &peer.address).await;
+    let response = edge.ask(Method::GET, Some(SESSION), "").await;
+    let taken = || peer.seen.bytes.load(Ordering::SeqCst);
+    let mut before = 0;
+    let rests = async {
+        while before == 0 || before != taken() {
+            before = taken();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    };
+    soon("nothing more is taken", rests).await;
+    // Most of it is in the kernel's socket buffers.
+    assert!(taken() < 32 * 1024 * 1024, "{} bytes were read ahead", taken());
+    drop(response);
+    until("the peer hears that nobody listens", || peer.seen.ended.load(Ordering::SeqCst)).await;
+}
+
+#[tokio::test]
+async fn s08_a_peer_that_is_not_a_replica_is_counted_as_a_failed_sign_in() {
+    let replica = Replica::start().await;
+    let stranger = transport::PeerClient::new(&transport::PeerIdentity::from_secret(&Keys::from_root(b"another secret").peer).unwrap());
+    let request = Request::builder().uri("/mcp").body(Full::default()).unwrap();
+    assert!(soon("a refusal", stranger.send(&replica.internal, request)).await.is_err());
+    let counted = r#"mcp_auth_failures_total{plane="internal",reason="peer_certificate"} "#;
+    until("the failure is counted", || replica.broker.shared.metrics.render().contains(counted)).await;
+}

@@ -1,0 +1,115 @@
+//! What a search costs that finds nothing, and what becomes of a request whose replica lives and does not answer.
+
+use storage::NodeName;
+
+use super::*;
+use crate::{actors::session::Session, config::spec::TenantLimits, rules::endpoint::Endpoint};
+
+const LEASE: Duration = Duration::from_millis(700);
+
+impl Replica {
+    fn session(&self, id: &str) -> Option<Arc<Session>> {
+        self.broker.session_here(&SessionId::new(id), &Caller::anonymous(), &Endpoint::Aggregated).unwrap()
+    }
+
+    fn stored(&self, operation: &str) -> u64 {
+        let series = format!("mcp_store_seconds_count{{operation=\"{operation}\",store=\"sqlite\"}} ");
+        let text = self.broker.shared.metrics.render();
+        text.lines().find_map(|line| line.strip_prefix(&series)).map_or(0, |count| count.parse().unwrap())
+    }
+
+    /// A session of this replica's that is another's from now on.
+    async fn taken_by(&self, node: &NodeName, address: &str) -> String {
+        let id = self.open_session().await;
+        let (session, durable) = (self.session(&id).unwrap(), &self.broker.shared.durable);
+        durable.store.join(node, Some(address), LEASE).await.unwrap();
+        assert_eq!(durable.store.reclaim_sessions(&durable.node(), node, &[session.key]).await.unwrap().len(), 1);
+        session.abandon("a test");
+        id
+    }
+
+    async fn ask_kind(&self, session: &str) -> (u16, String) {
+        let response = self.ask(Method::POST, Some(session), call(1, "ping", json!({}))).await;
+        let status = response.status().as_u16();
+        (status, json_of(response).await["error"]["data"]["kind"].as_str().unwrap_or("").to_owned())
+    }
+}
+
+/// Answers with less than it announces: the request was taken, and what came of it is lost.
+fn breaks_off() -> FakePeer {
+    FakePeer::start(|_| {
+        let mut response = Response::new(Full::new(Bytes::from_static(b"{")).boxed_unsync());
+        response.headers_mut().insert("content-length", "100".parse().unwrap());
+        Some(response)
+    })
+}
+
+#[tokio::test]
+async fn f_13_a_request_is_not_repeated_at_a_replica_that_may_be_at_it() {
+    let (edge, peer, node) = (Replica::start().await, breaks_off(), NodeName::new("peer/1"));
+    let id = edge.taken_by(&node, &peer.address).await;
+    let store = edge.broker.shared.durable.store.clone();
+    let keeping = tokio::spawn(async move {
+        loop {
+            store.renew(&node, LEASE, false).await.unwrap();
+            tokio::time::sleep(LEASE / 7).await;
+        }
+    });
+    let response = edge.ask(Method::POST, Some(&id), call(7, "ping", json!({}))).await;
+    let answer = json_of(response).await;
+    assert_eq!((&answer["id"], &answer["error"]["data"]["kind"]), (&json!(7), &json!("outcome_unknown")), "{answer}");
+    assert_eq!(answer["error"]["data"]["retryable"], true, "a ping does no harm twice");
+    assert_eq!(peer.requests(), 1);
+    // Nothing is answered to a notification, so it may come as often as it takes.
+    let note = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}).to_string();
+    edge.ask(Method::POST, Some(&id), note).await;
+    assert!(peer.requests() > 2, "{} requests", peer.requests());
+    keeping.abort();
+}
+
+#[tokio::test]
+async fn f_13_a_request_is_repeated_at_the_next_owner() {
+    let (edge, peer) = (Replica::start().await, breaks_off());
+    let id = edge.taken_by(&NodeName::new("peer/1"), &peer.address).await;
+    // Its lease is not renewed: the edge itself is the next.
+    let response = edge.ask(Method::POST, Some(&id), call(7, "ping", json!({}))).await;
+    assert_eq!(json_of(response).await, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
+    assert_eq!((peer.requests(), edge.session(&id).is_some()), (1, true));
+}
+
+#[tokio::test]
+async fn a_27_asking_for_sessions_that_never_were_costs_little() {
+    let edge = Replica::start().await;
+    let limits = TenantLimits { requests_per_second: Some(1), burst: Some(100), ..TenantLimits::default() };
+    edge.broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec { limits, ..TenantSpec::default() });
+    for _ in 0..20 {
+        assert_eq!(edge.ask_kind(SESSION).await, (404, "session_not_found".to_owned()));
+    }
+    let claims = edge.stored("claim_session");
+    assert!((1..=5).contains(&claims), "one id was asked for {claims} times");
+    let mut answers = HashMap::<_, usize>::new();
+    for number in 0..200 {
+        *answers.entry(edge.ask_kind(&format!("{number:032}")).await).or_default() += 1;
+    }
+    let refused = answers.get(&(429, "rate_limited".to_owned())).copied().unwrap_or(0);
+    assert!(refused > 50 && answers.len() == 2, "{answers:?}");
+    assert!(edge.stored("claim_session") <= claims + 200 - refused as u64, "who is over the rate asks nobody");
+}
+
+#[tokio::test]
+async fn a_session_that_others_asked_for_in_vain_is_found_by_its_own() {
+    let edge = Replica::start().await;
+    let acme = TenantId::parse("acme").unwrap();
+    edge.broker.put_tenant(&acme, TenantSpec::default());
+    let id = edge.taken_by(&NodeName::new("gone/1"), "127.0.0.1:9").await;
+    let stranger = Caller { tenant: acme, ..Caller::anonymous() };
+    let in_vain = crate::broker::session_lookup::inside(&edge.broker, &id, &stranger, &Endpoint::Aggregated).await;
+    assert!(in_vain.is_err_and(|refusal| refusal.kind.name() == "session_not_found"));
+    assert_eq!(edge.ask_kind(&id).await, (200, String::new()), "taken over when the lease had lapsed");
+    // Given away, it is nobody's, which is not the same as nowhere.
+    let session = edge.session(&id).unwrap();
+    edge.broker.release(&session, true).await;
+    assert_eq!(edge.ask_kind(&id).await, (200, String::new()));
+    assert_eq!(edge.ask(Method::DELETE, Some(&id), "").await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(edge.ask_kind(&id).await.0, 404);
+}

@@ -1,0 +1,142 @@
+//! A request that stands alone, once the wire has said who asks (MCP 2026-07-28): checked and begun, the same on every wire.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    handshake, json,
+    method::Method,
+    stateless::{
+        is_request, may_require_input,
+        request::{RequestMeta, unsupported_version},
+    },
+    version::Version,
+};
+
+use crate::{
+    actors::{
+        request_observer,
+        stateless::{
+            RequestStateError, StatelessClient, StatelessRequest, SuspensionId, exchange::Exchange, is_about_tasks, list_kind,
+            notification_stream::NotificationStream,
+        },
+    },
+    broker::Broker,
+    metrics::RequestOutcome,
+    telemetry::request,
+};
+
+/// What comes of a request.
+pub(super) enum StatelessOutcome {
+    /// The whole answer.
+    Answer(Bytes),
+    Exchange(Box<Exchange>),
+    Notifications(Box<NotificationStream>),
+    /// It waits at another replica for what its client brings now.
+    OtherReplica(SuspensionId),
+}
+
+/// The request, if it is one that is served here.
+pub(super) fn admitted(broker: &Broker, message: Message) -> Result<Box<StatelessRequest>, Refusal> {
+    let meta = meta_of(broker, &message)?;
+    StatelessRequest::read(message, meta)
+}
+
+/// What a request says of itself, if it is one that is served here.
+pub(super) fn meta_of(broker: &Broker, message: &Message) -> Result<RequestMeta, Refusal> {
+    let compat = &broker.shared.config.compat;
+    if !compat.eras.has_modern() {
+        return Err(Refusal::new(ErrorKind::UnsupportedEra, "this endpoint speaks MCP up to 2025-11-25: open a session with initialize"));
+    }
+    if message.kind != Kind::Request {
+        let text = "in 2026-07-28 clients answer nothing: send the request again with inputResponses";
+        return Err(Refusal::new(ErrorKind::InvalidRequest, text));
+    }
+    let meta = RequestMeta::read(message, compat.versions())?;
+    if !is_request(message.method) {
+        let method = json::quote(&message.method_text().chars().take(100).collect::<String>());
+        return Err(Refusal::new(ErrorKind::MethodNotFound, format!("{method} is no method of 2026-07-28 that is served here")));
+    }
+    Ok(meta)
+}
+
+/// Begins what is asked for. An `Err` is the answer, and nothing was begun.
+pub(super) async fn react(broker: &Broker, visitor: &StatelessClient, request: Box<StatelessRequest>) -> Result<StatelessOutcome, Refusal> {
+    let (since, method) = (Instant::now(), request.message.method);
+    broker.shared.metrics.modern_request();
+    if !is_answered_here(method) {
+        // What goes to a backend is watched, and counted, by the session that stands in for its client, once it is begun.
+        let begun = begin(broker, visitor, request).await;
+        if begun.is_err() {
+            count(broker, visitor, method, RequestOutcome::Refused, since.elapsed());
+        }
+        return begun;
+    }
+    let watched = visitor.watch().begin(&request.message);
+    let reaction = request::scope(watched.clone(), begin(broker, visitor, request)).await;
+    let outcome = if reaction.is_ok() { RequestOutcome::Ok } else { RequestOutcome::Refused };
+    if let Err(refusal) = &reaction {
+        watched.refuse(refusal.kind);
+    }
+    request::within(watched, || request_observer::end_request(&broker.shared, outcome));
+    count(broker, visitor, method, outcome, since.elapsed());
+    reaction
+}
+
+fn count(broker: &Broker, visitor: &StatelessClient, method: Method, outcome: RequestOutcome, took: Duration) {
+    let metrics = &broker.shared.metrics;
+    metrics.request_finished(method, outcome, visitor.transport, took.as_secs_f64());
+    metrics.tenant_request_finished(&visitor.tenant.id, outcome);
+}
+
+/// From what is known here. A stream of notifications counts as answered once it is open.
+fn is_answered_here(method: Method) -> bool {
+    list_kind(method).is_some() || is_about_tasks(method) || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
+}
+
+async fn begin(broker: &Broker, visitor: &StatelessClient, request: Box<StatelessRequest>) -> Result<StatelessOutcome, Refusal> {
+    broker.shared.overload.admits()?;
+    let method = request.message.method;
+    if is_about_tasks(method) {
+        visitor.tenant.take_budget(&visitor.caller.principal)?;
+        return Ok(StatelessOutcome::Answer(visitor.answer_about_task(&request).await?));
+    }
+    let offer = broker.offer_to(visitor).await?;
+    if let Some(kind) = list_kind(method) {
+        visitor.tenant.take_budget(&visitor.caller.principal)?;
+        let result = visitor.list(kind, &request.message, &offer)?;
+        return Ok(StatelessOutcome::Answer(handshake::success(&request.id, &result)));
+    }
+    match method {
+        Method::ServerDiscover => {
+            visitor.tenant.take_budget(&visitor.caller.principal)?;
+            Ok(StatelessOutcome::Answer(visitor.discover(&request.id, &offer)))
+        }
+        Method::SubscriptionsListen => {
+            visitor.tenant.take_budget(&visitor.caller.principal)?;
+            Ok(StatelessOutcome::Notifications(Box::new(visitor.listen(&request, &offer).await?)))
+        }
+        _ => {
+            let state = request.message.text(request.message.fields.request_state).filter(|_| may_require_input(method));
+            let Some(state) = state else { return Ok(StatelessOutcome::Exchange(Box::new(visitor.begin(request, &offer).await?))) };
+            visitor.tenant.take_budget(&visitor.caller.principal)?;
+            let place = visitor.place_of(&state, &request.message).map_err(RequestStateError::refusal)?;
+            if !visitor.shared.durable.names().iter().any(|own| own.as_str() == place.node) {
+                return Ok(StatelessOutcome::OtherReplica(place));
+            }
+            drop(state);
+            Ok(StatelessOutcome::Exchange(Box::new(visitor.go_on(request, &place, &offer).await?)))
+        }
+    }
+}
+
+/// What a client gets that wants to open a session where there are none.
+pub(super) fn no_sessions(message: &Message) -> Refusal {
+    let requested = message.bytes(message.params).and_then(|params| {
+        let params: serde_json::Value = serde_json::from_slice(params).ok()?;
+        Some(params.get("protocolVersion")?.as_str()?.to_owned())
+    });
+    unsupported_version(&requested.unwrap_or_default(), &[Version::V2026_07_28])
+}

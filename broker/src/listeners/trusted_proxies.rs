@@ -1,0 +1,281 @@
+//! Proxies and balancers in front of the broker: which are believed, and whose connection or request it is.
+//!
+//! Used by every listener that counts, logs or audits by the address of a client. Invariant: a peer that is not in
+//! `listen.trusted_proxies` speaks for nobody but itself.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue, header::FORWARDED};
+use tokio::{net::TcpStream, time::timeout};
+use transport::{
+    Cidr,
+    proxy_protocol::{ProxyHeader, ProxyHeaderError, begins_with_header, read_header},
+};
+
+use crate::config::{Config, ForwardedHeader};
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// The log tells of connections that are refused for their header this often at most, and how many it left out.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+
+/// Which peers are believed. One for all listeners; clones are cheap.
+#[derive(Debug, Clone)]
+pub(super) struct TrustedProxies(Arc<TrustedProxiesInner>);
+
+#[derive(Debug)]
+struct TrustedProxiesInner {
+    networks: Vec<Cidr>,
+    header: ForwardedHeader,
+}
+
+impl TrustedProxies {
+    fn new(config: &Config) -> Self {
+        let proxies = &config.listen.proxies;
+        Self(Arc::new(TrustedProxiesInner { networks: proxies.trusted.clone(), header: proxies.forwarded_header }))
+    }
+
+    pub(super) fn trusts(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.networks.iter().any(|network| network.contains(address))
+    }
+
+    /// The rightmost address of the request's chain of proxies that is not one of them. An entry that is not an address ends the
+    /// chain: what stands before it was written by somebody who is not known.
+    fn forwarded(&self, headers: &HeaderMap, peer: IpAddr) -> IpAddr {
+        let mut client = peer;
+        let entries: fn(&str) -> Vec<Option<IpAddr>> = match self.0.header {
+            ForwardedHeader::XForwardedFor => |value| value.split(',').map(address).collect(),
+            ForwardedHeader::Forwarded => forwarded_for,
+        };
+        let name = match self.0.header {
+            ForwardedHeader::XForwardedFor => X_FORWARDED_FOR,
+            ForwardedHeader::Forwarded => FORWARDED,
+        };
+        let values: Vec<&HeaderValue> = headers.get_all(name).iter().collect();
+        for value in values.into_iter().rev() {
+            let Ok(value) = value.to_str() else { return client };
+            for entry in entries(value).into_iter().rev() {
+                if !self.trusts(client) {
+                    return client;
+                }
+                let Some(entry) = entry else { return client };
+                client = entry;
+            }
+        }
+        client
+    }
+}
+
+/// The other end of a connection.
+#[derive(Debug, Clone)]
+pub(super) struct ClientAddress {
+    address: IpAddr,
+    /// `Unsupported`: it speaks for itself alone.
+    proxies: Option<TrustedProxies>,
+}
+
+impl ClientAddress {
+    pub(super) fn new(address: IpAddr, proxies: &TrustedProxies) -> Self {
+        let address = address.to_canonical();
+        Self { address, proxies: proxies.trusts(address).then(|| proxies.clone()) }
+    }
+
+    /// Whose connection it is.
+    pub(super) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Whose request it is.
+    pub(super) fn of_request(&self, headers: &HeaderMap) -> IpAddr {
+        self.proxies.as_ref().map_or(self.address, |proxies| proxies.forwarded(headers, self.address))
+    }
+}
+
+/// Why a connection does not come in.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProxyProtocolError {
+    #[error("a connection of a trusted proxy is refused: {0}")]
+    Header(#[from] ProxyHeaderError),
+    #[error("a connection is refused: it begins with a PROXY protocol header, and its address is not in listen.trusted_proxies")]
+    Untrusted,
+}
+
+/// The PROXY protocol on one listener.
+#[derive(Debug)]
+pub(super) struct ProxyProtocol {
+    proxies: TrustedProxies,
+    /// By when a header is there; `Unsupported`: the listener takes none.
+    limit: Option<Duration>,
+    told: Mutex<Option<Instant>>,
+    left_out: AtomicU64,
+}
+
+impl ProxyProtocol {
+    pub(super) fn new(config: &Config, is_on: bool) -> Self {
+        let limit = is_on.then_some(config.timeouts.handshake);
+        Self { proxies: TrustedProxies::new(config), limit, told: Mutex::default(), left_out: AtomicU64::new(0) }
+    }
+
+    /// On a listener that takes no headers.
+    pub(super) fn off(config: &Config) -> Self {
+        Self::new(config, false)
+    }
+
+    pub(super) fn proxies(&self) -> &TrustedProxies {
+        &self.proxies
+    }
+
+    /// Whose connection it is, of which nothing was read. Refusals are logged here.
+    pub(super) async fn client(&self, socket: &mut TcpStream, peer: SocketAddr) -> Result<ClientAddress, ProxyProtocolError> {
+        let identified = self.identify(socket, peer).await;
+        if let Err(error) = &identified {
+            self.tell(peer, error);
+        }
+        identified
+    }
+
+    async fn identify(&self, socket: &mut TcpStream, peer: SocketAddr) -> Result<ClientAddress, ProxyProtocolError> {
+        let Some(limit) = self.limit else { return Ok(ClientAddress::new(peer.ip(), &self.proxies)) };
+        let address = if self.proxies.trusts(peer.ip()) {
+            match read_header(socket, limit).await? {
+                ProxyHeader::Client(client) => client.ip(),
+                ProxyHeader::Local => peer.ip(),
+            }
+        } else {
+            // One that says nothing in time is for the reader that takes over.
+            if matches!(timeout(limit, begins_with_header(socket)).await, Ok(Ok(true))) {
+                return Err(ProxyProtocolError::Untrusted);
+            }
+            peer.ip()
+        };
+        Ok(ClientAddress::new(address, &self.proxies))
+    }
+
+    fn tell(&self, peer: SocketAddr, error: &ProxyProtocolError) {
+        let now = Instant::now();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_some_and(|told| now.duration_since(told) < TOLD_EVERY) {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        *told = Some(now);
+        let left_out = self.left_out.swap(0, Ordering::Relaxed);
+        tracing::warn!(%peer, left_out, "{error}");
+    }
+}
+
+/// An address with or without a port; of IPv6 with or without brackets.
+fn address(text: &str) -> Option<IpAddr> {
+    let text = text.trim_matches([' ', '\t']);
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
+    text.parse().ok().or_else(with_port).or_else(|| bracketed().map(IpAddr::V6)).map(|address| address.to_canonical())
+}
+
+/// The nodes of `ForwardResult` (RFC 7239, 4), one for each element. An element without a node that is an address is `Unsupported`.
+fn forwarded_for(value: &str) -> Vec<Option<IpAddr>> {
+    split_unquoted(value, ',').into_iter().map(element_address).collect()
+}
+
+fn element_address(element: &str) -> Option<IpAddr> {
+    let mut nodes = split_unquoted(element, ';').into_iter().filter_map(|pair| {
+        let (name, node) = pair.split_once('=')?;
+        name.trim_matches([' ', '\t']).eq_ignore_ascii_case("for").then(|| node.trim_matches([' ', '\t']))
+    });
+    let (Some(node), None) = (nodes.next(), nodes.next()) else { return None };
+    let node = node.strip_prefix('"').map_or(Some(node), |node| node.strip_suffix('"'))?;
+    address(node)
+}
+
+/// Splits at a character that does not stand in quotes.
+fn split_unquoted(text: &str, separator: char) -> Vec<&str> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    text.split(|character| {
+        let was_escaped = is_escaped;
+        is_escaped = is_quoted && !was_escaped && character == '\\';
+        if character == '"' && !was_escaped {
+            is_quoted = !is_quoted;
+        }
+        character == separator && !is_quoted
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn client_of(listen: &str, peer: &str, headers: &[(&'static str, &str)]) -> String {
+        let config = crate::config::load_from(&format!("listen: {listen}"), []).unwrap();
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        ClientAddress::new(peer.parse().unwrap(), &TrustedProxies::new(&config)).of_request(&map).to_string()
+    }
+
+    const TRUSTED: &str = "{trusted_proxies: [10.0.0.0/8, \"fd00::/8\"]}";
+    const FORWARDED: &str = "{trusted_proxies: [10.0.0.0/8], forwarded_header: forwarded}";
+
+    #[test]
+    fn s16_the_client_is_the_rightmost_address_that_is_not_a_trusted_proxy() {
+        let x = "x-forwarded-for";
+        for (peer, headers, client) in [
+            ("10.0.0.1", &[(x, "203.0.113.7")][..], "203.0.113.7"),
+            ("10.0.0.1", &[(x, "198.51.100.1, 203.0.113.7, 10.2.2.2")], "203.0.113.7"),
+            ("10.0.0.1", &[(x, "198.51.100.1"), (x, "203.0.113.7"), (x, "10.2.2.2,10.3.3.3")], "203.0.113.7"),
+            ("10.0.0.1", &[(x, "203.0.113.7:4711")], "203.0.113.7"),
+            ("10.0.0.1", &[(x, "[2001:db8::1]:4711")], "2001:db8::1"),
+            ("10.0.0.1", &[(x, "2001:db8::1")], "2001:db8::1"),
+            ("fd00::1", &[(x, "::ffff:203.0.113.7")], "203.0.113.7"),
+            ("::ffff:10.0.0.1", &[(x, "203.0.113.7")], "203.0.113.7"),
+            // All are proxies: the one that is farthest away.
+            ("10.0.0.1", &[(x, "10.9.9.9, 10.2.2.2")], "10.9.9.9"),
+            // What stands before an entry that says nothing is not believed.
+            ("10.0.0.1", &[(x, "198.51.100.1, unknown, 10.2.2.2")], "10.2.2.2"),
+            ("10.0.0.1", &[(x, "198.51.100.1, ")], "10.0.0.1"),
+            ("10.0.0.1", &[], "10.0.0.1"),
+            // The other header is the client's own.
+            ("10.0.0.1", &[("forwarded", "for=198.51.100.1")], "10.0.0.1"),
+            // From a stranger nothing is believed.
+            ("192.0.2.1", &[(x, "203.0.113.7")], "192.0.2.1"),
+        ] {
+            assert_eq!(client_of(TRUSTED, peer, headers), client, "{peer} {headers:?}");
+        }
+        for (value, client) in [
+            ("for=203.0.113.7", "203.0.113.7"),
+            ("for=198.51.100.1, FOR=203.0.113.7;proto=https, for=\"10.2.2.2:80\"", "203.0.113.7"),
+            ("for=\"[2001:db8::1]:4711\"", "2001:db8::1"),
+            ("for=\"198.51.100.1, for=203.0.113.7\"", "10.0.0.1"),
+            ("for=203.0.113.7;by=\"a,\\\"b;for=198.51.100.1\"", "203.0.113.7"),
+            ("for=_hidden, for=10.2.2.2", "10.2.2.2"),
+            ("for=203.0.113.7;for=198.51.100.1", "10.0.0.1"),
+        ] {
+            let headers = [("forwarded", value), ("x-forwarded-for", "192.0.2.99")];
+            assert_eq!(client_of(FORWARDED, "10.0.0.1", &headers), client, "{value}");
+        }
+        assert_eq!(client_of("{}", "127.0.0.1", &[(x, "203.0.113.7")]), "127.0.0.1", "nobody is trusted by default");
+    }
+
+    proptest! {
+        #[test]
+        fn s16_what_a_client_writes_itself_never_decides(written in "[ -~]{0,60}", real in any::<[u8; 4]>()) {
+            let real = IpAddr::from(real);
+            prop_assume!(!matches!(real, IpAddr::V4(real) if real.octets()[0] == 10));
+            // A proxy appends whom it sees to what was there.
+            let chain = format!("{written}, {real}");
+            prop_assert_eq!(client_of(TRUSTED, "10.0.0.1", &[("x-forwarded-for", &chain)]), real.to_string());
+            let headers = [("x-forwarded-for", written.as_str()), ("x-forwarded-for", &real.to_string())];
+            prop_assert_eq!(client_of(TRUSTED, "10.0.0.1", &headers), real.to_string());
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Metrics of what watches the broker: spans, the audit log, certificates, and how each backend is.
+
+use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
+
+use prometheus::{IntCounterVec, IntGaugeVec};
+use protocol::ids::{BackendId, TenantId};
+
+use super::{BACKEND_LABELS_MAX, MetricRegistrar, OTHER};
+
+/// States a backend can be in, as its label says.
+pub const BACKEND_STATES: [&str; 5] = ["connecting", "ready", "degraded", "failed", "disabled"];
+
+pub struct ObservabilityMetrics {
+    spans: IntCounterVec,
+    audit: IntCounterVec,
+    audit_checkpoints: IntCounterVec,
+    certificates: IntGaugeVec,
+    reloads: IntCounterVec,
+    backend_states: IntGaugeVec,
+    /// As last told, so that what is gone or changed can be taken back.
+    told: Mutex<BTreeMap<(TenantId, BackendId), &'static str>>,
+}
+
+impl ObservabilityMetrics {
+    pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
+        let observed = Self {
+            spans: declare.counters(
+                "mcp_trace_spans_total",
+                "Spans, by what became of them: exported, or dropped because the queue was full, the collector did not take them, or a request had too many.",
+                &["outcome"],
+            ),
+            audit: declare.counters("mcp_audit_records_total", "Records of the audit log, stored or dropped.", &["outcome"]),
+            audit_checkpoints: declare.counters(
+                "mcp_audit_checkpoints_total",
+                "Checkpoints of the audit log: signed; refused because a chain does not fit; unwritten because the file took none.",
+                &["outcome"],
+            ),
+            certificates: declare.gauges(
+                "mcp_certificate_expiry_seconds",
+                "When the certificate that listeners present ends, in seconds since 1970.",
+                &["listener"],
+            ),
+            reloads: declare.counters(
+                "mcp_certificate_reloads_total",
+                "Attempts to read the certificates anew, by listener: taken, or refused so that the old ones go on.",
+                &["listener", "outcome"],
+            ),
+            backend_states: declare.gauges(
+                "mcp_backend_state",
+                "Backends by name and state: how many tenants have one of this name in this state.",
+                &["backend", "state"],
+            ),
+            told: Mutex::default(),
+        };
+        for outcome in ["stored", "dropped"] {
+            observed.audit.with_label_values(&[outcome]);
+        }
+        for outcome in ["signed", "refused", "unwritten"] {
+            observed.audit_checkpoints.with_label_values(&[outcome]);
+        }
+        for outcome in ["exported", "queue_full", "refused", "too_many"] {
+            observed.spans.with_label_values(&[outcome]);
+        }
+        observed
+    }
+
+    /// `get_outcome`: of a closed set.
+    pub fn spans(&self, outcome: &'static str, count: usize) {
+        self.spans.with_label_values(&[outcome]).inc_by(count as u64);
+    }
+
+    /// `get_outcome`: `persisted_state` or `dropped`.
+    pub fn audit(&self, outcome: &'static str, count: usize) {
+        self.audit.with_label_values(&[outcome]).inc_by(count as u64);
+    }
+
+    /// `get_outcome`: `signed`, `handle_error_status` or `unwritten`.
+    pub fn audit_checkpoints(&self, outcome: &'static str, count: usize) {
+        self.audit_checkpoints.with_label_values(&[outcome]).inc_by(count as u64);
+    }
+
+    /// `listener`: `clients` or `operators`.
+    pub fn certificate(&self, listener: &'static str, ends_at: i64) {
+        self.certificates.with_label_values(&[listener]).set(ends_at);
+    }
+
+    pub fn certificate_reload(&self, listener: &'static str, taken: bool) {
+        self.reloads.with_label_values(&[listener, if taken { "taken" } else { "refused" }]).inc();
+    }
+
+    /// How all backends are right now.
+    pub fn backends(&self, now: impl IntoIterator<Item = (TenantId, BackendId, &'static str)>) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let now: BTreeMap<_, _> = now.into_iter().map(|(tenant, backend, state)| ((tenant, backend), state)).collect();
+        if *told == now {
+            return;
+        }
+        let before = label_counts(&told);
+        let counts = label_counts(&now);
+        for (label, state) in before.keys().filter(|key| !counts.contains_key(*key)) {
+            // Those of a name that is gone go with it; others say 0.
+            if counts.keys().any(|(known, _)| known == label) {
+                self.backend_states.with_label_values(&[label.as_str(), state]).set(0);
+            } else {
+                let _it_is_gone = self.backend_states.remove_label_values(&[label.as_str(), state]);
+            }
+        }
+        for ((label, state), count) in counts {
+            self.backend_states.with_label_values(&[label.as_str(), state]).set(count);
+        }
+        *told = now;
+    }
+}
+
+/// How many of each label and state; names past the cap share a label, by order, so that the same name keeps its own.
+fn label_counts(backends: &BTreeMap<(TenantId, BackendId), &'static str>) -> BTreeMap<(String, &'static str), i64> {
+    let names: std::collections::BTreeSet<&str> = backends.keys().map(|(_, backend)| backend.as_str()).collect();
+    let own: std::collections::BTreeSet<&str> = names.into_iter().take(BACKEND_LABELS_MAX).collect();
+    let mut counts = BTreeMap::new();
+    for ((_, backend), state) in backends {
+        let label = if own.contains(backend.as_str()) { backend.as_str() } else { OTHER };
+        for known in BACKEND_STATES {
+            *counts.entry((label.to_owned(), known)).or_insert(0) += i64::from(known == *state);
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    fn names(tenant: &str, backend: &str) -> (TenantId, BackendId) {
+        (TenantId::parse(tenant).unwrap(), BackendId::parse(backend).unwrap())
+    }
+
+    #[test]
+    fn a_backend_is_in_one_state_and_a_removed_one_is_in_none() {
+        let metrics = Metrics::new(false);
+        let (tenant, backend) = names("acme", "files");
+        metrics.observed.backends([(tenant.clone(), backend.clone(), "ready")]);
+        let (other, _) = names("other", "files");
+        metrics.observed.backends([(tenant, backend.clone(), "failed"), (other, backend, "ready")]);
+        let text = metrics.render();
+        assert!(text.contains(r#"mcp_backend_state{backend="files",state="ready"} 1"#), "{text}");
+        assert!(text.contains(r#"mcp_backend_state{backend="files",state="failed"} 1"#), "{text}");
+        assert!(text.contains(r#"mcp_backend_state{backend="files",state="degraded"} 0"#), "{text}");
+        assert!(!text.contains("acme"), "{text}");
+        metrics.observed.backends([]);
+        assert!(!metrics.render().contains("mcp_backend_state{"));
+    }
+
+    #[test]
+    fn names_past_the_cap_share_a_label() {
+        let metrics = Metrics::new(false);
+        let all = (0..BACKEND_LABELS_MAX + 7).map(|number| {
+            let (tenant, backend) = names("acme", &format!("b{number:04}"));
+            (tenant, backend, "ready")
+        });
+        metrics.observed.backends(all);
+        let text = metrics.render();
+        assert!(text.contains(r#"mcp_backend_state{backend="other",state="ready"} 7"#), "{text}");
+        assert_eq!(text.matches("mcp_backend_state{").count(), (BACKEND_LABELS_MAX + 1) * BACKEND_STATES.len());
+    }
+}

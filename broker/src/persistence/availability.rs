@@ -1,0 +1,209 @@
+//! Whether a store can be used now, as those who ask it find out.
+//!
+//! Everything asked of a store goes [`Availability::through`] here, but for the lease, which has a connection of its own and no
+//! turn to lose to whoever tries ([`Availability::work_driver`]). Once a store is found to be away, whoever comes is
+//! refused at once, but for one at a time who tries again: nobody waits for what another one waits for in vain. What fails
+//! is logged when it begins to and when it is over, however often it is tried meanwhile.
+//!
+//! Invariant: a store that answered anybody after a call had begun is not away because that call failed.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use storage::StoreError;
+use tokio::time::Instant;
+
+use crate::limits::STORE_PROBE_EVERY;
+
+#[derive(Debug)]
+pub(super) struct Availability {
+    store: &'static str,
+    state: Mutex<AvailabilityState>,
+}
+
+#[derive(Debug, Default)]
+struct AvailabilityState {
+    outage: Option<Outage>,
+    /// When the store last gave an answer, if only to say no.
+    answered_at: Option<Instant>,
+    /// What fails while the store is there, and since when.
+    failing: HashMap<&'static str, Instant>,
+}
+
+#[derive(Debug)]
+struct Outage {
+    since: Instant,
+    probe_at: Instant,
+    probing: bool,
+    refused: u64,
+}
+
+/// The one call that finds out whether an outage is over.
+struct OutageProbe<'a>(&'a Availability);
+
+impl Availability {
+    pub(super) fn new(store: &'static str) -> Self {
+        Self { store, state: Mutex::default() }
+    }
+
+    /// Asks the store, unless it is known to be away.
+    pub(super) async fn through<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let _probe = self.admit()?;
+        self.beside(operation, work).await
+    }
+
+    /// Asks the store, though it may be known to be away. What comes of it is everybody's to know.
+    pub(super) async fn beside<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let begun = Instant::now();
+        let result = work.await;
+        self.note(operation, begun, result.as_ref().err());
+        result
+    }
+
+    fn admit(&self) -> Result<Option<OutageProbe<'_>>, StoreError> {
+        let mut state = self.lock();
+        let Some(outage) = &mut state.outage else { return Ok(None) };
+        if !outage.probing && Instant::now() >= outage.probe_at {
+            outage.probing = true;
+            return Ok(Some(OutageProbe(self)));
+        }
+        outage.refused += 1;
+        Err(StoreError::Unavailable { detail: "it did not answer a moment ago".into() })
+    }
+
+    /// What came of asking the store.
+    pub(super) fn note(&self, operation: &'static str, begun: Instant, error: Option<&StoreError>) {
+        match error.map(StoreError::cause) {
+            None => self.answered(Some(operation)),
+            Some(error @ StoreError::Unavailable { .. }) => self.unavailable(operation, begun, error),
+            Some(error @ (StoreError::Busy { .. } | StoreError::Full | StoreError::Refused { .. })) => {
+                self.answered(None);
+                self.fails(operation, error);
+            }
+            Some(error) => {
+                self.answered(None);
+                tracing::warn!(operation, store = self.store, %error, "the store failed");
+            }
+        }
+    }
+
+    fn unavailable(&self, operation: &'static str, begun: Instant, error: &StoreError) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        if let Some(outage) = &mut state.outage {
+            outage.refused += 1;
+            return;
+        }
+        if state.answered_at.is_some_and(|at| at > begun) {
+            drop(state);
+            return self.fails(operation, error);
+        }
+        state.outage = Some(Outage { since: now, probe_at: now + STORE_PROBE_EVERY, probing: false, refused: 1 });
+        drop(state);
+        tracing::warn!(operation, store = self.store, %error, "the store is away");
+    }
+
+    fn fails(&self, operation: &'static str, error: &StoreError) {
+        if self.lock().failing.insert(operation, Instant::now()).is_none() {
+            tracing::warn!(operation, store = self.store, %error, "the store failed; nothing is said of this again until it works");
+        }
+    }
+
+    fn answered(&self, succeeded: Option<&'static str>) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.answered_at = Some(now);
+        let outage = state.outage.take();
+        let failed_at = succeeded.and_then(|operation| state.failing.remove(operation));
+        drop(state);
+        let seconds = |since: Instant| Duration::as_secs_f32(&(now - since));
+        if let Some(outage) = outage {
+            tracing::info!(store = self.store, away_s = seconds(outage.since), refused = outage.refused, "the store is back");
+        }
+        if let Some((operation, at)) = succeeded.zip(failed_at) {
+            tracing::info!(operation, store = self.store, failed_s = seconds(at), "the store does this again");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AvailabilityState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for OutageProbe<'_> {
+    /// Failed, or given up.
+    fn drop(&mut self) {
+        if let Some(outage) = &mut self.0.lock().outage {
+            (outage.probing, outage.probe_at) = (false, Instant::now() + STORE_PROBE_EVERY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use testkit::eventually;
+
+    use super::*;
+
+    fn away() -> Result<(), StoreError> {
+        Err(StoreError::Unavailable { detail: "gone".into() })
+    }
+
+    async fn asked(availability: &Availability, answer: Result<(), StoreError>) -> bool {
+        let mut was_asked = false;
+        let work = async {
+            was_asked = true;
+            answer
+        };
+        let _outcome = availability.through("test", work).await;
+        was_asked
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_away_is_tried_by_one_at_a_time() {
+        let availability = Availability::new("test");
+        assert!(asked(&availability, away()).await);
+        assert!(!asked(&availability, Ok(())).await, "it was away a moment ago");
+        let probe = eventually("somebody to try", || ready(availability.admit())).await;
+        assert!(probe.is_some());
+        assert!(!asked(&availability, Ok(())).await, "one is at it");
+        drop(probe);
+        assert!(!asked(&availability, Ok(())).await, "and was there just now");
+        eventually("the next to try", || async { if asked(&availability, Ok(())).await { Ok(()) } else { Err(()) } }).await;
+        assert!(asked(&availability, Ok(())).await && asked(&availability, Ok(())).await, "it is back");
+    }
+
+    #[tokio::test]
+    async fn who_answers_somebody_is_not_away() {
+        let availability = Availability::new("test");
+        let begun = Instant::now();
+        eventually("the clock", || ready(if Instant::now() > begun { Ok(()) } else { Err(()) })).await;
+        availability.note("quick", begun, None);
+        availability.note("slow", begun, away().as_ref().err());
+        assert!(asked(&availability, Err(StoreError::Busy { detail: "locked".into() })).await);
+        assert!(asked(&availability, Ok(())).await, "busy is not away");
+    }
+
+    #[tokio::test]
+    async fn a_statement_that_is_refused_is_no_outage_and_the_lease_needs_no_turn() {
+        let availability = Availability::new("test");
+        assert!(asked(&availability, Err(StoreError::Refused { detail: "permission denied".into() })).await);
+        assert!(asked(&availability, away()).await, "it is there");
+        assert!(!asked(&availability, Ok(())).await, "it is not any more");
+        availability.beside("renew", ready(Ok(()))).await.unwrap();
+        assert!(asked(&availability, Ok(())).await, "and it is back, as the lease found out");
+    }
+}

@@ -1,0 +1,417 @@
+//! Writes event streams behind: whoever has an event queues it and goes on, one task logs batches in their order.
+//!
+//! Never waits and never fails: what finds no room, or what the store does not take, is counted and remembered as lost, and
+//! the next event of that stream is logged behind a mark that everything before it is gone. So a log may end early or begin
+//! late, but it never has a hole that nobody can see.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use storage::{EventStore, LogEntry, SessionKey, StreamRecord};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+
+use super::availability::Availability;
+use crate::{
+    limits::{EVENT_BATCH_BYTES_MAX, EVENT_BATCH_MAX, EVENT_QUEUE_BYTES_MAX, EVENT_QUEUE_MAX, LOST_STREAMS_MAX},
+    metrics::Metrics,
+};
+
+/// The queue in front of the event log. Clones share it.
+#[derive(Clone)]
+pub struct EventWriter(Arc<EventWriterInner>);
+
+struct EventWriterInner {
+    queue: mpsc::Sender<EventJob>,
+    queued_bytes: Arc<AtomicUsize>,
+    lost: Arc<LossTracker>,
+}
+
+enum EventJob {
+    Log(LogEntry),
+    /// The session is over, and its streams with it.
+    Forget(SessionKey),
+    /// Tells whether everything of the session queued before is logged.
+    /// With what of it was lost by then, which can be marked now that the rest is logged.
+    Flush(SessionKey, Vec<(u64, u64)>, oneshot::Sender<bool>),
+}
+
+impl std::fmt::Debug for EventWriter {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("EventWriter")
+    }
+}
+
+impl EventWriter {
+    /// Must be called inside the runtime. The task ends with the last clone.
+    pub(super) fn start(store: Arc<dyn EventStore>, availability: Arc<Availability>, metrics: Arc<Metrics>) -> Self {
+        let (queue, jobs) = mpsc::channel(EVENT_QUEUE_MAX);
+        let queued_bytes = Arc::new(AtomicUsize::new(0));
+        let lost = Arc::new(LossTracker { streams: Mutex::default(), metrics: metrics.clone() });
+        tokio::spawn(EventWorker { store, availability, metrics, jobs, queued_bytes: queued_bytes.clone(), lost: lost.clone() }.run());
+        Self(Arc::new(EventWriterInner { queue, queued_bytes, lost }))
+    }
+
+    /// Queues an entry. Entries of a stream are to be queued in their order.
+    pub fn log(&self, entry: LogEntry) {
+        let inner = &self.0;
+        let bytes = weight(&entry);
+        if inner.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= EVENT_QUEUE_BYTES_MAX
+            && let Ok(place) = inner.queue.try_reserve()
+        {
+            place.send(EventJob::Log(entry));
+            return;
+        }
+        inner.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        inner.lost.note(std::slice::from_ref(&entry));
+    }
+
+    /// The session is over. What finds no room ages out of the store.
+    pub fn forget(&self, session: SessionKey) {
+        let _ages_out = self.0.queue.try_send(EventJob::Forget(session));
+    }
+
+    /// Waits until what was queued so far is logged, or marked as missing. `false`: neither could be done.
+    ///
+    /// A mark is as good as the event to whoever asks: it asks in order to store that a client was told of its lists. A client
+    /// that saw the event was told. One that did not comes back with a place before the mark, or with none for a stream
+    /// nobody read yet; both are a gap, and what may have changed is told to it then, the lists first of all. What must not
+    /// happen is that the log simply ends before the event: then nobody would know that it was ever there.
+    pub async fn flushed(&self, session: SessionKey) -> bool {
+        let (done, flushed) = oneshot::channel();
+        let lost = self.0.lost.gaps_of(&session);
+        self.0.queue.send(EventJob::Flush(session, lost, done)).await.is_ok() && flushed.await.unwrap_or(false)
+    }
+}
+
+fn weight(entry: &LogEntry) -> usize {
+    match entry {
+        LogEntry::Event { event, .. } => event.frame.len(),
+        LogEntry::Stream { record, .. } => record.due.len(),
+        LogEntry::Trim { .. } | LogEntry::Drop { .. } => 0,
+    }
+}
+
+struct EventWorker {
+    store: Arc<dyn EventStore>,
+    availability: Arc<Availability>,
+    metrics: Arc<Metrics>,
+    jobs: mpsc::Receiver<EventJob>,
+    queued_bytes: Arc<AtomicUsize>,
+    lost: Arc<LossTracker>,
+}
+
+impl EventWorker {
+    async fn run(mut self) {
+        let mut batch = Vec::new();
+        while let Some(first) = self.jobs.recv().await {
+            let mut next = Some(first);
+            let mut bytes = 0;
+            while let Some(job) = next.take() {
+                match job {
+                    EventJob::Log(entry) => {
+                        let weight = weight(&entry);
+                        self.queued_bytes.fetch_sub(weight, Ordering::Relaxed);
+                        bytes += weight;
+                        self.lost.mend(&entry, &mut batch);
+                        batch.push(entry);
+                    }
+                    EventJob::Forget(session) => {
+                        self.append(&mut batch).await;
+                        self.forget(&session).await;
+                    }
+                    EventJob::Flush(session, lost, done) => {
+                        self.lost.mend_all(session, &lost, &mut batch);
+                        self.append(&mut batch).await;
+                        let _gave_up = done.send(!self.lost.any_of(&session));
+                    }
+                }
+                if batch.len() < EVENT_BATCH_MAX && bytes < EVENT_BATCH_BYTES_MAX {
+                    next = self.jobs.try_recv().ok();
+                }
+            }
+            self.append(&mut batch).await;
+        }
+    }
+
+    async fn append(&self, batch: &mut Vec<LogEntry>) {
+        if batch.is_empty() {
+            return;
+        }
+        let begun = Instant::now();
+        let outcome = self.store.append(batch).await;
+        self.metrics.store("append_events", self.store.engine(), begun.elapsed(), outcome.is_err());
+        self.availability.note("append_events", begun, outcome.as_ref().err());
+        if let Err(error) = outcome {
+            tracing::debug!(entries = batch.len(), store = self.store.engine(), %error, "events were not logged");
+            self.lost.note(batch);
+        }
+        batch.clear();
+    }
+
+    async fn forget(&self, session: &SessionKey) {
+        let begun = Instant::now();
+        let outcome = self.store.forget_session(session).await;
+        self.metrics.store("forget_events", self.store.engine(), begun.elapsed(), outcome.is_err());
+        if let Err(error) = outcome {
+            tracing::debug!(store = self.store.engine(), %error, "the events of an ended session stay until they are old");
+        }
+        self.lost.forget(session);
+    }
+}
+
+/// Streams of which something could not be logged, until that is marked in the log.
+struct LossTracker {
+    streams: Mutex<StreamGaps>,
+    metrics: Arc<Metrics>,
+}
+
+/// No session has an empty map here.
+#[derive(Default)]
+struct StreamGaps {
+    sessions: HashMap<SessionKey, HashMap<u64, Gap>>,
+    /// Of all sessions.
+    count: usize,
+}
+
+impl StreamGaps {
+    fn get(&self, (session, stream): (SessionKey, u64)) -> Option<&Gap> {
+        self.sessions.get(&session)?.get(&stream)
+    }
+
+    /// The stream's gap, a new one if there is room.
+    fn gap(&mut self, (session, stream): (SessionKey, u64)) -> Option<&mut Gap> {
+        if self.get((session, stream)).is_none() {
+            if self.count >= LOST_STREAMS_MAX {
+                return None;
+            }
+            self.count += 1;
+        }
+        Some(self.sessions.entry(session).or_default().entry(stream).or_default())
+    }
+
+    fn remove(&mut self, (session, stream): (SessionKey, u64)) -> Option<Gap> {
+        let gaps = self.sessions.get_mut(&session)?;
+        let gap = gaps.remove(&stream)?;
+        self.count -= 1;
+        if gaps.is_empty() {
+            self.sessions.remove(&session);
+        }
+        Some(gap)
+    }
+}
+
+#[derive(Default)]
+struct Gap {
+    /// Events up to here are not in the log.
+    through: u64,
+    /// What is known of the stream, where that is not in the log either.
+    record: Option<StreamRecord>,
+}
+
+impl LossTracker {
+    fn note(&self, entries: &[LogEntry]) {
+        let mut streams = self.lock();
+        let mut events = 0;
+        for entry in entries {
+            let key = stream_of(entry);
+            if let LogEntry::Drop { .. } = entry {
+                streams.remove(key);
+                continue;
+            }
+            let Some(gap) = streams.gap(key) else { continue };
+            match entry {
+                LogEntry::Stream { record, .. } => gap.record = Some(record.clone()),
+                LogEntry::Event { event, .. } => {
+                    gap.through = gap.through.max(event.sequence);
+                    events += 1;
+                }
+                LogEntry::Trim { through, .. } => gap.through = gap.through.max(*through),
+                LogEntry::Drop { .. } => {}
+            }
+        }
+        self.metrics.events_lost(events);
+    }
+
+    /// What has to be logged before this entry, so that the log tells what it does not have.
+    fn mend(&self, entry: &LogEntry, batch: &mut Vec<LogEntry>) {
+        let LogEntry::Event { session, stream, event } = entry else { return };
+        let mut streams = self.lock();
+        if streams.get((*session, *stream)).is_none_or(|gap| gap.through >= event.sequence) {
+            return; // nothing is lost, or this was queued before what was lost
+        }
+        let Some(gap) = streams.remove((*session, *stream)) else { return };
+        batch.extend(gap.record.map(|record| LogEntry::Stream { session: *session, record }));
+        batch.push(LogEntry::Trim { session: *session, stream: *stream, through: event.sequence - 1 });
+    }
+
+    /// Streams of a session with the last event of each that is lost.
+    fn gaps_of(&self, session: &SessionKey) -> Vec<(u64, u64)> {
+        let streams = self.lock();
+        streams.sessions.get(session).into_iter().flatten().map(|(stream, gap)| (*stream, gap.through)).collect()
+    }
+
+    /// What has to be logged so that the log tells that it does not have these. Whatever was queued before they were lost is
+    /// in the log already; a stream of which more was lost since then waits for the next time.
+    fn mend_all(&self, session: SessionKey, lost: &[(u64, u64)], batch: &mut Vec<LogEntry>) {
+        let mut streams = self.lock();
+        for &(stream, through) in lost {
+            if streams.get((session, stream)).is_none_or(|gap| gap.through != through) {
+                continue;
+            }
+            let Some(gap) = streams.remove((session, stream)) else { continue };
+            batch.extend(gap.record.map(|record| LogEntry::Stream { session, record }));
+            batch.extend((through > 0).then_some(LogEntry::Trim { session, stream, through }));
+        }
+    }
+
+    fn any_of(&self, session: &SessionKey) -> bool {
+        self.lock().sessions.contains_key(session)
+    }
+
+    fn forget(&self, session: &SessionKey) {
+        let mut streams = self.lock();
+        let forgotten = streams.sessions.remove(session).map_or(0, |gaps| gaps.len());
+        streams.count -= forgotten;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StreamGaps> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn stream_of(entry: &LogEntry) -> (SessionKey, u64) {
+    match entry {
+        LogEntry::Stream { session, record } => (*session, record.number),
+        LogEntry::Event { session, stream, .. } | LogEntry::Trim { session, stream, .. } | LogEntry::Drop { session, stream } => {
+            (*session, *stream)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::atomic::AtomicBool, time::Duration};
+
+    use async_trait::async_trait;
+    use bytes::Bytes;
+    use storage::{LoggedEvent, StoreError, StoredStream};
+
+    use super::*;
+
+    const KEY: SessionKey = SessionKey::new([7; 32]);
+
+    /// Keeps what it is given, unless it is told to fail.
+    #[derive(Default)]
+    struct Notebook {
+        entries: Mutex<Vec<LogEntry>>,
+        fails: AtomicBool,
+    }
+
+    #[async_trait]
+    impl EventStore for Notebook {
+        fn engine(&self) -> &'static str {
+            "sqlite"
+        }
+
+        async fn append(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
+            if self.fails.load(Ordering::Relaxed) {
+                return Err(StoreError::Full);
+            }
+            self.entries.lock().unwrap().extend_from_slice(entries);
+            Ok(())
+        }
+
+        async fn streams(&self, _session: &SessionKey) -> Result<Vec<StreamRecord>, StoreError> {
+            Ok(Vec::new())
+        }
+
+        async fn stream(&self, _session: &SessionKey, _number: u64, _position: u64) -> Result<Option<StoredStream>, StoreError> {
+            Ok(None)
+        }
+
+        async fn forget_session(&self, _session: &SessionKey) -> Result<(), StoreError> {
+            self.entries.lock().unwrap().clear();
+            Ok(())
+        }
+
+        async fn expire_events(&self, _age: Duration, _limit: u32) -> Result<u64, StoreError> {
+            Ok(0)
+        }
+    }
+
+    fn event(sequence: u64) -> LogEntry {
+        LogEntry::Event { session: KEY, stream: 1, event: LoggedEvent { sequence, kind: 2, frame: Bytes::from_static(b"{}") } }
+    }
+
+    fn birth() -> LogEntry {
+        LogEntry::Stream { session: KEY, record: StreamRecord { number: 1, general: true, due: Vec::new(), was_read: false } }
+    }
+
+    fn writer() -> (Arc<Notebook>, EventWriter, Arc<Metrics>) {
+        let (notebook, metrics) = (Arc::new(Notebook::default()), Arc::new(Metrics::new(false)));
+        (notebook.clone(), EventWriter::start(notebook, Arc::new(Availability::new("test")), metrics.clone()), metrics)
+    }
+
+    #[tokio::test]
+    async fn entries_are_logged_in_their_order() {
+        let (notebook, writer, _) = writer();
+        let entries: Vec<_> = std::iter::once(birth()).chain((1..=1000).map(event)).collect();
+        entries.iter().cloned().for_each(|entry| writer.log(entry));
+        assert!(writer.flushed(KEY).await);
+        assert_eq!(*notebook.entries.lock().unwrap(), entries);
+    }
+
+    #[tokio::test]
+    async fn what_the_store_did_not_take_is_marked_before_the_next_event() {
+        let (notebook, writer, metrics) = writer();
+        notebook.fails.store(true, Ordering::Relaxed);
+        [birth(), event(1), event(2)].into_iter().for_each(|entry| writer.log(entry));
+        assert!(!writer.flushed(KEY).await, "it is known to be incomplete");
+        assert!(writer.flushed(SessionKey::new([8; 32])).await, "nothing of another session is lost");
+        assert!(!writer.flushed(KEY).await, "and stays so as long as the log fails");
+        notebook.fails.store(false, Ordering::Relaxed);
+        [event(3), event(4)].into_iter().for_each(|entry| writer.log(entry));
+        assert!(writer.flushed(KEY).await);
+        let trim = LogEntry::Trim { session: KEY, stream: 1, through: 2 };
+        assert_eq!(*notebook.entries.lock().unwrap(), [birth(), trim, event(3), event(4)]);
+        assert!(metrics.render().contains("mcp_events_lost_total 2"));
+    }
+
+    #[tokio::test]
+    async fn what_was_lost_of_a_quiet_stream_is_marked_when_somebody_asks() {
+        let (notebook, writer, _) = writer();
+        notebook.fails.store(true, Ordering::Relaxed);
+        [birth(), event(1)].into_iter().for_each(|entry| writer.log(entry));
+        assert!(!writer.flushed(KEY).await);
+        notebook.fails.store(false, Ordering::Relaxed);
+        assert!(writer.flushed(KEY).await);
+        let trim = LogEntry::Trim { session: KEY, stream: 1, through: 1 };
+        assert_eq!(*notebook.entries.lock().unwrap(), [birth(), trim]);
+    }
+
+    #[tokio::test]
+    async fn what_finds_no_room_leaves_no_hole() {
+        let (notebook, writer, _) = writer();
+        // The writer's task does not run before this one waits, so the queue fills up.
+        let last = u64::try_from(EVENT_QUEUE_MAX).unwrap() + 10;
+        writer.log(birth());
+        (1..=last).for_each(|sequence| writer.log(event(sequence)));
+        assert!(writer.flushed(KEY).await, "that something is missing is on record");
+        let mark = LogEntry::Trim { session: KEY, stream: 1, through: last };
+        let marked = notebook.entries.lock().unwrap().clone();
+        assert_eq!((marked.len(), marked.last()), (EVENT_QUEUE_MAX + 1, Some(&mark)), "behind all that found room");
+        writer.log(event(last + 1));
+        assert!(writer.flushed(KEY).await);
+        let entries = notebook.entries.lock().unwrap().clone();
+        assert_eq!(entries[entries.len() - 2..], [mark, event(last + 1)]);
+        assert_eq!(entries[0], birth());
+    }
+}

@@ -1,0 +1,267 @@
+//! The life of a lease against a database of nodes that obeys the test.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+};
+
+use tokio::time::sleep;
+
+use super::*;
+use crate::{auth::Keys, persistence::Stores};
+
+/// Long enough that a busy machine renews it in time.
+const LEASE: Duration = Duration::from_secs(3);
+const WITHIN: Duration = Duration::from_secs(20);
+
+#[derive(Default)]
+struct Database {
+    leases: HashMap<NodeName, Instant>,
+    owners: HashMap<SessionKey, (NodeName, i64)>,
+    draining: HashSet<NodeName>,
+    renewals: usize,
+    ended: Vec<SessionKey>,
+    config_version: i64,
+    down: bool,
+    /// Reclaims that are carried out, but whose answers are lost.
+    deaf_reclaims: usize,
+}
+
+#[derive(Clone, Default)]
+struct FakeNodes(Arc<Mutex<Database>>);
+
+impl FakeNodes {
+    fn lock(&self) -> MutexGuard<'_, Database> {
+        self.0.lock().unwrap()
+    }
+
+    fn up(&self) -> Result<MutexGuard<'_, Database>, StoreError> {
+        let database = self.lock();
+        if database.down { Err(StoreError::Unavailable { detail: "the test says so".into() }) } else { Ok(database) }
+    }
+
+    fn own(&self, sessions: &[SessionKey], node: &NodeName) {
+        let mut database = self.lock();
+        database.owners.extend(sessions.iter().map(|session| (*session, (node.clone(), 1))));
+    }
+}
+
+#[async_trait]
+impl NodeRegistry for FakeNodes {
+    async fn join(&self, node: &NodeName, _: Option<&str>, lease: Duration) -> Result<(), StoreError> {
+        assert!(self.up()?.leases.insert(node.clone(), Instant::now() + lease).is_none(), "a name comes once");
+        Ok(())
+    }
+    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
+        let mut database = self.up()?;
+        database.renewals += 1;
+        if draining {
+            database.draining.insert(node.clone());
+        }
+        let held = database.leases.get(node).is_some_and(|until| *until > Instant::now());
+        if held {
+            database.leases.insert(node.clone(), Instant::now() + lease);
+        }
+        Ok(LeaseRenewal { held, config_version: database.config_version, ended: std::mem::take(&mut database.ended) })
+    }
+    async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
+        self.up()?.leases.remove(node);
+        Ok(())
+    }
+    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+        let mut database = self.up()?;
+        let mut moved = Vec::new();
+        for (session, (owner, epoch)) in &mut database.owners {
+            if owner == from && keys.contains(session) {
+                (*owner, *epoch) = (to.clone(), *epoch + 1);
+                moved.push((*session, *epoch));
+            }
+        }
+        if database.deaf_reclaims > 0 {
+            database.deaf_reclaims -= 1;
+            return Err(StoreError::Unavailable { detail: "the answer was lost".into() });
+        }
+        Ok(moved)
+    }
+    async fn reclaim_tasks(&self, _: &NodeName, _: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
+        self.up().map(|_| Vec::new())
+    }
+}
+
+/// What a replica was told.
+#[derive(Default)]
+struct Told {
+    owned: HashSet<SessionKey>,
+    reclaimed: HashMap<SessionKey, i64>,
+    lost: HashSet<SessionKey>,
+    ended: Vec<SessionKey>,
+    config_version: i64,
+}
+
+#[derive(Default)]
+struct FakeReplica(Mutex<Told>);
+
+impl LeaseObserver for FakeReplica {
+    fn owned(&self) -> OwnedRecords {
+        OwnedRecords { sessions: self.0.lock().unwrap().owned.clone(), ..OwnedRecords::default() }
+    }
+    fn reclaimed(&self, reclaimed: ReclaimedRecords) {
+        self.0.lock().unwrap().reclaimed.extend(reclaimed.sessions);
+    }
+    fn lost(&self, lost: OwnedRecords) {
+        self.0.lock().unwrap().lost.extend(lost.sessions);
+    }
+    fn asked_to_end(&self, sessions: Vec<SessionKey>) {
+        self.0.lock().unwrap().ended.extend(sessions);
+    }
+    fn config_version(&self, version: i64) {
+        self.0.lock().unwrap().config_version = version;
+    }
+}
+
+struct Rig {
+    nodes: FakeNodes,
+    replica: Arc<FakeReplica>,
+    node: Arc<Node>,
+    durable: Arc<Persistence>,
+}
+
+impl Rig {
+    async fn joined() -> Self {
+        let metrics = Arc::new(Metrics::new(false));
+        let stores = Stores::in_memory().await;
+        let durable = Persistence::new(stores, NodeName::new("test/0"), Keys::from_root(b"root").seal, metrics.clone());
+        let (nodes, replica) = (FakeNodes::default(), Arc::new(FakeReplica::default()));
+        let settings = NodeSettings { id: "test".into(), lease: LEASE, address: None };
+        let node = Node::new(Box::new(nodes.clone()), false, settings, durable.clone(), metrics).enter_first().await.unwrap();
+        let told: Arc<dyn LeaseObserver> = replica.clone();
+        tokio::spawn(node.clone().keep(Arc::downgrade(&told)));
+        Self { nodes, replica, node, durable }
+    }
+
+    /// The replica has these sessions.
+    fn with_sessions(self, sessions: &[SessionKey]) -> Self {
+        self.nodes.own(sessions, &self.durable.node());
+        self.told().owned.extend(sessions);
+        self
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.replica.0.lock().unwrap()
+    }
+
+    fn down(&self, down: bool) {
+        self.nodes.lock().down = down;
+    }
+
+    /// Waits for a state.
+    async fn until(&self, what: &str, reached: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + WITHIN;
+        while !reached(self) {
+            assert!(Instant::now() < deadline, "{what}");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn until_the_lease_is_lost(&self) {
+        self.until("the lease runs out", |rig| !rig.durable.lease.is_held()).await;
+    }
+
+    async fn until_renewed(&self, times: usize) {
+        let before = self.nodes.lock().renewals;
+        self.until("it is renewed", |rig| rig.nodes.lock().renewals >= before + times).await;
+    }
+}
+
+fn session(number: u8) -> SessionKey {
+    SessionKey::new([number; 32])
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_long_before_it_ends() {
+    let rig = Rig::joined().await.with_sessions(&[session(1)]);
+    let begun = Instant::now();
+    rig.until_renewed(4).await;
+    assert!(begun.elapsed() > LEASE && rig.durable.lease.is_held());
+    assert_eq!(rig.durable.node(), NodeName::new("test/0"));
+    assert!(rig.told().reclaimed.is_empty() && rig.told().lost.is_empty());
+}
+
+#[tokio::test]
+async fn an_outage_shorter_than_the_lease_changes_nothing() {
+    let rig = Rig::joined().await.with_sessions(&[session(1)]);
+    rig.down(true);
+    sleep(LEASE / 2).await;
+    rig.down(false);
+    rig.until_renewed(2).await;
+    assert!(rig.durable.lease.is_held());
+    assert_eq!(rig.durable.node(), NodeName::new("test/0"));
+    assert!(rig.told().reclaimed.is_empty() && rig.told().lost.is_empty());
+}
+
+#[tokio::test]
+async fn after_a_long_outage_what_nobody_took_is_ours_under_a_new_name() {
+    let rig = Rig::joined().await.with_sessions(&[session(1), session(2), session(3)]);
+    rig.down(true);
+    rig.until_the_lease_is_lost().await;
+    rig.until("its loss is told", |rig| rig.durable.lease.lost_for() > Duration::from_millis(300)).await;
+    rig.nodes.own(&[session(2)], &NodeName::new("other/0"));
+    rig.nodes.lock().owners.remove(&session(3));
+    rig.down(false);
+    rig.until("what is lost is told", |rig| !rig.told().lost.is_empty()).await;
+    assert!(rig.durable.lease.is_held());
+    let name = rig.durable.node();
+    assert!(name != NodeName::new("test/0") && name.as_str().starts_with("test/"), "{name}");
+    assert_eq!(rig.nodes.lock().owners[&session(1)], (name, 2));
+    assert_eq!(rig.told().reclaimed, HashMap::from([(session(1), 2)]));
+    assert_eq!(rig.told().lost, HashSet::from([session(2), session(3)]));
+}
+
+#[tokio::test]
+async fn a_reclaim_whose_answer_is_lost_loses_nothing() {
+    let rig = Rig::joined().await.with_sessions(&[session(1), session(2)]);
+    rig.down(true);
+    rig.until_the_lease_is_lost().await;
+    rig.nodes.lock().deaf_reclaims = 3;
+    rig.down(false);
+    rig.until("the sessions are taken back", |rig| rig.told().reclaimed.len() == 2).await;
+    assert!(rig.durable.lease.is_held() && rig.told().lost.is_empty());
+    let name = rig.durable.node();
+    assert!(rig.nodes.lock().owners.values().all(|(owner, epoch)| *owner == name && *epoch >= 3));
+}
+
+#[tokio::test]
+async fn a_renewal_brings_news() {
+    let rig = Rig::joined().await.with_sessions(&[session(1)]);
+    {
+        let mut database = rig.nodes.lock();
+        (database.config_version, database.ended) = (7, vec![session(1)]);
+    }
+    rig.until("the news came", |rig| rig.told().config_version == 7).await;
+    assert_eq!(rig.told().ended, [session(1)]);
+}
+
+#[tokio::test]
+async fn who_drains_says_so_at_once_and_who_leaves_is_gone() {
+    let rig = Rig::joined().await;
+    let begun = Instant::now();
+    rig.node.drain();
+    rig.until("the drain is known", |rig| rig.nodes.lock().draining.contains(&NodeName::new("test/0"))).await;
+    assert!(begun.elapsed() < LEASE / 3, "not with the next renewal");
+    rig.node.leave().await;
+    assert!(rig.nodes.lock().leases.is_empty());
+    sleep(LEASE / 2).await;
+    assert!(rig.nodes.lock().leases.is_empty(), "it does not come back");
+}
+
+#[test]
+fn a_lease_ends_and_one_for_good_does_not() {
+    let lease = Lease::default();
+    assert!(!lease.is_held());
+    lease.extend(Instant::now(), LEASE);
+    assert!(lease.is_held());
+    lease.extend(Instant::now(), Duration::ZERO);
+    assert!(!lease.is_held() && lease.lost_for() < LEASE);
+    lease.extend_for_good();
+    assert!(lease.is_held());
+}

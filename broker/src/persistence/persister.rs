@@ -1,0 +1,230 @@
+//! Group commit: whoever writes at the same time shares a transaction.
+//!
+//! A few lanes, each a task with a bounded queue; a row always goes through the same lane, so writes about it keep their
+//! order. While a lane waits for one commit its queue fills, and all of it makes the next batch: no write waits for company.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{HashSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Instant,
+};
+
+use prometheus::IntGauge;
+use storage::{DurableStore, RowKey, StoreError, WriteOp, WriteOutcome};
+use tokio::sync::{mpsc, oneshot};
+
+use super::availability::Availability;
+use crate::{
+    limits::{PERSIST_BATCH_BYTES_MAX, PERSIST_BATCH_MAX, PERSIST_QUEUE_MAX, PERSIST_SUSPECT_BYTES},
+    metrics::Metrics,
+};
+
+/// Lanes for a database server, where transactions of several connections can commit together.
+const SERVER_LANES: usize = 4;
+/// So many small writes that the store is too busy for when they come alone mean that it is too busy for all.
+const BUSY_ALONE_MAX: usize = 2;
+
+pub(super) struct Persister {
+    lanes: Vec<mpsc::Sender<PendingWrite>>,
+    /// Writes that wait in any lane.
+    depth: IntGauge,
+}
+
+struct PendingWrite {
+    write: WriteOp,
+    done: oneshot::Sender<Result<WriteOutcome, StoreError>>,
+}
+
+impl Persister {
+    /// Must be called inside the runtime. The lanes end with the value.
+    pub(super) fn start(store: Arc<dyn DurableStore>, availability: Arc<Availability>, metrics: Arc<Metrics>) -> Self {
+        // SQLite has one writer: a second lane would only wait for the first.
+        let lanes = if store.is_exclusive() { 1 } else { SERVER_LANES };
+        let depth = metrics.queue_depth("persister");
+        let start_lane = |_| {
+            let (queue, jobs) = mpsc::channel(PERSIST_QUEUE_MAX);
+            let (store, availability, metrics, depth) = (store.clone(), availability.clone(), metrics.clone(), depth.clone());
+            tokio::spawn(WriteLane { store, availability, metrics, depth, jobs, waiting: VecDeque::new() }.run());
+            queue
+        };
+        Self { lanes: (0..lanes).map(start_lane).collect(), depth }
+    }
+
+    pub(super) async fn write(&self, write: WriteOp) -> Result<WriteOutcome, StoreError> {
+        let mut hasher = DefaultHasher::new();
+        write.row().hash(&mut hasher);
+        let lane = usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or_default();
+        let (done, outcome) = oneshot::channel();
+        self.lanes[lane].try_send(PendingWrite { write, done }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => StoreError::Busy { detail: "too many writes wait already".into() },
+            mpsc::error::TrySendError::Closed(_) => ending(),
+        })?;
+        self.depth.inc();
+        outcome.await.unwrap_or_else(|_| Err(StoreError::OutcomeUnknown(Box::new(ending()))))
+    }
+}
+
+fn ending() -> StoreError {
+    StoreError::Unavailable { detail: "the broker is ending".into() }
+}
+
+struct WriteLane {
+    store: Arc<dyn DurableStore>,
+    availability: Arc<Availability>,
+    metrics: Arc<Metrics>,
+    depth: IntGauge,
+    jobs: mpsc::Receiver<PendingWrite>,
+    /// Taken from the queue, but about a row that the batch before was about too.
+    waiting: VecDeque<PendingWrite>,
+}
+
+impl WriteLane {
+    async fn run(mut self) {
+        while let Some(batch) = self.next_batch().await {
+            self.carry_out(batch).await;
+        }
+    }
+
+    async fn next_batch(&mut self) -> Option<Vec<PendingWrite>> {
+        if self.waiting.is_empty() {
+            let first = self.jobs.recv().await?;
+            self.waiting.push_back(first);
+        }
+        while self.waiting.len() < PERSIST_BATCH_MAX {
+            let Ok(job) = self.jobs.try_recv() else { break };
+            self.waiting.push_back(job);
+        }
+        let all = std::mem::take(&mut self.waiting);
+        let first_of_row = first_of_each_row(&all);
+        let mut batch = Vec::with_capacity(all.len());
+        let mut bytes = 0;
+        for (job, is_first) in all.into_iter().zip(first_of_row) {
+            let size = size(&job.write);
+            let has_room = batch.is_empty() || bytes + size <= PERSIST_BATCH_BYTES_MAX;
+            if is_first && has_room {
+                bytes += size;
+                batch.push(job);
+            } else {
+                self.waiting.push_back(job);
+            }
+        }
+        Some(batch)
+    }
+
+    async fn carry_out(&mut self, batch: Vec<PendingWrite>) {
+        self.depth.sub(batch.len() as i64);
+        let (writes, waiting): (Vec<WriteOp>, Vec<_>) = batch.into_iter().map(|job| (job.write, job.done)).unzip();
+        match self.write(&writes).await {
+            Ok(outcomes) => waiting.into_iter().zip(outcomes).for_each(|(done, outcome)| {
+                let _nobody_waits = done.send(Ok(outcome));
+            }),
+            Err(error) if writes.len() > 1 && may_be_one(&error) => {
+                if let Some(error) = self.one_by_one(&writes, waiting, &error).await {
+                    self.refuse_behind(&error);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(writes = writes.len(), %error, "nothing was stored");
+                // A single large one may be what the store does not take.
+                if writes.len() > 1 || !is_busy(&error) || size(&writes[0]) < PERSIST_SUSPECT_BYTES {
+                    self.refuse_behind(&error);
+                }
+                for done in waiting {
+                    let _nobody_waits = done.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// One of them spoils the batch, or is too much for the store, and only that one shall fail. `first`: what became of them
+    /// together. Returns why all fail, if they do.
+    async fn one_by_one(
+        &self,
+        writes: &[WriteOp],
+        waiting: Vec<oneshot::Sender<Result<WriteOutcome, StoreError>>>,
+        first: &StoreError,
+    ) -> Option<StoreError> {
+        let is_open = matches!(first, StoreError::OutcomeUnknown(_));
+        let mut each: Vec<_> = writes.iter().zip(waiting).collect();
+        each.sort_by_key(|(write, _)| size(write)); // they are about different rows
+        let (mut busy_alone, mut given_up) = (0, None);
+        for (write, done) in each {
+            let outcome = match &given_up {
+                Some(error) => Err(StoreError::clone(error)),
+                None => self.write(std::slice::from_ref(write)).await.and_then(|mut outcomes| outcomes.pop().ok_or_else(ending)),
+            };
+            if let Err(error) = &outcome
+                && given_up.is_none()
+                && is_outage(error)
+            {
+                busy_alone += usize::from(size(write) < PERSIST_SUSPECT_BYTES);
+                if !is_busy(error) || busy_alone >= BUSY_ALONE_MAX {
+                    given_up = Some(error.cause().clone());
+                }
+            }
+            // It may have been carried out with the others.
+            let outcome =
+                outcome.map_err(|error| if is_open { StoreError::OutcomeUnknown(Box::new(error.cause().clone())) } else { error });
+            let _nobody_waits = done.send(outcome);
+        }
+        given_up
+    }
+
+    /// Whoever waits behind would only learn the same later. Of theirs nothing was begun.
+    fn refuse_behind(&mut self, error: &StoreError) {
+        let behind = std::mem::take(&mut self.waiting).into_iter().map(|job| job.done);
+        let queued = std::iter::from_fn(|| self.jobs.try_recv().ok()).map(|job| job.done);
+        let behind: Vec<_> = behind.chain(queued).collect();
+        self.depth.sub(behind.len() as i64);
+        for done in behind {
+            let _nobody_waits = done.send(Err(error.cause().clone()));
+        }
+    }
+
+    async fn write(&self, writes: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
+        let begun = Instant::now();
+        let outcome = self.availability.through("write", self.store.write(writes)).await;
+        self.metrics.store("write", self.store.engine(), begun.elapsed(), outcome.is_err());
+        let fenced = outcome.iter().flatten().filter(|written| **written == WriteOutcome::Fenced).count();
+        self.metrics.writes_fenced(fenced as u64);
+        outcome
+    }
+}
+
+/// What of a write may be long.
+fn size(write: &WriteOp) -> usize {
+    match write {
+        WriteOp::CreateTask { record, .. } => record.request.len() + record.details.len(),
+        WriteOp::EndTask { outcome, .. } => outcome.as_ref().map_or(0, Vec::len),
+        WriteOp::RequestInput { request, .. } => request.len(),
+        WriteOp::AnswerInput { answer, .. } => answer.len(),
+        WriteOp::OpenSession { record, .. } => record.agreement.len() + record.state.len() + record.links.len(),
+        WriteOp::UpdateSession { state, links, .. } => [state, links].into_iter().flatten().map(Vec::len).sum(),
+        WriteOp::ReleaseSession { state, links, .. } => state.len() + links.len(),
+        _ => 0,
+    }
+}
+
+/// For each job, whether it is the first about its row.
+fn first_of_each_row(jobs: &VecDeque<PendingWrite>) -> Vec<bool> {
+    let mut rows: HashSet<RowKey<'_>> = HashSet::with_capacity(jobs.len());
+    jobs.iter().map(|job| rows.insert(job.write.row())).collect()
+}
+
+/// One write of several may be the reason.
+fn may_be_one(error: &StoreError) -> bool {
+    is_busy(error) || !is_outage(error)
+}
+
+fn is_busy(error: &StoreError) -> bool {
+    matches!(error.cause(), StoreError::Busy { .. })
+}
+
+/// The store as a whole is in trouble, not one write.
+fn is_outage(error: &StoreError) -> bool {
+    matches!(error.cause(), StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::Full)
+}

@@ -1,0 +1,78 @@
+//! Removes what has expired from the stores, but for the audit log, and counts the tasks that are left. Every replica does, at its own moments:
+//! whoever finds a row first removes it, and the others find nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use storage::{StoreError, TaskStatus};
+use tokio::time::sleep;
+
+use super::Persistence;
+use crate::{
+    config::Config,
+    limits::{SWEEP_EVENTS, SWEEP_INTERVAL, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
+    metrics::Metrics,
+};
+
+/// Sweeps for as long as the process lives; ends when it is dropped.
+pub async fn sweep(durable: Arc<Persistence>, config: Arc<Config>, metrics: Arc<Metrics>) {
+    loop {
+        // By lot, so that replicas started together do not stay together.
+        sleep(SWEEP_INTERVAL.mul_f64(rand::random_range(0.5..1.5))).await;
+        metrics.rows_unreadable(durable.store.unreadable_rows());
+        metrics.hot_store(durable.hot.engine(), durable.hot.is_connected());
+        let sweep = Sweep { durable: &durable, metrics: &metrics };
+        // An error is in the log and counted already; what was not done is done next time.
+        let _later = sweep.sessions(config.session.idle).await;
+        let _later = sweep.tasks().await;
+        let _later = sweep.events(config.events.retain).await;
+    }
+}
+
+struct Sweep<'s> {
+    durable: &'s Persistence,
+    metrics: &'s Metrics,
+}
+
+impl Sweep<'_> {
+    async fn sessions(&self, idle: Duration) -> Result<(), StoreError> {
+        for _ in 0..SWEEP_ROUNDS_MAX {
+            let gone = self.durable.ask("sweep_sessions", self.durable.store.sweep_sessions(idle, SWEEP_ROWS)).await?;
+            self.metrics.expired("sessions", gone.len() as u64);
+            for session in &gone {
+                self.durable.forget_session(session).await;
+            }
+            if gone.len() < SWEEP_ROWS as usize {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn tasks(&self) -> Result<(), StoreError> {
+        for _ in 0..SWEEP_ROUNDS_MAX {
+            let gone = self.durable.ask("expire_tasks", self.durable.store.expire_tasks(SWEEP_ROWS)).await?;
+            self.metrics.expired("tasks", gone.len() as u64);
+            if gone.len() < SWEEP_ROWS as usize {
+                break;
+            }
+        }
+        let counts = self.durable.ask("task_counts", self.durable.store.task_counts()).await?;
+        for status in TaskStatus::ALL {
+            let count = counts.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, count)| *count);
+            self.metrics.stored_tasks(status, count);
+        }
+        Ok(())
+    }
+
+    async fn events(&self, retain: Duration) -> Result<(), StoreError> {
+        let Some(events) = &self.durable.events else { return Ok(()) };
+        for _ in 0..SWEEP_ROUNDS_MAX {
+            let gone = self.durable.ask_of(events.engine(), "expire_events", events.expire_events(retain, SWEEP_EVENTS)).await?;
+            self.metrics.expired("events", gone);
+            if gone < u64::from(SWEEP_EVENTS) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+//! A store for tests: SQLite in memory, with somebody in between who sees what is asked and may let it fail.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use protocol::ids::{BackendId, TaskId, TenantId};
+use storage::{
+    AdminChange, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditFilter, AuditRecord, AuditRetentionTerms, AuditStore,
+    AuditTruncation, BackendRecord, ConfigStore, DurableStore, FullTask, KeyRecord, LeaseRenewal, NodeName, NodeRecord,
+    SessionClaimOutcome, SessionIdentity, SessionKey, SqliteStore, StoreError, StoredAuditRecord, StoredSession, StoredTask,
+    StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition, TenantRecord,
+    UnchainedAudit, WriteOp, WriteOutcome,
+};
+
+/// What becomes of a call.
+pub enum Verdict {
+    Pass,
+    Fail(StoreError),
+    /// It is carried out, and nobody hears of it.
+    LoseAnswer(StoreError),
+}
+
+type OnWrite = Box<dyn FnMut(&[WriteOp]) -> Verdict + Send>;
+type OnClaim = Box<dyn FnMut() -> Verdict + Send>;
+
+pub struct Meddled {
+    pub inner: SqliteStore,
+    /// As which engine it is taken.
+    engine: &'static str,
+    on_write: Mutex<OnWrite>,
+    on_claim: Mutex<OnClaim>,
+    /// Names of calls in the order they came.
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl Meddled {
+    pub async fn start(engine: &'static str) -> Arc<Self> {
+        let inner = SqliteStore::in_memory().await.expect("a database in memory needs nothing");
+        let (on_write, on_claim): (OnWrite, OnClaim) = (Box::new(|_| Verdict::Pass), Box::new(|| Verdict::Pass));
+        let (on_write, on_claim) = (Mutex::new(on_write), Mutex::new(on_claim));
+        Arc::new(Self { inner, engine, on_write, on_claim, calls: Mutex::default() })
+    }
+
+    pub fn on_write(&self, meddle: impl FnMut(&[WriteOp]) -> Verdict + Send + 'static) {
+        *self.on_write.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(meddle);
+    }
+
+    pub fn on_claim(&self, meddle: impl FnMut() -> Verdict + Send + 'static) {
+        *self.on_claim.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(meddle);
+    }
+
+    /// How often this was called.
+    pub fn count(&self, call: &str) -> usize {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|one| **one == call).count()
+    }
+
+    fn note(&self, call: &'static str) {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+    }
+}
+
+#[async_trait]
+impl ConfigStore for Meddled {
+    async fn change(&self, change: AdminChange<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
+        self.note(change.name());
+        self.inner.change(change, told).await
+    }
+    async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
+        self.note("tenants");
+        self.inner.tenants().await
+    }
+    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        self.note("keys");
+        self.inner.keys().await
+    }
+    async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRecord>, StoreError> {
+        self.note("keys_of");
+        self.inner.keys_of(tenant).await
+    }
+    async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError> {
+        self.note("backends");
+        self.inner.backends().await
+    }
+    async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
+        self.note("held_breakers");
+        self.inner.held_breakers().await
+    }
+    async fn config_version(&self) -> Result<i64, StoreError> {
+        self.note("config_version");
+        self.inner.config_version().await
+    }
+    async fn close(&self) {
+        self.note("close");
+        self.inner.close().await
+    }
+}
+
+#[async_trait]
+impl AuditStore for Meddled {
+    async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
+        self.note("append_audit");
+        self.inner.append_audit(records).await
+    }
+    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAuditRecord>, StoreError> {
+        self.note("audit");
+        self.inner.audit(filter, after, limit).await
+    }
+    async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
+        self.note("trim_audit");
+        self.inner.trim_audit(before_us, limit).await
+    }
+}
+
+#[async_trait]
+impl AuditChainStore for Meddled {
+    async fn audit_chains(&self, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+        self.note("audit_chains");
+        self.inner.audit_chains(after, limit).await
+    }
+    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditChainPage, StoreError> {
+        self.note("audit_links");
+        self.inner.audit_links(name, after, limit).await
+    }
+    async fn audit_outside(&self) -> Result<UnchainedAudit, StoreError> {
+        self.note("audit_outside");
+        self.inner.audit_outside().await
+    }
+    async fn audit_chains_ahead(&self, by: i64, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+        self.note("audit_chains_ahead");
+        self.inner.audit_chains_ahead(by, after, limit).await
+    }
+    async fn put_audit_checkpoints(&self, checkpoints: &[(String, AuditCheckpoint)]) -> Result<Vec<String>, StoreError> {
+        self.note("put_audit_checkpoints");
+        self.inner.put_audit_checkpoints(checkpoints).await
+    }
+    async fn audit_chains_older(&self, before_us: i64, limit: u32) -> Result<Vec<String>, StoreError> {
+        self.note("audit_chains_older");
+        self.inner.audit_chains_older(before_us, limit).await
+    }
+    async fn cut_audit_chain(&self, name: &str, cut: &AuditTruncation) -> Result<u64, StoreError> {
+        self.note("cut_audit_chain");
+        self.inner.cut_audit_chain(name, cut).await
+    }
+    async fn audit_terms(&self) -> Result<Option<AuditRetentionTerms>, StoreError> {
+        self.note("audit_terms");
+        self.inner.audit_terms().await
+    }
+}
+
+#[async_trait]
+impl DurableStore for Meddled {
+    fn engine(&self) -> &'static str {
+        self.engine
+    }
+    fn is_exclusive(&self) -> bool {
+        self.engine == self.inner.engine() && self.inner.is_exclusive()
+    }
+    async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
+        self.note("write");
+        let verdict = (self.on_write.lock().unwrap_or_else(PoisonError::into_inner))(batch);
+        match verdict {
+            Verdict::Pass => self.inner.write(batch).await,
+            Verdict::Fail(error) => Err(error),
+            Verdict::LoseAnswer(error) => self.inner.write(batch).await.and(Err(error)),
+        }
+    }
+    async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
+        self.note("join");
+        self.inner.join(node, address, lease).await
+    }
+    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
+        self.note("renew");
+        self.inner.renew(node, lease, draining).await
+    }
+    async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
+        self.note("leave");
+        self.inner.leave(node).await
+    }
+    async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
+        self.note("nodes");
+        self.inner.nodes().await
+    }
+    async fn claim_session(
+        &self,
+        key: &SessionKey,
+        seat: &SessionIdentity,
+        node: &NodeName,
+        idle: Duration,
+    ) -> Result<SessionClaimOutcome, StoreError> {
+        self.note("claim_session");
+        self.inner.claim_session(key, seat, node, idle).await
+    }
+    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+        self.note("reclaim_sessions");
+        self.inner.reclaim_sessions(from, to, keys).await
+    }
+    async fn sessions(&self, tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Result<Vec<StoredSession>, StoreError> {
+        self.note("sessions");
+        self.inner.sessions(tenant, after, limit).await
+    }
+    async fn sessions_by_digest(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError> {
+        self.note("sessions_by_digest");
+        self.inner.sessions_by_digest(digest).await
+    }
+    async fn sweep_sessions(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError> {
+        self.note("sweep_sessions");
+        self.inner.sweep_sessions(idle, limit).await
+    }
+    async fn subscription_counts(&self, tenant: Option<&TenantId>) -> Result<Vec<SubscriptionCount>, StoreError> {
+        self.note("subscription_counts");
+        self.inner.subscription_counts(tenant).await
+    }
+    async fn task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
+        self.note("task");
+        self.inner.task(task).await
+    }
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
+        self.note("look_at");
+        self.inner.look_at(tasks).await
+    }
+    async fn whole_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
+        self.note("whole_task");
+        self.inner.whole_task(task).await
+    }
+    async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
+        self.note("task_outcome");
+        self.inner.task_outcome(task).await
+    }
+    async fn tasks_for(
+        &self,
+        audience: &TaskAudience,
+        after: Option<&TaskListPosition>,
+        limit: u32,
+    ) -> Result<Vec<StoredTask>, StoreError> {
+        self.note("tasks_for");
+        self.inner.tasks_for(audience, after, limit).await
+    }
+    async fn tasks(
+        &self,
+        tenant: Option<&TenantId>,
+        status: Option<TaskStatus>,
+        after: Option<&TaskListPosition>,
+        limit: u32,
+    ) -> Result<Vec<StoredTask>, StoreError> {
+        self.note("tasks");
+        self.inner.tasks(tenant, status, after, limit).await
+    }
+    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError> {
+        self.note("claim_tasks");
+        let verdict = (self.on_claim.lock().unwrap_or_else(PoisonError::into_inner))();
+        match verdict {
+            Verdict::Pass => self.inner.claim_tasks(node, limit, except).await,
+            Verdict::Fail(error) => Err(error),
+            Verdict::LoseAnswer(error) => self.inner.claim_tasks(node, limit, except).await.and(Err(error)),
+        }
+    }
+    async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
+        self.note("reclaim_tasks");
+        self.inner.reclaim_tasks(from, to).await
+    }
+    async fn tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
+        self.note("tasks_of");
+        self.inner.tasks_of(nodes).await
+    }
+    async fn task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
+        self.note("task_inputs");
+        self.inner.task_inputs(task).await
+    }
+    async fn transitions(&self, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError> {
+        self.note("transitions");
+        self.inner.transitions(task).await
+    }
+    async fn expire_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError> {
+        self.note("expire_tasks");
+        self.inner.expire_tasks(limit).await
+    }
+    async fn task_counts(&self) -> Result<Vec<(TaskStatus, u64)>, StoreError> {
+        self.note("task_counts");
+        self.inner.task_counts().await
+    }
+}

@@ -1,0 +1,149 @@
+//! Sockets that listen: bound or inherited before anything is served, stopped one by one, and left to another process where they
+//! share their port with one, or where whoever passed them on keeps them for the next.
+
+use std::{net::SocketAddr, time::Duration};
+
+use socket2::{SockFilter, SockRef, Socket};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    task::JoinHandle,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{ServeError, inherited_sockets::InheritedSockets};
+use crate::{limits::ACCEPT_QUEUE, listeners::handoff_listener::HandoffListener};
+
+pub(super) struct ListenerTask {
+    pub(super) address: SocketAddr,
+    /// Of one that shares its port: the socket, to be told not to ask for new connections.
+    shared: Option<Socket>,
+    /// Of one that was inherited: takes no new connections from then on.
+    left: Option<CancellationToken>,
+    stop: CancellationToken,
+    pub(super) task: JoinHandle<()>,
+}
+
+impl ListenerTask {
+    pub(super) fn start<Serving>(
+        bound: BoundSocket,
+        serve: impl FnOnce(HandoffListener, CancellationToken) -> Serving,
+    ) -> Result<Self, ServeError>
+    where
+        Serving: Future<Output = ()> + Send + 'static,
+    {
+        let system = |source| ServeError::System { what: "the address of a listener", source };
+        let BoundSocket { socket, inherited } = bound;
+        let address = socket.local_addr().map_err(system)?;
+        // What is done to an inherited socket is done to that of the next process too.
+        let shared = match !inherited && SockRef::from(&socket).reuse_port().map_err(system)? {
+            true => Some(SockRef::from(&socket).try_clone().map_err(system)?),
+            false => None,
+        };
+        let port = HandoffListener::new(socket);
+        let left = inherited.then(|| port.left().clone());
+        Ok(Self { shared, left, ..Self::begin(address, |stop| serve(port, stop)) })
+    }
+
+    /// New connections wait from now on for the process that gets the socket next. Those that are there go on.
+    pub(super) fn leave_to_the_next(&self) -> Option<()> {
+        self.left.as_ref().map(CancellationToken::cancel)
+    }
+
+    /// Connections that nobody has begun to open yet are another process's from now on: the kernel goes on offering them to
+    /// every socket of the port until it is closed, and a socket that is closed resets what waits in its queue. So the first
+    /// packets of new connections are dropped; they are sent again within a second, when this socket is gone.
+    pub(super) fn ask_for_no_more(&mut self) -> Option<()> {
+        let socket = self.shared.take()?; // it must not live on here: it would be listened on for ever
+        match socket.attach_filter(&NO_FIRST_PACKETS) {
+            Ok(()) => Some(()),
+            Err(error) => {
+                tracing::warn!(address = %self.address, %error, "new connections still come in while this process drains");
+                None
+            }
+        }
+    }
+
+    pub(super) fn begin<Serving>(address: SocketAddr, serve: impl FnOnce(CancellationToken) -> Serving) -> Self
+    where
+        Serving: Future<Output = ()> + Send + 'static,
+    {
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(serve(stop.clone()));
+        Self { address, shared: None, left: None, stop, task }
+    }
+
+    pub(super) async fn close(&mut self, within: Duration) {
+        self.stop.cancel();
+        if timeout(within, &mut self.task).await.is_err() {
+            tracing::warn!(address = %self.address, "connections did not close in time");
+        }
+    }
+}
+
+/// Resolves when the listener ends by itself; never, where there is none.
+pub(super) async fn ended(listener: &mut Option<ListenerTask>) -> Result<(), tokio::task::JoinError> {
+    match listener {
+        Some(listener) => (&mut listener.task).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A filter of a TCP socket sees packets from the TCP header on. Byte 13 holds the flags; one with SYN and without ACK opens
+/// a connection.
+const NO_FIRST_PACKETS: [SockFilter; 5] = {
+    const LOAD_BYTE: u16 = 0x30;
+    const AND: u16 = 0x54;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    const FLAGS_AT: u32 = 13;
+    const SYN: u32 = 0x02;
+    const ACK: u32 = 0x10;
+    [
+        SockFilter::new(LOAD_BYTE, 0, 0, FLAGS_AT),
+        SockFilter::new(AND, 0, 0, SYN | ACK),
+        SockFilter::new(JUMP_IF_EQUAL, 0, 1, SYN),
+        SockFilter::new(RETURN, 0, 0, 0),
+        SockFilter::new(RETURN, 0, 0, u32::MAX),
+    ]
+};
+
+/// A socket that listens.
+pub(super) struct BoundSocket {
+    socket: TcpListener,
+    inherited: bool,
+}
+
+impl BoundSocket {
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()
+    }
+}
+
+/// As it was passed on, or bound now.
+pub(super) fn obtain(
+    key: &'static str,
+    address: SocketAddr,
+    reuse_port: bool,
+    inherited: &mut InheritedSockets,
+) -> Result<BoundSocket, ServeError> {
+    match inherited.of(key, address)? {
+        Some(socket) => {
+            let system = |source| ServeError::System { what: "an inherited socket", source };
+            tracing::info!(listener = key, %address, "the listener's socket was passed on");
+            Ok(BoundSocket { socket: TcpListener::from_std(socket).map_err(system)?, inherited: true })
+        }
+        None => Ok(BoundSocket { socket: bind(key, address, reuse_port)?, inherited: false }),
+    }
+}
+
+pub(super) fn bind(key: &'static str, address: SocketAddr, reuse_port: bool) -> Result<TcpListener, ServeError> {
+    let listening = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        socket.set_reuseport(reuse_port)?;
+        socket.bind(address)?;
+        socket.listen(ACCEPT_QUEUE)
+    };
+    listening().map_err(|source| ServeError::Bind { key, address, source })
+}

@@ -1,0 +1,96 @@
+//! Sessions the record was just asked for in vain. Bounded, and forgotten after a moment.
+//!
+//! Only the record's own word is remembered, for the one seat that asked: to anybody else the session may be there. An id
+//! is random and told to nobody before its session is stored, so one that is absent comes into being no more; one that was
+//! given away or whose owner died is in the record, and is not absent. The one way back is an owner that was frozen for
+//! longer than a session may be idle; its client was told that the session is over, and hears it for a moment longer.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use aws_lc_rs::digest;
+use protocol::ids::SessionId;
+
+use crate::{auth::Caller, rules::endpoint::Endpoint};
+
+/// Of a session's id and whoever asked for it.
+pub(crate) type AbsenceKey = [u8; 32];
+
+pub(crate) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> AbsenceKey {
+    let endpoint = match endpoint {
+        Endpoint::Aggregated => "",
+        Endpoint::Single(backend) => backend.as_str(),
+    };
+    let mut hash = digest::Context::new(&digest::SHA256);
+    // None but the last may hold a zero byte.
+    for part in [id.as_str(), caller.tenant.as_str(), endpoint, caller.principal.as_str()] {
+        hash.update(part.as_bytes());
+        hash.update(&[0]);
+    }
+    let mut trace = AbsenceKey::default();
+    trace.copy_from_slice(hash.finish().as_ref());
+    trace
+}
+
+#[derive(Debug)]
+pub(crate) struct NegativeCache {
+    entries_max: usize,
+    remembered_for: Duration,
+    since: Mutex<HashMap<AbsenceKey, Instant>>,
+}
+
+impl NegativeCache {
+    pub(crate) fn new(entries_max: usize, remembered_for: Duration) -> Self {
+        Self { entries_max, remembered_for, since: Mutex::default() }
+    }
+
+    pub(crate) fn has(&self, trace: &AbsenceKey) -> bool {
+        let since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.get(trace).is_some_and(|at| at.elapsed() < self.remembered_for)
+    }
+
+    pub(crate) fn note(&self, trace: AbsenceKey) {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        if since.len() >= self.entries_max {
+            since.retain(|_, at| at.elapsed() < self.remembered_for);
+        }
+        // Full of what is new: who asks for so many that it matters is over its tenant's rate, or has none.
+        if since.len() < self.entries_max {
+            since.insert(trace, Instant::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ids::PrincipalId;
+
+    use super::*;
+
+    fn of(id: &str, principal: &str) -> AbsenceKey {
+        let caller = Caller { principal: PrincipalId::new(principal), ..Caller::anonymous() };
+        trace(&SessionId::new(id), &caller, &Endpoint::Aggregated)
+    }
+
+    #[test]
+    fn what_is_absent_for_one_may_be_there_for_another() {
+        let absent = NegativeCache::new(8, Duration::from_secs(60));
+        absent.note(of("a", "mallory"));
+        assert!(absent.has(&of("a", "mallory")));
+        assert!(!absent.has(&of("a", "alice")) && !absent.has(&of("b", "mallory")));
+    }
+
+    #[test]
+    fn it_is_bounded_and_forgets() {
+        let absent = NegativeCache::new(8, Duration::from_secs(60));
+        (0..100).for_each(|number| absent.note(of(&number.to_string(), "a")));
+        assert_eq!((0..100).filter(|number| absent.has(&of(&number.to_string(), "a"))).count(), 8);
+        let brief = NegativeCache::new(8, Duration::ZERO);
+        (0..100).for_each(|number| brief.note(of(&number.to_string(), "a")));
+        assert!(!brief.has(&of("99", "a")), "over at once");
+        assert!(brief.since.lock().unwrap().len() <= 8);
+    }
+}

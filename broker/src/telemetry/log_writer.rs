@@ -1,0 +1,238 @@
+//! The lines of the log on their way to standard error. A thread writes them: whoever logs waits neither for a disk nor for
+//! whoever reads.
+//!
+//! Invariant: what waits is bounded, in lines and in bytes. A line that finds no room is dropped and counted, and the log says
+//! how many are missing as soon as nothing waits any more.
+
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel},
+    },
+    time::{Duration, Instant},
+};
+
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::{
+    limits::{LOG_FLUSH_WAIT, LOG_LINES_BYTES_MAX, LOG_LINES_MAX},
+    metrics::process,
+};
+
+/// Where lines are put.
+#[derive(Debug, Clone)]
+pub(super) struct LogWriter {
+    queue: SyncSender<WriterCommand>,
+    /// Bytes of the lines that wait.
+    waiting: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+enum WriterCommand {
+    Line(Vec<u8>),
+    /// Everything before this is written.
+    Written(SyncSender<()>),
+}
+
+impl LogWriter {
+    /// Begins the thread that writes.
+    pub(super) fn to(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let (queue, steps) = sync_channel(LOG_LINES_MAX);
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&waiting);
+        std::thread::Builder::new().name("log".to_owned()).spawn(move || write(&steps, out, &counted))?;
+        Ok(Self { queue, waiting })
+    }
+
+    fn put(&self, line: &[u8]) {
+        let bytes = line.len();
+        // A line that does not fit takes no room, not even for the moment in which that is found out.
+        let with_it = |waiting: usize| waiting.checked_add(bytes).filter(|all| *all <= LOG_LINES_BYTES_MAX);
+        if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_it).is_err() {
+            return process::log_line_dropped();
+        }
+        if self.queue.try_send(WriterCommand::Line(line.to_vec())).is_err() {
+            self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            process::log_line_dropped();
+        }
+    }
+
+    /// Waits, not for ever, until what was logged before this is written.
+    fn flush(&self) {
+        let until = Instant::now() + LOG_FLUSH_WAIT;
+        let (tell, written) = sync_channel(1);
+        let mut step = WriterCommand::Written(tell);
+        while let Err(TrySendError::Full(full)) = self.queue.try_send(step) {
+            if Instant::now() >= until {
+                return;
+            }
+            step = full;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _in_time = written.recv_timeout(until.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Ends with the last [`LogWriter`], or with the process.
+fn write(steps: &Receiver<WriterCommand>, mut out: impl Write, waiting: &AtomicUsize) {
+    let (mut told, mut is_taken) = (process::log_lines_dropped(), true);
+    loop {
+        let step = match steps.try_recv() {
+            Ok(step) => Ok(step),
+            Err(TryRecvError::Disconnected) => return,
+            Err(TryRecvError::Empty) => {
+                // There is room for it now.
+                let dropped = process::log_lines_dropped();
+                if is_taken && dropped > told {
+                    tracing::warn!(lines = dropped - told, "lines of the log are missing: nobody took them in time");
+                    // It may have found no room itself: then it is said again.
+                    if process::log_lines_dropped() == dropped {
+                        told = dropped;
+                    }
+                }
+                steps.recv()
+            }
+        };
+        let Ok(step) = step else { return };
+        match step {
+            WriterCommand::Line(line) => {
+                // There is nowhere to say that it can not be said; once it can again, it is.
+                is_taken = out.write_all(&line).is_ok();
+                if !is_taken {
+                    process::log_line_dropped();
+                }
+                waiting.fetch_sub(line.len(), Ordering::Relaxed);
+            }
+            WriterCommand::Written(tell) => drop(tell),
+        }
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = LogLine<'a>;
+
+    fn make_writer(&'a self) -> LogLine<'a> {
+        LogLine(self)
+    }
+}
+
+/// Takes one line, which is given in one piece.
+pub(super) struct LogLine<'a>(&'a LogWriter);
+
+impl Write for LogLine<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.put(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// When it is dropped, what was logged until then is written, if anybody takes it.
+#[must_use = "the last lines are lost without it"]
+pub struct FlushGuard(pub(super) LogWriter);
+
+impl Drop for FlushGuard {
+    fn drop(&mut self) {
+        self.0.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{atomic::AtomicBool, mpsc::channel};
+
+    use super::*;
+
+    /// Somebody who reads when told to.
+    struct Slow {
+        go_on: Receiver<()>,
+        read: std::sync::mpsc::Sender<Vec<u8>>,
+    }
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _gone = self.go_on.recv();
+            let _ = self.read.send(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Lines for somebody who reads one for each word of `step`, and what was read.
+    fn slow() -> (LogWriter, std::sync::mpsc::Sender<()>, Receiver<Vec<u8>>) {
+        let ((step, go_on), (read, lines_read)) = (channel(), channel());
+        (LogWriter::to(Slow { go_on, read }).unwrap(), step, lines_read)
+    }
+
+    /// At least so many of these find no room.
+    fn drops(lines: &LogWriter, at_least: usize, all: impl IntoIterator<Item = Vec<u8>>) {
+        let before = process::log_lines_dropped();
+        all.into_iter().for_each(|line| lines.make_writer().write_all(&line).unwrap());
+        assert!(process::log_lines_dropped() >= before + at_least as u64);
+    }
+
+    /// Whoever goes on reading gets all that waited.
+    fn all_that_waited(lines: &LogWriter, step: std::sync::mpsc::Sender<()>, read: &Receiver<Vec<u8>>) -> Vec<Vec<u8>> {
+        drop(step);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while lines.waiting.load(Ordering::Relaxed) > 0 {
+            assert!(Instant::now() < deadline, "{} bytes are never written", lines.waiting.load(Ordering::Relaxed));
+            lines.flush();
+        }
+        read.try_iter().collect()
+    }
+
+    #[test]
+    fn nobody_waits_for_who_does_not_read_and_the_bytes_that_wait_are_bounded() {
+        let (lines, step, read) = slow();
+        let long = vec![b'x'; LOG_LINES_BYTES_MAX / 100];
+        drops(&lines, 900, std::iter::repeat_n(long.clone(), 1_000));
+        assert!(lines.waiting.load(Ordering::Relaxed) <= LOG_LINES_BYTES_MAX);
+        assert!(all_that_waited(&lines, step, &read) == vec![long; 100]);
+    }
+
+    #[test]
+    fn the_lines_that_wait_are_bounded_too_and_come_in_order() {
+        let (lines, step, read) = slow();
+        let all: Vec<Vec<u8>> = (0..3 * LOG_LINES_MAX).map(|n| format!("{n}\n").into_bytes()).collect();
+        drops(&lines, 2 * LOG_LINES_MAX - 1, all.iter().cloned());
+        let kept = all_that_waited(&lines, step, &read);
+        // The first is on its way to who reads and waits no more, once the thread has come to it.
+        assert!((LOG_LINES_MAX..=LOG_LINES_MAX + 1).contains(&kept.len()), "{}", kept.len());
+        assert_eq!(kept[..LOG_LINES_MAX], all[..LOG_LINES_MAX]);
+    }
+
+    #[test]
+    fn a_line_that_can_never_fit_costs_only_itself() {
+        const SMALL: usize = 20_000;
+        let (lines, step, read) = slow();
+        drop(step); // who reads never waits
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let large = vec![b'x'; LOG_LINES_BYTES_MAX + 1];
+                while !is_over.load(Ordering::Relaxed) {
+                    lines.make_writer().write_all(&large).unwrap();
+                }
+            });
+            for _ in 0..SMALL {
+                lines.make_writer().write_all(b"small\n").unwrap();
+                while lines.waiting.load(Ordering::Relaxed) > 1_000 {
+                    std::thread::yield_now();
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        lines.flush();
+        drop(lines); // which ends what is read
+        assert_eq!(read.iter().filter(|line| line == b"small\n").count(), SMALL);
+    }
+}

@@ -1,0 +1,286 @@
+//! Tasks for clients without a session over backends that have tasks of their own, in both eras; and what is left of a task
+//! when its process is killed.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, Gate, Reply, StatelessBackend, TestBroker, eventually};
+
+use super::{
+    Modern, listening,
+    tasks::{broker_for, client_of, get, needs, task, update, wait, with_tasks},
+};
+use crate::{
+    builder,
+    cluster::two,
+    stateless_backends::tasks::{done, needs_a_name, state, with_task},
+    tasks::with_tasks as legacy_with_tasks,
+    text_of,
+};
+
+#[tokio::test]
+async fn n_task_01_br_06_a_task_of_the_backend_is_one_of_the_brokers_own() {
+    for backend in [StatelessBackend::http().await, StatelessBackend::pipe().await] {
+        let told = with_task(&backend, state("working", json!({})));
+        let broker = builder().backend("default", "b", backend.spec()).start().await;
+        let client = client_of(&broker);
+        let id = task(&client, "b__job", json!({})).await; // at once, whatever the threshold
+        assert_ne!(id, "t-1", "the backend's id is nobody else's");
+        assert_eq!(get(&client, &id).await["status"], "working");
+        *told.lock().unwrap() = done("ready", true);
+        let completed = wait(&client, &id, "completed").await;
+        assert_eq!((text_of(&completed["result"]), completed["result"]["isError"].as_bool()), ("ready", Some(true)), "N-TASK-03");
+        assert!(backend.seen_of("notifications/cancelled").is_empty() && backend.seen_of("tasks/cancel").is_empty());
+        // For who does not take tasks it is followed to its end.
+        assert_eq!(text_of(&Modern::of(&broker, "/mcp").call("b__job", json!({})).await), "ready");
+    }
+}
+
+#[tokio::test]
+async fn n_task_05_br_06_what_a_backends_task_needs_is_asked_and_answered_here() {
+    let backend = StatelessBackend::http().await;
+    with_task(&backend, needs_a_name());
+    let broker = broker_for(backend.spec()).await;
+    let client = client_of(&broker);
+    let id = task(&client, "b__job", json!({})).await;
+    let needed = needs(&wait(&client, &id, "input_required").await);
+    let key = needed.keys().next().unwrap();
+    assert_eq!((needed.len(), key == "who"), (1, false), "a key of the broker's own");
+    update(&client, &id, json!({key: {"action": "accept", "content": {"name": "Ann"}}})).await;
+    assert_eq!(text_of(&wait(&client, &id, "completed").await["result"]), "Ann");
+    assert_eq!(backend.seen_of("tasks/update").len(), 1);
+}
+
+#[tokio::test]
+async fn n_task_04_br_06_cancelling_it_cancels_the_backends_and_its_errors_are_told() {
+    let backend = StatelessBackend::http().await;
+    let told = with_task(&backend, state("working", json!({})));
+    let broker = broker_for(backend.spec()).await;
+    let client = client_of(&broker);
+    let id = task(&client, "b__job", json!({})).await;
+    client.result("tasks/cancel", json!({"taskId": id})).await;
+    let cancelled = backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
+    assert_eq!(cancelled.message["params"]["taskId"], "t-1");
+    wait(&client, &id, "cancelled").await;
+    *told.lock().unwrap() = state("failed", json!({"error": {"code": -32000, "message": "it broke"}}));
+    let id = task(&client, "b__job", json!({})).await;
+    assert_eq!(wait(&client, &id, "failed").await["error"], json!({"code": -32000, "message": "it broke"}));
+}
+
+#[tokio::test]
+async fn br_06_n_task_01_a_tool_that_only_runs_as_a_task_is_one_from_the_beginning() {
+    let done = Gate::new();
+    let backend = legacy_with_tasks(&done).await;
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = client_of(&broker);
+    let id = task(&client, "b__must", json!({})).await;
+    let call = backend.wait_for("the call", |seen| seen.calls("must")).await;
+    assert!(call.message["params"]["task"]["ttl"].is_u64(), "it is augmented: {}", call.message);
+    done.open();
+    let completed = wait(&client, &id, "completed").await;
+    assert_eq!(text_of(&completed["result"]), "result of task-1");
+    let related = &completed["result"]["_meta"]["io.modelcontextprotocol/related-task"];
+    assert!(related.is_null(), "the id is said once: {completed}");
+    for path in ["/mcp", "/mcp/b"] {
+        let name = if path == "/mcp" { "b__must" } else { "must" };
+        let error = Modern::of(&broker, path).error("tools/call", json!({"name": name, "arguments": {}})).await;
+        let required = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+        assert_eq!((&error["code"], &error["data"]["requiredCapabilities"]), (&json!(-32021), &required));
+    }
+    // One that may run as a task is called plainly, one that may not as well.
+    for tool in ["b__job", "b__never"] {
+        assert_eq!(text_of(&client.call(tool, json!({})).await), "without a task");
+    }
+}
+
+#[tokio::test]
+async fn br_06_a_task_is_the_same_from_a_session_and_without_one() {
+    let done = Gate::new();
+    let gate = done.clone();
+    let backend = FakeBackend::with_tool("job", move |_| {
+        let done = gate.clone();
+        async move {
+            done.passed().await;
+            Reply::Result(json!({"content": [{"type": "text", "text": "no"}], "isError": true}))
+        }
+    })
+    .await;
+    let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    let key = broker.admin().create_key("default").await;
+    let session = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+    let id = crate::tasks::start(&session, "b__job").await;
+    let client = client_of(&broker).bearer(&key);
+    assert_eq!(get(&client, &id).await["status"], "working");
+    let waiting = session.begin("tasks/result", json!({"taskId": id}));
+    done.open();
+    assert_eq!(waiting.result().await["isError"], true);
+    // BR-04: an error of the tool has failed the one and completed the other.
+    assert_eq!(session.result("tasks/get", json!({"taskId": id})).await["status"], "failed");
+    let completed = get(&client, &id).await;
+    assert_eq!((completed["status"].as_str(), completed["result"]["isError"].as_bool()), (Some("completed"), Some(true)));
+}
+
+/// A broker on this database; `point`: where it is killed.
+async fn broker_on(folder: &Path, point: Option<&str>, spec: Value) -> TestBroker {
+    let url = format!("sqlite:{}", folder.join("broker.db").display());
+    let config = json!({"storage": {"url": url}, "tasks": {"promote_after": "150ms"}});
+    let mut builder = builder().alone().config(config).backend("default", "b", spec);
+    if let Some(point) = point {
+        builder = builder.env("MCP_BROKER_FAULT", point);
+    }
+    builder.start().await
+}
+
+#[tokio::test]
+async fn n_task_02_r1_a_task_outlives_a_kill_and_its_call_is_not_sent_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
+    let mut broker = broker_on(folder.path(), None, backend.spec()).await;
+    let id = task(&client_of(&broker), "b__job", json!({})).await;
+    broker.kill().await;
+    let broker = broker_on(folder.path(), None, backend.spec()).await;
+    // Nobody knows what became of the call.
+    let failed = wait(&client_of(&broker), &id, "failed").await;
+    assert_eq!(failed["error"]["data"]["kind"], "outcome_unknown", "{failed}");
+    assert_eq!(backend.count(|seen| seen.calls("job")), 1);
+}
+
+#[tokio::test]
+async fn r1_a_call_whose_task_was_stored_and_not_told_is_not_sent_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
+    let mut broker = broker_on(folder.path(), Some("task.promoted"), backend.spec()).await;
+    let client = client_of(&broker);
+    let call = tokio::spawn(async move { client.post(json!(1), "tools/call", json!({"name": "b__job"})).await.status });
+    assert!(!broker.exited().await.success());
+    call.abort();
+    let broker = broker_on(folder.path(), None, backend.spec()).await;
+    eventually("the task to be over", || async {
+        let (_, shown) = broker.admin().get("/admin/v1/tasks?tenant=default").await;
+        let all = testkit::admin::items(&shown, "tasks");
+        if all.len() == 1 && all[0]["status"] == "failed" { Ok(()) } else { Err(shown) }
+    })
+    .await;
+    assert_eq!(backend.count(|seen| seen.calls("job")), 1, "at most once, though its record says that nothing was sent yet");
+}
+
+#[tokio::test]
+async fn n_task_02_r1_a_backends_task_is_watched_on_by_the_next_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = StatelessBackend::http().await;
+    let told = with_task(&backend, state("working", json!({})));
+    let mut broker = broker_on(folder.path(), None, backend.spec()).await;
+    let id = task(&client_of(&broker), "b__job", json!({})).await;
+    backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
+    broker.kill().await;
+    *told.lock().unwrap() = done("ready", false);
+    let broker = broker_on(folder.path(), None, backend.spec()).await;
+    assert_eq!(text_of(&wait(&client_of(&broker), &id, "completed").await["result"]), "ready");
+    assert_eq!(backend.seen_of("tools/call").len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_with_an_idempotency_key_is_a_task_from_the_beginning_and_found_again() {
+    let done = Gate::new();
+    let gate = done.clone();
+    let backend = FakeBackend::with_tool("job", move |_| {
+        let done = gate.clone();
+        async move {
+            done.passed().await;
+            Reply::text("done")
+        }
+    })
+    .await;
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    let nobody = client_of(&broker);
+    let client = nobody.bearer(&broker.admin().create_key("default").await);
+    let mut asked = super::meta(with_tasks(json!({})));
+    asked["dev.mcp-broker/idempotency-key"] = json!("once");
+    let call = |arguments: Value| json!({"name": "b__job", "arguments": arguments, "_meta": asked});
+    let first = client.result("tools/call", call(json!({"n": 1}))).await;
+    let again = client.result("tools/call", call(json!({"n": 1}))).await;
+    assert_eq!((first["resultType"].as_str(), &first["taskId"]), (Some("task"), &again["taskId"]));
+    assert_eq!(client.error("tools/call", call(json!({"n": 2}))).await["code"], -32602, "a key is for one call");
+    done.open();
+    wait(&client, first["taskId"].as_str().unwrap(), "completed").await;
+    let seen = backend.seen_of("tools/call");
+    assert!(seen.len() == 1 && seen[0].message["params"]["_meta"].get("dev.mcp-broker/idempotency-key").is_none());
+    // Callers without a key may be anybody: what one has made is not shown to another who guesses right.
+    let one = nobody.result("tools/call", call(json!({"n": 1}))).await;
+    let other = nobody.result("tools/call", call(json!({"n": 1}))).await;
+    assert!(one["taskId"].is_string() && one["taskId"] != other["taskId"] && one["taskId"] != first["taskId"], "{one} {other}");
+}
+
+#[tokio::test]
+async fn n_task_08_changes_of_tasks_are_told_to_who_listens() {
+    let backend = StatelessBackend::http().await;
+    let told = with_task(&backend, needs_a_name());
+    let broker = broker_for(backend.spec()).await;
+    let client = client_of(&broker);
+    let id = task(&client, "b__job", json!({})).await;
+    let wish = json!({"taskIds": [id, "nobody's"]});
+    let refused = Modern::of(&broker, "/mcp").error("subscriptions/listen", json!({"notifications": wish})).await;
+    assert_eq!(refused["code"], -32021, "{refused}");
+    let mut stream = listening::listen(&client, json!("s"), wish).await;
+    let acknowledged = listening::next(&mut stream).await;
+    assert_eq!(acknowledged["params"]["notifications"], json!({"taskIds": [id]}), "what is not there is not heard of");
+    let asked = listening::next(&mut stream).await;
+    assert_eq!((asked["method"].as_str(), &asked["params"]["taskId"]), (Some("notifications/tasks"), &json!(id)));
+    assert_eq!(asked["params"]["_meta"][listening::ID], "s");
+    let key = needs(&asked["params"]).into_keys().next().unwrap();
+    update(&client, &id, json!({key: {"action": "accept", "content": {"name": "Ann"}}})).await;
+    let completed = loop {
+        let next = listening::next(&mut stream).await;
+        if next["params"]["status"] == "completed" {
+            break next;
+        }
+        assert_eq!(next["params"]["status"], "working", "{next}");
+    };
+    let mut got = get(&client, &id).await;
+    for member in ["_meta", "resultType"] {
+        got.as_object_mut().unwrap().remove(member);
+    }
+    let mut shown = completed["params"].clone();
+    shown.as_object_mut().unwrap().remove("_meta");
+    assert_eq!(shown, got, "as it is shown to who asks");
+    // Who comes late is told how it ended.
+    drop(told);
+    let mut late = listening::listen(&client, json!(2), json!({"taskIds": [id]})).await;
+    listening::next(&mut late).await;
+    assert_eq!(listening::next(&mut late).await["params"]["status"], "completed");
+}
+
+#[tokio::test]
+async fn n_task_02_any_replica_answers_for_a_task_and_takes_what_it_needs() {
+    let (cluster, ledger, key) = two().await;
+    let at = |replica: usize| {
+        let capabilities = with_tasks(json!({"elicitation": {}}));
+        Modern::at(cluster.replicas()[replica].http_address(), "/mcp", capabilities).bearer(&key)
+    };
+    let mut asked = super::meta(with_tasks(json!({"elicitation": {}})));
+    asked["dev.mcp-broker/idempotency-key"] = json!("k");
+    let created = at(0).result("tools/call", json!({"name": "b__ask", "arguments": {"key": "k"}, "_meta": asked})).await;
+    let id = created["taskId"].as_str().unwrap();
+    let mut stream = listening::listen(&at(1), json!(1), json!({"taskIds": [id]})).await;
+    let needed = needs(&wait(&at(1), id, "input_required").await);
+    let answers: serde_json::Map<String, Value> =
+        needed.into_keys().map(|key| (key, json!({"action": "accept", "content": {"word": "yes"}}))).collect();
+    update(&at(1), id, Value::Object(answers)).await;
+    let completed = wait(&at(1), id, "completed").await;
+    assert!(text_of(&completed["result"]).ends_with("told \"yes\""), "{completed}");
+    assert_eq!(ledger.results("k").len(), 1);
+    while listening::next(&mut stream).await["params"]["status"] != "completed" {}
+    let first = at(0);
+    let cancelled = first.result(
+        "tools/call",
+        json!({"name": "b__ask", "arguments": {"key": "c"}, "_meta": {
+            "io.modelcontextprotocol/protocolVersion": super::VERSION,
+            "io.modelcontextprotocol/clientCapabilities": with_tasks(json!({"elicitation": {}})),
+            "dev.mcp-broker/idempotency-key": "c",
+        }}),
+    );
+    let id = cancelled.await["taskId"].as_str().unwrap().to_owned();
+    at(1).result("tasks/cancel", json!({"taskId": id})).await;
+    wait(&at(0), &id, "cancelled").await;
+}

@@ -1,0 +1,136 @@
+//! In which era a backend lives: found out, remembered, and found out again.
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, PipeBackend, Reply, StatelessBackend, StatelessReply};
+
+use super::broker_with;
+use crate::{builder, stdio, text_of};
+
+async fn revision(broker: &testkit::TestBroker) -> Value {
+    broker.connected(json!({})).await;
+    broker.admin().backend("default", "b").await["protocol_version"].clone()
+}
+
+#[tokio::test]
+async fn nb_era_01_nb_era_02_whatever_a_backend_makes_of_the_question_it_is_spoken_to() {
+    for (what, code) in [("unknown method", -32601), ("invalid params", -32602), ("invalid request", -32600), ("server error", -32000)] {
+        let backend = FakeBackend::echo().await;
+        backend.on("server/discover", move |_| async move { Reply::error(code, "what?") });
+        let broker = crate::broker_with(&backend).await;
+        assert_eq!(revision(&broker).await, "2025-11-25", "{what}");
+    }
+    for status in [400, 404, 405, 500, 501] {
+        let backend = FakeBackend::echo().await;
+        backend.on("server/discover", move |_| async move { Reply::status(status) });
+        let broker = crate::broker_with(&backend).await;
+        assert_eq!(revision(&broker).await, "2025-11-25", "{status}");
+    }
+}
+
+#[tokio::test]
+async fn nb_era_01_silence_is_an_answer_too() {
+    let backend = FakeBackend::echo().await;
+    backend.on("server/discover", |_| async { Reply::Hang });
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    assert_eq!(revision(&broker).await, "2025-11-25");
+}
+
+#[tokio::test]
+async fn nb_era_01_pipes_are_asked_as_well() {
+    let script = stdio();
+    let backend = PipeBackend::tcp(&script).await;
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    assert_eq!(revision(&broker).await, "2025-11-25");
+    let modern = StatelessBackend::pipe().await;
+    assert_eq!(revision(&broker_with(&modern).await).await, "2026-07-28");
+    assert_eq!(modern.seen_of("initialize").len(), 1, "whether it knows sessions too is asked once");
+}
+
+#[tokio::test]
+async fn nb_era_01_what_was_found_is_remembered() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions(); // a link for each session
+    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    for _ in 0..3 {
+        broker.connected(json!({})).await.call("b__echo", json!({})).await;
+    }
+    assert_eq!((backend.seen_of("server/discover").len(), backend.seen_of("initialize").len()), (1, 4));
+}
+
+#[tokio::test]
+async fn nb_era_02_a_modern_error_never_leads_to_initialize() {
+    for code in [-32020, -32021, -32022] {
+        let backend = StatelessBackend::http().await;
+        backend.on("server/discover", move |_| async move { StatelessReply::error(code, "no") });
+        let broker = builder().start().await;
+        broker.admin().put_backend("default", "b", &backend.spec()).await;
+        broker.admin().wait_backend_state("default", "b", "failed").await;
+        assert!(backend.seen_of("initialize").is_empty(), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn nb_ver_01_a_backend_that_changes_its_mind_is_followed() {
+    let backend = StatelessBackend::http().await;
+    backend.list("tools", vec![testkit::backend::tool("echo")]);
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
+    // It now refuses 2026-07-28 and names 2025-11-25: that is chosen, and the call is made.
+    backend.speaks_legacy(true);
+    assert_eq!(text_of(&client.call("b__echo", json!({"n": 2})).await), r#"{"n":2}"#);
+    broker.admin().wait_backend("default", "b", "the older revision", |shown| shown["protocol_version"] == "2025-11-25").await;
+    backend.speaks_legacy(false);
+    broker.admin().put_backend("default", "b", &json!({"transport": backend.spec()["transport"], "protocol": "modern"})).await;
+    broker.admin().wait_backend("default", "b", "the newer revision", |shown| shown["protocol_version"] == "2026-07-28").await;
+    assert_eq!(text_of(&client.call("b__echo", json!({"n": 3})).await), r#"{"n":3}"#);
+}
+
+#[tokio::test]
+async fn operators_decide_where_they_know() {
+    let legacy = FakeBackend::echo().await;
+    let mut spec = legacy.spec();
+    spec["protocol"] = json!("legacy");
+    let broker = builder().backend("default", "b", spec.clone()).start().await;
+    assert_eq!(revision(&broker).await, "2025-11-25");
+    assert!(legacy.seen_of("server/discover").is_empty(), "it is not asked");
+    spec["protocol"] = json!("modern");
+    broker.admin().put_backend("default", "b", &spec).await;
+    // What it offered before is still listed.
+    let shown = broker.admin().wait_backend_state("default", "b", "degraded").await;
+    assert!(shown["last_error"].as_str().unwrap().contains("does not speak 2026-07-28"), "{shown}");
+}
+
+#[tokio::test]
+async fn br_01_a_backend_of_both_eras_is_spoken_to_as_its_clients_speak() {
+    let backend = FakeBackend::echo().await;
+    let found = json!({"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private"});
+    backend.on("server/discover", move |_| {
+        let found = found.clone();
+        async move { Reply::Result(found) }
+    });
+    let broker = crate::broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
+    assert_eq!(revision(&broker).await, "2025-11-25", "what need not be translated is not");
+    assert_eq!(backend.seen_of("server/discover").len(), 2, "and once more when the first client with a session was there");
+}
+
+#[tokio::test]
+async fn nb_meta_01_who_has_no_client_with_a_session_is_not_asked_to_initialize() {
+    let backend = StatelessBackend::http().await;
+    backend.list("tools", vec![testkit::backend::tool("echo")]);
+    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let modern = crate::stateless::Modern::at(broker.http_address(), "/mcp", json!({}));
+    let call = || modern.result("tools/call", json!({"name": "b__echo", "arguments": {"n": 1}}));
+    assert_eq!(text_of(&call().await), r#"{"n":1}"#);
+    assert!(backend.seen_of("initialize").is_empty(), "it gets what its revision has, and nothing else");
+    // The first client with a session makes a difference, before it is told what there is.
+    let client = broker.connected(json!({})).await;
+    assert_eq!(backend.seen_of("initialize").len(), 1);
+    assert_eq!(text_of(&client.call("b__echo", json!({"n": 2})).await), r#"{"n":2}"#);
+    broker.connected(json!({})).await.call("b__echo", json!({})).await;
+    assert_eq!(backend.seen_of("initialize").len(), 1, "once");
+    assert_eq!(text_of(&call().await), r#"{"n":1}"#);
+}

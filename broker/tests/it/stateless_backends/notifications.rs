@@ -1,0 +1,140 @@
+//! Notifications: one stream, opened anew when what is wanted changes and after a loss.
+
+use serde_json::{Value, json};
+use testkit::{StatelessBackend, StatelessReply, TestClient, eventually, within};
+
+use super::{broker_with, on_both_wires};
+
+fn with_resources(backend: &StatelessBackend) {
+    let resource = |name: &str| json!({"uri": format!("test://{name}"), "name": name});
+    backend.list("resources", vec![resource("one"), resource("two")]);
+}
+
+async fn next_updated(stream: &mut testkit::EventReader) -> Value {
+    within("an update", async {
+        loop {
+            let (_, message) = stream.next_message().await.unwrap();
+            if message["method"] == "notifications/resources/updated" {
+                return message["params"].clone();
+            }
+        }
+    })
+    .await
+}
+
+async fn subscribe(client: &TestClient, name: &str) {
+    client.result("resources/subscribe", json!({"uri": format!("b+test://{name}")})).await;
+}
+
+#[tokio::test]
+async fn br_05_subscriptions_are_one_stream_with_all_that_is_wanted() {
+    for backend in on_both_wires().await {
+        with_resources(&backend);
+        let broker = broker_with(&backend).await;
+        let (one, two) = (broker.connected(json!({})).await, broker.connected(json!({})).await);
+        let (mut of_one, mut of_two) = (one.open_get_stream().await, two.open_get_stream().await);
+        subscribe(&one, "one").await;
+        backend.wait_listening_to(&["test://one"]).await;
+        subscribe(&two, "two").await;
+        backend.wait_listening_to(&["test://one", "test://two"]).await;
+        subscribe(&two, "one").await;
+        assert_eq!(backend.updated("test://one").await, 1, "one stream");
+        for stream in [&mut of_one, &mut of_two] {
+            let params = next_updated(stream).await;
+            assert_eq!(params["uri"], "b+test://one");
+            assert!(!params.to_string().contains("subscriptionId"), "it means nothing to this client: {params}");
+        }
+        backend.updated("test://two").await;
+        assert_eq!(next_updated(&mut of_two).await["uri"], "b+test://two");
+        two.result("resources/unsubscribe", json!({"uri": "b+test://two"})).await;
+        backend.wait_listening_to(&["test://one"]).await;
+        one.delete_session().await;
+        two.delete_session().await;
+        backend.wait_listening_to(&[]).await;
+        assert!(backend.seen_of("resources/subscribe").is_empty() && backend.seen_of("resources/unsubscribe").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn nb_sub_01_a_resource_that_is_not_agreed_to_is_refused() {
+    for backend in on_both_wires().await {
+        with_resources(&backend);
+        backend.refuses_updates_of("test://two");
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        let error = client.error("resources/subscribe", json!({"uri": "b+test://two"})).await;
+        assert_eq!((&error["code"], &error["data"]["uri"]), (&json!(-32002), &json!("b+test://two")));
+        subscribe(&client, "one").await;
+        let mut stream = client.open_get_stream().await;
+        backend.updated("test://one").await;
+        assert_eq!(next_updated(&mut stream).await["uri"], "b+test://one");
+    }
+}
+
+#[tokio::test]
+async fn nb_sub_01_br_05_a_lost_stream_is_opened_again_and_the_gap_told() {
+    let backend = StatelessBackend::http().await;
+    with_resources(&backend);
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut stream = client.open_get_stream().await;
+    subscribe(&client, "one").await;
+    for graceful in [true, false] {
+        match graceful {
+            true => backend.end_listens().await,
+            false => backend.cut_listens(),
+        }
+        assert_eq!(next_updated(&mut stream).await["uri"], "b+test://one", "something may have been missed");
+        backend.wait_listening_to(&["test://one"]).await;
+    }
+    backend.updated("test://one").await;
+    assert_eq!(next_updated(&mut stream).await["uri"], "b+test://one");
+}
+
+#[tokio::test]
+async fn nb_sub_01_a_pipe_that_ends_is_opened_again_with_its_subscriptions() {
+    let backend = StatelessBackend::pipe().await;
+    with_resources(&backend);
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut stream = client.open_get_stream().await;
+    subscribe(&client, "one").await;
+    subscribe(&client, "two").await;
+    backend.cut_connections();
+    backend.wait_listening_to(&["test://one", "test://two"]).await;
+    let mut told = [next_updated(&mut stream).await["uri"].clone(), next_updated(&mut stream).await["uri"].clone()];
+    told.sort_by_key(Value::to_string);
+    assert_eq!(told, [json!("b+test://one"), json!("b+test://two")]);
+}
+
+#[tokio::test]
+async fn br_05_changed_lists_are_heard_and_told() {
+    for backend in on_both_wires().await {
+        backend.list("tools", vec![testkit::backend::tool("one")]);
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        let mut stream = client.open_get_stream().await;
+        let asked = backend.wait_for("the stream", |seen| seen.is("subscriptions/listen")).await;
+        assert_eq!(
+            asked.message["params"]["notifications"],
+            json!({"toolsListChanged": true, "promptsListChanged": true, "resourcesListChanged": true})
+        );
+        backend.list("tools", vec![testkit::backend::tool("one"), testkit::backend::tool("two")]);
+        eventually("somebody to hear it", || async { if backend.list_changed("tools").await > 0 { Ok(()) } else { Err("nobody") } }).await;
+        let changed = within("the change", stream.next_message()).await.unwrap().1;
+        assert_eq!(changed["method"], "notifications/tools/list_changed");
+        assert_eq!(client.tool_names().await, ["b__one", "b__two"]);
+    }
+}
+
+#[tokio::test]
+async fn a_backend_without_such_a_stream_is_served_all_the_same() {
+    let backend = StatelessBackend::http().await;
+    backend.list("tools", vec![testkit::backend::tool("one")]);
+    backend.on("subscriptions/listen", |_| async { StatelessReply::error(-32601, "no such method") });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(client.tool_names().await, ["b__one"]);
+    let error = client.error("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    assert_eq!(error["code"], -32002);
+}

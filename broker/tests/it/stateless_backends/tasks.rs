@@ -1,0 +1,180 @@
+//! Tasks of the extension, which a backend makes of calls as it likes.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use testkit::{StatelessBackend, StatelessReply, TestClient};
+
+use super::{broker_with, on_both_wires};
+use crate::{tasks::wait_status, text_of};
+
+/// What is to be told of the task from now on.
+pub(crate) type Told = Arc<Mutex<Value>>;
+
+pub(crate) fn state(status: &str, more: Value) -> Value {
+    let mut state = json!({"taskId": "t-1", "status": status, "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:01Z",
+        "ttlMs": 60000, "pollIntervalMs": 50});
+    state.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    state
+}
+
+pub(crate) fn done(text: &str, is_error: bool) -> Value {
+    state("completed", json!({"result": {"resultType": "complete", "content": [{"type": "text", "text": text}], "isError": is_error}}))
+}
+
+/// A backend whose tool `job` becomes a task.
+pub(crate) fn with_task(backend: &StatelessBackend, first: Value) -> Told {
+    let told = Told::new(Mutex::new(first));
+    backend.tool("job", |_| async {
+        let mut created = state("working", json!({}));
+        created["resultType"] = json!("task");
+        StatelessReply::Exactly(created)
+    });
+    let shown = told.clone();
+    backend.on("tasks/get", move |_| {
+        let state = shown.lock().unwrap().clone();
+        async move { StatelessReply::Result(state) }
+    });
+    let (answered, cancelled) = (told.clone(), told.clone());
+    backend.on("tasks/update", move |call| {
+        let told = answered.clone();
+        async move {
+            let who = call.params()["inputResponses"]["who"]["content"]["name"].as_str().unwrap_or("nobody").to_owned();
+            *told.lock().unwrap() = done(&who, false);
+            StatelessReply::Result(json!({}))
+        }
+    });
+    backend.on("tasks/cancel", move |_| {
+        *cancelled.lock().unwrap() = state("cancelled", json!({}));
+        async { StatelessReply::Result(json!({})) }
+    });
+    told
+}
+
+pub(crate) fn needs_a_name() -> Value {
+    let form =
+        json!({"mode": "form", "message": "who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}});
+    state("input_required", json!({"inputRequests": {"who": {"method": "elicitation/create", "params": form}}}))
+}
+
+fn ann(_: &str, _: &Value) -> Result<Value, Value> {
+    Ok(json!({"action": "accept", "content": {"name": "Ann"}}))
+}
+
+async fn as_task(client: &TestClient) -> String {
+    let created = client.result("tools/call", json!({"name": "b__job", "arguments": {}, "task": {"ttl": 60000}})).await;
+    created["task"]["taskId"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn nb_task_01_a_plain_call_that_becomes_a_task_is_answered_at_its_end() {
+    for backend in on_both_wires().await {
+        let told = with_task(&backend, state("working", json!({})));
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        let call = client.begin_call("b__job", json!({}));
+        let asked = backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
+        assert_eq!(asked.message["params"]["taskId"], "t-1");
+        *told.lock().unwrap() = done("ready", false);
+        let result = call.result().await;
+        assert_eq!(result, json!({"content": [{"type": "text", "text": "ready"}], "isError": false}), "nothing tells of a task");
+    }
+}
+
+#[tokio::test]
+async fn nb_task_01_an_error_of_the_task_is_the_calls_error() {
+    let backend = StatelessBackend::http().await;
+    with_task(&backend, state("failed", json!({"error": {"code": -32000, "message": "it broke"}})));
+    let broker = broker_with(&backend).await;
+    let error = broker.connected(json!({})).await.error("tools/call", json!({"name": "b__job", "arguments": {}})).await;
+    assert_eq!((&error["code"], &error["message"]), (&json!(-32000), &json!("it broke")));
+}
+
+#[tokio::test]
+async fn nb_task_02_br_06_what_a_task_needs_is_asked_on_the_stream_of_the_call() {
+    for backend in on_both_wires().await {
+        with_task(&backend, needs_a_name());
+        let broker = broker_with(&backend).await;
+        let client = broker.client("/mcp").answers(ann).connected(json!({"elicitation": {}})).await;
+        assert_eq!(text_of(&client.call("b__job", json!({})).await), "Ann");
+        assert_eq!(backend.seen_of("tasks/update").len(), 1, "each key is answered once");
+    }
+}
+
+#[tokio::test]
+async fn br_06_a_cancelled_call_cancels_the_task_it_became() {
+    let backend = StatelessBackend::http().await;
+    with_task(&backend, state("working", json!({})));
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let call = client.begin_call("b__job", json!({}));
+    backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
+    client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
+    let cancelled = backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
+    assert_eq!((&cancelled.message["params"]["taskId"], cancelled.header("mcp-name")), (&json!("t-1"), Some("t-1")));
+}
+
+#[tokio::test]
+async fn br_06_a_legacy_task_watches_the_backends() {
+    for backend in on_both_wires().await {
+        let told = with_task(&backend, state("working", json!({})));
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        let task = as_task(&client).await;
+        backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
+        assert!(backend.seen_of("tools/call")[0].message["params"].get("task").is_none(), "the backend alone decides");
+        *told.lock().unwrap() = done("ready", false);
+        let result = client.result("tasks/result", json!({"taskId": task})).await;
+        assert_eq!((text_of(&result), result.get("resultType")), ("ready", None));
+        wait_status(&client, &task, "completed").await;
+        assert!(backend.seen_of("tasks/result").is_empty(), "there is no such request any more");
+    }
+}
+
+#[tokio::test]
+async fn br_04_a_tool_that_reports_an_error_fails_its_task_for_legacy_readers() {
+    let backend = StatelessBackend::http().await;
+    with_task(&backend, done("it went wrong", true));
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let task = as_task(&client).await;
+    wait_status(&client, &task, "failed").await;
+    assert_eq!(client.result("tasks/result", json!({"taskId": task})).await["isError"], true);
+}
+
+#[tokio::test]
+async fn br_06_what_a_backends_task_needs_is_asked_where_its_task_is_waited_for() {
+    let backend = StatelessBackend::http().await;
+    with_task(&backend, needs_a_name());
+    let broker = broker_with(&backend).await;
+    let client = broker.client("/mcp").answers(ann).connected(json!({"elicitation": {}})).await;
+    let task = as_task(&client).await;
+    wait_status(&client, &task, "input_required").await;
+    assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": task})).await), "Ann");
+}
+
+#[tokio::test]
+async fn br_06_cancelling_a_legacy_task_cancels_the_backends() {
+    let backend = StatelessBackend::http().await;
+    with_task(&backend, state("working", json!({})));
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let task = as_task(&client).await;
+    backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
+    client.result("tasks/cancel", json!({"taskId": task})).await;
+    wait_status(&client, &task, "cancelled").await;
+    backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
+}
+
+#[tokio::test]
+async fn nb_task_01_nothing_but_a_call_becomes_a_task() {
+    let backend = StatelessBackend::http().await;
+    backend.on("resources/read", |_| async {
+        let mut created = state("working", json!({}));
+        created["resultType"] = json!("task");
+        StatelessReply::Exactly(created)
+    });
+    let broker = broker_with(&backend).await;
+    let error = broker.connected(json!({})).await.error("resources/read", json!({"uri": "b+test://one"})).await;
+    assert_eq!(crate::kind(&error), "backend_protocol_error");
+}

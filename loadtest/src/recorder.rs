@@ -1,0 +1,143 @@
+//! What happened, as it happens: counts and latencies for each window of time and each kind of operation.
+//!
+//! Many callers write, so each writes to one of a few shards; whoever reads adds them up.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crate::{histogram::Histogram, operation::CallOutcome};
+
+/// Callers that share a shard hardly ever meet: a shard is held for a few hundred nanoseconds.
+const SHARDS: usize = 4;
+/// Longer loads have longer windows, so that a report of a day is not larger than one of ten minutes.
+const WINDOWS_MAX: u32 = 600;
+const WINDOW_MIN: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, Default)]
+pub struct Window {
+    pub latency: Histogram,
+    pub well: u64,
+    pub refused: u64,
+    pub wrong: u64,
+}
+
+impl Window {
+    fn add(&mut self, latency: Duration, ended: &CallOutcome) {
+        self.latency.add(latency);
+        match ended {
+            CallOutcome::Succeeded => self.well += 1,
+            CallOutcome::Refused(_) => self.refused += 1,
+            CallOutcome::Wrong => self.wrong += 1,
+        }
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        if other.latency.count() > 0 {
+            self.latency.merge(&other.latency);
+        }
+        self.well += other.well;
+        self.refused += other.refused;
+        self.wrong += other.wrong;
+    }
+
+    pub fn calls(&self) -> u64 {
+        self.well + self.refused + self.wrong
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Totals {
+    pub windows: Vec<Window>,
+    /// By the place of the operation in the mix.
+    pub operations: Vec<Window>,
+    pub refusals: BTreeMap<String, u64>,
+}
+
+#[derive(Debug)]
+pub struct Recorder {
+    window: Duration,
+    warm_up: Duration,
+    shards: [Mutex<Totals>; SHARDS],
+}
+
+impl Recorder {
+    /// For a load of this length.
+    pub fn new(time: Duration, warm_up: Duration) -> Self {
+        let window = WINDOW_MIN.max(time / WINDOWS_MAX);
+        Self { window, warm_up, shards: std::array::from_fn(|_| Mutex::default()) }
+    }
+
+    pub fn window(&self) -> Duration {
+        self.window
+    }
+
+    /// The caller with this number saw an operation end, `at` after the begin of the load. Latencies count where the answer came:
+    /// while a target stands still nothing is answered, and afterwards answers are old.
+    pub fn add(&self, caller: usize, place: usize, at: Duration, latency: Duration, ended: &CallOutcome) {
+        let Some(at) = at.checked_sub(self.warm_up) else { return };
+        let window = (at.as_nanos() / self.window.as_nanos()) as usize;
+        let mut shard = self.shard(caller);
+        let shard = &mut *shard;
+        for (windows, place) in [(&mut shard.windows, window), (&mut shard.operations, place)] {
+            if windows.len() <= place {
+                windows.resize_with(place + 1, Window::default);
+            }
+            windows[place].add(latency, ended);
+        }
+        if let CallOutcome::Refused(why) = ended {
+            *shard.refusals.entry(why.clone()).or_default() += 1;
+        }
+    }
+
+    /// All shards added up.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for shard in 0..SHARDS {
+            let shard = self.shard(shard);
+            for (all, own) in [(&mut totals.windows, &shard.windows), (&mut totals.operations, &shard.operations)] {
+                if all.len() < own.len() {
+                    all.resize_with(own.len(), Window::default);
+                }
+                all.iter_mut().zip(own).for_each(|(all, own)| all.merge(own));
+            }
+            for (why, count) in &shard.refusals {
+                *totals.refusals.entry(why.clone()).or_default() += count;
+            }
+        }
+        totals
+    }
+
+    fn shard(&self, caller: usize) -> MutexGuard<'_, Totals> {
+        self.shards[caller % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_by_many_is_added_up() {
+        let record = Recorder::new(Duration::from_secs(10), Duration::from_secs(1));
+        let ms = Duration::from_millis;
+        record.add(0, 0, ms(500), ms(1), &CallOutcome::Succeeded);
+        for caller in 0..8 {
+            record.add(caller, caller % 2, ms(1500 + 1000 * (caller as u64 / 4)), ms(2), &CallOutcome::Succeeded);
+        }
+        record.add(3, 1, ms(1600), ms(9), &CallOutcome::Refused("code 1".to_owned()));
+        let totals = record.totals();
+        assert_eq!(totals.windows.iter().map(Window::calls).collect::<Vec<_>>(), [5, 4], "the warm-up is left out");
+        assert_eq!(totals.operations.iter().map(Window::calls).collect::<Vec<_>>(), [4, 5]);
+        assert_eq!((totals.refusals["code 1"], totals.windows[0].refused), (1, 1));
+        assert_eq!(totals.windows[0].latency.max(), ms(9));
+    }
+
+    #[test]
+    fn a_day_has_no_more_windows_than_ten_minutes() {
+        assert_eq!(Recorder::new(Duration::from_secs(86_400), Duration::ZERO).window(), Duration::from_secs(144));
+        assert_eq!(Recorder::new(Duration::from_secs(5), Duration::ZERO).window(), Duration::from_secs(1));
+    }
+}

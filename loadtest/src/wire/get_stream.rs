@@ -1,0 +1,34 @@
+//! A GET stream of a session over HTTP: what comes on it is counted, an answer on it is a finding.
+
+use anyhow::bail;
+use protocol::sse::SseParser;
+
+use super::{
+    LoadTarget, MESSAGE_BYTES_MAX,
+    http1::{BodyLength, HttpStream},
+};
+use crate::{
+    answer::{self, Incoming},
+    findings::{FindingKind, excerpt},
+};
+
+/// Reads until the stream ends.
+pub(super) async fn count(site: &LoadTarget, mut stream: HttpStream, length: BodyLength) -> anyhow::Result<()> {
+    if length != BodyLength::Chunked {
+        bail!("an event stream of a known length");
+    }
+    let mut events = SseParser::new(MESSAGE_BYTES_MAX);
+    while let Some(chunk) = stream.chunk().await? {
+        events.push(&chunk);
+        while let Some(event) = events.next_event()? {
+            let Some(data) = event.data.filter(|data| !data.is_empty()) else { continue };
+            match answer::incoming(&data) {
+                Incoming::Notification(_) | Incoming::Request { .. } => site.notified(),
+                Incoming::Answer(_) | Incoming::Unreadable => {
+                    site.findings.note(FindingKind::Unsolicited, &format!("on the GET stream: {}", excerpt(&data)));
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! Which requests of a connection wait for an answer, and what an answer is that nobody waits for.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::findings::FindingKind;
+
+/// How many requests that were given up are remembered, so that their answers can be told from doubled ones.
+const GIVEN_UP_MAX: usize = 10_000;
+
+#[derive(Debug, Default)]
+pub(super) struct PendingRequests {
+    waiting: HashMap<u64, oneshot::Sender<Bytes>>,
+    given_up: HashSet<u64>,
+    /// One more than the largest number sent. Numbers are not sent in order.
+    sent_below: u64,
+    answered: AnsweredIds,
+    ended: bool,
+}
+
+/// Numbers that have their answer: all below a bound, and some above it.
+#[derive(Debug, Default)]
+struct AnsweredIds {
+    below: u64,
+    above: HashSet<u64>,
+}
+
+impl AnsweredIds {
+    fn insert(&mut self, id: u64) {
+        self.above.insert(id);
+        while self.above.remove(&self.below) {
+            self.below += 1;
+        }
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        id < self.below || self.above.contains(&id)
+    }
+}
+
+impl PendingRequests {
+    /// Where the answer will come; `None` once the connection has ended.
+    pub(super) fn expect(&mut self, id: u64) -> Option<oneshot::Receiver<Bytes>> {
+        if self.ended {
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.waiting.insert(id, sender);
+        self.sent_below = self.sent_below.max(id + 1);
+        Some(receiver)
+    }
+
+    pub(super) fn give_up(&mut self, id: u64) {
+        self.answered.insert(id);
+        if self.waiting.remove(&id).is_some() && self.given_up.len() < GIVEN_UP_MAX {
+            self.given_up.insert(id);
+        }
+    }
+
+    /// An answer has come; what is wrong with that, if nobody waits for it.
+    pub(super) fn settle(&mut self, id: u64, answer: Bytes) -> Result<(), FindingKind> {
+        if let Some(sender) = self.waiting.remove(&id) {
+            self.answered.insert(id);
+            // Whoever waited has given up this very moment.
+            let _late = sender.send(answer);
+            return Ok(());
+        }
+        if self.given_up.remove(&id) {
+            return Err(FindingKind::Late);
+        }
+        Err(if self.answered.contains(id) && id < self.sent_below { FindingKind::Duplicate } else { FindingKind::Unsolicited })
+    }
+
+    /// Nobody waits any more.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+        self.waiting.clear();
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_nobody_waits_for_has_a_name() {
+        let mut ledger = PendingRequests::default();
+        let mut due: Vec<_> = (0..4).map(|id| ledger.expect(id).unwrap()).collect();
+        assert_eq!(ledger.settle(2, Bytes::from_static(b"two")), Ok(()));
+        assert_eq!(due[2].try_recv().unwrap(), "two");
+        assert_eq!(ledger.settle(2, Bytes::new()), Err(FindingKind::Duplicate));
+        assert_eq!(ledger.settle(99, Bytes::new()), Err(FindingKind::Unsolicited));
+        ledger.give_up(3);
+        assert_eq!(ledger.settle(3, Bytes::new()), Err(FindingKind::Late));
+        assert_eq!(ledger.settle(3, Bytes::new()), Err(FindingKind::Duplicate));
+        ledger.end();
+        assert!(due[0].try_recv().is_err() && ledger.expect(5).is_none());
+    }
+
+    #[test]
+    fn what_was_answered_takes_no_room() {
+        let mut ledger = PendingRequests::default();
+        for id in (0..1000).rev() {
+            let _answer = ledger.expect(id);
+            ledger.settle(id, Bytes::new()).unwrap();
+        }
+        assert_eq!((ledger.answered.below, ledger.answered.above.len()), (1000, 0));
+    }
+}

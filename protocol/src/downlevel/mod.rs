@@ -1,0 +1,342 @@
+//! What a server says, in the words of a revision before 2025-11-25, for a client that speaks that one.
+//!
+//! Objects are open in every revision, so unknown members do no harm and pass. What is converted always is what a strict
+//! reader refuses: kinds of content that its revision does not have, and an error that asks for something it can not do. A
+//! reader that wants no unknown members gets none (`strict`). Used by sessions, on the way to their client.
+
+mod sampling;
+
+use bytes::Bytes;
+
+use crate::envelope::Message;
+use crate::json::{Document, Limits, Value, ValueKind, quote};
+use crate::method::Method;
+use crate::splice::Splice;
+use crate::version::Version;
+
+pub use sampling::{answer_for, question_for};
+
+/// Audio that a revision has no content for is a resource with this name.
+const AUDIO_URI: &str = "urn:mcp-broker:audio";
+
+/// For whom it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Translator {
+    pub version: Version,
+    /// Gets no members that its revision does not know.
+    pub strict: bool,
+}
+
+/// What an object is, which decides what of it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ObjectKind {
+    ToolResult,
+    PromptResult,
+    ReadResult,
+    Lists,
+    Message,
+    Block,
+    Contents,
+    Annotations,
+    Tool,
+    Prompt,
+    /// An argument of a prompt, a resource or a template.
+    Described,
+    Server,
+}
+
+impl ObjectKind {
+    fn of(method: Method) -> Option<Self> {
+        Some(match method {
+            Method::ToolsCall => Self::ToolResult,
+            Method::PromptsGet => Self::PromptResult,
+            Method::ResourcesRead => Self::ReadResult,
+            Method::ToolsList | Method::PromptsList | Method::ResourcesList | Method::ResourcesTemplatesList => Self::Lists,
+            _ => return None,
+        })
+    }
+
+    /// What a member is, or each element of it.
+    fn member(self, key: &str) -> Option<Self> {
+        Some(match (self, key) {
+            (Self::ToolResult | Self::Message, "content") => Self::Block,
+            (Self::PromptResult, "messages") => Self::Message,
+            (Self::ReadResult, "contents") | (Self::Block, "resource") => Self::Contents,
+            (Self::Lists, "tools") => Self::Tool,
+            (Self::Lists, "prompts") => Self::Prompt,
+            (Self::Lists, "resources" | "resourceTemplates") | (Self::Prompt, "arguments") => Self::Described,
+            (Self::Block | Self::Described, "annotations") => Self::Annotations,
+            _ => return None,
+        })
+    }
+
+    /// The first revision that has this member, where that is not the first of all.
+    fn known_since(self, key: &str) -> Version {
+        match (self, key) {
+            (Self::Tool, "annotations") => Version::V2025_03_26,
+            (Self::ToolResult, "structuredContent") | (Self::Tool, "outputSchema") | (Self::Annotations, "lastModified") => {
+                Version::V2025_06_18
+            }
+            (Self::Block | Self::Contents | Self::Tool | Self::Prompt | Self::Described, "_meta" | "title") => Version::V2025_06_18,
+            (Self::Server, "title") => Version::V2025_06_18,
+            (Self::Server, "icons" | "description" | "websiteUrl") | (Self::Tool, "execution") => Version::V2025_11_25,
+            (Self::Block | Self::Tool | Self::Prompt | Self::Described, "icons") => Version::V2025_11_25,
+            _ => Version::V2024_11_05,
+        }
+    }
+}
+
+impl Translator {
+    /// Whether anything could be said that it does not know.
+    fn knows_everything(self) -> bool {
+        self.version >= Version::LATEST_WITH_SESSIONS
+    }
+
+    /// The result of `method` for this reader. `None`: as it is.
+    pub fn result(self, method: Method, result: &[u8]) -> Option<Vec<u8>> {
+        if self.looks_into(result) { self.rewritten(result, ObjectKind::of(method)?) } else { None }
+    }
+
+    /// The whole answer to `method` for this reader.
+    pub fn answer(self, method: Method, frame: Bytes) -> Bytes {
+        if !self.looks_into(&frame) {
+            return frame;
+        }
+        let limits = Limits { bytes_max: frame.len(), depth_max: frame.len() };
+        let Ok(message) = Message::decode(frame.clone(), &limits) else { return frame };
+        let told = message.result.and_then(|result| Some((result, self.result(method, result.of(&frame))?)));
+        match told {
+            Some((result, told)) => Splice::new(&frame).replace(result, told).finish(),
+            None => frame,
+        }
+    }
+
+    /// Whether there may be something in it that it does not know. Nearly always there is not.
+    fn looks_into(self, text: &[u8]) -> bool {
+        let has = |word: &[u8]| memchr::memmem::find(text, word).is_some();
+        !self.knows_everything()
+            && (self.strict
+                || has(b"\"execution\"")
+                || (!self.version.audio() && has(b"\"audio\""))
+                || (!self.version.structured_content() && has(b"\"resource_link\"")))
+    }
+
+    /// `serverInfo` for this reader. `None`: as it is.
+    pub fn server_info(self, info: &[u8]) -> Option<Vec<u8>> {
+        if self.strict && !self.knows_everything() { self.rewritten(info, ObjectKind::Server) } else { None }
+    }
+
+    fn rewritten(self, text: &[u8], thing: ObjectKind) -> Option<Vec<u8>> {
+        // It was decoded before, whatever its depth.
+        let limits = Limits { bytes_max: text.len(), depth_max: text.len() };
+        let document = Document::parse(text, &limits).ok()?;
+        self.value(document.root(), thing)
+    }
+
+    /// A value, or each element of an array, in this reader's words. `None`: as it is.
+    fn value(self, value: Value<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
+        match value.kind() {
+            ValueKind::Object if thing == ObjectKind::Block => self.block(value).or_else(|| self.object(value, thing)),
+            ValueKind::Object => self.object(value, thing),
+            ValueKind::Array => {
+                let elements: Vec<(Value<'_>, Option<Vec<u8>>)> =
+                    value.elements().map(|element| (element, self.value(element, thing))).collect();
+                elements.iter().any(|(_, rewritten)| rewritten.is_some()).then(|| {
+                    let texts = elements.into_iter().map(|(element, rewritten)| rewritten.unwrap_or_else(|| element.raw().to_vec()));
+                    joined(b'[', texts, b']')
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn object(self, object: Value<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
+        let mut changed = false;
+        let mut members = Vec::new();
+        let told = self.is_dropped(thing, "structuredContent").then(|| untold(object)).flatten();
+        for member in object.members() {
+            if self.is_dropped(thing, &member.key) {
+                changed = true;
+                continue;
+            }
+            let mut text = thing.member(&member.key).and_then(|thing| self.value(member.value, thing));
+            if let (Some(block), "content") = (&told, member.key.as_ref()) {
+                text = Some(with_element(text.as_deref().unwrap_or_else(|| member.value.raw()), block));
+            }
+            changed |= text.is_some();
+            let value = text.unwrap_or_else(|| member.value.raw().to_vec());
+            members.push([quote(&member.key).as_bytes(), b":", value.as_slice()].concat());
+        }
+        changed.then(|| joined(b'{', members.into_iter(), b'}'))
+    }
+
+    fn is_dropped(self, thing: ObjectKind, key: &str) -> bool {
+        // What the broker adds to other servers' tools is for those who know what it means.
+        let is_added = thing == ObjectKind::Tool && key == "execution";
+        (self.strict || is_added) && thing.known_since(key) > self.version
+    }
+
+    /// A block of a kind that the revision does not have, as one that it has.
+    fn block(self, block: Value<'_>) -> Option<Vec<u8>> {
+        let text = |key: &str| block.get(key).and_then(|value| value.as_str());
+        let instead = match text("type").as_deref() {
+            Some("audio") if !self.version.audio() => {
+                let (data, kind) = (text("data")?, text("mimeType").unwrap_or_default());
+                let resource = format!("{{\"uri\":\"{AUDIO_URI}\",\"mimeType\":{},\"blob\":{}}}", quote(&kind), quote(&data));
+                format!("\"type\":\"resource\",\"resource\":{resource}")
+            }
+            Some("resource_link") if !self.version.structured_content() => {
+                let told = format!("{} {}", text("name").unwrap_or_default(), text("uri")?);
+                format!("\"type\":\"text\",\"text\":{}", quote(told.trim()))
+            }
+            _ => return None,
+        };
+        let annotations = block.get("annotations").map(|value| {
+            let known = self.value(value, ObjectKind::Annotations).unwrap_or_else(|| value.raw().to_vec());
+            format!(",\"annotations\":{}", String::from_utf8_lossy(&known))
+        });
+        Some(format!("{{{instead}{}}}", annotations.unwrap_or_default()).into_bytes())
+    }
+}
+
+/// Structured content as a block of text, where no block tells it yet.
+fn untold(result: Value<'_>) -> Option<Vec<u8>> {
+    let structured = result.get("structuredContent")?;
+    let read = |text: &[u8]| serde_json::from_slice::<serde_json::Value>(text).ok();
+    let wanted = read(structured.raw())?;
+    let tells = |block: Value<'_>| {
+        block.get("text").and_then(|text| text.as_str()).and_then(|text| read(text.as_bytes())).as_ref() == Some(&wanted)
+    };
+    if result.get("content").is_some_and(|content| content.elements().any(tells)) {
+        return None;
+    }
+    let shown = String::from_utf8_lossy(structured.raw());
+    Some(format!("{{\"type\":\"text\",\"text\":{}}}", quote(&shown)).into_bytes())
+}
+
+fn with_element(array: &[u8], element: &[u8]) -> Vec<u8> {
+    let Some(open) = array.trim_ascii_end().strip_suffix(b"]") else { return array.to_vec() };
+    let comma: &[u8] = if open.trim_ascii() == b"[" { b"" } else { b"," };
+    [open, comma, element, b"]"].concat()
+}
+
+fn joined(open: u8, parts: impl Iterator<Item = Vec<u8>>, close: u8) -> Vec<u8> {
+    let mut out = vec![open];
+    for part in parts {
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        out.extend_from_slice(&part);
+    }
+    out.push(close);
+    out
+}
+
+/// An error that asks for URLs to be opened first (MCP 2025-11-25, Elicitation: -32042), as the result of a tool for a client
+/// that opens none: its user can, and the model can say so. `None`: it names no URL.
+pub fn urls_as_result(error: &Message) -> Option<Vec<u8>> {
+    let data = error.bytes(error.fields.error_data)?;
+    let document = Document::parse(data, &Limits { bytes_max: data.len(), ..Limits::default() }).ok()?;
+    let elicitations = document.root().get("elicitations")?;
+    let told: Vec<Vec<u8>> = elicitations
+        .elements()
+        .filter_map(|one| {
+            let url = one.get("url")?.as_str()?;
+            let why = one.get("message").and_then(|message| message.as_str()).unwrap_or_default();
+            let text = format!("open {url} first, then try again: {why}");
+            Some(format!("{{\"type\":\"text\",\"text\":{}}}", quote(text.trim_end_matches([':', ' ']))).into_bytes())
+        })
+        .collect();
+    if told.is_empty() {
+        return None;
+    }
+    let content = joined(b'[', told.into_iter(), b']');
+    Some([b"{\"content\":", content.as_slice(), b",\"isError\":true}"].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(version: Version, strict: bool, method: Method, result: &str) -> String {
+        let rewritten = Translator { version, strict }.result(method, result.as_bytes());
+        String::from_utf8(rewritten.unwrap_or_else(|| result.as_bytes().to_vec())).unwrap()
+    }
+
+    #[test]
+    fn v_04_content_that_a_revision_does_not_have_is_told_in_another_way() {
+        let kept = r#"{"type":"text","text":"a", "x" :1.0}"#;
+        let audio = r#"{"type":"audio","data":"AAEC","mimeType":"audio/wav","annotations":{"priority":1.0},"y":1}"#;
+        let link = r#"{"type":"resource_link","uri":"a:b","name":"n\"","title":"t"}"#;
+        let result = format!(r#"{{"content":[{kept},{audio},{link}],"z":1e3}}"#);
+        let as_resource = r#"{"type":"resource","resource":{"uri":"urn:mcp-broker:audio","mimeType":"audio/wav","blob":"AAEC"},"annotations":{"priority":1.0}}"#;
+        let as_text = r#"{"type":"text","text":"n\" a:b"}"#;
+        for (version, audio, link) in [
+            (Version::V2024_11_05, as_resource, as_text),
+            (Version::V2025_03_26, audio, as_text),
+            (Version::V2025_06_18, audio, link),
+            (Version::V2026_07_28, audio, link),
+        ] {
+            let expected = format!(r#"{{"content":[{kept},{audio},{link}],"z":1e3}}"#);
+            assert_eq!(read(version, false, Method::ToolsCall, &result), expected, "{version}");
+        }
+        let prompt = format!(r#"{{"messages":[{{"role":"user","content":{link}}}]}}"#);
+        assert_eq!(
+            read(Version::V2025_03_26, false, Method::PromptsGet, &prompt),
+            format!(r#"{{"messages":[{{"role":"user","content":{as_text}}}]}}"#)
+        );
+        assert_eq!(read(Version::V2024_11_05, false, Method::CompletionComplete, &result), result, "nothing of it has content");
+    }
+
+    #[test]
+    fn a_strict_reader_gets_what_its_revision_knows() {
+        let tools = r#"{"tools":[{"name":"a","title":"A","inputSchema":{"title":"kept"},"outputSchema":{},"annotations":{"title":"x"},"icons":[],"execution":{},"_meta":{}}]}"#;
+        for (version, expected) in [
+            (Version::V2024_11_05, r#"{"tools":[{"name":"a","inputSchema":{"title":"kept"}}]}"#),
+            (Version::V2025_03_26, r#"{"tools":[{"name":"a","inputSchema":{"title":"kept"},"annotations":{"title":"x"}}]}"#),
+            (
+                Version::V2025_06_18,
+                r#"{"tools":[{"name":"a","title":"A","inputSchema":{"title":"kept"},"outputSchema":{},"annotations":{"title":"x"},"_meta":{}}]}"#,
+            ),
+            (Version::V2025_11_25, tools),
+        ] {
+            assert_eq!(read(version, true, Method::ToolsList, tools), expected);
+            // How a tool runs as a task was written there by the broker, and is for who can have tasks.
+            let open = if version < Version::V2025_11_25 { tools.replace(r#""execution":{},"#, "") } else { tools.to_owned() };
+            assert_eq!(read(version, false, Method::ToolsList, tools), open);
+        }
+        let prompts = r#"{"prompts":[{"name":"p","arguments":[{"name":"a","title":"t"}],"icons":[]}],"nextCursor":"c"}"#;
+        assert_eq!(
+            read(Version::V2025_03_26, true, Method::PromptsList, prompts),
+            r#"{"prompts":[{"name":"p","arguments":[{"name":"a"}]}],"nextCursor":"c"}"#
+        );
+        let contents = r#"{"contents":[{"uri":"a:b","text":"t","_meta":{}}]}"#;
+        assert_eq!(read(Version::V2024_11_05, true, Method::ResourcesRead, contents), r#"{"contents":[{"uri":"a:b","text":"t"}]}"#);
+        let info = Translator { version: Version::V2025_06_18, strict: true }.server_info(br#"{"name":"n","title":"t","icons":[]}"#);
+        assert_eq!(info.unwrap(), br#"{"name":"n","title":"t"}"#);
+    }
+
+    #[test]
+    fn structured_content_is_told_before_it_is_left_out() {
+        let strict = |result: &str| read(Version::V2025_03_26, true, Method::ToolsCall, result);
+        assert_eq!(strict(r#"{"content":[],"structuredContent":{"a":1.50}}"#), r#"{"content":[{"type":"text","text":"{\"a\":1.50}"}]}"#);
+        let told = r#"{"content":[{"type":"text","text":"{ \"a\": 1.5 }"}],"structuredContent":{"a":1.5}}"#;
+        assert_eq!(strict(told), r#"{"content":[{"type":"text","text":"{ \"a\": 1.5 }"}]}"#);
+        let beside = r#"{"structuredContent":{"a":1},"content":[{"type":"resource_link","uri":"u:x","name":"n"}]}"#;
+        assert_eq!(strict(beside), r#"{"content":[{"type":"text","text":"n u:x"},{"type":"text","text":"{\"a\":1}"}]}"#);
+    }
+
+    #[test]
+    fn an_error_that_asks_for_urls_is_a_result_that_names_them() {
+        let error = |data: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32042,"message":"m","data":{data}}}}}"#);
+            urls_as_result(&Message::decode(Bytes::from(text), &Limits::default()).unwrap())
+        };
+        let told = error(r#"{"elicitations":[{"url":"https://a.example","message":"sign in"}]}"#).unwrap();
+        assert_eq!(
+            String::from_utf8(told).unwrap(),
+            r#"{"content":[{"type":"text","text":"open https://a.example first, then try again: sign in"}],"isError":true}"#
+        );
+        assert!(error("{}").is_none() && error(r#"{"elicitations":[]}"#).is_none());
+    }
+}

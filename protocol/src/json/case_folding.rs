@@ -1,0 +1,196 @@
+//! Spellings of a member name that some JSON reader takes for the same name.
+//!
+//! RFC 8259 compares names byte by byte, but common readers do not: Go's `encoding/json` and others match them under Unicode
+//! simple case folding. A message in which such a reader finds another `name` than the broker did must not be forwarded, so the
+//! envelope and the readers of nested URIs refuse these spellings. Names that nothing here reads are not looked at.
+
+use std::borrow::Cow;
+
+/// Longest name in a [`NameIndex`] table; a longer key matches none of them.
+const NAME_BYTES_MAX: usize = 63;
+/// Most names in a [`NameIndex`] table: one bit of a [`Seen`] stands for each.
+const NAMES_MAX: usize = 64;
+
+/// The names that one level of a message knows, indexed so that a key is looked up in a few instructions.
+#[derive(Debug)]
+pub struct NameIndex {
+    names: &'static [&'static str],
+    /// For each length, the first letters of the names of that length, a bit each.
+    initials: [u64; NAME_BYTES_MAX + 1],
+    /// Positions in `names`, by the length of the name.
+    by_length: [u8; NAMES_MAX],
+    /// Where the names of a length begin in `by_length`. Those of the next length end them.
+    starts: [u8; NAME_BYTES_MAX + 2],
+}
+
+/// How a table of names has a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spelling {
+    /// No reader takes it for one of the names.
+    Unknown,
+    /// It is the name at this position.
+    Exact(u8),
+    /// Readers that ignore case take it for this name.
+    Other(&'static str),
+}
+
+/// The names of one table that an object was found to hold.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seen(u64);
+
+/// A member that two readers of the same object would read differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MemberFault {
+    /// Readers take the first or the last.
+    #[error("member `{0}` occurs twice")]
+    Duplicate(&'static str),
+    /// Readers that ignore case take it for the member.
+    #[error("a member differs from `{0}` in letter case only, write `{0}`")]
+    Misspelled(&'static str),
+}
+
+impl NameIndex {
+    /// Builds the index at compile time.
+    pub const fn new(names: &'static [&'static str]) -> Self {
+        assert!(names.len() <= NAMES_MAX, "a table has at most one name for each bit");
+        let mut initials = [0; NAME_BYTES_MAX + 1];
+        let mut by_length = [0; NAMES_MAX];
+        let mut starts = [0; NAME_BYTES_MAX + 2];
+        let (mut length, mut filled) = (0, 0);
+        while length <= NAME_BYTES_MAX {
+            let mut at = 0;
+            while at < names.len() {
+                let name = names[at].as_bytes();
+                assert!(name.len() <= NAME_BYTES_MAX, "a name is longer than the index knows");
+                if name.len() == length {
+                    initials[length] |= initial(name[0]);
+                    by_length[filled] = at as u8;
+                    filled += 1;
+                }
+                at += 1;
+            }
+            length += 1;
+            starts[length] = filled as u8;
+        }
+        Self { names, initials, by_length, starts }
+    }
+
+    /// Refuses a key that some reader takes for another name of the table, or for a name that `seen` holds already.
+    #[inline]
+    pub(crate) fn admit(&self, key: &[u8], seen: &mut Seen) -> Result<(), MemberFault> {
+        if key.is_ascii() && !self.may_hold(key) {
+            return Ok(());
+        }
+        match self.spelling(key) {
+            Spelling::Unknown => Ok(()),
+            Spelling::Other(name) => Err(MemberFault::Misspelled(name)),
+            Spelling::Exact(at) if seen.0 >> at & 1 == 1 => Err(MemberFault::Duplicate(self.names[usize::from(at)])),
+            Spelling::Exact(at) => {
+                seen.0 |= 1 << at;
+                Ok(())
+            }
+        }
+    }
+
+    fn may_hold(&self, key: &[u8]) -> bool {
+        match (self.initials.get(key.len()), key.first()) {
+            (Some(initials), Some(first)) => initials & initial(*first) != 0,
+            _ => false,
+        }
+    }
+
+    fn spelling(&self, key: &[u8]) -> Spelling {
+        let Some(folded) = without_case(key) else { return Spelling::Unknown };
+        let length = folded.len();
+        if length > NAME_BYTES_MAX {
+            return Spelling::Unknown;
+        }
+        let alike = &self.by_length[usize::from(self.starts[length])..usize::from(self.starts[length + 1])];
+        let found = alike.iter().find(|at| self.names[usize::from(**at)].as_bytes().eq_ignore_ascii_case(&folded));
+        match found.map(|at| (*at, self.names[usize::from(*at)])) {
+            None => Spelling::Unknown,
+            Some((at, name)) if name.as_bytes() == key => Spelling::Exact(at),
+            Some((_, name)) => Spelling::Other(name),
+        }
+    }
+}
+
+/// One bit for the first byte of a name; both cases of a letter share it.
+const fn initial(first: u8) -> u64 {
+    1 << (first.to_ascii_lowercase() & 63)
+}
+
+/// Whether some reader takes `key` for `name`: the same text, or the same but for case.
+pub(super) fn reads_as(key: &[u8], name: &str) -> bool {
+    key.len() >= name.len() && without_case(key).is_some_and(|folded| folded.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// `key` with the letters beyond ASCII replaced that fold to an ASCII letter. `None`: it holds any other, so it folds to no name
+/// of the protocol, which are all ASCII.
+fn without_case(key: &[u8]) -> Option<Cow<'_, [u8]>> {
+    if key.is_ascii() {
+        return Some(Cow::Borrowed(key));
+    }
+    // Each of these letters takes two or three bytes.
+    if key.len() > 3 * NAME_BYTES_MAX {
+        return None;
+    }
+    let folded: Option<Vec<u8>> = std::str::from_utf8(key).ok()?.chars().map(ascii_letter).collect();
+    folded.map(Cow::Owned)
+}
+
+/// Unicode CaseFolding.txt has two letters beyond ASCII that fold to an ASCII letter. The dotless and the dotted i fold to `i` for
+/// readers that compare by upper or lower case instead.
+fn ascii_letter(letter: char) -> Option<u8> {
+    match letter {
+        '\u{17f}' => Some(b's'),
+        '\u{212a}' => Some(b'k'),
+        '\u{130}' | '\u{131}' => Some(b'i'),
+        _ => u8::try_from(letter).ok().filter(u8::is_ascii),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static NAMES: NameIndex = NameIndex::new(&["id", "method", "params", "progressToken", "_meta", "task"]);
+
+    #[test]
+    fn a_name_in_another_case_is_found_and_the_name_itself_is_not() {
+        for (key, name) in [
+            ("ID", "id"),
+            ("Id", "id"),
+            ("\u{131}d", "id"),
+            ("\u{130}D", "id"),
+            ("Method", "method"),
+            ("PARAM\u{17f}", "params"),
+            ("progresstoken", "progressToken"),
+            ("progressTo\u{212a}en", "progressToken"),
+            ("_META", "_meta"),
+            ("ta\u{17f}\u{212a}", "task"),
+        ] {
+            assert_eq!(NAMES.spelling(key.as_bytes()), Spelling::Other(name), "{key}");
+            assert_eq!(NAMES.admit(key.as_bytes(), &mut Seen::default()), Err(MemberFault::Misspelled(name)), "{key}");
+            assert!(reads_as(key.as_bytes(), name), "{key}");
+        }
+        let mut seen = Seen::default();
+        for name in NAMES.names {
+            assert_eq!(NAMES.admit(name.as_bytes(), &mut seen), Ok(()), "{name}");
+            assert_eq!(NAMES.admit(name.as_bytes(), &mut seen), Err(MemberFault::Duplicate(name)), "{name}");
+            assert!(reads_as(name.as_bytes(), name), "{name}");
+        }
+    }
+
+    #[test]
+    fn other_names_are_left_alone() {
+        let long = "m".repeat(300);
+        let long_beyond_ascii = "\u{212a}".repeat(300);
+        for key in ["", "ids", "i", "metho", "methods", "\u{e9}d", "meta", "p\u{430}rams", "progress_token", &long, &long_beyond_ascii] {
+            assert_eq!(NAMES.spelling(key.as_bytes()), Spelling::Unknown, "{key}");
+            let mut seen = Seen::default();
+            let twice = [NAMES.admit(key.as_bytes(), &mut seen), NAMES.admit(key.as_bytes(), &mut seen)];
+            assert_eq!(twice, [Ok(()), Ok(())], "{key}");
+        }
+    }
+}

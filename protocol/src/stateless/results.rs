@@ -1,0 +1,392 @@
+//! Results of 2026-07-28: each says of what type it is, some say how long they may be kept.
+
+use bytes::Bytes;
+
+use crate::capabilities::{ListKind, ServerCapabilities};
+use crate::envelope::{Kind, Message};
+use crate::ids::RequestId;
+use crate::json::{Document, Limits, ValueKind, quote, quote_into};
+use crate::method::Method;
+use crate::splice::Splice;
+use crate::stateless::{EXTENSION_TASKS, META_SERVER_INFO, META_SUBSCRIPTION_ID};
+use crate::version::Version;
+
+/// Of what type a result is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResultType {
+    /// The answer itself. Also meant where nothing is said, as servers of earlier revisions do.
+    Complete,
+    /// The server needs something of the client first.
+    InputRequired,
+    /// The call goes on as a task (extension).
+    Task,
+    /// A type nobody knows here: the result is invalid.
+    Unknown,
+}
+
+impl ResultType {
+    /// The type of an answer that is a result.
+    pub fn of(answer: &Message) -> Self {
+        match (answer.fields.result_type, answer.text(answer.fields.result_type).as_deref()) {
+            (None, _) | (_, Some("complete")) => Self::Complete,
+            (_, Some("input_required")) => Self::InputRequired,
+            (_, Some("task")) => Self::Task,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The name on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::InputRequired => "input_required",
+            Self::Task => "task",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Who may share a kept result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheScope {
+    /// Only who has the same authorization.
+    Private,
+    /// Everybody.
+    Public,
+}
+
+impl CacheScope {
+    /// The name on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Private => "private",
+            Self::Public => "public",
+        }
+    }
+}
+
+/// How long, and by whom, a result may be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheHint {
+    /// `ttlMs`; 0 means not at all.
+    pub ttl_ms: u64,
+    /// `cacheScope`
+    pub scope: CacheScope,
+}
+
+impl CacheHint {
+    /// What is to be assumed where nothing is said: not kept, and nobody else's.
+    pub const NONE: Self = Self { ttl_ms: 0, scope: CacheScope::Private };
+
+    /// Reads the hint of a result object. What is malformed counts as nothing said.
+    pub fn read(result: &[u8]) -> Self {
+        let limits = Limits { bytes_max: result.len(), ..Limits::default() };
+        let Ok(document) = Document::parse(result, &limits) else { return Self::NONE };
+        let root = document.root();
+        let public = root.get("cacheScope").and_then(|value| value.as_str()).as_deref() == Some("public");
+        Self {
+            ttl_ms: root.get("ttlMs").and_then(|value| value.as_u64()).unwrap_or(0),
+            scope: if public { CacheScope::Public } else { CacheScope::Private },
+        }
+    }
+
+    fn members(self) -> String {
+        format!("\"ttlMs\":{},\"cacheScope\":\"{}\"", self.ttl_ms, self.scope.name())
+    }
+}
+
+/// A complete result response around a result object of the broker's own making that has none of the members added here,
+/// `_meta` included. `members`: the object without its braces.
+pub fn complete_response(id: &RequestId, members: &[u8], cache: Option<CacheHint>, server_info: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(members.len() + server_info.len() + 192);
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    out.extend_from_slice(id.raw());
+    out.extend_from_slice(b",\"result\":{\"resultType\":\"complete\"");
+    if let Some(cache) = cache {
+        out.push(b',');
+        out.extend_from_slice(cache.members().as_bytes());
+    }
+    if !members.is_empty() {
+        out.push(b',');
+        out.extend_from_slice(members);
+    }
+    out.push(b',');
+    out.extend_from_slice(server_meta(server_info, None).as_bytes());
+    out.extend_from_slice(b"}}");
+    out.into()
+}
+
+/// The end of a stream of notifications, which says nothing but that (MCP 2026-07-28, Subscriptions).
+pub fn listen_ended(id: &RequestId, server_info: &[u8]) -> Bytes {
+    let meta = server_meta(server_info, Some(id));
+    let id = String::from_utf8_lossy(id.raw()).into_owned();
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"resultType\":\"complete\",{meta}}}}}").into()
+}
+
+fn server_meta(server_info: &[u8], subscription: Option<&RequestId>) -> String {
+    let subscription = subscription.map_or(String::new(), |id| format!(",\"{META_SUBSCRIPTION_ID}\":{id}"));
+    format!("\"_meta\":{{\"{META_SERVER_INFO}\":{}{subscription}}}", String::from_utf8_lossy(server_info))
+}
+
+/// Gives a result of an earlier revision what this one requires. `splice` edits the frame of `answer`, which is a result.
+/// What the server said of these already, it said for somebody else.
+pub fn complete<'a>(splice: &mut Splice<'a>, answer: &Message, cache: Option<CacheHint>, server_info: &[u8]) {
+    let Some(result) = answer.result.filter(|_| answer.kind == Kind::Result) else { return };
+    let fields = &answer.fields;
+    let says_nothing = [fields.result_type, fields.ttl_ms, fields.cache_scope, fields.meta].iter().all(Option::is_none);
+    if says_nothing {
+        // What nearly all servers of earlier revisions answer: all of it goes in at one place.
+        let hint = cache.map_or(String::new(), |cache| format!(",{}", cache.members()));
+        let is_empty = answer.frame[result.start as usize + 1..].trim_ascii_start().first() == Some(&b'}');
+        let comma: &[u8] = if is_empty { b"" } else { b"," };
+        let (before, key): (&[u8], &[u8]) = (b",\"_meta\":{\"", META_SERVER_INFO.as_bytes());
+        let text = [b"\"resultType\":\"complete\"", hint.as_bytes(), before, key, b"\":", server_info, b"}", comma].concat();
+        splice.insert(result.start + 1, text);
+        return;
+    }
+    splice.set_member(result, answer.fields.result_type, "resultType", b"\"complete\"");
+    if let Some(cache) = cache {
+        splice.set_member(result, answer.fields.ttl_ms, "ttlMs", cache.ttl_ms.to_string().as_bytes());
+        splice.set_member(result, answer.fields.cache_scope, "cacheScope", quote(cache.scope.name()).as_bytes());
+    }
+    splice.set_meta(answer, META_SERVER_INFO, server_info);
+}
+
+/// What a server says in answer to `server/discover`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DiscoverResult {
+    /// The revisions it speaks that are known here, oldest first.
+    pub versions: Vec<Version>,
+    /// What it can do.
+    pub capabilities: ServerCapabilities,
+    /// The ids of its extensions.
+    pub extensions: Vec<String>,
+    /// For whoever uses the server.
+    pub instructions: Option<String>,
+    /// `serverInfo` as sent.
+    pub server_info: Option<Bytes>,
+    /// How long this may be kept.
+    pub cache: CacheHint,
+}
+
+impl DiscoverResult {
+    /// Reads the result object.
+    pub fn parse(result: &[u8]) -> Result<Self, &'static str> {
+        let limits = Limits { bytes_max: result.len(), ..Limits::default() };
+        let document = Document::parse(result, &limits).map_err(|_| "the result is not valid JSON")?;
+        let root = document.root();
+        let versions = root.get("supportedVersions").filter(|value| value.kind() == ValueKind::Array);
+        let versions = versions.ok_or("the result has no array supportedVersions")?;
+        let mut versions: Vec<Version> = versions.elements().filter_map(|one| Version::parse(&one.as_str()?)).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        let capabilities = root.get("capabilities").filter(|value| value.kind() == ValueKind::Object);
+        let capabilities = capabilities.ok_or("the result has no object capabilities")?;
+        let extensions = capabilities.get("extensions").into_iter().flat_map(|all| all.members()).map(|one| one.key.into_owned());
+        Ok(Self {
+            versions,
+            extensions: extensions.collect(),
+            capabilities: ServerCapabilities::parse(capabilities.raw()).map_err(|_| "the capabilities can not be read")?,
+            instructions: root.get("instructions").and_then(|value| value.as_str()).map(|text| text.into_owned()),
+            server_info: root.path(&["_meta", META_SERVER_INFO]).map(|value| Bytes::copy_from_slice(value.raw())),
+            cache: CacheHint::read(result),
+        })
+    }
+}
+
+/// The members of a discover result but for type, cache hint and `_meta`, for [`complete_response`].
+pub fn discover_members(versions: &[Version], capabilities: &[u8], instructions: Option<&str>) -> Vec<u8> {
+    let versions: Vec<String> = versions.iter().map(|version| quote(version.as_str())).collect();
+    let mut out = format!("\"supportedVersions\":[{}],\"capabilities\":", versions.join(",")).into_bytes();
+    out.extend_from_slice(capabilities);
+    if let Some(instructions) = instructions {
+        out.extend_from_slice(b",\"instructions\":");
+        quote_into(&mut out, instructions);
+    }
+    out
+}
+
+/// The capabilities of a server of an earlier revision in the words of this one: without its tasks, which are an extension
+/// now (`tasks`: offered as such).
+pub fn modern_capabilities(legacy: &ServerCapabilities, tasks: bool) -> Bytes {
+    let text = Bytes::copy_from_slice(legacy.raw());
+    let span = crate::json::Span { start: 0, end: u32::try_from(text.len()).unwrap_or(u32::MAX) };
+    let kept = Splice::new(&text).retain_members(span, |key| !matches!(key, "tasks" | "extensions")).finish();
+    if !tasks {
+        return kept;
+    }
+    let extensions = format!("{{{}:{{}}}}", quote(EXTENSION_TASKS));
+    let span = crate::json::Span { start: 0, end: u32::try_from(kept.len()).unwrap_or(u32::MAX) };
+    Splice::new(&kept).set_member(span, None, "extensions", extensions.as_bytes()).finish()
+}
+
+/// What a client wants to be told (MCP 2026-07-28, Subscriptions), or what of it a server will tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SubscriptionFilter {
+    /// `toolsListChanged`
+    pub tools: bool,
+    /// `promptsListChanged`
+    pub prompts: bool,
+    /// `resourcesListChanged`
+    pub resources: bool,
+    /// `resourceSubscriptions`: absent means none, and is not the same as empty only on the wire.
+    pub uris: Vec<String>,
+    /// `taskIds`, of the extension of tasks.
+    pub tasks: Vec<String>,
+}
+
+impl SubscriptionFilter {
+    /// Reads the object `notifications`. What is not known here is left out, which the acknowledgement then tells.
+    pub fn parse(text: &[u8]) -> Result<Self, &'static str> {
+        let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+        let document = Document::parse(text, &limits).map_err(|_| "it is not valid JSON")?;
+        let root = document.root();
+        if root.kind() != ValueKind::Object {
+            return Err("it must be an object");
+        }
+        let flag = |name: &str| match root.get(name) {
+            None => Ok(false),
+            Some(value) => value.as_bool().ok_or("a list is asked for with true or false"),
+        };
+        let strings = |name: &str| match root.get(name) {
+            None => Ok(Vec::new()),
+            Some(value) if value.kind() == ValueKind::Array => {
+                let all = value.elements().map(|one| one.as_str().map(|text| text.into_owned()));
+                all.collect::<Option<Vec<String>>>().ok_or("URIs and task ids are strings")
+            }
+            Some(_) => Err("URIs and task ids come in an array"),
+        };
+        Ok(Self {
+            tools: flag("toolsListChanged")?,
+            prompts: flag("promptsListChanged")?,
+            resources: flag("resourcesListChanged")?,
+            uris: strings("resourceSubscriptions")?,
+            tasks: strings("taskIds")?,
+        })
+    }
+
+    /// Whether changes of this list are in it.
+    pub const fn has(&self, list: ListKind) -> bool {
+        match list {
+            ListKind::Tools => self.tools,
+            ListKind::Prompts => self.prompts,
+            ListKind::Resources => self.resources,
+        }
+    }
+
+    /// The object, only with what is in it.
+    pub fn to_json(&self) -> String {
+        let mut members = Vec::new();
+        for (name, set) in
+            [("toolsListChanged", self.tools), ("promptsListChanged", self.prompts), ("resourcesListChanged", self.resources)]
+        {
+            if set {
+                members.push(format!("\"{name}\":true"));
+            }
+        }
+        for (name, list) in [("resourceSubscriptions", &self.uris), ("taskIds", &self.tasks)] {
+            if !list.is_empty() {
+                let list: Vec<String> = list.iter().map(|text| quote(text)).collect();
+                members.push(format!("\"{name}\":[{}]", list.join(",")));
+            }
+        }
+        format!("{{{}}}", members.join(","))
+    }
+}
+
+/// A notification that belongs to the stream the request with this id opened. `members`: its params but for `_meta`.
+pub fn subscribed(method: Method, id: &RequestId, members: &str) -> Bytes {
+    let comma = if members.is_empty() { "" } else { "," };
+    let params = format!("{{{members}{comma}\"_meta\":{{\"{META_SUBSCRIPTION_ID}\":{id}}}}}");
+    crate::handshake::notification(method, Some(params.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(text: &str) -> Message {
+        Message::decode(Bytes::from(text.to_owned()), &Limits::default()).unwrap()
+    }
+
+    #[test]
+    fn n_res_01_types_of_results() {
+        for (result, expected) in [
+            ("{}", ResultType::Complete),
+            (r#"{"resultType":"complete"}"#, ResultType::Complete),
+            (r#"{"resultType":"input_required"}"#, ResultType::InputRequired),
+            (r#"{"resultType":"task"}"#, ResultType::Task),
+            (r#"{"resultType":"later"}"#, ResultType::Unknown),
+            (r#"{"resultType":7}"#, ResultType::Unknown),
+        ] {
+            assert_eq!(ResultType::of(&message(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#))), expected, "{result}");
+        }
+    }
+
+    #[test]
+    fn an_earlier_result_gets_what_this_revision_requires() {
+        let hint = CacheHint { ttl_ms: 5, scope: CacheScope::Private };
+        for (result, expected) in [
+            (
+                "{}",
+                r#"{"resultType":"complete","ttlMs":5,"cacheScope":"private","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"b"}}}"#,
+            ),
+            (
+                r#"{"a":1,"resultType":"odd","_meta":{"x":1}}"#,
+                r#"{"ttlMs":5,"cacheScope":"private","a":1,"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"b"},"x":1}}"#,
+            ),
+        ] {
+            let answer = message(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#));
+            let mut splice = Splice::new(&answer.frame);
+            complete(&mut splice, &answer, Some(hint), br#"{"name":"b"}"#);
+            let text = splice.finish();
+            assert_eq!(String::from_utf8_lossy(&text), format!(r#"{{"jsonrpc":"2.0","id":1,"result":{expected}}}"#));
+        }
+    }
+
+    #[test]
+    fn n_disc_01_a_discover_result_comes_back() {
+        let capabilities = br#"{"tools":{"listChanged":true},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+        let members = discover_members(&Version::ALL, capabilities, Some("do \"this\""));
+        let hint = CacheHint { ttl_ms: 60_000, scope: CacheScope::Public };
+        let info = br#"{"name":"n","version":"1"}"#;
+        let frame = complete_response(&RequestId::from_u64(1), &members, Some(hint), info);
+        let answer = message(std::str::from_utf8(&frame).unwrap());
+        let read = DiscoverResult::parse(answer.bytes(answer.result).unwrap()).unwrap();
+        assert_eq!((read.versions.as_slice(), read.cache), (&Version::ALL[..], hint));
+        assert!(read.capabilities.tools_list_changed && !read.capabilities.prompts);
+        assert_eq!((read.extensions.as_slice(), read.instructions.as_deref()), (&[EXTENSION_TASKS.to_owned()][..], Some("do \"this\"")));
+        assert_eq!(read.server_info.as_deref(), Some(&info[..]));
+    }
+
+    #[test]
+    fn legacy_tasks_become_an_extension() {
+        let legacy = ServerCapabilities::parse(br#"{"tools":{},"tasks":{"list":{}},"experimental":{"x":{}}}"#).unwrap();
+        assert_eq!(modern_capabilities(&legacy, false), r#"{"tools":{},"experimental":{"x":{}}}"#);
+        let with = modern_capabilities(&legacy, true);
+        assert_eq!(with, r#"{"extensions":{"io.modelcontextprotocol/tasks":{}},"tools":{},"experimental":{"x":{}}}"#);
+    }
+
+    #[test]
+    fn filters_are_read_and_written() {
+        let text = r#"{"toolsListChanged":true,"resourceSubscriptions":["file:///a"],"taskIds":["t"]}"#;
+        let filter = SubscriptionFilter::parse(text.as_bytes()).unwrap();
+        assert!(filter.has(ListKind::Tools) && !filter.has(ListKind::Prompts));
+        assert_eq!(filter.to_json(), text);
+        assert_eq!(SubscriptionFilter::parse(b"{}").unwrap().to_json(), "{}");
+        for bad in ["[]", r#"{"toolsListChanged":1}"#, r#"{"resourceSubscriptions":"a"}"#, r#"{"resourceSubscriptions":[1]}"#] {
+            assert!(SubscriptionFilter::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn n_sub_02_the_type_of_a_subscription_id_is_kept() {
+        for id in ["7", "\"7\""] {
+            let id = RequestId::from_raw(Bytes::from(id.to_owned()));
+            let frame = subscribed(Method::ToolsListChanged, &id, "");
+            let expected = format!(r#""params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}}}"#);
+            assert!(String::from_utf8_lossy(&frame).contains(&expected));
+            assert!(String::from_utf8_lossy(&listen_ended(&id, b"{}")).contains(&format!("subscriptionId\":{id}")));
+        }
+    }
+}

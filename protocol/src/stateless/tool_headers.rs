@@ -1,0 +1,223 @@
+//! Arguments that a tool wants repeated in headers: `x-mcp-header` in its `inputSchema` (MCP 2026-07-28, Streamable HTTP).
+//!
+//! An annotation is valid on a property of type string, integer or boolean that is reached by `properties` alone, with a
+//! header name that occurs once. A tool with any other is not one that a client may use.
+
+use std::borrow::Cow;
+
+use crate::json::{Document, Limits, Value, ValueKind};
+use crate::stateless::headers;
+
+/// Deepest nesting of properties that is looked into.
+const DEPTH_MAX: usize = 32;
+/// The largest integer that every peer can hold exactly.
+const INTEGER_MAX: i64 = (1 << 53) - 1;
+
+/// What type the argument has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParamType {
+    /// `string`
+    Text,
+    /// `integer`
+    Integer,
+    /// `boolean`
+    Boolean,
+}
+
+/// One argument that is repeated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParamHeader {
+    /// The whole header name, in lower case.
+    pub header: String,
+    /// Where in the arguments the value is.
+    pub path: Vec<String>,
+    /// What it is.
+    pub kind: ParamType,
+}
+
+/// Why a tool can not be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadAnnotation {
+    /// The header name is no token, or no string.
+    #[error("x-mcp-header must be a non-empty token")]
+    Name,
+    /// Two properties have one name.
+    #[error("two properties have the same x-mcp-header")]
+    Duplicate,
+    /// The property is of another type.
+    #[error("x-mcp-header is for properties of type string, integer or boolean")]
+    Type,
+    /// It is not reached by `properties` alone.
+    #[error("x-mcp-header is on something else than a property, or too deep")]
+    NotReachable,
+    /// The schema can not be read.
+    #[error("inputSchema can not be read")]
+    Schema,
+}
+
+/// The arguments a tool with this `inputSchema` wants repeated.
+pub fn param_headers(schema: &[u8]) -> Result<Vec<ParamHeader>, BadAnnotation> {
+    if memchr::memmem::find(schema, b"x-mcp-header").is_none() && memchr::memmem::find(schema, b"\\u").is_none() {
+        return Ok(Vec::new());
+    }
+    let document = Document::parse(schema, &Limits { bytes_max: schema.len(), ..Limits::default() }).map_err(|_| BadAnnotation::Schema)?;
+    let mut found = Vec::new();
+    properties(document.root(), &mut Vec::new(), &mut found)?;
+    let annotated = count(document.root(), 0)?;
+    if annotated != found.len() {
+        return Err(BadAnnotation::NotReachable);
+    }
+    for (at, one) in found.iter().enumerate() {
+        if found[..at].iter().any(|other| other.header == one.header) {
+            return Err(BadAnnotation::Duplicate);
+        }
+    }
+    Ok(found)
+}
+
+fn properties(schema: Value<'_>, path: &mut Vec<String>, found: &mut Vec<ParamHeader>) -> Result<(), BadAnnotation> {
+    if path.len() > DEPTH_MAX {
+        return Err(BadAnnotation::NotReachable);
+    }
+    for property in schema.get("properties").into_iter().flat_map(|all| all.members()) {
+        path.push(property.key.into_owned());
+        if let Some(name) = property.value.get("x-mcp-header") {
+            let name = name.as_str().filter(|name| is_token(name)).ok_or(BadAnnotation::Name)?;
+            let kind = match property.value.get("type").and_then(|kind| kind.as_str()).as_deref() {
+                Some("string") => ParamType::Text,
+                Some("integer") => ParamType::Integer,
+                Some("boolean") => ParamType::Boolean,
+                _ => return Err(BadAnnotation::Type),
+            };
+            let header = format!("{}{}", headers::PARAM_PREFIX, name.to_ascii_lowercase());
+            found.push(ParamHeader { header, path: path.clone(), kind });
+        }
+        properties(property.value, path, found)?;
+        path.pop();
+    }
+    Ok(())
+}
+
+/// How many annotations there are anywhere. A property may be called `x-mcp-header`; it is an object then, or `true`.
+fn count(value: Value<'_>, depth: usize) -> Result<usize, BadAnnotation> {
+    if depth > 4 * DEPTH_MAX {
+        return Err(BadAnnotation::NotReachable);
+    }
+    let mut sum = 0;
+    for member in value.members() {
+        let is_annotation = member.key == "x-mcp-header" && !matches!(member.value.kind(), ValueKind::Object | ValueKind::Bool);
+        sum += usize::from(is_annotation) + count(member.value, depth + 1)?;
+    }
+    for element in value.elements() {
+        sum += count(element, depth + 1)?;
+    }
+    Ok(sum)
+}
+
+/// RFC 9110, Tokens.
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+}
+
+impl ParamHeader {
+    /// The header's text for these arguments, not encoded yet; `None` where the argument is absent or null, where it is not of
+    /// its type, which is for the server to judge, and where two readers would find different arguments.
+    pub fn text(&self, arguments: Option<&[u8]>) -> Option<String> {
+        let arguments = arguments?;
+        let document = Document::parse(arguments, &Limits { bytes_max: arguments.len(), ..Limits::default() }).ok()?;
+        let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
+        let value = document.root().unambiguous_path(&path).ok()??;
+        match self.kind {
+            ParamType::Text => value.as_str().map(Cow::into_owned),
+            ParamType::Integer => integer(value.raw()).map(|number| number.to_string()),
+            ParamType::Boolean => value.as_bool().map(|set| set.to_string()),
+        }
+    }
+
+    /// Whether the argument is there and not null, for any reader.
+    pub fn is_given(&self, arguments: Option<&[u8]>) -> bool {
+        let Some(arguments) = arguments else { return false };
+        let Ok(document) = Document::parse(arguments, &Limits { bytes_max: arguments.len(), ..Limits::default() }) else { return false };
+        let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
+        document.root().unambiguous_path(&path).map_or(true, |value| value.is_some_and(|value| !value.is_null()))
+    }
+
+    /// Whether a header with this value says what the arguments say.
+    pub fn agrees(&self, value: &[u8], arguments: Option<&[u8]>) -> bool {
+        let (Some(expected), Ok(given)) = (self.text(arguments), headers::decode(value)) else { return false };
+        match self.kind {
+            ParamType::Integer => integer(given.as_bytes()).is_some_and(|number| number.to_string() == expected),
+            ParamType::Text | ParamType::Boolean => given == expected,
+        }
+    }
+}
+
+/// An integer in any JSON notation, `1e3` and `4.0` too.
+fn integer(text: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(text).ok()?;
+    let number = text.parse::<i64>().ok().or_else(|| {
+        let number = text.parse::<f64>().ok()?;
+        (number.fract() == 0.0 && number.abs() <= INTEGER_MAX as f64).then_some(number as i64)
+    })?;
+    (number.abs() <= INTEGER_MAX).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCHEMA: &str = r#"{"type":"object","properties":{
+        "region":{"type":"string","x-mcp-header":"Region"},
+        "x-mcp-header":{"type":"string"},
+        "deep":{"type":"object","properties":{"count":{"type":"integer","x-mcp-header":"Count"},"on":{"type":"boolean","x-mcp-header":"On"}}}}}"#;
+
+    #[test]
+    fn n_hdr_03_arguments_are_found_by_their_properties() {
+        let headers = param_headers(SCHEMA.as_bytes()).unwrap();
+        let names: Vec<&str> = headers.iter().map(|one| one.header.as_str()).collect();
+        assert_eq!(names, ["mcp-param-region", "mcp-param-count", "mcp-param-on"]);
+        let arguments = br#"{"region":"eu \u00e9","deep":{"count":4.0,"on":true}}"#;
+        let texts: Vec<Option<String>> = headers.iter().map(|one| one.text(Some(arguments))).collect();
+        assert_eq!(texts, [Some("eu é".into()), Some("4".into()), Some("true".into())]);
+        assert!(headers[0].agrees(headers::encode("eu é").as_bytes(), Some(arguments)));
+        assert!(headers[1].agrees(b"4", Some(arguments)) && headers[1].agrees(b"4.0", Some(arguments)));
+        assert!(!headers[1].agrees(b"5", Some(arguments)) && !headers[2].agrees(b"True", Some(arguments)));
+    }
+
+    #[test]
+    fn s01_an_argument_that_readers_find_in_different_places_agrees_with_no_header() {
+        let region = &param_headers(SCHEMA.as_bytes()).unwrap()[0];
+        for arguments in [r#"{"region":"eu","region":"us"}"#, r#"{"region":"eu","Region":"us"}"#, r#"{"Region":"eu"}"#] {
+            let arguments = Some(arguments.as_bytes());
+            assert!(region.is_given(arguments) && !region.agrees(b"eu", arguments) && !region.agrees(b"us", arguments));
+        }
+    }
+
+    #[test]
+    fn n_hdr_03_null_and_absent_arguments_have_no_header() {
+        let region = &param_headers(SCHEMA.as_bytes()).unwrap()[0];
+        for arguments in [None, Some(&b"{}"[..]), Some(br#"{"region":null}"#)] {
+            assert_eq!((region.text(arguments), region.is_given(arguments)), (None, false));
+        }
+        assert!(region.is_given(Some(br#"{"region":""}"#)));
+    }
+
+    #[test]
+    fn n_hdr_03_annotations_that_make_a_tool_unusable() {
+        for (property, why) in [
+            (r#"{"type":"string","x-mcp-header":""}"#, BadAnnotation::Name),
+            (r#"{"type":"string","x-mcp-header":"a b"}"#, BadAnnotation::Name),
+            (r#"{"type":"string","x-mcp-header":7}"#, BadAnnotation::Name),
+            (r#"{"type":"number","x-mcp-header":"A"}"#, BadAnnotation::Type),
+            (r#"{"x-mcp-header":"A"}"#, BadAnnotation::Type),
+            (r#"{"type":"array","items":{"type":"string","x-mcp-header":"A"}}"#, BadAnnotation::NotReachable),
+            (r#"{"anyOf":[{"type":"string","x-mcp-header":"A"}]}"#, BadAnnotation::NotReachable),
+        ] {
+            let schema = format!(r#"{{"type":"object","properties":{{"p":{property}}}}}"#);
+            assert_eq!(param_headers(schema.as_bytes()), Err(why), "{property}");
+        }
+        let twice = r#"{"properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"type":"string","x-mcp-header":"a"}}}"#;
+        assert_eq!(param_headers(twice.as_bytes()), Err(BadAnnotation::Duplicate));
+        assert_eq!(param_headers(br#"{"type":"object"}"#), Ok(vec![]));
+    }
+}

@@ -1,0 +1,175 @@
+//! The body of a response that is read from its connection by whoever wants it. Read to its end, it gives the connection back;
+//! dropped before, it closes it.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use tokio::io::AsyncReadExt as _;
+
+use super::{
+    ClientConnection, PoolReturn,
+    chunked::{ChunkedDecoder, DecodedChunk},
+    head::BodyLength,
+};
+
+/// Room made at once for a body of which only its length is known.
+const ROOM_MAX: usize = 1024 * 1024;
+
+/// Why a body broke off.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyStreamError {
+    #[error("the connection ended before the body")]
+    Ended,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Malformed(&'static str),
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+}
+
+/// What is left of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RemainingBody {
+    Exactly(u64),
+    Chunks(ChunkedDecoder),
+    UntilClosed,
+}
+
+/// A body on its connection.
+#[derive(Debug)]
+pub(crate) struct Http1Body {
+    left: RemainingBody,
+    /// `None` once everything was read.
+    connection: Option<Box<ClientConnection>>,
+    /// Where it goes then; `None`: nowhere.
+    back: Option<PoolReturn>,
+}
+
+impl Http1Body {
+    pub(super) fn new(length: BodyLength, connection: Box<ClientConnection>, back: Option<PoolReturn>) -> Self {
+        let left = match length {
+            BodyLength::Exactly(bytes) => RemainingBody::Exactly(bytes),
+            BodyLength::Chunked => RemainingBody::Chunks(ChunkedDecoder::new()),
+            BodyLength::UntilClosed => RemainingBody::UntilClosed,
+        };
+        let mut body = Self { left, connection: Some(connection), back };
+        if left == RemainingBody::Exactly(0) {
+            body.is_read();
+        }
+        body
+    }
+
+    fn is_read(&mut self) {
+        if let (Some(connection), Some(back)) = (self.connection.take(), self.back.take()) {
+            back.give(connection);
+        }
+    }
+
+    /// Its length, where that was announced and no byte of it was taken.
+    pub(crate) fn exact_bytes(&self) -> Option<u64> {
+        // `all` only reads; what still has to be written meanwhile is seen to by `poll_frame`.
+        let owes = self.connection.as_ref().is_some_and(|connection| !connection.unsent.is_empty());
+        match self.left {
+            RemainingBody::Exactly(bytes) if !owes => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// All of a body of this length (see [`Http1Body::exact_bytes`]), read to where it stays: mostly it came with its head, and
+    /// what did not is read straight behind what did.
+    pub(crate) async fn all(mut self, bytes: usize) -> Result<Bytes, BodyStreamError> {
+        let Some(connection) = &mut self.connection else { return Ok(Bytes::new()) };
+        let whole = if connection.buffer.len() >= bytes {
+            connection.buffer.split_to(bytes)
+        } else {
+            let mut whole = BytesMut::with_capacity(bytes.min(ROOM_MAX) + 1);
+            whole.extend_from_slice(&connection.buffer);
+            connection.buffer.clear();
+            while whole.len() < bytes {
+                // With room to spare a read that fills less has seen that there is no more: one system call fewer.
+                whole.reserve((bytes - whole.len()).min(ROOM_MAX) + 1);
+                if connection.socket.read_buf(&mut whole).await? == 0 {
+                    return Err(BodyStreamError::Ended);
+                }
+            }
+            connection.buffer = whole.split_off(bytes);
+            whole
+        };
+        connection.note_response(bytes);
+        self.is_read();
+        Ok(whole.freeze())
+    }
+
+    /// The next bytes out of what was read already.
+    fn next_piece(&mut self) -> Result<DecodedChunk, BodyStreamError> {
+        let Some(connection) = &mut self.connection else { return Ok(DecodedChunk::End) };
+        let buffer = &mut connection.buffer;
+        let piece = match &mut self.left {
+            RemainingBody::Exactly(0) => DecodedChunk::End,
+            RemainingBody::Exactly(_) | RemainingBody::UntilClosed if buffer.is_empty() => DecodedChunk::Incomplete,
+            RemainingBody::Exactly(left) => {
+                let here = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
+                *left -= here as u64;
+                DecodedChunk::Data(buffer.split_to(here).freeze())
+            }
+            RemainingBody::Chunks(chunks) => chunks.next(buffer).map_err(BodyStreamError::Malformed)?,
+            RemainingBody::UntilClosed => DecodedChunk::Data(buffer.split().freeze()),
+        };
+        let is_over = match self.left {
+            RemainingBody::Exactly(left) => left == 0,
+            RemainingBody::Chunks(chunks) => chunks.is_over(),
+            RemainingBody::UntilClosed => false,
+        };
+        if is_over {
+            self.is_read();
+        }
+        Ok(piece)
+    }
+}
+
+impl Body for Http1Body {
+    type Data = Bytes;
+    type Error = BodyStreamError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyStreamError>>> {
+        loop {
+            match self.next_piece() {
+                Ok(DecodedChunk::Data(data)) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                Ok(DecodedChunk::End) => return Poll::Ready(None),
+                Ok(DecodedChunk::Incomplete) => {}
+                Err(broken) => {
+                    self.connection = None;
+                    return Poll::Ready(Some(Err(broken)));
+                }
+            }
+            let until_closed = self.left == RemainingBody::UntilClosed;
+            let Some(connection) = &mut self.connection else { return Poll::Ready(None) };
+            let ended = match ready!(connection.poll_more(context)) {
+                Ok(0) if until_closed => None,
+                Ok(0) => Some(BodyStreamError::Ended),
+                Ok(_) => continue,
+                Err(error) => Some(error.into()),
+            };
+            self.connection = None;
+            return Poll::Ready(ended.map(Err));
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.connection.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match (self.left, &self.connection) {
+            (_, None) => SizeHint::with_exact(0),
+            (RemainingBody::Exactly(left), _) => SizeHint::with_exact(left),
+            _ => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Heads of requests written, heads of responses read (RFC 9112), and how long the body behind a head is. No I/O.
+//!
+//! What can be read in two ways is refused: where a body ends decides what the next response is.
+
+use std::{mem::MaybeUninit, sync::Arc};
+
+use bytes::{Buf as _, BytesMut};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version,
+    header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
+    request::Parts,
+    response,
+};
+
+use crate::head_cache::{HeadMatch, HeadPattern, number};
+
+/// As many headers as a response may have.
+const HEADERS_MAX: usize = 100;
+
+/// `content-length: ` with the longest number there is, and the ends of its line and of the head.
+const LENGTH_LINE_BYTES_MAX: usize = 40;
+
+/// Where a response's body ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BodyLength {
+    Exactly(u64),
+    Chunked,
+    /// Where the connection does.
+    UntilClosed,
+}
+
+/// A response before its body.
+#[derive(Debug, Clone)]
+pub(super) struct ResponseHead {
+    pub(super) parts: Arc<response::Parts>,
+    pub(super) length: BodyLength,
+    /// Another request may follow on the connection.
+    pub(super) keeps: bool,
+}
+
+/// The bytes of a request's head; its body is sent as it is.
+pub(super) fn encode(head: &Parts, body_bytes: usize) -> Vec<u8> {
+    let mut out = encode_open(head);
+    if body_bytes > 0 || head.method == Method::POST {
+        end_with_length(&mut out, body_bytes);
+    } else {
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
+/// The head of a POST that [`encode_open`] began, with the body it is for.
+pub(super) fn completed(open: &[u8], body_bytes: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(open.len() + LENGTH_LINE_BYTES_MAX);
+    out.extend_from_slice(open);
+    end_with_length(&mut out, body_bytes);
+    out
+}
+
+/// The bytes of a head up to where it says how long its body is.
+pub(super) fn encode_open(head: &Parts) -> Vec<u8> {
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut out = Vec::with_capacity(512);
+    out.extend_from_slice(head.method.as_str().as_bytes());
+    out.push(b' ');
+    // `http://host?query` has an empty path.
+    if !path.starts_with('/') {
+        out.push(b'/');
+    }
+    out.extend_from_slice(path.as_bytes());
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    if !head.headers.contains_key(HOST) {
+        line(&mut out, "host", host(&head.uri).as_bytes());
+    }
+    for (name, value) in &head.headers {
+        // These say how the message is carried, which is ours to know.
+        if ![CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION].contains(name) {
+            line(&mut out, name.as_str(), value.as_bytes());
+        }
+    }
+    out
+}
+
+fn end_with_length(out: &mut Vec<u8>, body_bytes: usize) {
+    out.extend_from_slice(b"content-length: ");
+    out.extend_from_slice(itoa::Buffer::new().format(body_bytes).as_bytes());
+    out.extend_from_slice(b"\r\n\r\n");
+}
+
+fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Without the port where it is the usual one (RFC 9110, 7.2).
+fn host(uri: &Uri) -> &str {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    match uri.port_u16() {
+        Some(80) => uri.host().unwrap_or(authority),
+        _ => authority,
+    }
+}
+
+/// A head that a server may say again.
+#[derive(Debug)]
+pub(super) struct CachedHead {
+    head: ResponseHead,
+    repeated: HeadPattern,
+}
+
+impl CachedHead {
+    /// The head that `buffer` begins with, taken off it, where it is this one.
+    fn again(&self, buffer: &mut BytesMut) -> Option<ResponseHead> {
+        let HeadMatch { head_bytes, body_bytes } = self.repeated.again(buffer)?;
+        buffer.advance(head_bytes);
+        Some(ResponseHead { length: BodyLength::Exactly(body_bytes as u64), ..self.head.clone() })
+    }
+}
+
+/// Takes the next response's head off `buffer`; `None` while it is not all there. What servers say before (1xx) is passed
+/// over. `known`: the head before, which becomes this one.
+pub(super) fn decode(buffer: &mut BytesMut, known: &mut Option<Box<CachedHead>>) -> Result<Option<ResponseHead>, &'static str> {
+    if let Some(head) = known.as_ref().and_then(|known| known.again(buffer)) {
+        return Ok(Some(head));
+    }
+    loop {
+        // Not filled with empty ones first: a response has a handful of the hundred it may have.
+        let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+        let mut parsed = httparse::Response::new(&mut []);
+        let read = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, buffer, &mut headers);
+        let bytes = match read.map_err(|_| "the response is no HTTP/1")? {
+            httparse::Status::Complete(bytes) => bytes,
+            httparse::Status::Partial => return Ok(None),
+        };
+        let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or("the response has no status")?;
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err("the server speaks another protocol from here on, which nobody asked for");
+        }
+        if !status.is_informational() {
+            let head = judge(status, parsed.version == Some(1), parsed.headers)?;
+            *known = repeated(&buffer[..bytes], parsed.headers, &head);
+            buffer.advance(bytes);
+            return Ok(Some(head));
+        }
+        buffer.advance(bytes);
+    }
+}
+
+/// What is worth to be known again: an answer in one piece, which says once how long that is.
+fn repeated(text: &[u8], raw: &[httparse::Header<'_>], head: &ResponseHead) -> Option<Box<CachedHead>> {
+    let mut lengths = raw.iter().filter(|header| header.name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str()));
+    let length = lengths.next().filter(|_| lengths.next().is_none())?.value;
+    let is_whole = matches!(head.length, BodyLength::Exactly(bytes) if number(length).is_some_and(|said| said as u64 == bytes));
+    let is_usual = is_whole && head.keeps && head.parts.status == StatusCode::OK;
+    is_usual.then(|| Box::new(CachedHead { head: head.clone(), repeated: HeadPattern::new(text, length) }))
+}
+
+fn judge(status: StatusCode, is_1_1: bool, raw: &[httparse::Header<'_>]) -> Result<ResponseHead, &'static str> {
+    let mut headers = HeaderMap::with_capacity(raw.len());
+    for header in raw {
+        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| "a header has no name")?;
+        headers.append(name, HeaderValue::from_bytes(header.value).map_err(|_| "a header has a value that is none")?);
+    }
+    let announced = content_length(&headers)?;
+    let codings = headers.contains_key(TRANSFER_ENCODING);
+    let length = match announced {
+        _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => BodyLength::Exactly(0),
+        // RFC 9112, 6.1: HTTP/1.0 knows no codings.
+        _ if codings && !is_1_1 => return Err("a transfer coding in HTTP/1.0"),
+        _ if codings => coding(&headers)?,
+        Some(length) => BodyLength::Exactly(length),
+        None => BodyLength::UntilClosed,
+    };
+    let says = |word: &str| {
+        let listed = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+        listed.flat_map(|text| text.split(',')).any(|said| said.trim().eq_ignore_ascii_case(word))
+    };
+    // RFC 9112, 6.3: a length beside a coding counts for nothing, and may be a second response's way in.
+    let is_clear = length != BodyLength::UntilClosed && !(codings && announced.is_some());
+    let keeps = is_clear && if is_1_1 { !says("close") } else { says("keep-alive") };
+    // It is the one thing that differs between responses that share a head.
+    headers.remove(CONTENT_LENGTH);
+    let (mut parts, ()) = Response::new(()).into_parts();
+    (parts.status, parts.headers) = (status, headers);
+    parts.version = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
+    Ok(ResponseHead { parts: Arc::new(parts), length, keeps })
+}
+
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
+    let mut length = None;
+    for value in headers.get_all(CONTENT_LENGTH) {
+        let text = value.to_str().unwrap_or_default();
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let said = text.parse::<u64>().ok().filter(|_| digits).ok_or("a length that is no number")?;
+        if length.replace(said).is_some_and(|before| before != said) {
+            return Err("two different lengths");
+        }
+    }
+    Ok(length)
+}
+
+/// Only chunks are known; what else a body may be coded in was not asked for.
+fn coding(headers: &HeaderMap) -> Result<BodyLength, &'static str> {
+    let mut listed = headers.get_all(TRANSFER_ENCODING).iter();
+    match (listed.next(), listed.next()) {
+        (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(BodyLength::Chunked),
+        _ => Err("a transfer coding that is not known"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BufMut as _;
+
+    use super::*;
+
+    #[test]
+    fn a_head_that_is_said_again_byte_by_byte_is_whole_with_its_last_byte_whatever_was_said_before_it() {
+        let early = "HTTP/1.1 103 Early Hints\r\nContent-Length: 5\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n";
+        let (mut known, mut buffer) = (None, BytesMut::new());
+        for (before, length) in [("", 5), ("", 5), ("", 123), (early, 123), (early, 12), ("", 1), (early, 0)] {
+            let text = format!("{before}HTTP/1.1 200 OK\r\nX: 1\r\nContent-Length: {length}\r\nY: 1\r\n\r\n");
+            let mut decoded = None;
+            for byte in text.bytes() {
+                assert!(decoded.is_none(), "{text}");
+                buffer.put_u8(byte);
+                decoded = decode(&mut buffer, &mut known).unwrap();
+            }
+            let head = decoded.unwrap_or_else(|| panic!("{text}"));
+            assert_eq!((head.parts.status, head.length), (StatusCode::OK, BodyLength::Exactly(length)), "{text}");
+            assert!(buffer.is_empty() && known.is_some(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! HTTP/1.1 without TLS in the client's role: a pool of sockets, each read and written by whoever sends a request.
+//!
+//! Used by `http_client` for every `http://` backend. A general client gives each connection a task of its own and passes
+//! requests, responses and bodies through queues; here nothing is passed on: a request is one write, its response mostly one
+//! read, on the task that waits for it. Invariants: a connection has one request at a time; one whose response was not read to
+//! its end, or after which the server said more than it owed, is closed and never used again; a request of which a byte may
+//! have left is not sent twice.
+
+mod body;
+mod chunked;
+mod head;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    future::poll_fn,
+    io::{self, IoSlice},
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use http::{Request, Uri};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWrite as _},
+    net::TcpStream,
+};
+
+pub use self::body::BodyStreamError;
+pub(crate) use self::body::Http1Body;
+use self::head::{CachedHead, ResponseHead};
+use crate::{response::HttpResponse, send_error::SendError, vectored_body::VectoredBody, write_batching::turn};
+
+/// How much is read at once: as much as the last response took, within these.
+const READ_BYTES_MIN: usize = 1024;
+const READ_BYTES_MAX: usize = 128 * 1024;
+/// What the head of a response takes, with room to spare: what does not fit costs another read.
+const HEAD_BYTES_USUAL: usize = 512;
+
+/// One connection to a server.
+#[derive(Debug)]
+struct ClientConnection {
+    /// Its host and port.
+    server: Arc<str>,
+    socket: TcpStream,
+    /// Read and not taken yet.
+    buffer: BytesMut,
+    read_bytes: usize,
+    /// Of a request that is answered already, what the server has not taken yet: some say 200 before they read on.
+    unsent: Bytes,
+    /// The head of the last response.
+    known: Option<Box<CachedHead>>,
+}
+
+#[derive(Debug)]
+struct IdleConnection {
+    connection: Box<ClientConnection>,
+    since: Instant,
+}
+
+#[derive(Debug, Default)]
+struct IdleConnections {
+    /// By host and port; the one used last is at the end, and is used next. (The operator names servers, so that nobody chooses
+    /// names that meet in one place of the table.)
+    by_server: HashMap<Arc<str>, Vec<IdleConnection>, foldhash::fast::RandomState>,
+    /// A task looks after them.
+    is_swept: bool,
+}
+
+#[derive(Debug)]
+struct PoolShared {
+    idle: Mutex<IdleConnections>,
+    idle_timeout: Duration,
+    idle_per_host: usize,
+    head_bytes_max: usize,
+}
+
+/// Connections that wait for requests. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Pool(Arc<PoolShared>);
+
+/// Where a connection goes when it is free.
+#[derive(Debug)]
+struct PoolReturn {
+    pool: Pool,
+}
+
+/// What requests to one place have in common that differ in their bodies alone: their head is written once. Clones share it.
+#[derive(Clone)]
+pub(crate) struct PreparedHead(Arc<(Uri, Vec<u8>)>);
+
+/// Without the head, in which credentials are.
+impl fmt::Debug for PreparedHead {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Prepared").finish_non_exhaustive()
+    }
+}
+
+impl PreparedHead {
+    pub(crate) fn new(post: Request<()>) -> Self {
+        let head = post.into_parts().0;
+        let open = head::encode_open(&head);
+        Self(Arc::new((head.uri, open)))
+    }
+
+    pub(crate) fn uri(&self) -> &Uri {
+        &self.0.0
+    }
+}
+
+/// How far a request was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WriteOutcome {
+    Whole,
+    /// The server says something before it has all of it.
+    Interrupted,
+    /// The connection takes no more of it.
+    Broken,
+}
+
+/// What became of an attempt to send a request.
+enum SendOutcome {
+    Answered(HttpResponse<Http1Body>),
+    /// The connection took none of it.
+    NotSent(io::Error),
+}
+
+impl Pool {
+    pub(crate) fn new(idle_timeout: Duration, idle_per_host: usize, head_bytes_max: usize) -> Self {
+        Self(Arc::new(PoolShared { idle: Mutex::default(), idle_timeout, idle_per_host, head_bytes_max }))
+    }
+
+    /// Sends a request and waits for the head of its response. `connect` is asked for a socket where none is waiting.
+    pub(crate) async fn send<Connecting>(
+        &self,
+        request: Request<Bytes>,
+        connect: impl FnOnce() -> Connecting,
+    ) -> Result<HttpResponse<Http1Body>, SendError>
+    where
+        Connecting: Future<Output = Result<TcpStream, SendError>>,
+    {
+        let (head, body) = request.into_parts();
+        let written = head::encode(&head, body.len());
+        self.send_written(&head.uri, written, body.into(), connect).await
+    }
+
+    /// The same for a POST whose head is known already.
+    pub(crate) async fn send_prepared<Connecting>(
+        &self,
+        prepared: &PreparedHead,
+        body: VectoredBody,
+        connect: impl FnOnce() -> Connecting,
+    ) -> Result<HttpResponse<Http1Body>, SendError>
+    where
+        Connecting: Future<Output = Result<TcpStream, SendError>>,
+    {
+        let written = head::completed(&prepared.0.1, body.len());
+        self.send_written(prepared.uri(), written, body, connect).await
+    }
+
+    async fn send_written<Connecting>(
+        &self,
+        uri: &Uri,
+        written: Vec<u8>,
+        body: VectoredBody,
+        connect: impl FnOnce() -> Connecting,
+    ) -> Result<HttpResponse<Http1Body>, SendError>
+    where
+        Connecting: Future<Output = Result<TcpStream, SendError>>,
+    {
+        // Requests that were read with this one are written with it. Before a connection is taken, which is looked at when it is.
+        turn(body.len()).await;
+        let server = uri.authority().map_or("", |authority| authority.as_str());
+        // A connection that ended while it rested takes nothing, and the next one is tried.
+        while let Some(connection) = self.take(server) {
+            if let SendOutcome::Answered(response) = self.exchange(connection, &written, &body).await? {
+                return Ok(response);
+            }
+        }
+        // Boxed: it is rare, and there would be room for it in every request's future.
+        let socket = Box::pin(connect()).await?;
+        let (buffer, unsent) = (BytesMut::new(), Bytes::new());
+        // Boxed: it is moved from hand to hand with each request.
+        let connection = ClientConnection { server: server.into(), socket, buffer, read_bytes: READ_BYTES_MIN, unsent, known: None };
+        match self.exchange(Box::new(connection), &written, &body).await? {
+            SendOutcome::Answered(response) => Ok(response),
+            SendOutcome::NotSent(error) => Err(SendError::NotSent { reason: error.to_string() }),
+        }
+    }
+
+    async fn exchange(&self, mut connection: Box<ClientConnection>, head: &[u8], body: &VectoredBody) -> Result<SendOutcome, SendError> {
+        let mut sent = 0;
+        let (answer, written) = loop {
+            let written = match connection.write(head, body, &mut sent).await {
+                Ok(written) => written,
+                Err(error) => return Ok(SendOutcome::NotSent(error)),
+            };
+            if let Some(answer) = connection.next_head(self.0.head_bytes_max, written != WriteOutcome::Interrupted).await? {
+                break (answer, written);
+            }
+        };
+        if written == WriteOutcome::Interrupted {
+            connection.unsent = match sent.checked_sub(head.len()) {
+                Some(of_body) => body.behind(of_body).into_bytes(),
+                None => [&head[sent..], &body.clone().into_bytes()].concat().into(),
+            };
+        }
+        let ResponseHead { parts, length, keeps } = answer;
+        tracing::trace!(server = &*connection.server, status = parts.status.as_u16(), "a server answered");
+        // What answers half a request has not read the rest of it.
+        let back = (keeps && written == WriteOutcome::Whole).then(|| PoolReturn { pool: self.clone() });
+        Ok(SendOutcome::Answered(HttpResponse::new(parts, Http1Body::new(length, connection, back))))
+    }
+
+    fn take(&self, server: &str) -> Option<Box<ClientConnection>> {
+        let mut idle = self.lock();
+        let resting = idle.by_server.get_mut(server)?;
+        while let Some(IdleConnection { mut connection, since }) = resting.pop() {
+            if since.elapsed() < self.0.idle_timeout && connection.is_quiet() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    fn put(&self, mut connection: Box<ClientConnection>) {
+        // What came behind a response is no response to anything.
+        if !connection.buffer.is_empty() {
+            return;
+        }
+        connection.buffer = BytesMut::new();
+        let mut idle = self.lock();
+        let resting = match idle.by_server.get_mut(&connection.server) {
+            Some(resting) => resting,
+            None => idle.by_server.entry(connection.server.clone()).or_default(),
+        };
+        if resting.len() < self.0.idle_per_host {
+            resting.push(IdleConnection { connection, since: Instant::now() });
+        }
+        if !std::mem::replace(&mut idle.is_swept, true) {
+            tokio::spawn(sweep(Arc::downgrade(&self.0)));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, IdleConnections> {
+        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PoolReturn {
+    fn give(self, connection: Box<ClientConnection>) {
+        self.pool.put(connection);
+    }
+}
+
+/// Closes what has rested for too long or was ended by its server, for as long as anything rests.
+async fn sweep(pool: Weak<PoolShared>) {
+    while let Some(pause) = pool.upgrade().map(|shared| shared.idle_timeout / 4) {
+        tokio::time::sleep(pause).await;
+        let Some(pool) = pool.upgrade().map(Pool) else { return };
+        let mut idle = pool.lock();
+        let still_good = |resting: &mut IdleConnection| resting.since.elapsed() < pool.0.idle_timeout && resting.connection.is_quiet();
+        idle.by_server.retain(|_, resting| {
+            resting.retain_mut(still_good);
+            !resting.is_empty()
+        });
+        if idle.by_server.is_empty() {
+            idle.is_swept = false;
+            return;
+        }
+    }
+}
+
+impl ClientConnection {
+    /// Writes a request from where `sent` says. `Err`: nothing of it was taken.
+    async fn write(&mut self, head: &[u8], body: &VectoredBody, sent: &mut usize) -> Result<WriteOutcome, io::Error> {
+        let all = head.len() + body.len();
+        poll_fn(|context| {
+            while *sent < all {
+                let [first, second, third] = body.slices_behind(sent.saturating_sub(head.len()));
+                let parts = [IoSlice::new(&head[head.len().min(*sent)..]), first, second, third];
+                match Pin::new(&mut self.socket).poll_write_vectored(context, &parts) {
+                    Poll::Ready(Ok(0)) if *sent == 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    Poll::Ready(Err(error)) if *sent == 0 => return Poll::Ready(Err(error)),
+                    // There may be an answer that says why.
+                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(WriteOutcome::Broken)),
+                    Poll::Ready(Ok(bytes)) => *sent += bytes,
+                    Poll::Pending if self.socket.poll_read_ready(context).is_ready() => return Poll::Ready(Ok(WriteOutcome::Interrupted)),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            Poll::Ready(Ok(WriteOutcome::Whole))
+        })
+        .await
+    }
+
+    /// The head of the response; `None`, if that is not waited for, when it is not there.
+    async fn next_head(&mut self, bytes_max: usize, waits: bool) -> Result<Option<ResponseHead>, SendError> {
+        let aborted = |reason: &str| SendError::Aborted { reason: reason.to_owned() };
+        loop {
+            // Mostly nothing was read yet.
+            if !self.buffer.is_empty()
+                && let Some(head) = head::decode(&mut self.buffer, &mut self.known).map_err(aborted)?
+            {
+                return Ok(Some(head));
+            }
+            if self.buffer.len() >= bytes_max {
+                return Err(aborted("the head of the response is too large"));
+            }
+            let read = poll_fn(|context| match self.poll_more(context) {
+                Poll::Pending if !waits => Poll::Ready(None),
+                read => read.map(Some),
+            });
+            match read.await {
+                None => return Ok(None),
+                Some(Ok(0)) => return Err(aborted("the server closed it")),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(aborted(&error.to_string())),
+            }
+        }
+    }
+
+    /// Reads what there is behind what was read; 0 at the end.
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        while !self.unsent.is_empty() {
+            match Pin::new(&mut self.socket).poll_write(context, &self.unsent) {
+                Poll::Ready(Ok(bytes @ 1..)) => self.unsent.advance(bytes),
+                Poll::Ready(_) => self.unsent.clear(), // what it says is read all the same
+                Poll::Pending => break,
+            }
+        }
+        // First, so that what only waits needs no memory to read into.
+        ready!(self.socket.poll_read_ready(context))?;
+        self.buffer.reserve(self.read_bytes);
+        let read = ready!(pin!(self.socket.read_buf(&mut self.buffer)).poll(context))?;
+        if self.buffer.len() == self.buffer.capacity() {
+            self.read_bytes = (2 * self.read_bytes).min(READ_BYTES_MAX); // there was more than there was room for
+        }
+        Poll::Ready(Ok(read))
+    }
+
+    fn note_response(&mut self, body_bytes: usize) {
+        self.read_bytes = (body_bytes + HEAD_BYTES_USUAL).next_power_of_two().clamp(READ_BYTES_MIN, READ_BYTES_MAX);
+    }
+
+    /// Nothing came while it rested, not even its end. Costs no system call unless something did.
+    fn is_quiet(&mut self) -> bool {
+        // Not polled: a task that has used up its turn would hear that nothing came, whatever did.
+        matches!(self.socket.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+}

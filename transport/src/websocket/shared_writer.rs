@@ -1,0 +1,234 @@
+//! The one writer of a connection. Data frames come from the sink; pings, pongs and the answer to a close frame from the source,
+//! which must not wait for the sink's owner to have something to say.
+//!
+//! Whoever holds the lock holds it for one poll. While the sink is writing it takes control frames along between its batches;
+//! otherwise the source writes them itself. Invariants: control frames stand between frames, never inside one; at most
+//! [`PONGS_MAX`] answers wait; a close frame is the last thing written.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker, ready},
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::AsyncWrite;
+
+use super::codec::{self, Mask, Opcode, REASON_BYTES_MAX, Role};
+use crate::frame::WriteError;
+
+/// Answers kept for a peer that pings faster than it reads. Beyond it the oldest are forgotten, which RFC 6455 (5.5.3) allows.
+const PONGS_MAX: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct SharedWriter<W> {
+    role: Role,
+    state: Mutex<WriterState<W>>,
+}
+
+#[derive(Debug)]
+struct WriterState<W> {
+    writer: W,
+    pongs: VecDeque<Bytes>,
+    ping_due: bool,
+    closing: CloseState,
+    /// Control frames as bytes, partly written perhaps.
+    encoded: BytesMut,
+    needs_flush: bool,
+    /// The sink is in the middle of a batch and will take control frames along at its end.
+    sink_is_writing: bool,
+    /// The source, when it waits for the sink to have done that.
+    source: Option<Waker>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum CloseState {
+    Open,
+    /// The payload of the close frame that has to be written.
+    Pending(Bytes),
+    /// Handed to the writer; nothing may follow.
+    Sent,
+}
+
+impl<W: AsyncWrite + Unpin> SharedWriter<W> {
+    pub(super) fn new(writer: W, role: Role) -> Self {
+        let state = WriterState {
+            writer,
+            pongs: VecDeque::new(),
+            ping_due: false,
+            closing: CloseState::Open,
+            encoded: BytesMut::new(),
+            needs_flush: false,
+            sink_is_writing: false,
+            source: None,
+        };
+        Self { role, state: Mutex::new(state) }
+    }
+
+    pub(super) fn answer_ping(&self, payload: &[u8]) {
+        // Copied, since an answer that waits must not keep the read buffer.
+        let payload = Bytes::copy_from_slice(payload);
+        let mut state = self.lock();
+        if state.pongs.len() == PONGS_MAX {
+            state.pongs.pop_front();
+        }
+        state.pongs.push_back(payload);
+    }
+
+    pub(super) fn ask(&self) {
+        self.lock().ping_due = true;
+    }
+
+    /// Puts a close frame behind what is being written; the first one counts.
+    pub(super) fn say_goodbye(&self, code: Option<u16>, reason: &str) {
+        let mut state = self.lock();
+        if state.closing == CloseState::Open {
+            let mut payload = BytesMut::new();
+            if let Some(code) = code {
+                payload.extend_from_slice(&code.to_be_bytes());
+                payload.extend_from_slice(&reason.as_bytes()[..reason.floor_char_boundary(REASON_BYTES_MAX)]);
+            }
+            state.closing = CloseState::Pending(payload.freeze());
+        }
+    }
+
+    /// Whether a close frame of ours is on its way, so that the peer's next one is the answer to it.
+    pub(super) fn is_closing(&self) -> bool {
+        self.lock().closing != CloseState::Open
+    }
+
+    /// Writes the control frames that are due, for the source. Ready, too, when the sink will do it.
+    pub(super) fn poll_control(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.lock();
+        if state.sink_is_writing { Poll::Ready(Ok(())) } else { state.poll_control(self.role, context) }
+    }
+
+    /// The same, but waits for the sink as well.
+    pub(super) fn poll_all_control(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.lock();
+        if state.sink_is_writing {
+            state.source = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        state.poll_control(self.role, context)
+    }
+
+    /// Writes whole frames for the sink, then the control frames that came up meanwhile, and flushes.
+    pub(super) async fn write_frames(&self, frames: &mut [IoSlice<'_>]) -> Result<(), WriteError> {
+        if self.is_closing() {
+            return Err(WriteError::Closed);
+        }
+        self.write(frames).await
+    }
+
+    /// Writes the control frames that are left, the close frame with them.
+    pub(super) async fn finish(&self) -> Result<(), WriteError> {
+        self.write(&mut []).await
+    }
+
+    async fn write(&self, mut frames: &mut [IoSlice<'_>]) -> Result<(), WriteError> {
+        if std::mem::replace(&mut self.lock().sink_is_writing, true) {
+            // An earlier call was dropped inside a frame: nothing that follows could be understood.
+            return Err(WriteError::Closed);
+        }
+        let mut is_between_frames = true;
+        let written: io::Result<()> = poll_fn(|context| {
+            let mut state = self.lock();
+            if is_between_frames {
+                ready!(state.poll_encoded(context))?;
+                is_between_frames = false;
+            }
+            while !frames.is_empty() {
+                let count = ready!(Pin::new(&mut state.writer).poll_write_vectored(context, frames))?;
+                if count == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                IoSlice::advance_slices(&mut frames, count);
+            }
+            state.needs_flush = true;
+            state.poll_control(self.role, context)
+        })
+        .await;
+        let mut state = self.lock();
+        state.sink_is_writing = false;
+        if written.is_err() {
+            state.closing = CloseState::Sent;
+        }
+        if let Some(source) = state.source.take() {
+            source.wake();
+        }
+        Ok(written?)
+    }
+
+    /// Ends the writing half of the connection below.
+    pub(super) async fn shut_down(&self) -> io::Result<()> {
+        poll_fn(|context| Pin::new(&mut self.lock().writer).poll_shutdown(context)).await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WriterState<W>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<W: AsyncWrite + Unpin> WriterState<W> {
+    /// Writes and flushes what is due.
+    fn poll_control(&mut self, role: Role, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // What came up while the socket was full waits until then: encoded, it could no longer be forgotten.
+        ready!(self.poll_encoded(context))?;
+        self.encode(role);
+        ready!(self.poll_encoded(context))?;
+        if self.needs_flush {
+            ready!(Pin::new(&mut self.writer).poll_flush(context))?;
+            self.needs_flush = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn encode(&mut self, role: Role) {
+        if self.closing == CloseState::Sent {
+            return;
+        }
+        for pong in self.pongs.drain(..) {
+            codec::put_frame(&mut self.encoded, Opcode::Pong, &pong, mask_for(role));
+        }
+        if std::mem::take(&mut self.ping_due) {
+            codec::put_frame(&mut self.encoded, Opcode::Ping, b"", mask_for(role));
+        }
+        if let CloseState::Pending(payload) = &self.closing {
+            codec::put_frame(&mut self.encoded, Opcode::Close, payload, mask_for(role));
+            self.closing = CloseState::Sent;
+        }
+    }
+
+    fn poll_encoded(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.encoded.is_empty() {
+            let count = ready!(Pin::new(&mut self.writer).poll_write(context, &self.encoded))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.encoded.advance(count);
+            self.needs_flush = true;
+        }
+        self.encoded = BytesMut::new();
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn mask_for(role: Role) -> Option<Mask> {
+    match role {
+        Role::Server => None,
+        Role::Client => {
+            let mut mask = Mask::default();
+            fill_random(&mut mask);
+            Some(mask)
+        }
+    }
+}
+
+/// Masks must not be predictable by whoever chose the text (RFC 6455, 10.3).
+pub(super) fn fill_random(bytes: &mut [u8]) {
+    aws_lc_rs::rand::fill(bytes).expect("the system's random generator works");
+}

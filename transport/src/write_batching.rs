@@ -1,0 +1,161 @@
+//! An answer that waits for its turn: what came on other connections meanwhile is read first.
+//!
+//! Used by the HTTP listener around its connections, and by `http1_server` and the client of `http1_client`, which know what they write. A write
+//! to a peer that sleeps has to wake it, which costs more than the write. Where many connections have something to do, reading and
+//! writing by turns wakes a peer for each message; reading all there is and then writing finds it awake for all but the first.
+//! Where nothing else is to be done this costs a look at the sockets.
+
+use std::{
+    io,
+    pin::{Pin, pin},
+    task::{Context, Poll, ready},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    task::yield_now,
+};
+
+/// Beyond this a write costs more than waking its peer, and the peer is at work the sooner for it.
+const WAITING_BYTES_MAX: usize = 16 * 1024;
+
+/// Ready once the others had their turn, before so many bytes are written.
+pub(crate) async fn turn(bytes: usize) {
+    if bytes <= WAITING_BYTES_MAX {
+        yield_now().await;
+    }
+}
+
+/// Wraps a connection: the first write after a read lets everything that is ready go first.
+#[derive(Debug)]
+pub struct WriteBatching<S> {
+    inner: S,
+    turn: YieldState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum YieldState {
+    Ready,
+    /// Something was read, and nothing written since: the others are first.
+    YieldFirst,
+    /// They had theirs. Whatever is read meanwhile, the next write is made.
+    Yielded,
+}
+
+impl<S> WriteBatching<S> {
+    pub fn new(inner: S) -> Self {
+        Self { inner, turn: YieldState::Ready }
+    }
+
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+
+    /// Ready once the others had their turn.
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.turn == YieldState::YieldFirst {
+            self.turn = YieldState::Yielded;
+            // Asked once, it sees to it that this is polled again behind what is ready by then.
+            return pin!(yield_now()).poll(context);
+        }
+        self.turn = YieldState::Ready;
+        Poll::Ready(())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for WriteBatching<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if read.is_ready() && self.turn == YieldState::Ready {
+            self.turn = YieldState::YieldFirst;
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatching<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_turn(context));
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_turn(context));
+        Pin::new(&mut self.inner).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::poll_fn,
+        sync::{Arc, Mutex},
+    };
+
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
+        task::JoinSet,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_write_waits_once_however_much_is_read_meanwhile() {
+        let (ours, mut theirs) = duplex(64);
+        let mut connection = WriteBatching::new(ours);
+        let (mut byte, mut pending) = ([0], 0);
+        theirs.write_all(b"ab").await.unwrap();
+        connection.read_exact(&mut byte).await.unwrap();
+        poll_fn(|context| {
+            pending += usize::from(Pin::new(&mut connection).poll_write(context, b"c").is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        connection.read_exact(&mut byte).await.unwrap();
+        let written = poll_fn(|context| Poll::Ready(Pin::new(&mut connection).poll_write(context, b"c"))).await;
+        assert!(pending == 1 && matches!(written, Poll::Ready(Ok(1))));
+    }
+
+    #[tokio::test]
+    async fn all_that_is_there_is_read_before_the_first_answer_is_written() {
+        let told = Arc::<Mutex<Vec<&str>>>::default();
+        let (mut serving, mut peers) = (JoinSet::new(), Vec::new());
+        for _ in 0..3 {
+            let (ours, mut theirs) = duplex(64);
+            theirs.write_all(b"ask").await.unwrap();
+            let (told, mut connection) = (told.clone(), WriteBatching::new(ours));
+            serving.spawn(async move {
+                let mut asked = [0; 3];
+                for _ in 0..2 {
+                    connection.read_exact(&mut asked).await.unwrap();
+                    told.lock().unwrap().push("read");
+                    connection.write_all(&asked).await.unwrap();
+                    told.lock().unwrap().push("written");
+                }
+            });
+            peers.push(theirs);
+        }
+        let mut answer = [0; 3];
+        for peer in &mut peers {
+            peer.read_exact(&mut answer).await.unwrap();
+        }
+        assert_eq!(*told.lock().unwrap(), ["read", "read", "read", "written", "written", "written"]);
+        for peer in &mut peers {
+            peer.write_all(b"ask").await.unwrap();
+            peer.read_exact(&mut answer).await.unwrap();
+        }
+        serving.join_all().await;
+    }
+}

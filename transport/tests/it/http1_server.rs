@@ -1,0 +1,306 @@
+//! Plain POSTs as clients send them, byte by byte: which are ours, where they end, and that nothing of what is not ours is lost.
+
+use std::{
+    convert::Infallible,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::{Response, StatusCode};
+use http_body::{Frame, SizeHint};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+};
+use transport::http1_server::{NextRequest, PostRequest, ServerConnection};
+
+use crate::soon;
+
+const STALL_MAX: Duration = Duration::from_secs(10);
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+
+/// Both ends of a connection.
+async fn connected() -> (ServerConnection, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    client.set_nodelay(true).unwrap();
+    let (server, _) = listener.accept().await.unwrap();
+    (ServerConnection::new(server, HEAD_BYTES_MAX, STALL_MAX), client)
+}
+
+fn post(more: &str, body: &str) -> String {
+    format!("POST /mcp HTTP/1.1\r\nHost: a\r\n{more}Content-Length: {}\r\nX-Last: 1\r\n\r\n{body}", body.len())
+}
+
+/// The next request: its path, its length as its head says it, and its body.
+async fn asked(posts: &mut ServerConnection) -> (String, String, String) {
+    // Whoever asks twice hears the same.
+    for _ in 0..2 {
+        assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
+    }
+    let PostRequest { head, body, .. } = posts.take().unwrap();
+    let read = soon("the body", body.collect()).await.unwrap().to_bytes();
+    let length = head.headers["content-length"].to_str().unwrap().to_owned();
+    (head.uri.path().to_owned(), length, String::from_utf8(read.to_vec()).unwrap())
+}
+
+fn full(text: &'static str) -> Response<Full<Bytes>> {
+    Response::new(Full::new(Bytes::from_static(text.as_bytes())))
+}
+
+/// What comes of a connection until it is closed.
+async fn until_closed(client: &mut TcpStream) -> String {
+    let mut text = String::new();
+    soon("the end", client.read_to_string(&mut text)).await.unwrap();
+    text
+}
+
+#[tokio::test]
+async fn requests_are_told_apart_in_pieces_of_any_size_whether_their_heads_say_the_same_or_not() {
+    let long = "x".repeat(150_000);
+    let bodies = ["", "a", "0123456789", "b", "0123456789", long.as_str(), "f", "g", "hi"];
+    let large = format!("X-Large: {}\r\n", "y".repeat(10_000)); // too large to be known again
+    let heads = ["", "", "X-More: yes\r\n", "X-More: yes\r\n", "X-More: yes\r\n", "", "X-More: no\r\n", &large, &large];
+    let all: String = bodies.iter().zip(heads).map(|(body, more)| post(more, body)).collect();
+    for size in [1, 2, 3, 7, 64, 1000, all.len()] {
+        let (mut posts, mut client) = connected().await;
+        // Byte by byte only as far as it is about heads.
+        let text = if size < 64 { all[..all.find(&long).unwrap()].to_owned() } else { all.clone() };
+        let sending = tokio::spawn(async move {
+            for piece in text.as_bytes().chunks(size) {
+                client.write_all(piece).await.unwrap();
+            }
+            client
+        });
+        for body in bodies.iter().take(if size < 64 { 5 } else { bodies.len() }) {
+            let seen = asked(&mut posts).await;
+            assert!(seen == ("/mcp".to_owned(), body.len().to_string(), (*body).to_owned()), "pieces of {size}");
+            assert!(soon("an answer", posts.answer(full("ok"), true)).await.unwrap());
+        }
+        drop(sending.await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_head_repeats_the_one_before_and_never_itself() {
+    let (mut posts, mut client) = connected().await;
+    for (more, repeats) in [("", false), ("", true), ("X: 1\r\n", false), ("", false)] {
+        client.write_all(post(more, "a").as_bytes()).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
+        }
+        assert_eq!(posts.take().unwrap().is_repeated, repeats, "{more}");
+        assert!(posts.answer(full("ok"), true).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_plain_post_is_handed_back_with_all_that_was_read() {
+    let strange = [
+        "GET /mcp HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
+        "POST /mcp HTTP/1.0\r\nContent-Length: 0\r\n\r\n".to_owned(),
+        "POST http://a/mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".to_owned(),
+        "POST /mcp HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
+        "nonsense\r\n\r\n".to_owned(),
+        "\r\nPOST /mcp HTTP/1.1\r\nContent-Length: 0\r\n\r\n".to_owned(),
+        post("Transfer-Encoding: chunked\r\n", "0\r\n\r\n"),
+        post("Expect: 100-continue\r\n", "a"),
+        post("Upgrade: websocket\r\n", "a"),
+        post("Connection: upgrade\r\n", "a"),
+        post("Connection: keep-alive, close\r\n", "a"),
+        post("Content-Length: 1\r\n", "a"),
+        post("Content-Length: 2\r\n", "a"),
+        post("", "a").replace("Content-Length: 1", "Content-Length: +1"),
+        post("", "a").replace("Content-Length: 1", "Content-Length: 1,1"),
+        post("", "a").replace("Content-Length: 1", "Content-Length: 99999999999999999999999"),
+        post(&"X-Many: 1\r\n".repeat(100), "a"),
+        post(&format!("X-Large: {}\r\n", "y".repeat(HEAD_BYTES_MAX)), "a"),
+        post(" folded\r\n", "a"),
+    ];
+    for text in strange {
+        // Behind one that is plain, whose head is known by then.
+        for before in ["", &post("", "first")] {
+            let (mut posts, mut client) = connected().await;
+            client.write_all(format!("{before}{text}").as_bytes()).await.unwrap();
+            if !before.is_empty() {
+                asked(&mut posts).await;
+                posts.answer(full("ok"), true).await.unwrap();
+            }
+            assert_eq!(soon("the next", posts.next()).await.unwrap(), NextRequest::Other, "{text}");
+            assert!(posts.take().is_none());
+            let (_socket, unread) = posts.into_unread();
+            assert_eq!(unread, text.as_bytes());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_can_be_announced_as_long_as_numbers_go() {
+    for length in [1_u64 << 63, u64::MAX] {
+        let (mut posts, mut client) = connected().await;
+        client.write_all(post("", "a").replace("Content-Length: 1", &format!("Content-Length: {length}")).as_bytes()).await.unwrap();
+        assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
+        assert_eq!(posts.take().unwrap().head.headers["content-length"], length.to_string());
+        let serving = tokio::spawn(async move { posts.answer(full("no"), true).await });
+        assert!(until_closed(&mut client).await.ends_with("no"));
+        drop(client);
+        assert!(!serving.await.unwrap().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_as_long_as_it_says_or_ends_the_connection() {
+    let pieces = |bytes: usize| StreamBody::new(stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'x'; bytes])))]));
+    let (mut posts, mut client) = connected().await;
+    client.write_all(post("", "a").as_bytes()).await.unwrap();
+    asked(&mut posts).await;
+    let mut nothing = Response::new(pieces(3));
+    *nothing.status_mut() = StatusCode::NO_CONTENT;
+    assert!(!posts.answer(nothing, false).await.unwrap());
+    let text = until_closed(&mut client).await;
+    assert!(text.ends_with("GMT\r\n\r\n") && !text.contains("content-length") && !text.contains("chunked"), "{text}");
+    for bytes in [2, 4] {
+        let (mut posts, mut client) = connected().await;
+        client.write_all(post("", "a").as_bytes()).await.unwrap();
+        asked(&mut posts).await;
+        let body = Announced(pieces(bytes));
+        assert!(posts.answer(Response::new(body), true).await.is_err());
+    }
+}
+
+/// Says that it has three bytes.
+struct Announced<B>(B);
+
+impl<B: http_body::Body + Unpin> http_body::Body for Announced<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.0).poll_frame(context)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(3)
+    }
+}
+
+#[tokio::test]
+async fn answers_say_how_long_they_are_and_keep_the_connection() {
+    let (mut posts, mut client) = connected().await;
+    for _ in 0..2 {
+        client.write_all(post("", "a").as_bytes()).await.unwrap();
+        asked(&mut posts).await;
+        let mut response = full("{}");
+        response.headers_mut().insert("content-type", "application/json".parse().unwrap());
+        assert!(posts.answer(response, true).await.unwrap());
+    }
+    client.write_all(post("", "a").as_bytes()).await.unwrap();
+    asked(&mut posts).await;
+    let mut nothing = full("");
+    *nothing.status_mut() = StatusCode::ACCEPTED;
+    assert!(!posts.answer(nothing, false).await.unwrap());
+    let text = until_closed(&mut client).await;
+    let answers: Vec<&str> = text.split_inclusive("GMT\r\n\r\n").collect();
+    assert!(answers[0].starts_with("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\ndate: "), "{text}");
+    assert!(answers[1].starts_with("{}HTTP/1.1 200 OK\r\n") && !answers[1].contains("connection"), "{text}");
+    assert!(answers[2].starts_with("{}HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnection: close\r\n"), "{text}");
+}
+
+#[tokio::test]
+async fn who_asks_for_the_end_gets_it_behind_the_answer() {
+    let (mut posts, mut client) = connected().await;
+    client.write_all(post("Connection: Close\r\n", "a").as_bytes()).await.unwrap();
+    asked(&mut posts).await;
+    assert!(!posts.answer(full("bye"), true).await.unwrap());
+    assert!(until_closed(&mut client).await.ends_with("\r\n\r\nbye"));
+}
+
+#[tokio::test]
+async fn a_body_nobody_wanted_ends_the_connection_where_it_is_not_all_there() {
+    let (mut posts, mut client) = connected().await;
+    client.write_all(post("", "unwanted").as_bytes()).await.unwrap();
+    assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
+    posts.take().unwrap();
+    assert!(posts.answer(full("no"), true).await.unwrap(), "it was all there");
+    let begun = post("", &"x".repeat(100_000));
+    client.write_all(&begun.as_bytes()[..200]).await.unwrap();
+    assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
+    posts.take().unwrap();
+    let serving = tokio::spawn(async move { posts.answer(full("no"), true).await });
+    // Sent in vain, and no reason to lose the answer.
+    client.write_all(&begun.as_bytes()[200..]).await.unwrap();
+    assert!(until_closed(&mut client).await.ends_with("no"));
+    assert!(!serving.await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn answers_of_unknown_length_come_in_chunks_as_soon_as_there_are_any() {
+    let (mut posts, mut client) = connected().await;
+    client.write_all(post("", "a").as_bytes()).await.unwrap();
+    asked(&mut posts).await;
+    let (tell, told) = oneshot::channel::<Bytes>();
+    let pieces = stream::iter([Bytes::from_static(b"one"), Bytes::new(), Bytes::from(vec![b'y'; 10_000])]);
+    let pieces = pieces.chain(stream::once(async { told.await.unwrap() })).map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
+    let body = StreamBody::new(Box::pin(pieces));
+    let serving = tokio::spawn(async move { posts.answer(Response::new(body), false).await });
+    let mut read = Vec::new();
+    while !read.ends_with(b"yy\r\n") {
+        soon("the first pieces", client.read_buf(&mut read)).await.unwrap();
+    }
+    tell.send(Bytes::from_static(b"two")).unwrap();
+    client.read_to_end(&mut read).await.unwrap();
+    let text = String::from_utf8(read).unwrap();
+    assert!(text.contains("\r\ntransfer-encoding: chunked\r\n") && !text.contains("content-length"), "{text}");
+    let pieces = format!("\r\n\r\n3\r\none\r\n2710\r\n{}\r\n3\r\ntwo\r\n0\r\n\r\n", "y".repeat(10_000));
+    assert!(text.ends_with(&pieces), "{text}");
+    assert!(!serving.await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_not_taken_for_whole() {
+    let (mut posts, mut client) = connected().await;
+    client.write_all(post("", "a").as_bytes()).await.unwrap();
+    asked(&mut posts).await;
+    let pieces = stream::iter([Ok(Frame::data(Bytes::from_static(b"half"))), Err(io::Error::other("lost"))]);
+    assert!(posts.answer(Response::new(StreamBody::new(pieces)), true).await.is_err());
+    drop(posts);
+    let text = until_closed(&mut client).await;
+    assert!(!text.contains("0\r\n\r\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_is_noticed_and_one_that_goes_on_asking_is_not_taken_for_it() {
+    let (mut posts, mut client) = connected().await;
+    client.write_all(post("", "a").as_bytes()).await.unwrap();
+    assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
+    let PostRequest { body, client: waiting, .. } = posts.take().unwrap();
+    body.collect().await.unwrap();
+    client.write_all(post("", "next").as_bytes()).await.unwrap();
+    let hung_up = tokio::time::timeout(Duration::from_millis(50), waiting.hung_up()).await;
+    assert!(hung_up.is_err(), "it only asks on");
+    posts.answer(full("ok"), true).await.unwrap();
+    assert_eq!(asked(&mut posts).await.2, "next");
+    // The same while an answer is under way.
+    let never = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+    let serving = tokio::spawn(async move { posts.answer(Response::new(StreamBody::new(never)), true).await });
+    drop(client);
+    assert!(soon("the end", serving).await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_while_it_waits_is_noticed() {
+    let (mut posts, mut client) = connected().await;
+    client.write_all(post("", "a").as_bytes()).await.unwrap();
+    assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
+    let PostRequest { body, client: waiting, .. } = posts.take().unwrap();
+    body.collect().await.unwrap();
+    drop(client);
+    soon("the end", waiting.hung_up()).await;
+}
