@@ -27,7 +27,8 @@ use broker::{
 use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};
 use storage::{
-    EventStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, RedisOptions, RedisStore, SessionKey, SqliteOptions, SqliteStore,
+    EventStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, RedisOptions, RedisStore,
+    SessionKey, SqliteOptions, SqliteStore,
 };
 use testkit::{PostgresServer, RedisServer};
 use tokio::{runtime::Handle, task::JoinSet};
@@ -60,11 +61,23 @@ struct EventStorage {
 async fn bench(scale: Scale) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let (postgres, redis) = (PostgresServer::start().await, RedisServer::start().await);
-    let sqlite = SqliteStore::open(&SqliteOptions { path: folder.path().join("state.db"), migrate: true }).await?;
-    let options = PostgresOptions { url: postgres.database().await, migrate: true, connect_timeout: Duration::from_secs(5) };
+    let sqlite =
+        SqliteStore::open(&SqliteOptions { path: folder.path().join("state.db"), migrate: true })
+            .await?;
+    let options = PostgresOptions {
+        url: postgres.database().await,
+        migrate: true,
+        connect_timeout: Duration::from_secs(5),
+    };
     let of_postgres = PostgresStore::open(&options).await?;
-    let of_redis = RedisStore::open(&RedisOptions { url: redis.url(), key: [7; 32], event_retention: RETAIN }).await?;
-    let stored = |name, store: Arc<dyn EventStore>| EventStorage { name, retain: RETAIN, store: Some(store) };
+    let of_redis =
+        RedisStore::open(&RedisOptions { url: redis.url(), key: [7; 32], event_retention: RETAIN })
+            .await?;
+    let stored = |name, store: Arc<dyn EventStore>| EventStorage {
+        name,
+        retain: RETAIN,
+        store: Some(store),
+    };
     let places = [
         EventStorage { name: "off", retain: Duration::ZERO, store: None },
         EventStorage { name: "memory", retain: RETAIN, store: None },
@@ -80,7 +93,8 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
 }
 
 async fn in_a_row(scale: Scale, places: &[EventStorage], bytes: usize) -> anyhow::Result<()> {
-    let mut all: Vec<(Samples, Vec<f64>, Vec<f64>)> = places.iter().map(|_| Default::default()).collect();
+    let mut all: Vec<(Samples, Vec<f64>, Vec<f64>)> =
+        places.iter().map(|_| Default::default()).collect();
     for _ in 0..scale.of(5, 1) {
         for (place, (push, others, rate)) in places.iter().zip(&mut all) {
             let mut rig = StreamRig::start(place, bytes, None).await?;
@@ -96,7 +110,16 @@ async fn in_a_row(scale: Scale, places: &[EventStorage], bytes: usize) -> anyhow
             rate.push(row.per_second);
         }
     }
-    let mut table = Table::new(["log", "push: CPU p50", "p99", "ratio", "rest: CPU", "ratio", "events/s", "ratio"]);
+    let mut table = Table::new([
+        "log",
+        "push: CPU p50",
+        "p99",
+        "ratio",
+        "rest: CPU",
+        "ratio",
+        "events/s",
+        "ratio",
+    ]);
     let off = (all[0].0.median().as_secs_f64(), median(all[0].1.clone()), median(all[0].2.clone()));
     for (place, (push, others, rate)) in places.iter().zip(all) {
         let (others, rate) = (median(others), median(rate));
@@ -116,7 +139,16 @@ async fn in_a_row(scale: Scale, places: &[EventStorage], bytes: usize) -> anyhow
 }
 
 async fn one_by_one(scale: Scale, places: &[EventStorage], bytes: usize) -> anyhow::Result<()> {
-    let mut table = Table::new(["log", "push: CPU p50", "p99", "ratio", "to the reader p50", "p99", "to the log p50", "p99"]);
+    let mut table = Table::new([
+        "log",
+        "push: CPU p50",
+        "p99",
+        "ratio",
+        "to the reader p50",
+        "p99",
+        "to the log p50",
+        "p99",
+    ]);
     let mut off = None;
     for place in places {
         let (arrived, arrivals) = sync_channel(1);
@@ -178,19 +210,29 @@ struct SingleEventCosts {
 
 impl StreamRig {
     /// Readers tell `arrived` of each event.
-    async fn start(place: &EventStorage, bytes: usize, arrived: Option<SyncSender<Instant>>) -> anyhow::Result<Self> {
+    async fn start(
+        place: &EventStorage,
+        bytes: usize,
+        arrived: Option<SyncSender<Instant>>,
+    ) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new(false));
         let stores = Stores {
             durable: Arc::new(SqliteStore::in_memory().await?),
             events: place.store.clone(),
             hot: Arc::new(MemoryHotStore::new()),
         };
-        let durable = Persistence::new(stores, NodeName::new("bench"), Keys::from_root(b"bench").seal, metrics.clone());
+        let durable = Persistence::new(
+            stores,
+            NodeName::new("bench"),
+            Keys::from_root(b"bench").seal,
+            metrics.clone(),
+        );
         let writer = durable.event_log.clone();
         let (mut streams, mut readers) = (Vec::new(), JoinSet::new());
         let read = Arc::new(AtomicU64::new(0));
         for number in 1..=STREAMS {
-            let (session, stream) = (SessionKey::new(rand::random()), EventStream::general(number, LIMITS));
+            let (session, stream) =
+                (SessionKey::new(rand::random()), EventStream::general(number, LIMITS));
             if let Some(writer) = &writer {
                 stream.start_logging(writer, session);
             }
@@ -208,13 +250,27 @@ impl StreamRig {
         }
         let frame = Bytes::from(vec![b'x'; bytes]);
         let (retain, expired_at, runtime) = (place.retain, Instant::now(), Handle::current());
-        Ok(Self { streams, writer, metrics, retain, expired_at, frame, pushed: 0, read, readers, runtime })
+        Ok(Self {
+            streams,
+            writer,
+            metrics,
+            retain,
+            expired_at,
+            frame,
+            pushed: 0,
+            read,
+            readers,
+            runtime,
+        })
     }
 
     fn push(&mut self) -> anyhow::Result<()> {
         let (_, stream) = &self.streams[(self.pushed % STREAMS) as usize];
         self.pushed += 1;
-        stream.push(Instant::now(), EventKind::Message, self.frame.clone()).ok().context("a stream was cut")
+        stream
+            .push(Instant::now(), EventKind::Message, self.frame.clone())
+            .ok()
+            .context("a stream was cut")
     }
 
     /// At least so many events, and for at least this long.
@@ -234,12 +290,17 @@ impl StreamRig {
         }
         self.catch_up()?;
         let events = (self.pushed - first) as f64;
-        let (mine, all) = (cpu_time(ClockId::ThreadCPUTime) - mine, cpu_time(ClockId::ProcessCPUTime) - all);
+        let (mine, all) =
+            (cpu_time(ClockId::ThreadCPUTime) - mine, cpu_time(ClockId::ProcessCPUTime) - all);
         let others_ns = all.saturating_sub(mine).as_nanos() as f64 / events;
         Ok(BatchCosts { push, others_ns, per_second: events / begun.elapsed().as_secs_f64() })
     }
 
-    fn one_by_one(&mut self, events: usize, arrivals: &Receiver<Instant>) -> anyhow::Result<SingleEventCosts> {
+    fn one_by_one(
+        &mut self,
+        events: usize,
+        arrivals: &Receiver<Instant>,
+    ) -> anyhow::Result<SingleEventCosts> {
         let mut alone = SingleEventCosts::default();
         for _ in 0..events {
             let (begun, before) = (Instant::now(), cpu_time(ClockId::ThreadCPUTime));
@@ -255,7 +316,10 @@ impl StreamRig {
     /// Waits until every event was read and logged, and does what is due once a second.
     fn catch_up(&mut self) -> anyhow::Result<()> {
         if let Some(writer) = &self.writer {
-            ensure!(self.runtime.block_on(writer.flushed(self.streams[0].0)), "events were not logged");
+            ensure!(
+                self.runtime.block_on(writer.flushed(self.streams[0].0)),
+                "events were not logged"
+            );
         }
         while self.read.load(Ordering::Acquire) < self.pushed {
             std::thread::yield_now(); // its CPU time is the pusher's, and not counted
@@ -274,9 +338,16 @@ impl StreamRig {
         for (number, (session, stream)) in self.streams.iter().enumerate() {
             stream.close();
             if let (Some(store), Some(writer)) = (&place.store, &self.writer) {
-                let stored = store.stream(session, stream.number, 0).await?.context("a stream is not in the log")?;
+                let stored = store
+                    .stream(session, stream.number, 0)
+                    .await?
+                    .context("a stream is not in the log")?;
                 let expected = (self.pushed + STREAMS - 1 - number as u64) / STREAMS;
-                ensure!(stored.last_sequence == expected, "{} of {expected} events are in the log", stored.last_sequence);
+                ensure!(
+                    stored.last_sequence == expected,
+                    "{} of {expected} events are in the log",
+                    stored.last_sequence
+                );
                 writer.forget(*session);
             }
         }

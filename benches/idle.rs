@@ -13,7 +13,10 @@ use loadtest::{
     process,
     wire::{LoadTarget, Session},
 };
-use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, TransportConfig, crypto::rustls::QuicClientConfig};
+use quinn::{
+    ClientConfig, Connection, Endpoint, RecvStream, SendStream, TransportConfig,
+    crypto::rustls::QuicClientConfig,
+};
 use serde_json::{Value, json};
 use testkit::{Authority, BrokerBuilder, TestBroker};
 use transport::tls::ClientTlsFiles;
@@ -24,7 +27,8 @@ const OPENING: usize = 32;
 const SETTLING: Duration = Duration::from_secs(3);
 /// Of QUIC, which gives up after 30 s of silence.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-const WIRES: [(Wire, u64); 4] = [(Wire::Tcp, 24), (Wire::WebSocket, 24), (Wire::Quic, 48), (Wire::HttpStream, 40)];
+const WIRES: [(Wire, u64); 4] =
+    [(Wire::Tcp, 24), (Wire::WebSocket, 24), (Wire::Quic, 48), (Wire::HttpStream, 40)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wire {
@@ -68,7 +72,9 @@ async fn measure(wire: Wire, count: usize, scale: Scale) -> anyhow::Result<f64> 
     let signed = authority.server("broker");
     let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await?;
     let config = match wire {
-        Wire::Quic => json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": signed.cert, "key_file": signed.key}}),
+        Wire::Quic => {
+            json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": signed.cert, "key_file": signed.key}})
+        }
         Wire::Tcp => json!({"listen": {"tcp": "127.0.0.1:0"}}),
         Wire::WebSocket | Wire::HttpStream => json!({}),
     };
@@ -85,7 +91,10 @@ async fn measure(wire: Wire, count: usize, scale: Scale) -> anyhow::Result<f64> 
     let idle = open(count).await?;
     settle(scale).await;
     let after = process::usage(broker.pid())?.resident_bytes;
-    anyhow::ensure!(first.iter().chain(&idle).all(OpenConnection::is_alive), "not all connections have lived until they were counted");
+    anyhow::ensure!(
+        first.iter().chain(&idle).all(OpenConnection::is_alive),
+        "not all connections have lived until they were counted"
+    );
     drop((first, idle));
     Ok(after.saturating_sub(before) as f64 / count as f64)
 }
@@ -109,13 +118,18 @@ impl OpenConnection {
     }
 }
 
-async fn sessions(wire: Wire, broker: &TestBroker, count: usize) -> anyhow::Result<Vec<OpenConnection>> {
+async fn sessions(
+    wire: Wire,
+    broker: &TestBroker,
+    count: usize,
+) -> anyhow::Result<Vec<OpenConnection>> {
     let target = match wire {
         Wire::Tcp => format!("tcp://{}/fast", broker.tcp_address()),
         Wire::WebSocket => format!("ws://{}/ws/fast", broker.http_address()),
         Wire::Quic | Wire::HttpStream => format!("http://{}/mcp/fast", broker.http_address()),
     };
-    let site = LoadTarget::new(target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
+    let site =
+        LoadTarget::new(target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
     let opened = stream::iter(0..count).map(|_| async {
         let session = Session::open(&site, None).await?;
         session.listen().await?;
@@ -125,10 +139,15 @@ async fn sessions(wire: Wire, broker: &TestBroker, count: usize) -> anyhow::Resu
 }
 
 /// All over one socket: a client's socket for each would cost this process far more than the broker.
-async fn over_quic(broker: &TestBroker, authority: &Authority, count: usize) -> anyhow::Result<Vec<OpenConnection>> {
+async fn over_quic(
+    broker: &TestBroker,
+    authority: &Authority,
+    count: usize,
+) -> anyhow::Result<Vec<OpenConnection>> {
     let crypto = QuicClientConfig::try_from(authority.trusting(None, &["mcp"]))?;
     let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into())?;
-    let (mut config, mut transport) = (ClientConfig::new(Arc::new(crypto)), TransportConfig::default());
+    let (mut config, mut transport) =
+        (ClientConfig::new(Arc::new(crypto)), TransportConfig::default());
     // Otherwise the first ones end before the last ones begin.
     transport.keep_alive_interval(Some(KEEP_ALIVE));
     config.transport_config(Arc::new(transport));
@@ -155,7 +174,8 @@ async fn broker(config: Value, backend: &Backend) -> anyhow::Result<TestBroker> 
         "connections": 100_000, "connections_per_address": 100_000, "connections_per_second_per_address": 0,
         "connections_per_tenant": 100_000, "sessions_per_tenant": 100_000, "sessions_per_principal": 100_000,
     }});
-    let spec = json!({"transport": {"type": "http", "url": format!("http://{}/mcp", backend.address())}});
+    let spec =
+        json!({"transport": {"type": "http", "url": format!("http://{}/mcp", backend.address())}});
     let builder = BrokerBuilder::new(benches::broker_binary()?).config(limits).config(config);
     Ok(builder.backend("default", "fast", spec).alone().start().await)
 }

@@ -23,8 +23,9 @@ use protocol::{
     ids::{BackendId, PrincipalId, TaskId, TenantId},
 };
 use storage::{
-    DurableStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, SessionIdentity, SessionKey, SessionRecord, SqliteOptions,
-    SqliteStore, StoreError, TaskLimits, TaskRecord, WriteOp, WriteOutcome,
+    DurableStore, MemoryHotStore, NodeName, PostgresOptions, PostgresStore, SessionIdentity,
+    SessionKey, SessionRecord, SqliteOptions, SqliteStore, StoreError, TaskLimits, TaskRecord,
+    WriteOp, WriteOutcome,
 };
 use testkit::PostgresServer;
 use tokio::task::JoinSet;
@@ -41,7 +42,10 @@ fn main() -> ExitCode {
 
 async fn bench(scale: Scale) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    println!("\nA write of 4 KiB to a file and its fdatasync on this disk: {}", shown(sync_time(folder.path(), scale)?));
+    println!(
+        "\nA write of 4 KiB to a file and its fdatasync on this disk: {}",
+        shown(sync_time(folder.path(), scale)?)
+    );
     let server = PostgresServer::start().await;
     for what in [Workload::Session, Workload::Task { tenants: 1 }, Workload::Task { tenants: 64 }] {
         for engine in ["sqlite", "postgres"] {
@@ -52,10 +56,19 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
                 }
                 _ => {
                     let (url, connect_timeout) = (server.database().await, Duration::from_secs(5));
-                    Arc::new(PostgresStore::open(&PostgresOptions { url, migrate: true, connect_timeout }).await?)
+                    Arc::new(
+                        PostgresStore::open(&PostgresOptions {
+                            url,
+                            migrate: true,
+                            connect_timeout,
+                        })
+                        .await?,
+                    )
                 }
             };
-            compare(scale, what, &store).await.with_context(|| format!("{} on {engine}", what.name()))?;
+            compare(scale, what, &store)
+                .await
+                .with_context(|| format!("{} on {engine}", what.name()))?;
             store.close().await;
         }
     }
@@ -97,10 +110,20 @@ impl Workload {
         let principal = PrincipalId::new("ada");
         Ok(match self {
             Self::Session => {
-                let seat = SessionIdentity { tenant: TenantId::parse("acme")?, principal, endpoint: None };
+                let seat =
+                    SessionIdentity { tenant: TenantId::parse("acme")?, principal, endpoint: None };
                 let (agreement, state, links) = (vec![b'a'; 400], vec![b's'; 200], vec![b'l'; 150]);
                 let (transport, version) = ("streamable_http".into(), "2025-11-25".into());
-                let record = SessionRecord { key, seat, api_key: None, transport, version, agreement, state, links };
+                let record = SessionRecord {
+                    key,
+                    seat,
+                    api_key: None,
+                    transport,
+                    version,
+                    agreement,
+                    state,
+                    links,
+                };
                 WriteOp::OpenSession { record: Box::new(record), owner }
             }
             Self::Task { tenants } => {
@@ -166,29 +189,60 @@ impl Throughput {
     }
 
     fn cells(&self) -> [String; 3] {
-        let refused = if self.refused > 0 { format!(" ({} refused)", self.refused) } else { String::new() };
+        let refused =
+            if self.refused > 0 { format!(" ({} refused)", self.refused) } else { String::new() };
         [digits(self.rate()) + &refused, shown(self.latency.median()), shown(self.latency.p99())]
     }
 }
 
-async fn compare(scale: Scale, what: Workload, store: &Arc<dyn DurableStore>) -> anyhow::Result<()> {
-    let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
+async fn compare(
+    scale: Scale,
+    what: Workload,
+    store: &Arc<dyn DurableStore>,
+) -> anyhow::Result<()> {
+    let stores =
+        Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
     let keys = Keys::from_root(b"a secret of this bench alone");
-    let durable = Persistence::new(stores, NodeName::new(NODE), keys.seal.clone(), Arc::new(Metrics::new(false)));
+    let durable = Persistence::new(
+        stores,
+        NodeName::new(NODE),
+        keys.seal.clone(),
+        Arc::new(Metrics::new(false)),
+    );
     let ways = [WriteMode::Grouped(durable), WriteMode::Single(store.clone())];
-    let mut table = Table::new(["writers", "grouped/s", "p50", "p99", "alone/s", "p50", "p99", "grouped : alone"]);
-    for writers in WRITERS.into_iter().filter(|writers| *writers <= scale.of(usize::MAX, WRITERS_QUICK)) {
+    let mut table = Table::new([
+        "writers",
+        "grouped/s",
+        "p50",
+        "p99",
+        "alone/s",
+        "p50",
+        "p99",
+        "grouped : alone",
+    ]);
+    for writers in
+        WRITERS.into_iter().filter(|writers| *writers <= scale.of(usize::MAX, WRITERS_QUICK))
+    {
         let mut gave = [Throughput::default(), Throughput::default()];
         for way in &ways {
-            drive(way, what, writers, scale.of(Duration::from_millis(300), Duration::ZERO), &mut Throughput::default()).await?;
+            drive(
+                way,
+                what,
+                writers,
+                scale.of(Duration::from_millis(300), Duration::ZERO),
+                &mut Throughput::default(),
+            )
+            .await?;
         }
         for _ in 0..scale.of(5, 1) {
             for (way, gave) in ways.iter().zip(&mut gave) {
-                drive(way, what, writers, scale.of(Duration::from_secs(1), Duration::ZERO), gave).await?;
+                drive(way, what, writers, scale.of(Duration::from_secs(1), Duration::ZERO), gave)
+                    .await?;
             }
         }
         let [grouped, alone] = gave;
-        let ([rate, p50, p99], [alone_rate, alone_p50, alone_p99]) = (grouped.cells(), alone.cells());
+        let ([rate, p50, p99], [alone_rate, alone_p50, alone_p99]) =
+            (grouped.cells(), alone.cells());
         let ratio = format!("{:.1}", grouped.rate() / alone.rate());
         table.row([writers.to_string(), rate, p50, p99, alone_rate, alone_p50, alone_p99, ratio]);
     }
@@ -197,7 +251,13 @@ async fn compare(scale: Scale, what: Workload, store: &Arc<dyn DurableStore>) ->
 }
 
 /// All writers write, one write after the other, for this long and at least once.
-async fn drive(way: &WriteMode, what: Workload, writers: usize, time: Duration, gave: &mut Throughput) -> anyhow::Result<()> {
+async fn drive(
+    way: &WriteMode,
+    what: Workload,
+    writers: usize,
+    time: Duration,
+    gave: &mut Throughput,
+) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut running = JoinSet::new();
     for _ in 0..writers {

@@ -24,7 +24,8 @@ use testkit::{BrokerBuilder, TestBroker};
 
 const BYTES: usize = 256;
 /// Connections, and calls in flight on each.
-const LOADS: [(Wire, usize, usize); 4] = [(Wire::Http, 16, 1), (Wire::Http, 64, 1), (Wire::Tcp, 16, 1), (Wire::Tcp, 16, 16)];
+const LOADS: [(Wire, usize, usize); 4] =
+    [(Wire::Http, 16, 1), (Wire::Http, 64, 1), (Wire::Tcp, 16, 1), (Wire::Tcp, 16, 16)];
 
 #[derive(Debug, Clone, Copy)]
 enum Wire {
@@ -37,14 +38,27 @@ fn main() -> ExitCode {
 }
 
 async fn bench(scale: Scale) -> anyhow::Result<()> {
-    let backends =
-        [Backend::http("127.0.0.1:0", &BackendOptions::default()).await?, Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await?];
+    let backends = [
+        Backend::http("127.0.0.1:0", &BackendOptions::default()).await?,
+        Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await?,
+    ];
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let shared = [broker("127.0.0.1:0", "127.0.0.1:0", processors, &backends).await];
     let apart = one_each(processors, &backends).await?;
-    let mut table = Table::new(["wire", "load", "placement", "calls/s", "ratio", "p50", "p99", "CPU a call", "ratio"]);
+    let mut table = Table::new([
+        "wire",
+        "load",
+        "placement",
+        "calls/s",
+        "ratio",
+        "p50",
+        "p99",
+        "CPU a call",
+        "ratio",
+    ]);
     for (wire, connections, in_flight) in scale.of(&LOADS[..], &LOADS[..1]) {
-        let loads = [&shared[..], &apart[..]].map(|brokers| load(*wire, brokers, *connections, *in_flight, scale));
+        let loads = [&shared[..], &apart[..]]
+            .map(|brokers| load(*wire, brokers, *connections, *in_flight, scale));
         let loads = loads.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
         let rounds = compare::in_turns(&loads, scale.of(5, 1), |_| ()).await?;
         ensure!(rounds.faults().is_empty(), "{}", rounds.faults().join("\n"));
@@ -87,25 +101,52 @@ async fn one_each(processors: usize, backends: &[Backend; 2]) -> anyhow::Result<
     Ok(brokers)
 }
 
-async fn broker(http: &str, tcp: &str, threads: usize, [over_http, over_tcp]: &[Backend; 2]) -> TestBroker {
+async fn broker(
+    http: &str,
+    tcp: &str,
+    threads: usize,
+    [over_http, over_tcp]: &[Backend; 2],
+) -> TestBroker {
     let config = json!({
         "listen": {"http": http, "tcp": tcp, "reuse_port": true},
         "limits": {"requests_per_second": 1_000_000, "burst": 1_000_000, "connections_per_second_per_address": 0},
     });
-    let builder = BrokerBuilder::new(benches::broker_binary().expect("it was built")).config(config).alone();
+    let builder =
+        BrokerBuilder::new(benches::broker_binary().expect("it was built")).config(config).alone();
     let builder = builder.env("TOKIO_WORKER_THREADS", &threads.to_string());
     let behind = |transport: Value| json!({"transport": transport});
-    let builder = builder.backend("default", "http", behind(json!({"type": "http", "url": format!("http://{}/mcp", over_http.address())})));
-    builder.backend("default", "tcp", behind(json!({"type": "tcp", "address": over_tcp.address().to_string()}))).start().await
+    let builder = builder.backend(
+        "default",
+        "http",
+        behind(json!({"type": "http", "url": format!("http://{}/mcp", over_http.address())})),
+    );
+    builder
+        .backend(
+            "default",
+            "tcp",
+            behind(json!({"type": "tcp", "address": over_tcp.address().to_string()})),
+        )
+        .start()
+        .await
 }
 
-fn load(wire: Wire, brokers: &[TestBroker], connections: usize, in_flight: usize, scale: Scale) -> anyhow::Result<Load> {
+fn load(
+    wire: Wire,
+    brokers: &[TestBroker],
+    connections: usize,
+    in_flight: usize,
+    scale: Scale,
+) -> anyhow::Result<Load> {
     let (target, era) = match wire {
         // Without sessions, whose requests may come on any connection, and so to a broker that does not have them.
         Wire::Http => (format!("http://{}/mcp/http", brokers[0].http_address()), Era::Stateless),
         Wire::Tcp => (format!("tcp://{}/tcp", brokers[0].tcp_address()), Era::Sessions),
     };
     let calls = CallLoad { connections, in_flight, bytes: BYTES, per_second: None, era };
-    let to = CallTarget { target, keys: Vec::new(), pids: brokers.iter().map(TestBroker::pid).collect() };
+    let to = CallTarget {
+        target,
+        keys: Vec::new(),
+        pids: brokers.iter().map(TestBroker::pid).collect(),
+    };
     calls.over(to, scale.of(Duration::from_secs(2), Duration::from_millis(50)))
 }

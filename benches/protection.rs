@@ -111,14 +111,33 @@ async fn past_saturation(scale: Scale) -> anyhow::Result<()> {
     }
     let (offered, over) = (calls.len() as f64 / begun.elapsed().as_secs_f64(), sum(calls).await);
     let rate = over.good as f64 / begun.elapsed().as_secs_f64();
-    let mut table =
-        Table::new(["", "offered", "goodput", "of the peak", "p99 of what was answered", "refused", "refusals, median", "p99", "late"]);
+    let mut table = Table::new([
+        "",
+        "offered",
+        "goodput",
+        "of the peak",
+        "p99 of what was answered",
+        "refused",
+        "refusals, median",
+        "p99",
+        "late",
+    ]);
     let row = |name: &str, offered: f64, rate: f64, tally: &Tally| {
         let share = format!("{:.0} %", 100.0 * rate / peak_rate);
         let refused = tally.refused.len().to_string();
         let times = [tally.taken.p99(), tally.refused.median(), tally.refused.p99()].map(shown);
         let [taken, median, p99] = times;
-        [name.to_owned(), digits(offered), digits(rate), share, taken, refused, median, p99, tally.late.to_string()]
+        [
+            name.to_owned(),
+            digits(offered),
+            digits(rate),
+            share,
+            taken,
+            refused,
+            median,
+            p99,
+            tally.late.to_string(),
+        ]
     };
     table.row(row("at the peak", peak_rate, peak_rate, &peak));
     table.row(row("three times that", offered, rate, &over));
@@ -141,13 +160,20 @@ async fn sum(mut parts: JoinSet<Tally>) -> Tally {
 
 /// One after the other, so that nothing is measured but the refusal itself and its way through two sockets.
 async fn refusals(broker: &TestBroker, client: &TestClient, scale: Scale) {
-    broker.admin().post("/admin/v1/tenants/default/backends/b/breaker", &json!({"state": "open"})).await;
+    broker
+        .admin()
+        .post("/admin/v1/tenants/default/backends/b/breaker", &json!({"state": "open"}))
+        .await;
     let count = scale.of(2_000, 20);
     let open = times(count, || client.request("tools/call", json!({"name": "b__t"}))).await;
     let unknown = times(count, || client.request("tools/call", json!({"name": "b__none"}))).await;
     let ping = times(count, || client.request("ping", json!({}))).await;
     let mut table = Table::new(["request", "median", "p99"]);
-    for (name, samples) in [("a ping", ping), ("a call of an unknown tool", unknown), ("a call refused by a breaker", open)] {
+    for (name, samples) in [
+        ("a ping", ping),
+        ("a call of an unknown tool", unknown),
+        ("a call refused by a breaker", open),
+    ] {
         table.row([name.to_owned(), shown(samples.median()), shown(samples.p99())]);
     }
     table.print("Refusals over HTTP (promised: less than a millisecond)");
@@ -173,29 +199,51 @@ async fn shares(scale: Scale) -> anyhow::Result<()> {
     .await;
     let limits = json!({"limits": {"calls_in_flight": CALLS_IN_FLIGHT}});
     let count = scale.of(10, 3);
-    let broker = tenants(count, builder()?.auth_required().config(limits.clone()), &backend).start().await;
-    let one = served(count, &broker.admin(), |_, key| broker.client("/mcp").bearer(key), 1, scale).await;
+    let broker =
+        tenants(count, builder()?.auth_required().config(limits.clone()), &backend).start().await;
+    let one =
+        served(count, &broker.admin(), |_, key| broker.client("/mcp").bearer(key), 1, scale).await;
     drop(broker);
-    let cluster = tenants(count, replicated()?.auth_required().config(limits), &backend).cluster(3).start().await;
-    let three = served(count, &cluster.operator(), |number, key| cluster.client_of(number % 3, "/mcp").bearer(key), 3, scale).await;
-    let mut table = Table::new(["weight", "share, one replica", "off", "share, three replicas", "off"]);
+    let cluster = tenants(count, replicated()?.auth_required().config(limits), &backend)
+        .cluster(3)
+        .start()
+        .await;
+    let three = served(
+        count,
+        &cluster.operator(),
+        |number, key| cluster.client_of(number % 3, "/mcp").bearer(key),
+        3,
+        scale,
+    )
+    .await;
+    let mut table =
+        Table::new(["weight", "share, one replica", "off", "share, three replicas", "off"]);
     let fair = |weight: usize| weight as f64 / (count * (count + 1) / 2) as f64;
     let cells = |counts: &[usize], weight: usize| {
         let all: usize = counts.iter().sum();
         let share = counts[weight - 1] as f64 / all.max(1) as f64;
-        [format!("{:.1} %", 100.0 * share), format!("{:+.1} %", 100.0 * (share / fair(weight) - 1.0))]
+        [
+            format!("{:.1} %", 100.0 * share),
+            format!("{:+.1} %", 100.0 * (share / fair(weight) - 1.0)),
+        ]
     };
     for weight in 1..=count {
         let ([one, one_off], [three, three_off]) = (cells(&one, weight), cells(&three, weight));
         table.row([weight.to_string(), one, one_off, three, three_off]);
     }
-    table.print("Shares of ten tenants at saturation (promised: within 5 %, on three replicas within 10 %)");
+    table.print(
+        "Shares of ten tenants at saturation (promised: within 5 %, on three replicas within 10 %)",
+    );
     Ok(())
 }
 
 fn tenants(count: usize, mut building: BrokerBuilder, backend: &FakeBackend) -> BrokerBuilder {
     for weight in 1..=count {
-        building = building.tenant(&format!("t{weight}")).backend(&format!("t{weight}"), "b", backend.spec());
+        building = building.tenant(&format!("t{weight}")).backend(
+            &format!("t{weight}"),
+            "b",
+            backend.spec(),
+        );
     }
     building
 }
@@ -221,11 +269,15 @@ async fn served(
         for number in 0..replicas * 2 {
             let client = client(number, &key).connected(json!({})).await;
             for _ in 0..3 + weight {
-                let (client, count, counted, over) = (client.clone(), count.clone(), counted.clone(), over.clone());
+                let (client, count, counted, over) =
+                    (client.clone(), count.clone(), counted.clone(), over.clone());
                 workers.spawn(async move {
                     while !over.load(Ordering::Relaxed) {
                         client.call("b__t", json!({})).await;
-                        count.fetch_add(usize::from(counted.load(Ordering::Relaxed)), Ordering::Relaxed);
+                        count.fetch_add(
+                            usize::from(counted.load(Ordering::Relaxed)),
+                            Ordering::Relaxed,
+                        );
                     }
                 });
             }
@@ -255,7 +307,11 @@ async fn neighbour(scale: Scale) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn beside_a_loud_one(takes: Duration, count: usize, scale: Scale) -> anyhow::Result<(Samples, Samples)> {
+async fn beside_a_loud_one(
+    takes: Duration,
+    count: usize,
+    scale: Scale,
+) -> anyhow::Result<(Samples, Samples)> {
     const LOUD: usize = 50;
     let backend = limited(20, takes).await;
     let config = json!({"limits": {"calls_in_flight": 20, "calls_queued": 1_000}});
@@ -264,7 +320,8 @@ async fn beside_a_loud_one(takes: Duration, count: usize, scale: Scale) -> anyho
         building = building.tenant(tenant).backend(tenant, "b", backend.spec());
     }
     let broker = building.start().await;
-    let (loud, quiet) = (broker.admin().create_key("loud").await, broker.admin().create_key("quiet").await);
+    let (loud, quiet) =
+        (broker.admin().create_key("loud").await, broker.admin().create_key("quiet").await);
     let quiet = broker.client("/mcp").bearer(&quiet).connected(json!({})).await;
     let alone = times(count, || quiet.request("tools/call", json!({"name": "b__t"}))).await;
     let (over, mut workers) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
@@ -287,10 +344,12 @@ async fn beside_a_loud_one(takes: Duration, count: usize, scale: Scale) -> anyho
 }
 
 fn compared(title: &str, rows: &[(&str, Samples, Samples)]) {
-    let mut table = Table::new(["", "median before", "median during", "p99 before", "p99 during", "times"]);
+    let mut table =
+        Table::new(["", "median before", "median during", "p99 before", "p99 during", "times"]);
     for (name, before, during) in rows {
         let times = during.p99().as_secs_f64() / before.p99().as_secs_f64().max(1e-9);
-        let [a, b, c, d] = [before.median(), during.median(), before.p99(), during.p99()].map(shown);
+        let [a, b, c, d] =
+            [before.median(), during.median(), before.p99(), during.p99()].map(shown);
         table.row([(*name).to_owned(), a, b, c, d, digits(times)]);
     }
     table.print(title);
@@ -300,12 +359,22 @@ fn compared(title: &str, rows: &[(&str, Samples, Samples)]) {
 async fn hostile_arguments(scale: Scale) -> anyhow::Result<()> {
     let items = |schema: Value| json!({"type": "object", "properties": {"a": {"items": schema}}});
     let listed: Vec<usize> = (0..9_000).collect();
-    let repeated = |item: &str| format!("{{\"a\":[{}]}}", vec![item; ((1 << 20) - 64) / (item.len() + 1)].join(","));
+    let repeated = |item: &str| {
+        format!("{{\"a\":[{}]}}", vec![item; ((1 << 20) - 64) / (item.len() + 1)].join(","))
+    };
     let shapes = [
         ("objects", items(json!({"type": "object", "required": ["x", "y"]})), repeated("{}")),
         ("enum", items(json!({"enum": listed})), repeated("9999")),
-        ("pattern", items(json!({"pattern": "^(a|b|ab)*c{1,900}$"})), repeated(&format!("\"{}\"", "ab".repeat(5_000)))),
-        ("unique", json!({"properties": {"a": {"uniqueItems": true}}}), repeated("[[],[[]],[[[]]]]")),
+        (
+            "pattern",
+            items(json!({"pattern": "^(a|b|ab)*c{1,900}$"})),
+            repeated(&format!("\"{}\"", "ab".repeat(5_000))),
+        ),
+        (
+            "unique",
+            json!({"properties": {"a": {"uniqueItems": true}}}),
+            repeated("[[],[[]],[[[]]]]"),
+        ),
     ];
     let mut table = Table::new([
         "arguments",
@@ -320,7 +389,9 @@ async fn hostile_arguments(scale: Scale) -> anyhow::Result<()> {
     for (name, schema, arguments) in shapes {
         let row = beside_hostile_arguments(schema, &arguments, scale).await?;
         let moved = row.during.p99().saturating_sub(row.before.p99());
-        let [a, b, c, d] = [row.before.median(), row.during.median(), row.before.p99(), row.during.p99()].map(shown);
+        let [a, b, c, d] =
+            [row.before.median(), row.during.median(), row.before.p99(), row.during.p99()]
+                .map(shown);
         let memory = format!("{:+.1} MiB", row.grown as f64 / (1 << 20) as f64);
         table.row([name.to_owned(), a, b, c, d, shown(moved), digits(row.answered), memory]);
     }
@@ -337,16 +408,22 @@ struct BesideHostile {
     grown: usize,
 }
 
-async fn beside_hostile_arguments(schema: Value, arguments: &str, scale: Scale) -> anyhow::Result<BesideHostile> {
+async fn beside_hostile_arguments(
+    schema: Value,
+    arguments: &str,
+    scale: Scale,
+) -> anyhow::Result<BesideHostile> {
     const LOUD: usize = 8;
     let backend = FakeBackend::echo().await;
     backend.list("tools", vec![json!({"name": "echo", "inputSchema": schema})]);
     let plain = FakeBackend::echo().await;
     let (mut held, mut quiet) = (backend.spec(), plain.spec());
-    (held["tools"], quiet["tools"]) = (json!({"validate_arguments": true}), json!({"validate_arguments": true}));
+    (held["tools"], quiet["tools"]) =
+        (json!({"validate_arguments": true}), json!({"validate_arguments": true}));
     let building = builder()?.auth_required().tenant("loud").backend("loud", "b", held);
     let broker = building.tenant("quiet").backend("quiet", "b", quiet).start().await;
-    let (loud, quiet) = (broker.admin().create_key("loud").await, broker.admin().create_key("quiet").await);
+    let (loud, quiet) =
+        (broker.admin().create_key("loud").await, broker.admin().create_key("quiet").await);
     let quiet = broker.client("/mcp").bearer(&quiet).connected(json!({})).await;
     let call = || quiet.request("tools/call", json!({"name": "b__echo", "arguments": {"n": 1}}));
     let count = scale.of(2_000, 20);
@@ -354,12 +431,16 @@ async fn beside_hostile_arguments(schema: Value, arguments: &str, scale: Scale) 
     let before = times(count, call).await;
     // Nothing judges what these send: to read it would cost this process more than it costs the broker.
     let loud = TestClient::new(broker.http_address(), "/mcp").bearer(&loud);
-    let body = format!(r#"{{"jsonrpc":"2.0","id":"h","method":"tools/call","params":{{"name":"b__echo","arguments":{arguments}}}}}"#);
+    let body = format!(
+        r#"{{"jsonrpc":"2.0","id":"h","method":"tools/call","params":{{"name":"b__echo","arguments":{arguments}}}}}"#
+    );
     let body = Bytes::from(body);
     let memory = resident_peak(&broker)?;
-    let (over, answered, mut workers) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), JoinSet::new());
+    let (over, answered, mut workers) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), JoinSet::new());
     for _ in 0..LOUD {
-        let (client, over, answered, body) = (loud.fresh().connected(json!({})).await, over.clone(), answered.clone(), body.clone());
+        let (client, over, answered, body) =
+            (loud.fresh().connected(json!({})).await, over.clone(), answered.clone(), body.clone());
         workers.spawn(async move {
             while !over.load(Ordering::Relaxed) {
                 let _refused = client.post(body.clone()).await.text().await;
@@ -407,7 +488,8 @@ async fn hung_backend(scale: Scale) -> anyhow::Result<()> {
         (lists, calls.await)
     };
     let before = measure().await;
-    let callers: Vec<_> = (0..20).map(|_| client.begin("tools/call", json!({"name": "b0__hang"}))).collect();
+    let callers: Vec<_> =
+        (0..20).map(|_| client.begin("tools/call", json!({"name": "b0__hang"}))).collect();
     hung.wait_count("the calls", callers.len(), |seen| seen.calls("hang")).await;
     let during = measure().await;
     compared(

@@ -16,7 +16,8 @@ use bytes::Bytes;
 
 use crate::readers::{ParsedCall, READERS};
 
-const SIZES: [(usize, &str); 4] = [(256, "256 B"), (2048, "2 KB"), (65_536, "64 KB"), (1_048_576, "1 MB")];
+const SIZES: [(usize, &str); 4] =
+    [(256, "256 B"), (2048, "2 KB"), (65_536, "64 KB"), (1_048_576, "1 MB")];
 
 fn main() -> ExitCode {
     benches::main("envelope", bench)
@@ -69,7 +70,8 @@ fn time(read: readers::Reader, frame: &Bytes, scale: Scale) -> Duration {
 const HEAD: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"files__write","arguments":{"text":""#;
 
 fn prose(bytes: usize) -> Bytes {
-    const TEXT: &str = "It was the best of times, it was the worst of times; \\\"it was\\\" the age of wisdom.\\n";
+    const TEXT: &str =
+        "It was the best of times, it was the worst of times; \\\"it was\\\" the age of wisdom.\\n";
     let mut text = HEAD.to_owned();
     while text.len() + TEXT.len() + 4 < bytes {
         text.push_str(TEXT);
@@ -82,7 +84,11 @@ fn dense(bytes: usize) -> Bytes {
     let mut text = format!("{HEAD}\",\"rows\":[");
     let mut number = 0;
     loop {
-        let row = format!(r#"{}{{"k":{number},"v":[true,null,{}],"s":"a{number}"}}"#, if number > 0 { "," } else { "" }, number * 7);
+        let row = format!(
+            r#"{}{{"k":{number},"v":[true,null,{}],"s":"a{number}"}}"#,
+            if number > 0 { "," } else { "" },
+            number * 7
+        );
         if text.len() + row.len() + 4 > bytes {
             return (text + "]}}}").into();
         }

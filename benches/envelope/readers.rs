@@ -37,7 +37,10 @@ fn tape(frame: &Bytes) -> Option<ParsedCall> {
     let message = tape.as_value().as_object()?;
     let params = message.get("params")?.as_object()?;
     params.get("arguments")?;
-    Some(ParsedCall { id: message.get("id")?.as_u64()?, tool: params.get("name")?.as_str()?.to_owned() })
+    Some(ParsedCall {
+        id: message.get("id")?.as_u64()?,
+        tool: params.get("name")?.as_str()?.to_owned(),
+    })
 }
 
 #[derive(Deserialize)]
@@ -56,7 +59,8 @@ struct RawParams<'a> {
 
 fn serde_raw(frame: &Bytes) -> Option<ParsedCall> {
     let raw: Raw<'_> = serde_json::from_slice(frame).ok()?;
-    (!raw.params.arguments.get().is_empty()).then(|| ParsedCall { id: raw.id, tool: raw.params.name.to_owned() })
+    (!raw.params.arguments.get().is_empty())
+        .then(|| ParsedCall { id: raw.id, tool: raw.params.name.to_owned() })
 }
 
 #[derive(Deserialize)]
@@ -75,7 +79,8 @@ struct LazyParams<'a> {
 
 fn sonic(frame: &Bytes) -> Option<ParsedCall> {
     let lazy: Lazy<'_> = sonic_rs::from_slice(frame).ok()?;
-    (!lazy.params.arguments.as_raw_str().is_empty()).then(|| ParsedCall { id: lazy.id, tool: lazy.params.name.to_owned() })
+    (!lazy.params.arguments.as_raw_str().is_empty())
+        .then(|| ParsedCall { id: lazy.id, tool: lazy.params.name.to_owned() })
 }
 
 /// Steps over values without looking into them; takes any text for JSON. What such a thing could cost at best.
@@ -84,7 +89,10 @@ fn scanned(frame: &Bytes) -> Option<ParsedCall> {
     let params = member(frame, b"params")?;
     let name = member(params, b"name")?;
     member(params, b"arguments")?;
-    Some(ParsedCall { id: std::str::from_utf8(id).ok()?.parse().ok()?, tool: std::str::from_utf8(name).ok()?.trim_matches('"').to_owned() })
+    Some(ParsedCall {
+        id: std::str::from_utf8(id).ok()?.parse().ok()?,
+        tool: std::str::from_utf8(name).ok()?.trim_matches('"').to_owned(),
+    })
 }
 
 /// The value of a member of an object without whitespace.

@@ -12,12 +12,25 @@ const SIZES: [(usize, &str); 3] = [(256, "256 B"), (4096, "4 KB"), (65_536, "64 
 const CONNECTIONS: [usize; 3] = [1, 16, 64];
 
 pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
-    let mut table = Table::new(["payload", "connections", "way", "calls/s", "of nginx", "p50", "of nginx", "CPU a call", "of nginx"]);
+    let mut table = Table::new([
+        "payload",
+        "connections",
+        "way",
+        "calls/s",
+        "of nginx",
+        "p50",
+        "of nginx",
+        "CPU a call",
+        "of nginx",
+    ]);
     let time = scale.of(Duration::from_millis(1500), Duration::from_millis(50));
     for (bytes, size) in SIZES {
         for connections in scale.of(&CONNECTIONS[..], &CONNECTIONS[..1]) {
             let ways = ground.ways();
-            let loads = ways.iter().map(|way| load(way, *connections, bytes, time)).collect::<anyhow::Result<Vec<_>>>()?;
+            let loads = ways
+                .iter()
+                .map(|way| load(way, *connections, bytes, time))
+                .collect::<anyhow::Result<Vec<_>>>()?;
             let rounds = compare::in_turns(&loads, scale.of(3, 1), |_| ()).await?;
             ensure!(rounds.faults().is_empty(), "{}", rounds.faults().join("\n"));
             let figures: Vec<Figures> = rounds.0.iter().map(|rounds| Figures::of(rounds)).collect();

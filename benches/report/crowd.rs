@@ -24,7 +24,11 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     let (sessions, tenants, backends, tools) = scale.of((10_000, 1_000, 200, 50), (20, 5, 3, 5));
     let crowded = broker(json!({})).await?;
     let admin = crowded.admin();
-    let many = Backend::http("127.0.0.1:0", &BackendOptions { tools: tools - 1, ..BackendOptions::default() }).await?;
+    let many = Backend::http(
+        "127.0.0.1:0",
+        &BackendOptions { tools: tools - 1, ..BackendOptions::default() },
+    )
+    .await?;
     stream::iter(0..tenants)
         .for_each_concurrent(AT_ONCE, |number| {
             let admin = &admin;
@@ -41,12 +45,18 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     admin.ready_backend("default", "fast", &behind(&ground.backend)).await;
     let key = admin.create_key("default").await;
 
-    let ways = [of_broker("one of each", &ground.broker, &ground.key), of_broker("crowded", &crowded, &key)];
+    let ways = [
+        of_broker("one of each", &ground.broker, &ground.key),
+        of_broker("crowded", &crowded, &key),
+    ];
     let before = process::usage(crowded.pid())?.resident_bytes;
     let idle = open(&ways[1], sessions).await?;
     let resident = process::usage(crowded.pid())?.resident_bytes;
     let time = scale.of(Duration::from_millis(1500), Duration::from_millis(50));
-    let loads = ways.iter().map(|way| load(way, CONNECTIONS, 256, time)).collect::<anyhow::Result<Vec<_>>>()?;
+    let loads = ways
+        .iter()
+        .map(|way| load(way, CONNECTIONS, 256, time))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let rounds = compare::in_turns(&loads, scale.of(5, 1), |_| ()).await?;
     ensure!(rounds.faults().is_empty(), "{}", rounds.faults().join("\n"));
     drop(idle);
@@ -74,7 +84,12 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
 
 /// Sessions that do nothing.
 async fn open(way: &ProxyPath, count: usize) -> anyhow::Result<Vec<std::sync::Arc<Session>>> {
-    let site = LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
-    let opened: Vec<_> = stream::iter(0..count).map(|_| Session::open(&site, way.key.as_deref())).buffer_unordered(AT_ONCE).collect().await;
+    let site =
+        LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
+    let opened: Vec<_> = stream::iter(0..count)
+        .map(|_| Session::open(&site, way.key.as_deref()))
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
     opened.into_iter().collect()
 }

@@ -17,7 +17,15 @@ const CONNECTIONS: [usize; 2] = [1, 16];
 const ERAS: [Era; 2] = [Era::Sessions, Era::Stateless];
 
 pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
-    let mut table = Table::new(["payload", "connections", "revision", "calls/s", "p50", "CPU a call", "of 2025-11-25"]);
+    let mut table = Table::new([
+        "payload",
+        "connections",
+        "revision",
+        "calls/s",
+        "p50",
+        "CPU a call",
+        "of 2025-11-25",
+    ]);
     let time = scale.of(Duration::from_millis(1500), Duration::from_millis(50));
     let way = of_broker("broker", &ground.broker, &ground.key);
     for (bytes, size) in SIZES {

@@ -27,7 +27,11 @@ struct ListRequest {
 }
 
 pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
-    let many = Backend::http("127.0.0.1:0", &BackendOptions { tools: TOOLS - 1, ..BackendOptions::default() }).await?;
+    let many = Backend::http(
+        "127.0.0.1:0",
+        &BackendOptions { tools: TOOLS - 1, ..BackendOptions::default() },
+    )
+    .await?;
     ground.broker.admin().ready_backend("default", "many", &behind(&many)).await;
     let target: Target = format!("http://{}/mcp/many", ground.broker.http_address()).parse()?;
     let session = session(&target, &ground.key).await?;
@@ -40,7 +44,11 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     let file: Target = format!("http://{}/list", ground.nginx.address).parse()?;
     let answer_bytes = answer.body.len();
     let askings = [
-        ListRequest { address: file.address.clone(), head: post_head(&file, None, None), answer_bytes },
+        ListRequest {
+            address: file.address.clone(),
+            head: post_head(&file, None, None),
+            answer_bytes,
+        },
         ListRequest { address: target.address.clone(), head, answer_bytes },
     ];
     let pids = [ground.nginx.pid(), ground.broker.pid()];
@@ -56,8 +64,10 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
             rounds[way].2.push(cpu.as_secs_f64() * 1e6 / (rate * time.as_secs_f64()));
         }
     }
-    let [nginx, broker] = rounds.map(|(rates, p50s, cpus)| (median(rates), median(p50s), median(cpus)));
-    let mut table = Table::new(["way", "lists/s", "of nginx", "p50", "of nginx", "CPU a list", "of nginx"]);
+    let [nginx, broker] =
+        rounds.map(|(rates, p50s, cpus)| (median(rates), median(p50s), median(cpus)));
+    let mut table =
+        Table::new(["way", "lists/s", "of nginx", "p50", "of nginx", "CPU a list", "of nginx"]);
     for (name, (rate, p50, cpu)) in [("nginx, a file", nginx), ("broker", broker)] {
         table.row([
             name.to_owned(),
@@ -69,7 +79,9 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
             format!("{:.2}", cpu / nginx.2),
         ]);
     }
-    let text = format!("The first page of `tools/list` with {TOOLS} tools, {answer_bytes} bytes, over {CONNECTIONS} connections.");
+    let text = format!(
+        "The first page of `tools/list` with {TOOLS} tools, {answer_bytes} bytes, over {CONNECTIONS} connections."
+    );
     Ok(format!("### Lists beside a file\n\n{text}\n\n{}\n", table.markdown()))
 }
 
@@ -85,7 +97,11 @@ async fn ask(asking: &ListRequest, time: Duration) -> anyhow::Result<(f64, Durat
             while begun.elapsed() < time {
                 let sent = Instant::now();
                 let answer = stream.post(&asking.head, LIST).await?;
-                ensure!(answer.status == 200 && answer.body.len() == asking.answer_bytes, "another answer: status {}", answer.status);
+                ensure!(
+                    answer.status == 200 && answer.body.len() == asking.answer_bytes,
+                    "another answer: status {}",
+                    answer.status
+                );
                 samples.add(sent.elapsed());
             }
             anyhow::Ok(samples)
@@ -101,7 +117,8 @@ async fn ask(asking: &ListRequest, time: Duration) -> anyhow::Result<(f64, Durat
 /// A session by hand, because its id is needed.
 async fn session(target: &Target, key: &str) -> anyhow::Result<String> {
     let params = r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}"#;
-    let initialize = format!(r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{params}}}"#);
+    let initialize =
+        format!(r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{params}}}"#);
     let mut stream = HttpStream::connect(&target.address).await?;
     let opened = stream.post(&post_head(target, Some(key), None), initialize.as_bytes()).await?;
     let id = opened.session_id.context("the broker gives sessions ids")?;

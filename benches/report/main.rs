@@ -33,9 +33,14 @@ async fn report(scale: Scale) -> anyhow::Result<()> {
     let ground = TestBed::start(scale).await?;
     let mut report = Report::default();
     // One word: two would be the name of a bench, too.
-    let only = std::env::args().find_map(|argument| Some(argument.strip_prefix("--only=")?.to_owned()));
+    let only =
+        std::env::args().find_map(|argument| Some(argument.strip_prefix("--only=")?.to_owned()));
     let is_wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
-    ensure!(only.is_none() || PARTS.iter().any(|name| is_wanted(name)), "--only= takes one of {}", PARTS.join(", "));
+    ensure!(
+        only.is_none() || PARTS.iter().any(|name| is_wanted(name)),
+        "--only= takes one of {}",
+        PARTS.join(", ")
+    );
     for name in PARTS.into_iter().filter(|name| is_wanted(name)) {
         let table = match name {
             "calls" => calls::table(&ground, scale).await,
@@ -46,7 +51,10 @@ async fn report(scale: Scale) -> anyhow::Result<()> {
         };
         report.add(name, table);
     }
-    if std::env::args().any(|argument| argument == "--write") && scale == Scale::Full && only.is_none() {
+    if std::env::args().any(|argument| argument == "--write")
+        && scale == Scale::Full
+        && only.is_none()
+    {
         write(Path::new(PAGE), &report.text)?;
     }
     ensure!(report.failed.is_empty(), "{}", report.failed.join("\n"));

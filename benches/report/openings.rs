@@ -28,17 +28,22 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
         starts.add(begun.elapsed());
         drop(broker);
     }
-    let sessions = sessions(ground, scale.of(Duration::from_secs(3), Duration::from_millis(100))).await?;
+    let sessions =
+        sessions(ground, scale.of(Duration::from_secs(3), Duration::from_millis(100))).await?;
     let mut table = Table::new(["what", "figure"]);
     table.row(["start to ready, SQLite, new database (median)".to_owned(), shown(starts.median())]);
-    table.row(["new sessions a second: initialize, initialized, one call; each stored".to_owned(), digits(sessions)]);
+    table.row([
+        "new sessions a second: initialize, initialized, one call; each stored".to_owned(),
+        digits(sessions),
+    ]);
     Ok(format!("### Beginnings\n\n{}\n", table.markdown()))
 }
 
 /// A second, each with its first call.
 async fn sessions(ground: &TestBed, time: Duration) -> anyhow::Result<f64> {
     let [_, _, way] = ground.ways();
-    let site = LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
+    let site =
+        LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
     let call = Operation::Call { tool: "echo".to_owned(), bytes: vec![256] };
     let (opened, known, begun) = (AtomicU64::new(0), TargetState::default(), Instant::now());
     let openers = (0..OPENERS).map(|_| async {
@@ -46,7 +51,11 @@ async fn sessions(ground: &TestBed, time: Duration) -> anyhow::Result<f64> {
             let session = Session::open(&site, way.key.as_deref()).await?;
             let number = opened.fetch_add(1, Ordering::Relaxed);
             let ended = operation::perform(&call, number, &mut session.lane(), &known).await;
-            ensure!(ended == CallOutcome::Succeeded, "the first call ended with {ended:?}: {:?}", site.findings.witnesses());
+            ensure!(
+                ended == CallOutcome::Succeeded,
+                "the first call ended with {ended:?}: {:?}",
+                site.findings.witnesses()
+            );
         }
         Ok(())
     });

@@ -66,9 +66,18 @@ impl TestBed {
     }
 
     pub(crate) fn ways(&self) -> [ProxyPath; 3] {
-        let direct = ProxyPath { name: "direct", target: format!("http://{}/mcp", self.backend.address()), key: None, pids: Vec::new() };
-        let nginx =
-            ProxyPath { name: "nginx", target: format!("http://{}/mcp", self.nginx.address), key: None, pids: vec![self.nginx.pid()] };
+        let direct = ProxyPath {
+            name: "direct",
+            target: format!("http://{}/mcp", self.backend.address()),
+            key: None,
+            pids: Vec::new(),
+        };
+        let nginx = ProxyPath {
+            name: "nginx",
+            target: format!("http://{}/mcp", self.nginx.address),
+            key: None,
+            pids: vec![self.nginx.pid()],
+        };
         [direct, nginx, of_broker("broker", &self.broker, &self.key)]
     }
 }
@@ -90,16 +99,27 @@ pub(crate) async fn broker(config: Value) -> anyhow::Result<TestBroker> {
         "connections_per_second_per_address": 0, "sessions_per_tenant": 100_000, "sessions_per_principal": 100_000,
     }});
     stay_on(Core::Proxies);
-    let broker = BrokerBuilder::new(benches::broker_binary()?).config(limits).config(config).alone();
+    let broker =
+        BrokerBuilder::new(benches::broker_binary()?).config(limits).config(config).alone();
     let broker = broker.trusting_the_system().start().await;
     stay_on(Core::Load);
     Ok(broker)
 }
 
 /// A closed loop of calls with payloads of this size.
-pub(crate) fn load(way: &ProxyPath, connections: usize, bytes: usize, time: Duration) -> anyhow::Result<Load> {
-    let calls = CallLoad { connections, in_flight: 1, bytes, per_second: None, era: Era::default() };
-    let to = CallTarget { target: way.target.clone(), keys: way.key.iter().cloned().collect(), pids: way.pids.clone() };
+pub(crate) fn load(
+    way: &ProxyPath,
+    connections: usize,
+    bytes: usize,
+    time: Duration,
+) -> anyhow::Result<Load> {
+    let calls =
+        CallLoad { connections, in_flight: 1, bytes, per_second: None, era: Era::default() };
+    let to = CallTarget {
+        target: way.target.clone(),
+        keys: way.key.iter().cloned().collect(),
+        pids: way.pids.clone(),
+    };
     calls.over(to, time)
 }
 
@@ -114,13 +134,26 @@ impl Nginx {
     async fn start(upstream: SocketAddr) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        std::fs::write(folder.path().join("nginx.conf"), configuration(address, upstream, folder.path().to_str().context("a path")?))?;
+        std::fs::write(
+            folder.path().join("nginx.conf"),
+            configuration(address, upstream, folder.path().to_str().context("a path")?),
+        )?;
         stay_on(Core::Proxies);
         let mut command = Command::new("nginx");
-        command.arg("-p").arg(folder.path()).args(["-c", "nginx.conf", "-e", "error.log"]).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+            .arg("-p")
+            .arg(folder.path())
+            .args(["-c", "nginx.conf", "-e", "error.log"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
         let spawned = command.spawn();
         stay_on(Core::Load);
-        let mut nginx = Self { address, child: spawned.context("nginx is not installed (scripts/install-servers.sh does it)")?, folder };
+        let mut nginx = Self {
+            address,
+            child: spawned
+                .context("nginx is not installed (scripts/install-servers.sh does it)")?,
+            folder,
+        };
         nginx.ready().await?;
         Ok(nginx)
     }
@@ -128,8 +161,12 @@ impl Nginx {
     async fn ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(self.address).is_err() {
-            let log = std::fs::read_to_string(self.folder.path().join("error.log")).unwrap_or_default();
-            ensure!(self.child.try_wait()?.is_none() && Instant::now() < deadline, "nginx does not start: {log}");
+            let log =
+                std::fs::read_to_string(self.folder.path().join("error.log")).unwrap_or_default();
+            ensure!(
+                self.child.try_wait()?.is_none() && Instant::now() < deadline,
+                "nginx does not start: {log}"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Ok(())

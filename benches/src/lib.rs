@@ -50,8 +50,12 @@ where
         return ExitCode::SUCCESS;
     }
     let scale = if asked("--bench") && !asked("--quick") { Scale::Full } else { Scale::Quick };
-    println!("# cargo bench -p benches --bench {name}{}", scale.of("", " -- --quick (its figures mean nothing)"));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime");
+    println!(
+        "# cargo bench -p benches --bench {name}{}",
+        scale.of("", " -- --quick (its figures mean nothing)")
+    );
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime");
     match runtime.and_then(|runtime| runtime.block_on(bench(scale))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -63,9 +67,17 @@ where
 
 /// The broker as it is built beside a bench, in the same profile.
 pub fn broker_binary() -> anyhow::Result<PathBuf> {
-    let folder = std::env::current_exe()?.parent().and_then(|deps| deps.parent()).map(PathBuf::from).context("no target folder")?;
+    let folder = std::env::current_exe()?
+        .parent()
+        .and_then(|deps| deps.parent())
+        .map(PathBuf::from)
+        .context("no target folder")?;
     let binary = folder.join("mcp-broker");
-    ensure!(binary.exists(), "{} is not there: build the broker first, in the same profile", binary.display());
+    ensure!(
+        binary.exists(),
+        "{} is not there: build the broker first, in the same profile",
+        binary.display()
+    );
     Ok(binary)
 }
 
@@ -154,14 +166,20 @@ impl Table {
     /// Every column as wide as its widest cell.
     pub fn markdown(&self) -> String {
         let widths: Vec<usize> = (0..self.rows[0].len())
-            .map(|column| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default())
+            .map(|column| {
+                self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
+            })
             .collect();
         let mut text = String::new();
         for (number, row) in self.rows.iter().enumerate() {
-            let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            let cells: Vec<String> =
+                row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
             text += &format!("| {} |\n", cells.join(" | "));
             if number == 0 {
-                text += &format!("|{}|\n", widths.iter().map(|width| "-".repeat(width + 2)).collect::<Vec<_>>().join("|"));
+                text += &format!(
+                    "|{}|\n",
+                    widths.iter().map(|width| "-".repeat(width + 2)).collect::<Vec<_>>().join("|")
+                );
             }
         }
         text
@@ -177,13 +195,17 @@ mod tests {
         let mut samples = Samples::default();
         assert_eq!(samples.p99(), Duration::ZERO);
         (1..=200).rev().for_each(|ms| samples.add(Duration::from_millis(ms)));
-        assert_eq!((samples.median(), samples.p99()), (Duration::from_millis(100), Duration::from_millis(198)));
+        assert_eq!(
+            (samples.median(), samples.p99()),
+            (Duration::from_millis(100), Duration::from_millis(198))
+        );
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
     }
 
     #[test]
     fn durations_have_three_digits() {
-        let shown = [999, 1_500, 15_550, 155_500, 1_555_000, 2_000_000_000].map(|nanos| shown(Duration::from_nanos(nanos)));
+        let shown = [999, 1_500, 15_550, 155_500, 1_555_000, 2_000_000_000]
+            .map(|nanos| shown(Duration::from_nanos(nanos)));
         assert_eq!(shown, ["999 ns", "1.50 µs", "15.6 µs", "156 µs", "1.55 ms", "2.00 s"]);
     }
 }

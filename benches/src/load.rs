@@ -47,11 +47,16 @@ impl CallLoad {
             schedule: Schedule::new(vec![Phase { time: time + warm_up, from: rate, to: rate }]),
             warm_up,
             timeout: Duration::from_secs(30),
-            mix: Mix::new(vec![(Operation::Call { tool: "echo".to_owned(), bytes: vec![self.bytes] }, 1)]),
+            mix: Mix::new(vec![(
+                Operation::Call { tool: "echo".to_owned(), bytes: vec![self.bytes] },
+                1,
+            )]),
             refused_max: 0.0,
             listen: false,
         };
-        let site = LoadTarget::new(to.target.parse()?, &ClientTlsFiles::default(), profile.timeout)?.speaking(self.era);
+        let site =
+            LoadTarget::new(to.target.parse()?, &ClientTlsFiles::default(), profile.timeout)?
+                .speaking(self.era);
         Ok(Load { site, profile, keys: to.keys, pids: to.pids })
     }
 }

@@ -26,7 +26,10 @@ impl ByteProxy {
     pub(crate) fn start(target: SocketAddr, datagrams: bool) -> anyhow::Result<Self> {
         let kind = if datagrams { "datagrams" } else { "streams" };
         let arguments = [PROXY, kind, &target.to_string()];
-        let mut child = Command::new(std::env::current_exe()?).args(arguments).stdout(Stdio::piped()).spawn()?;
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("it has an output")?).read_line(&mut line)?;
         Ok(Self { address: line.trim().parse()?, child })
@@ -53,7 +56,8 @@ fn proxy(kind: &str, target: &str) -> ExitCode {
         if kind == "datagrams" { datagrams(target).await } else { streams(target).await }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let served: anyhow::Result<()> = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(serving));
+    let served: anyhow::Result<()> =
+        runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(serving));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -69,7 +69,10 @@ pub(crate) async fn load(
 }
 
 async fn over_websocket(address: SocketAddr) -> anyhow::Result<websocket::TcpHalves> {
-    let (egress, tls) = (EgressPolicy { loopback: true, ..EgressPolicy::default() }, ClientTls::load(&ClientTlsFiles::default())?);
+    let (egress, tls) = (
+        EgressPolicy { loopback: true, ..EgressPolicy::default() },
+        ClientTls::load(&ClientTlsFiles::default())?,
+    );
     let options = websocket::ConnectOptions {
         url: &format!("ws://{address}/ws/b").parse()?,
         headers: http::HeaderMap::new(),
@@ -81,19 +84,32 @@ async fn over_websocket(address: SocketAddr) -> anyhow::Result<websocket::TcpHal
     Ok(websocket::connect(options).await?)
 }
 
-async fn over_quic(address: SocketAddr, ca: &Path) -> anyhow::Result<(quic::QuicClient, quic::QuicSource, quic::QuicSink)> {
+async fn over_quic(
+    address: SocketAddr,
+    ca: &Path,
+) -> anyhow::Result<(quic::QuicClient, quic::QuicSource, quic::QuicSink)> {
     let files = ClientTlsFiles { ca: Some(ca.to_owned()), ..ClientTlsFiles::default() };
-    let (egress, tls) = (EgressPolicy { loopback: true, ..EgressPolicy::default() }, ClientTls::load(&files)?);
+    let (egress, tls) =
+        (EgressPolicy { loopback: true, ..EgressPolicy::default() }, ClientTls::load(&files)?);
     let (address, limits) = (address.to_string(), quic::Limits::default());
-    Ok(quic::connect(quic::ConnectOptions { address: &address, egress: &egress, tls: &tls, limits: &limits, timeout: STALL }).await?)
+    Ok(quic::connect(quic::ConnectOptions {
+        address: &address,
+        egress: &egress,
+        tls: &tls,
+        limits: &limits,
+        timeout: STALL,
+    })
+    .await?)
 }
 
 fn opening() -> [Bytes; 2] {
     let meta = json!({"dev.mcp-broker/backend": "b"});
-    let initialize =
-        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}, "_meta": meta});
+    let initialize = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}, "_meta": meta});
     [
-        Bytes::from(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": initialize}).to_string()),
+        Bytes::from(
+            json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": initialize})
+                .to_string(),
+        ),
         Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#),
     ]
 }
@@ -120,7 +136,8 @@ async fn client(
         sink.send_all(&mut frames).await?;
         let mut due: u64 = numbers.sum();
         for _ in 0..window {
-            due = due.wrapping_sub(checked(&source.next().await?.context("the connection ended")?)?);
+            due =
+                due.wrapping_sub(checked(&source.next().await?.context("the connection ended")?)?);
         }
         ensure!(due == 0, "the answers are not those to the requests");
         calls += window as u64;
@@ -146,7 +163,9 @@ async fn over_http(address: SocketAddr, time: Duration) -> anyhow::Result<f64> {
 }
 
 fn request(number: u64) -> Bytes {
-    let mut text = format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":{{"name":"echo","arguments":{{"text":""#);
+    let mut text = format!(
+        r#"{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":{{"name":"echo","arguments":{{"text":""#
+    );
     let tail = r#""}}}"#;
     text.extend(std::iter::repeat_n('x', MESSAGE_BYTES.saturating_sub(text.len() + tail.len())));
     (text + tail).into()

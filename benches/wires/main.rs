@@ -42,28 +42,46 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
         let backend = backend(wire, &authority).await?;
         let proxy = ByteProxy::start(backend.address(), wire == Wire::Quic)?;
         let broker = broker(wire, backend.address(), &authority).await?;
-        let ways = [("direct", backend.address()), ("byte proxy", proxy.address), ("broker", front(wire, &broker))];
-        let mut table = Table::new(["load", "way", "messages/s", "of the byte proxy", "round trip"]);
+        let ways = [
+            ("direct", backend.address()),
+            ("byte proxy", proxy.address),
+            ("broker", front(wire, &broker)),
+        ];
+        let mut table =
+            Table::new(["load", "way", "messages/s", "of the byte proxy", "round trip"]);
         for (connections, window) in LOADS {
             let mut rates = [const { Vec::new() }; 3];
             // In turns, so that whatever else the machine does hits all of them.
             for _ in 0..scale.of(5, 1) {
                 for ((_, address), rates) in ways.iter().zip(&mut rates) {
                     let time = scale.of(Duration::from_secs(1), Duration::from_millis(20));
-                    rates.push(load(wire, *address, &authority.ca(), (connections, window), time).await?);
+                    rates.push(
+                        load(wire, *address, &authority.ca(), (connections, window), time).await?,
+                    );
                 }
             }
             let rates = rates.map(median);
             for ((name, _), rate) in ways.iter().zip(rates) {
-                let round_trip = Duration::from_secs_f64(2.0 * (connections * window) as f64 / rate);
+                let round_trip =
+                    Duration::from_secs_f64(2.0 * (connections * window) as f64 / rate);
                 let ratio = format!("{:.2}", rate / rates[1]);
-                table.row([format!("{connections} x {window}"), (*name).to_owned(), digits(rate), ratio, shown(round_trip)]);
+                table.row([
+                    format!("{connections} x {window}"),
+                    (*name).to_owned(),
+                    digits(rate),
+                    ratio,
+                    shown(round_trip),
+                ]);
             }
         }
-        table.print(&format!("{wire:?}, tools/call of {MESSAGE_BYTES} bytes, connections x requests in flight"));
+        table.print(&format!(
+            "{wire:?}, tools/call of {MESSAGE_BYTES} bytes, connections x requests in flight"
+        ));
         open_loop::rows(&mut paced, wire, &ways, scale).await?;
     }
-    paced.print("So many messages a second by a schedule, over four connections: how long a call takes");
+    paced.print(
+        "So many messages a second by a schedule, over four connections: how long a call takes",
+    );
     Ok(())
 }
 
@@ -76,7 +94,8 @@ async fn backend(wire: Wire, authority: &Authority) -> anyhow::Result<Backend> {
         Wire::Quic => {
             let signed = authority.server("backend");
             let source = CertificateSource::Files { cert: signed.cert, key: signed.key };
-            Backend::quic(address, Arc::new(ServerTls::load(source, ClientAuth::None)?), offer).await
+            Backend::quic(address, Arc::new(ServerTls::load(source, ClientAuth::None)?), offer)
+                .await
         }
     }
 }
@@ -90,20 +109,32 @@ fn front(wire: Wire, broker: &TestBroker) -> SocketAddr {
 }
 
 /// The broker as it is built beside this bench; behind it the same wire as before it.
-async fn broker(wire: Wire, backend: SocketAddr, authority: &Authority) -> anyhow::Result<TestBroker> {
+async fn broker(
+    wire: Wire,
+    backend: SocketAddr,
+    authority: &Authority,
+) -> anyhow::Result<TestBroker> {
     let signed = authority.server("broker");
     let spec = match wire {
         Wire::Tcp => json!({"transport": {"type": "tcp", "address": backend.to_string()}}),
-        Wire::WebSocket => json!({"transport": {"type": "websocket", "url": format!("ws://{backend}/")}}),
+        Wire::WebSocket => {
+            json!({"transport": {"type": "websocket", "url": format!("ws://{backend}/")}})
+        }
         Wire::Quic => json!({"transport": {"type": "quic", "address": backend.to_string()}}),
-        Wire::Http => json!({"transport": {"type": "http", "url": format!("http://{backend}/mcp")}}),
+        Wire::Http => {
+            json!({"transport": {"type": "http", "url": format!("http://{backend}/mcp")}})
+        }
     };
     let listen = match wire {
-        Wire::Quic => json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": signed.cert, "key_file": signed.key}}),
+        Wire::Quic => {
+            json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": signed.cert, "key_file": signed.key}})
+        }
         _ => json!({"listen": {"tcp": "127.0.0.1:0"}}),
     };
     let limits = json!({"requests_per_second": 1_000_000, "burst": 1_000_000, "calls_in_flight_per_tenant": 10_000});
-    let builder = BrokerBuilder::new(benches::broker_binary()?).config(json!({"limits": limits})).config(listen);
+    let builder = BrokerBuilder::new(benches::broker_binary()?)
+        .config(json!({"limits": limits}))
+        .config(listen);
     let trusting = authority.ca().to_string_lossy().into_owned();
     Ok(builder.env("SSL_CERT_FILE", &trusting).backend("default", "b", spec).alone().start().await)
 }

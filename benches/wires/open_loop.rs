@@ -23,7 +23,12 @@ const CONNECTIONS: usize = 4;
 const IN_FLIGHT: usize = 64;
 
 /// The rows of the table for one wire, over which `ways` lead to a backend.
-pub(crate) async fn rows(table: &mut Table, wire: Wire, ways: &[(&str, SocketAddr); 3], scale: Scale) -> anyhow::Result<()> {
+pub(crate) async fn rows(
+    table: &mut Table,
+    wire: Wire,
+    ways: &[(&str, SocketAddr); 3],
+    scale: Scale,
+) -> anyhow::Result<()> {
     let target = |name: &str, address: &SocketAddr| match (wire, name) {
         (Wire::Tcp, "broker") => Some(format!("tcp://{address}/b")),
         (Wire::Tcp, _) => Some(format!("tcp://{address}")),
@@ -40,7 +45,9 @@ pub(crate) async fn rows(table: &mut Table, wire: Wire, ways: &[(&str, SocketAdd
     };
     let time = scale.of(Duration::from_secs(5), Duration::from_millis(200));
     let loads = ways.iter().filter_map(|(name, address)| target(name, address));
-    let loads = loads.map(|target| calls.over(CallTarget { target, ..CallTarget::default() }, time)).collect::<anyhow::Result<Vec<_>>>()?;
+    let loads = loads
+        .map(|target| calls.over(CallTarget { target, ..CallTarget::default() }, time))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     if loads.is_empty() {
         return Ok(());
     }
@@ -49,7 +56,13 @@ pub(crate) async fn rows(table: &mut Table, wire: Wire, ways: &[(&str, SocketAdd
     let ms = |value: f64| shown(Duration::from_secs_f64(value / 1000.0));
     for ((name, _), rounds) in ways.iter().zip(&rounds.0) {
         let of = Figures::of(rounds);
-        table.row([format!("{wire:?}"), (*name).to_owned(), digits(2.0 * of.rate), ms(of.p50), ms(of.p99)]);
+        table.row([
+            format!("{wire:?}"),
+            (*name).to_owned(),
+            digits(2.0 * of.rate),
+            ms(of.p50),
+            ms(of.p99),
+        ]);
     }
     Ok(())
 }

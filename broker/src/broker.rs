@@ -24,8 +24,14 @@ use transport::{
 
 use self::{adoption::AdoptionLocks, sign_in_failures::SignInFailureLog};
 use crate::{
-    actors::{backend::Backend, call::DeadlineList, catalog_refresh, session::Session, shared::Shared, tasks::TaskManager, tenant::Tenant},
-    auth::{AuthError, AuthenticatedCaller, Caller, KeyFetcher, Keyring, KeyringVersion, Keys, RemotePeer, TokenVerifier},
+    actors::{
+        backend::Backend, call::DeadlineList, catalog_refresh, session::Session, shared::Shared,
+        tasks::TaskManager, tenant::Tenant,
+    },
+    auth::{
+        AuthError, AuthenticatedCaller, Caller, KeyFetcher, Keyring, KeyringVersion, Keys,
+        RemotePeer, TokenVerifier,
+    },
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
@@ -83,17 +89,38 @@ impl Broker {
         let durable = Persistence::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
         let placement = SessionLocator::new(&parts.keys.peer)?;
         // The operator says where the collector is, so no policy for backends applies.
-        let everywhere =
-            EgressPolicy { allow: vec!["0.0.0.0/0".parse(), "::/0".parse()].into_iter().flatten().collect(), ..EgressPolicy::default() };
-        let to_collector = HttpClient::new(HttpClientConfig { egress: Arc::new(everywhere), ..HttpClientConfig::default() })?;
+        let everywhere = EgressPolicy {
+            allow: vec!["0.0.0.0/0".parse(), "::/0".parse()].into_iter().flatten().collect(),
+            ..EgressPolicy::default()
+        };
+        let to_collector = HttpClient::new(HttpClientConfig {
+            egress: Arc::new(everywhere),
+            ..HttpClientConfig::default()
+        })?;
         // And where the issuers are.
         let fetcher = KeyFetcher::new(to_collector.clone(), http.clone());
-        let tokens = TokenVerifier::new(&parts.config.auth, parts.keyring.clone(), fetcher, parts.metrics.clone());
-        let (traces, export) =
-            telemetry::begin_export(&parts.config.telemetry.traces, &parts.config.node.id, to_collector, parts.metrics.clone());
+        let tokens = TokenVerifier::new(
+            &parts.config.auth,
+            parts.keyring.clone(),
+            fetcher,
+            parts.metrics.clone(),
+        );
+        let (traces, export) = telemetry::begin_export(
+            &parts.config.telemetry.traces,
+            &parts.config.node.id,
+            to_collector,
+            parts.metrics.clone(),
+        );
         let broker = Arc::new(Broker {
             placement,
-            shared: Shared::new(parts.config, parts.metrics, http, parts.keys.cursor, durable, traces),
+            shared: Shared::new(
+                parts.config,
+                parts.metrics,
+                http,
+                parts.keys.cursor,
+                durable,
+                traces,
+            ),
             export: tokio::sync::Mutex::new(export),
             keyring: parts.keyring,
             tokens,
@@ -160,9 +187,17 @@ impl Broker {
     pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
         self.shared.modern.end_of_key(key);
         let tenants: Vec<_> = self.tenants.iter().map(|tenant| tenant.value().clone()).collect();
-        let unkept = tenants.iter().flat_map(|tenant| tenant.sessions()).filter(|session| !session.has_client);
-        unkept.filter(|session| session.caller.key.as_ref() == Some(key)).for_each(|session| session.end("its key was revoked"));
-        let opened_with = self.all_sessions().into_iter().filter(|session| session.caller.key.as_ref() == Some(key));
+        let unkept = tenants
+            .iter()
+            .flat_map(|tenant| tenant.sessions())
+            .filter(|session| !session.has_client);
+        unkept
+            .filter(|session| session.caller.key.as_ref() == Some(key))
+            .for_each(|session| session.end("its key was revoked"));
+        let opened_with = self
+            .all_sessions()
+            .into_iter()
+            .filter(|session| session.caller.key.as_ref() == Some(key));
         opened_with.for_each(|session| self.close_session(&session, "its key was revoked"));
     }
 
@@ -177,7 +212,9 @@ impl Broker {
             replaced.close();
             // Until the new one's lists are read, the old ones serve, marked stale.
             if let Some(lists) = replaced.lists.load_full() {
-                backend.lists.store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
+                backend
+                    .lists
+                    .store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
             }
             tenant.publish_catalog();
             for session in tenant.sessions() {
@@ -194,7 +231,11 @@ impl Broker {
         tenant.publish_catalog();
         self.shared.modern.end_at(&tenant.id, &Endpoint::Single(id.clone()));
         tenant.sessions().iter().for_each(|session| session.forget_subscriptions_of(id));
-        for session in tenant.sessions().iter().filter(|session| session.endpoint == Endpoint::Single(id.clone())) {
+        for session in tenant
+            .sessions()
+            .iter()
+            .filter(|session| session.endpoint == Endpoint::Single(id.clone()))
+        {
             self.close_session(session, "its backend was removed");
         }
         true
@@ -205,11 +246,18 @@ impl Broker {
     }
 
     pub fn backends(&self, tenant: &TenantId) -> Vec<BackendStatus> {
-        self.tenant(tenant).map(|tenant| tenant.backends().iter().map(|backend| backend.view()).collect()).unwrap_or_default()
+        self.tenant(tenant)
+            .map(|tenant| tenant.backends().iter().map(|backend| backend.view()).collect())
+            .unwrap_or_default()
     }
 
     /// The backend's state once the first attempt to reach it is over, or when the time is.
-    pub async fn settled(&self, tenant: &TenantId, id: &BackendId, within: Duration) -> Option<BackendStatus> {
+    pub async fn settled(
+        &self,
+        tenant: &TenantId,
+        id: &BackendId,
+        within: Duration,
+    ) -> Option<BackendStatus> {
         let backend = self.tenant(tenant)?.backend(id)?;
         backend.wait_first_attempt(within).await;
         Some(backend.view())
@@ -217,7 +265,9 @@ impl Broker {
 
     /// Reaches for the backend now.
     pub async fn probe(&self, tenant: &TenantId, id: &BackendId) -> bool {
-        let Some(backend) = self.tenant(tenant).and_then(|tenant| tenant.backend(id)) else { return false };
+        let Some(backend) = self.tenant(tenant).and_then(|tenant| tenant.backend(id)) else {
+            return false;
+        };
         backend.probe_breaker().await;
         backend.reconnect();
         true
@@ -225,7 +275,9 @@ impl Broker {
 
     /// Opens or closes the breaker of a backend, as far as this process goes.
     pub fn set_breaker(&self, tenant: &TenantId, id: &BackendId, open: bool) -> bool {
-        let Some(backend) = self.tenant(tenant).and_then(|tenant| tenant.backend(id)) else { return false };
+        let Some(backend) = self.tenant(tenant).and_then(|tenant| tenant.backend(id)) else {
+            return false;
+        };
         backend.set_breaker(open);
         true
     }
@@ -236,7 +288,8 @@ impl Broker {
 
     /// How large a message of this caller may be on this wire.
     pub fn message_bytes(&self, caller: &Caller, wire: MessageWire) -> usize {
-        self.tenant(&caller.tenant).map_or(self.shared.config.limits.message_bytes, |tenant| tenant.message_bytes(wire))
+        self.tenant(&caller.tenant)
+            .map_or(self.shared.config.limits.message_bytes, |tenant| tenant.message_bytes(wire))
     }
 
     // Callers and sessions.
@@ -247,9 +300,13 @@ impl Broker {
             (Some(bearer), tokens) => match (self.keyring.verify(bearer), tokens) {
                 (Some(caller), _) => caller.into(),
                 (None, Some(tokens)) => tokens.verify(bearer)?,
-                (None, None) => return Err(AuthError::failed(key_required(), SignInFailureReason::ApiKey)),
+                (None, None) => {
+                    return Err(AuthError::failed(key_required(), SignInFailureReason::ApiKey));
+                }
             },
-            (None, _) if self.shared.config.auth.required => return Err(AuthError::failed(key_required(), SignInFailureReason::Missing)),
+            (None, _) if self.shared.config.auth.required => {
+                return Err(AuthError::failed(key_required(), SignInFailureReason::Missing));
+            }
             (None, _) => Caller::anonymous().into(),
         };
         self.admit_proven(proven)
@@ -261,7 +318,11 @@ impl Broker {
     }
 
     /// The same for a connection that may have come with a certificate. A key or token that is shown comes before it.
-    pub fn authenticate_on(&self, bearer: Option<&str>, certified: Option<&Caller>) -> Result<AuthenticatedCaller, AuthError> {
+    pub fn authenticate_on(
+        &self,
+        bearer: Option<&str>,
+        certified: Option<&Caller>,
+    ) -> Result<AuthenticatedCaller, AuthError> {
         match (bearer, certified) {
             (None, Some(caller)) => self.admit_proven(caller.clone().into()),
             _ => self.authenticate(bearer),
@@ -290,8 +351,13 @@ impl Broker {
     }
 
     /// [`Broker::admit`] of one whose credential may have an end.
-    pub fn admit_proven(&self, proven: AuthenticatedCaller) -> Result<AuthenticatedCaller, AuthError> {
-        let caller = self.admit(proven.caller).map_err(|refusal| AuthError::failed(refusal, SignInFailureReason::Tenant))?;
+    pub fn admit_proven(
+        &self,
+        proven: AuthenticatedCaller,
+    ) -> Result<AuthenticatedCaller, AuthError> {
+        let caller = self
+            .admit(proven.caller)
+            .map_err(|refusal| AuthError::failed(refusal, SignInFailureReason::Tenant))?;
         Ok(AuthenticatedCaller { caller, until: proven.until })
     }
 
@@ -304,8 +370,14 @@ impl Broker {
     // What operators see.
 
     pub fn sessions(&self, tenant: Option<&TenantId>) -> Vec<SessionView> {
-        let of_tenant = |session: &Arc<Session>| tenant.is_none_or(|tenant| session.tenant.id == *tenant);
-        let mut views: Vec<_> = self.all_sessions().into_iter().filter(of_tenant).map(|session| session.view()).collect();
+        let of_tenant =
+            |session: &Arc<Session>| tenant.is_none_or(|tenant| session.tenant.id == *tenant);
+        let mut views: Vec<_> = self
+            .all_sessions()
+            .into_iter()
+            .filter(of_tenant)
+            .map(|session| session.view())
+            .collect();
         views.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
         views
     }
@@ -321,7 +393,10 @@ impl Broker {
     }
 
     fn by_digest(&self, digest: &str) -> Option<Arc<Session>> {
-        self.sessions.iter().find(|entry| entry.value().digest == digest).map(|entry| entry.value().clone())
+        self.sessions
+            .iter()
+            .find(|entry| entry.value().digest == digest)
+            .map(|entry| entry.value().clone())
     }
 
     pub async fn cancel_task(&self, id: &str) -> Result<(), Refusal> {
@@ -336,9 +411,12 @@ impl Broker {
     pub fn subscriptions(&self, tenant: Option<&TenantId>) -> Vec<SubscriptionView> {
         let tenants: Vec<_> = self.tenants.iter().map(|entry| entry.value().clone()).collect();
         let mut views = Vec::new();
-        for wanted in tenants.iter().filter(|known| tenant.is_none_or(|tenant| known.id == *tenant)) {
+        for wanted in tenants.iter().filter(|known| tenant.is_none_or(|tenant| known.id == *tenant))
+        {
             for backend in wanted.backends() {
-                for (uri, sessions) in backend.links().iter().flat_map(|link| link.subscriptions.counts()) {
+                for (uri, sessions) in
+                    backend.links().iter().flat_map(|link| link.subscriptions.counts())
+                {
                     let (tenant, backend) = (wanted.id.to_string(), backend.id.to_string());
                     views.push(SubscriptionView { tenant, backend, uri, sessions });
                 }
@@ -374,7 +452,10 @@ pub fn unknown_backend(id: &BackendId) -> Refusal {
 }
 
 fn key_required() -> Refusal {
-    Refusal::new(ErrorKind::Unauthorized, "a valid API key or token is required: Authorization: Bearer <key>")
+    Refusal::new(
+        ErrorKind::Unauthorized,
+        "a valid API key or token is required: Authorization: Bearer <key>",
+    )
 }
 
 #[cfg(test)]
@@ -384,7 +465,8 @@ impl Broker {
         let keys = Keys::from_root(b"root");
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
-        let broker = Self::new(BrokerParts { config, metrics, keys, keyring, stores }).expect("nothing of the system is needed");
+        let broker = Self::new(BrokerParts { config, metrics, keys, keyring, stores })
+            .expect("nothing of the system is needed");
         broker.put_tenant(&Caller::anonymous().tenant, TenantSpec::default());
         broker
     }

@@ -30,9 +30,12 @@ mod tidy;
 pub mod views;
 
 /// `serverInfo` and `clientInfo` of the broker itself.
-pub const BROKER_INFO: &str = concat!(r#"{"name":"mcp-broker","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+pub const BROKER_INFO: &str =
+    concat!(r#"{"name":"mcp-broker","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 
 /// Names the request that is being worked on, in an answer and in the log; where there is none, this one thing.
 pub fn request_id() -> String {
-    telemetry::request::current_name().unwrap_or_else(telemetry::request::RequestName::random).to_string()
+    telemetry::request::current_name()
+        .unwrap_or_else(telemetry::request::RequestName::random)
+        .to_string()
 }

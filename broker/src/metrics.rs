@@ -24,8 +24,8 @@ use std::{
 };
 
 use prometheus::{
-    Encoder as _, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder, core::Collector,
+    Encoder as _, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder, core::Collector,
 };
 use protocol::{
     ids::{BackendId, TenantId},
@@ -33,7 +33,9 @@ use protocol::{
     version::Version,
 };
 
-use self::{capped_labels::CappedLabels, limits::LimitMetrics, tasks::TaskMetrics, tokens::TokenMetrics};
+use self::{
+    capped_labels::CappedLabels, limits::LimitMetrics, tasks::TaskMetrics, tokens::TokenMetrics,
+};
 pub use self::{
     observability::BACKEND_STATES,
     resilience::{ResilienceMetrics, RetryOutcome},
@@ -47,7 +49,10 @@ pub const TENANT_LABELS_MAX: usize = 1_000;
 const OTHER: &str = "other";
 
 /// From half a millisecond to a minute: below is noise of the machine, above is a call past its deadline.
-const SECONDS_BUCKETS: [f64; 16] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+const SECONDS_BUCKETS: [f64; 16] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+    60.0,
+];
 
 /// JSON-RPC codes that MCP defines; those the broker adds are 1001 to 1089.
 const ERROR_CODES: [i64; 7] = [-32700, -32600, -32601, -32602, -32603, -32002, -32042];
@@ -71,7 +76,8 @@ pub enum RequestOutcome {
 }
 
 impl RequestOutcome {
-    const ALL: [Self; 6] = [Self::Ok, Self::ToolError, Self::Error, Self::Refused, Self::Cancelled, Self::Timeout];
+    const ALL: [Self; 6] =
+        [Self::Ok, Self::ToolError, Self::Error, Self::Refused, Self::Cancelled, Self::Timeout];
 
     pub const fn label(self) -> &'static str {
         match self {
@@ -195,11 +201,22 @@ impl Metrics {
     pub fn new(tenant_labels: bool) -> Self {
         let registry = Registry::new();
         let declare = MetricRegistrar { registry: &registry };
-        let bytes =
-            declare.counters("mcp_bytes_total", "Bytes of MCP messages read (in) and written (out), by peer.", &["direction", "side"]);
-        let methods = Method::ALL.iter().chain([&Method::Unknown]).map(|method| *method as usize).max().unwrap_or(0) + 1;
-        let bytes_of =
-            |direction: Direction| [Side::Client, Side::Backend].map(|side| bytes.with_label_values(&[direction.label(), side.label()]));
+        let bytes = declare.counters(
+            "mcp_bytes_total",
+            "Bytes of MCP messages read (in) and written (out), by peer.",
+            &["direction", "side"],
+        );
+        let methods = Method::ALL
+            .iter()
+            .chain([&Method::Unknown])
+            .map(|method| *method as usize)
+            .max()
+            .unwrap_or(0)
+            + 1;
+        let bytes_of = |direction: Direction| {
+            [Side::Client, Side::Backend]
+                .map(|side| bytes.with_label_values(&[direction.label(), side.label()]))
+        };
         Self {
             requests: declare.counters(
                 "mcp_requests_total",
@@ -301,21 +318,39 @@ impl Metrics {
         text
     }
 
-    pub fn request_finished(&self, method: Method, outcome: RequestOutcome, transport: &'static str, seconds: f64) {
+    pub fn request_finished(
+        &self,
+        method: Method,
+        outcome: RequestOutcome,
+        transport: &'static str,
+        seconds: f64,
+    ) {
         let children = &self.by_method[method as usize];
-        let counter = |transport| self.requests.with_label_values(&[method.name(), outcome.label(), transport]);
+        let counter = |transport| {
+            self.requests.with_label_values(&[method.name(), outcome.label(), transport])
+        };
         match TRANSPORTS.iter().position(|known| *known == transport) {
-            Some(at) => children.outcomes[at][outcome as usize].get_or_init(|| counter(TRANSPORTS[at])).inc(),
+            Some(at) => children.outcomes[at][outcome as usize]
+                .get_or_init(|| counter(TRANSPORTS[at]))
+                .inc(),
             None => counter(transport).inc(),
         }
-        children.seconds.get_or_init(|| self.request_seconds.with_label_values(&[method.name()])).observe(seconds);
+        children
+            .seconds
+            .get_or_init(|| self.request_seconds.with_label_values(&[method.name()]))
+            .observe(seconds);
     }
 
     /// Does nothing unless tenant labels are configured.
     pub fn tenant_request_finished(&self, tenant: &TenantId, outcome: RequestOutcome) {
         if let Some(tenants) = &self.tenants {
-            let children = |label: &str| RequestOutcome::ALL.map(|outcome| tenants.requests.with_label_values(&[label, outcome.label()]));
-            tenants.children.with(tenant, tenant.as_str(), children, |counters| counters[outcome as usize].inc());
+            let children = |label: &str| {
+                RequestOutcome::ALL
+                    .map(|outcome| tenants.requests.with_label_values(&[label, outcome.label()]))
+            };
+            tenants.children.with(tenant, tenant.as_str(), children, |counters| {
+                counters[outcome as usize].inc()
+            });
         }
     }
 
@@ -337,7 +372,9 @@ impl Metrics {
 
     /// A client says its revision with each request.
     pub fn modern_request(&self) {
-        let counter = || self.versions.with_label_values(&[Version::V2026_07_28.as_str(), Side::Client.label()]);
+        let counter = || {
+            self.versions.with_label_values(&[Version::V2026_07_28.as_str(), Side::Client.label()])
+        };
         self.modern_clients.get_or_init(counter).inc();
     }
 
@@ -355,7 +392,8 @@ impl Metrics {
 
     pub fn backend_request(&self, backend: &BackendId, seconds: f64) {
         let child = |label: &str| self.backend_seconds.with_label_values(&[label]);
-        self.backends.with(backend, backend.as_str(), child, |histogram| histogram.observe(seconds));
+        self.backends
+            .with(backend, backend.as_str(), child, |histogram| histogram.observe(seconds));
     }
 
     pub fn dropped_notification(&self, kind: &'static str) {
@@ -414,7 +452,13 @@ impl Metrics {
     }
 
     /// An operation of a store is over. Both names come from closed sets.
-    pub fn store(&self, operation: &'static str, store: &'static str, time: Duration, failed: bool) {
+    pub fn store(
+        &self,
+        operation: &'static str,
+        store: &'static str,
+        time: Duration,
+        failed: bool,
+    ) {
         self.store_seconds.with_label_values(&[operation, store]).observe(time.as_secs_f64());
         if failed {
             self.store_errors.with_label_values(&[operation, store]).inc();
@@ -487,12 +531,17 @@ impl MetricRegistrar<'_> {
     }
 
     fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-        self.registered(HistogramVec::new(HistogramOpts::new(name, help).buckets(SECONDS_BUCKETS.to_vec()), labels))
+        self.registered(HistogramVec::new(
+            HistogramOpts::new(name, help).buckets(SECONDS_BUCKETS.to_vec()),
+            labels,
+        ))
     }
 
     fn registered<M: Collector + Clone + 'static>(&self, metric: prometheus::Result<M>) -> M {
         let metric = metric.expect("names and labels are constants that the tests construct");
-        self.registry.register(Box::new(metric.clone())).expect("each name is declared once, which the tests check");
+        self.registry
+            .register(Box::new(metric.clone()))
+            .expect("each name is declared once, which the tests check");
         metric
     }
 }
@@ -508,10 +557,21 @@ mod tests {
         metrics.request_finished(Method::ToolsCall, RequestOutcome::ToolError, "http", 0.003);
         metrics.request_finished(Method::Unknown, RequestOutcome::Refused, "websocket", 0.1);
         let text = metrics.render();
-        assert!(text.contains(r#"mcp_requests_total{method="tools/call",outcome="tool_error",transport="http"} 2"#), "{text}");
+        assert!(
+            text.contains(
+                r#"mcp_requests_total{method="tools/call",outcome="tool_error",transport="http"} 2"#
+            ),
+            "{text}"
+        );
         assert!(text.contains(r#"outcome="refused",transport="websocket"} 1"#), "{text}");
-        assert!(text.contains(r#"mcp_request_seconds_bucket{method="tools/call",le="0.005"} 2"#), "{text}");
-        assert!(text.contains(r#"mcp_request_seconds_bucket{method="tools/call",le="0.0025"} 0"#), "{text}");
+        assert!(
+            text.contains(r#"mcp_request_seconds_bucket{method="tools/call",le="0.005"} 2"#),
+            "{text}"
+        );
+        assert!(
+            text.contains(r#"mcp_request_seconds_bucket{method="tools/call",le="0.0025"} 0"#),
+            "{text}"
+        );
     }
 
     #[test]
@@ -522,7 +582,8 @@ mod tests {
                 metrics.request_finished(*method, outcome, "http", 0.0);
             }
         }
-        let lines = metrics.render().lines().filter(|line| line.starts_with("mcp_requests_total{")).count();
+        let lines =
+            metrics.render().lines().filter(|line| line.starts_with("mcp_requests_total{")).count();
         assert!(lines >= Method::ALL.len() * RequestOutcome::ALL.len());
     }
 
@@ -533,7 +594,11 @@ mod tests {
             metrics.error(code);
         }
         let text = metrics.render();
-        assert!(text.contains(r#"mcp_errors_total{code="-32602"} 1"#) && text.contains(r#"mcp_errors_total{code="1004"} 1"#), "{text}");
+        assert!(
+            text.contains(r#"mcp_errors_total{code="-32602"} 1"#)
+                && text.contains(r#"mcp_errors_total{code="1004"} 1"#),
+            "{text}"
+        );
         assert!(text.contains(r#"mcp_errors_total{code="other"} 3"#), "{text}");
     }
 
@@ -544,10 +609,17 @@ mod tests {
         for number in 0..BACKEND_LABELS_MAX + 5 {
             metrics.backend_request(&backend(number), 0.01);
         }
-        let count =
-            |metrics: &Metrics| metrics.render().lines().filter(|line| line.starts_with("mcp_backend_request_seconds_count")).count();
+        let count = |metrics: &Metrics| {
+            metrics
+                .render()
+                .lines()
+                .filter(|line| line.starts_with("mcp_backend_request_seconds_count"))
+                .count()
+        };
         assert_eq!(count(&metrics), BACKEND_LABELS_MAX + 1);
-        assert!(metrics.render().contains(r#"mcp_backend_request_seconds_count{backend="other"} 5"#));
+        assert!(
+            metrics.render().contains(r#"mcp_backend_request_seconds_count{backend="other"} 5"#)
+        );
     }
 
     #[test]
@@ -558,7 +630,9 @@ mod tests {
             metrics.tenant_request_finished(&tenant, RequestOutcome::Ok);
         }
         assert!(!without.render().contains("acme"));
-        assert!(with.render().contains(r#"mcp_tenant_requests_total{outcome="ok",tenant="acme"} 1"#));
+        assert!(
+            with.render().contains(r#"mcp_tenant_requests_total{outcome="ok",tenant="acme"} 1"#)
+        );
     }
 
     #[test]

@@ -20,7 +20,10 @@ fn assert_current(page: &str, text: &str) {
         fs::write(path(page), text).unwrap();
     }
     let written = fs::read_to_string(path(page)).unwrap_or_default();
-    assert!(written == text, "docs/{page} differs from its table: run this test with UPDATE_DOCS=1");
+    assert!(
+        written == text,
+        "docs/{page} differs from its table: run this test with UPDATE_DOCS=1"
+    );
 }
 
 #[test]
@@ -67,12 +70,15 @@ fn the_page_of_methods_is_up_to_date() {
 fn every_metric_is_documented() {
     let page = fs::read_to_string(path("operations.md")).unwrap();
     let product = include_str!("metrics.rs").split("#[cfg(test)]").next().unwrap_or_default();
-    let product = format!("{product}{}{}", include_str!("metrics/limits.rs"), include_str!("metrics/tokens.rs"));
-    let declared = product
-        .split('"')
-        .skip(1)
-        .step_by(2)
-        .filter(|text| text.starts_with("mcp_") && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'));
+    let product = format!(
+        "{product}{}{}",
+        include_str!("metrics/limits.rs"),
+        include_str!("metrics/tokens.rs")
+    );
+    let declared = product.split('"').skip(1).step_by(2).filter(|text| {
+        text.starts_with("mcp_")
+            && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    });
     for metric in declared {
         assert!(page.contains(&format!("`{metric}")), "docs/operations.md does not name {metric}");
     }
@@ -82,19 +88,27 @@ fn pages() -> Vec<(String, String)> {
     let root = format!("{}/..", env!("CARGO_MANIFEST_DIR"));
     let docs = ["docs", "docs/internals"].into_iter().flat_map(|folder| {
         let entries = fs::read_dir(format!("{root}/{folder}")).unwrap();
-        entries.map(move |entry| format!("{folder}/{}", entry.unwrap().file_name().to_string_lossy()))
+        entries
+            .map(move |entry| format!("{folder}/{}", entry.unwrap().file_name().to_string_lossy()))
     });
-    let names = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(str::to_owned);
+    let names = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+        .map(str::to_owned);
     let names = names.into_iter().chain(docs.filter(|name| name.ends_with(".md")));
-    names.map(|name| (fs::read_to_string(format!("{root}/{name}")).unwrap(), name)).map(|(text, name)| (name, text)).collect()
+    names
+        .map(|name| (fs::read_to_string(format!("{root}/{name}")).unwrap(), name))
+        .map(|(text, name)| (name, text))
+        .collect()
 }
 
 #[test]
 fn bodies_to_paste_are_good_ones() {
     let mut seen = 0;
     for (page, text) in pages() {
-        for body in text.split('\'').skip(1).filter(|body| body.starts_with("{\"") && body.ends_with('}')) {
-            let value: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{page}: {body}: {error}"));
+        for body in
+            text.split('\'').skip(1).filter(|body| body.starts_with("{\"") && body.ends_with('}'))
+        {
+            let value: serde_json::Value = serde_json::from_str(body)
+                .unwrap_or_else(|error| panic!("{page}: {body}: {error}"));
             let faults = match &value {
                 body if body.get("transport").is_some() => parse_backend_spec(body).err(),
                 body if body.get("limits").is_some() => parse_tenant_spec(body).err(),
@@ -109,8 +123,9 @@ fn bodies_to_paste_are_good_ones() {
 
 /// Every Rust source of the repository, as one text.
 fn sources() -> String {
-    let mut folders: Vec<_> =
-        ["broker", "protocol", "storage", "testkit", "transport"].map(|name| format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"))).into();
+    let mut folders: Vec<_> = ["broker", "protocol", "storage", "testkit", "transport"]
+        .map(|name| format!("{}/../{name}", env!("CARGO_MANIFEST_DIR")))
+        .into();
     let mut text = String::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap().flatten() {
@@ -131,18 +146,30 @@ fn tests_that_the_page_of_security_proofs_names_exist() {
     let sources = sources();
     let rows: Vec<_> = page
         .lines()
-        .filter(|line| ["| A-", "| B-", "| F-", "| H-", "| J-", "| O-", "| Q-", "| W-"].iter().any(|start| line.starts_with(start)))
+        .filter(|line| {
+            ["| A-", "| B-", "| F-", "| H-", "| J-", "| O-", "| Q-", "| W-"]
+                .iter()
+                .any(|start| line.starts_with(start))
+        })
         .collect();
     for row in &rows {
         for name in row.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 2) {
-            assert!(sources.contains(&format!("fn {name}(")), "docs/internals/security-proofs.md names the test {name}");
+            assert!(
+                sources.contains(&format!("fn {name}(")),
+                "docs/internals/security-proofs.md names the test {name}"
+            );
         }
     }
     let all = [("A", 1..=27), ("A", 30..=43), ("B", 1..=26), ("J", 1..=24), ("O", 1..=12)];
-    let wanted = [("F", 11..=20), ("H", 1..=16), ("H", 20..=25), ("W", 1..=8), ("Q", 1..=11)].into_iter().chain(all);
-    for number in wanted.flat_map(|(letter, numbers)| numbers.map(move |number| format!("{letter}-{number:02}"))) {
+    let wanted = [("F", 11..=20), ("H", 1..=16), ("H", 20..=25), ("W", 1..=8), ("Q", 1..=11)]
+        .into_iter()
+        .chain(all);
+    for number in wanted
+        .flat_map(|(letter, numbers)| numbers.map(move |number| format!("{letter}-{number:02}")))
+    {
         assert!(
-            rows.iter().any(|row| row.split('|').nth(1).is_some_and(|first| first.contains(&number))),
+            rows.iter()
+                .any(|row| row.split('|').nth(1).is_some_and(|first| first.contains(&number))),
             "docs/internals/security-proofs.md has no {number}"
         );
     }
@@ -157,7 +184,8 @@ fn links_between_pages_lead_somewhere() {
             if file.is_empty() || file.contains("://") {
                 continue;
             }
-            let found = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder).join(file);
+            let found =
+                std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder).join(file);
             assert!(found.exists(), "{page} links to {target}");
         }
     }

@@ -26,7 +26,8 @@ impl ReusableTimer {
     pub(crate) fn poll_until(&mut self, context: &mut Context<'_>, at: Instant) -> Poll<()> {
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
         // Mostly it is still set from before, for sooner than is needed now.
-        let is_set = self.sleeper.as_ref().is_some_and(|sleeper| sleeper.will_wake(context.waker()));
+        let is_set =
+            self.sleeper.as_ref().is_some_and(|sleeper| sleeper.will_wake(context.waker()));
         if is_set && timer.deadline() <= at && !timer.is_elapsed() {
             return Poll::Pending;
         }

@@ -76,7 +76,9 @@ pub enum ServeError {
     Keys(#[from] KeysError),
     #[error(transparent)]
     Load(#[from] LoadError),
-    #[error("{key}: can not listen on {address}: {source}; end what uses it, or choose another address")]
+    #[error(
+        "{key}: can not listen on {address}: {source}; end what uses it, or choose another address"
+    )]
     Bind { key: &'static str, address: SocketAddr, source: io::Error },
     #[error("{0}")]
     Inherited(String),
@@ -102,9 +104,19 @@ impl ServeError {
             Self::Config(_)
             | Self::Certificates(_)
             | Self::Inherited(_)
-            | Self::Load(LoadError::Twice { .. } | LoadError::NoTenant { .. } | LoadError::Refused { .. }) => EXIT_USAGE,
-            Self::Store(_) | Self::Load(LoadError::Store(_)) | Self::Keys(_) | Self::Bind { .. } | Self::Quic { .. } => EXIT_UNAVAILABLE,
-            Self::Load(_) | Self::Tls(_) | Self::Telemetry(_) | Self::ListenerEnded { .. } | Self::System { .. } => EXIT_INTERNAL,
+            | Self::Load(
+                LoadError::Twice { .. } | LoadError::NoTenant { .. } | LoadError::Refused { .. },
+            ) => EXIT_USAGE,
+            Self::Store(_)
+            | Self::Load(LoadError::Store(_))
+            | Self::Keys(_)
+            | Self::Bind { .. }
+            | Self::Quic { .. } => EXIT_UNAVAILABLE,
+            Self::Load(_)
+            | Self::Tls(_)
+            | Self::Telemetry(_)
+            | Self::ListenerEnded { .. }
+            | Self::System { .. } => EXIT_INTERNAL,
         }
     }
 }
@@ -152,7 +164,8 @@ fn exit(ended: Result<(), ServeError>) -> ExitCode {
         Err(error) => {
             // Not by the log, which may not be set up, and must not hide it from whoever typed the command.
             // Nobody may be reading, which must not change the exit code.
-            let lines: String = error.to_string().lines().map(|line| format!("mcp-broker: {line}\n")).collect();
+            let lines: String =
+                error.to_string().lines().map(|line| format!("mcp-broker: {line}\n")).collect();
             let _unread = io::stderr().write_all(lines.as_bytes());
             error.exit_code().into()
         }
@@ -167,7 +180,8 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     hide_from_others();
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
-        let mut signals = Signals::install().map_err(|source| ServeError::System { what: "signal handlers", source })?;
+        let mut signals = Signals::install()
+            .map_err(|source| ServeError::System { what: "signal handlers", source })?;
         let mut running = tokio::select! {
             started = RunningBroker::start(options, config, logging, inherited) => started?,
             name = signals.stop() => {
@@ -195,7 +209,9 @@ fn close_ports_to_children(broker: &Broker, admin: &BoundSocket, internal: Optio
 /// Memory, environment and descriptors of this process are nobody's but its own and root's: child processes have the same
 /// user. There is no core dump either.
 fn hide_from_others() {
-    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+    if let Err(error) =
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+    {
         tracing::warn!(%error, "other processes of this user can read this one's memory");
     }
 }
@@ -203,14 +219,16 @@ fn hide_from_others() {
 fn read_config(options: &ServeOptions) -> Result<Config, ServeError> {
     let mut config = config::load(options.config.as_deref())?;
     if options.demo {
-        let program = std::env::current_exe().map_err(|source| ServeError::System { what: "the path of this program", source })?;
+        let program = std::env::current_exe()
+            .map_err(|source| ServeError::System { what: "the path of this program", source })?;
         config.backends.push(demo::backend(program.to_string_lossy().into_owned()));
     }
     Ok(config)
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, ServeError> {
-    let built = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("broker").build();
+    let built =
+        tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("broker").build();
     built.map_err(|source| ServeError::System { what: "threads", source })
 }
 
@@ -256,57 +274,115 @@ impl RunningBroker {
             stores,
         };
         let broker = Broker::new(parts)?;
-        let parts = ControlParts { broker: Arc::clone(&broker), keyring, keys, config: Arc::clone(&config), metrics: Arc::clone(&metrics) };
+        let parts = ControlParts {
+            broker: Arc::clone(&broker),
+            keyring,
+            keys,
+            config: Arc::clone(&config),
+            metrics: Arc::clone(&metrics),
+        };
         let control = Control::new(parts);
         let reuse_port = config.listen.reuse_port;
         let http = obtain("listen.http", config.listen.http, reuse_port, &mut inherited)?;
         let admin = obtain("listen.admin", config.listen.admin, reuse_port, &mut inherited)?;
-        let tcp = config.listen.tcp.map(|address| obtain("listen.tcp", address, reuse_port, &mut inherited)).transpose()?;
+        let tcp = config
+            .listen
+            .tcp
+            .map(|address| obtain("listen.tcp", address, reuse_port, &mut inherited))
+            .transpose()?;
         inherited.nothing_left()?;
         let quic = bind_quic(&config, &doors[0], &quic_secret)?;
-        let internal = config.listen.internal.map(|address| bind("listen.internal", address, false)).transpose()?;
+        let internal = config
+            .listen
+            .internal
+            .map(|address| bind("listen.internal", address, false))
+            .transpose()?;
         close_ports_to_children(&broker, &admin, internal.as_ref());
         let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
-        tracing::info!(tenants = loaded.tenants, keys = loaded.keys, backends = loaded.backends, "loaded");
+        tracing::info!(
+            tenants = loaded.tenants,
+            keys = loaded.keys,
+            backends = loaded.backends,
+            "loaded"
+        );
         broker.begin_tasks();
         warn_of_open_doors(&config);
         if config.stdio.sandbox == SandboxMode::Off {
-            tracing::warn!("stdio.sandbox is off: every child process can read the secrets of the broker and of all tenants");
+            tracing::warn!(
+                "stdio.sandbox is off: every child process can read the secrets of the broker and of all tenants"
+            );
         }
         let [clients, operators] = &doors;
-        let http =
-            ListenerTask::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop))?;
-        let admin =
-            ListenerTask::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, operators.clone(), stop))?;
+        let http = ListenerTask::start(http, |listener, stop| {
+            listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop)
+        })?;
+        let admin = ListenerTask::start(admin, |listener, stop| {
+            listeners::admin::serve(Arc::clone(&control), listener, operators.clone(), stop)
+        })?;
         let tcp = tcp.map(|bound| {
-            ListenerTask::start(bound, |listener, stop| listeners::duplex::tcp::serve(Arc::clone(&broker), listener, clients.clone(), stop))
+            ListenerTask::start(bound, |listener, stop| {
+                listeners::duplex::tcp::serve(Arc::clone(&broker), listener, clients.clone(), stop)
+            })
         });
         let tcp = tcp.transpose()?;
         let quic = quic.map(|bound| {
-            let address = bound.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
-            Ok::<_, ServeError>(ListenerTask::begin(address, |stop| listeners::duplex::quic::serve(Arc::clone(&broker), bound, stop)))
+            let address = bound.local_addr().map_err(|source| ServeError::System {
+                what: "the address of a listener",
+                source,
+            })?;
+            Ok::<_, ServeError>(ListenerTask::begin(address, |stop| {
+                listeners::duplex::quic::serve(Arc::clone(&broker), bound, stop)
+            }))
         });
         let quic = quic.transpose()?;
         let internal = internal.map(|bound| {
-            let address = bound.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
-            Ok::<_, ServeError>(ListenerTask::begin(address, |stop| listeners::replicas::serve(Arc::clone(&broker), bound, stop)))
+            let address = bound.local_addr().map_err(|source| ServeError::System {
+                what: "the address of a listener",
+                source,
+            })?;
+            Ok::<_, ServeError>(ListenerTask::begin(address, |stop| {
+                listeners::replicas::serve(Arc::clone(&broker), bound, stop)
+            }))
         });
         let internal = internal.transpose()?;
         control.follow();
         control.keep_audit();
         tell_of_certificates(&doors, &metrics);
-        tokio::spawn(persistence::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
-        Ok(Self { options, config, logging, broker, control, node, doors, http, tcp, quic, admin, internal })
+        tokio::spawn(persistence::sweep(
+            Arc::clone(&broker.shared.durable),
+            Arc::clone(&config),
+            metrics,
+        ));
+        Ok(Self {
+            options,
+            config,
+            logging,
+            broker,
+            control,
+            node,
+            doors,
+            http,
+            tcp,
+            quic,
+            admin,
+            internal,
+        })
     }
 
     /// The first line on standard output, which whoever started the broker waits for.
     fn announce(&self) {
         let named = |name: &str, listener: &Option<ListenerTask>| {
-            listener.as_ref().map(|listener| format!(" {name}={}", listener.address)).unwrap_or_default()
+            listener
+                .as_ref()
+                .map(|listener| format!(" {name}={}", listener.address))
+                .unwrap_or_default()
         };
-        let others = [named("tcp", &self.tcp), named("quic", &self.quic), named("internal", &self.internal)].concat();
-        let line = format!("ready http={} admin={}{others}\n", self.http.address, self.admin.address);
+        let others =
+            [named("tcp", &self.tcp), named("quic", &self.quic), named("internal", &self.internal)]
+                .concat();
+        let line =
+            format!("ready http={} admin={}{others}\n", self.http.address, self.admin.address);
         let mut out = io::stdout().lock();
         if let Err(error) = out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
             tracing::warn!(%error, "the ready line could not be written");
@@ -350,7 +426,8 @@ impl RunningBroker {
         self.node.drain();
         let open_for = self.config.shutdown.readiness_delay.max(self.leave_ports_to_others());
         let closing = async {
-            let (finished, ()) = tokio::join!(self.broker.finish_drain(grace), tokio::time::sleep(open_for));
+            let (finished, ()) =
+                tokio::join!(self.broker.finish_drain(grace), tokio::time::sleep(open_for));
             if !finished {
                 tracing::warn!("the grace period is over: what is still in flight is given up");
             }
@@ -377,9 +454,14 @@ impl RunningBroker {
     /// take to come in that were on their way.
     fn leave_ports_to_others(&mut self) -> Duration {
         // Whoever asks how this process is has to hear it of this one.
-        let passed_on = [Some(&self.http), self.tcp.as_ref()].into_iter().flatten().filter_map(ListenerTask::leave_to_the_next).count();
+        let passed_on = [Some(&self.http), self.tcp.as_ref()]
+            .into_iter()
+            .flatten()
+            .filter_map(ListenerTask::leave_to_the_next)
+            .count();
         let listeners = [Some(&mut self.http), Some(&mut self.admin), self.tcp.as_mut()];
-        let left = passed_on + listeners.into_iter().flatten().filter_map(ListenerTask::ask_for_no_more).count();
+        let left = passed_on
+            + listeners.into_iter().flatten().filter_map(ListenerTask::ask_for_no_more).count();
         if left > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
     }
 
@@ -387,9 +469,13 @@ impl RunningBroker {
     async fn reload(&self) {
         match self.follow_file().await {
             Ok(changed) => {
-                let generation = self.control.generation.taken(&changed.needs_restart, &self.control.metrics);
+                let generation =
+                    self.control.generation.taken(&changed.needs_restart, &self.control.metrics);
                 for section in changed.needs_restart {
-                    tracing::warn!(section, "the configuration changed here too, which a restart will follow");
+                    tracing::warn!(
+                        section,
+                        "the configuration changed here too, which a restart will follow"
+                    );
                 }
                 let ReloadSummary { tenants, backends } = changed.reloaded;
                 tracing::info!(tenants, backends, generation, "configuration reloaded");
@@ -417,7 +503,10 @@ impl RunningBroker {
         }
         let reloaded = self.control.reload(&next).await?;
         // All of it is in force before anything is waited for.
-        self.doors.iter().zip(certificates).for_each(|(tls_acceptor, read)| tls_acceptor.present(read));
+        self.doors
+            .iter()
+            .zip(certificates)
+            .for_each(|(tls_acceptor, read)| tls_acceptor.present(read));
         self.control.broker.shared.tls_clients.reload().await;
         self.control.record_reload(reloaded.tenants, reloaded.backends).await;
         tell_of_certificates(&self.doors, &self.control.metrics);
@@ -436,22 +525,38 @@ struct ReloadOutcome {
 }
 
 /// From here on what this process commits is its own, for as long as it says that it lives.
-async fn join(control: &Arc<Control>, metrics: &Arc<Metrics>, internal: Option<&TcpListener>) -> Result<Arc<Node>, ServeError> {
+async fn join(
+    control: &Arc<Control>,
+    metrics: &Arc<Metrics>,
+    internal: Option<&TcpListener>,
+) -> Result<Arc<Node>, ServeError> {
     let config = &control.config;
     let bound = internal.map(TcpListener::local_addr).transpose();
-    let bound = bound.map_err(|source| ServeError::System { what: "the address of a listener", source })?;
+    let bound =
+        bound.map_err(|source| ServeError::System { what: "the address of a listener", source })?;
     let address = config.node.advertise.clone().or(bound.map(|address| address.to_string()));
-    let settings = NodeSettings { id: config.node.id.clone(), lease: config.session.lease, address };
-    let node = Node::join(settings, Arc::clone(&control.broker.shared.durable), Arc::clone(metrics)).await?;
+    let settings =
+        NodeSettings { id: config.node.id.clone(), lease: config.session.lease, address };
+    let node =
+        Node::join(settings, Arc::clone(&control.broker.shared.durable), Arc::clone(metrics))
+            .await?;
     let replica: Arc<dyn LeaseObserver> = Arc::clone(control) as _;
     tokio::spawn(Arc::clone(&node).keep(Arc::downgrade(&replica)));
     Ok(node)
 }
 
-fn bind_quic(config: &Config, tls_acceptor: &TlsAcceptor, secret: &[u8; 32]) -> Result<Option<QuicListener>, ServeError> {
-    let (Some(address), Some(tls)) = (config.listen.quic, tls_acceptor.tls()) else { return Ok(None) };
+fn bind_quic(
+    config: &Config,
+    tls_acceptor: &TlsAcceptor,
+    secret: &[u8; 32],
+) -> Result<Option<QuicListener>, ServeError> {
+    let (Some(address), Some(tls)) = (config.listen.quic, tls_acceptor.tls()) else {
+        return Ok(None);
+    };
     let limits = listeners::duplex::quic::limits(config);
-    QuicListener::bind(address, tls, limits, Some(secret)).map(Some).map_err(|source| ServeError::Quic { source })
+    QuicListener::bind(address, tls, limits, Some(secret))
+        .map(Some)
+        .map_err(|source| ServeError::Quic { source })
 }
 
 fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {
@@ -466,14 +571,20 @@ fn tell_of_certificates(doors: &[TlsAcceptor; 2], metrics: &Metrics) {
         metrics.observed.certificate(listener, ends_at);
         let left = ends_at.saturating_sub(jiff::Timestamp::now().as_second());
         if left < i64::try_from(CERTIFICATE_ENDS_SOON.as_secs()).unwrap_or(i64::MAX) {
-            tracing::error!(listener, days_left = left / 86_400, "the certificate that listeners present ends soon, or has ended");
+            tracing::error!(
+                listener,
+                days_left = left / 86_400,
+                "the certificate that listeners present ends soon, or has ended"
+            );
         }
     }
 }
 
 fn warn_of_open_doors(config: &Config) {
     if config.tls.certificate == Some(Certificate::SelfSigned) {
-        tracing::warn!("the listeners present a certificate that nobody can verify: tls.self_signed is for development");
+        tracing::warn!(
+            "the listeners present a certificate that nobody can verify: tls.self_signed is for development"
+        );
     }
     if config.tls.certificate.is_some() && !config.tls.require_https {
         tracing::warn!("connections without TLS are taken too: tls.require_https is false");
@@ -481,7 +592,11 @@ fn warn_of_open_doors(config: &Config) {
     if config.auth.admin_token.is_none() {
         tracing::warn!(listen = %config.listen.admin, "the admin API is open to everybody who reaches it: auth.admin_token is not set");
     }
-    for (_, listen) in config.listen.data().filter(|(_, address)| !config.auth.required && !address.ip().is_loopback()) {
+    for (_, listen) in config
+        .listen
+        .data()
+        .filter(|(_, address)| !config.auth.required && !address.ip().is_loopback())
+    {
         tracing::warn!(%listen, "everybody who reaches the broker is tenant default: auth.required is false");
     }
 }

@@ -9,7 +9,10 @@ use std::{
     io::{self, IsTerminal as _},
 };
 
-use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload,
+    util::SubscriberInitExt as _,
+};
 
 pub mod audit;
 pub mod child_span;
@@ -49,16 +52,25 @@ pub struct LogFilterHandle {
 
 /// From here on events are logged.
 pub fn init(telemetry: &TelemetryConfig) -> Result<(LogFilterHandle, FlushGuard), TelemetryError> {
-    let (filter, handle) = reload::Layer::new(parse_log_filter(&telemetry.log).map_err(TelemetryError::Filter)?);
+    let (filter, handle) =
+        reload::Layer::new(parse_log_filter(&telemetry.log).map_err(TelemetryError::Filter)?);
     let colored = io::stderr().is_terminal();
     let written = LogWriter::to(io::stderr()).map_err(TelemetryError::Thread)?;
     let lines = fmt::layer().with_writer(written.clone()).with_ansi(colored);
     let lines = match telemetry.log_format {
-        LogFormat::Text => lines.map_event_format(|format| WithRequestIds(format.with_ansi(colored))).boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).map_event_format(WithRequestIds).boxed(),
+        LogFormat::Text => {
+            lines.map_event_format(|format| WithRequestIds(format.with_ansi(colored))).boxed()
+        }
+        LogFormat::Json => {
+            lines.json().flatten_event(true).map_event_format(WithRequestIds).boxed()
+        }
     };
     // The filter stands first: its handle is typed by what is below it.
-    tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(|_| TelemetryError::SetUpTwice)?;
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .try_init()
+        .map_err(|_| TelemetryError::SetUpTwice)?;
     std::panic::set_hook(Box::new(log_panic));
     Ok((LogFilterHandle { filter: handle }, FlushGuard(written)))
 }

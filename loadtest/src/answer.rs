@@ -38,17 +38,23 @@ const ANSWER_HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
 pub fn incoming(frame: &[u8]) -> Incoming<'_> {
     if let Some(rest) = frame.strip_prefix(ANSWER_HEAD) {
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let number = std::str::from_utf8(&rest[..digits]).ok().and_then(|digits| digits.parse().ok());
+        let number =
+            std::str::from_utf8(&rest[..digits]).ok().and_then(|digits| digits.parse().ok());
         if let Some(number) = number
-            && (rest[digits..].starts_with(br#","result":"#) || rest[digits..].starts_with(br#","error":"#))
+            && (rest[digits..].starts_with(br#","result":"#)
+                || rest[digits..].starts_with(br#","error":"#))
         {
             return Incoming::Answer(number);
         }
     }
     match serde_json::from_slice(frame) {
-        Ok(MessageHead { id: Some(id), method: Some(method) }) => Incoming::Request { id: id.get(), method },
+        Ok(MessageHead { id: Some(id), method: Some(method) }) => {
+            Incoming::Request { id: id.get(), method }
+        }
         Ok(MessageHead { id: None, method: Some(method) }) => Incoming::Notification(method),
-        Ok(MessageHead { id: Some(id), method: None }) => id.get().parse().map_or(Incoming::Unreadable, Incoming::Answer),
+        Ok(MessageHead { id: Some(id), method: None }) => {
+            id.get().parse().map_or(Incoming::Unreadable, Incoming::Answer)
+        }
         _ => Incoming::Unreadable,
     }
 }
@@ -69,7 +75,9 @@ pub struct RpcError {
 }
 
 pub fn read(frame: &[u8]) -> Option<Answer> {
-    serde_json::from_slice(frame).ok().filter(|answer: &Answer| answer.result.is_some() != answer.error.is_some())
+    serde_json::from_slice(frame)
+        .ok()
+        .filter(|answer: &Answer| answer.result.is_some() != answer.error.is_some())
 }
 
 /// The answer to a tool that echoes: read with its payload cut out, if the payload is in it exactly as it was sent.
@@ -77,7 +85,8 @@ pub fn read_echo(frame: &[u8], payload: &str) -> Option<Answer> {
     let at = memmem::find(frame, payload.as_bytes())?;
     let (head, tail) = (&frame[..at], &frame[at + payload.len()..]);
     // All of the string: a payload that is merely part of a longer text is not what was sent.
-    let answer = (head.ends_with(b"\"") && tail.starts_with(b"\"")).then(|| read(&[head, tail].concat()))??;
+    let answer = (head.ends_with(b"\"") && tail.starts_with(b"\""))
+        .then(|| read(&[head, tail].concat()))??;
     (answer.result.as_ref()?["content"][0]["text"] == "").then_some(answer)
 }
 
@@ -90,8 +99,14 @@ mod tests {
         for (frame, wanted) in [
             (r#"{"jsonrpc":"2.0","id":7,"result":{}}"#, Incoming::Answer(7)),
             (r#"{"id":8,"error":{"code":1,"message":""},"jsonrpc":"2.0"}"#, Incoming::Answer(8)),
-            (r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#, Incoming::Request { id: "9", method: "ping".into() }),
-            (r#"{"jsonrpc":"2.0","method":"a/b","params":{"id":1}}"#, Incoming::Notification("a/b".into())),
+            (
+                r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#,
+                Incoming::Request { id: "9", method: "ping".into() },
+            ),
+            (
+                r#"{"jsonrpc":"2.0","method":"a/b","params":{"id":1}}"#,
+                Incoming::Notification("a/b".into()),
+            ),
             (r#"{"jsonrpc":"2.0","id":"x","result":{}}"#, Incoming::Unreadable),
             (r#"{"jsonrpc":"2.0","id":null,"error":{}}"#, Incoming::Unreadable),
             ("", Incoming::Unreadable),
@@ -102,7 +117,11 @@ mod tests {
 
     #[test]
     fn an_echo_is_right_to_the_last_byte_or_not_at_all() {
-        let answer = |text: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#);
+        let answer = |text: &str| {
+            format!(
+                r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#
+            )
+        };
         assert!(read_echo(answer("abc").as_bytes(), "abc").is_some());
         for wrong in ["abd", "abcd", "ab", "", "xabc"] {
             assert!(read_echo(answer(wrong).as_bytes(), "abc").is_none(), "{wrong}");
@@ -117,7 +136,18 @@ mod tests {
     #[test]
     fn an_answer_is_a_result_or_an_error() {
         assert!(read(br#"{"id":1,"result":{}}"#).unwrap().error.is_none());
-        assert_eq!(read(br#"{"id":1,"error":{"code":-32603,"message":"no"}}"#).unwrap().error.unwrap().code, -32603);
-        assert!(read(br#"{"id":1}"#).is_none() && read(br#"{"result":{},"error":{"code":1}}"#).is_none() && read(b"{").is_none());
+        assert_eq!(
+            read(br#"{"id":1,"error":{"code":-32603,"message":"no"}}"#)
+                .unwrap()
+                .error
+                .unwrap()
+                .code,
+            -32603
+        );
+        assert!(
+            read(br#"{"id":1}"#).is_none()
+                && read(br#"{"result":{},"error":{"code":1}}"#).is_none()
+                && read(b"{").is_none()
+        );
     }
 }

@@ -35,12 +35,22 @@ impl Figures {
 pub struct Rounds(pub Vec<Vec<Report>>);
 
 /// Every target once in each round.
-pub async fn in_turns(loads: &[Load], rounds: usize, told: impl Fn(Progress)) -> anyhow::Result<Rounds> {
+pub async fn in_turns(
+    loads: &[Load],
+    rounds: usize,
+    told: impl Fn(Progress),
+) -> anyhow::Result<Rounds> {
     let mut reports = vec![Vec::new(); loads.len()];
     for round in 0..rounds {
         for (place, load) in loads.iter().enumerate() {
             let (done, all) = ((round * loads.len() + place) as u32, (rounds * loads.len()) as u32);
-            let told = |progress: Progress| told(Progress { at: progress.of * done + progress.at, of: progress.of * all, ..progress });
+            let told = |progress: Progress| {
+                told(Progress {
+                    at: progress.of * done + progress.at,
+                    of: progress.of * all,
+                    ..progress
+                })
+            };
             reports[place].push(run::run(load, told).await?);
         }
     }
@@ -50,7 +60,11 @@ pub async fn in_turns(loads: &[Load], rounds: usize, told: impl Fn(Progress)) ->
 impl Rounds {
     pub fn faults(&self) -> Vec<String> {
         let reports = self.0.iter().flatten();
-        reports.flat_map(|report| report.faults.iter().map(|fault| format!("{}: {fault}", report.target))).collect()
+        reports
+            .flat_map(|report| {
+                report.faults.iter().map(|fault| format!("{}: {fault}", report.target))
+            })
+            .collect()
     }
 
     /// The figures of the first two, and what the second has of the first.
@@ -60,12 +74,14 @@ impl Rounds {
         let mut text = format!("{:<12} {:>12} {:>12} {:>8}\n", "", "A", "B", "B : A");
         let rows = [("calls/s", a.rate, b.rate), ("p50", a.p50, b.p50), ("p99", a.p99, b.p99)];
         for (name, a, b) in rows {
-            let show = |value: f64| if name == "calls/s" { format!("{value:.0}") } else { shown(value) };
+            let show =
+                |value: f64| if name == "calls/s" { format!("{value:.0}") } else { shown(value) };
             let _ = writeln!(text, "{name:<12} {:>12} {:>12} {:>8.2}", show(a), show(b), b / a);
         }
         if let (Some(a), Some(b)) = (a.cpu_us_per_call, b.cpu_us_per_call) {
             let (shown_a, shown_b) = (format!("{a:.1} µs"), format!("{b:.1} µs"));
-            let _ = writeln!(text, "{:<12} {shown_a:>12} {shown_b:>12} {:>8.2}", "CPU a call", b / a);
+            let _ =
+                writeln!(text, "{:<12} {shown_a:>12} {shown_b:>12} {:>8.2}", "CPU a call", b / a);
         }
         text
     }
@@ -86,6 +102,9 @@ mod tests {
 
     #[test]
     fn the_middle_one_is_chosen() {
-        assert_eq!([median(vec![3.0, 1.0, 2.0]), median(vec![2.0, 1.0]), median(vec![])], [2.0, 1.0, 0.0]);
+        assert_eq!(
+            [median(vec![3.0, 1.0, 2.0]), median(vec![2.0, 1.0]), median(vec![])],
+            [2.0, 1.0, 0.0]
+        );
     }
 }

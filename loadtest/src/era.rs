@@ -63,7 +63,8 @@ impl StatelessTemplate {
             ("io.modelcontextprotocol/clientCapabilities", json!({})),
         ];
         meta.extend(of_the_hop.map(|(name, value)| (name.to_owned(), value)));
-        let authorization = key.map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
+        let authorization =
+            key.map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
         let head = format!(
             "POST {} HTTP/1.1\r\nHost: {}\r\n{authorization}MCP-Protocol-Version: {}\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n",
             target.path,
@@ -77,7 +78,10 @@ impl StatelessTemplate {
     pub(crate) fn request(&self, id: u64, method: &str, params: &str) -> String {
         let rest = params.trim_start_matches('{');
         let comma = if rest.trim_start().starts_with('}') { "" } else { "," };
-        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"_meta":{}{comma}{rest}}}"#, self.meta)
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"_meta":{}{comma}{rest}}}"#,
+            self.meta
+        )
     }
 
     /// HTTP: its head, to the name of the last header.
@@ -101,7 +105,8 @@ mod tests {
         let target: Target = "tcp://127.0.0.1:1/fast".parse().unwrap();
         let alone = StatelessTemplate::new(&target, Some("k"));
         for params in ["{}", r#"{"name":"echo"}"#] {
-            let request: Value = serde_json::from_str(&alone.request(7, "tools/call", params)).unwrap();
+            let request: Value =
+                serde_json::from_str(&alone.request(7, "tools/call", params)).unwrap();
             let meta = &request["params"]["_meta"];
             assert_eq!(
                 (&request["id"], &meta["dev.mcp-broker/backend"], &meta["dev.mcp-broker/token"]),
@@ -112,7 +117,12 @@ mod tests {
         }
         let target: Target = "http://127.0.0.1:1/mcp/fast".parse().unwrap();
         let head = StatelessTemplate::new(&target, Some("k")).head("tools/call", Some("echo"));
-        for line in ["MCP-Protocol-Version: 2026-07-28\r\n", "Mcp-Method: tools/call\r\n", "Mcp-Name: echo\r\n", "Bearer k\r\n"] {
+        for line in [
+            "MCP-Protocol-Version: 2026-07-28\r\n",
+            "Mcp-Method: tools/call\r\n",
+            "Mcp-Name: echo\r\n",
+            "Bearer k\r\n",
+        ] {
             assert!(head.contains(line) && head.ends_with("Content-Length: "), "{head}");
         }
     }

@@ -30,7 +30,14 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
-    pub const ALL: [Self; 6] = [Self::Lost, Self::Duplicate, Self::Unsolicited, Self::Swapped, Self::Corrupted, Self::Late];
+    pub const ALL: [Self; 6] = [
+        Self::Lost,
+        Self::Duplicate,
+        Self::Unsolicited,
+        Self::Swapped,
+        Self::Corrupted,
+        Self::Late,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -95,7 +102,14 @@ mod tests {
         let findings = Findings::default();
         (0..50).for_each(|number| findings.note(FindingKind::Swapped, &format!("number {number}")));
         findings.note(FindingKind::Lost, "gone");
-        assert_eq!((findings.count(FindingKind::Swapped), findings.count(FindingKind::Lost), findings.total()), (50, 1, 51));
+        assert_eq!(
+            (
+                findings.count(FindingKind::Swapped),
+                findings.count(FindingKind::Lost),
+                findings.total()
+            ),
+            (50, 1, 51)
+        );
         assert_eq!(findings.witnesses().len(), WITNESSES_MAX);
         assert_eq!(findings.witnesses()[0], "swapped: number 0");
     }

@@ -97,7 +97,10 @@ mod tests {
             let found = histogram.quantile(share).as_secs_f64() * 1000.0;
             assert!((found / wanted - 1.0).abs() < 0.016, "{share}: {found} instead of {wanted}");
         }
-        assert_eq!((histogram.count(), histogram.max(), histogram.mean()), (1000, Duration::from_secs(1), Duration::from_micros(500_500)));
+        assert_eq!(
+            (histogram.count(), histogram.max(), histogram.mean()),
+            (1000, Duration::from_secs(1), Duration::from_micros(500_500))
+        );
     }
 
     #[test]

@@ -142,7 +142,8 @@ struct BackendArgs {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let done = runtime.context("no runtime").and_then(|runtime| runtime.block_on(execute(cli.command)));
+    let done =
+        runtime.context("no runtime").and_then(|runtime| runtime.block_on(execute(cli.command)));
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => EXIT_FAILED.into(),
@@ -162,7 +163,8 @@ async fn execute(command: Command) -> anyhow::Result<bool> {
         Command::Compare(arguments) => load_two(arguments).await,
         Command::Backend(arguments) => serve(arguments).await,
         Command::Report { results, html } => {
-            let runs = results.iter().map(|path| read_report(path)).collect::<anyhow::Result<Vec<_>>>()?;
+            let runs =
+                results.iter().map(|path| read_report(path)).collect::<anyhow::Result<Vec<_>>>()?;
             write(&html, &report::page(&runs))?;
             Ok(true)
         }
@@ -172,15 +174,20 @@ async fn execute(command: Command) -> anyhow::Result<bool> {
 impl Common {
     fn profile(&self, era: Option<Era>) -> anyhow::Result<Profile> {
         let path = self.profile.display();
-        let text = std::fs::read_to_string(&self.profile).with_context(|| format!("can not read {path}"))?;
-        Profile::parse_for(era.or(self.era), &text).map_err(|faults| anyhow::anyhow!("{path} is no good profile:\n{faults}"))
+        let text = std::fs::read_to_string(&self.profile)
+            .with_context(|| format!("can not read {path}"))?;
+        Profile::parse_for(era.or(self.era), &text)
+            .map_err(|faults| anyhow::anyhow!("{path} is no good profile:\n{faults}"))
     }
 
     fn keys(&self) -> anyhow::Result<Vec<String>> {
         let mut keys = self.keys.clone();
         if let Some(path) = &self.key_file {
-            let text = std::fs::read_to_string(path).with_context(|| format!("can not read {}", path.display()))?;
-            keys.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("can not read {}", path.display()))?;
+            keys.extend(
+                text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned),
+            );
         }
         Ok(keys)
     }
@@ -252,8 +259,10 @@ async fn serve(arguments: BackendArgs) -> anyhow::Result<bool> {
 }
 
 fn read_report(path: &Path) -> anyhow::Result<Report> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("can not read {}", path.display()))?;
-    let mut report: Report = serde_json::from_str(&text).with_context(|| format!("{} holds no results", path.display()))?;
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("can not read {}", path.display()))?;
+    let mut report: Report = serde_json::from_str(&text)
+        .with_context(|| format!("{} holds no results", path.display()))?;
     if report.name.is_empty() {
         report.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     }

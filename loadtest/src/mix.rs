@@ -53,8 +53,12 @@ impl Mix {
         // Whoever is furthest behind its share is next, so that rare ones do not come in bunches.
         let mut credit = vec![0_i64; operations.len()];
         let turns = (0..total).map(|_| {
-            credit.iter_mut().zip(&operations).for_each(|(credit, (_, weight))| *credit += i64::from(*weight));
-            let next = (0..credit.len()).rev().max_by_key(|place| credit[*place]).unwrap_or_default();
+            credit
+                .iter_mut()
+                .zip(&operations)
+                .for_each(|(credit, (_, weight))| *credit += i64::from(*weight));
+            let next =
+                (0..credit.len()).rev().max_by_key(|place| credit[*place]).unwrap_or_default();
             credit[next] -= i64::from(total);
             next
         });
@@ -86,8 +90,14 @@ mod tests {
         let call = Operation::Call { tool: "echo".to_owned(), bytes: vec![1] };
         let mix = Mix::new(vec![(call, 6), (Operation::Ping, 3), (Operation::ListTools, 1)]);
         let turns: Vec<usize> = (0..10).map(|number| mix.turn(number).0).collect();
-        assert_eq!([0, 1, 2].map(|place| turns.iter().filter(|turn| **turn == place).count()), [6, 3, 1]);
-        assert!(turns.windows(4).all(|four| four.iter().any(|turn| *turn != 0)), "they come in bunches: {turns:?}");
+        assert_eq!(
+            [0, 1, 2].map(|place| turns.iter().filter(|turn| **turn == place).count()),
+            [6, 3, 1]
+        );
+        assert!(
+            turns.windows(4).all(|four| four.iter().any(|turn| *turn != 0)),
+            "they come in bunches: {turns:?}"
+        );
         assert_eq!(mix.turn(3).0, mix.turn(13).0);
     }
 }

@@ -16,9 +16,14 @@ pub struct Usage {
 
 /// Of the process with this id.
 pub fn usage(pid: u32) -> anyhow::Result<Usage> {
-    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).with_context(|| format!("there is no process {pid}"));
-    let cpu = cpu_of(&read("stat")?).with_context(|| format!("/proc/{pid}/stat reads like nothing known"))?;
-    let resident = resident_of(&read("status")?).with_context(|| format!("/proc/{pid}/status names no resident memory"))?;
+    let read = |name: &str| {
+        fs::read_to_string(format!("/proc/{pid}/{name}"))
+            .with_context(|| format!("there is no process {pid}"))
+    };
+    let cpu = cpu_of(&read("stat")?)
+        .with_context(|| format!("/proc/{pid}/stat reads like nothing known"))?;
+    let resident = resident_of(&read("status")?)
+        .with_context(|| format!("/proc/{pid}/status names no resident memory"))?;
     Ok(Usage { cpu, resident_bytes: resident })
 }
 
@@ -26,19 +31,24 @@ pub fn usage(pid: u32) -> anyhow::Result<Usage> {
 pub fn usage_of_all(pids: &[u32]) -> anyhow::Result<Usage> {
     pids.iter().try_fold(Usage::default(), |sum, pid| {
         let one = usage(*pid)?;
-        Ok(Usage { cpu: sum.cpu + one.cpu, resident_bytes: sum.resident_bytes + one.resident_bytes })
+        Ok(Usage {
+            cpu: sum.cpu + one.cpu,
+            resident_bytes: sum.resident_bytes + one.resident_bytes,
+        })
     })
 }
 
 /// The name, in parentheses, may hold anything; what follows it is fields. utime and stime are the 14th and 15th of all.
 fn cpu_of(stat: &str) -> Option<Duration> {
     let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
-    let ticks: u32 = fields.next()?.parse::<u32>().ok()?.checked_add(fields.next()?.parse().ok()?)?;
+    let ticks: u32 =
+        fields.next()?.parse::<u32>().ok()?.checked_add(fields.next()?.parse().ok()?)?;
     Some(TICK * ticks)
 }
 
 fn resident_of(status: &str) -> Option<u64> {
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?;
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?;
     Some(kib.parse::<u64>().ok()? * 1024)
 }
 
@@ -55,7 +65,10 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_is_no_riddle() {
-        assert_eq!(cpu_of("1 (a) b) R 1 2 3 4 5 6 7 8 9 10 150 50 0 0"), Some(Duration::from_secs(2)));
+        assert_eq!(
+            cpu_of("1 (a) b) R 1 2 3 4 5 6 7 8 9 10 150 50 0 0"),
+            Some(Duration::from_secs(2))
+        );
         assert_eq!(cpu_of("1 (a"), None);
     }
 }

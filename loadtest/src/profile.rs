@@ -136,7 +136,8 @@ impl Profile {
 
     /// The same, for an era that the file need not name.
     pub fn parse_for(era: Option<Era>, text: &str) -> Result<Self, ProfileErrors> {
-        let mut file: ProfileFile = serde_saphyr::from_str(text).map_err(|error| ProfileErrors(vec![error.to_string()]))?;
+        let mut file: ProfileFile =
+            serde_saphyr::from_str(text).map_err(|error| ProfileErrors(vec![error.to_string()]))?;
         file.era = era.unwrap_or(file.era);
         let mut faults = Vec::new();
         let profile = file.checked(&mut faults);
@@ -156,22 +157,34 @@ impl ProfileFile {
         within("sessions", self.sessions, SESSIONS_MAX, faults);
         within("in_flight", self.in_flight, IN_FLIGHT_MAX, faults);
         if !(0.0..=1.0).contains(&self.refused_max) {
-            faults.push(format!("refused_max: {} is no share; 0 to 1 is allowed", self.refused_max));
+            faults
+                .push(format!("refused_max: {} is no share; 0 to 1 is allowed", self.refused_max));
         }
         if self.phases.is_empty() {
             faults.push("phases: there is none; at least one is needed, for example `- {for: 30s, rate: 100}`".to_owned());
         }
-        let phases = self.phases.iter().enumerate().map(|(place, phase)| phase.checked(self.kind, &format!("phases[{place}]"), faults));
+        let phases =
+            self.phases.iter().enumerate().map(|(place, phase)| {
+                phase.checked(self.kind, &format!("phases[{place}]"), faults)
+            });
         let schedule = Schedule::new(phases.collect());
-        let warm_up = self.warm_up.map_or(Duration::ZERO, |text| duration("warm_up", &text, faults));
+        let warm_up =
+            self.warm_up.map_or(Duration::ZERO, |text| duration("warm_up", &text, faults));
         if warm_up > Duration::ZERO && warm_up >= schedule.time() {
-            faults.push(format!("warm_up: {warm_up:?} is all of the load; something has to be left to measure"));
+            faults.push(format!(
+                "warm_up: {warm_up:?} is all of the load; something has to be left to measure"
+            ));
         }
         if self.mix.is_empty() {
             faults.push(format!("mix: there is nothing in it; methods are {METHODS}"));
         }
-        let timeout = self.timeout.map_or(TIMEOUT_DEFAULT, |text| duration("timeout", &text, faults));
-        let operations = self.mix.into_iter().enumerate().map(|(place, entry)| entry.checked(&format!("mix[{place}]"), faults));
+        let timeout =
+            self.timeout.map_or(TIMEOUT_DEFAULT, |text| duration("timeout", &text, faults));
+        let operations = self
+            .mix
+            .into_iter()
+            .enumerate()
+            .map(|(place, entry)| entry.checked(&format!("mix[{place}]"), faults));
         Profile {
             kind: self.kind,
             era: self.era,
@@ -189,7 +202,12 @@ impl ProfileFile {
 
 impl ProfileFile {
     fn fits_without_sessions(&self, faults: &mut Vec<String>) {
-        for (place, entry) in self.mix.iter().enumerate().filter(|(_, entry)| NEED_SESSIONS.contains(&entry.method.as_str())) {
+        for (place, entry) in self
+            .mix
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| NEED_SESSIONS.contains(&entry.method.as_str()))
+        {
             faults.push(format!("mix[{place}].method: {} is not in 2026-07-28; leave it out, or say `era: 2025-11-25`", entry.method));
         }
         if self.listen {
@@ -205,14 +223,18 @@ impl PhaseEntry {
             faults.push(format!("{place}.for: a phase takes some time"));
         }
         if kind == LoopModel::Closed && (self.rate.is_some() || self.to.is_some()) {
-            faults.push(format!("{place}: a closed loop has no rate; leave `rate` and `to` out, or say `loop: open`"));
+            faults.push(format!(
+                "{place}: a closed loop has no rate; leave `rate` and `to` out, or say `loop: open`"
+            ));
         }
         if kind == LoopModel::Open && self.rate.is_none() {
             faults.push(format!("{place}.rate: missing; an open loop needs calls a second"));
         }
         for (key, rate) in [("rate", self.rate), ("to", self.to)] {
             if let Some(rate) = rate.filter(|rate| !(0.0..=RATE_MAX).contains(rate)) {
-                faults.push(format!("{place}.{key}: {rate} calls a second; 0 to {RATE_MAX} are allowed"));
+                faults.push(format!(
+                    "{place}.{key}: {rate} calls a second; 0 to {RATE_MAX} are allowed"
+                ));
             }
         }
         let from = self.rate.unwrap_or_default();
@@ -237,7 +259,8 @@ impl MixEntry {
             }
         }
         if takes_uri && self.uri.is_none() {
-            faults.push(format!("{place}.uri: missing; {} needs the URI of a resource", self.method));
+            faults
+                .push(format!("{place}.uri: missing; {} needs the URI of a resource", self.method));
         }
         let bytes = sizes(&format!("{place}.bytes"), self.bytes, faults);
         let tool = self.tool.unwrap_or_else(|| "echo".to_owned());
@@ -274,7 +297,11 @@ fn duration(key: &str, text: &str, faults: &mut Vec<String>) -> Duration {
         "h" => Some(3_600_000),
         _ => None,
     };
-    let millis = text[..at].parse::<u64>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
+    let millis = text[..at]
+        .parse::<u64>()
+        .ok()
+        .zip(unit)
+        .and_then(|(number, unit)| number.checked_mul(unit));
     millis.map(Duration::from_millis).unwrap_or_else(|| {
         faults.push(format!("{key}: {text:?} is no duration; write 250ms, 30s, 5m or 1h"));
         Duration::from_secs(1)
@@ -306,7 +333,11 @@ impl Size {
                     "MB" => Some(1024 * 1024),
                     _ => None,
                 };
-                text[..at].parse::<usize>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit))
+                text[..at]
+                    .parse::<usize>()
+                    .ok()
+                    .zip(unit)
+                    .and_then(|(number, unit)| number.checked_mul(unit))
             }
         };
         bytes.filter(|bytes| *bytes <= PAYLOAD_BYTES_MAX).unwrap_or_else(|| {

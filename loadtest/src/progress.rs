@@ -54,9 +54,16 @@ impl ProgressDisplay {
 }
 
 fn bar(progress: Progress) -> String {
-    let done = (progress.at.as_secs_f64() / progress.of.as_secs_f64().max(f64::MIN_POSITIVE)).min(1.0);
+    let done =
+        (progress.at.as_secs_f64() / progress.of.as_secs_f64().max(f64::MIN_POSITIVE)).min(1.0);
     let filled = (done * BAR as f64) as usize;
-    format!("[{}{}] {:3.0} % {}", "#".repeat(filled), ".".repeat(BAR - filled), done * 100.0, line(progress))
+    format!(
+        "[{}{}] {:3.0} % {}",
+        "#".repeat(filled),
+        ".".repeat(BAR - filled),
+        done * 100.0,
+        line(progress)
+    )
 }
 
 fn line(Progress { at, of, calls, wrong }: Progress) -> String {
@@ -70,7 +77,12 @@ mod tests {
 
     #[test]
     fn the_bar_says_how_far_it_is() {
-        let progress = Progress { at: Duration::from_secs(5), of: Duration::from_secs(10), calls: 7, wrong: 0 };
+        let progress = Progress {
+            at: Duration::from_secs(5),
+            of: Duration::from_secs(10),
+            calls: 7,
+            wrong: 0,
+        };
         assert_eq!(bar(progress), "[###############...............]  50 % 5 of 10 s, 7 calls");
         assert!(line(Progress { wrong: 2, ..progress }).ends_with("2 WRONG"));
     }

@@ -76,7 +76,14 @@ impl Recorder {
 
     /// The caller with this number saw an operation end, `at` after the begin of the load. Latencies count where the answer came:
     /// while a target stands still nothing is answered, and afterwards answers are old.
-    pub fn add(&self, caller: usize, place: usize, at: Duration, latency: Duration, ended: &CallOutcome) {
+    pub fn add(
+        &self,
+        caller: usize,
+        place: usize,
+        at: Duration,
+        latency: Duration,
+        ended: &CallOutcome,
+    ) {
         let Some(at) = at.checked_sub(self.warm_up) else { return };
         let window = (at.as_nanos() / self.window.as_nanos()) as usize;
         let mut shard = self.shard(caller);
@@ -97,7 +104,9 @@ impl Recorder {
         let mut totals = Totals::default();
         for shard in 0..SHARDS {
             let shard = self.shard(shard);
-            for (all, own) in [(&mut totals.windows, &shard.windows), (&mut totals.operations, &shard.operations)] {
+            for (all, own) in
+                [(&mut totals.windows, &shard.windows), (&mut totals.operations, &shard.operations)]
+            {
                 if all.len() < own.len() {
                     all.resize_with(own.len(), Window::default);
                 }
@@ -125,11 +134,21 @@ mod tests {
         let ms = Duration::from_millis;
         record.add(0, 0, ms(500), ms(1), &CallOutcome::Succeeded);
         for caller in 0..8 {
-            record.add(caller, caller % 2, ms(1500 + 1000 * (caller as u64 / 4)), ms(2), &CallOutcome::Succeeded);
+            record.add(
+                caller,
+                caller % 2,
+                ms(1500 + 1000 * (caller as u64 / 4)),
+                ms(2),
+                &CallOutcome::Succeeded,
+            );
         }
         record.add(3, 1, ms(1600), ms(9), &CallOutcome::Refused("code 1".to_owned()));
         let totals = record.totals();
-        assert_eq!(totals.windows.iter().map(Window::calls).collect::<Vec<_>>(), [5, 4], "the warm-up is left out");
+        assert_eq!(
+            totals.windows.iter().map(Window::calls).collect::<Vec<_>>(),
+            [5, 4],
+            "the warm-up is left out"
+        );
         assert_eq!(totals.operations.iter().map(Window::calls).collect::<Vec<_>>(), [4, 5]);
         assert_eq!((totals.refusals["code 1"], totals.windows[0].refused), (1, 1));
         assert_eq!(totals.windows[0].latency.max(), ms(9));
@@ -137,7 +156,13 @@ mod tests {
 
     #[test]
     fn a_day_has_no_more_windows_than_ten_minutes() {
-        assert_eq!(Recorder::new(Duration::from_secs(86_400), Duration::ZERO).window(), Duration::from_secs(144));
-        assert_eq!(Recorder::new(Duration::from_secs(5), Duration::ZERO).window(), Duration::from_secs(1));
+        assert_eq!(
+            Recorder::new(Duration::from_secs(86_400), Duration::ZERO).window(),
+            Duration::from_secs(144)
+        );
+        assert_eq!(
+            Recorder::new(Duration::from_secs(5), Duration::ZERO).window(),
+            Duration::from_secs(1)
+        );
     }
 }

@@ -103,14 +103,20 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
         tokio::time::sleep(if warming.is_zero() { left.min(window) } else { warming }).await;
         let at = shared.begun.elapsed();
         samples.take(at, profile.warm_up)?;
-        told(Progress { at: at.min(time), of: time, calls: shared.ended.load(Ordering::Relaxed), wrong: site.findings.total() });
+        told(Progress {
+            at: at.min(time),
+            of: time,
+            calls: shared.ended.load(Ordering::Relaxed),
+            wrong: site.findings.total(),
+        });
         if shared.callers.load(Ordering::Relaxed) == 0 {
             break; // every connection is gone
         }
     }
     shared.stopping.store(true, Ordering::Relaxed);
     finish(&shared, callers, site).await;
-    let measured = shared.begun.elapsed().saturating_sub(profile.warm_up).min(time - profile.warm_up);
+    let measured =
+        shared.begun.elapsed().saturating_sub(profile.warm_up).min(time - profile.warm_up);
     if let Some(pacing) = pacing {
         ensure!(pacing.join().is_ok(), "the schedule failed");
     }
@@ -120,7 +126,12 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
 
 /// The sessions, in the order of their keys.
 async fn open_sessions(load: &Load) -> anyhow::Result<Vec<Arc<Session>>> {
-    let keys = load.keys.iter().map(|key| Some(key.as_str())).chain(load.keys.is_empty().then_some(None)).cycle();
+    let keys = load
+        .keys
+        .iter()
+        .map(|key| Some(key.as_str()))
+        .chain(load.keys.is_empty().then_some(None))
+        .cycle();
     let opening = keys.take(load.profile.sessions).map(|key| async move {
         let session = Session::open(&load.site, key).await?;
         if load.profile.listen {
@@ -139,7 +150,9 @@ fn pace(shared: &RunState) {
             break;
         }
         match start.checked_sub(shared.begun.elapsed()) {
-            Some(early) if early > PACE => std::thread::sleep(early.min(Duration::from_millis(100))),
+            Some(early) if early > PACE => {
+                std::thread::sleep(early.min(Duration::from_millis(100)))
+            }
             _ => {
                 shared.due.add_permits(1);
                 released += 1;
@@ -172,8 +185,10 @@ async fn call(shared: Arc<RunState>, caller: usize, mut lane: RequestSlot) {
 async fn next_call(shared: &RunState) -> Option<(u64, Duration)> {
     match shared.profile.kind {
         LoopModel::Closed => {
-            let is_over = shared.stopping.load(Ordering::Relaxed) || shared.begun.elapsed() >= shared.profile.schedule.time();
-            (!is_over).then(|| (shared.next.fetch_add(1, Ordering::Relaxed), shared.begun.elapsed()))
+            let is_over = shared.stopping.load(Ordering::Relaxed)
+                || shared.begun.elapsed() >= shared.profile.schedule.time();
+            (!is_over)
+                .then(|| (shared.next.fetch_add(1, Ordering::Relaxed), shared.begun.elapsed()))
         }
         LoopModel::Open => {
             // What was due before the end is still made when the permits are closed.
@@ -200,8 +215,17 @@ async fn finish(shared: &Arc<RunState>, mut callers: JoinSet<()>, site: &LoadTar
     let at = shared.begun.elapsed();
     for number in begun..shared.profile.schedule.calls() {
         let Some(intended) = shared.profile.schedule.start_of(number) else { break };
-        site.findings.note(FindingKind::Lost, &format!("call {number} never began, all callers were waiting"));
-        shared.record.add(0, shared.profile.mix.turn(number).0, at, at.saturating_sub(intended), &CallOutcome::Wrong);
+        site.findings.note(
+            FindingKind::Lost,
+            &format!("call {number} never began, all callers were waiting"),
+        );
+        shared.record.add(
+            0,
+            shared.profile.mix.turn(number).0,
+            at,
+            at.saturating_sub(intended),
+            &CallOutcome::Wrong,
+        );
     }
 }
 
@@ -228,7 +252,11 @@ impl<'a> UsageSampler<'a> {
         match at.checked_sub(warm_up) {
             Some(at) if self.has_begun => {
                 let cpu = usage.cpu.saturating_sub(self.at_begin.cpu);
-                self.taken.push(Sample { at_s: at.as_secs_f64(), cpu_s: cpu.as_secs_f64(), resident_bytes: usage.resident_bytes });
+                self.taken.push(Sample {
+                    at_s: at.as_secs_f64(),
+                    cpu_s: cpu.as_secs_f64(),
+                    resident_bytes: usage.resident_bytes,
+                });
             }
             // The first sample after the warm-up is what the others are counted from.
             is_warm => (self.at_begin, self.has_begun) = (usage, is_warm.is_some()),

@@ -73,7 +73,8 @@ mod tests {
     fn a_steady_rate_has_equal_distances() {
         let schedule = Schedule::new(vec![phase(2, 100.0, 100.0)]);
         assert_eq!(schedule.calls(), 200);
-        let starts: Vec<u128> = (0..3).map(|number| schedule.start_of(number).unwrap().as_millis()).collect();
+        let starts: Vec<u128> =
+            (0..3).map(|number| schedule.start_of(number).unwrap().as_millis()).collect();
         assert_eq!(starts, [0, 10, 20]);
         assert_eq!(schedule.start_of(200), None);
     }
@@ -83,7 +84,10 @@ mod tests {
         let schedule = Schedule::new(vec![phase(10, 0.0, 100.0)]);
         assert_eq!(schedule.calls(), 500);
         let half = schedule.start_of(250).unwrap().as_secs_f64();
-        assert!((half - 10.0 / 2.0_f64.sqrt()).abs() < 0.01, "half of the calls are due after {half} s");
+        assert!(
+            (half - 10.0 / 2.0_f64.sqrt()).abs() < 0.01,
+            "half of the calls are due after {half} s"
+        );
         let mut last = Duration::ZERO;
         for number in 0..500 {
             let start = schedule.start_of(number).unwrap();
@@ -94,9 +98,13 @@ mod tests {
 
     #[test]
     fn phases_follow_each_other() {
-        let schedule = Schedule::new(vec![phase(1, 10.0, 10.0), phase(1, 0.0, 0.0), phase(1, 20.0, 0.0)]);
+        let schedule =
+            Schedule::new(vec![phase(1, 10.0, 10.0), phase(1, 0.0, 0.0), phase(1, 20.0, 0.0)]);
         assert_eq!((schedule.calls(), schedule.time()), (20, Duration::from_secs(3)));
         assert!(schedule.start_of(9).unwrap() < Duration::from_secs(1));
-        assert!(schedule.start_of(10).unwrap() >= Duration::from_secs(2), "nothing begins while the rate is nothing");
+        assert!(
+            schedule.start_of(10).unwrap() >= Duration::from_secs(2),
+            "nothing begins while the rate is nothing"
+        );
     }
 }

@@ -40,7 +40,8 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self, TargetError> {
         let fault = |what: String| TargetError(format!("{text:?} {what}"));
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| fault("has no scheme".to_owned()))?;
+        let (scheme, rest) =
+            text.split_once("://").ok_or_else(|| fault("has no scheme".to_owned()))?;
         let (wire, encrypted) = match scheme {
             "http" => (Wire::Http, false),
             "ws" => (Wire::WebSocket, false),
@@ -51,11 +52,19 @@ impl FromStr for Target {
             _ => return Err(fault(format!("has the scheme {scheme:?}, which is none of ours"))),
         };
         let (address, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
-        let port = address.rsplit_once(':').and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
+        let port = address
+            .rsplit_once(':')
+            .and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
         if port.is_none() {
             return Err(fault("names no host and port".to_owned()));
         }
-        Ok(Self { wire, encrypted, address: address.to_owned(), path: path.to_owned(), text: text.to_owned() })
+        Ok(Self {
+            wire,
+            encrypted,
+            address: address.to_owned(),
+            path: path.to_owned(),
+            text: text.to_owned(),
+        })
     }
 }
 
@@ -80,17 +89,32 @@ mod tests {
     #[test]
     fn targets_of_every_wire_are_read() {
         let target: Target = "tcp://127.0.0.1:81/fast".parse().unwrap();
-        assert_eq!((target.wire, target.address.as_str(), target.named_backend()), (Wire::Tcp, "127.0.0.1:81", Some("fast")));
+        assert_eq!(
+            (target.wire, target.address.as_str(), target.named_backend()),
+            (Wire::Tcp, "127.0.0.1:81", Some("fast"))
+        );
         let target: Target = "http://[::1]:80/mcp/fast".parse().unwrap();
-        assert_eq!((target.wire, target.address.as_str(), target.path.as_str()), (Wire::Http, "[::1]:80", "/mcp/fast"));
+        assert_eq!(
+            (target.wire, target.address.as_str(), target.path.as_str()),
+            (Wire::Http, "[::1]:80", "/mcp/fast")
+        );
         assert_eq!(target.named_backend(), None);
         let target: Target = "quic://localhost:82".parse().unwrap();
-        assert_eq!((target.wire, target.encrypted, target.named_backend()), (Wire::Quic, true, None));
+        assert_eq!(
+            (target.wire, target.encrypted, target.named_backend()),
+            (Wire::Quic, true, None)
+        );
     }
 
     #[test]
     fn what_is_no_target_is_told_with_what_is() {
-        for text in ["localhost:80", "ftp://localhost:80", "http://localhost/mcp", "tcp://:80", "https://localhost:443/mcp"] {
+        for text in [
+            "localhost:80",
+            "ftp://localhost:80",
+            "http://localhost/mcp",
+            "tcp://:80",
+            "https://localhost:443/mcp",
+        ] {
             let error = text.parse::<Target>().unwrap_err().to_string();
             assert!(error.contains(text) && error.contains("tcp|tls|quic://HOST:PORT"), "{error}");
         }

@@ -75,7 +75,9 @@ impl ClientCapabilities {
             tasks_cancel: has(&["tasks", "cancel"]),
             tasks_sampling: has(&["tasks", "requests", "sampling", "createMessage"]),
             tasks_elicitation: has(&["tasks", "requests", "elicitation", "create"]),
-            extension_tasks: root.path(&["extensions", EXTENSION_TASKS]).is_some_and(|value| value.kind() == ValueKind::Object),
+            extension_tasks: root
+                .path(&["extensions", EXTENSION_TASKS])
+                .is_some_and(|value| value.kind() == ValueKind::Object),
         })
     }
 
@@ -140,7 +142,10 @@ impl ClientCapabilities {
             return Err(Refusal::new(ErrorKind::MethodNotFound, "servers do not send this method"));
         }
         if !method.served(version) {
-            let message = format!("{} does not exist in the client's protocol version {version}", method.name());
+            let message = format!(
+                "{} does not exist in the client's protocol version {version}",
+                method.name()
+            );
             return Err(Refusal::new(ErrorKind::CapabilityMissing, message));
         }
         if let Some(capability) = method.info().client_capability
@@ -163,21 +168,37 @@ impl ClientCapabilities {
         };
         let document = parse_object(text)?;
         let params = document.root();
-        if (params.get("tools").is_some() || params.get("toolChoice").is_some()) && !(self.sampling_tools && version.sampling_tools()) {
-            return Err(Refusal::new(ErrorKind::InvalidParams, "the client did not declare sampling.tools"));
+        if (params.get("tools").is_some() || params.get("toolChoice").is_some())
+            && !(self.sampling_tools && version.sampling_tools())
+        {
+            return Err(Refusal::new(
+                ErrorKind::InvalidParams,
+                "the client did not declare sampling.tools",
+            ));
         }
         let contents = contents(params).map_err(ambiguous)?;
         // An array of one block is told as that block.
-        let several = |content: Value<'_>| content.kind() == ValueKind::Array && content.elements().count() != 1;
+        let several = |content: Value<'_>| {
+            content.kind() == ValueKind::Array && content.elements().count() != 1
+        };
         if !version.sampling_tools() && contents.iter().any(|content| several(*content)) {
-            let message = format!("the client's protocol version {version} has no content arrays in sampling");
+            let message = format!(
+                "the client's protocol version {version} has no content arrays in sampling"
+            );
             return Err(Refusal::new(ErrorKind::InvalidParams, message));
         }
-        let blocks = || contents.iter().flat_map(|content| std::iter::once(*content).chain(content.elements()));
+        let blocks = || {
+            contents.iter().flat_map(|content| std::iter::once(*content).chain(content.elements()))
+        };
         let kinds: Result<Vec<_>, _> = blocks().map(|block| block.unambiguous("type")).collect();
-        let is_audio = |kind: &Option<Value<'_>>| kind.and_then(|kind| kind.as_str()).as_deref() == Some("audio");
+        let is_audio = |kind: &Option<Value<'_>>| {
+            kind.and_then(|kind| kind.as_str()).as_deref() == Some("audio")
+        };
         if kinds.map_err(ambiguous)?.iter().any(is_audio) && !version.audio() {
-            return Err(Refusal::new(ErrorKind::InvalidParams, format!("the client's protocol version {version} has no audio")));
+            return Err(Refusal::new(
+                ErrorKind::InvalidParams,
+                format!("the client's protocol version {version} has no audio"),
+            ));
         }
         Ok(())
     }
@@ -191,11 +212,17 @@ impl ClientCapabilities {
             _ => false,
         };
         if !allowed {
-            return Err(Refusal::new(ErrorKind::InvalidParams, "the client did not declare this elicitation mode"));
+            return Err(Refusal::new(
+                ErrorKind::InvalidParams,
+                "the client did not declare this elicitation mode",
+            ));
         }
         // Richer forms came with URLs.
-        if !version.elicitation_url() && request.bytes(request.params).is_some_and(asks_for_several) {
-            let message = format!("the client's protocol version {version} has no choice of several in a form");
+        if !version.elicitation_url() && request.bytes(request.params).is_some_and(asks_for_several)
+        {
+            let message = format!(
+                "the client's protocol version {version} has no choice of several in a form"
+            );
             return Err(Refusal::new(ErrorKind::InvalidParams, message));
         }
         Ok(())
@@ -346,12 +373,17 @@ impl ServerCapabilities {
             return Err(Refusal::new(ErrorKind::MethodNotFound, "clients do not send this method"));
         }
         if !method.served(backend_version) {
-            let message = format!("{} does not exist in the backend's protocol version {backend_version}", method.name());
+            let message = format!(
+                "{} does not exist in the backend's protocol version {backend_version}",
+                method.name()
+            );
             return Err(Refusal::new(ErrorKind::CapabilityMissing, message));
         }
         match method.info().server_capability {
             // The method is older than its capability.
-            Some(ServerCapability::Completions) if !backend_version.completions_capability() => Ok(()),
+            Some(ServerCapability::Completions) if !backend_version.completions_capability() => {
+                Ok(())
+            }
             Some(_) if about_senders_task(method) => Ok(()),
             Some(capability) if !self.has(capability) => Err(missing("server", capability.name())),
             _ => Ok(()),
@@ -391,7 +423,10 @@ impl ServerCapabilities {
         };
         let features = document.root().get("experimental");
         features.map_or_else(Vec::new, |features| {
-            features.members().map(|member| (member.key.into_owned(), member.value.raw().to_vec())).collect()
+            features
+                .members()
+                .map(|member| (member.key.into_owned(), member.value.raw().to_vec()))
+                .collect()
         })
     }
 
@@ -407,7 +442,8 @@ impl ServerCapabilities {
         root.flag("logging", self.logging, &[]);
         root.flag("completions", self.completions, &[]);
         root.flag("prompts", self.prompts, &[("listChanged", self.prompts_list_changed)]);
-        let resources = [("subscribe", self.resources_subscribe), ("listChanged", self.resources_list_changed)];
+        let resources =
+            [("subscribe", self.resources_subscribe), ("listChanged", self.resources_list_changed)];
         root.flag("resources", self.resources, &resources);
         root.flag("tools", self.tools, &[("listChanged", self.tools_list_changed)]);
         if self.tasks {
@@ -462,7 +498,8 @@ impl ObjectWriter {
 
 fn parse_object(text: &[u8]) -> Result<Document<'_>, Refusal> {
     let limits = Limits { bytes_max: text.len(), ..Limits::default() };
-    let document = Document::parse(text, &limits).map_err(|error| Refusal::new(ErrorKind::InvalidParams, error.to_string()))?;
+    let document = Document::parse(text, &limits)
+        .map_err(|error| Refusal::new(ErrorKind::InvalidParams, error.to_string()))?;
     if document.root().kind() != ValueKind::Object {
         return Err(Refusal::new(ErrorKind::InvalidParams, "must be an object"));
     }
@@ -480,8 +517,11 @@ fn about_senders_task(method: Method) -> bool {
 }
 
 fn missing(side: &str, capability: &str) -> Refusal {
-    Refusal::new(ErrorKind::CapabilityMissing, format!("the {side} did not declare the capability {capability}"))
-        .with("capability", capability)
+    Refusal::new(
+        ErrorKind::CapabilityMissing,
+        format!("the {side} did not declare the capability {capability}"),
+    )
+    .with("capability", capability)
 }
 
 /// FNV-1a: short, and the same in every process and build.

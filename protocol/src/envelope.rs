@@ -81,7 +81,10 @@ pub struct Rejection {
 
 /// What one body or frame holds.
 #[derive(Debug, Clone)]
-#[allow(clippy::large_enum_variant, reason = "nearly every body is one message, which a box would only slow down")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly every body is one message, which a box would only slow down"
+)]
 pub enum Body {
     /// One message.
     One(Message),
@@ -97,13 +100,17 @@ pub fn decode_body(frame: Bytes, limits: &Limits, batches: bool) -> Result<Body,
     }
     let items = json::scan(&frame, limits, batch_items).map_err(Rejection::from)?;
     if !batches {
-        return Err(Rejection::invalid("batches were removed in 2025-06-18, send one message at a time"));
+        return Err(Rejection::invalid(
+            "batches were removed in 2025-06-18, send one message at a time",
+        ));
     }
     if items.is_empty() {
         return Err(Rejection::invalid("a batch must not be empty"));
     }
     if items.len() > BATCH_MESSAGES_MAX {
-        return Err(Rejection::invalid(format!("a batch may hold at most {BATCH_MESSAGES_MAX} messages")));
+        return Err(Rejection::invalid(format!(
+            "a batch may hold at most {BATCH_MESSAGES_MAX} messages"
+        )));
     }
     Ok(Body::Batch(items.iter().map(|item| Message::decode(item.slice(&frame), limits)).collect()))
 }
@@ -155,14 +162,23 @@ impl Message {
 
     /// Every place in it that is known.
     pub(crate) fn places(&mut self) -> impl Iterator<Item = &mut Option<Span>> {
-        let own = [&mut self.id_span, &mut self.method_span, &mut self.params, &mut self.result, &mut self.error];
+        let own = [
+            &mut self.id_span,
+            &mut self.method_span,
+            &mut self.params,
+            &mut self.result,
+            &mut self.error,
+        ];
         own.into_iter().chain(self.fields.places())
     }
 
     /// Whether it is in the form of 2026-07-28, which needs no session.
     pub fn is_modern(&self) -> bool {
         self.fields.meta_protocol_version.is_some()
-            || matches!(self.method, Method::ServerDiscover | Method::SubscriptionsListen | Method::TasksUpdate)
+            || matches!(
+                self.method,
+                Method::ServerDiscover | Method::SubscriptionsListen | Method::TasksUpdate
+            )
     }
 
     /// Whether this is the answer to the request with this id of ours.
@@ -209,7 +225,8 @@ struct Envelope {
 
 impl Envelope {
     fn read(walker: &mut Walker<'_>) -> Self {
-        let mut envelope = Self { is_object: walker.kind() == ValueKind::Object, ..Self::default() };
+        let mut envelope =
+            Self { is_object: walker.kind() == ValueKind::Object, ..Self::default() };
         let mut seen = Seen::default();
         object(walker, |walker, key| envelope.read_member(walker, key, &mut seen));
         envelope.fields.has_uri_key = walker.has_uri_key();
@@ -247,20 +264,31 @@ impl Envelope {
             b"cursor" => set(&mut fields.cursor, walker.skip(), "cursor", fault),
             b"level" => set(&mut fields.level, walker.skip(), "level", fault),
             b"requestId" => set(&mut fields.request_id, walker.skip(), "requestId", fault),
-            b"progressToken" => set(&mut fields.progress_token, walker.skip(), "progressToken", fault),
+            b"progressToken" => {
+                set(&mut fields.progress_token, walker.skip(), "progressToken", fault)
+            }
             b"progress" => set(&mut fields.progress, walker.skip(), "progress", fault),
             b"taskId" => set(&mut fields.task_id, walker.skip(), "taskId", fault),
             b"arguments" => set(&mut fields.arguments, walker.skip(), "arguments", fault),
             b"status" => set(&mut fields.status, walker.skip(), "status", fault),
             b"mode" => set(&mut fields.mode, walker.skip(), "mode", fault),
-            b"elicitationId" => set(&mut fields.elicitation_id, walker.skip(), "elicitationId", fault),
+            b"elicitationId" => {
+                set(&mut fields.elicitation_id, walker.skip(), "elicitationId", fault)
+            }
             b"resultType" => set(&mut fields.result_type, walker.skip(), "resultType", fault),
             b"ttlMs" => set(&mut fields.ttl_ms, walker.skip(), "ttlMs", fault),
             b"cacheScope" => set(&mut fields.cache_scope, walker.skip(), "cacheScope", fault),
             b"requestState" => set(&mut fields.request_state, walker.skip(), "requestState", fault),
-            b"inputResponses" => set(&mut fields.input_responses, walker.skip(), "inputResponses", fault),
+            b"inputResponses" => {
+                set(&mut fields.input_responses, walker.skip(), "inputResponses", fault)
+            }
             b"isError" => set(&mut fields.is_error, walker.skip(), "isError", fault),
-            b"notifications" => set(&mut fields.notifications, named(walker, &NOTIFICATIONS, fault), "notifications", fault),
+            b"notifications" => set(
+                &mut fields.notifications,
+                named(walker, &NOTIFICATIONS, fault),
+                "notifications",
+                fault,
+            ),
             b"task" => {
                 let span = task_reference(walker, &mut fields.task_task_id, "task.taskId", fault);
                 set(&mut fields.task, span, "task", fault);
@@ -295,7 +323,10 @@ impl Envelope {
 
     /// Turns what was found into a message, or says what is wrong with it.
     fn judge(self, frame: Bytes) -> Result<Message, Rejection> {
-        let id = self.id.filter(|span| is_request_id(span.of(&frame))).map(|span| RequestId::from_raw(span.slice(&frame)));
+        let id = self
+            .id
+            .filter(|span| is_request_id(span.of(&frame)))
+            .map(|span| RequestId::from_raw(span.slice(&frame)));
         let kind = match self.problem(&frame, id.is_some()) {
             Ok(kind) => kind,
             Err(problem) => {
@@ -334,7 +365,9 @@ impl Envelope {
         // JSON-RPC 2.0: an error about a request whose id could not be read carries `null`; MCP 2025-11-25 omits it.
         let unanswerable = self.error.is_some() && (self.id.is_none() || null_id);
         if self.id.is_some() && !id_readable && !unanswerable {
-            return Err(format!("member `id` must be a string or an integer of at most 64 bits, at most {ID_BYTES_MAX} bytes long"));
+            return Err(format!(
+                "member `id` must be a string or an integer of at most 64 bits, at most {ID_BYTES_MAX} bytes long"
+            ));
         }
         // Its fields would be read beside those of the result.
         if self.method.is_none() && self.params.is_some() {
@@ -352,7 +385,9 @@ impl Envelope {
                 Ok(Kind::Result)
             }
             (None, None, Some((_, kind))) => self.error_problem(frame, kind),
-            (None, None, None) => Err("a message needs one of `method`, `result` and `error`".into()),
+            (None, None, None) => {
+                Err("a message needs one of `method`, `result` and `error`".into())
+            }
             _ => Err("a message has only one of `method`, `result` and `error`".into()),
         }
     }
@@ -373,9 +408,13 @@ impl Envelope {
     fn error_problem(&self, frame: &[u8], kind: ValueKind) -> Result<Kind, String> {
         let code = self.fields.error_code.map(|span| span.of(frame));
         let message = self.fields.error_message.map(|span| span.of(frame));
-        let well_formed = code.is_some_and(is_integer) && message.is_some_and(|text| text.first() == Some(&b'"'));
+        let well_formed =
+            code.is_some_and(is_integer) && message.is_some_and(|text| text.first() == Some(&b'"'));
         if kind != ValueKind::Object || !well_formed {
-            return Err("member `error` must be an object with an integer `code` and a string `message`".into());
+            return Err(
+                "member `error` must be an object with an integer `code` and a string `message`"
+                    .into(),
+            );
         }
         Ok(Kind::Error)
     }
@@ -407,7 +446,13 @@ fn set<T>(slot: &mut Option<T>, value: T, name: &'static str, fault: &mut Option
 
 /// Passes over a member that is not kept here, and notes it where readers would differ about it.
 #[inline]
-fn other(walker: &mut Walker<'_>, key: &[u8], known: &NameIndex, seen: &mut Seen, fault: &mut Option<MemberFault>) {
+fn other(
+    walker: &mut Walker<'_>,
+    key: &[u8],
+    known: &NameIndex,
+    seen: &mut Seen,
+    fault: &mut Option<MemberFault>,
+) {
     note(known.admit(key, seen), fault);
     walker.skip();
 }
@@ -424,7 +469,12 @@ fn named(walker: &mut Walker<'_>, known: &NameIndex, fault: &mut Option<MemberFa
     object(walker, |walker, key| other(walker, key, known, &mut seen, fault))
 }
 
-fn task_reference(walker: &mut Walker<'_>, task_id: &mut Option<Span>, name: &'static str, fault: &mut Option<MemberFault>) -> Span {
+fn task_reference(
+    walker: &mut Walker<'_>,
+    task_id: &mut Option<Span>,
+    name: &'static str,
+    fault: &mut Option<MemberFault>,
+) -> Span {
     let mut seen = Seen::default();
     object(walker, |walker, key| match key {
         b"taskId" => set(task_id, walker.skip(), name, fault),
@@ -432,7 +482,11 @@ fn task_reference(walker: &mut Walker<'_>, task_id: &mut Option<Span>, name: &'s
     })
 }
 
-fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<MemberFault>) -> Span {
+fn completion_reference(
+    walker: &mut Walker<'_>,
+    fields: &mut Fields,
+    fault: &mut Option<MemberFault>,
+) -> Span {
     let mut seen = Seen::default();
     object(walker, |walker, key| match key {
         b"name" => set(&mut fields.reference_name, walker.skip(), "ref.name", fault),
@@ -449,18 +503,34 @@ fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<MemberF
         }
         fields.meta_has_more = true;
         match key {
-            b"progressToken" => set(&mut fields.meta_progress_token, walker.skip(), "_meta.progressToken", fault),
-            b"traceparent" => set(&mut fields.meta_traceparent, walker.skip(), "_meta.traceparent", fault),
-            b"tracestate" => set(&mut fields.meta_tracestate, walker.skip(), "_meta.tracestate", fault),
+            b"progressToken" => {
+                set(&mut fields.meta_progress_token, walker.skip(), "_meta.progressToken", fault)
+            }
+            b"traceparent" => {
+                set(&mut fields.meta_traceparent, walker.skip(), "_meta.traceparent", fault)
+            }
+            b"tracestate" => {
+                set(&mut fields.meta_tracestate, walker.skip(), "_meta.tracestate", fault)
+            }
             b"baggage" => set(&mut fields.meta_baggage, walker.skip(), "_meta.baggage", fault),
             b"dev.mcp-broker/token" => {
                 fields.meta_has_own = true;
-                set(&mut fields.meta_token, walker.skip(), "_meta[\"dev.mcp-broker/token\"]", fault);
+                set(
+                    &mut fields.meta_token,
+                    walker.skip(),
+                    "_meta[\"dev.mcp-broker/token\"]",
+                    fault,
+                );
             }
             b"io.modelcontextprotocol/related-task" => {
                 let name = "_meta[\"io.modelcontextprotocol/related-task\"].taskId";
                 let span = task_reference(walker, &mut fields.meta_related_task_id, name, fault);
-                set(&mut related_task, span, "_meta[\"io.modelcontextprotocol/related-task\"]", fault);
+                set(
+                    &mut related_task,
+                    span,
+                    "_meta[\"io.modelcontextprotocol/related-task\"]",
+                    fault,
+                );
             }
             key => {
                 fields.meta_has_own |= key.starts_with(OWN_META.as_bytes());
@@ -471,11 +541,22 @@ fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<MemberF
 }
 
 /// Where what two neighbours say to each other is noted, and its name ([`crate::stateless::HOP_META`]).
-fn hop_meta<'a>(fields: &'a mut Fields, key: &[u8]) -> Option<(&'a mut Option<Span>, &'static str)> {
+fn hop_meta<'a>(
+    fields: &'a mut Fields,
+    key: &[u8],
+) -> Option<(&'a mut Option<Span>, &'static str)> {
     Some(match key.strip_prefix(b"io.modelcontextprotocol/")? {
-        b"protocolVersion" => (&mut fields.meta_protocol_version, "_meta[\"io.modelcontextprotocol/protocolVersion\"]"),
-        b"clientCapabilities" => (&mut fields.meta_client_capabilities, "_meta[\"io.modelcontextprotocol/clientCapabilities\"]"),
-        b"clientInfo" => (&mut fields.meta_client_info, "_meta[\"io.modelcontextprotocol/clientInfo\"]"),
+        b"protocolVersion" => (
+            &mut fields.meta_protocol_version,
+            "_meta[\"io.modelcontextprotocol/protocolVersion\"]",
+        ),
+        b"clientCapabilities" => (
+            &mut fields.meta_client_capabilities,
+            "_meta[\"io.modelcontextprotocol/clientCapabilities\"]",
+        ),
+        b"clientInfo" => {
+            (&mut fields.meta_client_info, "_meta[\"io.modelcontextprotocol/clientInfo\"]")
+        }
         b"logLevel" => (&mut fields.meta_log_level, "_meta[\"io.modelcontextprotocol/logLevel\"]"),
         _ => return None,
     })
@@ -490,5 +571,6 @@ fn is_integer(raw: &[u8]) -> bool {
     if (1..=18).contains(&raw.len()) && raw.iter().all(u8::is_ascii_digit) {
         return true;
     }
-    std::str::from_utf8(raw).is_ok_and(|text| text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok())
+    std::str::from_utf8(raw)
+        .is_ok_and(|text| text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok())
 }

@@ -153,7 +153,11 @@ pub const REFUSAL_NUMBERS: &[RefusalNumber] = &[
         "arguments that do not fit a tool's schema, cannot be held to it in time, or hold a member twice; beside code -32602",
     ),
     number(1036, "path traversal", "resource URIs with `..`, beside code -32602"),
-    number(1039, "outside the roots", "resource URIs outside `resources.roots`, beside code -32602"),
+    number(
+        1039,
+        "outside the roots",
+        "resource URIs outside `resources.roots`, beside code -32602",
+    ),
     number(1068, "message too large", "size limit, beside code -32600"),
     number(1069, "timeout", "calls that ran out of time"),
     number(1076, "not initialized", "requests before `initialize`, beside code -32600"),
@@ -161,12 +165,17 @@ pub const REFUSAL_NUMBERS: &[RefusalNumber] = &[
 
 /// The table of error kinds as Markdown.
 pub fn kinds_markdown() -> String {
-    let mut out = String::from("| `data.kind` | `code` | HTTP | refusal | retryable | meaning |\n|---|---|---|---|---|---|\n");
+    let mut out = String::from(
+        "| `data.kind` | `code` | HTTP | refusal | retryable | meaning |\n|---|---|---|---|---|---|\n",
+    );
     for kind in ErrorKind::ALL {
         let refusal = kind.refusal_code().map_or(String::new(), |number| number.to_string());
         let retryable = if kind.retryable() { "yes" } else { "no" };
-        let (name, code, status, meaning) = (kind.name(), kind.code(), kind.http_status(), kind.meaning());
-        out.push_str(&format!("| `{name}` | {code} | {status} | {refusal} | {retryable} | {meaning} |\n"));
+        let (name, code, status, meaning) =
+            (kind.name(), kind.code(), kind.http_status(), kind.meaning());
+        out.push_str(&format!(
+            "| `{name}` | {code} | {status} | {refusal} | {retryable} | {meaning} |\n"
+        ));
     }
     out
 }
@@ -199,7 +208,13 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal without further data.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None, harmless_again: false, data: Vec::new() }
+        Self {
+            kind,
+            message: message.into(),
+            retry_after: None,
+            harmless_again: false,
+            data: Vec::new(),
+        }
     }
 
     /// Adds a member to `error.data`.
@@ -250,7 +265,10 @@ impl Refusal {
         out.extend_from_slice(format!("{{\"code\":{},\"message\":", kind.code()).as_bytes());
         quote_into(out, &self.message);
         let retryable = kind.retryable() || self.harmless_again;
-        let opening = format!(",\"data\":{{\"kind\":\"{}\",\"retryable\":{retryable},\"requestId\":", kind.name());
+        let opening = format!(
+            ",\"data\":{{\"kind\":\"{}\",\"retryable\":{retryable},\"requestId\":",
+            kind.name()
+        );
         out.extend_from_slice(opening.as_bytes());
         quote_into(out, request_id);
         if let Some(after) = self.retry_after {
@@ -274,11 +292,16 @@ impl From<JsonError> for Refusal {
     fn from(error: JsonError) -> Self {
         let text = error.to_string();
         match error {
-            JsonError::TooLarge { size, max } => {
-                Self::new(ErrorKind::MessageTooLarge, text).with("size", size).with("maxSize", max).with("unit", "bytes")
+            JsonError::TooLarge { size, max } => Self::new(ErrorKind::MessageTooLarge, text)
+                .with("size", size)
+                .with("maxSize", max)
+                .with("unit", "bytes"),
+            JsonError::TooManyValues { max } => {
+                Self::new(ErrorKind::MessageTooLarge, text).with("maxValues", max)
             }
-            JsonError::TooManyValues { max } => Self::new(ErrorKind::MessageTooLarge, text).with("maxValues", max),
-            JsonError::TooDeep { max } => Self::new(ErrorKind::ParseError, text).with("maxDepth", max),
+            JsonError::TooDeep { max } => {
+                Self::new(ErrorKind::ParseError, text).with("maxDepth", max)
+            }
             JsonError::Malformed => Self::new(ErrorKind::ParseError, text),
         }
     }

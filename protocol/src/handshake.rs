@@ -36,8 +36,8 @@ impl InitializeParams {
     pub fn parse(message: &Message) -> Result<Self, Refusal> {
         let params = message.params.ok_or_else(|| bad_member("params", "an object"))?;
         let text = params.of(&message.frame);
-        let document =
-            Document::parse(text, &inner_limits(text)).map_err(|error| Refusal::new(ErrorKind::ParseError, error.to_string()))?;
+        let document = Document::parse(text, &inner_limits(text))
+            .map_err(|error| Refusal::new(ErrorKind::ParseError, error.to_string()))?;
         let root = document.root();
         let requested = string_member(root, &["protocolVersion"])?;
         let capabilities = object_member(root, "capabilities")?;
@@ -63,7 +63,9 @@ fn string_member(root: Value<'_>, path: &[&str]) -> Result<String, Refusal> {
 }
 
 fn object_member<'a>(root: Value<'a>, key: &str) -> Result<Value<'a>, Refusal> {
-    root.get(key).filter(|value| value.kind() == ValueKind::Object).ok_or_else(|| bad_member(key, "an object"))
+    root.get(key)
+        .filter(|value| value.kind() == ValueKind::Object)
+        .ok_or_else(|| bad_member(key, "an object"))
 }
 
 // The text was validated with its message; only its own size bounds it now.
@@ -72,9 +74,15 @@ fn inner_limits(text: &[u8]) -> Limits {
 }
 
 /// The result of `initialize`.
-pub fn initialize_result(version: Version, capabilities_json: &[u8], server_info_json: &[u8], instructions: Option<&str>) -> Bytes {
+pub fn initialize_result(
+    version: Version,
+    capabilities_json: &[u8],
+    server_info_json: &[u8],
+    instructions: Option<&str>,
+) -> Bytes {
     let version = quote(version.as_str());
-    let instructions = instructions.map_or(String::new(), |text| format!(",\"instructions\":{}", quote(text)));
+    let instructions =
+        instructions.map_or(String::new(), |text| format!(",\"instructions\":{}", quote(text)));
     join(&[
         b"{\"protocolVersion\":",
         version.as_bytes(),
@@ -105,9 +113,20 @@ pub fn notification(method: Method, params: Option<&[u8]>) -> Bytes {
 fn call(id: Option<&RequestId>, method: Method, params: Option<&[u8]>) -> Bytes {
     let (id_key, id): (&[u8], &[u8]) = id.map_or((b"", b""), |id| (b"\"id\":", id.raw()));
     let comma: &[u8] = if id.is_empty() { b"" } else { b"," };
-    let (params_key, params): (&[u8], &[u8]) = params.map_or((b"", b""), |params| (b",\"params\":", params));
+    let (params_key, params): (&[u8], &[u8]) =
+        params.map_or((b"", b""), |params| (b",\"params\":", params));
     let method = quote(method.name());
-    join(&[b"{\"jsonrpc\":\"2.0\",", id_key, id, comma, b"\"method\":", method.as_bytes(), params_key, params, b"}"])
+    join(&[
+        b"{\"jsonrpc\":\"2.0\",",
+        id_key,
+        id,
+        comma,
+        b"\"method\":",
+        method.as_bytes(),
+        params_key,
+        params,
+        b"}",
+    ])
 }
 
 fn join(parts: &[&[u8]]) -> Bytes {
@@ -115,10 +134,22 @@ fn join(parts: &[&[u8]]) -> Bytes {
 }
 
 /// The `initialize` the broker sends to a backend.
-pub fn initialize_request(id: &RequestId, offer: Version, capabilities: &[u8], client_info: &[u8]) -> Bytes {
+pub fn initialize_request(
+    id: &RequestId,
+    offer: Version,
+    capabilities: &[u8],
+    client_info: &[u8],
+) -> Bytes {
     let version = quote(offer.as_str());
-    let params =
-        join(&[b"{\"protocolVersion\":", version.as_bytes(), b",\"capabilities\":", capabilities, b",\"clientInfo\":", client_info, b"}"]);
+    let params = join(&[
+        b"{\"protocolVersion\":",
+        version.as_bytes(),
+        b",\"capabilities\":",
+        capabilities,
+        b",\"clientInfo\":",
+        client_info,
+        b"}",
+    ]);
     request(id, Method::Initialize, Some(&params))
 }
 
@@ -171,33 +202,51 @@ impl InitializeResult {
     /// Reads the answer.
     pub fn parse(message: &Message) -> Result<Self, HandshakeError> {
         if message.kind == Kind::Error {
-            let code = message.bytes(message.fields.error_code).and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
+            let code = message
+                .bytes(message.fields.error_code)
+                .and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
             return Err(HandshakeError::Refused { code: code.unwrap_or_default() });
         }
         let text = message.bytes(message.result).ok_or(HandshakeError::NotAResponse)?;
-        let document = Document::parse(text, &inner_limits(text)).map_err(HandshakeError::Unreadable)?;
+        let document =
+            Document::parse(text, &inner_limits(text)).map_err(HandshakeError::Unreadable)?;
         let root = document.root();
         let version = answer_string(root, &["protocolVersion"], "protocolVersion")?;
         let version = match Version::parse(&version).filter(|version| version.has_sessions()) {
             Some(version) => version,
-            None => return Err(HandshakeError::UnsupportedVersion(version.chars().take(QUOTED_CHARS_MAX).collect())),
+            None => {
+                return Err(HandshakeError::UnsupportedVersion(
+                    version.chars().take(QUOTED_CHARS_MAX).collect(),
+                ));
+            }
         };
         let capabilities = answer_object(root, "capabilities")?;
         let info = answer_object(root, "serverInfo")?;
         let capabilities = ServerCapabilities::parse(capabilities.raw());
         Ok(Self {
             version,
-            capabilities: capabilities.map_err(|_| HandshakeError::BadMember { member: "capabilities", expected: "an object" })?,
+            capabilities: capabilities.map_err(|_| HandshakeError::BadMember {
+                member: "capabilities",
+                expected: "an object",
+            })?,
             server_name: answer_string(root, &["serverInfo", "name"], "serverInfo.name")?,
             // Required by the schema, but servers without one exist and nothing depends on it.
-            server_version: answer_string(root, &["serverInfo", "version"], "serverInfo.version").unwrap_or_default(),
+            server_version: answer_string(root, &["serverInfo", "version"], "serverInfo.version")
+                .unwrap_or_default(),
             server_info: Bytes::copy_from_slice(info.raw()),
-            instructions: root.get("instructions").and_then(|value| value.as_str()).map(String::from),
+            instructions: root
+                .get("instructions")
+                .and_then(|value| value.as_str())
+                .map(String::from),
         })
     }
 }
 
-fn answer_string(root: Value<'_>, path: &[&str], member: &'static str) -> Result<String, HandshakeError> {
+fn answer_string(
+    root: Value<'_>,
+    path: &[&str],
+    member: &'static str,
+) -> Result<String, HandshakeError> {
     let text = root.path(path).and_then(|value| value.as_str());
     text.map(String::from).ok_or(HandshakeError::BadMember { member, expected: "a string" })
 }

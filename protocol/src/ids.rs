@@ -15,7 +15,9 @@ pub const NAME_CHARS_MAX: usize = 32;
 
 /// A tenant or backend name outside the grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("name {name:?} is not allowed: 1 to 32 of a-z, 0-9 and '-', beginning and ending with a letter or digit")]
+#[error(
+    "name {name:?} is not allowed: 1 to 32 of a-z, 0-9 and '-', beginning and ending with a letter or digit"
+)]
 pub struct InvalidName {
     /// What was given, shortened for the message.
     pub name: String,
@@ -131,7 +133,8 @@ fn check_name(text: &str) -> Result<(), InvalidName> {
     let bytes = text.as_bytes();
     let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let inner = bytes.iter().all(|&byte| alphanumeric(byte) || byte == b'-');
-    let ends = bytes.first().is_some_and(|&byte| alphanumeric(byte)) && bytes.last().is_some_and(|&byte| alphanumeric(byte));
+    let ends = bytes.first().is_some_and(|&byte| alphanumeric(byte))
+        && bytes.last().is_some_and(|&byte| alphanumeric(byte));
     if inner && ends && bytes.len() <= NAME_CHARS_MAX {
         return Ok(());
     }

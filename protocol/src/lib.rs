@@ -23,7 +23,9 @@ pub mod version;
 pub use capabilities::{ClientCapabilities, ServerCapabilities};
 pub use envelope::{Body, Fields, Kind, Message, Rejection, decode_body};
 pub use error::{ErrorKind, Refusal};
-pub use ids::{BackendId, InvalidName, KeyId, PrincipalId, RequestId, SessionId, TaskId, TenantId, WireId};
+pub use ids::{
+    BackendId, InvalidName, KeyId, PrincipalId, RequestId, SessionId, TaskId, TenantId, WireId,
+};
 pub use json::{Limits, Span};
 pub use method::{Direction, MessageKind, Method, MethodInfo, Route};
 pub use phase::{LinkPhase, SessionPhase};

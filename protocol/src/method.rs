@@ -306,7 +306,9 @@ impl Method {
     /// Whether the revision has this method.
     pub fn served(&self, version: Version) -> bool {
         let info = self.info();
-        *self != Self::Unknown && info.since <= version && info.until.is_none_or(|last| version <= last)
+        *self != Self::Unknown
+            && info.since <= version
+            && info.until.is_none_or(|last| version <= last)
     }
 
     /// Whether doing it twice does no more than doing it once, so that it may be sent again when no answer came.

@@ -33,7 +33,8 @@ pub enum SessionPhase {
 
 impl SessionPhase {
     /// All phases.
-    pub const ALL: [Self; 5] = [Self::Opening, Self::AwaitingInitialized, Self::Ready, Self::Closing, Self::Closed];
+    pub const ALL: [Self; 5] =
+        [Self::Opening, Self::AwaitingInitialized, Self::Ready, Self::Closing, Self::Closed];
 
     /// For logs and metrics.
     pub const fn name(self) -> &'static str {
@@ -64,13 +65,20 @@ impl SessionPhase {
     pub fn admits(self, method: Method) -> Result<(), Refusal> {
         match self {
             Self::Opening if matches!(method, Method::Initialize | Method::Ping) => Ok(()),
-            Self::Opening => Err(Refusal::new(ErrorKind::NotInitialized, "the first request of a session must be initialize")),
+            Self::Opening => Err(Refusal::new(
+                ErrorKind::NotInitialized,
+                "the first request of a session must be initialize",
+            )),
             Self::AwaitingInitialized | Self::Ready if method == Method::Initialize => {
                 Err(Refusal::new(ErrorKind::InvalidRequest, "the session is already initialized"))
             }
             Self::AwaitingInitialized | Self::Ready => Ok(()),
             // What ends or answers running calls is still welcome.
-            Self::Closing if matches!(method, Method::Ping | Method::Cancelled | Method::Progress) => Ok(()),
+            Self::Closing
+                if matches!(method, Method::Ping | Method::Cancelled | Method::Progress) =>
+            {
+                Ok(())
+            }
             Self::Closing => Err(Refusal::new(ErrorKind::Draining, "the session is closing")),
             Self::Closed => Err(Refusal::new(ErrorKind::SessionNotFound, "the session has ended")),
         }
@@ -80,7 +88,9 @@ impl SessionPhase {
     /// Whether the broker may send this method to the client now.
     pub fn may_send(self, method: Method) -> bool {
         match self {
-            Self::Opening | Self::AwaitingInitialized => matches!(method, Method::Ping | Method::LogMessage | Method::Progress),
+            Self::Opening | Self::AwaitingInitialized => {
+                matches!(method, Method::Ping | Method::LogMessage | Method::Progress)
+            }
             Self::Ready | Self::Closing => true,
             Self::Closed => false,
         }
@@ -106,7 +116,14 @@ pub enum LinkPhase {
 
 impl LinkPhase {
     /// All phases.
-    pub const ALL: [Self; 6] = [Self::Idle, Self::Connecting, Self::Initializing, Self::Ready, Self::Backoff, Self::Closed];
+    pub const ALL: [Self; 6] = [
+        Self::Idle,
+        Self::Connecting,
+        Self::Initializing,
+        Self::Ready,
+        Self::Backoff,
+        Self::Closed,
+    ];
 
     /// For logs and metrics.
     pub const fn name(self) -> &'static str {
@@ -127,7 +144,9 @@ impl LinkPhase {
             Self::Connecting => matches!(to, Self::Initializing | Self::Backoff | Self::Closed),
             Self::Initializing => matches!(to, Self::Ready | Self::Backoff | Self::Closed),
             // A backend that forgot our session is initialised again without a new connection.
-            Self::Ready => matches!(to, Self::Initializing | Self::Backoff | Self::Idle | Self::Closed),
+            Self::Ready => {
+                matches!(to, Self::Initializing | Self::Backoff | Self::Idle | Self::Closed)
+            }
             Self::Backoff => matches!(to, Self::Connecting | Self::Idle | Self::Closed),
             Self::Closed => false,
         };

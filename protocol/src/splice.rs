@@ -41,7 +41,9 @@ struct NewMeta {
 /// Puts `text` where `span` is. Where nobody else has the bytes and `text` is no longer than what it replaces, nothing behind it is
 /// moved: what is before it moves up.
 pub fn replace_in_place(source: Bytes, span: Span, text: &[u8]) -> Bytes {
-    let Some(spare) = span.len().checked_sub(text.len()) else { return Splice::new(&source).replace(span, text).finish() };
+    let Some(spare) = span.len().checked_sub(text.len()) else {
+        return Splice::new(&source).replace(span, text).finish();
+    };
     match source.try_into_mut() {
         Ok(mut bytes) => {
             let (start, end) = (span.start as usize, span.end as usize);
@@ -83,7 +85,13 @@ impl<'a> Splice<'a> {
 
     /// Gives the object's member `key` the JSON text `value`: in place of the value at `existing`, or as a new first
     /// member.
-    pub fn set_member(&mut self, object: Span, existing: Option<Span>, key: &str, value: &[u8]) -> &mut Self {
+    pub fn set_member(
+        &mut self,
+        object: Span,
+        existing: Option<Span>,
+        key: &str,
+        value: &[u8],
+    ) -> &mut Self {
         match existing {
             Some(span) => self.replace(span, value.to_vec()),
             None => {
@@ -128,7 +136,8 @@ impl<'a> Splice<'a> {
         }
         match message.fields.meta {
             Some(meta) if self.source[meta.start as usize] == b'{' => {
-                let existing = member_value(meta.of(self.source), key).map(|span| span.shifted(meta.start));
+                let existing =
+                    member_value(meta.of(self.source), key).map(|span| span.shifted(meta.start));
                 self.set_member(meta, existing, key, value)
             }
             // `_meta` of another type means nothing to anybody.
@@ -140,7 +149,8 @@ impl<'a> Splice<'a> {
             }
             None => {
                 let parent = message.params.or(message.result);
-                let new_meta = self.new_meta.get_or_insert_with(|| NewMeta { parent, members: Vec::new() });
+                let new_meta =
+                    self.new_meta.get_or_insert_with(|| NewMeta { parent, members: Vec::new() });
                 append_member(&mut new_meta.members, key, value);
                 self
             }
@@ -180,7 +190,10 @@ impl<'a> Splice<'a> {
 
     /// A part of the text in which all edits are, edited.
     fn edited(&self, part: Range<usize>) -> Vec<u8> {
-        let (added, left_out) = self.edits.iter().fold((0, 0), |(added, out), edit| (added + edit.text.len(), out + edit.span.len()));
+        let (added, left_out) = self
+            .edits
+            .iter()
+            .fold((0, 0), |(added, out), edit| (added + edit.text.len(), out + edit.span.len()));
         // Exactly: with room to spare the bytes would need a second allocation to be shared.
         let mut out = Vec::with_capacity((part.len() + added).saturating_sub(left_out));
         let mut copied = part.start;
@@ -202,7 +215,9 @@ impl<'a> Splice<'a> {
     /// read, so that nobody has to read it again; otherwise `Err` is its text. `message` is what the text says, but for
     /// values that are replaced.
     pub fn finish_message(&mut self, message: Message) -> Result<Message, Bytes> {
-        let adds = self.new_meta.is_some() || !self.added.is_empty() || self.edits.iter().any(|edit| edit.span.is_empty());
+        let adds = self.new_meta.is_some()
+            || !self.added.is_empty()
+            || self.edits.iter().any(|edit| edit.span.is_empty());
         let frame = self.finish();
         if adds {
             return Err(frame);
@@ -223,7 +238,8 @@ impl<'a> Splice<'a> {
     fn moved(&self, span: Span) -> Option<Span> {
         let (mut start, mut end) = (i64::from(span.start), i64::from(span.end));
         for edit in self.edits.iter().take_while(|edit| edit.span.start < span.end) {
-            let grown = i64::try_from(edit.text.len()).ok()? - i64::try_from(edit.span.len()).ok()?;
+            let grown =
+                i64::try_from(edit.text.len()).ok()? - i64::try_from(edit.span.len()).ok()?;
             let is_inside = edit.span.start >= span.start && edit.span.end <= span.end;
             match () {
                 () if edit.span.end <= span.start => (start, end) = (start + grown, end + grown),
@@ -251,7 +267,12 @@ impl<'a> Splice<'a> {
             Some(parent) => self.set_member(parent, None, "_meta", &meta),
             None => {
                 let root = root_object(self.source);
-                self.set_member(root, None, "params", &[b"{\"_meta\":", meta.as_slice(), b"}"].concat())
+                self.set_member(
+                    root,
+                    None,
+                    "params",
+                    &[b"{\"_meta\":", meta.as_slice(), b"}"].concat(),
+                )
             }
         };
     }
@@ -290,7 +311,8 @@ fn root_object(text: &[u8]) -> Span {
 fn with_object<R>(text: &[u8], read: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
     let usual = Limits { bytes_max: text.len(), ..Limits::default() };
     // It is part of a decoded message, whose limit may have been set higher than usual.
-    let document = Document::parse(text, &usual).or_else(|_| Document::parse(text, &Limits { depth_max: text.len(), ..usual }));
+    let document = Document::parse(text, &usual)
+        .or_else(|_| Document::parse(text, &Limits { depth_max: text.len(), ..usual }));
     read(document.ok()?.root())
 }
 

@@ -151,7 +151,9 @@ impl SseParser {
             }
         }
         self.searched = self.at;
-        if std::mem::take(&mut self.first_line) && self.buffer[start..end].starts_with(b"\xef\xbb\xbf") {
+        if std::mem::take(&mut self.first_line)
+            && self.buffer[start..end].starts_with(b"\xef\xbb\xbf")
+        {
             start += 3;
         }
         Some((start, end))
@@ -171,15 +173,21 @@ impl SseParser {
                 None => self.data = Some(value.as_bytes().to_vec()),
             },
             "id" if !value.contains('\0') => self.id = Some(value.into()),
-            "retry" if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) => self.retry = value.parse().ok(),
+            "retry" if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) => {
+                self.retry = value.parse().ok()
+            }
             _ => {} // a comment, or a field nobody knows
         }
         Ok(())
     }
 
     fn dispatch(&mut self) -> Option<SseEvent> {
-        let event =
-            SseEvent { event: self.event.take(), data: self.data.take().map(Bytes::from), id: self.id.take(), retry: self.retry.take() };
+        let event = SseEvent {
+            event: self.event.take(),
+            data: self.data.take().map(Bytes::from),
+            id: self.id.take(),
+            retry: self.retry.take(),
+        };
         if let Some(id) = &event.id {
             self.last_event_id = Some(id.clone());
         }

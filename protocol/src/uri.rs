@@ -24,16 +24,25 @@ pub struct Traversal;
 
 /// Looks for `..` as a segment, however it is spelled and wherever it stands.
 pub fn check(uri: &str) -> Result<(), Traversal> {
-    each_reading(uri, |_| true, |reading| !reading.split(|byte| SEGMENT_ENDS.contains(byte)).any(climbs))
+    each_reading(
+        uri,
+        |_| true,
+        |reading| !reading.split(|byte| SEGMENT_ENDS.contains(byte)).any(climbs),
+    )
 }
 
 /// Looks for what leads away from the folder that a relative path is joined to: `..`, an absolute path, a drive.
 /// Control characters are refused too, as readers disagree about where they end a name.
 pub fn check_relative(path: &str) -> Result<(), Traversal> {
     check(path)?;
-    let has_controls = |reading: &[u8]| String::from_utf8_lossy(reading).chars().any(char::is_control);
+    let has_controls =
+        |reading: &[u8]| String::from_utf8_lossy(reading).chars().any(char::is_control);
     each_reading(path, |reading| !has_controls(reading), |_| true)?;
-    if path.starts_with(['/', '\\']) { Err(Traversal) } else { stays_below(&format!("/{path}"), true) }
+    if path.starts_with(['/', '\\']) {
+        Err(Traversal)
+    } else {
+        stays_below(&format!("/{path}"), true)
+    }
 }
 
 /// A URI below which resources may lie.
@@ -51,8 +60,10 @@ pub struct Root {
 impl Root {
     /// An absolute URI, written plainly: without query, fragment, percent-encoding, empty segments and dot segments.
     pub fn parse(text: &str) -> Option<Self> {
-        let plain = !text.contains(['?', '#', '%', '\\']) && !text.chars().any(|char| char.is_control() || char == ' ');
-        let (scheme, rest) = text.split_once(':').filter(|(scheme, _)| plain && is_scheme(scheme))?;
+        let plain = !text.contains(['?', '#', '%', '\\'])
+            && !text.chars().any(|char| char.is_control() || char == ' ');
+        let (scheme, rest) =
+            text.split_once(':').filter(|(scheme, _)| plain && is_scheme(scheme))?;
         let (authority, path) = match rest.strip_prefix("//") {
             Some(rest) => {
                 let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -63,11 +74,17 @@ impl Root {
         let whole_scheme = path.is_empty() && authority.as_deref().is_none_or(str::is_empty);
         let path = path.strip_suffix('/').unwrap_or(path);
         let segments = path.strip_prefix('/').unwrap_or(path).split('/');
-        let odd = !path.is_empty() && segments.clone().any(|segment| segment.is_empty() || segment == ".");
+        let odd = !path.is_empty()
+            && segments.clone().any(|segment| segment.is_empty() || segment == ".");
         if odd || check(text).is_err() {
             return None;
         }
-        Some(Self { scheme: scheme.to_ascii_lowercase(), authority, path: path.to_owned(), whole_scheme })
+        Some(Self {
+            scheme: scheme.to_ascii_lowercase(),
+            authority,
+            path: path.to_owned(),
+            whole_scheme,
+        })
     }
 
     /// A root below which nothing lies.
@@ -101,7 +118,10 @@ impl Root {
 
     /// What follows the root in a URI that begins with it. Only a host is compared without case: each reader does so.
     fn rest_of<'u>(&self, uri: &'u str) -> Option<&'u str> {
-        let rest = uri.strip_prefix(self.scheme.as_str()).filter(|_| !self.scheme.is_empty())?.strip_prefix(':')?;
+        let rest = uri
+            .strip_prefix(self.scheme.as_str())
+            .filter(|_| !self.scheme.is_empty())?
+            .strip_prefix(':')?;
         if self.whole_scheme {
             return Some(rest);
         }
@@ -124,7 +144,8 @@ fn is_scheme(text: &str) -> bool {
 /// Some file systems drop spaces and dots at the end of a name: `.. ` and `...` are `..` there. A plus is a space in forms. Some
 /// readers drop a percent sign that encodes nothing.
 fn climbs(segment: &[u8]) -> bool {
-    segment.iter().filter(|byte| **byte == b'.').count() >= 2 && segment.iter().all(|byte| matches!(byte, b'.' | b' ' | b'+' | b'%'))
+    segment.iter().filter(|byte| **byte == b'.').count() >= 2
+        && segment.iter().all(|byte| matches!(byte, b'.' | b' ' | b'+' | b'%'))
 }
 
 /// What follows a root: joined to a folder it does not start over, at the root of all files or on another drive.
@@ -148,7 +169,11 @@ fn is_drive(segment: &[u8]) -> bool {
 
 /// Shows the text as it is, and with its percent signs decoded once, twice and so on: to `is_plain` as it came out of decoding, to
 /// `is_safe` without what readers leave out. `Err`: one of these is not safe.
-fn each_reading(text: &str, is_plain: impl Fn(&[u8]) -> bool, is_safe: impl Fn(&[u8]) -> bool) -> Result<(), Traversal> {
+fn each_reading(
+    text: &str,
+    is_plain: impl Fn(&[u8]) -> bool,
+    is_safe: impl Fn(&[u8]) -> bool,
+) -> Result<(), Traversal> {
     let mut text = Cow::Borrowed(text.as_bytes());
     for _ in 0..ENCODINGS_MAX {
         if hides_characters(&text) || !is_plain(&text) {
@@ -189,7 +214,9 @@ fn folded(text: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
             '\u{2026}' => out.push_str("..."),
             '\u{2044}' | '\u{2215}' | '\u{29f8}' => out.push('/'),
             // Yen and won have the place of the backslash in code pages of Windows.
-            '\u{2216}' | '\u{29f5}' | '\u{29f9}' | '\u{fe68}' | '\u{a5}' | '\u{20a9}' => out.push('\\'),
+            '\u{2216}' | '\u{29f5}' | '\u{29f9}' | '\u{fe68}' | '\u{a5}' | '\u{20a9}' => {
+                out.push('\\')
+            }
             _ if char.is_whitespace() => out.push(' '),
             _ => out.push(char),
         }
@@ -208,9 +235,11 @@ fn decoded_once(text: &[u8]) -> Option<Vec<u8>> {
         if let Some(byte) = hex_at(text, at, b"%") {
             out.push(byte);
             at += 3;
-        } else if let (Some(high), Some(low)) = (hex_at(text, at, b"%u"), hex_at(text, at + 4, b"")) {
+        } else if let (Some(high), Some(low)) = (hex_at(text, at, b"%u"), hex_at(text, at + 4, b""))
+        {
             // Not a part of any standard, but of old scripts and servers.
-            let char = char::from_u32(u32::from(high) << 8 | u32::from(low)).unwrap_or(char::REPLACEMENT_CHARACTER);
+            let char = char::from_u32(u32::from(high) << 8 | u32::from(low))
+                .unwrap_or(char::REPLACEMENT_CHARACTER);
             out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
             at += 6;
         } else {

@@ -22,7 +22,13 @@ pub enum Version {
 
 impl Version {
     /// All revisions, oldest first.
-    pub const ALL: [Self; 5] = [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25, Self::V2026_07_28];
+    pub const ALL: [Self; 5] = [
+        Self::V2024_11_05,
+        Self::V2025_03_26,
+        Self::V2025_06_18,
+        Self::V2025_11_25,
+        Self::V2026_07_28,
+    ];
     /// The newest revision that is opened by `initialize`.
     pub const LATEST_WITH_SESSIONS: Self = Self::V2025_11_25;
     /// What an HTTP request without `MCP-Protocol-Version` means (MCP 2025-11-25, Transports).
@@ -48,7 +54,9 @@ impl Version {
     // with an error. A modern revision can not be agreed on by `initialize`.
     /// What to answer to an `initialize` that asks for `requested`.
     pub fn answer_initialize(requested: &str) -> Self {
-        Self::parse(requested).filter(|version| version.has_sessions()).unwrap_or(Self::LATEST_WITH_SESSIONS)
+        Self::parse(requested)
+            .filter(|version| version.has_sessions())
+            .unwrap_or(Self::LATEST_WITH_SESSIONS)
     }
 
     const fn at_least(self, other: Self) -> bool {

@@ -70,7 +70,12 @@ pub trait AuditStore: AuditChainStore {
     async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError>;
 
     /// In the order they were added, after this number.
-    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAuditRecord>, StoreError>;
+    async fn audit(
+        &self,
+        filter: &AuditFilter,
+        after: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<StoredAuditRecord>, StoreError>;
 
     /// Removes up to `limit` records from before this moment that belong to no chain. Returns how many.
     async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError>;

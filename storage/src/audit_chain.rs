@@ -29,7 +29,13 @@ pub struct AuditChain {
 impl AuditChain {
     /// A chain that no record was added to.
     pub fn empty(name: &str) -> Self {
-        Self { name: name.to_owned(), length: 0, head: AUDIT_GENESIS.to_vec(), start: AuditTruncation::none(), checkpoint: None }
+        Self {
+            name: name.to_owned(),
+            length: 0,
+            head: AUDIT_GENESIS.to_vec(),
+            start: AuditTruncation::none(),
+            checkpoint: None,
+        }
     }
 }
 
@@ -140,21 +146,42 @@ pub struct UnchainedAudit {
 #[async_trait]
 pub trait AuditChainStore: Send + Sync {
     /// In the order of their names, after this one. A name that only records have is a chain, too.
-    async fn audit_chains(&self, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError>;
+    async fn audit_chains(
+        &self,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<AuditChain>, StoreError>;
 
     /// Records of a chain in their order, after this place.
-    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditChainPage, StoreError>;
+    async fn audit_links(
+        &self,
+        name: &str,
+        after: i64,
+        limit: u32,
+    ) -> Result<AuditChainPage, StoreError>;
 
     async fn audit_outside(&self) -> Result<UnchainedAudit, StoreError>;
 
     /// Chains with at least so many records that no checkpoint covers, in the order of their names, after this one.
-    async fn audit_chains_ahead(&self, by: i64, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError>;
+    async fn audit_chains_ahead(
+        &self,
+        by: i64,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<AuditChain>, StoreError>;
 
     /// Keeps the newer checkpoints of those given. Returns the names of the chains that took one.
-    async fn put_audit_checkpoints(&self, checkpoints: &[(String, AuditCheckpoint)]) -> Result<Vec<String>, StoreError>;
+    async fn put_audit_checkpoints(
+        &self,
+        checkpoints: &[(String, AuditCheckpoint)],
+    ) -> Result<Vec<String>, StoreError>;
 
     /// Names of chains whose oldest record is from before this moment.
-    async fn audit_chains_older(&self, before_us: i64, limit: u32) -> Result<Vec<String>, StoreError>;
+    async fn audit_chains_older(
+        &self,
+        before_us: i64,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError>;
 
     /// Removes the records up to a place. Nothing is removed where the record there has another hash, or is gone already.
     async fn cut_audit_chain(&self, name: &str, cut: &AuditTruncation) -> Result<u64, StoreError>;

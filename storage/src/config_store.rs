@@ -12,7 +12,11 @@ use crate::{AdminChange, AuditRecord, BackendRecord, KeyRecord, StoreError, Tena
 pub trait ConfigStore: Send + Sync {
     /// Makes a change, and with it adds what the audit log tells of it: both are on disk when this returns `Ok`, or neither.
     /// False: there was nothing to change, and nothing is told.
-    async fn change(&self, change: AdminChange<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError>;
+    async fn change(
+        &self,
+        change: AdminChange<'_>,
+        told: Option<&AuditRecord>,
+    ) -> Result<bool, StoreError>;
 
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError>;
 
@@ -59,7 +63,11 @@ pub trait ConfigStore: Send + Sync {
         self.change(AdminChange::PutBackend(record), None).await.map(drop)
     }
 
-    async fn delete_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<bool, StoreError> {
+    async fn delete_backend(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+    ) -> Result<bool, StoreError> {
         self.change(AdminChange::DeleteBackend(tenant, backend), None).await
     }
 }

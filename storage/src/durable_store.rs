@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use protocol::ids::{TaskId, TenantId};
 
 use crate::{
-    AdminChange, AuditStore, ConfigStore, FullTask, LeaseRenewal, NodeName, NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey,
-    StoreError, StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus,
+    AdminChange, AuditStore, ConfigStore, FullTask, LeaseRenewal, NodeName, NodeRecord,
+    SessionClaimOutcome, SessionIdentity, SessionKey, StoreError, StoredSession, StoredTask,
+    StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus,
     TaskTransition, WriteOp, WriteOutcome,
 };
 
@@ -34,10 +35,20 @@ pub trait DurableStore: ConfigStore + AuditStore {
     // Nodes.
 
     /// A new node with a lease of this length.
-    async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError>;
+    async fn join(
+        &self,
+        node: &NodeName,
+        address: Option<&str>,
+        lease: Duration,
+    ) -> Result<(), StoreError>;
 
     /// Extends the lease, if it has not lapsed.
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError>;
+    async fn renew(
+        &self,
+        node: &NodeName,
+        lease: Duration,
+        draining: bool,
+    ) -> Result<LeaseRenewal, StoreError>;
 
     /// The node is gone; what it still owns is anybody's.
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError>;
@@ -59,10 +70,20 @@ pub trait DurableStore: ConfigStore + AuditStore {
 
     /// After a lapse: moves those of these sessions that still belong to `from` to `to`, under new epochs. Returns all of them
     /// that `to` has then, with their epochs: what a call moved whose answer was lost is told by the next one.
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError>;
+    async fn reclaim_sessions(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+        keys: &[SessionKey],
+    ) -> Result<Vec<(SessionKey, i64)>, StoreError>;
 
     /// In the order of creation. `after`: the last key of the page before; nothing comes after one that is gone meanwhile.
-    async fn sessions(&self, tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Result<Vec<StoredSession>, StoreError>;
+    async fn sessions(
+        &self,
+        tenant: Option<&TenantId>,
+        after: Option<&SessionKey>,
+        limit: u32,
+    ) -> Result<Vec<StoredSession>, StoreError>;
 
     /// The sessions whose [`SessionKey::digest`] this is: one, but for an unheard-of coincidence.
     async fn sessions_by_digest(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError>;
@@ -73,10 +94,17 @@ pub trait DurableStore: ConfigStore + AuditStore {
     }
 
     /// Removes up to `limit` sessions that nobody owns and that were not heard of for `idle`, or were asked to end.
-    async fn sweep_sessions(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError>;
+    async fn sweep_sessions(
+        &self,
+        idle: Duration,
+        limit: u32,
+    ) -> Result<Vec<SessionKey>, StoreError>;
 
     /// Who listens to what, by tenant, backend and URI.
-    async fn subscription_counts(&self, tenant: Option<&TenantId>) -> Result<Vec<SubscriptionCount>, StoreError>;
+    async fn subscription_counts(
+        &self,
+        tenant: Option<&TenantId>,
+    ) -> Result<Vec<SubscriptionCount>, StoreError>;
 
     // Tasks.
 
@@ -93,8 +121,12 @@ pub trait DurableStore: ConfigStore + AuditStore {
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError>;
 
     /// Tasks this audience may see as they stand, oldest first, after a place in the list.
-    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskListPosition>, limit: u32)
-    -> Result<Vec<StoredTask>, StoreError>;
+    async fn tasks_for(
+        &self,
+        audience: &TaskAudience,
+        after: Option<&TaskListPosition>,
+        limit: u32,
+    ) -> Result<Vec<StoredTask>, StoreError>;
 
     /// Tasks as operators see them, oldest first.
     async fn tasks(
@@ -108,10 +140,19 @@ pub trait DurableStore: ConfigStore + AuditStore {
     /// Makes `node` the owner of up to `limit` unfinished tasks whose owners' leases have lapsed, and returns them, oldest
     /// first. Never its own: those run there, whatever became of its lease; and none of `except`, which `node` can not carry
     /// out. What a call took whose answer was lost is returned by the first one after its commit.
-    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError>;
+    async fn claim_tasks(
+        &self,
+        node: &NodeName,
+        limit: u32,
+        except: &[TaskId],
+    ) -> Result<Vec<FullTask>, StoreError>;
 
     /// As [`DurableStore::reclaim_sessions`], for all unfinished tasks.
-    async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError>;
+    async fn reclaim_tasks(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+    ) -> Result<Vec<(TaskId, i64)>, StoreError>;
 
     /// Unfinished tasks that any of these nodes owns.
     async fn tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError>;

@@ -6,7 +6,9 @@ use protocol::ids::TenantId;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    #[error("the database can not be used: {detail}; check that its server runs, or that its path is writable, then try again")]
+    #[error(
+        "the database can not be used: {detail}; check that its server runs, or that its path is writable, then try again"
+    )]
     Unavailable { detail: String },
     /// Only writes fail like this; after any other error of one, it was not carried out.
     #[error("whether the database did as it was asked is not known: {0}")]
@@ -28,11 +30,15 @@ pub enum StoreError {
         "the database has schema version {found}, this build needs {known}; run `mcp-broker migrate` or set storage.migrate_on_start: true"
     )]
     SchemaOlder { found: i64, known: i64 },
-    #[error("migration {version} could not be applied: {detail}; nothing of it was kept, so solve the cause and start again")]
+    #[error(
+        "migration {version} could not be applied: {detail}; nothing of it was kept, so solve the cause and start again"
+    )]
     Migration { version: i64, detail: String },
     #[error("the database {} is in use by another broker; end that one or choose another storage.url", path.display())]
     InUse { path: PathBuf },
-    #[error("the database is damaged or not a database of this broker: {detail}; move the file away and restore a copy")]
+    #[error(
+        "the database is damaged or not a database of this broker: {detail}; move the file away and restore a copy"
+    )]
     Corrupt { detail: String },
     #[error("tenant {tenant} does not exist; create it first")]
     UnknownTenant { tenant: TenantId },

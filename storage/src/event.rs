@@ -81,7 +81,12 @@ pub trait EventStore: Send + Sync {
     async fn streams(&self, session: &SessionKey) -> Result<Vec<StreamRecord>, StoreError>;
 
     /// One stream with its events after `position`.
-    async fn stream(&self, session: &SessionKey, number: u64, position: u64) -> Result<Option<StoredStream>, StoreError>;
+    async fn stream(
+        &self,
+        session: &SessionKey,
+        number: u64,
+        position: u64,
+    ) -> Result<Option<StoredStream>, StoreError>;
 
     /// The session is over.
     async fn forget_session(&self, session: &SessionKey) -> Result<(), StoreError>;

@@ -36,7 +36,11 @@ mod armed {
     fn note(name: &'static str) {
         static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
         static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-        let Some(path) = PATH.get_or_init(|| std::env::var_os("MCP_BROKER_FAULT_LOG").map(PathBuf::from)) else { return };
+        let Some(path) =
+            PATH.get_or_init(|| std::env::var_os("MCP_BROKER_FAULT_LOG").map(PathBuf::from))
+        else {
+            return;
+        };
         if NAMES.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
             let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
             let _unwritten = file.and_then(|mut file| writeln!(file, "{name}"));

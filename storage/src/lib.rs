@@ -24,10 +24,12 @@ mod task;
 mod write;
 
 pub use admin_change::AdminChange;
-pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoredAuditRecord};
+pub use audit::{
+    AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoredAuditRecord,
+};
 pub use audit_chain::{
-    AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditRetentionTerms, AuditTruncation,
-    ChainedAuditRecord, UnchainedAudit,
+    AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint,
+    AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, UnchainedAudit,
 };
 pub use config_store::ConfigStore;
 pub use durable_store::DurableStore;
@@ -38,12 +40,12 @@ pub use node::{LeaseRenewal, NodeName, NodeRecord};
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use records::{BackendRecord, HASH_BYTES, KeyRecord, TenantRecord};
 pub use session::{
-    SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoredSession, SubscriptionCount,
-    SubscriptionRecord,
+    SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
+    StoredSession, SubscriptionCount, SubscriptionRecord,
 };
 pub use sqlite::{MigrationOutcome, SqliteOptions, SqliteStore};
 pub use task::{
-    FullTask, InputCounts, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskListPosition, TaskRecord,
-    TaskStatus, TaskStep, TaskTransition,
+    FullTask, InputCounts, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskLimit,
+    TaskLimits, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
 };
 pub use write::{RowKey, WriteOp, WriteOutcome};

@@ -100,7 +100,12 @@ pub struct SubscriptionCount {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionClaimOutcome {
     /// It is ours from now on, under this epoch.
-    Acquired { record: SessionRecord, epoch: i64, created_at_us: i64, subscriptions: Vec<SubscriptionRecord> },
+    Acquired {
+        record: SessionRecord,
+        epoch: i64,
+        created_at_us: i64,
+        subscriptions: Vec<SubscriptionRecord>,
+    },
     /// Its owner's lease runs.
     OwnedElsewhere(NodeRecord),
     /// There is none for this seat.

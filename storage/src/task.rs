@@ -17,7 +17,8 @@ pub enum TaskStatus {
 }
 
 impl TaskStatus {
-    pub const ALL: [Self; 5] = [Self::Working, Self::InputRequired, Self::Completed, Self::Failed, Self::Cancelled];
+    pub const ALL: [Self; 5] =
+        [Self::Working, Self::InputRequired, Self::Completed, Self::Failed, Self::Cancelled];
 
     /// As it is on the wire and in the database.
     pub const fn name(self) -> &'static str {
@@ -151,7 +152,9 @@ pub struct TaskAudience {
 
 impl TaskAudience {
     pub fn may_see(&self, record: &TaskRecord) -> bool {
-        record.tenant == self.tenant && record.principal == self.principal && (!record.private || record.session == self.session)
+        record.tenant == self.tenant
+            && record.principal == self.principal
+            && (!record.private || record.session == self.session)
     }
 }
 

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use protocol::ids::TaskId;
 
-use crate::{NodeName, SessionKey, SessionRecord, SubscriptionRecord, TaskLimit, TaskLimits, TaskRecord, TaskStatus, TaskStep};
+use crate::{
+    NodeName, SessionKey, SessionRecord, SubscriptionRecord, TaskLimit, TaskLimits, TaskRecord,
+    TaskStatus, TaskStep,
+};
 
 /// One change. At most one of a batch may be about the same [`RowKey`].
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -54,16 +54,34 @@ impl AdminClient {
     }
 
     /// The same with more headers.
-    pub async fn send_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> RawResponse {
+    pub async fn send_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> RawResponse {
         self.try_send_with(method, path, headers, body).await.expect("the admin listener answers")
     }
 
-    pub async fn try_send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<RawResponse, String> {
+    pub async fn try_send(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<RawResponse, String> {
         self.try_send_with(method, path, &[], body).await
     }
 
-    async fn try_send_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Result<RawResponse, String> {
-        let mut request = Request::builder().method(method).uri(path).header("host", self.address.to_string());
+    async fn try_send_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<RawResponse, String> {
+        let mut request =
+            Request::builder().method(method).uri(path).header("host", self.address.to_string());
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -75,7 +93,11 @@ impl AdminClient {
         }
         let bytes = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
         let request = request.body(Full::new(bytes)).map_err(|error| error.to_string())?;
-        within(&format!("the admin API's answer to {method} {path}"), send_http1_patiently(self.address, request)).await
+        within(
+            &format!("the admin API's answer to {method} {path}"),
+            send_http1_patiently(self.address, request),
+        )
+        .await
     }
 
     async fn json(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
@@ -99,9 +121,20 @@ impl AdminClient {
             eventually(&format!("another replica to know of {method} {path}"), || async {
                 let known = match (method, answer["key"].as_str()) {
                     // A GET without a session is refused in another way once the key is known.
-                    ("POST", Some(key)) => TestClient::new(other.1, "/mcp").bearer(key).get_stream_raw(None).await.status != 401,
-                    ("PUT", _) => Box::pin(admin.get(path)).await.1["updated_at"] == answer["updated_at"],
-                    ("DELETE", _) if !path.contains("/keys/") => Box::pin(admin.get(path)).await.0 == 404,
+                    ("POST", Some(key)) => {
+                        TestClient::new(other.1, "/mcp")
+                            .bearer(key)
+                            .get_stream_raw(None)
+                            .await
+                            .status
+                            != 401
+                    }
+                    ("PUT", _) => {
+                        Box::pin(admin.get(path)).await.1["updated_at"] == answer["updated_at"]
+                    }
+                    ("DELETE", _) if !path.contains("/keys/") => {
+                        Box::pin(admin.get(path)).await.0 == 404
+                    }
                     _ => true,
                 };
                 known.then_some(()).ok_or("unknown to it")
@@ -138,9 +171,15 @@ impl AdminClient {
 
     /// A new API key: its id and the key.
     pub async fn create_key_with_id(&self, tenant: &str) -> (String, String) {
-        let (status, answer) = self.post(&format!("/admin/v1/tenants/{tenant}/keys"), &json!({})).await;
+        let (status, answer) =
+            self.post(&format!("/admin/v1/tenants/{tenant}/keys"), &json!({})).await;
         assert!((200..300).contains(&status), "key of {tenant}: {status} {answer}");
-        let member = |name: &str| answer[name].as_str().unwrap_or_else(|| panic!("a key answer has {name}: {answer}")).to_owned();
+        let member = |name: &str| {
+            answer[name]
+                .as_str()
+                .unwrap_or_else(|| panic!("a key answer has {name}: {answer}"))
+                .to_owned()
+        };
         (member("id"), member("key"))
     }
 
@@ -169,9 +208,17 @@ impl AdminClient {
     }
 
     /// At every replica; the view is the first one's.
-    pub async fn wait_backend(&self, tenant: &str, backend: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub async fn wait_backend(
+        &self,
+        tenant: &str,
+        backend: &str,
+        what: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
         let mut views = Vec::new();
-        for admin in std::iter::once(self.clone()).chain(self.others.iter().map(|other| self.of_other(other))) {
+        for admin in std::iter::once(self.clone())
+            .chain(self.others.iter().map(|other| self.of_other(other)))
+        {
             let view = eventually(&format!("backend {backend}: {what}"), || async {
                 let view = admin.backend(tenant, backend).await;
                 if wanted(&view) { Ok(view) } else { Err(view) }
@@ -208,12 +255,21 @@ impl AdminClient {
         for other in &self.others {
             text.push_str(&self.of_other(other).metrics().await);
         }
-        let samples: Vec<f64> = text.lines().filter(|line| sample_matches(line, name, labels)).filter_map(sample_value).collect();
+        let samples: Vec<f64> = text
+            .lines()
+            .filter(|line| sample_matches(line, name, labels))
+            .filter_map(sample_value)
+            .collect();
         (!samples.is_empty()).then(|| samples.iter().sum())
     }
 
     /// Waits until a metric (0 when absent) is as wanted.
-    pub async fn wait_metric(&self, name: &str, labels: &[(&str, &str)], wanted: impl Fn(f64) -> bool) -> f64 {
+    pub async fn wait_metric(
+        &self,
+        name: &str,
+        labels: &[(&str, &str)],
+        wanted: impl Fn(f64) -> bool,
+    ) -> f64 {
         eventually(&format!("metric {name}{labels:?}"), || async {
             let value = self.metric(name, labels).await.unwrap_or(0.0);
             if wanted(value) { Ok(value) } else { Err(value) }
@@ -224,12 +280,17 @@ impl AdminClient {
 
 /// The list in an answer that is either the list itself or an object with it as `member` or `items`.
 pub fn items(answer: &Value, member: &str) -> Vec<Value> {
-    [answer, &answer[member], &answer["items"]].into_iter().find_map(Value::as_array).cloned().unwrap_or_default()
+    [answer, &answer[member], &answer["items"]]
+        .into_iter()
+        .find_map(Value::as_array)
+        .cloned()
+        .unwrap_or_default()
 }
 
 fn sample_matches(line: &str, name: &str, labels: &[(&str, &str)]) -> bool {
     let Some(rest) = line.strip_prefix(name) else { return false };
-    (rest.starts_with('{') || rest.starts_with(' ')) && labels.iter().all(|(label, value)| rest.contains(&format!("{label}=\"{value}\"")))
+    (rest.starts_with('{') || rest.starts_with(' '))
+        && labels.iter().all(|(label, value)| rest.contains(&format!("{label}=\"{value}\"")))
 }
 
 fn sample_value(line: &str) -> Option<f64> {

@@ -3,8 +3,9 @@
 use std::{path::PathBuf, sync::Arc};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SanType, SerialNumber,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer,
+    DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair,
+    RevokedCertParams, SanType, SerialNumber,
 };
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
@@ -42,14 +43,20 @@ impl CertificateFiles {
 
     /// The same, for clients with a certificate of this authority only.
     pub fn server_config_for(&self, clients: &Authority) -> ServerConfig {
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(clients.roots()), provider());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(clients.roots()), provider());
         self.config(verifier.build().expect("our own authority"))
     }
 
     fn config(&self, verifier: Arc<dyn ClientCertVerifier>) -> ServerConfig {
-        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().expect("TLS 1.2 and 1.3");
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .expect("TLS 1.2 and 1.3");
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.private.clone()));
-        builder.with_client_cert_verifier(verifier).with_single_cert(vec![self.der.clone()], key).expect("a pair")
+        builder
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![self.der.clone()], key)
+            .expect("a pair")
     }
 
     /// The certificate itself.
@@ -80,8 +87,10 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, folder.path().display().to_string());
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
-        std::fs::write(folder.path().join("ca.pem"), issuer.pem()).expect("the temporary folder is writable");
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"))
+            .expect("an authority");
+        std::fs::write(folder.path().join("ca.pem"), issuer.pem())
+            .expect("the temporary folder is writable");
         Self { issuer, folder }
     }
 
@@ -108,17 +117,31 @@ impl Authority {
         })
     }
 
-    fn sign(&self, file: &str, names: Vec<String>, change: impl FnOnce(&mut CertificateParams)) -> CertificateFiles {
+    fn sign(
+        &self,
+        file: &str,
+        names: Vec<String>,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> CertificateFiles {
         let mut params = CertificateParams::new(names).expect("good names");
         params.distinguished_name = DistinguishedName::new();
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         change(&mut params);
         let key = KeyPair::generate().expect("a key");
         let signed = params.signed_by(&key, &self.issuer).expect("a certificate");
-        let (cert, path) = (self.folder.path().join(format!("{file}.pem")), self.folder.path().join(format!("{file}.key")));
+        let (cert, path) = (
+            self.folder.path().join(format!("{file}.pem")),
+            self.folder.path().join(format!("{file}.key")),
+        );
         std::fs::write(&cert, signed.pem()).expect("the temporary folder is writable");
         std::fs::write(&path, key.serialize_pem()).expect("the temporary folder is writable");
-        CertificateFiles { cert, key: path, der: signed.der().clone(), private: key.serialize_der() }
+        CertificateFiles {
+            cert,
+            key: path,
+            der: signed.der().clone(),
+            private: key.serialize_der(),
+        }
     }
 
     fn roots(&self) -> RootCertStore {
@@ -128,7 +151,12 @@ impl Authority {
     }
 
     /// A client's that ends this soon.
-    pub fn client_for(&self, tenant: &str, principal: &str, lasts: std::time::Duration) -> CertificateFiles {
+    pub fn client_for(
+        &self,
+        tenant: &str,
+        principal: &str,
+        lasts: std::time::Duration,
+    ) -> CertificateFiles {
         let uri = format!("mcp-broker://{tenant}/{principal}");
         self.sign(&format!("{tenant}-{principal}-short"), Vec::new(), |params| {
             params.subject_alt_names = vec![SanType::URI(uri.try_into().expect("a URI is ASCII"))];
@@ -167,8 +195,14 @@ impl Authority {
     }
 
     /// What a client needs that trusts this authority.
-    pub fn trusting(&self, identity: Option<&CertificateFiles>, protocols: &[&str]) -> ClientConfig {
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().expect("TLS 1.2 and 1.3");
+    pub fn trusting(
+        &self,
+        identity: Option<&CertificateFiles>,
+        protocols: &[&str],
+    ) -> ClientConfig {
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .expect("TLS 1.2 and 1.3");
         let builder = builder.with_root_certificates(self.roots());
         let mut config = match identity {
             None => builder.with_no_client_auth(),
@@ -177,7 +211,8 @@ impl Authority {
                 builder.with_client_auth_cert(vec![signed.der.clone()], key).expect("a pair")
             }
         };
-        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        config.alpn_protocols =
+            protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         config
     }
 

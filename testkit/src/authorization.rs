@@ -17,8 +17,8 @@ use aws_lc_rs::{
     rand::SystemRandom,
     rsa::KeySize,
     signature::{
-        ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256,
-        RSA_PSS_SHA256, RsaEncoding, RsaKeyPair,
+        ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair,
+        Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RSA_PSS_SHA256, RsaEncoding, RsaKeyPair,
     },
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -72,12 +72,26 @@ impl SigningKey {
 
     /// ES256.
     pub fn ec(id: &str) -> Self {
-        Self::new(id, "ES256", Pair::Ec(EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key"), "P-256"))
+        Self::new(
+            id,
+            "ES256",
+            Pair::Ec(
+                EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key"),
+                "P-256",
+            ),
+        )
     }
 
     /// ES384.
     pub fn ec_384(id: &str) -> Self {
-        Self::new(id, "ES384", Pair::Ec(EcdsaKeyPair::generate(&ECDSA_P384_SHA384_FIXED_SIGNING).expect("a key"), "P-384"))
+        Self::new(
+            id,
+            "ES384",
+            Pair::Ec(
+                EcdsaKeyPair::generate(&ECDSA_P384_SHA384_FIXED_SIGNING).expect("a key"),
+                "P-384",
+            ),
+        )
     }
 
     /// EdDSA.
@@ -112,7 +126,9 @@ impl SigningKey {
                 let (x, y) = point.split_at(point.len() / 2);
                 json!({"kty": "EC", "crv": curve, "x": encoded(x), "y": encoded(y)})
             }
-            Pair::Ed(pair) => json!({"kty": "OKP", "crv": "Ed25519", "x": encoded(pair.public_key())}),
+            Pair::Ed(pair) => {
+                json!({"kty": "OKP", "crv": "Ed25519", "x": encoded(pair.public_key())})
+            }
         };
         if let Some(id) = &self.id {
             key["kid"] = json!(id);
@@ -153,12 +169,16 @@ impl SigningKey {
         let random = SystemRandom::new();
         let signature = match &*self.pair {
             Pair::Rsa(pair) => {
-                let encoding: &'static dyn RsaEncoding = if self.algorithm == "PS256" { &RSA_PSS_SHA256 } else { &RSA_PKCS1_SHA256 };
+                let encoding: &'static dyn RsaEncoding =
+                    if self.algorithm == "PS256" { &RSA_PSS_SHA256 } else { &RSA_PKCS1_SHA256 };
                 let mut signature = vec![0; pair.public_modulus_len()];
-                pair.sign(encoding, &random, signed.as_bytes(), &mut signature).expect("a signature");
+                pair.sign(encoding, &random, signed.as_bytes(), &mut signature)
+                    .expect("a signature");
                 signature
             }
-            Pair::Ec(pair, _) => pair.sign(&random, signed.as_bytes()).expect("a signature").as_ref().to_vec(),
+            Pair::Ec(pair, _) => {
+                pair.sign(&random, signed.as_bytes()).expect("a signature").as_ref().to_vec()
+            }
             Pair::Ed(pair) => pair.sign(signed.as_bytes()).as_ref().to_vec(),
         };
         format!("{signed}.{}", encoded(signature))
@@ -223,7 +243,9 @@ impl AuthorizationServer {
             keys_asked: AtomicUsize::new(0),
         });
         let answering = state.clone();
-        let server = AbortOnDrop(tokio::spawn(serve(listener, move |request| answer(answering.clone(), request))));
+        let server = AbortOnDrop(tokio::spawn(serve(listener, move |request| {
+            answer(answering.clone(), request)
+        })));
         Self { state, key, _server: server }
     }
 
@@ -299,9 +321,13 @@ impl AuthorizationServer {
     }
 }
 
-async fn answer(state: Arc<IssuerState>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(
+    state: Arc<IssuerState>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
     let told = |status: StatusCode, body: String| {
-        let response = Response::builder().status(status).header("content-type", "application/json");
+        let response =
+            Response::builder().status(status).header("content-type", "application/json");
         response.body(Full::new(Bytes::from(body))).expect("a response")
     };
     let path = request.uri().path().trim_start_matches("/moved").to_owned();
@@ -334,7 +360,9 @@ async fn answer(state: Arc<IssuerState>, request: Request<Incoming>) -> Result<R
             response
         }
         IssuerBehavior::Garbage => told(StatusCode::OK, "<html>{\"keys\": 7}".to_owned()),
-        IssuerBehavior::Oversized => told(StatusCode::OK, format!("{{\"x\": \"{}\"}}", "y".repeat(4 << 20))),
+        IssuerBehavior::Oversized => {
+            told(StatusCode::OK, format!("{{\"x\": \"{}\"}}", "y".repeat(4 << 20)))
+        }
         IssuerBehavior::WrongIssuer if path == METADATA => {
             told(StatusCode::OK, right.to_string().replace(&state.url, "https://evil.example"))
         }

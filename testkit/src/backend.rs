@@ -35,7 +35,8 @@ use crate::{
     judge::{Judge, JudgeGuard},
 };
 
-type Handler = Arc<dyn Fn(BackendCall) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
+type Handler =
+    Arc<dyn Fn(BackendCall) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
 
 /// One HTTP request as it came.
 #[derive(Debug, Clone)]
@@ -183,7 +184,11 @@ impl FakeBackend {
             connections: Vec::new(),
         };
         let judge = Judge::default();
-        let shared = Arc::new(BackendShared { state: Mutex::new(state), changed: watch::Sender::new(0), judge: judge.clone() });
+        let shared = Arc::new(BackendShared {
+            state: Mutex::new(state),
+            changed: watch::Sender::new(0),
+            judge: judge.clone(),
+        });
         let server = AbortOnDrop(tokio::spawn(server::serve(shared.clone(), listener)));
         Self { shared, address, server, piped: None, verdict: JudgeGuard(judge) }
     }
@@ -199,7 +204,9 @@ impl FakeBackend {
     /// The admin API's body for this backend.
     pub fn spec(&self) -> Value {
         match &self.piped {
-            Some(piped) => json!({"transport": {"type": "tcp", "address": piped.address.to_string()}}),
+            Some(piped) => {
+                json!({"transport": {"type": "tcp", "address": piped.address.to_string()}})
+            }
             None => json!({"transport": {"type": "http", "url": self.url()}}),
         }
     }
@@ -287,7 +294,10 @@ impl FakeBackend {
         F: Fn(BackendCall) -> R + Send + Sync + 'static,
         R: Future<Output = Reply> + Send + 'static,
     {
-        self.shared.lock().handlers.insert(method.to_owned(), Arc::new(move |call| Box::pin(handler(call))));
+        self.shared
+            .lock()
+            .handlers
+            .insert(method.to_owned(), Arc::new(move |call| Box::pin(handler(call))));
         self
     }
 
@@ -324,7 +334,8 @@ impl FakeBackend {
 
     /// Sends a message on the GET streams of one session.
     pub async fn push_to(&self, session: &str, message: Value) -> usize {
-        self.push_where(|of| of == Some(session), &exchange::event_text(None, &message.to_string())).await
+        self.push_where(|of| of == Some(session), &exchange::event_text(None, &message.to_string()))
+            .await
     }
 
     /// Sends bytes as they are on every open GET stream.
@@ -333,7 +344,14 @@ impl FakeBackend {
     }
 
     async fn push_where(&self, wanted: impl Fn(Option<&str>) -> bool, text: &str) -> usize {
-        let outs: Vec<_> = self.shared.lock().gets.iter().filter(|get| wanted(get.session.as_deref())).map(|get| get.out.clone()).collect();
+        let outs: Vec<_> = self
+            .shared
+            .lock()
+            .gets
+            .iter()
+            .filter(|get| wanted(get.session.as_deref()))
+            .map(|get| get.out.clone())
+            .collect();
         self.shared.judge.peer_said(None, text.as_bytes());
         let mut sent = 0;
         for out in outs {
@@ -368,12 +386,21 @@ impl FakeBackend {
     }
 
     /// The first recorded request that matches, waiting for it if need be.
-    pub async fn wait_for(&self, what: &str, wanted: impl Fn(&RecordedRequest) -> bool) -> RecordedRequest {
+    pub async fn wait_for(
+        &self,
+        what: &str,
+        wanted: impl Fn(&RecordedRequest) -> bool,
+    ) -> RecordedRequest {
         self.wait_state(what, |state| state.seen.iter().find(|seen| wanted(seen)).cloned()).await
     }
 
     /// Waits until `count` recorded requests match.
-    pub async fn wait_count(&self, what: &str, count: usize, wanted: impl Fn(&RecordedRequest) -> bool) -> Vec<RecordedRequest> {
+    pub async fn wait_count(
+        &self,
+        what: &str,
+        count: usize,
+        wanted: impl Fn(&RecordedRequest) -> bool,
+    ) -> Vec<RecordedRequest> {
         self.wait_state(what, |state| {
             let found: Vec<_> = state.seen.iter().filter(|seen| wanted(seen)).cloned().collect();
             (found.len() >= count).then_some(found)
@@ -396,7 +423,10 @@ impl FakeBackend {
     }
 
     pub async fn wait_live_sessions(&self, wanted: impl Fn(usize) -> bool) {
-        self.wait_state("the number of live sessions", |state| wanted(state.sessions.len()).then_some(())).await;
+        self.wait_state("the number of live sessions", |state| {
+            wanted(state.sessions.len()).then_some(())
+        })
+        .await;
     }
 
     async fn wait_state<T>(&self, what: &str, look: impl Fn(&mut BackendState) -> Option<T>) -> T {

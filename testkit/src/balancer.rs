@@ -32,7 +32,15 @@ use tokio::{
 use crate::abort_on_drop::AbortOnDrop;
 
 /// Headers about one connection, which end at whoever holds it.
-const HOP_BY_HOP: [&str; 7] = ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
+const HOP_BY_HOP: [&str; 7] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
 
 #[derive(Debug, Default)]
 struct BalancerState {
@@ -96,7 +104,9 @@ async fn serve(state: Arc<Mutex<BalancerState>>, listener: TcpListener) {
         let to_service = state.clone();
         let service = service_fn(move |request| forward(to_service.clone(), request));
         let connection = tokio::spawn(async move {
-            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            let _ = auto::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
         let mut state = lock(&state);
         state.connections.retain(|connection| !connection.is_finished());
@@ -115,7 +125,8 @@ async fn forward(
         *response.status_mut() = StatusCode::BAD_GATEWAY;
         return Ok(response);
     };
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = AbortOnDrop(tokio::spawn(async move {
         let _ = connection.await;
     }));
@@ -124,7 +135,10 @@ async fn forward(
     let (mut parts, body) = response.into_parts();
     strip_hop_by_hop(&mut parts.headers);
     parts.version = Version::default();
-    Ok(Response::from_parts(parts, ForwardedBody { body, _sender: sender, _connection: connection }.boxed()))
+    Ok(Response::from_parts(
+        parts,
+        ForwardedBody { body, _sender: sender, _connection: connection }.boxed(),
+    ))
 }
 
 /// A connection to the next replica in turn that takes one.
@@ -182,7 +196,10 @@ impl Body for ForwardedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         Pin::new(&mut self.body).poll_frame(context)
     }
 
@@ -226,7 +243,11 @@ mod tests {
         }
         assert_eq!((one.seen().len(), two.seen().len()), (10, 10));
         assert_eq!((balancer.sent_to(one.address()), balancer.sent_to(two.address())), (10, 10));
-        assert_eq!(one.seen()[0].header("host"), Some(balancer.address().to_string().as_str()), "the client's own Host");
+        assert_eq!(
+            one.seen()[0].header("host"),
+            Some(balancer.address().to_string().as_str()),
+            "the client's own Host"
+        );
     }
 
     #[tokio::test]
@@ -237,7 +258,10 @@ mod tests {
         for _ in 0..4 {
             assert_eq!(client.post(ping()).await.status, 200);
         }
-        assert_eq!((balancer.sent_to(dead), balancer.sent_to(two.address()), balancer.refused()), (0, 4, 2));
+        assert_eq!(
+            (balancer.sent_to(dead), balancer.sent_to(two.address()), balancer.refused()),
+            (0, 4, 2)
+        );
         let three = FakeBackend::start().await;
         balancer.set_replicas(vec![three.address()]);
         assert_eq!(client.post(ping()).await.status, 200);
@@ -320,11 +344,18 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let balancer = Balancer::start(vec![listener.local_addr().unwrap()]).await;
         let mut client = TcpStream::connect(balancer.address()).await.unwrap();
-        client.write_all(b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhello").await.unwrap();
-        let (mut replica, _) = within("the connection to the replica", listener.accept()).await.unwrap();
+        client
+            .write_all(b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhello")
+            .await
+            .unwrap();
+        let (mut replica, _) =
+            within("the connection to the replica", listener.accept()).await.unwrap();
         let mut read = Vec::new();
         while !read.ends_with(b"hello") {
-            let more = tokio::time::timeout(Duration::from_secs(5), replica.read_buf(&mut read)).await.unwrap().unwrap();
+            let more = tokio::time::timeout(Duration::from_secs(5), replica.read_buf(&mut read))
+                .await
+                .unwrap()
+                .unwrap();
             assert!(more > 0, "{}", String::from_utf8_lossy(&read));
         }
         drop(client);

@@ -53,14 +53,25 @@ impl BrokerBuilder {
     /// `binary`: the path cargo gives tests of the broker crate as `CARGO_BIN_EXE_mcp-broker`; the variable
     /// `MCP_BROKER_BIN` wins over it.
     pub fn new(binary: impl Into<PathBuf>) -> Self {
-        let binary = std::env::var_os("MCP_BROKER_BIN").map_or_else(|| binary.into(), PathBuf::from);
+        let binary =
+            std::env::var_os("MCP_BROKER_BIN").map_or_else(|| binary.into(), PathBuf::from);
         let config = json!({
             "listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"},
             "egress": {"allow": ["127.0.0.0/8"]},
         });
         // It trusts nobody a test does not name: reading all that the system trusts takes longer than the rest of a start.
         let env = vec![("SSL_CERT_FILE".to_owned(), "/dev/null".to_owned())];
-        Self { binary, config, backends: Vec::new(), tenants: Vec::new(), admin_token: None, env, ground: None, alone: false, user: None }
+        Self {
+            binary,
+            config,
+            backends: Vec::new(),
+            tenants: Vec::new(),
+            admin_token: None,
+            env,
+            ground: None,
+            alone: false,
+            user: None,
+        }
     }
 
     /// Started by this program, which becomes the broker.
@@ -142,8 +153,11 @@ impl BrokerBuilder {
 
     /// Starts and registers; panics when anything of it fails.
     pub async fn start(self) -> TestBroker {
-        let topology =
-            if self.config["storage"]["url"].is_null() { self.ground.unwrap_or_else(topology::chosen) } else { Topology::Sqlite };
+        let topology = if self.config["storage"]["url"].is_null() {
+            self.ground.unwrap_or_else(topology::chosen)
+        } else {
+            Topology::Sqlite
+        };
         let topology = if self.alone { topology.of_one_process() } else { topology };
         let mut stores = json!({});
         let mut redis = None;
@@ -164,9 +178,17 @@ impl BrokerBuilder {
         }
         let balancer = match topology {
             Topology::Sqlite | Topology::Postgres => None,
-            Topology::Balancer | Topology::Cluster => Some(Balancer::start(replicas.iter().map(Replica::http_address).collect()).await),
+            Topology::Balancer | Topology::Cluster => {
+                Some(Balancer::start(replicas.iter().map(Replica::http_address).collect()).await)
+            }
         };
-        let broker = TestBroker { builder: self, replicas, balancer, verdict: JudgeGuard(Judge::default()), _redis: redis };
+        let broker = TestBroker {
+            builder: self,
+            replicas,
+            balancer,
+            verdict: JudgeGuard(Judge::default()),
+            _redis: redis,
+        };
         broker.builder.register(&broker.admin()).await;
         broker
     }
@@ -185,14 +207,18 @@ impl BrokerBuilder {
     }
 
     pub(crate) fn admin_of(&self, replicas: &[&Replica]) -> AdminClient {
-        let others = replicas[1..].iter().map(|replica| (replica.admin_address(), replica.http_address()));
-        AdminClient::new(replicas[0].admin_address(), self.admin_token.as_deref()).with_others(others.collect())
+        let others =
+            replicas[1..].iter().map(|replica| (replica.admin_address(), replica.http_address()));
+        AdminClient::new(replicas[0].admin_address(), self.admin_token.as_deref())
+            .with_others(others.collect())
     }
 
     /// The tenants, then the backends.
     pub(crate) async fn register(&self, admin: &AdminClient) {
         // Several at a time: each is waited for until it is known everywhere.
-        stream::iter(&self.tenants).for_each_concurrent(8, |tenant| admin.put_tenant(tenant, json!({}))).await;
+        stream::iter(&self.tenants)
+            .for_each_concurrent(8, |tenant| admin.put_tenant(tenant, json!({})))
+            .await;
         let ready = |(tenant, name, spec): &(String, String, Value)| {
             let (tenant, name, spec) = (tenant.clone(), name.clone(), spec.clone());
             async move {
@@ -205,13 +231,19 @@ impl BrokerBuilder {
     /// Runs the binary with these arguments to its end, for what is refused at start and for the command line.
     pub async fn run(&self, folder: &Path, arguments: &[&str]) -> CommandOutput {
         let mut command = Command::new(&self.binary);
-        command.args(arguments).current_dir(folder).env_remove("MCP_BROKER_ADMIN_URL").env_remove("MCP_BROKER_ADMIN_TOKEN");
+        command
+            .args(arguments)
+            .current_dir(folder)
+            .env_remove("MCP_BROKER_ADMIN_URL")
+            .env_remove("MCP_BROKER_ADMIN_TOKEN");
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null());
         let output = tokio::task::spawn_blocking(move || command.output());
-        let output = tokio::time::timeout(EXIT_WITHIN, output).await.expect("the command ends in time");
         let output =
-            output.expect("the waiting thread does not panic").unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()));
+            tokio::time::timeout(EXIT_WITHIN, output).await.expect("the command ends in time");
+        let output = output
+            .expect("the waiting thread does not panic")
+            .unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()));
         CommandOutput {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -330,7 +362,10 @@ impl TestBroker {
 
     /// The whole command line tool against this broker's admin API.
     pub async fn cli(&self, arguments: &[&str]) -> CommandOutput {
-        let mut builder = self.builder.clone().env("MCP_BROKER_ADMIN_URL", &format!("http://{}", self.admin_address()));
+        let mut builder = self
+            .builder
+            .clone()
+            .env("MCP_BROKER_ADMIN_URL", &format!("http://{}", self.admin_address()));
         if let Some(token) = &self.builder.admin_token {
             builder = builder.env("MCP_BROKER_ADMIN_TOKEN", token);
         }
@@ -390,6 +425,12 @@ impl Drop for TestBroker {
 
 impl std::fmt::Debug for TestBroker {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "TestBroker(pid {}, http {}, admin {})", self.pid(), self.http_address(), self.admin_address())
+        write!(
+            out,
+            "TestBroker(pid {}, http {}, admin {})",
+            self.pid(),
+            self.http_address(),
+            self.admin_address()
+        )
     }
 }

@@ -109,7 +109,11 @@ impl fmt::Display for ChaosVerdict {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = if self.is_kept() { "KEPT" } else { "BROKEN" };
         let took = self.took.as_secs_f64();
-        write!(out, "{word} {} seed={} in {took:.0} s; {}; {}", self.what, self.seed, self.how, self.report)
+        write!(
+            out,
+            "{word} {} seed={} in {took:.0} s; {}; {}",
+            self.what, self.seed, self.how, self.report
+        )
     }
 }
 
@@ -126,7 +130,12 @@ fn builder(binary: &PathBuf, ledger: &Ledger) -> BrokerBuilder {
 pub async fn run(plan: ChaosPlan) -> ChaosVerdict {
     let began = Instant::now();
     let ledger = Ledger::start().await;
-    let mut cluster = builder(&plan.binary, &ledger).cluster(plan.replicas).store(plan.store).lease(LEASE).start().await;
+    let mut cluster = builder(&plan.binary, &ledger)
+        .cluster(plan.replicas)
+        .store(plan.store)
+        .lease(LEASE)
+        .start()
+        .await;
     let history = History::default();
     let mut seed = Seed::new(plan.seed);
     let key = cluster.operator().create_key("default").await;
@@ -138,7 +147,13 @@ pub async fn run(plan: ChaosPlan) -> ChaosVerdict {
     load::read_all(&cluster, &key, &history, &history.acknowledged()).await;
     load.sessions_live().await;
     let report = history.check(&ledger.effects(), SLACK);
-    ChaosVerdict { what: "chaos", seed: plan.seed, how: in_words(&plan, &history), took: began.elapsed(), report }
+    ChaosVerdict {
+        what: "chaos",
+        seed: plan.seed,
+        how: in_words(&plan, &history),
+        took: began.elapsed(),
+        report,
+    }
 }
 
 fn in_words(plan: &ChaosPlan, history: &History) -> String {

@@ -28,7 +28,9 @@ use crate::{
     abort_on_drop::AbortOnDrop,
     deadline::within,
     events::EventReader,
-    http::{Http2Connection, HttpVersion, RawResponse, connect_http2, post, send_http1, send_http2},
+    http::{
+        Http2Connection, HttpVersion, RawResponse, connect_http2, post, send_http1, send_http2,
+    },
     judge::{Judge, JudgedExchange, Recipient, Revision},
 };
 
@@ -118,7 +120,10 @@ impl TestClient {
     }
 
     /// Answers the server's requests on every stream this client reads.
-    pub fn answers(mut self, answers: impl Fn(&str, &Value) -> Result<Value, Value> + Send + Sync + 'static) -> Self {
+    pub fn answers(
+        mut self,
+        answers: impl Fn(&str, &Value) -> Result<Value, Value> + Send + Sync + 'static,
+    ) -> Self {
         self.answers = Some(Arc::new(answers));
         self
     }
@@ -163,7 +168,12 @@ impl TestClient {
     }
 
     /// Sends exactly these headers (and Host).
-    pub async fn try_send(&self, method: &str, headers: &[(String, String)], body: Bytes) -> Result<RawResponse, String> {
+    pub async fn try_send(
+        &self,
+        method: &str,
+        headers: &[(String, String)],
+        body: Bytes,
+    ) -> Result<RawResponse, String> {
         let mut request = Request::builder().method(method);
         match self.http {
             HttpVersion::Http1 => {
@@ -172,7 +182,9 @@ impl TestClient {
                     request = request.header("host", self.address.to_string());
                 }
             }
-            HttpVersion::Http2 => request = request.uri(format!("http://{}{}", self.address, self.path)),
+            HttpVersion::Http2 => {
+                request = request.uri(format!("http://{}{}", self.address, self.path))
+            }
         }
         for (name, value) in headers {
             request = request.header(name, value);
@@ -190,13 +202,21 @@ impl TestClient {
     }
 
     fn hearing(&self, judge: &Judge, headers: &[(String, String)], body: &[u8]) -> JudgedExchange {
-        let header = |wanted: &str| headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.as_str());
+        let header = |wanted: &str| {
+            headers
+                .iter()
+                .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+                .map(|(_, value)| value.as_str())
+        };
         let mut hearing = JudgedExchange::new(judge, Recipient::Client);
         hearing.session = header("mcp-session-id").map(str::to_owned);
         hearing.named = header("mcp-protocol-version").and_then(Revision::of);
         hearing.content_excused = self.lock().content_excused;
         let posted: Value = serde_json::from_slice(body).unwrap_or_default();
-        hearing.answers = posted.get("id").filter(|id| posted["method"].is_string() && (id.is_string() || id.is_i64())).cloned();
+        hearing.answers = posted
+            .get("id")
+            .filter(|id| posted["method"].is_string() && (id.is_string() || id.is_i64()))
+            .cloned();
         judge.peer_said(hearing.session.as_deref(), body);
         hearing
     }
@@ -211,9 +231,17 @@ impl TestClient {
     }
 
     /// [`Self::try_send`] with a deadline, for anything that must be answered.
-    pub async fn send(&self, method: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> RawResponse {
-        let headers: Vec<_> = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        within(&format!("the answer to {method}"), self.try_send(method, &headers, body.into())).await.expect("the broker answers")
+    pub async fn send(
+        &self,
+        method: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> RawResponse {
+        let headers: Vec<_> =
+            headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        within(&format!("the answer to {method}"), self.try_send(method, &headers, body.into()))
+            .await
+            .expect("the broker answers")
     }
 
     /// A POST with exactly these headers.
@@ -223,10 +251,18 @@ impl TestClient {
 
     /// The headers of a well-behaved client in this session.
     pub fn usual_headers(&self) -> Vec<(String, String)> {
-        let mut headers = vec![("content-type".to_owned(), "application/json".to_owned()), ("accept".to_owned(), ACCEPT_BOTH.to_owned())];
+        let mut headers = vec![
+            ("content-type".to_owned(), "application/json".to_owned()),
+            ("accept".to_owned(), ACCEPT_BOTH.to_owned()),
+        ];
         let state = self.lock();
         headers.extend(state.session.iter().map(|id| ("mcp-session-id".to_owned(), id.clone())));
-        headers.extend(state.version.iter().map(|version| ("mcp-protocol-version".to_owned(), version.clone())));
+        headers.extend(
+            state
+                .version
+                .iter()
+                .map(|version| ("mcp-protocol-version".to_owned(), version.clone())),
+        );
         headers.extend(self.headers.iter().cloned());
         headers
     }
@@ -240,19 +276,31 @@ impl TestClient {
 
     /// The usual headers with some replaced or added.
     pub fn headers_with(&self, changes: &[(&str, &str)]) -> Vec<(String, String)> {
-        let mut headers = self.headers_without(&changes.iter().map(|(name, _)| *name).collect::<Vec<_>>());
-        headers.extend(changes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        let mut headers =
+            self.headers_without(&changes.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+        headers
+            .extend(changes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         headers
     }
 
     /// The usual headers without some.
     pub fn headers_without(&self, names: &[&str]) -> Vec<(String, String)> {
-        self.usual_headers().into_iter().filter(|(name, _)| !names.iter().any(|gone| gone.eq_ignore_ascii_case(name))).collect()
+        self.usual_headers()
+            .into_iter()
+            .filter(|(name, _)| !names.iter().any(|gone| gone.eq_ignore_ascii_case(name)))
+            .collect()
     }
 
     /// A request with the given (owned) headers and a deadline.
-    pub async fn send_with(&self, method: &str, headers: Vec<(String, String)>, body: impl Into<Bytes>) -> RawResponse {
-        within(&format!("the answer to {method}"), self.try_send(method, &headers, body.into())).await.expect("the broker answers")
+    pub async fn send_with(
+        &self,
+        method: &str,
+        headers: Vec<(String, String)>,
+        body: impl Into<Bytes>,
+    ) -> RawResponse {
+        within(&format!("the answer to {method}"), self.try_send(method, &headers, body.into()))
+            .await
+            .expect("the broker answers")
     }
 
     /// A POST of a well-behaved client, body as given.
@@ -264,7 +312,8 @@ impl TestClient {
     pub async fn initialize_only(&self, version: &str, capabilities: Value) -> Value {
         let id = self.take_id();
         let params = json!({"protocolVersion": version, "capabilities": capabilities, "clientInfo": {"name": "testkit", "version": "1"}});
-        let body = json!({"jsonrpc": "2.0", "id": id, "method": "initialize", "params": params}).to_string();
+        let body = json!({"jsonrpc": "2.0", "id": id, "method": "initialize", "params": params})
+            .to_string();
         let response = self.post(body).await;
         let response = response.expect_status(200, "initialize is answered").await;
         let session = response.header("mcp-session-id").map(str::to_owned);
@@ -273,7 +322,10 @@ impl TestClient {
         } else {
             response.json().await
         };
-        let result = message.get("result").cloned().unwrap_or_else(|| panic!("initialize failed: {message}"));
+        let result = message
+            .get("result")
+            .cloned()
+            .unwrap_or_else(|| panic!("initialize failed: {message}"));
         let mut state = self.lock();
         state.session = session;
         state.version = result["protocolVersion"].as_str().map(str::to_owned);
@@ -299,10 +351,16 @@ impl TestClient {
 
     /// Sends a notification; it must be accepted (202).
     pub async fn notify(&self, method: &str, params: Value) {
-        let response = self.post(json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string()).await;
+        let response = self
+            .post(json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string())
+            .await;
         let status = response.status;
         let body = response.text().await;
-        assert_eq!((status, body.as_str()), (202, ""), "notification {method} accepted with an empty body");
+        assert_eq!(
+            (status, body.as_str()),
+            (202, ""),
+            "notification {method} accepted with an empty body"
+        );
     }
 
     /// Starts a request.
@@ -311,7 +369,8 @@ impl TestClient {
     }
 
     pub fn begin_with_id(&self, id: Value, method: &str, params: Value) -> Call {
-        let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
+        let body =
+            json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
         self.begin_raw(id, body)
     }
 
@@ -332,12 +391,17 @@ impl TestClient {
                 return;
             }
         };
-        let _ = to_call.send(CallEvent::Head { status: response.status, stream: response.is_event_stream() }).await;
+        let _ = to_call
+            .send(CallEvent::Head { status: response.status, stream: response.is_event_stream() })
+            .await;
         if response.is_event_stream() {
             self.pump(response.events(), &to_call).await;
         } else {
             let item = match response.try_bytes().await {
-                Ok(body) => CallEvent::Message(ReceivedMessage::new(String::from_utf8_lossy(&body).into_owned(), None)),
+                Ok(body) => CallEvent::Message(ReceivedMessage::new(
+                    String::from_utf8_lossy(&body).into_owned(),
+                    None,
+                )),
                 Err(error) => CallEvent::Broken(error),
             };
             let _ = to_call.send(item).await;
@@ -365,7 +429,11 @@ impl TestClient {
     }
 
     async fn answer(&self, message: &ReceivedMessage) {
-        let (Some(answers), Some(method), Some(id)) = (&self.answers, message.method(), message.value.get("id")) else { return };
+        let (Some(answers), Some(method), Some(id)) =
+            (&self.answers, message.method(), message.value.get("id"))
+        else {
+            return;
+        };
         match answers(method, &message.value["params"]) {
             Ok(result) => self.respond(id.clone(), result).await,
             Err(error) => self.respond_error(id.clone(), error).await,
@@ -374,12 +442,14 @@ impl TestClient {
 
     /// Answers a server's request with a result.
     pub async fn respond(&self, id: Value, result: Value) {
-        let response = self.post(json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string()).await;
+        let response =
+            self.post(json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string()).await;
         response.expect_status(202, "a response is accepted").await;
     }
 
     pub async fn respond_error(&self, id: Value, error: Value) {
-        let response = self.post(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()).await;
+        let response =
+            self.post(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()).await;
         response.expect_status(202, "an error response is accepted").await;
     }
 
@@ -397,7 +467,10 @@ impl TestClient {
     /// The error of a request; panics on a result.
     pub async fn error(&self, method: &str, params: Value) -> Value {
         let response = self.request(method, params).await;
-        response.get("error").cloned().unwrap_or_else(|| panic!("{method} did not fail: {response}"))
+        response
+            .get("error")
+            .cloned()
+            .unwrap_or_else(|| panic!("{method} did not fail: {response}"))
     }
 
     /// The result of `tools/call`.
@@ -415,7 +488,13 @@ impl TestClient {
         let mut params = json!({});
         loop {
             let page = self.result(method, params).await;
-            items.extend(page[member].as_array().unwrap_or_else(|| panic!("{method} has {member}: {page}")).iter().cloned());
+            items.extend(
+                page[member]
+                    .as_array()
+                    .unwrap_or_else(|| panic!("{method} has {member}: {page}"))
+                    .iter()
+                    .cloned(),
+            );
             match page.get("nextCursor").and_then(Value::as_str) {
                 Some(cursor) => params = json!({"cursor": cursor}),
                 None => return items,
@@ -425,7 +504,11 @@ impl TestClient {
 
     /// The names in `tools/list`.
     pub async fn tool_names(&self) -> Vec<String> {
-        self.list_all("tools/list", "tools").await.iter().map(|tool| tool["name"].as_str().unwrap_or("").to_owned()).collect()
+        self.list_all("tools/list", "tools")
+            .await
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap_or("").to_owned())
+            .collect()
     }
 
     /// A GET for events, answered whatever its status.
@@ -453,6 +536,8 @@ impl TestClient {
 
     /// DELETE; its status.
     pub async fn delete_session(&self) -> u16 {
-        self.send_with("DELETE", self.headers_without(&["content-type", "accept"]), Bytes::new()).await.status
+        self.send_with("DELETE", self.headers_without(&["content-type", "accept"]), Bytes::new())
+            .await
+            .status
     }
 }

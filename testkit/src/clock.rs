@@ -15,8 +15,11 @@ pub struct FakeClock {
 impl FakeClock {
     /// By so much: `+5m`, `-1h`, or an absolute `1970-01-02 00:00:00`; `+0` is right.
     pub fn set_to(offset: &str) -> Self {
-        let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
-        let library = folders.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|library| library.exists());
+        let folders =
+            fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+        let library = folders
+            .map(|folder| folder.join("faketime/libfaketime.so.1"))
+            .find(|library| library.exists());
         let library = library.expect("this test needs libfaketime: apt-get install faketime");
         let clock = Self { said: NamedTempFile::new().expect("a temporary file"), library };
         clock.set(offset);
@@ -33,7 +36,8 @@ impl FakeClock {
 
     /// What gives a process this clock.
     pub fn env(&self) -> Vec<(String, String)> {
-        let (library, said) = (self.library.display().to_string(), self.said.path().display().to_string());
+        let (library, said) =
+            (self.library.display().to_string(), self.said.path().display().to_string());
         let pairs = [
             ("LD_PRELOAD", library.as_str()),
             ("FAKETIME_TIMESTAMP_FILE", &said),

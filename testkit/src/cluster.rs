@@ -53,7 +53,15 @@ pub struct ClusterBuilder {
 
 impl ClusterBuilder {
     pub(crate) fn new(broker: BrokerBuilder, replicas: usize) -> Self {
-        Self { broker, replicas, lease: "1s".to_owned(), proxies: false, redis: true, store: Store::Postgres, env: Vec::new() }
+        Self {
+            broker,
+            replicas,
+            lease: "1s".to_owned(),
+            proxies: false,
+            redis: true,
+            store: Store::Postgres,
+            env: Vec::new(),
+        }
     }
 
     /// How long a replica that says nothing keeps what it owns.
@@ -92,7 +100,8 @@ impl ClusterBuilder {
             Store::DurablePostgres => Some(PostgresServer::start().await),
             Store::Sqlite => None,
         };
-        let redis = if self.redis && postgres.is_some() { Some(RedisServer::start().await) } else { None };
+        let redis =
+            if self.redis && postgres.is_some() { Some(RedisServer::start().await) } else { None };
         let database = match &postgres {
             Some(postgres) => postgres.database().await,
             None => String::new(),
@@ -103,19 +112,31 @@ impl ClusterBuilder {
             if let Some(postgres) = &postgres {
                 let mut url = database.clone();
                 if self.proxies {
-                    let proxy = FaultProxy::start(SocketAddr::from(([127, 0, 0, 1], postgres.port()))).await;
-                    url = url.replace(&format!(":{}/", postgres.port()), &format!(":{}/", proxy.address().port()));
+                    let proxy =
+                        FaultProxy::start(SocketAddr::from(([127, 0, 0, 1], postgres.port())))
+                            .await;
+                    url = url.replace(
+                        &format!(":{}/", postgres.port()),
+                        &format!(":{}/", proxy.address().port()),
+                    );
                     proxies.push(proxy);
                 }
                 config = replica_config(number + 1);
-                merge(&mut config, json!({"storage": {"url": url}, "session": {"lease": self.lease}}));
+                merge(
+                    &mut config,
+                    json!({"storage": {"url": url}, "session": {"lease": self.lease}}),
+                );
             }
             if let Some(redis) = &redis {
                 merge(&mut config, json!({"storage": {"redis_url": redis.url()}}));
             }
             merge(&mut config, self.broker.configuration().clone());
-            let env: Vec<_> =
-                self.env.iter().filter(|(of, ..)| *of == number).map(|(_, name, value)| (name.clone(), value.clone())).collect();
+            let env: Vec<_> = self
+                .env
+                .iter()
+                .filter(|(of, ..)| *of == number)
+                .map(|(_, name, value)| (name.clone(), value.clone()))
+                .collect();
             replicas.push(Replica::start(&self.broker.launch(), &config, &env).await);
         }
         let balancer = Balancer::start(replicas.iter().map(Replica::http_address).collect()).await;
@@ -206,13 +227,24 @@ impl TestCluster {
 
     /// The operator of the first living replica, whose changes count once all the living know of them.
     pub fn operator(&self) -> AdminClient {
-        let living: Vec<&Replica> = self.replicas.iter().zip(&self.up).filter(|(_, up)| **up).map(|(replica, _)| replica).collect();
+        let living: Vec<&Replica> = self
+            .replicas
+            .iter()
+            .zip(&self.up)
+            .filter(|(_, up)| **up)
+            .map(|(replica, _)| replica)
+            .collect();
         self.broker.admin_of(&living)
     }
 
     /// Tells the balancer who is there.
     fn rebalance(&self) {
-        let living = self.replicas.iter().zip(&self.up).filter(|(_, up)| **up).map(|(replica, _)| replica.http_address());
+        let living = self
+            .replicas
+            .iter()
+            .zip(&self.up)
+            .filter(|(_, up)| **up)
+            .map(|(replica, _)| replica.http_address());
         self.balancer.set_replicas(living.collect());
     }
 
@@ -256,7 +288,11 @@ impl TestCluster {
     }
 
     /// The same with these variables for this life only; what it said when it ended before it was ready.
-    pub async fn try_start_again(&mut self, replica: usize, env: &[(String, String)]) -> Result<(), String> {
+    pub async fn try_start_again(
+        &mut self,
+        replica: usize,
+        env: &[(String, String)],
+    ) -> Result<(), String> {
         self.replicas[replica].try_start_again(env).await?;
         self.up[replica] = true;
         self.rebalance();
@@ -296,7 +332,8 @@ impl TestCluster {
         self.postgres_mut().kill().await;
         standby.promote().await;
         self.proxies.iter().for_each(|proxy| proxy.set_target(standby.address()));
-        self.database = self.database.replace(&format!(":{gone}/"), &format!(":{}/", standby.port()));
+        self.database =
+            self.database.replace(&format!(":{gone}/"), &format!(":{}/", standby.port()));
         self.postgres = Some(standby);
     }
 
@@ -327,6 +364,12 @@ impl Drop for TestCluster {
 
 impl std::fmt::Debug for TestCluster {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "TestCluster({} replicas, front {}, {})", self.replicas.len(), self.balancer.address(), self.database)
+        write!(
+            out,
+            "TestCluster({} replicas, front {}, {})",
+            self.replicas.len(),
+            self.balancer.address(),
+            self.database
+        )
     }
 }

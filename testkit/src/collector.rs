@@ -78,9 +78,14 @@ impl Collector {
 
     pub fn on(listener: TcpListener) -> Self {
         let address = listener.local_addr().expect("a bound listener has an address");
-        let state = Arc::new(CollectorState { spans: Mutex::default(), mood: watch::Sender::new(CollectorBehavior::Accepts) });
+        let state = Arc::new(CollectorState {
+            spans: Mutex::default(),
+            mood: watch::Sender::new(CollectorBehavior::Accepts),
+        });
         let answering = state.clone();
-        let server = AbortOnDrop(tokio::spawn(serve(listener, move |request| answer(answering.clone(), request))));
+        let server = AbortOnDrop(tokio::spawn(serve(listener, move |request| {
+            answer(answering.clone(), request)
+        })));
         Self { state, address, _server: server }
     }
 
@@ -98,23 +103,35 @@ impl Collector {
     }
 
     /// Spans of one trace, once they are as wanted.
-    pub async fn trace(&self, trace: &str, what: &str, wanted: impl Fn(&[CollectedSpan]) -> bool) -> Vec<CollectedSpan> {
+    pub async fn trace(
+        &self,
+        trace: &str,
+        what: &str,
+        wanted: impl Fn(&[CollectedSpan]) -> bool,
+    ) -> Vec<CollectedSpan> {
         eventually(what, || async {
             let all = self.spans();
-            let spans: Vec<CollectedSpan> = all.iter().filter(|span| span.trace == trace).cloned().collect();
+            let spans: Vec<CollectedSpan> =
+                all.iter().filter(|span| span.trace == trace).cloned().collect();
             if wanted(&spans) { Ok(spans) } else { Err(all) }
         })
         .await
     }
 }
 
-async fn answer(state: Arc<CollectorState>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(
+    state: Arc<CollectorState>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
     let told = |status: StatusCode, body: Vec<u8>| {
-        let response = Response::builder().status(status).header("content-type", "application/x-protobuf");
+        let response =
+            Response::builder().status(status).header("content-type", "application/x-protobuf");
         response.body(Full::new(Bytes::from(body))).expect("a response")
     };
     let (head, body) = request.into_parts();
-    let Ok(body) = body.collect().await else { return Ok(told(StatusCode::BAD_REQUEST, Vec::new())) };
+    let Ok(body) = body.collect().await else {
+        return Ok(told(StatusCode::BAD_REQUEST, Vec::new()));
+    };
     let mood = *state.mood.borrow();
     match mood {
         CollectorBehavior::Accepts => {}
@@ -125,14 +142,28 @@ async fn answer(state: Arc<CollectorState>, request: Request<Incoming>) -> Resul
             return Ok(told(StatusCode::BAD_REQUEST, Vec::new()));
         }
     }
-    if head.uri.path() != "/v1/traces" || head.headers.get("content-type").is_none_or(|kind| kind != "application/x-protobuf") {
+    if head.uri.path() != "/v1/traces"
+        || head.headers.get("content-type").is_none_or(|kind| kind != "application/x-protobuf")
+    {
         return Ok(told(StatusCode::UNSUPPORTED_MEDIA_TYPE, Vec::new()));
     }
-    let Ok(export) = ExportTraceServiceRequest::decode(body.to_bytes()) else { return Ok(told(StatusCode::BAD_REQUEST, Vec::new())) };
+    let Ok(export) = ExportTraceServiceRequest::decode(body.to_bytes()) else {
+        return Ok(told(StatusCode::BAD_REQUEST, Vec::new()));
+    };
     let mut spans = Vec::new();
     for group in &export.resource_spans {
-        let resource = group.resource.as_ref().map(|resource| attributes(&resource.attributes)).unwrap_or_default();
-        spans.extend(group.scope_spans.iter().flat_map(|scope| &scope.spans).map(|span| seen(span, &resource)));
+        let resource = group
+            .resource
+            .as_ref()
+            .map(|resource| attributes(&resource.attributes))
+            .unwrap_or_default();
+        spans.extend(
+            group
+                .scope_spans
+                .iter()
+                .flat_map(|scope| &scope.spans)
+                .map(|span| seen(span, &resource)),
+        );
     }
     state.spans.lock().unwrap_or_else(PoisonError::into_inner).extend(spans);
     Ok(told(StatusCode::OK, ExportTraceServiceResponse::default().encode_to_vec()))
@@ -143,9 +174,15 @@ fn seen(span: &Span, resource: &serde_json::Map<String, Value>) -> CollectedSpan
     CollectedSpan {
         trace: hex(&span.trace_id),
         id: hex(&span.span_id),
-        parent: if span.parent_span_id.iter().all(|byte| *byte == 0) { String::new() } else { hex(&span.parent_span_id) },
+        parent: if span.parent_span_id.iter().all(|byte| *byte == 0) {
+            String::new()
+        } else {
+            hex(&span.parent_span_id)
+        },
         name: span.name.clone(),
-        kind: SpanKind::try_from(span.kind).map(|kind| kind.as_str_name().trim_start_matches("SPAN_KIND_").to_owned()).unwrap_or_default(),
+        kind: SpanKind::try_from(span.kind)
+            .map(|kind| kind.as_str_name().trim_start_matches("SPAN_KIND_").to_owned())
+            .unwrap_or_default(),
         failed,
         attributes: attributes(&span.attributes),
         resource: resource.clone(),

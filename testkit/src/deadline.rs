@@ -23,7 +23,11 @@ pub fn within<F: Future>(what: &str, future: F) -> impl Future<Output = F::Outpu
 
 /// [`within`] a deadline of its own.
 #[track_caller]
-pub fn within_at_most<F: Future>(deadline: Duration, what: &str, future: F) -> impl Future<Output = F::Output> {
+pub fn within_at_most<F: Future>(
+    deadline: Duration,
+    what: &str,
+    future: F,
+) -> impl Future<Output = F::Output> {
     let at = std::panic::Location::caller();
     let what = what.to_owned();
     async move {
@@ -44,14 +48,19 @@ pub async fn eventually_within<T, E: Debug, F: Future<Output = Result<T, E>>>(
     loop {
         match look().await {
             Ok(value) => return value,
-            Err(last) if Instant::now() >= end => panic!("waited {deadline:?} for {what}; last seen: {last:?}"),
+            Err(last) if Instant::now() >= end => {
+                panic!("waited {deadline:?} for {what}; last seen: {last:?}")
+            }
             Err(_) => tokio::time::sleep(LOOK_EVERY).await,
         }
     }
 }
 
 /// [`eventually_within`] the usual [`DEADLINE`].
-pub async fn eventually<T, E: Debug, F: Future<Output = Result<T, E>>>(what: &str, look: impl FnMut() -> F) -> T {
+pub async fn eventually<T, E: Debug, F: Future<Output = Result<T, E>>>(
+    what: &str,
+    look: impl FnMut() -> F,
+) -> T {
     eventually_within(DEADLINE, what, look).await
 }
 

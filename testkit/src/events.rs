@@ -27,7 +27,10 @@ pub struct Event {
 impl Event {
     /// The JSON message carried, if any.
     pub fn message(&self) -> Option<Value> {
-        self.data.as_deref().filter(|data| !data.is_empty()).and_then(|data| serde_json::from_str(data).ok())
+        self.data
+            .as_deref()
+            .filter(|data| !data.is_empty())
+            .and_then(|data| serde_json::from_str(data).ok())
     }
 
     /// An id and an empty data field: where a client may resume from before anything was said.
@@ -74,9 +77,12 @@ impl EventParser {
             if *byte != b'\n' {
                 continue;
             }
-            let line = self.buffer[line_start..at].strip_suffix(b"\r").unwrap_or(&self.buffer[line_start..at]);
+            let line = self.buffer[line_start..at]
+                .strip_suffix(b"\r")
+                .unwrap_or(&self.buffer[line_start..at]);
             if line.is_empty() {
-                let block = String::from_utf8(self.buffer[..line_start].to_vec()).expect("an event stream is UTF-8");
+                let block = String::from_utf8(self.buffer[..line_start].to_vec())
+                    .expect("an event stream is UTF-8");
                 return Some((block, self.buffer[at + 1..].to_vec()));
             }
             line_start = at + 1;
@@ -126,8 +132,18 @@ pub struct EventReader {
 }
 
 impl EventReader {
-    pub(crate) fn new(body: Incoming, connection: Option<Arc<AbortOnDrop>>, hearing: Option<JudgedExchange>) -> Self {
-        Self { body, parser: EventParser::default(), _connection: connection, hearing, broken: false }
+    pub(crate) fn new(
+        body: Incoming,
+        connection: Option<Arc<AbortOnDrop>>,
+        hearing: Option<JudgedExchange>,
+    ) -> Self {
+        Self {
+            body,
+            parser: EventParser::default(),
+            _connection: connection,
+            hearing,
+            broken: false,
+        }
     }
 
     /// The next event, or `None` at the end of the stream; panics after [`DEADLINE`].
@@ -144,7 +160,9 @@ impl EventReader {
     pub async fn advance(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.parser.pop() {
-                if let (Some(hearing), Some(text)) = (&self.hearing, event.data.as_deref().filter(|text| !text.is_empty())) {
+                if let (Some(hearing), Some(text)) =
+                    (&self.hearing, event.data.as_deref().filter(|text| !text.is_empty()))
+                {
                     hearing.broker_said(text.as_bytes());
                 }
                 return Some(event);
@@ -177,7 +195,8 @@ impl EventReader {
     /// Reads on until a message with this method (or, for responses, `None`) comes; what comes before is dropped.
     pub async fn find(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
-            let (_, message) = self.next_message().await.expect("the stream ended before the message looked for");
+            let (_, message) =
+                self.next_message().await.expect("the stream ended before the message looked for");
             if wanted(&message) {
                 return message;
             }

@@ -198,7 +198,13 @@ impl fmt::Display for Report {
         write!(
             out,
             "tasks {} acknowledged, {} refused, {} unanswered; {} completed, {} unknown, {} cancelled; {} effects; ",
-            self.acknowledged, self.refused, self.lost, self.completed, self.unknown, self.cancelled, self.effects
+            self.acknowledged,
+            self.refused,
+            self.lost,
+            self.completed,
+            self.unknown,
+            self.cancelled,
+            self.effects
         )?;
         write!(
             out,
@@ -206,10 +212,15 @@ impl fmt::Display for Report {
             self.calls_answered, self.calls_refused, self.calls_unanswered, self.events, self.gaps
         )?;
         match &self.slowest {
-            Some((time, task)) => write!(out, "slowest task {:.1} s ({task}); ", time.as_secs_f64())?,
+            Some((time, task)) => {
+                write!(out, "slowest task {:.1} s ({task}); ", time.as_secs_f64())?
+            }
             None => write!(out, "no task ended; ")?,
         }
         write!(out, "{} violations", self.violations.len())?;
-        self.violations.iter().take(rules::VIOLATIONS_SHOWN).try_for_each(|violation| write!(out, "\n  {violation}"))
+        self.violations
+            .iter()
+            .take(rules::VIOLATIONS_SHOWN)
+            .try_for_each(|violation| write!(out, "\n  {violation}"))
     }
 }

@@ -13,7 +13,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::{abort_on_drop::AbortOnDrop, client::ACCEPT_BOTH, deadline::within, events::EventReader, judge::JudgedExchange};
+use crate::{
+    abort_on_drop::AbortOnDrop, client::ACCEPT_BOTH, deadline::within, events::EventReader,
+    judge::JudgedExchange,
+};
 
 /// Which HTTP a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +75,9 @@ impl RawResponse {
 
     /// The whole body.
     pub async fn bytes(self) -> Bytes {
-        within("the end of a response body", self.try_bytes()).await.expect("the body ended cleanly")
+        within("the end of a response body", self.try_bytes())
+            .await
+            .expect("the body ended cleanly")
     }
 
     /// The whole body, if its connection lives that long.
@@ -96,7 +101,12 @@ impl RawResponse {
 
     /// The body as an event stream; panics when it is none.
     pub fn events(self) -> EventReader {
-        assert!(self.is_event_stream(), "expected an event stream, got {} {:?}", self.status, self.headers);
+        assert!(
+            self.is_event_stream(),
+            "expected an event stream, got {} {:?}",
+            self.status,
+            self.headers
+        );
         EventReader::new(self.body, self.connection, self.hearing)
     }
 }
@@ -108,9 +118,12 @@ pub type Http2Connection = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 
 /// Opens a connection for several requests at once.
 pub async fn connect_http2(address: SocketAddr) -> Result<(Http2Connection, AbortOnDrop), String> {
-    let stream = TcpStream::connect(address).await.map_err(|error| format!("connect {address}: {error}"))?;
+    let stream =
+        TcpStream::connect(address).await.map_err(|error| format!("connect {address}: {error}"))?;
     let (sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .map_err(|error| error.to_string())?;
     let task = tokio::spawn(async move {
         let _ = connection.await;
     });
@@ -118,7 +131,10 @@ pub async fn connect_http2(address: SocketAddr) -> Result<(Http2Connection, Abor
 }
 
 /// Sends over a new HTTP/1.1 connection.
-pub async fn send_http1(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<RawResponse, String> {
+pub async fn send_http1(
+    address: SocketAddr,
+    request: Request<Full<Bytes>>,
+) -> Result<RawResponse, String> {
     let (mut sender, task) = connect_http1(address).await?;
     let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
     Ok(raw(response, Some(Arc::new(task))))
@@ -126,20 +142,28 @@ pub async fn send_http1(address: SocketAddr, request: Request<Full<Bytes>>) -> R
 
 /// The same, again for as long as the connection ends before the request began to leave: a listener gives up whom it hears nothing
 /// of, and a test's own process may have had no time to speak.
-pub(crate) async fn send_http1_patiently(address: SocketAddr, mut request: Request<Full<Bytes>>) -> Result<RawResponse, String> {
+pub(crate) async fn send_http1_patiently(
+    address: SocketAddr,
+    mut request: Request<Full<Bytes>>,
+) -> Result<RawResponse, String> {
     loop {
         let (mut sender, task) = connect_http1(address).await?;
         match sender.try_send_request(request).await {
             Ok(response) => return Ok(raw(response, Some(Arc::new(task)))),
-            Err(mut failed) => request = failed.take_message().ok_or_else(|| failed.into_error().to_string())?,
+            Err(mut failed) => {
+                request = failed.take_message().ok_or_else(|| failed.into_error().to_string())?
+            }
         }
     }
 }
 
 async fn connect_http1(address: SocketAddr) -> Result<(Http1Connection, AbortOnDrop), String> {
-    let stream = TcpStream::connect(address).await.map_err(|error| format!("connect {address}: {error}"))?;
+    let stream =
+        TcpStream::connect(address).await.map_err(|error| format!("connect {address}: {error}"))?;
     let _ = stream.set_nodelay(true);
-    let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| error.to_string())?;
     let task = tokio::spawn(async move {
         let _ = connection.await;
     });
@@ -147,7 +171,10 @@ async fn connect_http1(address: SocketAddr) -> Result<(Http1Connection, AbortOnD
 }
 
 /// Sends over a shared HTTP/2 connection.
-pub async fn send_http2(mut sender: Http2Connection, request: Request<Full<Bytes>>) -> Result<RawResponse, String> {
+pub async fn send_http2(
+    mut sender: Http2Connection,
+    request: Request<Full<Bytes>>,
+) -> Result<RawResponse, String> {
     sender.ready().await.map_err(|error| error.to_string())?;
     let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
     Ok(raw(response, None))
@@ -155,5 +182,11 @@ pub async fn send_http2(mut sender: Http2Connection, request: Request<Full<Bytes
 
 fn raw(response: hyper::Response<Incoming>, connection: Option<Arc<AbortOnDrop>>) -> RawResponse {
     let (parts, body) = response.into_parts();
-    RawResponse { status: parts.status.as_u16(), headers: parts.headers, body, connection, hearing: None }
+    RawResponse {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        body,
+        connection,
+        hearing: None,
+    }
 }

@@ -13,14 +13,18 @@ use hyper_util::{
 use tokio::net::TcpListener;
 
 /// Serves for as long as it is polled; connections that are open then go on.
-pub(crate) async fn serve<Answering>(listener: TcpListener, answer: impl Fn(Request<Incoming>) -> Answering + Clone + Send + 'static)
-where
+pub(crate) async fn serve<Answering>(
+    listener: TcpListener,
+    answer: impl Fn(Request<Incoming>) -> Answering + Clone + Send + 'static,
+) where
     Answering: Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send + 'static,
 {
     while let Ok((stream, _)) = listener.accept().await {
         let service = service_fn(answer.clone());
         tokio::spawn(async move {
-            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            let _ = auto::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }

@@ -94,36 +94,62 @@ impl Ledger {
 
     /// The results given to the calls with this key.
     pub fn results(&self, key: &str) -> Vec<String> {
-        self.book.lock().iter().filter(|effect| effect.key == key).map(|effect| effect.result.clone()).collect()
+        self.book
+            .lock()
+            .iter()
+            .filter(|effect| effect.key == key)
+            .map(|effect| effect.result.clone())
+            .collect()
     }
 
     /// Waits until the effect of this key was done.
     pub async fn wait_for(&self, key: &str) {
-        let wanted = |seen: &crate::RecordedRequest| seen.is("tools/call") && seen.message["params"]["arguments"]["key"] == key;
+        let wanted = |seen: &crate::RecordedRequest| {
+            seen.is("tools/call") && seen.message["params"]["arguments"]["key"] == key
+        };
         self.backend.wait_for(&format!("the effect {key}"), wanted).await;
-        crate::eventually(&format!("the effect {key}"), || async { if self.count(key) > 0 { Ok(()) } else { Err(()) } }).await;
+        crate::eventually(&format!("the effect {key}"), || async {
+            if self.count(key) > 0 { Ok(()) } else { Err(()) }
+        })
+        .await;
     }
 }
 
-async fn carry_out(tool: &'static str, call: &BackendCall, book: &EffectLog, released: &Gate) -> Reply {
+async fn carry_out(
+    tool: &'static str,
+    call: &BackendCall,
+    book: &EffectLog,
+    released: &Gate,
+) -> Reply {
     let arguments = call.arguments();
-    let Some(key) = arguments["key"].as_str() else { return Reply::error(-32602, "a key is needed") };
+    let Some(key) = arguments["key"].as_str() else {
+        return Reply::error(-32602, "a key is needed");
+    };
     let (place, mut result) = {
         let mut effects = book.lock();
         let number = effects.len();
         let nth = effects.iter().filter(|effect| effect.key == key).count() + 1;
         let result = format!("{key}: effect {number}, time {nth}");
-        effects.push(Effect { key: key.to_owned(), tool, result: result.clone(), began: Instant::now(), ended: None });
+        effects.push(Effect {
+            key: key.to_owned(),
+            tool,
+            result: result.clone(),
+            began: Instant::now(),
+            ended: None,
+        });
         (number, result)
     };
-    let (millis, steps) = (arguments["millis"].as_u64().unwrap_or(0), arguments["steps"].as_u64().unwrap_or(0));
+    let (millis, steps) =
+        (arguments["millis"].as_u64().unwrap_or(0), arguments["steps"].as_u64().unwrap_or(0));
     for step in 1..=steps {
         call.progress(step as f64, 1_000.0).await;
         tokio::time::sleep(Duration::from_millis(millis / (steps + 1))).await;
     }
     if tool == "ask" {
         let schema = json!({"type": "object", "properties": {"word": {"type": "string"}}});
-        let answer = call.ask("elicitation/create", json!({"message": key, "requestedSchema": schema})).await;
+        let answer = call
+            .ask("elicitation/create", json!({"message": key, "requestedSchema": schema}))
+            .await;
         result = format!("{result}, told {}", answer["result"]["content"]["word"]);
     }
     tokio::time::sleep(Duration::from_millis(millis / (steps + 1))).await;
@@ -160,7 +186,10 @@ mod tests {
         assert_eq!(hanging.result().await["content"][0]["text"], "b: effect 1, time 1");
         client.result("tools/call", write("a", json!({}))).await;
         assert_eq!(ledger.results("a"), ["a: effect 0, time 1", "a: effect 2, time 2"]);
-        assert_eq!(ledger.effects().iter().map(|effect| effect.key.as_str()).collect::<Vec<_>>(), ["a", "b", "a"]);
+        assert_eq!(
+            ledger.effects().iter().map(|effect| effect.key.as_str()).collect::<Vec<_>>(),
+            ["a", "b", "a"]
+        );
         assert!(ledger.effects().iter().all(|effect| effect.ended.is_some()));
     }
 }

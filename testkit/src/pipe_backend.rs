@@ -65,11 +65,19 @@ impl PipeBackend {
     }
 
     /// The same, and requests on streams of their own.
-    pub async fn quic_streams(script: &StdioScript, config: rustls::ServerConfig, mode: StreamOptions) -> Self {
+    pub async fn quic_streams(
+        script: &StdioScript,
+        config: rustls::ServerConfig,
+        mode: StreamOptions,
+    ) -> Self {
         Self::over_quic(script, config, Some(mode)).await
     }
 
-    async fn over_quic(script: &StdioScript, config: rustls::ServerConfig, mode: Option<StreamOptions>) -> Self {
+    async fn over_quic(
+        script: &StdioScript,
+        config: rustls::ServerConfig,
+        mode: Option<StreamOptions>,
+    ) -> Self {
         let mut config = config;
         config.alpn_protocols = vec![b"mcp".to_vec()];
         let crypto = QuicServerConfig::try_from(config).expect("TLS 1.3 is among the versions");
@@ -79,10 +87,17 @@ impl PipeBackend {
             transport.max_concurrent_bidi_streams(mode.streams_max.into());
             config.transport_config(Arc::new(transport));
         }
-        let endpoint = quinn::Endpoint::server(config, ([127, 0, 0, 1], 0).into()).expect("a free port");
+        let endpoint =
+            quinn::Endpoint::server(config, ([127, 0, 0, 1], 0).into()).expect("a free port");
         let address = endpoint.local_addr().expect("a bound socket has an address");
-        let (accepted, connections) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
-        let (counted, kept, script, streams) = (accepted.clone(), connections.clone(), script.clone(), Arc::new(StreamCounters::default()));
+        let (accepted, connections) =
+            (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (counted, kept, script, streams) = (
+            accepted.clone(),
+            connections.clone(),
+            script.clone(),
+            Arc::new(StreamCounters::default()),
+        );
         let seen = streams.clone();
         let server = tokio::spawn(async move {
             while let Some(incoming) = endpoint.accept().await {
@@ -98,25 +113,44 @@ impl PipeBackend {
                         }
                     }
                 });
-                kept.lock().expect("nothing panics while it holds this lock").push(serving.abort_handle());
+                kept.lock()
+                    .expect("nothing panics while it holds this lock")
+                    .push(serving.abort_handle());
             }
         });
-        Self { address, kind: PipeKind::Quic, accepted, connections, streams, _server: AbortOnDrop(server) }
+        Self {
+            address,
+            kind: PipeKind::Quic,
+            accepted,
+            connections,
+            streams,
+            _server: AbortOnDrop(server),
+        }
     }
 
     async fn start(script: StdioScript, kind: PipeKind) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound listener has an address");
-        let (accepted, connections) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (accepted, connections) =
+            (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
         let (counted, kept, served) = (accepted.clone(), connections.clone(), kind.clone());
         let server = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::SeqCst);
                 let serving = tokio::spawn(serve(socket, script.command(), kind.clone()));
-                kept.lock().expect("nothing panics while it holds this lock").push(serving.abort_handle());
+                kept.lock()
+                    .expect("nothing panics while it holds this lock")
+                    .push(serving.abort_handle());
             }
         });
-        Self { address, kind: served, accepted, connections, streams: Arc::default(), _server: AbortOnDrop(server) }
+        Self {
+            address,
+            kind: served,
+            accepted,
+            connections,
+            streams: Arc::default(),
+            _server: AbortOnDrop(server),
+        }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -126,10 +160,18 @@ impl PipeBackend {
     /// The admin API's body for this backend.
     pub fn spec(&self) -> Value {
         match self.kind {
-            PipeKind::Tcp => json!({"transport": {"type": "tcp", "address": self.address.to_string()}}),
-            PipeKind::Tls(_) => json!({"transport": {"type": "tcp", "address": self.address.to_string(), "tls": true}}),
-            PipeKind::Quic => json!({"transport": {"type": "quic", "address": self.address.to_string()}}),
-            PipeKind::WebSocket => json!({"transport": {"type": "websocket", "url": format!("ws://{}/mcp", self.address)}}),
+            PipeKind::Tcp => {
+                json!({"transport": {"type": "tcp", "address": self.address.to_string()}})
+            }
+            PipeKind::Tls(_) => {
+                json!({"transport": {"type": "tcp", "address": self.address.to_string(), "tls": true}})
+            }
+            PipeKind::Quic => {
+                json!({"transport": {"type": "quic", "address": self.address.to_string()}})
+            }
+            PipeKind::WebSocket => {
+                json!({"transport": {"type": "websocket", "url": format!("ws://{}/mcp", self.address)}})
+            }
         }
     }
 
@@ -151,7 +193,11 @@ impl PipeBackend {
 
     /// Ends every connection there is.
     pub fn cut(&self) {
-        self.connections.lock().expect("nothing panics while it holds this lock").drain(..).for_each(|connection| connection.abort());
+        self.connections
+            .lock()
+            .expect("nothing panics while it holds this lock")
+            .drain(..)
+            .for_each(|connection| connection.abort());
     }
 }
 
@@ -185,7 +231,8 @@ impl std::fmt::Debug for PipeKind {
 async fn serve(socket: TcpStream, mut command: Command, kind: PipeKind) {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().expect("the scripted backend starts");
-    let (mut input, mut output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
+    let (mut input, mut output) =
+        (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
     match kind {
         PipeKind::Quic => unreachable!("no TCP connection is one of QUIC"),
         PipeKind::Tcp => copy(socket, &mut input, &mut output).await,
@@ -207,12 +254,17 @@ async fn serve_quic(incoming: quinn::Incoming, mut command: Command) {
     let Ok((writer, reader)) = connection.accept_bi().await else { return };
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().expect("the scripted backend starts");
-    let (mut input, mut output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
+    let (mut input, mut output) =
+        (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
     copy(tokio::io::join(reader, writer), &mut input, &mut output).await;
 }
 
 /// To the end of what comes: a child that has nothing more to say ends one half only.
-async fn copy(stream: impl AsyncRead + AsyncWrite, input: &mut ChildStdin, output: &mut ChildStdout) {
+async fn copy(
+    stream: impl AsyncRead + AsyncWrite,
+    input: &mut ChildStdin,
+    output: &mut ChildStdout,
+) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let to_child = tokio::io::copy(&mut reader, input);
     let from_child = async {
@@ -224,7 +276,11 @@ async fn copy(stream: impl AsyncRead + AsyncWrite, input: &mut ChildStdin, outpu
 }
 
 /// Lines of the child as frames, and back.
-async fn frames(socket: WebSocketStream<TcpStream>, input: &mut ChildStdin, output: &mut ChildStdout) {
+async fn frames(
+    socket: WebSocketStream<TcpStream>,
+    input: &mut ChildStdin,
+    output: &mut ChildStdout,
+) {
     let Wire { out, mut incoming, .. } = Wire::frames(socket);
     let to_child = async {
         while let Some(Ok(mut text)) = incoming.recv().await {
@@ -247,7 +303,10 @@ async fn frames(socket: WebSocketStream<TcpStream>, input: &mut ChildStdin, outp
 
 #[expect(clippy::result_large_err, reason = "the library's own error, which is never made here")]
 fn choose_mcp(request: &Request, mut response: Response) -> Result<Response, ErrorResponse> {
-    assert_eq!(request.headers().get("sec-websocket-protocol").map(|value| value.as_bytes()), Some(&b"mcp"[..]));
+    assert_eq!(
+        request.headers().get("sec-websocket-protocol").map(|value| value.as_bytes()),
+        Some(&b"mcp"[..])
+    );
     response.headers_mut().insert("sec-websocket-protocol", http::HeaderValue::from_static("mcp"));
     Ok(response)
 }

@@ -12,15 +12,18 @@ use std::{
 
 /// The program itself where every user can execute it, else a link to it, or a copy, below the folder for temporary files.
 pub fn executable_by_all(program: &Path) -> PathBuf {
-    let about = fs::metadata(program).unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+    let about =
+        fs::metadata(program).unwrap_or_else(|error| panic!("{}: {error}", program.display()));
     if is_open(program, &about) {
         return program.to_owned();
     }
-    shared(program, &about).unwrap_or_else(|error| panic!("{} for every user: {error}", program.display()))
+    shared(program, &about)
+        .unwrap_or_else(|error| panic!("{} for every user: {error}", program.display()))
 }
 
 fn is_open(program: &Path, about: &Metadata) -> bool {
-    let passable = |folder: &Path| fs::metadata(folder).is_ok_and(|about| about.mode() & 0o001 != 0);
+    let passable =
+        |folder: &Path| fs::metadata(folder).is_ok_and(|about| about.mode() & 0o001 != 0);
     about.mode() & 0o005 == 0o005 && program.ancestors().skip(1).all(passable)
 }
 
@@ -28,13 +31,19 @@ fn is_open(program: &Path, about: &Metadata) -> bool {
 fn shared(program: &Path, about: &Metadata) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     program.hash(&mut hasher);
-    let all = folder(std::env::temp_dir().join(format!("mcp-broker-test-programs-{:x}", hasher.finish())))?;
+    let all = folder(
+        std::env::temp_dir().join(format!("mcp-broker-test-programs-{:x}", hasher.finish())),
+    )?;
     let build = all.join(format!("{}-{}.{}", about.ino(), about.mtime(), about.mtime_nsec()));
     let path = build.join(program.file_name().expect("a program has a name"));
     if path.exists() {
         return Ok(path);
     }
-    let before: Vec<PathBuf> = fs::read_dir(&all)?.flatten().map(|entry| entry.path()).filter(|other| *other != build).collect();
+    let before: Vec<PathBuf> = fs::read_dir(&all)?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|other| *other != build)
+        .collect();
     let unfinished = all.join(format!("unfinished-{}", std::process::id()));
     fs::hard_link(program, &unfinished).or_else(|_| fs::copy(program, &unfinished).map(drop))?;
     fs::rename(&unfinished, folder(build)?.join(path.file_name().unwrap_or_default()))?;

@@ -86,8 +86,20 @@ impl FaultProxy {
     pub async fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
-        let state = ProxyState { target, reset: CancellationToken::new(), cut_up: None, cut_down: None, cuts: 0, accepted: 0, open: 0 };
-        let shared = Arc::new(ProxyShared { up: watch::Sender::default(), down: watch::Sender::default(), state: Mutex::new(state) });
+        let state = ProxyState {
+            target,
+            reset: CancellationToken::new(),
+            cut_up: None,
+            cut_down: None,
+            cuts: 0,
+            accepted: 0,
+            open: 0,
+        };
+        let shared = Arc::new(ProxyShared {
+            up: watch::Sender::default(),
+            down: watch::Sender::default(),
+            state: Mutex::new(state),
+        });
         let accepting = AbortOnDrop(tokio::spawn(accept(shared.clone(), listener)));
         Self { address, shared, accepting: tokio::sync::Mutex::new(Some(accepting)) }
     }
@@ -244,7 +256,12 @@ enum PumpEnd {
     Reset,
 }
 
-async fn carry(shared: &ProxyShared, mut client: TcpStream, target: SocketAddr, reset: CancellationToken) {
+async fn carry(
+    shared: &ProxyShared,
+    mut client: TcpStream,
+    target: SocketAddr,
+    reset: CancellationToken,
+) {
     let connected = tokio::select! {
         () = reset.cancelled() => None,
         connected = TcpStream::connect(target) => connected.ok(),
@@ -278,7 +295,12 @@ type Chunk = (Instant, Vec<u8>);
 
 /// One direction of one connection. `Ok` once an end was passed on. Reading goes on while writing waits, so that a latency
 /// takes nothing from the throughput.
-async fn pump(shared: &ProxyShared, way: Direction, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> Result<(), PumpEnd> {
+async fn pump(
+    shared: &ProxyShared,
+    way: Direction,
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+) -> Result<(), PumpEnd> {
     let (queue, chunks) = mpsc::channel::<Chunk>(CHUNKS_HELD);
     let read = async move {
         let mut buffer = vec![0; CHUNK_BYTES];
@@ -294,7 +316,12 @@ async fn pump(shared: &ProxyShared, way: Direction, mut from: ReadHalf<'_>, mut 
     tokio::try_join!(read, write(shared, way, chunks, &mut to)).map(|_| ())
 }
 
-async fn write(shared: &ProxyShared, way: Direction, mut chunks: mpsc::Receiver<Chunk>, to: &mut WriteHalf<'_>) -> Result<(), PumpEnd> {
+async fn write(
+    shared: &ProxyShared,
+    way: Direction,
+    mut chunks: mpsc::Receiver<Chunk>,
+    to: &mut WriteHalf<'_>,
+) -> Result<(), PumpEnd> {
     let mut faults = shared.faults(way).subscribe();
     while let Some((due, chunk)) = chunks.recv().await {
         tokio::time::sleep_until(due).await;
@@ -317,16 +344,25 @@ async fn write(shared: &ProxyShared, way: Direction, mut chunks: mpsc::Receiver<
     Ok(())
 }
 
-async fn write_slowly(faults: &watch::Receiver<NetworkFault>, mut bytes: &[u8], to: &mut WriteHalf<'_>) -> std::io::Result<()> {
+async fn write_slowly(
+    faults: &watch::Receiver<NetworkFault>,
+    mut bytes: &[u8],
+    to: &mut WriteHalf<'_>,
+) -> std::io::Result<()> {
     while !bytes.is_empty() {
         let fault = *faults.borrow();
-        let by_rate = fault.rate.map(|rate| (rate as usize / (1_000 / RATE_STEP.as_millis() as usize)).max(1));
+        let by_rate = fault
+            .rate
+            .map(|rate| (rate as usize / (1_000 / RATE_STEP.as_millis() as usize)).max(1));
         let length = if fault.slice { 1 } else { by_rate.unwrap_or(bytes.len()).min(bytes.len()) };
         let (now, rest) = bytes.split_at(length);
         to.write_all(now).await?;
         bytes = rest;
         match fault.rate {
-            Some(rate) => tokio::time::sleep(Duration::from_secs_f64(length as f64 / f64::from(rate.max(1)))).await,
+            Some(rate) => {
+                tokio::time::sleep(Duration::from_secs_f64(length as f64 / f64::from(rate.max(1))))
+                    .await
+            }
             None if fault.slice => tokio::task::yield_now().await,
             None => {}
         }
@@ -371,10 +407,14 @@ mod tests {
             writes.write_all(&sent).await.unwrap();
             writes.shutdown().await.unwrap();
         };
-        let (_, read) = within("all of it", async { tokio::join!(send, reads.read_to_end(&mut back)) }).await;
+        let (_, read) =
+            within("all of it", async { tokio::join!(send, reads.read_to_end(&mut back)) }).await;
         assert_eq!((read.unwrap(), back == sent), (sent.len(), true));
         assert_eq!(proxy.connections(), 1);
-        eventually("the connection to end", async || if proxy.open_connections() == 0 { Ok(()) } else { Err("open") }).await;
+        eventually("the connection to end", async || {
+            if proxy.open_connections() == 0 { Ok(()) } else { Err("open") }
+        })
+        .await;
     }
 
     #[tokio::test]
@@ -420,7 +460,10 @@ mod tests {
         client.write_all(b"x").await.unwrap();
         heard(&mut client, 1).await.unwrap();
         proxy.reset();
-        assert_eq!(heard(&mut client, 1).await.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+        assert_eq!(
+            heard(&mut client, 1).await.unwrap_err().kind(),
+            std::io::ErrorKind::ConnectionReset
+        );
         proxy.refuse().await;
         let refused = TcpStream::connect(proxy.address()).await;
         assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);

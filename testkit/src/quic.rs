@@ -4,7 +4,8 @@ use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use quinn::{
-    ClientConfig, Connection, Endpoint, RecvStream, SendStream, TokenStore, TransportConfig, VarInt, crypto::rustls::QuicClientConfig,
+    ClientConfig, Connection, Endpoint, RecvStream, SendStream, TokenStore, TransportConfig,
+    VarInt, crypto::rustls::QuicClientConfig,
 };
 use serde_json::Value;
 use tokio::{
@@ -40,10 +41,16 @@ impl QuicPeer {
     }
 
     /// Of each stream it takes so many bytes before it reads.
-    pub async fn connect_narrowly(address: SocketAddr, authority: &Authority, stream_bytes: u32) -> Self {
+    pub async fn connect_narrowly(
+        address: SocketAddr,
+        authority: &Authority,
+        stream_bytes: u32,
+    ) -> Self {
         let mut transport = TransportConfig::default();
         transport.stream_receive_window(VarInt::from_u32(stream_bytes));
-        Self::connect_with(transport, address, authority, None, "mcp").await.expect("the listener accepts")
+        Self::connect_with(transport, address, authority, None, "mcp")
+            .await
+            .expect("the listener accepts")
     }
 
     async fn connect_with(
@@ -53,29 +60,39 @@ impl QuicPeer {
         identity: Option<&CertificateFiles>,
         protocol: &str,
     ) -> Result<Self, String> {
-        let crypto = QuicClientConfig::try_from(authority.trusting(identity, &[protocol])).expect("TLS 1.3 is among the versions");
+        let crypto = QuicClientConfig::try_from(authority.trusting(identity, &[protocol]))
+            .expect("TLS 1.3 is among the versions");
         let endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("a free port");
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(Arc::new(transport));
         let connecting = endpoint.connect_with(config, address, "localhost").expect("a good name");
-        let connection = within("a QUIC handshake", connecting).await.map_err(|error| error.to_string())?;
+        let connection =
+            within("a QUIC handshake", connecting).await.map_err(|error| error.to_string())?;
         Ok(Self { endpoint, connection })
     }
 
     /// The datagrams a client begins with, for a test to send from wherever it likes. `token`: what it shows for a proof of its
     /// address.
-    pub async fn hello(authority: &Authority, protocol: &str, token: Option<&'static [u8]>) -> Vec<Vec<u8>> {
-        let crypto = QuicClientConfig::try_from(authority.trusting(None, &[protocol])).expect("TLS 1.3 is among the versions");
+    pub async fn hello(
+        authority: &Authority,
+        protocol: &str,
+        token: Option<&'static [u8]>,
+    ) -> Vec<Vec<u8>> {
+        let crypto = QuicClientConfig::try_from(authority.trusting(None, &[protocol]))
+            .expect("TLS 1.3 is among the versions");
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.token_store(Arc::new(OneToken(token)));
         let nobody = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
         let endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("a free port");
-        let _connecting = endpoint.connect_with(config, nobody.local_addr().expect("it is bound"), "localhost").expect("a good name");
+        let _connecting = endpoint
+            .connect_with(config, nobody.local_addr().expect("it is bound"), "localhost")
+            .expect("a good name");
         let mut datagrams: Vec<Vec<u8>> = Vec::new();
         // The rest of a long hello, or the same again for want of an answer.
         while datagrams.len() < 2 {
             let mut datagram = vec![0; 2048];
-            let count = within("a hello", nobody.recv(&mut datagram)).await.expect("the socket is there");
+            let count =
+                within("a hello", nobody.recv(&mut datagram)).await.expect("the socket is there");
             datagram.truncate(count);
             datagrams.push(datagram);
         }
@@ -84,7 +101,8 @@ impl QuicPeer {
 
     /// The first stream, on which a session lives.
     pub async fn control(&self) -> Wire {
-        let (writer, reader) = within("a stream", self.connection.open_bi()).await.expect("the connection is there");
+        let (writer, reader) =
+            within("a stream", self.connection.open_bi()).await.expect("the connection is there");
         Wire::halves(reader, writer)
     }
 
@@ -98,7 +116,9 @@ impl QuicPeer {
             let mut requests = JoinSet::new();
             while let Some(text) = outgoing.recv().await {
                 let message: Value = serde_json::from_str(&text).unwrap_or_default();
-                let is_further = message["method"].as_str().is_some_and(|method| method != "initialize") && message.get("id").is_some();
+                let is_further =
+                    message["method"].as_str().is_some_and(|method| method != "initialize")
+                        && message.get("id").is_some();
                 if is_further {
                     requests.spawn(exchange(connection.clone(), text, told.clone()));
                 } else if control.send(text).await.is_err() {
@@ -119,15 +139,21 @@ impl QuicPeer {
 
     /// A stream for one request, which is sent and finished.
     pub async fn request(&self, message: &Value) -> (SendStream, RecvStream) {
-        let (mut writer, reader) = within("a stream", self.connection.open_bi()).await.expect("the connection is there");
-        writer.write_all(format!("{message}\n").as_bytes()).await.expect("there is room for a request");
+        let (mut writer, reader) =
+            within("a stream", self.connection.open_bi()).await.expect("the connection is there");
+        writer
+            .write_all(format!("{message}\n").as_bytes())
+            .await
+            .expect("there is room for a request");
         writer.finish().expect("it is finished once");
         (writer, reader)
     }
 
     /// Everything that comes on a stream, until its end.
     pub async fn lines(mut reader: RecvStream) -> Vec<Value> {
-        let all = within("the end of a stream", reader.read_to_end(64 << 20)).await.expect("the stream ends as it should");
+        let all = within("the end of a stream", reader.read_to_end(64 << 20))
+            .await
+            .expect("the stream ends as it should");
         let lines = all.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_slice(line).expect("a message")).collect()
     }
@@ -161,7 +187,11 @@ impl TokenStore for OneToken {
 }
 
 /// A request on its stream, and what comes back on it.
-async fn exchange(connection: Connection, text: String, tell: mpsc::Sender<Result<String, String>>) {
+async fn exchange(
+    connection: Connection,
+    text: String,
+    tell: mpsc::Sender<Result<String, String>>,
+) {
     let Ok((mut writer, reader)) = connection.open_bi().await else { return };
     if writer.write_all(format!("{text}\n").as_bytes()).await.is_err() || writer.finish().is_err() {
         return;

@@ -81,11 +81,17 @@ struct RequestRouter {
 }
 
 /// One connection, to its end.
-pub(crate) async fn serve(connection: Connection, mut command: Command, mode: StreamOptions, seen: Arc<StreamCounters>) {
+pub(crate) async fn serve(
+    connection: Connection,
+    mut command: Command,
+    mode: StreamOptions,
+    seen: Arc<StreamCounters>,
+) {
     let Ok((mut control_out, control_in)) = connection.accept_bi().await else { return };
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().expect("the scripted backend starts");
-    let (mut input, output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
+    let (mut input, output) =
+        (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
     let (to_child, mut for_child) = mpsc::channel::<String>(QUEUE);
     let desk = RequestRouter {
         announced: mode.announced,
@@ -158,7 +164,9 @@ impl RequestRouter {
             let mut open = lock(&self.open);
             match &message {
                 _ if is_answer => open.remove(&message["id"].to_string()),
-                _ if message["method"] == "notifications/progress" => open.get(&message["params"]["progressToken"].to_string()).cloned(),
+                _ if message["method"] == "notifications/progress" => {
+                    open.get(&message["params"]["progressToken"].to_string()).cloned()
+                }
                 // What does not say to which request it belongs can belong to the only one.
                 _ if open.len() == 1 => open.values().next().cloned(),
                 _ => None,

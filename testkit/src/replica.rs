@@ -70,23 +70,36 @@ struct Addresses {
 impl Replica {
     /// Starts with this configuration, or fails the test. A life that ends early because of `env` is followed by one without.
     /// What the configuration says of storage has a default: SQLite.
-    pub(crate) async fn start(launch: &LaunchSpec, config: &Value, env: &[(String, String)]) -> Self {
+    pub(crate) async fn start(
+        launch: &LaunchSpec,
+        config: &Value,
+        env: &[(String, String)],
+    ) -> Self {
         // Children with users of their own pass through to their homes.
         let passable = Permissions::from_mode(0o711);
-        let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).permissions(passable).tempdir().expect("a temporary folder");
+        let folder = tempfile::Builder::new()
+            .prefix(FOLDER_PREFIX)
+            .permissions(passable)
+            .tempdir()
+            .expect("a temporary folder");
         let mut config = config.clone();
         if config["storage"]["url"].is_null() {
-            config["storage"]["url"] = json!(format!("sqlite:{}", folder.path().join("broker.db").display()));
+            config["storage"]["url"] =
+                json!(format!("sqlite:{}", folder.path().join("broker.db").display()));
         }
-        if config["storage"]["url"].as_str().is_none_or(|url| !url.starts_with("sqlite:")) && config["stdio"]["homes"].is_null() {
+        if config["storage"]["url"].as_str().is_none_or(|url| !url.starts_with("sqlite:"))
+            && config["stdio"]["homes"].is_null()
+        {
             config["stdio"]["homes"] = json!(folder.path().join("homes"));
         }
         let (traffic, file) = (folder.path().join(TRAFFIC), folder.path().join("config.yaml"));
         std::fs::create_dir(&traffic).expect("the temporary folder is writable");
         std::fs::write(&file, config.to_string()).expect("the temporary folder is writable");
-        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("the test owns what it made");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600))
+            .expect("the test owns what it made");
         for path in [folder.path(), &traffic, &file] {
-            chown(path, launch.user, launch.user).expect("the test is run by root, to start a broker as somebody else");
+            chown(path, launch.user, launch.user)
+                .expect("the test is run by root, to start a broker as somebody else");
         }
         let mut running = ReplicaProcess::start(launch, env, folder.path()).await;
         if running.is_err() && !env.is_empty() {
@@ -129,7 +142,10 @@ impl Replica {
 
     /// Everything logged so far.
     pub fn log(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.folder.path().join("stderr.log")).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(
+            &std::fs::read(self.folder.path().join("stderr.log")).unwrap_or_default(),
+        )
+        .into_owned()
     }
 
     /// Waits until this was logged.
@@ -181,9 +197,16 @@ impl Replica {
 
     /// What stdio backends noted, a file for each process of them.
     pub(crate) fn traffic(&self) -> Vec<PathBuf> {
-        let entries = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let homes = ["homes", "data/homes"].into_iter().flat_map(|homes| entries(self.folder.path().join(homes)));
-        homes.chain([self.folder.path().to_owned()]).flat_map(|folder| entries(folder.join(TRAFFIC))).collect()
+        let entries = |folder: PathBuf| {
+            std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+        };
+        let homes = ["homes", "data/homes"]
+            .into_iter()
+            .flat_map(|homes| entries(self.folder.path().join(homes)));
+        homes
+            .chain([self.folder.path().to_owned()])
+            .flat_map(|folder| entries(folder.join(TRAFFIC)))
+            .collect()
     }
 
     /// Has what stdio backends noted judged.
@@ -199,7 +222,12 @@ impl Replica {
         let _ = self.running.child.wait();
         if std::thread::panicking() {
             let mut out = std::io::stderr().lock();
-            let _ = writeln!(out, "---- the broker's log ({}) ----\n{}\n----", self.folder.path().display(), log_tail(self.folder.path()));
+            let _ = writeln!(
+                out,
+                "---- the broker's log ({}) ----\n{}\n----",
+                self.folder.path().display(),
+                log_tail(self.folder.path())
+            );
         }
     }
 }
@@ -212,13 +240,25 @@ impl Drop for Replica {
 }
 
 impl ReplicaProcess {
-    async fn start(launch: &LaunchSpec, env: &[(String, String)], folder: &Path) -> Result<Self, String> {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("stderr.log")).expect("a log file");
+    async fn start(
+        launch: &LaunchSpec,
+        env: &[(String, String)],
+        folder: &Path,
+    ) -> Result<Self, String> {
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(folder.join("stderr.log"))
+            .expect("a log file");
         let mut command = match launch.user {
             None => Command::new(&launch.binary),
             Some(user) => {
                 let mut command = Command::new("setpriv");
-                command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()]);
+                command.args([
+                    format!("--reuid={user}"),
+                    format!("--regid={user}"),
+                    "--clear-groups".to_owned(),
+                ]);
                 command.arg(executable_by_all(&launch.binary));
                 command
             }
@@ -226,7 +266,9 @@ impl ReplicaProcess {
         command.arg("serve").arg("--config").arg(folder.join("config.yaml")).current_dir(folder);
         command.envs(launch.env.iter().chain(env).map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("start {}: {error}", launch.binary.display()));
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("start {}: {error}", launch.binary.display()));
         let stdout = child.stdout.take().expect("stdout is piped");
         let (tell, first_line) = blocking::channel();
         std::thread::spawn(move || {
@@ -234,11 +276,16 @@ impl ReplicaProcess {
             let _ = tell.send(lines.next().unwrap_or_default());
             lines.for_each(drop);
         });
-        let line = tokio::task::spawn_blocking(move || first_line.recv_timeout(READY_WITHIN)).await.expect("the waiting thread lives");
+        let line = tokio::task::spawn_blocking(move || first_line.recv_timeout(READY_WITHIN))
+            .await
+            .expect("the waiting thread lives");
         let Some(addresses) = line.as_deref().ok().and_then(Addresses::parse) else {
             let _ = child.kill();
             let status = child.wait();
-            return Err(format!("no ready line ({line:?}, {status:?}); log:\n{}", log_tail(folder)));
+            return Err(format!(
+                "no ready line ({line:?}, {status:?}); log:\n{}",
+                log_tail(folder)
+            ));
         };
         Ok(Self { child, addresses })
     }
@@ -249,7 +296,9 @@ impl Addresses {
         let mut words = line.split_whitespace();
         (words.next()? == "ready").then_some(())?;
         let pairs: Vec<(&str, &str)> = words.filter_map(|word| word.split_once('=')).collect();
-        let address = |name: &str| pairs.iter().find(|(key, _)| *key == name).and_then(|(_, value)| value.parse().ok());
+        let address = |name: &str| {
+            pairs.iter().find(|(key, _)| *key == name).and_then(|(_, value)| value.parse().ok())
+        };
         Some(Self {
             http: address("http")?,
             admin: address("admin")?,

@@ -27,8 +27,17 @@ impl StdioScript {
     /// `beside`: any path in the folder that holds the built binaries, such as that of the broker.
     pub fn new(beside: impl AsRef<Path>) -> Self {
         let program = beside.as_ref().with_file_name("stdio-backend");
-        assert!(program.exists(), "{} is missing: build it with `cargo build -p testkit --bins`", program.display());
-        Self { program: executable_by_all(&program), arguments: Vec::new(), env: Vec::new(), write: Vec::new() }
+        assert!(
+            program.exists(),
+            "{} is missing: build it with `cargo build -p testkit --bins`",
+            program.display()
+        );
+        Self {
+            program: executable_by_all(&program),
+            arguments: Vec::new(),
+            env: Vec::new(),
+            write: Vec::new(),
+        }
     }
 
     fn flag(mut self, flag: &str) -> Self {
@@ -54,9 +63,14 @@ impl StdioScript {
     /// May write this file whatever user the process has: it is made, and open to all.
     fn writes(mut self, file: &Path) -> Self {
         let folder = file.parent().expect("a file lies in a folder");
-        std::fs::OpenOptions::new().create(true).append(true).open(file).expect("the folder is writable");
+        std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file)
+            .expect("the folder is writable");
         for (path, mode) in [(file, 0o666), (folder, 0o711)] {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the test owns what it made");
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+                .expect("the test owns what it made");
         }
         self.write.push(file.to_owned());
         self
@@ -115,7 +129,8 @@ impl StdioScript {
 
     /// The admin API's body for this backend.
     pub fn spec(&self) -> Value {
-        let env: serde_json::Map<String, Value> = self.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        let env: serde_json::Map<String, Value> =
+            self.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         let mut spec = json!({"transport": {"type": "stdio", "command": self.program, "args": self.arguments, "env": env}});
         if !self.write.is_empty() {
             spec["sandbox"] = json!({"write": self.write});
@@ -144,8 +159,10 @@ pub fn zombies_of(parent: u32) -> usize {
         .flatten()
         .filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok())
         .filter(|stat| {
-            let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-            fields.first() == Some(&"Z") && fields.get(1).and_then(|pid| pid.parse().ok()) == Some(parent)
+            let fields: Vec<&str> =
+                stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+            fields.first() == Some(&"Z")
+                && fields.get(1).and_then(|pid| pid.parse().ok()) == Some(parent)
         })
         .count()
 }

@@ -23,16 +23,24 @@ impl TlsTerminator {
     pub async fn start(target: SocketAddr, config: ServerConfig) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound listener has an address");
-        let (acceptor, shown) = (TlsAcceptor::from(Arc::new(config)), Arc::new(Mutex::new(Vec::new())));
+        let (acceptor, shown) =
+            (TlsAcceptor::from(Arc::new(config)), Arc::new(Mutex::new(Vec::new())));
         let seen = shown.clone();
         let server = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let (acceptor, seen) = (acceptor.clone(), seen.clone());
                 tokio::spawn(async move {
-                    let (Ok(mut stream), Ok(mut target)) = (acceptor.accept(socket).await, TcpStream::connect(target).await) else {
+                    let (Ok(mut stream), Ok(mut target)) =
+                        (acceptor.accept(socket).await, TcpStream::connect(target).await)
+                    else {
                         return;
                     };
-                    let leaf = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|leaf| leaf.clone().into_owned());
+                    let leaf = stream
+                        .get_ref()
+                        .1
+                        .peer_certificates()
+                        .and_then(|chain| chain.first())
+                        .map(|leaf| leaf.clone().into_owned());
                     seen.lock().unwrap_or_else(PoisonError::into_inner).push(leaf);
                     let _ended = tokio::io::copy_bidirectional(&mut stream, &mut target).await;
                 });

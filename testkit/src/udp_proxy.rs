@@ -32,7 +32,8 @@ impl UdpProxy {
         outside.connect(target).await.expect("the target is an address");
         let address = inside.local_addr().expect("it is bound");
         let task = tokio::spawn(async move {
-            let (mut up, mut down) = (LossyDirection::new(weather, 1), LossyDirection::new(weather, 2));
+            let (mut up, mut down) =
+                (LossyDirection::new(weather, 1), LossyDirection::new(weather, 2));
             let mut client = None;
             let (mut from_client, mut from_target) = (vec![0; PACKET_BYTES], vec![0; PACKET_BYTES]);
             loop {

@@ -34,12 +34,25 @@ fn results_are_judged_by_what_was_asked() {
         for (method, right, wrong) in [
             ("ping", json!({}), json!(1)),
             ("tools/list", json!({"tools": []}), json!({"tools": [{"name": "t"}]})),
-            ("tools/call", json!({"content": [{"type": "text", "text": "t"}]}), json!({"content": [{"type": "text"}]})),
-            ("resources/read", json!({"contents": [{"uri": "x:y", "text": ""}]}), json!({"contents": [{"uri": "x:y"}]})),
-            ("completion/complete", json!({"completion": {"values": []}}), json!({"completion": {}})),
+            (
+                "tools/call",
+                json!({"content": [{"type": "text", "text": "t"}]}),
+                json!({"content": [{"type": "text"}]}),
+            ),
+            (
+                "resources/read",
+                json!({"contents": [{"uri": "x:y", "text": ""}]}),
+                json!({"contents": [{"uri": "x:y"}]}),
+            ),
+            (
+                "completion/complete",
+                json!({"completion": {"values": []}}),
+                json!({"completion": {}}),
+            ),
             ("logging/setLevel", json!({}), json!([])),
         ] {
-            let judged = |said| faults(revision, Recipient::Client, &request(method), &result(said));
+            let judged =
+                |said| faults(revision, Recipient::Client, &request(method), &result(said));
             assert_eq!(judged(right), [""; 0], "{revision:?} {method}");
             assert_eq!(judged(wrong.clone()).len(), 1, "{revision:?} {method} {wrong}");
         }
@@ -54,11 +67,23 @@ fn a_method_is_known_only_where_its_revision_has_it() {
         let found = faults(revision, Recipient::Client, &json!({}), &ask);
         assert_eq!(found.is_empty(), revision >= Revision::V2025_06_18, "{revision:?}: {found:?}");
     }
-    assert_eq!(faults(Revision::LATEST, Recipient::Backend, &json!({}), &ask).len(), 1, "not in this direction");
+    assert_eq!(
+        faults(Revision::LATEST, Recipient::Backend, &json!({}), &ask).len(),
+        1,
+        "not in this direction"
+    );
     let vendor = json!({"jsonrpc": "2.0", "method": "com.example/hello", "params": {"x": 1}});
-    assert_eq!(faults(Revision::LATEST, Recipient::Client, &json!({}), &vendor), [""; 0], "vendors have their own");
+    assert_eq!(
+        faults(Revision::LATEST, Recipient::Client, &json!({}), &vendor),
+        [""; 0],
+        "vendors have their own"
+    );
     let progress = json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1}});
-    assert_eq!(faults(Revision::LATEST, Recipient::Client, &json!({}), &progress).len(), 1, "progress is required");
+    assert_eq!(
+        faults(Revision::LATEST, Recipient::Client, &json!({}), &progress).len(),
+        1,
+        "progress is required"
+    );
 }
 
 #[test]
@@ -73,9 +98,17 @@ fn envelopes_are_judged() {
         json!([]),
         json!([result(json!({}))]),
     ] {
-        assert_eq!(faults(Revision::LATEST, Recipient::Client, &json!({}), &wrong).len(), 1, "{wrong}");
+        assert_eq!(
+            faults(Revision::LATEST, Recipient::Client, &json!({}), &wrong).len(),
+            1,
+            "{wrong}"
+        );
     }
-    assert_eq!(faults(Revision::V2025_03_26, Recipient::Client, &json!({}), &json!([result(json!({}))])), [""; 0], "it has batches");
+    assert_eq!(
+        faults(Revision::V2025_03_26, Recipient::Client, &json!({}), &json!([result(json!({}))])),
+        [""; 0],
+        "it has batches"
+    );
 }
 
 #[test]
@@ -96,7 +129,9 @@ fn v_03_an_error_carries_the_id_where_it_is_known() {
 #[test]
 fn meta_01_a_reserved_key_nobody_wrote_is_found() {
     let said = |key: &str| result(json!({"content": [], "_meta": {key: 1}}));
-    let judged = |asked: Value, key: &str| faults(Revision::LATEST, Recipient::Client, &asked, &said(key)).len();
+    let judged = |asked: Value, key: &str| {
+        faults(Revision::LATEST, Recipient::Client, &asked, &said(key)).len()
+    };
     let call = request("tools/call");
     assert_eq!(judged(call.clone(), "io.modelcontextprotocol/invented"), 1);
     assert_eq!(judged(call.clone(), "dev.mcp/invented"), 1);
@@ -115,12 +150,16 @@ async fn a_session_has_the_revision_it_agreed_on_and_its_streams_are_judged() {
         testkit::Reply::Result(json!({}))
     });
     let judge = Judge::default();
-    let client = TestClient::new(backend.address(), "/mcp").judged_by(&judge).connected(json!({})).await;
+    let client =
+        TestClient::new(backend.address(), "/mcp").judged_by(&judge).connected(json!({})).await;
     client.call("wrong", json!({})).await;
     let found = judge.faults();
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found.iter().all(|fault| fault.contains("2025-03-26")), "{found:?}");
-    assert!(found[0].contains("no ProgressNotification") && found[1].contains("no CallToolResult"), "{found:?}");
+    assert!(
+        found[0].contains("no ProgressNotification") && found[1].contains("no CallToolResult"),
+        "{found:?}"
+    );
     client.content_is_invalid_on_purpose("to see that it is excused");
     client.call("wrong", json!({})).await;
     assert_eq!(judge.faults().len(), 2);
@@ -140,7 +179,11 @@ fn what_a_stdio_backend_noted_is_judged() {
     );
     let found = judge.faults();
     assert_eq!(found.len(), 2, "{found:?}");
-    assert!(found[0].contains("no ListRootsResult") && found[1].contains("2024-11-05 has no request tasks/get"), "{found:?}");
+    assert!(
+        found[0].contains("no ListRootsResult")
+            && found[1].contains("2024-11-05 has no request tasks/get"),
+        "{found:?}"
+    );
 }
 
 #[test]

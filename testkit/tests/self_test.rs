@@ -39,10 +39,17 @@ async fn a_handler_speaks_on_its_stream_and_asks_the_client() {
         Reply::text(&answer["result"].to_string())
     })
     .await;
-    let client = client(&backend).answers(|method, _| Ok(json!({"roots": [], "asked": method}))).connected(json!({"roots": {}})).await;
-    let mut call = client.begin("tools/call", json!({"name": "ask", "_meta": {"progressToken": "t"}}));
+    let client = client(&backend)
+        .answers(|method, _| Ok(json!({"roots": [], "asked": method})))
+        .connected(json!({"roots": {}}))
+        .await;
+    let mut call =
+        client.begin("tools/call", json!({"name": "ask", "_meta": {"progressToken": "t"}}));
     let answer = call.finish().await;
-    assert_eq!(answer.value["result"]["content"][0]["text"], r#"{"asked":"roots/list","roots":[]}"#);
+    assert_eq!(
+        answer.value["result"]["content"][0]["text"],
+        r#"{"asked":"roots/list","roots":[]}"#
+    );
     let methods: Vec<_> = call.before.iter().filter_map(|message| message.method()).collect();
     assert_eq!(methods, ["notifications/progress", "roots/list"]);
     assert_eq!(call.before[0].value["params"]["progressToken"], "t");
@@ -58,7 +65,9 @@ async fn a_cut_stream_is_resumed_by_get() {
     })
     .await;
     let client = client(&backend).connected(json!({})).await;
-    let body = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "cut"}}).to_string();
+    let body =
+        json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "cut"}})
+            .to_string();
     let events = client.post_stream(body).await.rest().await;
     assert!(events[0].is_priming());
     assert_eq!(events[1].retry, Some(10));
@@ -132,7 +141,10 @@ async fn a_dead_backend_refuses_connections() {
 
 #[tokio::test]
 async fn a_raw_answer_passes_byte_for_byte() {
-    let backend = FakeBackend::with_tool("raw", |_| async { Reply::ResultText(r#"{ "n":1.0e2 , "s":"\u00e9" }"#.to_owned()) }).await;
+    let backend = FakeBackend::with_tool("raw", |_| async {
+        Reply::ResultText(r#"{ "n":1.0e2 , "s":"\u00e9" }"#.to_owned())
+    })
+    .await;
     let client = client(&backend).connected(json!({})).await;
     let answer = client.begin_call("raw", json!({})).response().await;
     assert!(answer.text.ends_with(r#""result":{ "n":1.0e2 , "s":"\u00e9" }}"#), "{}", answer.text);

@@ -19,7 +19,8 @@ struct Peer {
 impl Peer {
     fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stdio-backend"));
-        let mut child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, input, output }
@@ -80,7 +81,14 @@ fn noise_comes_before_answers_when_asked_for() {
 #[tokio::test]
 async fn stubborn_families_are_found_by_their_marker() {
     let marker = format!("family-{}", std::process::id());
-    let mut peer = Peer::start(&["--grandchildren", "2", "--ignore-sigterm", "--ignore-stdin-close", "--marker", &marker]);
+    let mut peer = Peer::start(&[
+        "--grandchildren",
+        "2",
+        "--ignore-sigterm",
+        "--ignore-stdin-close",
+        "--marker",
+        &marker,
+    ]);
     peer.call("echo");
     peer.message();
     let family = eventually("three processes", || async {
@@ -90,7 +98,10 @@ async fn stubborn_families_are_found_by_their_marker() {
     .await;
     peer.child.kill().unwrap();
     for pid in family {
-        let _ = rustix::process::kill_process(rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(), rustix::process::Signal::KILL);
+        let _ = rustix::process::kill_process(
+            rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(),
+            rustix::process::Signal::KILL,
+        );
     }
     eventually("nobody left", || async {
         let left = processes_with(&marker);

@@ -90,7 +90,12 @@ impl Guardian {
 
     /// The process that watches, if there is one.
     pub fn pid(&self) -> Option<u32> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).running.as_ref().map(|running| running.process.id())
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .running
+            .as_ref()
+            .map(|running| running.process.id())
     }
 }
 
@@ -126,7 +131,9 @@ pub fn run() -> ExitCode {
     let mut groups = BTreeSet::new();
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { break };
-        let told = line.split_at_checked(1).and_then(|(what, group)| Some((what, group.parse::<i32>().ok()?)));
+        let told = line
+            .split_at_checked(1)
+            .and_then(|(what, group)| Some((what, group.parse::<i32>().ok()?)));
         match told {
             Some(("+", group)) => groups.insert(group),
             Some(("-", group)) => groups.remove(&group),

@@ -10,7 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit};
+use rustix::process::{
+    Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
+};
 use rustix::thread::set_no_new_privs;
 
 use crate::sandbox::{self, Sandbox, SandboxError};
@@ -37,10 +39,16 @@ pub struct ResourceLimits {
 }
 
 /// What the launcher is started with; the command and its arguments follow.
-pub fn arguments(resources: &ResourceLimits, sandbox: Option<&Sandbox>, parent: u32) -> Vec<OsString> {
+pub fn arguments(
+    resources: &ResourceLimits,
+    sandbox: Option<&Sandbox>,
+    parent: u32,
+) -> Vec<OsString> {
     let mut arguments = vec![OsString::from(COMMAND), format!("--parent={parent}").into()];
     arguments.extend(sandbox.into_iter().flat_map(Sandbox::arguments));
-    let mut limit = |name: &str, value: Option<u64>| arguments.extend(value.map(|value| OsString::from(format!("--{name}={value}"))));
+    let mut limit = |name: &str, value: Option<u64>| {
+        arguments.extend(value.map(|value| OsString::from(format!("--{name}={value}"))))
+    };
     limit("memory", resources.memory);
     limit("processes", resources.processes);
     limit("open-files", resources.open_files);
@@ -92,8 +100,14 @@ impl LaunchOptions {
             if argument == OsStr::new("--") {
                 return Ok(asked);
             }
-            let (name, value) = sandbox::split(&argument).ok_or(LaunchError::Usage("unknown argument"))?;
-            let number = || value.to_str().and_then(|text| text.parse().ok()).ok_or(LaunchError::Usage("a limit is a number"));
+            let (name, value) =
+                sandbox::split(&argument).ok_or(LaunchError::Usage("unknown argument"))?;
+            let number = || {
+                value
+                    .to_str()
+                    .and_then(|text| text.parse().ok())
+                    .ok_or(LaunchError::Usage("a limit is a number"))
+            };
             match name {
                 "--parent" => asked.parent = Some(number()?),
                 "--memory" => asked.limits.push((Resource::Data, number()?)),
@@ -109,17 +123,21 @@ impl LaunchOptions {
     }
 }
 
-fn prepare(mut arguments: impl Iterator<Item = OsString>) -> Result<(Command, OsString), LaunchError> {
+fn prepare(
+    mut arguments: impl Iterator<Item = OsString>,
+) -> Result<(Command, OsString), LaunchError> {
     let LaunchOptions { parent, mut limits, sandbox } = LaunchOptions::read(&mut arguments)?;
     let name = arguments.next().ok_or(LaunchError::Usage("the command is missing"))?;
-    let system = |what| move |source: rustix::io::Errno| LaunchError::System { what, source: source.into() };
+    let system =
+        |what| move |source: rustix::io::Errno| LaunchError::System { what, source: source.into() };
     let sandbox = sandbox.map(Sandbox::open).transpose()?;
     if let Some(sandbox) = &sandbox {
         sandbox.change_user()?;
     }
     // The signal comes when the thread ends that started this process. The broker starts children on threads that live as
     // long as its runtime does. A change of the user would clear it, so it is asked for after that.
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(system("the signal at the broker's death"))?;
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(system("the signal at the broker's death"))?;
     if let Some(parent) = parent
         && getppid().map(|pid| u64::from(pid.as_raw_nonzero().get().unsigned_abs())) != Some(parent)
     {
@@ -131,7 +149,8 @@ fn prepare(mut arguments: impl Iterator<Item = OsString>) -> Result<(Command, Os
     for (resource, value) in limits {
         // A limit that is lower already stays: raising it is not what was asked for.
         let hard = getrlimit(resource).maximum.map_or(value, |maximum| maximum.min(value));
-        setrlimit(resource, Rlimit { current: Some(hard), maximum: Some(hard) }).map_err(system("a limit"))?;
+        setrlimit(resource, Rlimit { current: Some(hard), maximum: Some(hard) })
+            .map_err(system("a limit"))?;
     }
     let mut command = Command::new(&name);
     command.args(arguments);

@@ -30,7 +30,8 @@ use crate::sandbox::Sandbox;
 use crate::stderr_tail::StderrTail;
 
 /// Variables of the broker's own environment that a child sees unless its specification says otherwise.
-pub const INHERITED_ENV: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR", "SHELL"];
+pub const INHERITED_ENV: &[&str] =
+    &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR", "SHELL"];
 
 /// How often a group that is not ours to wait for is looked at. No event tells when an orphan ends.
 const GROUP_POLL: Duration = Duration::from_millis(10);
@@ -146,7 +147,10 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
     let system = |source| SpawnError::System { command: spec.command.clone(), source };
     // Checked first because the system reports a missing directory and a missing command alike.
     if let Some(cwd) = spec.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
-        return Err(SpawnError::WorkingDirectory { command: spec.command.clone(), cwd: cwd.clone() });
+        return Err(SpawnError::WorkingDirectory {
+            command: spec.command.clone(),
+            cwd: cwd.clone(),
+        });
     }
     if !descriptor_reserve::is_left() {
         return Err(system(io::Error::other(descriptor_reserve::NONE_LEFT)));
@@ -156,10 +160,14 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
     }
     let mut leader = command_of(spec).spawn().map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => SpawnError::NotFound { command: spec.command.clone() },
-        io::ErrorKind::PermissionDenied => SpawnError::NotExecutable { command: spec.command.clone() },
+        io::ErrorKind::PermissionDenied => {
+            SpawnError::NotExecutable { command: spec.command.clone() }
+        }
         _ => system(source),
     })?;
-    let (Some(stdin), Some(stdout), Some(stderr)) = (leader.stdin.take(), leader.stdout.take(), leader.stderr.take()) else {
+    let (Some(stdin), Some(stdout), Some(stderr)) =
+        (leader.stdin.take(), leader.stdout.take(), leader.stderr.take())
+    else {
         return Err(system(io::Error::other("a pipe is missing")));
     };
     let pid = leader
@@ -191,7 +199,11 @@ fn command_of(spec: &ChildSpec) -> Command {
     let mut command = match &spec.launcher {
         Some(launcher) => {
             let mut command = Command::new(launcher);
-            let prepared = child_launcher::arguments(&spec.resources, spec.sandbox.as_ref(), std::process::id());
+            let prepared = child_launcher::arguments(
+                &spec.resources,
+                spec.sandbox.as_ref(),
+                std::process::id(),
+            );
             command.args(prepared).arg(&spec.command);
             command
         }
@@ -201,13 +213,21 @@ fn command_of(spec: &ChildSpec) -> Command {
     if let Some(cwd) = &spec.cwd {
         command.current_dir(cwd);
     }
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true);
     command
 }
 
 /// All that the child knows of the world.
 pub fn environment(spec: &ChildSpec) -> BTreeMap<OsString, OsString> {
-    let inherited = spec.inherit_env.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)));
+    let inherited = spec
+        .inherit_env
+        .iter()
+        .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)));
     inherited.chain(spec.env.iter().map(|(name, value)| (name.into(), value.into()))).collect()
 }
 
@@ -221,11 +241,15 @@ pub fn find_command(spec: &ChildSpec) -> Result<PathBuf, SpawnError> {
     let candidates: Vec<PathBuf> = if spec.command.contains('/') {
         vec![in_folder(PathBuf::from(&spec.command))]
     } else {
-        let path = environment(spec).remove(OsStr::new("PATH")).unwrap_or_else(|| OsString::from(DEFAULT_PATH));
+        let path = environment(spec)
+            .remove(OsStr::new("PATH"))
+            .unwrap_or_else(|| OsString::from(DEFAULT_PATH));
         std::env::split_paths(&path).map(|folder| in_folder(folder).join(&spec.command)).collect()
     };
-    let files: Vec<(PathBuf, Metadata)> =
-        candidates.into_iter().filter_map(|path| std::fs::metadata(&path).ok().map(|file| (path, file))).collect();
+    let files: Vec<(PathBuf, Metadata)> = candidates
+        .into_iter()
+        .filter_map(|path| std::fs::metadata(&path).ok().map(|file| (path, file)))
+        .collect();
     let (command, is_any) = (spec.command.clone(), !files.is_empty());
     let is_program = |file: &Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
     match files.into_iter().find(|(_, file)| is_program(file)) {

@@ -20,7 +20,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use crate::{connect_error::ConnectError, descriptor_reserve, egress::EgressPolicy, send_error::SendError};
+use crate::{
+    connect_error::ConnectError, descriptor_reserve, egress::EgressPolicy, send_error::SendError,
+};
 
 /// Head start of one address before the next one is tried beside it (RFC 8305 recommends 250 ms).
 const ADDRESS_HEAD_START: Duration = Duration::from_millis(250);
@@ -58,7 +60,9 @@ impl Connector {
     /// A connection without TLS.
     pub(crate) async fn tcp(&self, uri: &Uri) -> Result<TcpStream, SendError> {
         let host = host_without_brackets(uri.host().unwrap_or_default());
-        let connected = timeout(self.connect_timeout, open(host, uri.port_u16().unwrap_or(80), &self.egress)).await;
+        let connected =
+            timeout(self.connect_timeout, open(host, uri.port_u16().unwrap_or(80), &self.egress))
+                .await;
         connected.unwrap_or(Err(ConnectError::Timeout)).map_err(SendError::from)
     }
 
@@ -71,9 +75,14 @@ impl Connector {
         if !secure {
             return Ok(MaybeHttpsStream::Http(TokioIo::new(tcp)));
         }
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| ConnectError::Tls { reason: format!("{host}: {error}") })?;
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|error| ConnectError::Tls { reason: format!("{host}: {error}") })?;
         let stream = TokioIo::new(TokioIo::new(tcp));
-        let stream = self.tls.connect(name, stream).await.map_err(|error| ConnectError::Tls { reason: error.to_string() })?;
+        let stream = self
+            .tls
+            .connect(name, stream)
+            .await
+            .map_err(|error| ConnectError::Tls { reason: error.to_string() })?;
         Ok(MaybeHttpsStream::Https(TokioIo::new(stream)))
     }
 }
@@ -84,7 +93,11 @@ pub(crate) fn host_without_brackets(host: &str) -> &str {
 }
 
 /// A TCP connection to the host, by the first of its allowed addresses that answers.
-pub(crate) async fn open(host: &str, port: u16, egress: &EgressPolicy) -> Result<TcpStream, ConnectError> {
+pub(crate) async fn open(
+    host: &str,
+    port: u16,
+    egress: &EgressPolicy,
+) -> Result<TcpStream, ConnectError> {
     let tcp = first_of(allowed_addresses(host, port, egress).await?, connect_one).await?;
     // Messages are written whole; waiting for more to send would only delay them.
     let _ = tcp.set_nodelay(true);
@@ -92,12 +105,18 @@ pub(crate) async fn open(host: &str, port: u16, egress: &EgressPolicy) -> Result
 }
 
 /// What the host resolves to now, without what the policy refuses; in the order to try.
-pub(crate) async fn allowed_addresses(host: &str, port: u16, egress: &EgressPolicy) -> Result<Vec<SocketAddr>, ConnectError> {
+pub(crate) async fn allowed_addresses(
+    host: &str,
+    port: u16,
+    egress: &EgressPolicy,
+) -> Result<Vec<SocketAddr>, ConnectError> {
     let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
         Ok(address) => vec![SocketAddr::new(address, port)],
         Err(_) => tokio::net::lookup_host((host, port))
             .await
-            .map_err(|error| ConnectError::Unreachable { reason: format!("host {host} could not be resolved: {error}") })?
+            .map_err(|error| ConnectError::Unreachable {
+                reason: format!("host {host} could not be resolved: {error}"),
+            })?
             .collect(),
     };
     let mut allowed = Vec::new();
@@ -111,7 +130,9 @@ pub(crate) async fn allowed_addresses(host: &str, port: u16, egress: &EgressPoli
     }
     match denied {
         Some(refusal) if allowed.is_empty() => Err(ConnectError::Denied(refusal)),
-        _ if allowed.is_empty() => Err(ConnectError::Unreachable { reason: format!("host {host} has no address") }),
+        _ if allowed.is_empty() => {
+            Err(ConnectError::Unreachable { reason: format!("host {host} has no address") })
+        }
         _ => Ok(alternate_families(allowed)),
     }
 }
@@ -119,7 +140,8 @@ pub(crate) async fn allowed_addresses(host: &str, port: u16, egress: &EgressPoli
 /// The resolver's order, but with the two families taking turns, so that a dead one costs one head start only.
 fn alternate_families(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
-    let (same, other): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv6() == first_is_v6);
+    let (same, other): (Vec<_>, Vec<_>) =
+        addresses.into_iter().partition(|address| address.is_ipv6() == first_is_v6);
     let (mut same, mut other) = (same.into_iter(), other.into_iter());
     let mut ordered = Vec::new();
     loop {
@@ -134,7 +156,10 @@ fn alternate_families(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 }
 
 /// The first connection to come up; each further address starts after a head start, or when the one before has failed.
-pub(crate) async fn first_of<T, Attempt>(addresses: Vec<SocketAddr>, attempt: impl Fn(SocketAddr) -> Attempt) -> Result<T, ConnectError>
+pub(crate) async fn first_of<T, Attempt>(
+    addresses: Vec<SocketAddr>,
+    attempt: impl Fn(SocketAddr) -> Attempt,
+) -> Result<T, ConnectError>
 where
     T: Send + 'static,
     Attempt: Future<Output = Result<T, ConnectError>> + Send + 'static,
@@ -167,5 +192,7 @@ where
 }
 
 async fn connect_one(address: SocketAddr) -> Result<TcpStream, ConnectError> {
-    TcpStream::connect(address).await.map_err(|error| ConnectError::Unreachable { reason: format!("{address}: {error}") })
+    TcpStream::connect(address)
+        .await
+        .map_err(|error| ConnectError::Unreachable { reason: format!("{address}: {error}") })
 }

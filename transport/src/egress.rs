@@ -29,8 +29,12 @@ impl Cidr {
     /// Whether the address lies in this block. Families never match each other.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.network, address) {
-            (IpAddr::V4(network), IpAddr::V4(address)) => network.to_bits() == address.to_bits() & mask_v4(self.prefix),
-            (IpAddr::V6(network), IpAddr::V6(address)) => network.to_bits() == address.to_bits() & mask_v6(self.prefix),
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                network.to_bits() == address.to_bits() & mask_v4(self.prefix)
+            }
+            (IpAddr::V6(network), IpAddr::V6(address)) => {
+                network.to_bits() == address.to_bits() & mask_v6(self.prefix)
+            }
             _ => false,
         }
     }
@@ -48,14 +52,18 @@ impl FromStr for Cidr {
     type Err = CidrError;
 
     fn from_str(text: &str) -> Result<Self, CidrError> {
-        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
-        let address: IpAddr = address.parse().map_err(|_| CidrError::Address { text: text.to_owned() })?;
+        let (address, prefix) =
+            text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let address: IpAddr =
+            address.parse().map_err(|_| CidrError::Address { text: text.to_owned() })?;
         let max = if address.is_ipv4() { 32 } else { 128 };
         let prefix = match prefix {
             None => max,
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                digits.parse().ok().filter(|prefix| *prefix <= max).ok_or_else(|| CidrError::Prefix { text: text.to_owned(), max })?
-            }
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits
+                .parse()
+                .ok()
+                .filter(|prefix| *prefix <= max)
+                .ok_or_else(|| CidrError::Prefix { text: text.to_owned(), max })?,
             Some(_) => return Err(CidrError::Prefix { text: text.to_owned(), max }),
         };
         let block = Self::masked(address, prefix);
@@ -108,7 +116,9 @@ pub enum DeniedReason {
 impl fmt::Display for DeniedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::DenyList(block) => write!(f, "{block} is listed in egress.deny, which egress.allow does not override"),
+            Self::DenyList(block) => {
+                write!(f, "{block} is listed in egress.deny, which egress.allow does not override")
+            }
             Self::Default(kind) => write!(f, "it is {kind}, which must be listed in egress.allow"),
         }
     }
@@ -118,7 +128,9 @@ impl EgressPolicy {
     /// Whether the broker may open a connection to this address.
     pub fn check(&self, address: IpAddr) -> Result<(), Denied> {
         let judged = embedded_v4(address).map_or(address, IpAddr::V4);
-        if let Some(block) = self.deny.iter().find(|block| block.contains(judged) || block.contains(address)) {
+        if let Some(block) =
+            self.deny.iter().find(|block| block.contains(judged) || block.contains(address))
+        {
             return Err(Denied { address, reason: DeniedReason::DenyList(*block) });
         }
         if self.allow.iter().any(|block| block.contains(judged)) {
@@ -142,7 +154,9 @@ fn embedded_v4(address: IpAddr) -> Option<Ipv4Addr> {
         [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some(low),
         // `::` and `::1` are the unspecified and the loopback address, not 0.0.0.0 and 0.0.0.1.
         [0, 0, 0, 0, 0, 0, ..] if v6.to_bits() > 1 => Some(low),
-        [0x2002, ..] => Some(Ipv4Addr::from_bits(((v6.to_bits() >> 80) & u128::from(u32::MAX)) as u32)),
+        [0x2002, ..] => {
+            Some(Ipv4Addr::from_bits(((v6.to_bits() >> 80) & u128::from(u32::MAX)) as u32))
+        }
         _ => None,
     }
 }

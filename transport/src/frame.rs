@@ -39,14 +39,21 @@ pub trait FrameSink: Send {
     /// Writes all of `frames`, in order, in as few system calls as it takes, and leaves it empty (after an error too).
     ///
     /// Not cancel-safe: a dropped call may have written part of a frame, after which only dropping the sink is right.
-    fn send_all(&mut self, frames: &mut Vec<Bytes>) -> impl Future<Output = Result<(), WriteError>> + Send;
+    fn send_all(
+        &mut self,
+        frames: &mut Vec<Bytes>,
+    ) -> impl Future<Output = Result<(), WriteError>> + Send;
 
     /// Says goodbye in the wire's own way and ends this half. Takes at most about [`CLOSE_TIMEOUT`].
     fn close(&mut self, goodbye: CloseReason) -> impl Future<Output = ()> + Send;
 }
 
 /// Ends a connection so that the peer gets all that was sent, and the reason.
-pub async fn farewell(source: &mut impl FrameSource, sink: &mut impl FrameSink, goodbye: CloseReason) {
+pub async fn farewell(
+    source: &mut impl FrameSource,
+    sink: &mut impl FrameSink,
+    goodbye: CloseReason,
+) {
     sink.close(goodbye).await;
     // A peer that goes on talking has had its time.
     let _ = timeout(CLOSE_TIMEOUT, source.drain()).await;
@@ -165,7 +172,9 @@ impl ReadError {
             Self::InvalidUtf8 => CloseReason::InvalidUtf8,
             Self::Protocol(_) => CloseReason::Protocol,
             Self::IdleTimeout { .. } => CloseReason::Policy,
-            Self::Io(error) if error.kind() == io::ErrorKind::QuotaExceeded => CloseReason::Overloaded,
+            Self::Io(error) if error.kind() == io::ErrorKind::QuotaExceeded => {
+                CloseReason::Overloaded
+            }
             Self::Closed { .. } | Self::Cancelled | Self::Io(_) => CloseReason::Done,
         }
     }

@@ -30,7 +30,8 @@ impl HeadPattern {
     pub(crate) fn again(&self, bytes: &[u8]) -> Option<HeadMatch> {
         let (before, behind) = (&self.text[..self.digits.start], &self.text[self.digits.end..]);
         let rest = bytes.strip_prefix(before)?;
-        let (digits, rest) = rest.split_at(rest.iter().take_while(|byte| byte.is_ascii_digit()).count());
+        let (digits, rest) =
+            rest.split_at(rest.iter().take_while(|byte| byte.is_ascii_digit()).count());
         let body_bytes = number(digits)?;
         let head_bytes = before.len() + digits.len() + behind.len();
         rest.starts_with(behind).then_some(HeadMatch { head_bytes, body_bytes })
@@ -39,7 +40,8 @@ impl HeadPattern {
 
 /// A length: digits and nothing else.
 pub(crate) fn number(digits: &[u8]) -> Option<usize> {
-    let add = |number: usize, digit: &u8| number.checked_mul(10)?.checked_add(usize::from(*digit - b'0'));
+    let add =
+        |number: usize, digit: &u8| number.checked_mul(10)?.checked_add(usize::from(*digit - b'0'));
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     if is_number { digits.iter().try_fold(0, add) } else { None }
 }

@@ -108,7 +108,10 @@ impl HttpClient {
         Self::built(self.config.clone(), Some(identity))
     }
 
-    fn built(config: Arc<HttpClientConfig>, identity: Option<Arc<ClientIdentity>>) -> Result<Self, TlsSetupError> {
+    fn built(
+        config: Arc<HttpClientConfig>,
+        identity: Option<Arc<ClientIdentity>>,
+    ) -> Result<Self, TlsSetupError> {
         let connector = Connector {
             tls: TlsConnector::from(Arc::new(tls_config(&config.extra_roots, identity)?)),
             egress: config.egress.clone(),
@@ -134,17 +137,26 @@ impl HttpClient {
     /// Sends the request and waits for the response's head. The URI is absolute, as [`crate::parse_http_url`] makes it.
     ///
     /// Waits without limit for the response; the caller bounds the call as a whole.
-    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<HttpResponse<ResponseBody>, SendError> {
+    pub async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<HttpResponse<ResponseBody>, SendError> {
         if request.uri().scheme().is_none() || request.uri().host().is_none() {
-            return Err(SendError::Connect { reason: format!("{} is not an absolute http url", request.uri()) });
+            return Err(SendError::Connect {
+                reason: format!("{} is not an absolute http url", request.uri()),
+            });
         }
         if request.uri().scheme() == Some(&Scheme::HTTP) {
             let uri = request.uri().clone();
-            let response = self.plain.send(request.map(bytes_of), || async move { self.connector.tcp(&uri).await }).await?;
+            let response = self
+                .plain
+                .send(request.map(bytes_of), || async move { self.connector.tcp(&uri).await })
+                .await?;
             return Ok(response.map(|body| ResponseBody(BodyKind::Plain(body))));
         }
         // Boxed: those above would be moved with room for it.
-        let response = Box::pin(self.client.request(request)).await.map_err(|error| classify(&error))?;
+        let response =
+            Box::pin(self.client.request(request)).await.map_err(|error| classify(&error))?;
         let (head, body) = response.into_parts();
         Ok(HttpResponse::new(Arc::new(head), ResponseBody(BodyKind::Hyper(body))))
     }
@@ -159,8 +171,13 @@ impl HttpClient {
     }
 
     /// [`HttpClient::send`] of a POST that was prepared.
-    pub async fn send_prepared(&self, post: &PreparedPost, body: VectoredBody) -> Result<HttpResponse<ResponseBody>, SendError> {
-        let response = self.plain.send_prepared(&post.0, body, || self.connector.tcp(post.0.uri())).await?;
+    pub async fn send_prepared(
+        &self,
+        post: &PreparedPost,
+        body: VectoredBody,
+    ) -> Result<HttpResponse<ResponseBody>, SendError> {
+        let response =
+            self.plain.send_prepared(&post.0, body, || self.connector.tcp(post.0.uri())).await?;
         Ok(response.map(|body| ResponseBody(BodyKind::Plain(body))))
     }
 }
@@ -188,9 +205,10 @@ impl ResponseBody {
         match self.0 {
             BodyKind::Hyper(body) => read_body(body, bytes_max).await,
             BodyKind::Plain(body) => match body.exact_bytes().map(usize::try_from) {
-                Some(Ok(bytes)) if bytes <= bytes_max => {
-                    body.all(bytes).await.map_err(|error| BodyError::Aborted { reason: error.to_string() })
-                }
+                Some(Ok(bytes)) if bytes <= bytes_max => body
+                    .all(bytes)
+                    .await
+                    .map_err(|error| BodyError::Aborted { reason: error.to_string() }),
                 Some(_) => Err(BodyError::TooLarge { max: bytes_max }),
                 None => read_body(body, bytes_max).await,
             },
@@ -202,10 +220,15 @@ impl Body for ResponseBody {
     type Data = Bytes;
     type Error = BodyStreamError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyStreamError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyStreamError>>> {
         match &mut self.0 {
             BodyKind::Plain(body) => Pin::new(body).poll_frame(context),
-            BodyKind::Hyper(body) => Pin::new(body).poll_frame(context).map_err(BodyStreamError::from),
+            BodyKind::Hyper(body) => {
+                Pin::new(body).poll_frame(context).map_err(BodyStreamError::from)
+            }
         }
     }
 
@@ -225,10 +248,15 @@ impl Body for ResponseBody {
 }
 
 /// Certificates are always verified, against the system's authorities and the extra ones.
-fn tls_config(extra_roots: &[CertificateDer<'static>], identity: Option<Arc<ClientIdentity>>) -> Result<ClientConfig, TlsSetupError> {
+fn tls_config(
+    extra_roots: &[CertificateDer<'static>],
+    identity: Option<Arc<ClientIdentity>>,
+) -> Result<ClientConfig, TlsSetupError> {
     let mut roots = trust::system_roots();
     for (index, root) in extra_roots.iter().enumerate() {
-        roots.add(root.clone()).map_err(|source| TlsSetupError::Root { position: index + 1, source })?;
+        roots
+            .add(root.clone())
+            .map_err(|source| TlsSetupError::Root { position: index + 1, source })?;
     }
     let builder = ClientConfig::builder_with_provider(trust::provider())
         .with_safe_default_protocol_versions()

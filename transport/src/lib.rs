@@ -36,11 +36,17 @@ mod vectored_body;
 pub mod websocket;
 pub mod write_batching;
 
-pub use child_process::{Child, ChildLimits, ChildProcess, ChildSpec, INHERITED_ENV, SpawnError, spawn};
+pub use child_process::{
+    Child, ChildLimits, ChildProcess, ChildSpec, INHERITED_ENV, SpawnError, spawn,
+};
 pub use connect_error::ConnectError;
 pub use egress::{Cidr, CidrError, Denied, DeniedReason, EgressPolicy};
-pub use frame::{CLOSE_TIMEOUT, CloseReason, FrameSink, FrameSource, ReadError, WriteError, farewell};
-pub use http_client::{BodyError, HttpClient, HttpClientConfig, ResponseBody, TlsSetupError, read_body};
+pub use frame::{
+    CLOSE_TIMEOUT, CloseReason, FrameSink, FrameSource, ReadError, WriteError, farewell,
+};
+pub use http_client::{
+    BodyError, HttpClient, HttpClientConfig, ResponseBody, TlsSetupError, read_body,
+};
 pub use http1_client::BodyStreamError;
 pub use lines::{LineReader, LineWriter};
 pub use peer::{PeerClient, PeerIdentity, PeerIdentityError, PeerServer};
@@ -48,7 +54,8 @@ pub use response::HttpResponse;
 pub use send_error::SendError;
 pub use stall::StallGuard;
 pub use tls::{
-    CertificateIdentity, CertificateSource, ClientAuth, ClientCertificate, ClientTls, ClientTlsFiles, ListenerKind, ServerTls, TlsError,
+    CertificateIdentity, CertificateSource, ClientAuth, ClientCertificate, ClientTls,
+    ClientTlsFiles, ListenerKind, ServerTls, TlsError,
 };
 pub use url::{UrlError, parse_http_url};
 pub use vectored_body::VectoredBody;

@@ -43,7 +43,14 @@ pub struct LineReader<R> {
 impl<R: AsyncRead + Unpin> LineReader<R> {
     /// `line_bytes_max` counts a line without its line end. Memory held is at most about twice that.
     pub fn new(reader: R, line_bytes_max: usize) -> Self {
-        Self { reader, buffer: ReadBuffer::new(Bytes::new()), scanned: 0, line_bytes_max, at_end: false, is_unended: false }
+        Self {
+            reader,
+            buffer: ReadBuffer::new(Bytes::new()),
+            scanned: 0,
+            line_bytes_max,
+            at_end: false,
+            is_unended: false,
+        }
     }
 
     /// The next non-empty line without its line end, `None` at the end of the stream; an unterminated last line counts
@@ -162,7 +169,8 @@ impl<W: AsyncWrite + Unpin> LineWriter<W> {
     async fn write_lines(&mut self, lines: &[Bytes]) -> io::Result<()> {
         let writer = self.writer.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         for batch in lines.chunks(FRAMES_PER_WRITE) {
-            let mut slices: Vec<IoSlice<'_>> = batch.iter().flat_map(|line| [IoSlice::new(line), IoSlice::new(b"\n")]).collect();
+            let mut slices: Vec<IoSlice<'_>> =
+                batch.iter().flat_map(|line| [IoSlice::new(line), IoSlice::new(b"\n")]).collect();
             write_all_vectored(Pin::new(&mut *writer), &mut slices).await?;
         }
         writer.flush().await
@@ -182,7 +190,10 @@ impl<W: AsyncWrite + Unpin + Send> FrameSink for LineWriter<W> {
     }
 }
 
-async fn write_all_vectored<W: AsyncWrite>(mut writer: Pin<&mut W>, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+async fn write_all_vectored<W: AsyncWrite>(
+    mut writer: Pin<&mut W>,
+    mut slices: &mut [IoSlice<'_>],
+) -> io::Result<()> {
     while !slices.is_empty() {
         let count = poll_fn(|context| writer.as_mut().poll_write_vectored(context, slices)).await?;
         if count == 0 {

@@ -31,11 +31,19 @@ pub(crate) struct Linger {
 
 impl Linger {
     pub(crate) fn new() -> Self {
-        Self { left: BYTES_MAX, end: Instant::now() + TIME_MAX, silence: Box::pin(tokio::time::sleep(SILENCE_MAX)) }
+        Self {
+            left: BYTES_MAX,
+            end: Instant::now() + TIME_MAX,
+            silence: Box::pin(tokio::time::sleep(SILENCE_MAX)),
+        }
     }
 
     /// Ready when the connection may be closed.
-    pub(crate) fn poll(&mut self, reader: &mut (impl AsyncRead + Unpin), context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin),
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
         let mut room = [const { MaybeUninit::uninit() }; PIECE_BYTES];
         while self.left > 0 {
             let mut piece = ReadBuf::uninit(&mut room);

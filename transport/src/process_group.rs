@@ -6,7 +6,9 @@
 use std::fs;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid,
+};
 
 #[derive(Debug, Clone)]
 pub(crate) struct ProcessGroup {
@@ -59,8 +61,11 @@ impl ProcessGroup {
     }
 
     fn search_process_table(&mut self) -> bool {
-        let numbered = |entry: fs::DirEntry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?);
-        let pids: Vec<Pid> = fs::read_dir("/proc").map(|entries| entries.flatten().filter_map(numbered).collect()).unwrap_or_default();
+        let numbered =
+            |entry: fs::DirEntry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?);
+        let pids: Vec<Pid> = fs::read_dir("/proc")
+            .map(|entries| entries.flatten().filter_map(numbered).collect())
+            .unwrap_or_default();
         self.witness = pids.iter().copied().find(|pid| self.runs_here(*pid) == Some(true));
         // Without a process table to look at, the answer to the signal is all there is to know.
         self.witness.is_some() || pids.is_empty()

@@ -41,7 +41,10 @@ pub enum ProxyHeaderError {
 }
 
 /// Takes the header off a connection of which nothing was read.
-pub async fn read_header(socket: &mut TcpStream, limit: Duration) -> Result<ProxyHeader, ProxyHeaderError> {
+pub async fn read_header(
+    socket: &mut TcpStream,
+    limit: Duration,
+) -> Result<ProxyHeader, ProxyHeaderError> {
     timeout(limit, read(socket)).await.unwrap_or(Err(ProxyHeaderError::Timeout(limit)))
 }
 
@@ -87,17 +90,27 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderEr
 fn parse_v1(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
     let malformed = ProxyHeaderError::Malformed;
     let Some(end) = memchr::memchr(b'\n', &bytes[..bytes.len().min(V1_BYTES_MAX)]) else {
-        return if bytes.len() < V1_BYTES_MAX { Ok(None) } else { Err(malformed("its line is too long")) };
+        return if bytes.len() < V1_BYTES_MAX {
+            Ok(None)
+        } else {
+            Err(malformed("its line is too long"))
+        };
     };
-    let line = bytes[..end].strip_suffix(b"\r").ok_or_else(|| malformed("its line does not end with CR LF"))?;
+    let line = bytes[..end]
+        .strip_suffix(b"\r")
+        .ok_or_else(|| malformed("its line does not end with CR LF"))?;
     let line = std::str::from_utf8(line).map_err(|_| malformed("its line is not text"))?;
     let mut words = line.split(' ').skip(1);
     let family = words.next();
     if family == Some("UNKNOWN") {
         return Ok(Some((ProxyHeader::Local, end + 1)));
     }
-    let (Some(source), Some(destination)) = (words.next(), words.next()) else { return Err(malformed("addresses are missing")) };
-    let (Some(port), Some(_), None) = (words.next(), words.next().filter(|port| is_port(port)), words.next()) else {
+    let (Some(source), Some(destination)) = (words.next(), words.next()) else {
+        return Err(malformed("addresses are missing"));
+    };
+    let (Some(port), Some(_), None) =
+        (words.next(), words.next().filter(|port| is_port(port)), words.next())
+    else {
         return Err(malformed("it has not two addresses and two ports"));
     };
     let address = |text: &str| match family {
@@ -106,7 +119,8 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderErr
         _ => None,
     };
     let source = address(source).zip(address(destination)).map(|(source, _)| source);
-    let source = source.ok_or_else(|| malformed("its addresses are not of its family, TCP4 or TCP6"))?;
+    let source =
+        source.ok_or_else(|| malformed("its addresses are not of its family, TCP4 or TCP6"))?;
     let port = Some(port).filter(|port| is_port(port)).and_then(|port| port.parse().ok());
     let port = port.ok_or_else(|| malformed("a port is not a number up to 65535"))?;
     Ok(Some((ProxyHeader::Client(SocketAddr::new(source, port)), end + 1)))

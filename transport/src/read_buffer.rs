@@ -48,7 +48,8 @@ impl SharedBudget {
             return true;
         }
         let wanted = self.permit_bytes.map_or(1, |permit_bytes| above.div_ceil(permit_bytes));
-        let more = wanted.saturating_sub(self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
+        let more =
+            wanted.saturating_sub(self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
         if more == 0 {
             return true;
         }
@@ -73,12 +74,14 @@ impl ReadBuffer {
 
     /// Takes permits of `room` from now on, or needs none any more.
     pub(crate) fn confine(&mut self, room: Option<&Arc<Semaphore>>) {
-        self.confined = room.map(|room| SharedBudget { room: room.clone(), permit_bytes: None, held: None });
+        self.confined =
+            room.map(|room| SharedBudget { room: room.clone(), permit_bytes: None, held: None });
     }
 
     /// Takes a permit of `room` for each [`SHARED_PERMIT_BYTES`].
     pub(crate) fn share(&mut self, room: Arc<Semaphore>) {
-        self.confined = Some(SharedBudget { room, permit_bytes: Some(SHARED_PERMIT_BYTES), held: None });
+        self.confined =
+            Some(SharedBudget { room, permit_bytes: Some(SHARED_PERMIT_BYTES), held: None });
     }
 
     /// All that has been read and not taken.
@@ -101,7 +104,10 @@ impl ReadBuffer {
     ) -> Poll<io::Result<usize>> {
         let bytes = self.bytes.len();
         if self.confined.as_mut().is_some_and(|confined| !confined.may_grow(bytes)) {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::QuotaExceeded, "there is no room for what is not finished yet")));
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                "there is no room for what is not finished yet",
+            )));
         }
         // Doubling keeps the copies of a long frame linear.
         self.bytes.reserve(wanted.min(self.bytes.len()).max(self.read_bytes));
@@ -124,7 +130,11 @@ impl ReadBuffer {
     pub(crate) fn take(&mut self, count: usize, kept: usize) -> Bytes {
         // What is whole needs no room any more, and the stream of a request is not read again before its answer.
         let left = self.bytes.len() - count;
-        if let Some(confined) = self.confined.as_mut().filter(|confined| confined.permit_bytes.is_some() && left <= FREE_BYTES) {
+        if let Some(confined) = self
+            .confined
+            .as_mut()
+            .filter(|confined| confined.permit_bytes.is_some() && left <= FREE_BYTES)
+        {
             confined.held = None;
         }
         if count == self.bytes.len() && kept <= COPIED_BYTES_MAX {

@@ -34,7 +34,9 @@ impl From<ConnectError> for SendError {
             ConnectError::Unreachable { reason } => Self::Connect { reason },
             ConnectError::Tls { reason } => Self::Tls { reason },
             ConnectError::Timeout => Self::ConnectTimeout,
-            ConnectError::Refused { .. } | ConnectError::Handshake { .. } => Self::Connect { reason: error.to_string() },
+            ConnectError::Refused { .. } | ConnectError::Handshake { .. } => {
+                Self::Connect { reason: error.to_string() }
+            }
         }
     }
 }

@@ -41,7 +41,11 @@ impl StderrTail {
             (ring.bytes.iter().copied().collect::<Vec<u8>>(), ring.cut)
         };
         // A cut may have gone through a character: its continuation bytes say nothing.
-        let start = if cut { bytes.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count() } else { 0 };
+        let start = if cut {
+            bytes.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count()
+        } else {
+            0
+        };
         clean(&String::from_utf8_lossy(&bytes[start..]))
     }
 }

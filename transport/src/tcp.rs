@@ -48,7 +48,10 @@ pub enum Stream {
 pub fn tune(socket: &TcpStream) {
     // Messages are written whole; waiting for more to send would only delay them.
     let _ = socket.set_nodelay(true);
-    let keepalive = TcpKeepalive::new().with_time(PROBE_AFTER_IDLE).with_interval(PROBE_INTERVAL).with_retries(PROBES);
+    let keepalive = TcpKeepalive::new()
+        .with_time(PROBE_AFTER_IDLE)
+        .with_interval(PROBE_INTERVAL)
+        .with_retries(PROBES);
     let socket = SockRef::from(socket);
     let _ = socket.set_tcp_keepalive(&keepalive);
     #[cfg(target_os = "linux")]
@@ -56,7 +59,12 @@ pub fn tune(socket: &TcpStream) {
 }
 
 /// Connects to `address` (`host:port`) by the policy, with TLS where it is given. All of it takes at most `limit`.
-pub async fn connect(address: &str, egress: &EgressPolicy, tls: Option<&ClientTls>, limit: Duration) -> Result<Stream, ConnectError> {
+pub async fn connect(
+    address: &str,
+    egress: &EgressPolicy,
+    tls: Option<&ClientTls>,
+    limit: Duration,
+) -> Result<Stream, ConnectError> {
     let connecting = async {
         let (host, port) = host_and_port(address)?;
         let tcp = connect::open(host, port, egress).await?;
@@ -72,9 +80,11 @@ pub async fn connect(address: &str, egress: &EgressPolicy, tls: Option<&ClientTl
 /// The two parts of an address; an IPv6 address has to stand in brackets.
 pub(crate) fn host_and_port(address: &str) -> Result<(&str, u16), ConnectError> {
     let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-    let parts = parts.filter(|(host, _)| !host.is_empty() && (host.starts_with('[') || !host.contains(':')));
-    let (host, port) =
-        parts.ok_or_else(|| ConnectError::Unreachable { reason: format!("{address:?} is not an address, host:port is expected") })?;
+    let parts = parts
+        .filter(|(host, _)| !host.is_empty() && (host.starts_with('[') || !host.contains(':')));
+    let (host, port) = parts.ok_or_else(|| ConnectError::Unreachable {
+        reason: format!("{address:?} is not an address, host:port is expected"),
+    })?;
     Ok((host_without_brackets(host), port))
 }
 
@@ -83,7 +93,9 @@ impl Stream {
     pub fn client_certificate(&self) -> Option<ClientCertificate> {
         match self {
             Self::Plain(_) => None,
-            Self::Tls(stream) => stream.get_ref().1.peer_certificates().and_then(ClientCertificate::new),
+            Self::Tls(stream) => {
+                stream.get_ref().1.peer_certificates().and_then(ClientCertificate::new)
+            }
         }
     }
 
@@ -114,7 +126,11 @@ impl Stream {
     }
 
     /// One message per line, of at most so many bytes. A write that gets nowhere for `stall` ends the connection.
-    pub fn into_lines(self, line_bytes_max: usize, stall: Duration) -> (LineReader<ReadHalf>, LineWriter<StallGuard<WriteHalf>>) {
+    pub fn into_lines(
+        self,
+        line_bytes_max: usize,
+        stall: Duration,
+    ) -> (LineReader<ReadHalf>, LineWriter<StallGuard<WriteHalf>>) {
         let (reader, writer) = self.split();
         (LineReader::new(reader, line_bytes_max), LineWriter::new(StallGuard::new(writer, stall)))
     }
@@ -136,7 +152,11 @@ pub enum WriteHalf {
 macro_rules! delegate_read {
     ($name:ident) => {
         impl AsyncRead for $name {
-            fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                buffer: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
                 match self.get_mut() {
                     Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
                     Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
@@ -149,14 +169,22 @@ macro_rules! delegate_read {
 macro_rules! delegate_write {
     ($name:ident) => {
         impl AsyncWrite for $name {
-            fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
                 match self.get_mut() {
                     Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
                     Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
                 }
             }
 
-            fn poll_write_vectored(self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                slices: &[io::IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
                 match self.get_mut() {
                     Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
                     Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
@@ -177,7 +205,10 @@ macro_rules! delegate_write {
                 }
             }
 
-            fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            fn poll_shutdown(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+            ) -> Poll<io::Result<()>> {
                 match self.get_mut() {
                     Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
                     Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),

@@ -31,7 +31,11 @@ pub fn parse_http_url(text: &str) -> Result<Uri, UrlError> {
         return Err(UrlError::Empty);
     }
     if let Some(odd) = text.chars().find(|c| !c.is_ascii_graphic()) {
-        return Err(UrlError::Invalid { reason: format!("the character {odd:?} must be percent-encoded (in a host name: punycode)") });
+        return Err(UrlError::Invalid {
+            reason: format!(
+                "the character {odd:?} must be percent-encoded (in a host name: punycode)"
+            ),
+        });
     }
     // The parser drops fragments without a word.
     if text.contains('#') {
@@ -49,10 +53,15 @@ pub fn parse_http_url(text: &str) -> Result<Uri, UrlError> {
         return Err(UrlError::NoHost);
     }
     check_port(authority)?;
-    let uri: Uri = text.parse().map_err(|error: http::uri::InvalidUri| UrlError::Invalid { reason: error.to_string() })?;
+    let uri: Uri = text
+        .parse()
+        .map_err(|error: http::uri::InvalidUri| UrlError::Invalid { reason: error.to_string() })?;
     match uri.host() {
         None | Some("") => Err(UrlError::NoHost),
-        Some(host) if host.starts_with('[') && host.trim_matches(['[', ']']).parse::<std::net::Ipv6Addr>().is_err() => {
+        Some(host)
+            if host.starts_with('[')
+                && host.trim_matches(['[', ']']).parse::<std::net::Ipv6Addr>().is_err() =>
+        {
             Err(UrlError::Invalid { reason: format!("{host} is not an IPv6 address") })
         }
         Some(_) => Ok(uri),

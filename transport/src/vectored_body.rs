@@ -63,14 +63,23 @@ mod tests {
     #[test]
     fn however_much_is_skipped_the_rest_is_the_same() {
         let text = b"onetwothree";
-        let pieces = VectoredBody([Bytes::from_static(b"one"), Bytes::new(), Bytes::from_static(b"twothree")]);
+        let pieces = VectoredBody([
+            Bytes::from_static(b"one"),
+            Bytes::new(),
+            Bytes::from_static(b"twothree"),
+        ]);
         assert_eq!((pieces.len(), pieces.is_empty()), (text.len(), false));
         for skipped in 0..=text.len() {
-            let slices: Vec<u8> = pieces.slices_behind(skipped).iter().flat_map(|slice| slice.to_vec()).collect();
+            let slices: Vec<u8> =
+                pieces.slices_behind(skipped).iter().flat_map(|slice| slice.to_vec()).collect();
             assert_eq!(slices, text[skipped..]);
             assert_eq!(pieces.behind(skipped).into_bytes(), text[skipped..]);
         }
         let whole = Bytes::from_static(text);
-        assert_eq!(VectoredBody::from(whole.clone()).into_bytes().as_ptr(), whole.as_ptr(), "one piece is not copied");
+        assert_eq!(
+            VectoredBody::from(whole.clone()).into_bytes().as_ptr(),
+            whole.as_ptr(),
+            "one piece is not copied"
+        );
     }
 }

@@ -64,7 +64,11 @@ impl<S> WriteBatching<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for WriteBatching<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.inner).poll_read(context, buffer);
         if read.is_ready() && self.turn == YieldState::Ready {
             self.turn = YieldState::YieldFirst;
@@ -74,12 +78,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for WriteBatching<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatching<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         ready!(self.poll_turn(context));
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         ready!(self.poll_turn(context));
         Pin::new(&mut self.inner).poll_write_vectored(context, bytes)
     }
@@ -119,12 +131,15 @@ mod tests {
         theirs.write_all(b"ab").await.unwrap();
         connection.read_exact(&mut byte).await.unwrap();
         poll_fn(|context| {
-            pending += usize::from(Pin::new(&mut connection).poll_write(context, b"c").is_pending());
+            pending +=
+                usize::from(Pin::new(&mut connection).poll_write(context, b"c").is_pending());
             Poll::Ready(())
         })
         .await;
         connection.read_exact(&mut byte).await.unwrap();
-        let written = poll_fn(|context| Poll::Ready(Pin::new(&mut connection).poll_write(context, b"c"))).await;
+        let written =
+            poll_fn(|context| Poll::Ready(Pin::new(&mut connection).poll_write(context, b"c")))
+                .await;
         assert!(pending == 1 && matches!(written, Poll::Ready(Ok(1))));
     }
 
@@ -151,7 +166,10 @@ mod tests {
         for peer in &mut peers {
             peer.read_exact(&mut answer).await.unwrap();
         }
-        assert_eq!(*told.lock().unwrap(), ["read", "read", "read", "written", "written", "written"]);
+        assert_eq!(
+            *told.lock().unwrap(),
+            ["read", "read", "read", "written", "written", "written"]
+        );
         for peer in &mut peers {
             peer.write_all(b"ask").await.unwrap();
             peer.read_exact(&mut answer).await.unwrap();

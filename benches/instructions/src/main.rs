@@ -62,7 +62,9 @@ fn compared(is_strict: bool) -> anyhow::Result<()> {
     );
     for step in &STEPS {
         let counted = count(step)?;
-        let figure = *known.get(step.name).with_context(|| format!("figures.json does not know {:?}", step.name))?;
+        let figure = *known
+            .get(step.name)
+            .with_context(|| format!("figures.json does not know {:?}", step.name))?;
         let ratio = counted as f64 / figure as f64;
         println!("| {:<12} | {counted:>12} | {figure:>12} | {ratio:>5.3} |", step.name);
         if ratio > GROWTH_MAX {
@@ -70,13 +72,19 @@ fn compared(is_strict: bool) -> anyhow::Result<()> {
         }
     }
     if is_strict && !grown.is_empty() {
-        bail!("over 5 % more than committed: {}; make them cheaper, or `make bench-check ACCEPT=yes` and say why", grown.join(", "));
+        bail!(
+            "over 5 % more than committed: {}; make them cheaper, or `make bench-check ACCEPT=yes` and say why",
+            grown.join(", ")
+        );
     }
     Ok(())
 }
 
 fn accepted() -> anyhow::Result<()> {
-    let counted = STEPS.iter().map(|step| Ok((step.name, count(step)?))).collect::<anyhow::Result<BTreeMap<_, _>>>()?;
+    let counted = STEPS
+        .iter()
+        .map(|step| Ok((step.name, count(step)?)))
+        .collect::<anyhow::Result<BTreeMap<_, _>>>()?;
     let text = serde_json::to_string_pretty(&counted)? + "\n";
     print!("{text}");
     Ok(std::fs::write(FIGURES, text)?)
@@ -92,10 +100,15 @@ fn collected(name: &str, count: u64) -> anyhow::Result<u64> {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     command.arg(std::env::current_exe()?).args([REPEAT, name, &count.to_string()]);
-    let output = command.output().context("valgrind is not installed (scripts/install-servers.sh does it)")?;
+    let output = command
+        .output()
+        .context("valgrind is not installed (scripts/install-servers.sh does it)")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{name} under valgrind: {said}");
-    let (_, counted) = said.lines().find_map(|line| line.split_once("Collected : ")).with_context(|| said.to_string())?;
+    let (_, counted) = said
+        .lines()
+        .find_map(|line| line.split_once("Collected : "))
+        .with_context(|| said.to_string())?;
     Ok(counted.trim().parse()?)
 }
 
@@ -105,7 +118,11 @@ mod tests {
 
     #[test]
     fn every_step_can_be_carried_out_and_has_a_figure() {
-        let names: Vec<&str> = known().unwrap().into_keys().map(|name| STEPS.iter().find(|step| step.name == name).unwrap().name).collect();
+        let names: Vec<&str> = known()
+            .unwrap()
+            .into_keys()
+            .map(|name| STEPS.iter().find(|step| step.name == name).unwrap().name)
+            .collect();
         assert_eq!(names.len(), STEPS.len(), "{names:?}");
         STEPS.iter().for_each(|step| (step.prepare)()());
     }

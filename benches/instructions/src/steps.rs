@@ -47,8 +47,16 @@ fn out(bytes: usize) -> Box<dyn FnMut()> {
     let mut wire_id = 1_000_000_u64;
     Box::new(move || {
         let message = read(&frame);
-        let decided = decide(&message, &Endpoint::Aggregated, &catalog.capabilities, Version::LATEST_WITH_SESSIONS, &catalog);
-        let Ok(Decision::Forward(plan)) = decided else { panic!("a call of a known tool is forwarded") };
+        let decided = decide(
+            &message,
+            &Endpoint::Aggregated,
+            &catalog.capabilities,
+            Version::LATEST_WITH_SESSIONS,
+            &catalog,
+        );
+        let Ok(Decision::Forward(plan)) = decided else {
+            panic!("a call of a known tool is forwarded")
+        };
         wire_id += 1;
         let mut splice = Splice::new(&message.frame);
         for span in message.id_span.into_iter().chain(message.fields.meta_progress_token) {
@@ -69,7 +77,8 @@ fn back(bytes: usize) -> Box<dyn FnMut()> {
         if let Some(span) = message.id_span {
             splice.replace(span, b"17".to_vec());
         }
-        let uris = ResourceUris::find(&message, &Endpoint::Aggregated).expect("every reader finds the same");
+        let uris = ResourceUris::find(&message, &Endpoint::Aggregated)
+            .expect("every reader finds the same");
         uris.expose(&backend, &mut splice);
         drop(black_box(splice.finish()));
     })
@@ -87,7 +96,11 @@ fn request(bytes: usize) -> Bytes {
 }
 
 fn answer(bytes: usize) -> Bytes {
-    padded(r#"{"jsonrpc":"2.0","id":1000017,"result":{"content":[{"type":"text","text":""#.to_owned(), r#""}]}}"#, bytes)
+    padded(
+        r#"{"jsonrpc":"2.0","id":1000017,"result":{"content":[{"type":"text","text":""#.to_owned(),
+        r#""}]}}"#,
+        bytes,
+    )
 }
 
 fn padded(mut text: String, tail: &str, bytes: usize) -> Bytes {
@@ -102,9 +115,13 @@ fn backend_id() -> BackendId {
 
 /// Of one backend with a hundred tools.
 fn catalog() -> Catalog {
-    let tools: Vec<String> = (0..100).map(|number| format!(r#"{{"name":"tool_{number}","inputSchema":{{}}}}"#)).collect();
+    let tools: Vec<String> = (0..100)
+        .map(|number| format!(r#"{{"name":"tool_{number}","inputSchema":{{}}}}"#))
+        .collect();
     let list = format!(r#"{{"tools":[{{"name":"read","inputSchema":{{}}}},{}]}}"#, tools.join(","));
-    let tools = read_page(ListKind::Tools, &backend_id(), TaskHost::Broker, list.as_bytes()).expect("a good list").entries;
+    let tools = read_page(ListKind::Tools, &backend_id(), TaskHost::Broker, list.as_bytes())
+        .expect("a good list")
+        .entries;
     let lists = BackendLists {
         server: Arc::new(InitializeResult {
             version: Version::LATEST_WITH_SESSIONS,

@@ -128,9 +128,15 @@ struct Status {
 }
 
 impl Backend {
-    pub fn new(tenant: TenantId, id: BackendId, spec: BackendSpec, shared: Arc<Shared>) -> Arc<Self> {
+    pub fn new(
+        tenant: TenantId,
+        id: BackendId,
+        spec: BackendSpec,
+        shared: Arc<Shared>,
+    ) -> Arc<Self> {
         let meter = SharedRateLimiter::new(format!("backend/{tenant}/{id}"));
-        let tools = Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
+        let tools =
+            Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
         let guard = BackendAdmission::new(&id, &spec, &shared);
         Arc::new(Self {
             meter,
@@ -163,7 +169,11 @@ impl Backend {
             TransportSpec::Quic { .. } => MessageWire::Quic,
             TransportSpec::Stdio { .. } => MessageWire::Stdio,
         };
-        self.shared.config.limits.message_sizes.of(self.spec.limits.message_profile.as_deref(), wire)
+        self.shared
+            .config
+            .limits
+            .message_sizes
+            .of(self.spec.limits.message_profile.as_deref(), wire)
     }
 
     pub fn timeouts(&self) -> EffectiveTimeouts {
@@ -177,18 +187,27 @@ impl Backend {
 
     /// Takes one request's worth of the backend's rate, and of the tool's. `tenant`: what its tenant's record says.
     pub fn take_budget(&self, tenant: &TenantLimits, tool: Option<&str>) -> Result<(), Refusal> {
-        let (own, common, rates) = (&self.spec.limits, &self.shared.config.limits, &self.shared.rates);
+        let (own, common, rates) =
+            (&self.spec.limits, &self.shared.config.limits, &self.shared.rates);
         let per_second = own.requests_per_second.or(tenant.requests_per_second_per_backend);
         let burst = own.burst.or(tenant.burst_per_backend).unwrap_or(common.burst_per_backend);
-        if let Some(rate) = Rate::new(per_second.unwrap_or(common.requests_per_second_per_backend), burst) {
+        if let Some(rate) =
+            Rate::new(per_second.unwrap_or(common.requests_per_second_per_backend), burst)
+        {
             rates.take(RateScope::Backend, &self.meter, rate)?;
         }
         let Some(tool) = tool else { return Ok(()) };
         let special = own.tools.get(tool);
-        let per_second = special.and_then(|rate| rate.requests_per_second).or(own.requests_per_second_per_tool);
-        let burst = special.and_then(|rate| rate.burst).or(own.burst_per_tool).or(tenant.burst_per_tool);
-        let per_second = per_second.or(tenant.requests_per_second_per_tool).unwrap_or(common.requests_per_second_per_tool);
-        let Some(rate) = Rate::new(per_second, burst.unwrap_or(common.burst_per_tool)) else { return Ok(()) };
+        let per_second =
+            special.and_then(|rate| rate.requests_per_second).or(own.requests_per_second_per_tool);
+        let burst =
+            special.and_then(|rate| rate.burst).or(own.burst_per_tool).or(tenant.burst_per_tool);
+        let per_second = per_second
+            .or(tenant.requests_per_second_per_tool)
+            .unwrap_or(common.requests_per_second_per_tool);
+        let Some(rate) = Rate::new(per_second, burst.unwrap_or(common.burst_per_tool)) else {
+            return Ok(());
+        };
         let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
         let meter = lock(&self.tools).of(&tool.to_owned(), rates.now(), name);
         rates.take(RateScope::Tool, &meter, rate)
@@ -206,19 +225,31 @@ impl Backend {
     }
 
     /// The link a task runs over whose session is not here.
-    pub fn link_for_task(self: &Arc<Self>, task: &TaskId, principal: &PrincipalId, client: &ClientCapabilities) -> Option<Arc<Link>> {
+    pub fn link_for_task(
+        self: &Arc<Self>,
+        task: &TaskId,
+        principal: &PrincipalId,
+        client: &ClientCapabilities,
+    ) -> Option<Arc<Link>> {
         self.link_of(LinkScope::Task(task.clone()), principal, client, Era::Sessions)
     }
 
-    fn link_of(self: &Arc<Self>, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities, era: Era) -> Option<Arc<Link>> {
+    fn link_of(
+        self: &Arc<Self>,
+        own: LinkScope,
+        principal: &PrincipalId,
+        client: &ClientCapabilities,
+        era: Era,
+    ) -> Option<Arc<Link>> {
         let wire = match self.era.to(self.spec.protocol, era) {
             Some(Era::Stateless) => WireKind::Stateless,
             // Until the catalog has seen how the backend behaves, the cautious assumption holds.
             _ => lock(&self.status).wire.unwrap_or(match self.spec.transport {
                 TransportSpec::Http { .. } => WireKind::HttpWithSessions,
-                TransportSpec::Tcp { .. } | TransportSpec::Websocket { .. } | TransportSpec::Quic { .. } | TransportSpec::Stdio { .. } => {
-                    WireKind::Pipe
-                }
+                TransportSpec::Tcp { .. }
+                | TransportSpec::Websocket { .. }
+                | TransportSpec::Quic { .. }
+                | TransportSpec::Stdio { .. } => WireKind::Pipe,
             }),
         };
         let scope = link_sharing::scope(self.spec.links, wire, own, principal, client);
@@ -227,7 +258,9 @@ impl Backend {
         if self.stop.is_cancelled() {
             return None; // whoever closed the backend has closed the links there were
         }
-        let known = links.entry(scope.clone()).or_insert_with(|| Link::new(self.clone(), scope.clone(), declared.clone(), era));
+        let known = links
+            .entry(scope.clone())
+            .or_insert_with(|| Link::new(self.clone(), scope.clone(), declared.clone(), era));
         if known.is_closed() {
             *known = Link::new(self.clone(), scope, declared, era);
         }
@@ -245,7 +278,8 @@ impl Backend {
 
     /// The link the catalog is fetched over.
     pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
-        let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES).unwrap_or_else(|_| ClientCapabilities::none());
+        let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES)
+            .unwrap_or_else(|_| ClientCapabilities::none());
         Link::new(self.clone(), LinkScope::Catalog, declared, Era::Sessions)
     }
 
@@ -357,7 +391,11 @@ impl Backend {
 
     /// Closes links nobody has used for a while.
     pub fn close_idle_links(&self, now: Instant) {
-        let idle: Vec<_> = lock(&self.links).values().filter(|link| link.idle_for(now) > LINK_IDLE_MAX).cloned().collect();
+        let idle: Vec<_> = lock(&self.links)
+            .values()
+            .filter(|link| link.idle_for(now) > LINK_IDLE_MAX)
+            .cloned()
+            .collect();
         idle.iter().for_each(|link| self.close_link(link));
     }
 
@@ -372,7 +410,11 @@ impl Backend {
         self.shared.metrics.backend_request(&self.id, time.as_secs_f64());
         let sample = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
         let before = self.latency_us.load(Ordering::Relaxed);
-        let mean = if before == 0 { sample } else { (before * (LATENCY_WEIGHT - 1) + sample) / LATENCY_WEIGHT };
+        let mean = if before == 0 {
+            sample
+        } else {
+            (before * (LATENCY_WEIGHT - 1) + sample) / LATENCY_WEIGHT
+        };
         self.latency_us.store(mean, Ordering::Relaxed);
     }
 
@@ -440,7 +482,11 @@ impl Backend {
     /// Waits until the first attempt to reach the backend is over.
     pub async fn wait_first_attempt(&self, within: Duration) {
         let mut state = self.state.subscribe();
-        let _in_time = tokio::time::timeout(within, state.wait_for(|state| *state != BackendState::Connecting)).await;
+        let _in_time = tokio::time::timeout(
+            within,
+            state.wait_for(|state| *state != BackendState::Connecting),
+        )
+        .await;
     }
 
     pub fn links(&self) -> Vec<Arc<Link>> {
@@ -482,7 +528,11 @@ impl Backend {
                 u64::try_from(left.as_millis()).ok().filter(|ms| *ms > 0)
             }),
             sandbox: status.sandbox.as_ref().map(|level| level.name.to_owned()),
-            sandbox_missing: status.sandbox.as_ref().map(|level| level.missing.clone()).unwrap_or_default(),
+            sandbox_missing: status
+                .sandbox
+                .as_ref()
+                .map(|level| level.missing.clone())
+                .unwrap_or_default(),
         }
     }
 

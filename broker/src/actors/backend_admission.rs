@@ -105,7 +105,10 @@ impl BackendAdmission {
             probes: watch::Sender::new(0),
             limiter: ConcurrencyLimiter::new(max, queued, metrics.queue_depth("backend_calls")),
             adaptive: adapts.then(|| Mutex::new(AdaptiveLimit::new(max))),
-            retries: config.retries.enabled.then(|| retries::RetryBudget::new(config.retries.budget.get())),
+            retries: config
+                .retries
+                .enabled
+                .then(|| retries::RetryBudget::new(config.retries.budget.get())),
             reported_state: Mutex::new(CircuitState::Closed),
             label,
             metrics,
@@ -136,16 +139,23 @@ fn settings(spec: &BackendSpec, config: &Config) -> BreakerSettings {
 impl Backend {
     /// Whether calls go to it now. One load of one atomic while all is well.
     pub fn check_breaker(&self) -> Result<(), Refusal> {
-        self.admission.breaker.admits(|| self.shared.uptime()).map_err(|rest| self.breaker_refusal(rest))
+        self.admission
+            .breaker
+            .admits(|| self.shared.uptime())
+            .map_err(|rest| self.breaker_refusal(rest))
     }
 
     fn breaker_refusal(&self, rest: CircuitOpen) -> Refusal {
         let why = match rest.reason {
-            OpenReason::Failures => "has failed several times in a row and is left alone until a probe finds it well",
+            OpenReason::Failures => {
+                "has failed several times in a row and is left alone until a probe finds it well"
+            }
             OpenReason::Ratio => "fails too often and is left alone until a probe finds it well",
             OpenReason::Operator => "is left alone because an operator wants it so",
         };
-        let refusal = Refusal::new(ErrorKind::BackendUnavailable, format!("backend {} {why}", self.id)).with("breaker", rest.reason.name());
+        let refusal =
+            Refusal::new(ErrorKind::BackendUnavailable, format!("backend {} {why}", self.id))
+                .with("breaker", rest.reason.name());
         match rest.retry_after {
             Some(after) => refusal.retry_after(after),
             None => refusal,
@@ -153,14 +163,22 @@ impl Backend {
     }
 
     /// Waits for room for one call, which is of no use after `due`.
-    pub async fn acquire_permit(&self, caller: CallOwner<'_>, due: Instant) -> Result<Permit, Refusal> {
+    pub async fn acquire_permit(
+        &self,
+        caller: CallOwner<'_>,
+        due: Instant,
+    ) -> Result<Permit, Refusal> {
         let CallOwner { tenant, principal, .. } = caller;
         // First at the backend: whoever waits for one that is slow keeps nobody else out.
         let there = match self.admission.limiter.try_acquire(principal, 1) {
-            Some(there) => match self.shared.call_limiter.try_acquire(&tenant.share, tenant.weight()) {
-                Some(here) => return Ok(Permit { _backend_permit: there, _broker_permit: here }),
-                None => Some(there),
-            },
+            Some(there) => {
+                match self.shared.call_limiter.try_acquire(&tenant.share, tenant.weight()) {
+                    Some(here) => {
+                        return Ok(Permit { _backend_permit: there, _broker_permit: here });
+                    }
+                    None => Some(there),
+                }
+            }
             None => None,
         };
         // Boxed, as it is rare: every call would have room for the wait.
@@ -181,11 +199,19 @@ impl Backend {
         let there = match there {
             Some(there) => there,
             None => {
-                let there = self.admission.limiter.acquire(principal, 1, session, left().saturating_sub(needed)).await;
+                let there = self
+                    .admission
+                    .limiter
+                    .acquire(principal, 1, session, left().saturating_sub(needed))
+                    .await;
                 there.map_err(|crowded| self.acquire_refusal(crowded))?
             }
         };
-        let here = self.shared.call_limiter.acquire(&tenant.share, tenant.weight(), principal, left().saturating_sub(needed)).await;
+        let here = self
+            .shared
+            .call_limiter
+            .acquire(&tenant.share, tenant.weight(), principal, left().saturating_sub(needed))
+            .await;
         let here = here.map_err(|crowded| {
             self.shared.metrics.protection.crowded_out("broker");
             overloaded("the broker".to_owned(), crowded)
@@ -207,12 +233,20 @@ impl Backend {
     }
 
     /// An answer to a request that went out, or that there is none.
-    pub fn record_result(&self, connection: &Connection, answer: &Result<Message, Failure>, took: Duration, over_at: Instant) {
+    pub fn record_result(
+        &self,
+        connection: &Connection,
+        answer: &Result<Message, Failure>,
+        took: Duration,
+        over_at: Instant,
+    ) {
         match answer {
             Ok(_) => self.admission.breaker.succeeded(self.shared.uptime_at(over_at)),
             Err(failure) if !failure.is_the_backends() => {}
             // The calls of a connection that ends fail together.
-            Err(Failure::Lost(_)) if matches!(connection.wire(), WireSender::Pipe(_)) && !connection.count_loss() => {}
+            Err(Failure::Lost(_))
+                if matches!(connection.wire(), WireSender::Pipe(_)) && !connection.count_loss() => {
+            }
             Err(_) => self.record_failure(took),
         }
     }
@@ -234,8 +268,11 @@ impl Backend {
     /// the backend; where nobody else heard of it either, the broker asks it.
     pub fn record_abandoned(&self, after: Duration) {
         let now = self.shared.uptime();
-        let trusted_until = Duration::from_millis(self.admission.trusted_until_ms.load(Ordering::Relaxed));
-        let is_suspect = after >= SILENCE_SUSPECTED && now >= trusted_until && self.admission.breaker.is_enabled();
+        let trusted_until =
+            Duration::from_millis(self.admission.trusted_until_ms.load(Ordering::Relaxed));
+        let is_suspect = after >= SILENCE_SUSPECTED
+            && now >= trusted_until
+            && self.admission.breaker.is_enabled();
         if is_suspect && !self.answered_since(now.saturating_sub(after)) {
             self.admission.suspected.store(true, Ordering::Relaxed);
             self.admission.probe_wanted.notify_one();
@@ -249,7 +286,9 @@ impl Backend {
 
     pub(super) fn clear_suspicion(&self) {
         let until = self.shared.uptime() + SUSPICION_INTERVAL;
-        self.admission.trusted_until_ms.store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.admission
+            .trusted_until_ms
+            .store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.admission.suspected.store(false, Ordering::Relaxed);
     }
 
@@ -257,7 +296,9 @@ impl Backend {
     pub fn record_failure(&self, after: Duration) {
         let now = self.shared.uptime();
         let is_leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
-        if !is_leaving && self.admission.breaker.failed(now, now.saturating_sub(after), rand::random()) {
+        if !is_leaving
+            && self.admission.breaker.failed(now, now.saturating_sub(after), rand::random())
+        {
             self.report_breaker_state();
             self.admission.probe_wanted.notify_one();
             self.admission.limiter.drain_queue();
@@ -266,7 +307,12 @@ impl Backend {
 
     fn adapt_limit(&self, took: Duration, failed: bool) {
         let Some(adaptive) = &self.admission.adaptive else { return };
-        let limit = lock(adaptive).observe(self.shared.uptime(), took, failed, self.admission.limiter.in_use());
+        let limit = lock(adaptive).observe(
+            self.shared.uptime(),
+            took,
+            failed,
+            self.admission.limiter.in_use(),
+        );
         if let Some(limit) = limit {
             self.admission.limiter.set_limit(limit);
             self.admission.metrics.protection.calls_max(&self.admission.label, limit);
@@ -284,13 +330,21 @@ impl Backend {
     pub fn spend_retry(&self) -> bool {
         let Some(budget) = &self.admission.retries else { return false };
         let spent = budget.spend();
-        self.admission.metrics.protection.retry(if spent { RetryOutcome::Sent } else { RetryOutcome::OverBudget });
+        self.admission.metrics.protection.retry(if spent {
+            RetryOutcome::Sent
+        } else {
+            RetryOutcome::OverBudget
+        });
         spent
     }
 
     /// An operator's word: `open` until told otherwise, or closed, from where on it goes by the rules.
     pub fn set_breaker(self: &Arc<Self>, open: bool) {
-        let changed = if open { self.admission.breaker.hold_open() } else { self.admission.breaker.close(self.shared.uptime()) };
+        let changed = if open {
+            self.admission.breaker.hold_open()
+        } else {
+            self.admission.breaker.close(self.shared.uptime())
+        };
         if changed {
             tracing::info!(tenant = %self.tenant, backend = %self.id, open, "an operator has set the breaker");
             self.report_breaker_state();
@@ -316,7 +370,11 @@ impl Backend {
                         return ProbeReason::HalfOpen;
                     }
                 }
-                None if self.admission.suspected.load(Ordering::Relaxed) && self.check_breaker().is_ok() => return ProbeReason::Suspicion,
+                None if self.admission.suspected.load(Ordering::Relaxed)
+                    && self.check_breaker().is_ok() =>
+                {
+                    return ProbeReason::Suspicion;
+                }
                 None => self.admission.probe_wanted.notified().await,
             }
         }
@@ -330,7 +388,9 @@ impl Backend {
         } else if self.admission.breaker.state() != CircuitState::HalfOpen {
             return;
         }
-        let _in_time = tokio::time::timeout(self.timeouts().initialize + PROBE_ANSWER_MAX, probes.changed()).await;
+        let _in_time =
+            tokio::time::timeout(self.timeouts().initialize + PROBE_ANSWER_MAX, probes.changed())
+                .await;
     }
 
     /// What came of the probe.
@@ -360,15 +420,25 @@ impl Backend {
         if before == state {
             return;
         }
-        self.admission.metrics.protection.breaker_moved(&self.admission.label, Some(before), Some(state));
+        self.admission.metrics.protection.breaker_moved(
+            &self.admission.label,
+            Some(before),
+            Some(state),
+        );
         drop(told);
         let (tenant, backend) = (&self.tenant, &self.id);
         match (before, state) {
             (CircuitState::Closed, _) => {
-                let why = self.admission.breaker.resting(self.shared.uptime()).map(|rest| rest.reason.name());
+                let why = self
+                    .admission
+                    .breaker
+                    .resting(self.shared.uptime())
+                    .map(|rest| rest.reason.name());
                 tracing::warn!(%tenant, %backend, why, "breaker open: the backend gets no calls until a probe finds it well");
             }
-            (_, CircuitState::Closed) => tracing::info!(%tenant, %backend, "breaker closed: the backend is well again"),
+            (_, CircuitState::Closed) => {
+                tracing::info!(%tenant, %backend, "breaker closed: the backend is well again")
+            }
             _ => tracing::debug!(%tenant, %backend, state = state.name(), "breaker"),
         }
     }
@@ -379,20 +449,28 @@ impl Backend {
             state: self.admission.breaker.state().name().to_owned(),
             reason: rest.map(|rest| rest.reason.name().to_owned()),
             failures_in_a_row: self.admission.breaker.streak(),
-            next_probe_ms: rest.and_then(|rest| rest.retry_after).map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
+            next_probe_ms: rest
+                .and_then(|rest| rest.retry_after)
+                .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
         }
     }
 
     /// Calls that are with the backend, that wait for it, and how many it gets at the same time.
     pub fn call_counts(&self) -> (usize, usize, usize) {
-        (self.admission.limiter.in_use(), self.admission.limiter.queued(), self.admission.limiter.limit())
+        (
+            self.admission.limiter.in_use(),
+            self.admission.limiter.queued(),
+            self.admission.limiter.limit(),
+        )
     }
 }
 
 fn overloaded(who: String, crowded: AcquireError) -> Refusal {
     let (text, wait) = match crowded {
         AcquireError::Full { wait } => (format!("too many calls wait for {who}"), wait),
-        AcquireError::TooLate { wait } => (format!("too many calls wait for {who}: this one could not begin in its time"), wait),
+        AcquireError::TooLate { wait } => {
+            (format!("too many calls wait for {who}: this one could not begin in its time"), wait)
+        }
         AcquireError::Drained => (format!("{who} takes no calls now"), Duration::ZERO),
     };
     Refusal::new(ErrorKind::Overloaded, text).retry_after(wait.clamp(RETRY_MIN, RETRY_MAX))

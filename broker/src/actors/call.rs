@@ -114,7 +114,10 @@ struct SettleOnPanic<'a>(&'a Arc<Call>);
 impl Drop for SettleOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.settle(CallOutcome::Refused(Refusal::new(ErrorKind::Internal, "the call failed inside the broker")));
+            self.0.settle(CallOutcome::Refused(Refusal::new(
+                ErrorKind::Internal,
+                "the call failed inside the broker",
+            )));
         }
     }
 }
@@ -140,15 +143,24 @@ impl Call {
     ) -> Arc<Self> {
         let method = message.method;
         Arc::new(Self {
-            deadline: session.tenant.deadline(home.as_deref(), method, tool.map(|tool| tool.name.as_str())),
-            is_repeatable: tool.map_or(method.is_repeatable(), |tool| tool.traits.read_only || tool.traits.idempotent),
+            deadline: session.tenant.deadline(
+                home.as_deref(),
+                method,
+                tool.map(|tool| tool.name.as_str()),
+            ),
+            is_repeatable: tool.map_or(method.is_repeatable(), |tool| {
+                tool.traits.read_only || tool.traits.idempotent
+            }),
             registered_backend: home,
             client_id,
             method,
             session: session.clone(),
             stream: stream.clone(),
             backend,
-            progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
+            progress_token: message
+                .fields
+                .meta_progress_token
+                .map(|span| span.slice(&message.frame)),
             last_progress: Mutex::new(None),
             interrupt: Interrupt::default(),
             cancel_reason: Mutex::new(None),
@@ -160,19 +172,29 @@ impl Call {
             sent: Mutex::new(None),
             sent_ms: AtomicU64::new(0),
             observed: request::current(),
-            task_handoff: (session.accepts_tasks && method == Method::ToolsCall).then(TaskHandoff::default),
+            task_handoff: (session.accepts_tasks && method == Method::ToolsCall)
+                .then(TaskHandoff::default),
             forwarded_headers: OnceLock::new(),
             parsed_answer: Mutex::new(None),
         })
     }
 
     /// Carries the call to its end. The session has it in its table already.
-    pub async fn run(self: Arc<Self>, message: Message, edits: Vec<(Span, Vec<u8>)>, check: Option<Box<ArgumentsCheck>>) {
+    pub async fn run(
+        self: Arc<Self>,
+        message: Message,
+        edits: Vec<(Span, Vec<u8>)>,
+        check: Option<Box<ArgumentsCheck>>,
+    ) {
         let _answered = SettleOnPanic(&self);
         if self.interrupt.is_cancelled() {
             return self.settle(CallOutcome::Cancelled);
         }
-        let _on_list = self.session.shared.deadlines.register(&self, self.started + self.deadline.quiet.min(self.deadline.total));
+        let _on_list = self
+            .session
+            .shared
+            .deadlines
+            .register(&self, self.started + self.deadline.quiet.min(self.deadline.total));
         let ending = {
             // Made where it stays: it is large, and the macro would move it.
             let mut relaying = pin!(self.relay(&message, &edits, check));
@@ -201,7 +223,9 @@ impl Call {
 
     /// What was told as `frame`, so that it need not be read again.
     pub fn take_parsed_answer(&self, frame: &Bytes) -> Option<Message> {
-        lock(&self.parsed_answer).take().filter(|told| told.frame.as_ptr() == frame.as_ptr() && told.frame.len() == frame.len())
+        lock(&self.parsed_answer)
+            .take()
+            .filter(|told| told.frame.as_ptr() == frame.as_ptr() && told.frame.len() == frame.len())
     }
 
     /// The client (or the end of its session) wants no answer any more.
@@ -252,7 +276,10 @@ impl Call {
             // Rare, and on the heap: every call's future would be larger by it.
             Box::pin(check.run()).await?;
         }
-        let backend = self.registered_backend.as_ref().ok_or_else(|| self.session.backend_gone(&self.backend))?;
+        let backend = self
+            .registered_backend
+            .as_ref()
+            .ok_or_else(|| self.session.backend_gone(&self.backend))?;
         backend.check_breaker()?;
         backend.earn_retry();
         let (principal, session) = (&self.session.caller.principal, &self.session.key);
@@ -264,7 +291,8 @@ impl Call {
                 Ok((answer, uris)) => return Ok(CallOutcome::Answered(answer, uris)),
                 Err(failed) => failed,
             };
-            if !retries::may_repeat(attempt, self.is_repeatable, retries) || !backend.spend_retry() {
+            if !retries::may_repeat(attempt, self.is_repeatable, retries) || !backend.spend_retry()
+            {
                 return Err(refusal);
             }
             tokio::time::sleep(retries::pause(retries, rand::random())).await;
@@ -283,10 +311,13 @@ impl Call {
         for attempt in 0..2 {
             let link = self.session.link_to(&self.backend).map_err(over)?;
             link.backend.check_breaker().map_err(over)?;
-            let connection = link.connection().await.map_err(|refusal| (connect_attempt(&refusal), refusal))?;
+            let connection =
+                link.connection().await.map_err(|refusal| (connect_attempt(&refusal), refusal))?;
             connection.permits(self.method).map_err(over)?;
             let sent_at = Instant::now();
-            let answer = connection.exchange(&link, BackendRequest { message, edits, asker: &asker, sent_at }).await;
+            let answer = connection
+                .exchange(&link, BackendRequest { message, edits, asker: &asker, sent_at })
+                .await;
             let (answer, uris) = self.with_uris(answer);
             let over_at = Instant::now();
             let took = over_at - sent_at;
@@ -309,11 +340,17 @@ impl Call {
     }
 
     /// Finds the URIs to be rewritten in an answer. An answer that readers would not find them in alike is not MCP.
-    fn with_uris(&self, answer: Result<Message, Failure>) -> (Result<Message, Failure>, ResourceUris) {
-        let found = answer.as_ref().map(|answer| ResourceUris::find(answer, &self.session.endpoint));
+    fn with_uris(
+        &self,
+        answer: Result<Message, Failure>,
+    ) -> (Result<Message, Failure>, ResourceUris) {
+        let found =
+            answer.as_ref().map(|answer| ResourceUris::find(answer, &self.session.endpoint));
         match found.unwrap_or_else(|_| Ok(ResourceUris::default())) {
             Ok(uris) => (answer, uris),
-            Err(ambiguous) => (Err(Failure::Protocol(ambiguous.to_string())), ResourceUris::default()),
+            Err(ambiguous) => {
+                (Err(Failure::Protocol(ambiguous.to_string())), ResourceUris::default())
+            }
         }
     }
 
@@ -339,13 +376,19 @@ impl Call {
             }
             None => self.stream.abandon_answer(now),
         }
-        self.session.request_finished(self.method, outcome, now.saturating_duration_since(self.started));
+        self.session.request_finished(
+            self.method,
+            outcome,
+            now.saturating_duration_since(self.started),
+        );
     }
 
     /// The backend is to blame where it had most of the time for itself, and not the queue before it.
     fn report_timeout(&self) {
         let sent = lock(&self.sent).clone();
-        let had = Duration::from_millis(self.elapsed_ms().saturating_sub(self.sent_ms.load(Ordering::Relaxed)));
+        let had = Duration::from_millis(
+            self.elapsed_ms().saturating_sub(self.sent_ms.load(Ordering::Relaxed)),
+        );
         if let Some(SentRequest { link, .. }) = sent.filter(|_| had >= self.deadline.quiet / 2) {
             link.backend.record_timeout(had);
         }
@@ -354,21 +397,33 @@ impl Call {
     /// A client that gives up says nothing of the backend, unless nothing at all was heard of that.
     fn report_abandoned(&self) {
         let sent = lock(&self.sent).clone();
-        let (sent_ms, touched_ms) = (self.sent_ms.load(Ordering::Relaxed), self.touched_ms.load(Ordering::Relaxed));
-        if let Some(SentRequest { link, .. }) = sent.filter(|_| touched_ms <= sent_ms && self.open_questions.load(Ordering::Relaxed) == 0) {
-            link.backend.record_abandoned(Duration::from_millis(self.elapsed_ms().saturating_sub(sent_ms)));
+        let (sent_ms, touched_ms) =
+            (self.sent_ms.load(Ordering::Relaxed), self.touched_ms.load(Ordering::Relaxed));
+        if let Some(SentRequest { link, .. }) = sent
+            .filter(|_| touched_ms <= sent_ms && self.open_questions.load(Ordering::Relaxed) == 0)
+        {
+            link.backend
+                .record_abandoned(Duration::from_millis(self.elapsed_ms().saturating_sub(sent_ms)));
         }
     }
 
     fn answer(self: &Arc<Self>, ending: CallOutcome) -> Option<Bytes> {
         match ending {
             CallOutcome::Answered(answer, uris) => Some(self.for_client(answer, &uris)),
-            CallOutcome::Refused(refusal) => Some(self.session.refusal_frame(&refusal, Some(&self.client_id))),
+            CallOutcome::Refused(refusal) => {
+                Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
+            }
             CallOutcome::TimedOut => {
                 let refusal = match *lock(&self.sent) {
-                    Some(_) => Refusal::new(ErrorKind::Timeout, format!("backend {} did not answer in time", self.backend)),
+                    Some(_) => Refusal::new(
+                        ErrorKind::Timeout,
+                        format!("backend {} did not answer in time", self.backend),
+                    ),
                     None => {
-                        let text = format!("the call could not be sent to backend {} in its time", self.backend);
+                        let text = format!(
+                            "the call could not be sent to backend {} in its time",
+                            self.backend
+                        );
                         Refusal::new(ErrorKind::Timeout, text).harmless_again()
                     }
                 };
@@ -399,7 +454,11 @@ impl Call {
         }
         let told = match id_span {
             // What is large is not copied for a number in it. What may have to be kept is, without the room it was read into.
-            Some(span) if frame.len() >= IN_PLACE_BYTES_MIN && splice.is_only(span) && !self.stream.is_retainable() => {
+            Some(span)
+                if frame.len() >= IN_PLACE_BYTES_MIN
+                    && splice.is_only(span)
+                    && !self.stream.is_retainable() =>
+            {
                 drop((splice, answer));
                 splice::replace_in_place(frame, span, self.client_id.raw())
             }
@@ -415,7 +474,8 @@ impl Call {
     /// An error that asks for URLs to be opened, for a client that can not be asked so. One without a session says with each
     /// request what it can do, and is told what is missing.
     fn urls_as_result(&self, error: &Message) -> Option<Bytes> {
-        let opens_urls = self.session.client.elicitation_url && self.session.version.elicitation_url();
+        let opens_urls =
+            self.session.client.elicitation_url && self.session.version.elicitation_url();
         if opens_urls || !self.session.has_client || self.method != Method::ToolsCall {
             return None;
         }
@@ -424,12 +484,16 @@ impl Call {
 
     /// Tells the backend that nobody waits any more (MCP 2025-11-25, Cancellation).
     fn send_cancelled(&self) {
-        let Some(SentRequest { connection, wire_id, .. }) = lock(&self.sent).clone() else { return };
+        let Some(SentRequest { connection, wire_id, .. }) = lock(&self.sent).clone() else {
+            return;
+        };
         if self.cancel_sent.swap(true, Ordering::AcqRel) {
             return;
         }
         self.session.note_abandoned_call();
-        let reason = lock(&self.cancel_reason).take().map(|reason| format!(",\"reason\":{}", String::from_utf8_lossy(&reason)));
+        let reason = lock(&self.cancel_reason)
+            .take()
+            .map(|reason| format!(",\"reason\":{}", String::from_utf8_lossy(&reason)));
         let params = format!("{{\"requestId\":{wire_id}{}}}", reason.unwrap_or_default());
         connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
     }
@@ -446,7 +510,9 @@ impl Call {
 impl Expirable for Call {
     /// When the call's time is up: so long after the last sign of life, never beyond the total.
     fn deadline_status(&self, now: Instant) -> DeadlineStatus {
-        if self.interrupt.is_expired() || self.task_handoff.as_ref().is_some_and(TaskHandoff::is_done) {
+        if self.interrupt.is_expired()
+            || self.task_handoff.as_ref().is_some_and(TaskHandoff::is_done)
+        {
             return DeadlineStatus::Never;
         }
         let CallDeadline { quiet, total } = self.deadline;
@@ -475,7 +541,11 @@ fn connect_attempt(refusal: &Refusal) -> AttemptOutcome {
 fn outcome(method: Method, ending: &CallOutcome) -> RequestOutcome {
     match ending {
         CallOutcome::Answered(answer, _) if answer.kind == Kind::Error => RequestOutcome::Error,
-        CallOutcome::Answered(answer, _) if method == Method::ToolsCall && is_tool_error(answer) => RequestOutcome::ToolError,
+        CallOutcome::Answered(answer, _)
+            if method == Method::ToolsCall && is_tool_error(answer) =>
+        {
+            RequestOutcome::ToolError
+        }
         CallOutcome::Answered(..) => RequestOutcome::Ok,
         CallOutcome::Refused(_) => RequestOutcome::Refused,
         CallOutcome::Cancelled => RequestOutcome::Cancelled,

@@ -33,8 +33,8 @@ use super::{
 };
 use crate::{
     limits::{
-        BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE,
-        REFRESH_INTERVAL_MIN,
+        BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX,
+        LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN,
     },
     rules::catalog::{self, BackendLists, CatalogEntry, ListKind, SkippedEntry, TaskHost},
 };
@@ -51,8 +51,11 @@ pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
                 Err(refusal) => {
                     failures += 1;
                     mark_unreachable(&tenant, &backend, &refusal);
-                    let ceiling = BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
-                    let pause = ceiling.mul_f64(rand::random_range(0.5..1.0)).max(refusal.retry_after.unwrap_or_default());
+                    let ceiling =
+                        BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
+                    let pause = ceiling
+                        .mul_f64(rand::random_range(0.5..1.0))
+                        .max(refusal.retry_after.unwrap_or_default());
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         () = backend.refresh_requested() => link.shorten_backoff().await, // a probe does not wait for the back-off
@@ -66,13 +69,19 @@ pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
 }
 
 /// One connection's worth: fetch, publish, and again whenever the backend says so.
-async fn run_connection(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) -> Result<(), Refusal> {
+async fn run_connection(
+    tenant: &Weak<Tenant>,
+    backend: &Arc<Backend>,
+    link: &Arc<Link>,
+) -> Result<(), Refusal> {
     let was_asked = backend.era.sessions_wanted();
     let connection = link.connection().await?;
     loop {
         let fetched_at = Instant::now();
         let FetchedLists { lists, ttl: kept_for } = fetch(link, &connection).await?;
-        let may_know_sessions = !was_asked && connection.modern().is_some() && backend.era.may_know_sessions(backend.spec.protocol);
+        let may_know_sessions = !was_asked
+            && connection.modern().is_some()
+            && backend.era.may_know_sessions(backend.spec.protocol);
         backend.era.set_settled(!may_know_sessions);
         publish(tenant, backend, lists);
         tokio::select! {
@@ -114,7 +123,9 @@ async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>)
         tokio::time::sleep(link.backend.shared.config.timeouts.ping_interval).await;
         was_busy = match connection.ask(link, Method::Ping, None).await {
             Ok(_) => false,
-            Err(Failure::Busy(_) | Failure::Throttled(_) | Failure::Unclear(_)) if !was_busy => true,
+            Err(Failure::Busy(_) | Failure::Throttled(_) | Failure::Unclear(_)) if !was_busy => {
+                true
+            }
             Err(failure) => return link.backend.refusal(&failure),
         };
     }
@@ -136,7 +147,9 @@ fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Ref
     let state = match backend.lists.load_full() {
         Some(lists) => {
             if !lists.stale {
-                backend.lists.store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
+                backend
+                    .lists
+                    .store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
                 if let Some(tenant) = tenant.upgrade() {
                     tenant.publish_catalog();
                 }
@@ -156,7 +169,12 @@ struct FetchedLists {
 
 /// Fetches everything the backend offers.
 async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<FetchedLists, Refusal> {
-    let unavailable = || Refusal::new(ErrorKind::BackendUnavailable, format!("the handshake with backend {} is not over", link.backend.id));
+    let unavailable = || {
+        Refusal::new(
+            ErrorKind::BackendUnavailable,
+            format!("the handshake with backend {} is not over", link.backend.id),
+        )
+    };
     let agreed = connection.negotiated().ok_or_else(unavailable)?;
     let mut lists = BackendLists {
         server: agreed.clone(),
@@ -181,8 +199,13 @@ async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Fetched
 }
 
 /// Learns anew which arguments the backend's tools want repeated in headers: it did not accept those it got.
-pub(super) async fn refresh_tools(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
-    let (mut tools, _) = fetch_list(link, connection, ListKind::Tools).await.map_err(|refusal| Failure::Protocol(refusal.message))?;
+pub(super) async fn refresh_tools(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+) -> Result<(), Failure> {
+    let (mut tools, _) = fetch_list(link, connection, ListKind::Tools)
+        .await
+        .map_err(|refusal| Failure::Protocol(refusal.message))?;
     note_headers(link, connection, &mut tools);
     link.backend.refresh();
     Ok(())
@@ -215,14 +238,20 @@ fn wanted_headers(tool: &CatalogEntry) -> Result<Vec<ParamHeader>, BadAnnotation
         return Ok(Vec::new());
     }
     let limits = json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() };
-    let document = json::Document::parse(&tool.native, &limits).map_err(|_| BadAnnotation::Schema)?;
+    let document =
+        json::Document::parse(&tool.native, &limits).map_err(|_| BadAnnotation::Schema)?;
     document.root().get("inputSchema").map_or(Ok(Vec::new()), |schema| param_headers(schema.raw()))
 }
 
 /// Who carries out calls that are to be tasks.
 fn task_host(link: &Link, connection: &Connection) -> TaskHost {
-    let has_tasks = connection.negotiated().is_some_and(|agreed| agreed.capabilities.tasks_tools_call);
-    if link.backend.shared.task_settings().enabled && !has_tasks { TaskHost::Broker } else { TaskHost::Backend }
+    let has_tasks =
+        connection.negotiated().is_some_and(|agreed| agreed.capabilities.tasks_tools_call);
+    if link.backend.shared.task_settings().enabled && !has_tasks {
+        TaskHost::Broker
+    } else {
+        TaskHost::Backend
+    }
 }
 
 fn offered(kind: ListKind, capabilities: &ServerCapabilities) -> bool {
@@ -256,14 +285,21 @@ async fn fetch_list(
     let mut cursor: Option<String> = None;
     let mut seen = HashSet::new();
     for _page in 0..LIST_PAGES_MAX {
-        let params = cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
-        let answer =
-            connection.ask(link, method(kind), params.as_deref().map(str::as_bytes)).await.map_err(|failure| backend.refusal(&failure))?;
+        let params =
+            cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
+        let answer = connection
+            .ask(link, method(kind), params.as_deref().map(str::as_bytes))
+            .await
+            .map_err(|failure| backend.refusal(&failure))?;
         if connection.modern().is_some() && answer.kind == Kind::Result {
-            let ttl = Duration::from_millis(CacheHint::read(answer.bytes(answer.result).unwrap_or_default()).ttl_ms);
+            let ttl = Duration::from_millis(
+                CacheHint::read(answer.bytes(answer.result).unwrap_or_default()).ttl_ms,
+            );
             kept_for = Some(kept_for.map_or(ttl, |kept: Duration| kept.min(ttl)));
         }
-        let Some(page) = read_answer(kind, backend, host, &answer)? else { return Ok((entries, kept_for)) };
+        let Some(page) = read_answer(kind, backend, host, &answer)? else {
+            return Ok((entries, kept_for));
+        };
         warn_of_left_out(backend, kind, &page.left_out);
         entries.extend(page.entries);
         let bytes: usize = entries.iter().map(|entry: &CatalogEntry| entry.native.len()).sum();
@@ -306,16 +342,25 @@ fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]
 }
 
 /// `Unsupported`: the backend does not have this list after all.
-fn read_answer(kind: ListKind, backend: &Backend, host: TaskHost, answer: &Message) -> Result<Option<catalog::ListPage>, Refusal> {
+fn read_answer(
+    kind: ListKind,
+    backend: &Backend,
+    host: TaskHost,
+    answer: &Message,
+) -> Result<Option<catalog::ListPage>, Refusal> {
     let Some(result) = answer.bytes(answer.result) else {
         if answer.kind == Kind::Error {
             tracing::debug!(backend = %backend.id, list = kind.member(), "the backend refused a list it announced");
         }
         return Ok(None);
     };
-    let told = downgrade::tools_result(result)
-        .filter(|_| kind == ListKind::Tools && backend.era.known().is_some_and(|known| known != EraSupport::Sessions));
+    let told = downgrade::tools_result(result).filter(|_| {
+        kind == ListKind::Tools
+            && backend.era.known().is_some_and(|known| known != EraSupport::Sessions)
+    });
     catalog::read_page(kind, &backend.id, host, told.as_deref().unwrap_or(result))
         .map(Some)
-        .map_err(|why| backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name()))))
+        .map_err(|why| {
+            backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name())))
+        })
 }

@@ -136,12 +136,16 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
             (count, weights, least) = (count + 1, weights + weight, least.min(weight));
         }
         let limit = self.limit();
-        let is_shared = count > 1 && (limit >= ROOM_KEPT_FROM || limit as u64 * least >= weights * ROOM_KEPT_FROM_SHARE as u64);
+        let is_shared = count > 1
+            && (limit >= ROOM_KEPT_FROM
+                || limit as u64 * least >= weights * ROOM_KEPT_FROM_SHARE as u64);
         // Under the lock: whoever lines up meanwhile does so by what holds from now on.
         let mut queue = lock(&self.queue);
         self.weights.store(weights.max(1), Ordering::Relaxed);
         self.reserved.store(if is_shared { limit / ROOM_KEPT_PART } else { 0 }, Ordering::Relaxed);
-        queue.fair.favour_all(|owner, weight| owner.permits_held().is_some() && self.is_below_share(owner, weight));
+        queue.fair.favour_all(|owner, weight| {
+            owner.permits_held().is_some() && self.is_below_share(owner, weight)
+        });
         self.grant_permits(&mut queue);
     }
 
@@ -171,7 +175,10 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         let limit = self.limit.load(Ordering::Relaxed);
         let open = (limit - self.reserved.load(Ordering::Relaxed).min(limit)) as u64;
         // One that waits makes the word larger than any limit.
-        let taken = |word: u64| (word < open || (word < limit as u64 && self.is_below_share(owner, weight))).then_some(word + 1);
+        let taken = |word: u64| {
+            (word < open || (word < limit as u64 && self.is_below_share(owner, weight)))
+                .then_some(word + 1)
+        };
         let found = self.counts.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok();
         if found {
             add_held(owner);
@@ -189,7 +196,8 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
 
     fn may_take(&self, owner: &O, weight: u32) -> bool {
         let (inside, limit) = (self.in_use(), self.limit());
-        inside + self.reserved.load(Ordering::Relaxed) < limit || (inside < limit && self.is_below_share(owner, weight))
+        inside + self.reserved.load(Ordering::Relaxed) < limit
+            || (inside < limit && self.is_below_share(owner, weight))
     }
 
     /// Beside those who wait, as nobody of them may have it.
@@ -209,11 +217,20 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
     }
 
     fn permit(self: &Arc<Self>, owner: &O) -> LimiterPermit<O, M> {
-        LimiterPermit { limiter: self.clone(), owner: owner.permits_held().is_some().then(|| owner.clone()) }
+        LimiterPermit {
+            limiter: self.clone(),
+            owner: owner.permits_held().is_some().then(|| owner.clone()),
+        }
     }
 
     /// `Unsupported`: there is room after all.
-    fn enqueue(self: &Arc<Self>, owner: &O, weight: u32, member: &M, left: Duration) -> Result<Option<Acquire<O, M>>, AcquireError> {
+    fn enqueue(
+        self: &Arc<Self>,
+        owner: &O,
+        weight: u32,
+        member: &M,
+        left: Duration,
+    ) -> Result<Option<Acquire<O, M>>, AcquireError> {
         let mut queue = lock(&self.queue);
         // A place may have become free before it was known that somebody waits. Whoever waits after this may not have one that
         // is free now: it is kept for others.
@@ -247,7 +264,14 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         // The same again: whoever left in between saw nobody wait. What it held is counted now.
         self.favour(&mut queue, owner);
         self.grant_permits(&mut queue);
-        Ok(Some(Acquire { limiter: self.clone(), owner: owner.clone(), ticket, granted, wait, over: false }))
+        Ok(Some(Acquire {
+            limiter: self.clone(),
+            owner: owner.clone(),
+            ticket,
+            granted,
+            wait,
+            over: false,
+        }))
     }
 
     fn grant_permits(&self, queue: &mut WaitQueue<O, M>) {
@@ -426,7 +450,11 @@ mod tests {
         (ConcurrencyLimiter::new(limit, waiting_max, depth.clone()), depth)
     }
 
-    fn enter(gate: &Arc<Small>, owner: u32, weight: u32) -> tokio::task::JoinHandle<Result<LimiterPermit<u32, u32>, AcquireError>> {
+    fn enter(
+        gate: &Arc<Small>,
+        owner: u32,
+        weight: u32,
+    ) -> tokio::task::JoinHandle<Result<LimiterPermit<u32, u32>, AcquireError>> {
         let gate = gate.clone();
         tokio::spawn(async move { gate.acquire(&owner, weight, &0, LONG).await })
     }
@@ -440,7 +468,10 @@ mod tests {
     #[tokio::test]
     async fn so_many_are_in_and_the_next_waits_its_turn() {
         let (gate, depth) = gate(2, 10);
-        let (one, two) = (gate.acquire(&1, 1, &0, LONG).await.unwrap(), gate.acquire(&1, 1, &0, LONG).await.unwrap());
+        let (one, two) = (
+            gate.acquire(&1, 1, &0, LONG).await.unwrap(),
+            gate.acquire(&1, 1, &0, LONG).await.unwrap(),
+        );
         let third = enter(&gate, 1, 1);
         waiting(&gate, 1).await;
         assert_eq!((gate.in_use(), depth.get()), (2, 1));
@@ -495,7 +526,10 @@ mod tests {
         waiting(&gate, 1).await;
         let asked = Instant::now();
         let refused = gate.acquire(&1, 1, &0, Duration::from_millis(5)).await.unwrap_err();
-        assert!(matches!(refused, AcquireError::TooLate { wait } if wait >= Duration::from_millis(10)), "{refused:?}");
+        assert!(
+            matches!(refused, AcquireError::TooLate { wait } if wait >= Duration::from_millis(10)),
+            "{refused:?}"
+        );
         assert!(asked.elapsed() < Duration::from_millis(5));
         drop(inside);
         drop(patient.await.unwrap().unwrap());
@@ -504,9 +538,11 @@ mod tests {
     #[tokio::test]
     async fn two_who_hold_all_there_is_leave_room_for_others() {
         let (_, depth) = gate(1, 1);
-        let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> = ConcurrencyLimiter::new(160, 1_000, depth);
+        let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> =
+            ConcurrencyLimiter::new(160, 1_000, depth);
         gate.set_shares([1, 1, 1, 7].into_iter());
-        let [one, two, three, four] = ["one", "two", "three", "four"].map(|name| TenantShare::of(TenantId::parse(name).unwrap()));
+        let [one, two, three, four] = ["one", "two", "three", "four"]
+            .map(|name| TenantShare::of(TenantId::parse(name).unwrap()));
         let mut held = Vec::new();
         for hog in [&one, &two] {
             while gate.try_take(hog, 1) {
@@ -516,7 +552,10 @@ mod tests {
         // 20 are kept, 2 of them for each weight of one.
         assert_eq!((gate.in_use(), held.len()), (142, 142));
         let hung: Vec<_> = [&one, &two].map(|hog| (gate.clone(), hog.clone())).into();
-        let hung: Vec<_> = hung.into_iter().map(|(gate, hog)| tokio::spawn(async move { gate.acquire(&hog, 1, &0, LONG).await })).collect();
+        let hung: Vec<_> = hung
+            .into_iter()
+            .map(|(gate, hog)| tokio::spawn(async move { gate.acquire(&hog, 1, &0, LONG).await }))
+            .collect();
         while gate.queued() != 2 {
             tokio::task::yield_now().await;
         }
@@ -538,14 +577,21 @@ mod tests {
         assert_eq!((gate.in_use(), gate.queued()), (102, 0));
         drop(held);
         assert_eq!(gate.in_use(), 0);
-        assert!([one, two, three, four].iter().all(|owner| owner.permits_held().unwrap().load(Ordering::Relaxed) == 0));
+        assert!(
+            [one, two, three, four].iter().all(|owner| owner
+                .permits_held()
+                .unwrap()
+                .load(Ordering::Relaxed)
+                == 0)
+        );
     }
 
     #[test]
     fn something_is_kept_where_everybodys_share_is_more_than_a_place_or_two() {
         let kept = |limit: usize, weights: &[u32]| {
             let (_, depth) = gate(1, 1);
-            let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> = ConcurrencyLimiter::new(limit, 1, depth);
+            let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> =
+                ConcurrencyLimiter::new(limit, 1, depth);
             gate.set_shares(weights.iter().copied());
             gate.reserved.load(Ordering::Relaxed)
         };
@@ -558,7 +604,8 @@ mod tests {
     #[tokio::test]
     async fn who_is_alone_has_all_there_is() {
         let (_, depth) = gate(1, 1);
-        let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> = ConcurrencyLimiter::new(160, 1_000, depth);
+        let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> =
+            ConcurrencyLimiter::new(160, 1_000, depth);
         gate.set_shares([3].into_iter());
         let alone = TenantShare::of(TenantId::parse("alone").unwrap());
         let mut held = Vec::new();

@@ -35,7 +35,12 @@ use crate::rules::{
 };
 
 /// Takes one message of a backend. `origin` is the call on whose stream it came, where the wire tells.
-pub fn receive(link: &Arc<Link>, connection: &Arc<Connection>, message: Message, origin: Option<&Asker>) {
+pub fn receive(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    message: Message,
+    origin: Option<&Asker>,
+) {
     match message.kind {
         Kind::Result => {
             // Before whoever waits for the answer runs: the backend's next message may be about the task it has just made.
@@ -65,7 +70,8 @@ pub(super) fn task_created(link: &Arc<Link>, connection: &Connection, answer: &M
     }
     let Some(backend_task) = answer.text(answer.fields.task_task_id) else { return };
     let wire_id = answer.id.as_ref().and_then(RequestId::as_u64);
-    if let Some(Asker::Task(run)) = wire_id.and_then(|wire_id| connection.asker_by_wire_id(wire_id)) {
+    if let Some(Asker::Task(run)) = wire_id.and_then(|wire_id| connection.asker_by_wire_id(wire_id))
+    {
         run.track_backend_task(link, connection, &backend_task);
     }
 }
@@ -89,7 +95,12 @@ impl From<Asker> for Recipient {
     }
 }
 
-fn recipient(link: &Arc<Link>, connection: &Connection, message: &Message, origin: Option<&Asker>) -> Option<Recipient> {
+fn recipient(
+    link: &Arc<Link>,
+    connection: &Connection,
+    message: &Message,
+    origin: Option<&Asker>,
+) -> Option<Recipient> {
     if let Some(asker) = origin {
         return Some(asker.clone().into());
     }
@@ -105,7 +116,12 @@ fn recipient(link: &Arc<Link>, connection: &Connection, message: &Message, origi
             if link.sessions().iter().any(|session| !session.has_client) {
                 return connection.only_asker().map(Recipient::from);
             }
-            let only_session = || link.sessions().into_iter().next().map(|session| Recipient::Session { session, call: None });
+            let only_session = || {
+                link.sessions()
+                    .into_iter()
+                    .next()
+                    .map(|session| Recipient::Session { session, call: None })
+            };
             let only_task = || link.runs().into_iter().next().map(Recipient::Task);
             connection.likely_asker().map(Recipient::from).or_else(only_session).or_else(only_task)
         }
@@ -113,7 +129,12 @@ fn recipient(link: &Arc<Link>, connection: &Connection, message: &Message, origi
     }
 }
 
-fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, origin: Option<&Asker>) {
+fn request(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    message: &Message,
+    origin: Option<&Asker>,
+) {
     let Some(id) = message.id.clone() else { return };
     if message.method == Method::Ping {
         connection.send_later(handshake::success(&id, b"{}"));
@@ -124,16 +145,26 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
         return;
     }
     // First what was declared on this connection, which is never more than what the clients behind it can do.
-    let version = connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |agreed| agreed.version);
-    let asked = link.declared.permits(message, version).and_then(|()| match recipient(link, connection, message, origin) {
-        Some(Recipient::Session { session, call }) => session.ask(connection, message, call.as_ref()),
-        Some(Recipient::Task(run)) => tasks::ask_client(&run, connection, message),
-        // Who has no session can not be asked now, for which an elicitation has an answer.
-        None if message.method == Method::ElicitationCreate && link.sessions().iter().any(|session| !session.has_client) => {
-            connection.send_later(handshake::success(&id, br#"{"action":"cancel"}"#));
-            Ok(())
+    let version =
+        connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |agreed| agreed.version);
+    let asked = link.declared.permits(message, version).and_then(|()| {
+        match recipient(link, connection, message, origin) {
+            Some(Recipient::Session { session, call }) => {
+                session.ask(connection, message, call.as_ref())
+            }
+            Some(Recipient::Task(run)) => tasks::ask_client(&run, connection, message),
+            // Who has no session can not be asked now, for which an elicitation has an answer.
+            None if message.method == Method::ElicitationCreate
+                && link.sessions().iter().any(|session| !session.has_client) =>
+            {
+                connection.send_later(handshake::success(&id, br#"{"action":"cancel"}"#));
+                Ok(())
+            }
+            None => Err(Refusal::new(
+                ErrorKind::MethodNotFound,
+                "no client is there to be asked on this connection",
+            )),
         }
-        None => Err(Refusal::new(ErrorKind::MethodNotFound, "no client is there to be asked on this connection")),
     });
     if let Err(refusal) = asked {
         link.backend.shared.metrics.error(refusal.kind.code());
@@ -142,7 +173,12 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
 }
 
 /// What a backend needs before it answers the request of `destination`: asked of that client and of nobody else.
-pub fn need_input(link: &Arc<Link>, connection: &Arc<Connection>, question: &Message, asker: &Asker) {
+pub fn need_input(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    question: &Message,
+    asker: &Asker,
+) {
     let asked = match asker {
         Asker::Call(call) => call.session.ask(connection, question, Some(call)),
         Asker::Task(run) => tasks::ask_client(run, connection, question),
@@ -150,7 +186,9 @@ pub fn need_input(link: &Arc<Link>, connection: &Arc<Connection>, question: &Mes
     if let Err(refusal) = asked {
         // A request that stands alone is told what it would have to declare (MCP 2026-07-28, Basic: Error Codes).
         let declares_itself = matches!(asker, Asker::Call(call) if !call.session.has_client);
-        let refusal = match required_capability(question).filter(|_| declares_itself && is_undeclared(&refusal)) {
+        let refusal = match required_capability(question)
+            .filter(|_| declares_itself && is_undeclared(&refusal))
+        {
             Some(required) => capability_required(required, refusal.message),
             None => refusal,
         };
@@ -168,15 +206,23 @@ fn catalog_answer(method: Method, id: &RequestId) -> Bytes {
     match method {
         Method::RootsList => handshake::success(id, br#"{"roots":[]}"#),
         Method::ElicitationCreate => handshake::success(id, br#"{"action":"cancel"}"#),
-        _ => Refusal::new(ErrorKind::MethodNotFound, "this connection only reads lists").to_response(Some(id), &crate::request_id()),
+        _ => Refusal::new(ErrorKind::MethodNotFound, "this connection only reads lists")
+            .to_response(Some(id), &crate::request_id()),
     }
 }
 
-fn notification(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, origin: Option<&Asker>) {
+fn notification(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    message: &Message,
+    origin: Option<&Asker>,
+) {
     match message.method {
         Method::Progress => progress(link, connection, message),
         Method::Cancelled => cancelled(connection, message),
-        Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => link.backend.refresh(),
+        Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => {
+            link.backend.refresh()
+        }
         Method::ResourcesUpdated => link.subscriptions.on_updated(link, message),
         Method::LogMessage => log_message(link, connection, message, origin),
         Method::TasksStatus => task_status(link, message),
@@ -191,7 +237,10 @@ fn notification(link: &Arc<Link>, connection: &Arc<Connection>, message: &Messag
 /// Progress names its call by our own token (MCP 2025-11-25, Progress: only for tokens of active requests).
 fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
     let fields = &message.fields;
-    let token = message.bytes(fields.progress_token).and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
+    let token = message
+        .bytes(fields.progress_token)
+        .and_then(|text| std::str::from_utf8(text).ok())
+        .and_then(|text| text.parse().ok());
     let Some(wire_id) = token else { return };
     match connection.asker_by_wire_id(wire_id) {
         Some(Asker::Call(call)) => call_progress(call, message),
@@ -207,15 +256,24 @@ fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
 fn call_progress(call: Arc<Call>, message: &Message) {
     let fields = &message.fields;
     call.touch();
-    let value = message.bytes(fields.progress).and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse::<f64>().ok());
-    let (Some(client_token), Some(span), Some(value)) = (&call.progress_token, fields.progress_token, value) else { return };
+    let value = message
+        .bytes(fields.progress)
+        .and_then(|text| std::str::from_utf8(text).ok())
+        .and_then(|text| text.parse::<f64>().ok());
+    let (Some(client_token), Some(span), Some(value)) =
+        (&call.progress_token, fields.progress_token, value)
+    else {
+        return;
+    };
     if !call.progress_advances(value) {
         call.session.shared.metrics.dropped_notification("progress");
         return;
     }
     let mut splice = Splice::new(&message.frame);
     splice.replace(span, client_token.to_vec());
-    if let Some(params) = message.params.filter(|_| call.session.client_dialect().strict && !call.session.version.progress_message()) {
+    if let Some(params) = message.params.filter(|_| {
+        call.session.client_dialect().strict && !call.session.version.progress_message()
+    }) {
         splice.remove_member(params, "message");
     }
     let frame = splice.finish();
@@ -232,18 +290,28 @@ fn cancelled(connection: &Arc<Connection>, message: &Message) {
 }
 
 /// A log message goes to the call it came with, or to the sessions behind the link, each through its own filter.
-fn log_message(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, origin: Option<&Asker>) {
+fn log_message(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    message: &Message,
+    origin: Option<&Asker>,
+) {
     let level = message.text(message.fields.level).and_then(|text| LogLevel::parse(&text));
     if let Some(owner) = recipient(link, connection, message, origin) {
         let wanted = match &owner {
             Recipient::Session { session, .. } => session.log_level(),
-            Recipient::Task(run) => run.creator().map_or_else(|| run.log_level(), |session| session.log_level()),
+            Recipient::Task(run) => {
+                run.creator().map_or_else(|| run.log_level(), |session| session.log_level())
+            }
         };
         if log_level::passes(level, wanted) {
             deliver(&owner, EventKind::Droppable, message);
         }
     } else if matches!(link.scope, LinkScope::Principal(..)) {
-        let listening = link.sessions().into_iter().filter(|session| log_level::passes(level, session.log_level()));
+        let listening = link
+            .sessions()
+            .into_iter()
+            .filter(|session| log_level::passes(level, session.log_level()));
         listening.for_each(|session| session.deliver(EventKind::Droppable, message.frame.clone()));
     } else if !link.is_catalog() {
         link.backend.shared.metrics.dropped_notification("unattributed");
@@ -252,7 +320,9 @@ fn log_message(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message
 
 fn task_status(link: &Arc<Link>, message: &Message) {
     let backend_task = message.text(message.fields.task_id);
-    match backend_task.and_then(|backend_task| link.backend.shared.tasks.by_backend_task(link, &backend_task)) {
+    match backend_task
+        .and_then(|backend_task| link.backend.shared.tasks.by_backend_task(link, &backend_task))
+    {
         Some(run) => run.backend_task_changed(),
         None => link.backend.shared.metrics.dropped_notification("task"),
     }
@@ -261,7 +331,9 @@ fn task_status(link: &Arc<Link>, message: &Message) {
 /// Only the client that was asked hears that its elicitation is complete (MCP 2025-11-25, Elicitation).
 fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Asker>) {
     let Some(id) = message.text(message.fields.elicitation_id) else { return };
-    if let Some(Asker::Call(call)) = origin.filter(|asker| matches!(asker, Asker::Call(call) if call.session.was_elicited(&id))) {
+    if let Some(Asker::Call(call)) =
+        origin.filter(|asker| matches!(asker, Asker::Call(call) if call.session.was_elicited(&id)))
+    {
         deliver_to(&call.session, Some(call), EventKind::Message, message.frame.clone());
         return;
     }
@@ -275,7 +347,9 @@ fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Ask
 
 fn deliver(owner: &Recipient, kind: EventKind, message: &Message) {
     match owner {
-        Recipient::Session { session, call } => deliver_to(session, call.as_ref(), kind, message.frame.clone()),
+        Recipient::Session { session, call } => {
+            deliver_to(session, call.as_ref(), kind, message.frame.clone())
+        }
         Recipient::Task(run) => run.relay(kind, message),
     }
 }
@@ -291,7 +365,10 @@ fn deliver_to(session: &Arc<Session>, call: Option<&Arc<Call>>, kind: EventKind,
 /// `notifications/resources/updated` as one session sees it.
 pub fn updated_frame(session: &Session, link: &Link, uri: &str) -> Bytes {
     let shown = exposed_uri(session, link, uri);
-    handshake::notification(Method::ResourcesUpdated, Some(format!("{{\"uri\":{}}}", json::quote(&shown)).as_bytes()))
+    handshake::notification(
+        Method::ResourcesUpdated,
+        Some(format!("{{\"uri\":{}}}", json::quote(&shown)).as_bytes()),
+    )
 }
 
 /// A backend's URI as one session's client names it.

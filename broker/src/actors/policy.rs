@@ -32,7 +32,8 @@ use crate::{
     limits::{
         COMPLETION_DEPTH_MAX,
         arguments::{
-            ARGUMENT_BYTES_AT_ONCE_MAX, ARGUMENT_BYTES_MAX, DUPLICATES_BYTES_AT_ONCE_MAX, SCHEMA_COMPILE_WAIT, SCHEMAS_UNUSED_TOLD_MAX,
+            ARGUMENT_BYTES_AT_ONCE_MAX, ARGUMENT_BYTES_MAX, DUPLICATES_BYTES_AT_ONCE_MAX,
+            SCHEMA_COMPILE_WAIT, SCHEMAS_UNUSED_TOLD_MAX,
         },
     },
     rules::{
@@ -76,12 +77,22 @@ pub struct ArgumentsCheck {
 }
 
 impl Policy {
-    pub fn of(tenant: &TenantId, backend: &BackendId, spec: &BackendSpec, shared: &Arc<Shared>) -> Arc<Self> {
+    pub fn of(
+        tenant: &TenantId,
+        backend: &BackendId,
+        spec: &BackendSpec,
+        shared: &Arc<Shared>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             tenant: tenant.clone(),
             backend: backend.clone(),
             // What is no root was refused when the backend was registered; from an older build it keeps everybody out.
-            roots: spec.resources.roots.iter().map(|root| Root::parse(root).unwrap_or_else(Root::of_nothing)).collect(),
+            roots: spec
+                .resources
+                .roots
+                .iter()
+                .map(|root| Root::parse(root).unwrap_or_else(Root::of_nothing))
+                .collect(),
             validate_arguments: spec.tools.validate_arguments,
             validate_timeout: spec.tools.validate_timeout(),
             audits_arguments: shared.config.audit.calls == AuditLevel::Arguments,
@@ -96,18 +107,35 @@ impl Policy {
         if self.roots.is_empty() || self.roots.iter().any(|root| root.holds(uri)) {
             return Ok(());
         }
-        Err(Refusal::new(ErrorKind::OutsideRoots, format!("backend {} offers resources below its roots only", self.backend)))
+        Err(Refusal::new(
+            ErrorKind::OutsideRoots,
+            format!("backend {} offers resources below its roots only", self.backend),
+        ))
     }
 
     /// What a client has typed so far ends up in the template's place, and lies below the roots there.
     fn admits_completion(&self, message: &Message) -> Result<(), Refusal> {
-        let Some(params) = message.bytes(message.params).filter(|_| !self.roots.is_empty()) else { return Ok(()) };
+        let Some(params) = message.bytes(message.params).filter(|_| !self.roots.is_empty()) else {
+            return Ok(());
+        };
         let unreadable = |_| Refusal::new(ErrorKind::InvalidParams, "params cannot be read");
-        let document = json::Document::parse(params, &json::Limits { bytes_max: params.len(), depth_max: COMPLETION_DEPTH_MAX });
+        let document = json::Document::parse(
+            params,
+            &json::Limits { bytes_max: params.len(), depth_max: COMPLETION_DEPTH_MAX },
+        );
         let document = document.map_err(unreadable)?;
-        let leads_out = |_| Refusal::new(ErrorKind::PathTraversal, "the value of a template's variable does not lead out of its folder");
+        let leads_out = |_| {
+            Refusal::new(
+                ErrorKind::PathTraversal,
+                "the value of a template's variable does not lead out of its folder",
+            )
+        };
         // Each of them, as a member may stand there twice.
-        for member in document.root().members().filter(|member| matches!(&*member.key, "argument" | "context")) {
+        for member in document
+            .root()
+            .members()
+            .filter(|member| matches!(&*member.key, "argument" | "context"))
+        {
             each_text(&member.value, &|text| uri::check_relative(text)).map_err(leads_out)?;
         }
         Ok(())
@@ -153,11 +181,19 @@ impl Policy {
             }
             None => {}
         }
-        Ok(Some(ArgumentsCheck { policy: self.clone(), tool: Some((tool.to_owned(), lists)), arguments }))
+        Ok(Some(ArgumentsCheck {
+            policy: self.clone(),
+            tool: Some((tool.to_owned(), lists)),
+            arguments,
+        }))
     }
 
     /// `Unsupported`: it takes more than is done at once.
-    fn check_inline(&self, checker: &ArgumentValidator, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
+    fn check_inline(
+        &self,
+        checker: &ArgumentValidator,
+        arguments: Option<&[u8]>,
+    ) -> Option<Result<(), Refusal>> {
         let text = arguments.unwrap_or_default();
         if text.len() > ARGUMENT_BYTES_AT_ONCE_MAX {
             return None;
@@ -169,11 +205,18 @@ impl Policy {
     }
 
     /// Arguments that no schema is for: the audit log keeps them.
-    fn check_duplicates(self: &Arc<Self>, arguments: Option<Bytes>) -> Result<Option<ArgumentsCheck>, Refusal> {
+    fn check_duplicates(
+        self: &Arc<Self>,
+        arguments: Option<Bytes>,
+    ) -> Result<Option<ArgumentsCheck>, Refusal> {
         match arguments.filter(|_| self.audits_arguments) {
             None => Ok(None),
-            Some(text) if text.len() <= DUPLICATES_BYTES_AT_ONCE_MAX => arguments::refuse_duplicates(&text, &self.hasher).map(|()| None),
-            Some(text) => Ok(Some(ArgumentsCheck { policy: self.clone(), tool: None, arguments: Some(text) })),
+            Some(text) if text.len() <= DUPLICATES_BYTES_AT_ONCE_MAX => {
+                arguments::refuse_duplicates(&text, &self.hasher).map(|()| None)
+            }
+            Some(text) => {
+                Ok(Some(ArgumentsCheck { policy: self.clone(), tool: None, arguments: Some(text) }))
+            }
         }
     }
 
@@ -187,7 +230,11 @@ impl Policy {
                     self.shared.schema_cache.remove_set(before);
                 }
                 let owner = self.shared.schema_cache.new_set();
-                *tools = Tools { lists: Arc::downgrade(lists), schemas: Some(owner), unused: BTreeMap::new() };
+                *tools = Tools {
+                    lists: Arc::downgrade(lists),
+                    schemas: Some(owner),
+                    unused: BTreeMap::new(),
+                };
                 owner
             }
         }
@@ -201,7 +248,8 @@ impl Policy {
         }
         // A tool that is not listed is the backend's to refuse; it must not fill the table either.
         let entry = lists.entries(ListKind::Tools).iter().find(|entry| entry.key == tool)?;
-        let compiled = entry.input_schema().map(|schema| ArgumentValidator::compile(&schema)).transpose();
+        let compiled =
+            entry.input_schema().map(|schema| ArgumentValidator::compile(&schema)).transpose();
         let mut tools = lock(&self.tools);
         let is_current = tools.schemas == Some(owner);
         let schema = compiled.unwrap_or_else(|why| {
@@ -263,39 +311,61 @@ impl ArgumentsCheck {
         let work = move |allowance: &arguments::ValidationBudget| {
             let text = arguments.as_deref();
             // What is too large to be held to a schema is refused for that.
-            if let Some(text) = text.filter(|text| checker.is_none() || text.len() <= ARGUMENT_BYTES_MAX) {
+            if let Some(text) =
+                text.filter(|text| checker.is_none() || text.len() <= ARGUMENT_BYTES_MAX)
+            {
                 arguments::refuse_duplicates(text, &held.hasher)?;
             }
             checker.map_or(Ok(()), |checker| checker.check(text, allowance))
         };
-        policy.shared.validation_pool.run(&policy.tenant, within, work).await.unwrap_or_else(|why| Err(validation_refusal(why, within)))
+        policy
+            .shared
+            .validation_pool
+            .run(&policy.tenant, within, work)
+            .await
+            .unwrap_or_else(|why| Err(validation_refusal(why, within)))
     }
 }
 
 impl Policy {
-    async fn compiled(self: &Arc<Self>, tool: String, lists: Arc<BackendLists>) -> Result<CompiledSchema, Refusal> {
+    async fn compiled(
+        self: &Arc<Self>,
+        tool: String,
+        lists: Arc<BackendLists>,
+    ) -> Result<CompiledSchema, Refusal> {
         if let Some(known) = self.shared.schema_cache.get(self.schema_set(&lists), &tool) {
             return Ok(known);
         }
         let policy = self.clone();
         let work = move |_: &arguments::ValidationBudget| policy.compile(&tool, &lists);
         let within = SCHEMA_COMPILE_WAIT;
-        self.shared.validation_pool.run(&self.tenant, within, work).await.map_err(|why| validation_refusal(why, within))
+        self.shared
+            .validation_pool
+            .run(&self.tenant, within, work)
+            .await
+            .map_err(|why| validation_refusal(why, within))
     }
 }
 
 fn validation_refusal(why: ValidationFailure, within: Duration) -> Refusal {
     match why {
         ValidationFailure::TimedOut => arguments::refused_late(within),
-        ValidationFailure::QueueFull => {
-            Refusal::new(ErrorKind::Overloaded, "too many arguments wait to be held to the schemas of their tools")
-        }
-        ValidationFailure::Failed => Refusal::new(ErrorKind::Internal, "the arguments could not be held to the tool's inputSchema"),
+        ValidationFailure::QueueFull => Refusal::new(
+            ErrorKind::Overloaded,
+            "too many arguments wait to be held to the schemas of their tools",
+        ),
+        ValidationFailure::Failed => Refusal::new(
+            ErrorKind::Internal,
+            "the arguments could not be held to the tool's inputSchema",
+        ),
     }
 }
 
 /// Shows every string in a value, as deep as it is.
-fn each_text(value: &json::Value<'_>, check: &impl Fn(&str) -> Result<(), uri::Traversal>) -> Result<(), uri::Traversal> {
+fn each_text(
+    value: &json::Value<'_>,
+    check: &impl Fn(&str) -> Result<(), uri::Traversal>,
+) -> Result<(), uri::Traversal> {
     if let Some(text) = value.as_str() {
         check(&text)?;
     }

@@ -50,7 +50,9 @@ async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
         let asked = backend.shared.uptime();
         match catch_panic(probe(backend, link)).await {
             ProbeOutcome::Healthy => break,
-            ProbeOutcome::NoAnswer => backend.record_failure(backend.shared.uptime().saturating_sub(asked)),
+            ProbeOutcome::NoAnswer => {
+                backend.record_failure(backend.shared.uptime().saturating_sub(asked))
+            }
             ProbeOutcome::Disconnected => {}
         }
         if backend.answered_since(begun) || backend.check_breaker().is_err() {
@@ -80,7 +82,11 @@ async fn probe(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
             Err(Failure::SessionGone) if attempt == 0 => {} // on a connection of its own it may know us
             Err(failure) => {
                 let _noted = backend.refusal(&failure);
-                return if matches!(failure, Failure::Throttled(_)) { ProbeOutcome::Healthy } else { ProbeOutcome::NoAnswer };
+                return if matches!(failure, Failure::Throttled(_)) {
+                    ProbeOutcome::Healthy
+                } else {
+                    ProbeOutcome::NoAnswer
+                };
             }
         }
     }

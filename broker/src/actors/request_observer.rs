@@ -39,8 +39,13 @@ impl RequestObserver<'_> {
             tracing
         });
         let how = self.shared.config.audit.calls;
-        let draft = (how != AuditLevel::Off && AuditDraft::is_about(message.method)).then(|| self.draft(message, how));
-        RequestTelemetry::new(request::arrival_name().unwrap_or_else(RequestName::random), tracing, draft)
+        let draft = (how != AuditLevel::Off && AuditDraft::is_about(message.method))
+            .then(|| self.draft(message, how));
+        RequestTelemetry::new(
+            request::arrival_name().unwrap_or_else(RequestName::random),
+            tracing,
+            draft,
+        )
     }
 
     fn draft(&self, message: &Message, how: AuditLevel) -> AuditDraft {
@@ -51,7 +56,10 @@ impl RequestObserver<'_> {
             transport: self.transport,
             method: message.method,
             target: target(message),
-            arguments: message.fields.arguments.map(|span| Bytes::copy_from_slice(span.of(&message.frame))),
+            arguments: message
+                .fields
+                .arguments
+                .map(|span| Bytes::copy_from_slice(span.of(&message.frame))),
             backend: None,
             definition: None,
             begun: Instant::now(),
@@ -68,9 +76,14 @@ impl RequestObserver<'_> {
             KeyValue::new("network.transport", network(self.transport)),
             KeyValue::new("mcp_broker.tenant", self.caller.tenant.to_string()),
         ];
-        attributes.extend(self.session.map(|session| KeyValue::new("mcp.session.id", session.to_owned())));
+        attributes.extend(
+            self.session.map(|session| KeyValue::new("mcp.session.id", session.to_owned())),
+        );
         if let Some(id) = &message.id {
-            attributes.push(KeyValue::new("rpc.jsonrpc.request_id", cut(String::from_utf8_lossy(id.raw()).trim_matches('"'))));
+            attributes.push(KeyValue::new(
+                "rpc.jsonrpc.request_id",
+                cut(String::from_utf8_lossy(id.raw()).trim_matches('"')),
+            ));
         }
         attributes
     }
@@ -83,7 +96,9 @@ pub fn end_request(shared: &Shared, outcome: RequestOutcome) {
             RequestOutcome::Ok | RequestOutcome::Cancelled => None,
             RequestOutcome::ToolError => Some("tool_error"),
             RequestOutcome::Error => Some("backend_error"),
-            RequestOutcome::Refused => Some(request.refused().map_or("refused", |kind| kind.name())),
+            RequestOutcome::Refused => {
+                Some(request.refused().map_or("refused", |kind| kind.name()))
+            }
             RequestOutcome::Timeout => Some("timeout"),
         };
         if let Some(tracing) = &request.tracing {
@@ -91,7 +106,13 @@ pub fn end_request(shared: &Shared, outcome: RequestOutcome) {
         }
         if let Some(draft) = request.take_draft() {
             let node = shared.durable.node();
-            let record = draft.into_record(request.name, request.trace(), node.as_str(), outcome.label(), error.map(str::to_owned));
+            let record = draft.into_record(
+                request.name,
+                request.trace(),
+                node.as_str(),
+                outcome.label(),
+                error.map(str::to_owned),
+            );
             shared.durable.audit.add(record);
         }
     });
@@ -101,7 +122,9 @@ pub fn end_request(shared: &Shared, outcome: RequestOutcome) {
 fn target(message: &Message) -> Option<String> {
     let fields = &message.fields;
     match message.method {
-        Method::ToolsCall | Method::PromptsGet => message.text(fields.name).map(|name| name.into_owned()),
+        Method::ToolsCall | Method::PromptsGet => {
+            message.text(fields.name).map(|name| name.into_owned())
+        }
         Method::ResourcesRead | Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
             message.text(fields.uri).map(|uri| secrets::uri_shown(&uri))
         }

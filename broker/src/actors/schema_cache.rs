@@ -64,10 +64,17 @@ impl SchemaCache {
         Some(kept.schema.clone())
     }
 
-    pub fn insert(&self, owner: SchemaSetId, tenant: &TenantId, tool: &str, schema: CompiledSchema) {
+    pub fn insert(
+        &self,
+        owner: SchemaSetId,
+        tenant: &TenantId,
+        tool: &str,
+        schema: CompiledSchema,
+    ) {
         let mut table = lock(&self.table);
         table.uses += 1;
-        let bytes = schema.as_ref().map_or(0, |checker| checker.bytes()) + UNUSED_BYTES + tool.len();
+        let bytes =
+            schema.as_ref().map_or(0, |checker| checker.bytes()) + UNUSED_BYTES + tool.len();
         let kept = CachedSchema { tenant: tenant.clone(), schema, bytes, used: table.uses };
         table.remove(owner, tool);
         table.bytes += bytes;
@@ -99,13 +106,23 @@ impl SchemaTable {
     fn evict(&mut self, max: usize) {
         while self.bytes > max {
             let mut tenants: HashMap<&TenantId, usize> = HashMap::new();
-            let all = || self.sets.iter().flat_map(|(owner, tools)| tools.iter().map(|(tool, kept)| (*owner, tool, kept)));
+            let all = || {
+                self.sets.iter().flat_map(|(owner, tools)| {
+                    tools.iter().map(|(tool, kept)| (*owner, tool, kept))
+                })
+            };
             for (_, _, kept) in all() {
                 *tenants.entry(&kept.tenant).or_default() += kept.bytes;
             }
-            let Some((most, _)) = tenants.into_iter().max_by_key(|(_, bytes)| *bytes) else { return };
-            let oldest = all().filter(|(_, _, kept)| kept.tenant == *most).min_by_key(|(_, _, kept)| kept.used);
-            let Some((owner, tool)) = oldest.map(|(owner, tool, _)| (owner, tool.clone())) else { return };
+            let Some((most, _)) = tenants.into_iter().max_by_key(|(_, bytes)| *bytes) else {
+                return;
+            };
+            let oldest = all()
+                .filter(|(_, _, kept)| kept.tenant == *most)
+                .min_by_key(|(_, _, kept)| kept.used);
+            let Some((owner, tool)) = oldest.map(|(owner, tool, _)| (owner, tool.clone())) else {
+                return;
+            };
             self.remove(owner, &tool);
         }
     }
@@ -123,8 +140,11 @@ mod tests {
 
     /// A schema that counts as so many bytes at least.
     fn schema(bytes: usize) -> CompiledSchema {
-        let properties: serde_json::Map<_, _> = (0..bytes / 600).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
-        let checker = ArgumentValidator::compile(json!({ "properties": properties }).to_string().as_bytes()).unwrap();
+        let properties: serde_json::Map<_, _> =
+            (0..bytes / 600).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
+        let checker =
+            ArgumentValidator::compile(json!({ "properties": properties }).to_string().as_bytes())
+                .unwrap();
         assert!(checker.bytes() >= bytes, "{}", checker.bytes());
         Some(Arc::new(checker))
     }

@@ -90,11 +90,23 @@ impl Shared {
         traces: Tracer,
     ) -> Arc<Self> {
         let (started, redis) = (Instant::now(), config.storage.redis_url.is_some());
-        let room = ConcurrencyLimiter::new(config.limits.calls_in_flight, config.limits.calls_queued, metrics.queue_depth("calls"));
+        let room = ConcurrencyLimiter::new(
+            config.limits.calls_in_flight,
+            config.limits.calls_queued,
+            metrics.queue_depth("calls"),
+        );
         Arc::new(Self {
-            rates: Arc::new(RateLimiter::new(redis, config.limits.without_redis, started, metrics.clone())),
+            rates: Arc::new(RateLimiter::new(
+                redis,
+                config.limits.without_redis,
+                started,
+                metrics.clone(),
+            )),
             overload: OverloadManager::new(&config.overload, metrics.clone()),
-            unread_budget: UnreadBudget::new(overload::outbox_bytes_total(&config), metrics.clone()),
+            unread_budget: UnreadBudget::new(
+                overload::outbox_bytes_total(&config),
+                metrics.clone(),
+            ),
             call_limiter: room,
             confinement: Confinement::new(&config),
             config,
@@ -133,14 +145,21 @@ impl Shared {
 
     /// Notes a refusal on its way to a client: it is counted, and in the log under the id returned. A failure of the broker's
     /// own needs somebody's attention, any other is between the client and its backend.
-    pub fn note_refusal(&self, refusal: &Refusal, session: Option<&str>, tenant: Option<&str>) -> String {
+    pub fn note_refusal(
+        &self,
+        refusal: &Refusal,
+        session: Option<&str>,
+        tenant: Option<&str>,
+    ) -> String {
         self.metrics.error(refusal.kind.code());
         request::with_current(|request| request.refuse(refusal.kind));
         // Within a request its line of the log has the id anyway.
         let own = request::current_name().is_none().then(crate::request_id);
         let (kind, shown) = (refusal.kind.name(), own.as_deref().map(tracing::field::display));
         match refusal.kind {
-            ErrorKind::Internal => tracing::error!(session, tenant, request_id = shown, kind, %refusal, "the broker failed"),
+            ErrorKind::Internal => {
+                tracing::error!(session, tenant, request_id = shown, kind, %refusal, "the broker failed")
+            }
             _ => tracing::debug!(session, tenant, request_id = shown, kind, %refusal, "refused"),
         }
         own.unwrap_or_else(crate::request_id)
@@ -153,6 +172,9 @@ impl Shared {
 
     /// Bounds of each event stream.
     pub fn stream_limits(&self) -> LogLimits {
-        LogLimits { events: self.config.events.stream_events, bytes: self.config.events.stream_bytes }
+        LogLimits {
+            events: self.config.events.stream_events,
+            bytes: self.config.events.stream_bytes,
+        }
     }
 }

@@ -36,7 +36,9 @@ use super::sync;
 use crate::{
     limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
     persistence::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
-    rules::event_log::{Event, EventKind, EventLog, LogLimits, Overflow, PositionGone, StreamSnapshot, Topic},
+    rules::event_log::{
+        Event, EventKind, EventLog, LogLimits, Overflow, PositionGone, StreamSnapshot, Topic,
+    },
 };
 
 /// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session. As long as the one request of
@@ -115,7 +117,12 @@ pub enum StreamEnd {
 
 impl EventStream {
     /// A stream that ends with the answers to these requests and to `unnamed` more, whose ids could not be read.
-    pub fn for_answers(number: u64, limits: LogLimits, due: Vec<RequestId>, unnamed: usize) -> Arc<Self> {
+    pub fn for_answers(
+        number: u64,
+        limits: LogLimits,
+        due: Vec<RequestId>,
+        unnamed: usize,
+    ) -> Arc<Self> {
         let log = EventLog::new(limits, Some(due.len() + unnamed));
         Self::with_log(number, log, due.into_iter().map(PendingAnswer::from).collect())
     }
@@ -131,7 +138,12 @@ impl EventStream {
     }
 
     /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `Unsupported` for a GET stream.
-    pub fn restored(number: u64, limits: LogLimits, due: Option<Vec<PendingAnswer>>, held: StreamSnapshot) -> Arc<Self> {
+    pub fn restored(
+        number: u64,
+        limits: LogLimits,
+        due: Option<Vec<PendingAnswer>>,
+        held: StreamSnapshot,
+    ) -> Arc<Self> {
         let log = EventLog::restored(limits, due.as_ref().map(Vec::len), held);
         let stream = Self::with_log(number, log, due.unwrap_or_default());
         let mut state = stream.lock();
@@ -146,7 +158,8 @@ impl EventStream {
     fn with_log(number: u64, log: EventLog, due: Vec<PendingAnswer>) -> Arc<Self> {
         let request = match &due[..] {
             // Copied: it would keep all of the request.
-            [one] => is_nameable(&one.id).then(|| RequestId::from_raw(Bytes::copy_from_slice(one.id.raw()))),
+            [one] => is_nameable(&one.id)
+                .then(|| RequestId::from_raw(Bytes::copy_from_slice(one.id.raw()))),
             _ => None,
         };
         let state = StreamState {
@@ -173,7 +186,13 @@ impl EventStream {
     }
 
     /// [`EventStream::push`] of something that need not wait twice. `false`: it waits already.
-    pub fn push_coalesced(&self, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<bool, Overflow> {
+    pub fn push_coalesced(
+        &self,
+        now: Instant,
+        kind: EventKind,
+        topic: Option<Topic>,
+        frame: Bytes,
+    ) -> Result<bool, Overflow> {
         let mut state = self.lock();
         let pushed = state.add(self.number, now, kind, topic, frame);
         self.update_unread(&mut state);
@@ -201,20 +220,34 @@ impl EventStream {
             return;
         }
         let (was_read, trimmed_through) = (state.reader > 0, state.log.lost_through());
-        state.sink = Some(EventLogSink { writer: writer.clone(), session, was_read, trimmed_through, touched: Instant::now() });
+        state.sink = Some(EventLogSink {
+            writer: writer.clone(),
+            session,
+            was_read,
+            trimmed_through,
+            touched: Instant::now(),
+        });
         state.log_record(self.number);
         let StreamState { log, sink: Some(sink), .. } = &mut *state else { return };
         if trimmed_through > 0 {
             sink.trim(self.number, trimmed_through);
         }
-        log.events().for_each(|event| sink.event(self.number, event.sequence, event.kind, event.frame.clone()));
+        log.events().for_each(|event| {
+            sink.event(self.number, event.sequence, event.kind, event.frame.clone())
+        });
     }
 
     /// Goes on with what the log has of the stream.
     pub fn resume_logging(&self, writer: &EventWriter, session: SessionKey) {
         let mut state = self.lock();
         let trimmed_through = state.log.lost_through();
-        state.sink = Some(EventLogSink { writer: writer.clone(), session, was_read: true, trimmed_through, touched: Instant::now() });
+        state.sink = Some(EventLogSink {
+            writer: writer.clone(),
+            session,
+            was_read: true,
+            trimmed_through,
+            touched: Instant::now(),
+        });
     }
 
     /// Nobody will come back for the stream: the log may forget it.
@@ -355,7 +388,14 @@ impl EventStream {
 }
 
 impl StreamState {
-    fn add(&mut self, number: u64, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<bool, Overflow> {
+    fn add(
+        &mut self,
+        number: u64,
+        now: Instant,
+        kind: EventKind,
+        topic: Option<Topic>,
+        frame: Bytes,
+    ) -> Result<bool, Overflow> {
         let several_due = self.pending.len() > 1;
         if kind == EventKind::Answer {
             self.answered(&frame);
@@ -415,8 +455,12 @@ impl StreamState {
 
     fn log_record(&self, number: u64) {
         if let Some(sink) = &self.sink {
-            let record =
-                StreamRecord { number, general: !self.log.has_answers(), due: encode_pending(&self.pending), was_read: sink.was_read };
+            let record = StreamRecord {
+                number,
+                general: !self.log.has_answers(),
+                due: encode_pending(&self.pending),
+                was_read: sink.was_read,
+            };
             sink.writer.log(LogEntry::Stream { session: sink.session, record });
         }
     }
@@ -527,7 +571,9 @@ mod tests {
     #[test]
     fn who_may_come_back_to_an_outbox_still_waits_for_what_is_on_it() {
         let limits = LogLimits { events: 10, bytes: 1_000 };
-        for (stream, lost) in [(EventStream::outbox(1, limits, None), false), (EventStream::general(3, limits), true)] {
+        for (stream, lost) in
+            [(EventStream::outbox(1, limits, None), false), (EventStream::general(3, limits), true)]
+        {
             drop(stream.read_from(0).unwrap());
             assert_eq!(stream.is_unreachable(), lost);
         }
@@ -545,8 +591,15 @@ mod tests {
         for text in ["5", "6"] {
             stream.push(Instant::now(), EventKind::Message, frame(text)).unwrap();
         }
-        assert!(matches!(again.next().await, StreamItem::Ended(StreamEnd::Lost)), "2 made room, and nothing is passed over");
-        assert_eq!(stream.read_from(1).err(), Some(PositionGone), "so whoever comes back with its place hears of the gap");
+        assert!(
+            matches!(again.next().await, StreamItem::Ended(StreamEnd::Lost)),
+            "2 made room, and nothing is passed over"
+        );
+        assert_eq!(
+            stream.read_from(1).err(),
+            Some(PositionGone),
+            "so whoever comes back with its place hears of the gap"
+        );
     }
 
     #[test]
@@ -559,7 +612,16 @@ mod tests {
         stream.push(Instant::now(), EventKind::Answer, frame("{}")).unwrap();
         assert_eq!(parse_event_id(&stream.event_id(1)).unwrap(), named, "whenever it is read");
         assert_eq!(stream.event_id(2), "4-2");
-        assert_eq!(EventStream::for_answers(4, LIMITS, vec![RequestId::from_u64(1), RequestId::from_u64(2)], 0).event_id(1), "4-1");
+        assert_eq!(
+            EventStream::for_answers(
+                4,
+                LIMITS,
+                vec![RequestId::from_u64(1), RequestId::from_u64(2)],
+                0
+            )
+            .event_id(1),
+            "4-1"
+        );
         assert_eq!(EventStream::general(5, LIMITS).event_id(1), "5-1");
     }
 }

@@ -80,8 +80,10 @@ impl Subscriptions {
 
     /// Whether the session listens to `uri` and the backend knows of it, or will with its next connection.
     pub fn is_subscribed(&self, session: &Arc<Session>, uri: &str) -> bool {
-        let held =
-            |one: &Subscription| one.subscribed_on.is_some() && one.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session));
+        let held = |one: &Subscription| {
+            one.subscribed_on.is_some()
+                && one.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session))
+        };
         self.lock().get(uri).is_some_and(held)
     }
 
@@ -114,7 +116,9 @@ impl Subscriptions {
         match self.pending_change(uri, connection.as_ref()) {
             SubscriptionChange::Nothing => Ok(()),
             SubscriptionChange::Unsubscribe => match connection {
-                Some(connection) => send_request(link, &connection, Method::ResourcesUnsubscribe, uri).await,
+                Some(connection) => {
+                    send_request(link, &connection, Method::ResourcesUnsubscribe, uri).await
+                }
                 None => Ok(()),
             },
             SubscriptionChange::Subscribe { again } => {
@@ -138,7 +142,8 @@ impl Subscriptions {
         if uris.is_empty() {
             return;
         }
-        let (link, connection, running) = (link.clone(), connection.clone(), link.backend.shared.running.clone());
+        let (link, connection, running) =
+            (link.clone(), connection.clone(), link.backend.shared.running.clone());
         running.spawn(async move {
             for uri in uris {
                 if connection.is_closed() {
@@ -155,7 +160,8 @@ impl Subscriptions {
     pub fn on_updated(&self, link: &Arc<Link>, message: &Message) {
         let Some(uri) = message.text(message.fields.uri) else { return };
         let mut listeners = self.listeners(&uri);
-        let wholes: Vec<String> = self.lock().keys().filter(|whole| is_part_of(&uri, whole)).cloned().collect();
+        let wholes: Vec<String> =
+            self.lock().keys().filter(|whole| is_part_of(&uri, whole)).cloned().collect();
         for listener in wholes.iter().flat_map(|whole| self.listeners(whole)) {
             if !listeners.iter().any(|known| Arc::ptr_eq(known, &listener)) {
                 listeners.push(listener);
@@ -172,14 +178,24 @@ impl Subscriptions {
                 }
                 _ => message.frame.clone(),
             };
-            session.deliver_coalesced(EventKind::Message, Some(resource_topic(&session, link, &uri)), frame);
+            session.deliver_coalesced(
+                EventKind::Message,
+                Some(resource_topic(&session, link, &uri)),
+                frame,
+            );
         }
     }
 
     /// Every URI somebody listens to, with the number of listeners.
     pub fn counts(&self) -> Vec<(String, usize)> {
-        let count = |one: &Subscription| one.listeners.iter().filter(|listener| listener.strong_count() > 0).count();
-        self.lock().iter().map(|(uri, one)| (uri.clone(), count(one))).filter(|(_, count)| *count > 0).collect()
+        let count = |one: &Subscription| {
+            one.listeners.iter().filter(|listener| listener.strong_count() > 0).count()
+        };
+        self.lock()
+            .iter()
+            .map(|(uri, one)| (uri.clone(), count(one)))
+            .filter(|(_, count)| *count > 0)
+            .collect()
     }
 
     /// Nobody listens to anything.
@@ -187,13 +203,19 @@ impl Subscriptions {
         !self.lock().values().any(Subscription::is_wanted)
     }
 
-    fn pending_change(&self, uri: &str, connection: Option<&Arc<Connection>>) -> SubscriptionChange {
+    fn pending_change(
+        &self,
+        uri: &str,
+        connection: Option<&Arc<Connection>>,
+    ) -> SubscriptionChange {
         let mut by_uri = self.lock();
         let Some(subscription) = by_uri.get(uri) else { return SubscriptionChange::Nothing };
         let told = connection.is_some_and(|connection| subscription.is_subscribed_on(connection));
         match (subscription.is_wanted(), told) {
             (true, true) => SubscriptionChange::Nothing,
-            (true, false) => SubscriptionChange::Subscribe { again: subscription.subscribed_on.is_some() },
+            (true, false) => {
+                SubscriptionChange::Subscribe { again: subscription.subscribed_on.is_some() }
+            }
             (false, told) => {
                 by_uri.remove(uri);
                 if told { SubscriptionChange::Unsubscribe } else { SubscriptionChange::Nothing }
@@ -209,7 +231,11 @@ impl Subscriptions {
 
     /// Tells one session that it may have missed something.
     pub fn notify_gap(&self, link: &Link, session: &Session, uri: &str) {
-        session.deliver_coalesced(EventKind::Message, Some(resource_topic(session, link, uri)), inbound::updated_frame(session, link, uri));
+        session.deliver_coalesced(
+            EventKind::Message,
+            Some(resource_topic(session, link, uri)),
+            inbound::updated_frame(session, link, uri),
+        );
     }
 
     /// Tells everybody that something may have been missed.
@@ -225,7 +251,10 @@ impl Subscriptions {
     }
 
     fn listeners(&self, uri: &str) -> Vec<Arc<Session>> {
-        self.lock().get(uri).map(|one| one.listeners.iter().filter_map(Weak::upgrade).collect()).unwrap_or_default()
+        self.lock()
+            .get(uri)
+            .map(|one| one.listeners.iter().filter_map(Weak::upgrade).collect())
+            .unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Subscription>> {
@@ -260,15 +289,27 @@ impl UriLocks {
     }
 }
 
-async fn send_request(link: &Arc<Link>, connection: &Arc<Connection>, method: Method, uri: &str) -> Result<(), Refusal> {
+async fn send_request(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    method: Method,
+    uri: &str,
+) -> Result<(), Refusal> {
     let params = format!("{{\"uri\":{}}}", json::quote(uri));
-    let answer = connection.ask(link, method, Some(params.as_bytes())).await.map_err(|failure| link.backend.refusal(&failure))?;
+    let answer = connection
+        .ask(link, method, Some(params.as_bytes()))
+        .await
+        .map_err(|failure| link.backend.refusal(&failure))?;
     match answer.kind {
-        Kind::Error => Err(Refusal::new(ErrorKind::ResourceNotFound, "the backend refused the subscription").with("uri", uri)),
+        Kind::Error => {
+            Err(Refusal::new(ErrorKind::ResourceNotFound, "the backend refused the subscription")
+                .with("uri", uri))
+        }
         _ => Ok(()),
     }
 }
 
 fn is_part_of(uri: &str, whole: &str) -> bool {
-    uri.strip_prefix(whole).is_some_and(|rest| whole.ends_with('/') || rest.starts_with(['/', '#', '?']))
+    uri.strip_prefix(whole)
+        .is_some_and(|rest| whole.ends_with('/') || rest.starts_with(['/', '#', '?']))
 }

@@ -15,7 +15,9 @@ use protocol::{
     method::Method,
 };
 
-use super::{backend::Backend, concurrency_limit::TenantShare, session::Session, shared::Shared, sync::lock};
+use super::{
+    backend::Backend, concurrency_limit::TenantShare, session::Session, shared::Shared, sync::lock,
+};
 use crate::{
     admission::rate_limiter::RateScope,
     config::{MessageWire, spec::TenantSpec},
@@ -57,7 +59,10 @@ impl Tenant {
         let tenant = Self {
             spec: ArcSwap::from_pointee(TenantSpec::default()),
             meter: SharedRateLimiter::new(format!("tenant/{id}")),
-            principals: Mutex::new(RateLimiterMap::new(PRINCIPALS_METERED_MAX, format!("principals/{id}"))),
+            principals: Mutex::new(RateLimiterMap::new(
+                PRINCIPALS_METERED_MAX,
+                format!("principals/{id}"),
+            )),
             connections: Arc::default(),
             catalog: ArcSwap::from_pointee(catalog),
             backends: Mutex::default(),
@@ -90,11 +95,20 @@ impl Tenant {
 
     /// How large a message of its clients may be on this wire.
     pub fn message_bytes(&self, wire: MessageWire) -> usize {
-        self.shared.config.limits.message_sizes.of(self.spec.load().limits.message_profile.as_deref(), wire)
+        self.shared
+            .config
+            .limits
+            .message_sizes
+            .of(self.spec.load().limits.message_profile.as_deref(), wire)
     }
 
     /// How long a request may take: as the backend says, or the tenant, or the configuration.
-    pub fn deadline(&self, backend: Option<&Backend>, method: Method, tool: Option<&str>) -> CallDeadline {
+    pub fn deadline(
+        &self,
+        backend: Option<&Backend>,
+        method: Method,
+        tool: Option<&str>,
+    ) -> CallDeadline {
         let spec = self.spec.load();
         let (own, common) = (&spec.timeouts, &self.shared.config.timeouts);
         let of_backend = backend.map_or_else(TimeoutSource::default, |backend| {
@@ -107,10 +121,17 @@ impl Tenant {
                 total: said.call_max,
             }
         });
-        let of_tenant =
-            TimeoutSource { tools: None, methods: Some(&own.methods), call: own.call, control: own.control, total: own.call_max };
-        let (call, control, total) = (Some(common.call), Some(common.control), Some(common.call_max));
-        let of_all = TimeoutSource { tools: None, methods: Some(&common.methods), call, control, total };
+        let of_tenant = TimeoutSource {
+            tools: None,
+            methods: Some(&own.methods),
+            call: own.call,
+            control: own.control,
+            total: own.call_max,
+        };
+        let (call, control, total) =
+            (Some(common.call), Some(common.control), Some(common.call_max));
+        let of_all =
+            TimeoutSource { tools: None, methods: Some(&common.methods), call, control, total };
         deadlines::of(method, tool, &[of_backend, of_tenant, of_all])
     }
 
@@ -138,13 +159,20 @@ impl Tenant {
     /// Builds the catalog anew from the backends' lists and tells every session whose lists differ now.
     pub fn publish_catalog(&self) {
         let _order = lock(&self.publishing);
-        let lists = self.backends().into_iter().filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?))).collect();
-        let catalog = Arc::new(Catalog::build(self.id.clone(), self.shared.cursor_key.clone(), lists));
+        let lists = self
+            .backends()
+            .into_iter()
+            .filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?)))
+            .collect();
+        let catalog =
+            Arc::new(Catalog::build(self.id.clone(), self.shared.cursor_key.clone(), lists));
         let before = self.catalog.swap(catalog.clone());
         let mut changed: HashMap<Endpoint, Vec<ListKind>> = HashMap::new();
         for session in self.sessions() {
             let endpoint = session.endpoint.clone();
-            let lists = changed.entry(endpoint).or_insert_with(|| catalog.changed_lists(&before, &session.endpoint));
+            let lists = changed
+                .entry(endpoint)
+                .or_insert_with(|| catalog.changed_lists(&before, &session.endpoint));
             if !lists.is_empty() {
                 session.on_lists_changed(lists);
             }
@@ -156,7 +184,8 @@ impl Tenant {
         let common = &self.shared.config.limits;
         let own_limits = &self.spec.load().limits;
         let tenant_max = own_limits.sessions_per_tenant.unwrap_or(common.sessions_per_tenant);
-        let principal_max = own_limits.sessions_per_principal.unwrap_or(common.sessions_per_principal);
+        let principal_max =
+            own_limits.sessions_per_principal.unwrap_or(common.sessions_per_principal);
         let mut sessions = lock(&self.sessions);
         if self.closed.load(Ordering::Relaxed) {
             return Err(Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"));
@@ -228,7 +257,8 @@ impl Tenant {
 
     /// The same for a notification of the principal, which has no answer: one that is not taken is counted and dropped.
     pub fn take_notification_budget(&self, principal: &PrincipalId) -> Result<(), Refusal> {
-        self.take_budget(principal).inspect_err(|_| self.shared.metrics.dropped_notification("rate_limited"))
+        self.take_budget(principal)
+            .inspect_err(|_| self.shared.metrics.dropped_notification("rate_limited"))
     }
 
     /// Gives back what [`Tenant::take_budget`] took.
@@ -242,18 +272,27 @@ impl Tenant {
     }
 
     /// Takes one request's worth of what may go to this backend, and to this tool of it.
-    pub fn take_backend_budget(&self, backend: &Backend, tool: Option<&str>) -> Result<(), Refusal> {
+    pub fn take_backend_budget(
+        &self,
+        backend: &Backend,
+        tool: Option<&str>,
+    ) -> Result<(), Refusal> {
         backend.take_budget(&self.spec.load().limits, tool)
     }
 
     fn rate(&self) -> Option<Rate> {
         let (own, common) = (&self.spec.load().limits, &self.shared.config.limits);
-        Rate::new(own.requests_per_second.unwrap_or(common.requests_per_second), own.burst.unwrap_or(common.burst))
+        Rate::new(
+            own.requests_per_second.unwrap_or(common.requests_per_second),
+            own.burst.unwrap_or(common.burst),
+        )
     }
 
     fn principal_rate(&self) -> Option<Rate> {
         let (own, common) = (&self.spec.load().limits, &self.shared.config.limits);
-        let per_second = own.requests_per_second_per_principal.unwrap_or(common.requests_per_second_per_principal);
+        let per_second = own
+            .requests_per_second_per_principal
+            .unwrap_or(common.requests_per_second_per_principal);
         Rate::new(per_second, own.burst_per_principal.unwrap_or(common.burst_per_principal))
     }
 
@@ -264,7 +303,12 @@ impl Tenant {
 
     /// A place for a connection that is a session, or for an open GET stream.
     pub fn acquire_connection(&self) -> Result<ConnectionPermit, Refusal> {
-        let max = self.spec.load().limits.connections_per_tenant.unwrap_or(self.shared.config.limits.connections_per_tenant);
+        let max = self
+            .spec
+            .load()
+            .limits
+            .connections_per_tenant
+            .unwrap_or(self.shared.config.limits.connections_per_tenant);
         let place = ConnectionPermit(self.connections.clone());
         if place.0.fetch_add(1, Ordering::Relaxed) < max {
             return Ok(place);
@@ -276,11 +320,19 @@ impl Tenant {
 
     /// Counts a call in, if there is room.
     pub fn open_call(&self) -> Result<(), Refusal> {
-        let max = self.spec.load().limits.calls_in_flight_per_tenant.unwrap_or(self.shared.config.limits.calls_in_flight_per_tenant);
+        let max = self
+            .spec
+            .load()
+            .limits
+            .calls_in_flight_per_tenant
+            .unwrap_or(self.shared.config.limits.calls_in_flight_per_tenant);
         if self.calls.fetch_add(1, Ordering::Relaxed) >= max {
             self.calls.fetch_sub(1, Ordering::Relaxed);
             self.shared.metrics.rate_limited("calls_in_flight_per_tenant");
-            return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the tenant has {max} calls in flight, which is its limit")));
+            return Err(Refusal::new(
+                ErrorKind::TooManyCalls,
+                format!("the tenant has {max} calls in flight, which is its limit"),
+            ));
         }
         Ok(())
     }
@@ -295,7 +347,11 @@ impl Tenant {
 }
 
 fn too_many_sessions(whose: &str, max: usize) -> Refusal {
-    Refusal::new(ErrorKind::TooManySessions, format!("the {whose} has {max} sessions, which is its limit")).retry_after(ROOM_RETRY)
+    Refusal::new(
+        ErrorKind::TooManySessions,
+        format!("the {whose} has {max} sessions, which is its limit"),
+    )
+    .retry_after(ROOM_RETRY)
 }
 
 /// One connection's place among its tenant's. Dropped with it.

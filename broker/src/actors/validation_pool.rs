@@ -23,7 +23,8 @@ use tokio::sync::oneshot;
 use super::sync::lock;
 use crate::{
     limits::arguments::{
-        ARGUMENT_STEPS_MAX, VALIDATION_NICENESS, VALIDATION_THREADS_MAX, VALIDATIONS_QUEUED_MAX, VALIDATIONS_QUEUED_PER_TENANT_MAX,
+        ARGUMENT_STEPS_MAX, VALIDATION_NICENESS, VALIDATION_THREADS_MAX, VALIDATIONS_QUEUED_MAX,
+        VALIDATIONS_QUEUED_PER_TENANT_MAX,
     },
     rules::arguments::ValidationBudget,
 };
@@ -112,7 +113,12 @@ impl ValidationPool {
     /// So many threads, within bounds. They are started when there is something to do.
     fn with_threads(threads: usize) -> Self {
         let threads = threads.clamp(THREADS_MIN, VALIDATION_THREADS_MAX);
-        let queue = JobQueue { state: Mutex::default(), ready: Condvar::new(), threads, share: threads / 2 };
+        let queue = JobQueue {
+            state: Mutex::default(),
+            ready: Condvar::new(),
+            threads,
+            share: threads / 2,
+        };
         Self { queue: Arc::new(queue), started: OnceLock::new() }
     }
 
@@ -141,7 +147,8 @@ impl ValidationPool {
     fn start(&self) {
         for number in 0..self.queue.threads {
             let queue = self.queue.clone();
-            let thread = thread::Builder::new().name(format!("validation-{number}")).stack_size(STACK_BYTES);
+            let thread =
+                thread::Builder::new().name(format!("validation-{number}")).stack_size(STACK_BYTES);
             if let Err(error) = thread.spawn(move || queue.run_worker()) {
                 tracing::error!(%error, "a validation thread cannot be started");
             }
@@ -183,7 +190,9 @@ impl JobQueue {
             tracing::debug!(%error, "a validation thread has the priority of all others");
         }
         while let Some((tenant, job)) = self.next() {
-            if !job.cancelled.load(Ordering::Relaxed) && catch_unwind(AssertUnwindSafe(job.work)).is_err() {
+            if !job.cancelled.load(Ordering::Relaxed)
+                && catch_unwind(AssertUnwindSafe(job.work)).is_err()
+            {
                 tracing::error!(%tenant, "a validation failed inside the broker");
             }
             self.finished(&tenant);
@@ -221,7 +230,10 @@ impl JobQueue {
 impl JobQueueState {
     /// The next one of the first tenant that has less than its share.
     fn next_job(&mut self, share: usize) -> Option<(TenantId, ValidationJob)> {
-        let at = self.rotation.iter().position(|tenant| self.tenants.get(tenant).is_some_and(|line| line.running < share))?;
+        let at = self
+            .rotation
+            .iter()
+            .position(|tenant| self.tenants.get(tenant).is_some_and(|line| line.running < share))?;
         let tenant = self.rotation.remove(at)?;
         let line = self.tenants.get_mut(&tenant)?;
         let job = line.jobs.pop_front()?;
@@ -304,9 +316,14 @@ mod tests {
         let validation = Arc::new(ValidationPool::with_threads(2));
         let (has_begun, held) = hold(&validation, "a", LONG);
         begun(has_begun).await;
-        let queued: Vec<_> = (0..VALIDATIONS_QUEUED_PER_TENANT_MAX).map(|_| hold(&validation, "a", LONG).1).collect();
+        let queued: Vec<_> = (0..VALIDATIONS_QUEUED_PER_TENANT_MAX)
+            .map(|_| hold(&validation, "a", LONG).1)
+            .collect();
         waiting(&validation, VALIDATIONS_QUEUED_PER_TENANT_MAX).await;
-        assert_eq!(validation.run(&tenant("a"), LONG, |_| ()).await, Err(ValidationFailure::QueueFull));
+        assert_eq!(
+            validation.run(&tenant("a"), LONG, |_| ()).await,
+            Err(ValidationFailure::QueueFull)
+        );
         assert_eq!(validation.run(&tenant("b"), LONG, |_| ()).await, Ok(()));
         for queued in queued {
             queued.abort();
@@ -328,21 +345,29 @@ mod tests {
         // It waits in the queue or on its thread: both are part of its time.
         assert_eq!(held.await.unwrap(), Err(ValidationFailure::TimedOut));
         drop(has_begun);
-        assert_eq!(validation.run(&tenant("a"), LONG, |_| 1).await, Ok(1), "the thread is free again");
+        assert_eq!(
+            validation.run(&tenant("a"), LONG, |_| 1).await,
+            Ok(1),
+            "the thread is free again"
+        );
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn s02_work_that_panics_costs_no_thread() {
         let validation = ValidationPool::with_threads(2);
         for _ in 0..8 {
-            let outcome: Result<(), ValidationFailure> = validation.run(&tenant("a"), LONG, |_| panic!("as the test wants it")).await;
+            let outcome: Result<(), ValidationFailure> =
+                validation.run(&tenant("a"), LONG, |_| panic!("as the test wants it")).await;
             assert_eq!(outcome, Err(ValidationFailure::Failed));
         }
         assert_eq!(validation.run(&tenant("a"), LONG, |_| 1).await, Ok(1));
         let all = Arc::new(Barrier::new(2));
         let (one, other) = (all.clone(), all);
         let (first, second) = (tenant("a"), tenant("b"));
-        let (a, b) = tokio::join!(validation.run(&first, LONG, move |_| one.wait()), validation.run(&second, LONG, move |_| other.wait()),);
+        let (a, b) = tokio::join!(
+            validation.run(&first, LONG, move |_| one.wait()),
+            validation.run(&second, LONG, move |_| other.wait()),
+        );
         assert!(a.is_ok() && b.is_ok(), "both threads are there");
     }
 
@@ -357,7 +382,9 @@ mod tests {
             line.jobs.push_back(ValidationJob { work: Box::new(|| ()), cancelled: Arc::default() });
             state.waiting += 1;
         }
-        let order: Vec<String> = std::iter::from_fn(|| state.next_job(usize::MAX)).map(|(tenant, _)| tenant.to_string()).collect();
+        let order: Vec<String> = std::iter::from_fn(|| state.next_job(usize::MAX))
+            .map(|(tenant, _)| tenant.to_string())
+            .collect();
         assert_eq!((order.join(" "), state.waiting), ("a b a a".to_owned(), 0));
     }
 }

@@ -41,7 +41,13 @@ impl<S: Clone> OutboxBudget<S> {
     }
 
     /// A stream holds `bytes` unread and `held` steps so far; returns its steps from now on. `stream` is how to find it again.
-    pub fn settle(&self, holder: HolderId, held: usize, bytes: usize, stream: impl FnOnce() -> S) -> usize {
+    pub fn settle(
+        &self,
+        holder: HolderId,
+        held: usize,
+        bytes: usize,
+        stream: impl FnOnce() -> S,
+    ) -> usize {
         let steps = bytes / OUTBOX_STEP_BYTES;
         if steps == held {
             return held;

@@ -17,7 +17,10 @@ use protocol::error::{ErrorKind, Refusal};
 
 use crate::{
     config,
-    limits::{OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_RETRY, OVERLOAD_SAMPLE_INTERVAL, OVERLOAD_SAMPLES_IN_A_ROW},
+    limits::{
+        OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_RETRY, OVERLOAD_SAMPLE_INTERVAL,
+        OVERLOAD_SAMPLES_IN_A_ROW,
+    },
     metrics::{Metrics, process},
 };
 
@@ -60,9 +63,11 @@ impl OverloadManager {
         if memory.is_none() && settings.queue_delay.is_zero() {
             return;
         }
-        let (overload, runtime, queue_delay) = (Arc::downgrade(self), tokio::runtime::Handle::current(), settings.queue_delay);
+        let (overload, runtime, queue_delay) =
+            (Arc::downgrade(self), tokio::runtime::Handle::current(), settings.queue_delay);
         let watching = std::thread::Builder::new().name("overload".to_owned());
-        if let Err(error) = watching.spawn(move || watch(&overload, &runtime, memory, queue_delay)) {
+        if let Err(error) = watching.spawn(move || watch(&overload, &runtime, memory, queue_delay))
+        {
             tracing::error!(%error, "nobody watches memory and queues: no thread could be started");
         }
     }
@@ -71,7 +76,9 @@ impl OverloadManager {
     pub fn admits(&self) -> Result<(), Refusal> {
         let Some((reason, text)) = self.excess() else { return Ok(()) };
         self.metrics.limits.shed(reason);
-        Err(Refusal::new(ErrorKind::Overloaded, text).with("reason", reason).retry_after(OVERLOAD_RETRY))
+        Err(Refusal::new(ErrorKind::Overloaded, text)
+            .with("reason", reason)
+            .retry_after(OVERLOAD_RETRY))
     }
 
     /// Whether it would be refused.
@@ -125,12 +132,15 @@ impl OverloadManager {
             0 => self.probe_waited_ns.load(Ordering::Relaxed),
             sent => now.saturating_sub(sent),
         };
-        if self.probe_sent_ns.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if self.probe_sent_ns.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
             let overload = self.clone();
             // From outside of the runtime: it goes to the queue that all of its threads take from.
             runtime.spawn(async move {
                 let sent = overload.probe_sent_ns.load(Ordering::Acquire);
-                overload.probe_waited_ns.store(overload.since_start_ns().saturating_sub(sent), Ordering::Relaxed);
+                overload
+                    .probe_waited_ns
+                    .store(overload.since_start_ns().saturating_sub(sent), Ordering::Relaxed);
                 overload.probe_sent_ns.store(0, Ordering::Release);
             });
         }
@@ -138,7 +148,12 @@ impl OverloadManager {
     }
 }
 
-fn watch(overload: &Weak<OverloadManager>, runtime: &tokio::runtime::Handle, memory: Option<MemoryLimit>, queue_delay: Duration) {
+fn watch(
+    overload: &Weak<OverloadManager>,
+    runtime: &tokio::runtime::Handle,
+    memory: Option<MemoryLimit>,
+    queue_delay: Duration,
+) {
     let mut late = 0;
     loop {
         std::thread::sleep(OVERLOAD_SAMPLE_INTERVAL);
@@ -153,7 +168,11 @@ fn watch(overload: &Weak<OverloadManager>, runtime: &tokio::runtime::Handle, mem
             let waited = overload.queue_delay(runtime);
             overload.metrics.limits.queue_delay(waited);
             // One that is late may be the machine's fault; several in a row are ours.
-            late = if waited >= queue_delay { (late + 1).min(OVERLOAD_SAMPLES_IN_A_ROW) } else { late.saturating_sub(1) };
+            late = if waited >= queue_delay {
+                (late + 1).min(OVERLOAD_SAMPLES_IN_A_ROW)
+            } else {
+                late.saturating_sub(1)
+            };
             let sheds = overload.reasons.load(Ordering::Relaxed) & QUEUE != 0;
             let holds = late >= OVERLOAD_SAMPLES_IN_A_ROW || (sheds && late > 0);
             overload.set(QUEUE, "queue", holds, &format!("work that is ready waited {waited:?}"));
@@ -192,7 +211,8 @@ impl MemoryLimit {
     }
 
     fn is_exceeded(&self, used: u64, already: bool) -> bool {
-        let percent = if already { self.percent.saturating_sub(RELIEF_PERCENT) } else { self.percent };
+        let percent =
+            if already { self.percent.saturating_sub(RELIEF_PERCENT) } else { self.percent };
         used / 100 * 100 >= self.bytes / 100 * percent
     }
 }
@@ -218,17 +238,29 @@ impl Cgroup {
                 return Some(("/sys/fs/cgroup", path, "memory.max", "memory.current", ""));
             }
             let v1 = controllers.split(',').any(|name| name == "memory");
-            v1.then_some(("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"))
+            v1.then_some((
+                "/sys/fs/cgroup/memory",
+                path,
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "total_",
+            ))
         })?;
         let mut tightest: Option<(Self, u64)> = None;
         let mut path = path.trim_end_matches('/');
         loop {
             let folder = format!("{root}{path}");
-            let limit = fs::read_to_string(format!("{folder}/{max}")).ok().and_then(|text| text.trim().parse::<u64>().ok());
+            let limit = fs::read_to_string(format!("{folder}/{max}"))
+                .ok()
+                .and_then(|text| text.trim().parse::<u64>().ok());
             if let Some(limit) = limit.filter(|limit| *limit < NO_LIMIT)
                 && tightest.as_ref().is_none_or(|(_, known)| limit < *known)
             {
-                let cgroup = Self { current: format!("{folder}/{current}"), stat: format!("{folder}/memory.stat"), prefix };
+                let cgroup = Self {
+                    current: format!("{folder}/{current}"),
+                    stat: format!("{folder}/memory.stat"),
+                    prefix,
+                };
                 tightest = Some((cgroup, limit));
             }
             match path.rsplit_once('/') {
@@ -249,9 +281,13 @@ impl Cgroup {
 /// memory (tmpfs) are none of them.
 fn reclaimable(stat: &str, prefix: &str) -> u64 {
     // v1 and v2 have different names for what is being written.
-    let of =
-        |name: &str| stat.lines().find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok());
-    let sum = |names: &[&str]| names.iter().filter_map(|name| of(name)).fold(0_u64, u64::saturating_add);
+    let of = |name: &str| {
+        stat.lines().find_map(|line| {
+            line.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok()
+        })
+    };
+    let sum =
+        |names: &[&str]| names.iter().filter_map(|name| of(name)).fold(0_u64, u64::saturating_add);
     let unwritten = sum(&["dirty", "writeback", "file_dirty", "file_writeback"]);
     sum(&["inactive_file", "active_file"]).saturating_sub(unwritten)
 }
@@ -275,7 +311,12 @@ fn outbox_total_of(configured: Option<usize>, allowed: Option<u64>) -> (usize, b
     let allowed = allowed.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     match configured {
         Some(total) => (total, allowed.is_none_or(|allowed| total < allowed)),
-        None => (allowed.map_or(OUTBOX_BYTES_TOTAL_DEFAULT, |allowed| OUTBOX_BYTES_TOTAL_DEFAULT.min(allowed / 4)), true),
+        None => (
+            allowed.map_or(OUTBOX_BYTES_TOTAL_DEFAULT, |allowed| {
+                OUTBOX_BYTES_TOTAL_DEFAULT.min(allowed / 4)
+            }),
+            true,
+        ),
     }
 }
 
@@ -299,10 +340,15 @@ mod tests {
             overload.count_pending(true);
         }
         let refusal = overload.admits().unwrap_err();
-        assert_eq!((refusal.kind.code(), refusal.kind.http_status(), refusal.retry_after), (1004, 503, Some(OVERLOAD_RETRY)));
+        assert_eq!(
+            (refusal.kind.code(), refusal.kind.http_status(), refusal.retry_after),
+            (1004, 503, Some(OVERLOAD_RETRY))
+        );
         overload.count_pending(false);
         overload.admits().unwrap();
-        assert!(overload.metrics.render().contains(r#"mcp_overload_refused_total{reason="pending"} 1"#));
+        assert!(
+            overload.metrics.render().contains(r#"mcp_overload_refused_total{reason="pending"} 1"#)
+        );
     }
 
     #[test]
@@ -344,14 +390,21 @@ mod tests {
         assert_eq!(reclaimable(v2, ""), 6_700);
         let v1 = "cache 1\ninactive_file 1\nactive_file 1\ntotal_cache 9000\ntotal_dirty 200\ntotal_writeback 0\ntotal_inactive_file 3000\ntotal_active_file 4000\n";
         assert_eq!(reclaimable(v1, "total_"), 6_800);
-        assert_eq!((reclaimable("", ""), reclaimable("inactive_file 5\nfile_dirty 9\n", "")), (0, 0));
+        assert_eq!(
+            (reclaimable("", ""), reclaimable("inactive_file 5\nfile_dirty 9\n", "")),
+            (0, 0)
+        );
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);
             fs::write(&path, text).unwrap();
             path.to_string_lossy().into_owned()
         };
-        let group = Cgroup { current: file("memory.current", "16000\n"), stat: file("memory.stat", v2), prefix: "" };
+        let group = Cgroup {
+            current: file("memory.current", "16000\n"),
+            stat: file("memory.stat", v2),
+            prefix: "",
+        };
         assert_eq!(group.used(), Some(9_300));
     }
 
@@ -360,13 +413,19 @@ mod tests {
         let mib = |count: usize| count << 20;
         assert_eq!(outbox_total_of(None, None), (OUTBOX_BYTES_TOTAL_DEFAULT, true));
         assert_eq!(outbox_total_of(None, Some(mib(400) as u64)), (mib(100), true));
-        assert_eq!(outbox_total_of(None, Some(mib(40_000) as u64)), (OUTBOX_BYTES_TOTAL_DEFAULT, true));
+        assert_eq!(
+            outbox_total_of(None, Some(mib(40_000) as u64)),
+            (OUTBOX_BYTES_TOTAL_DEFAULT, true)
+        );
         assert_eq!(outbox_total_of(Some(mib(300)), Some(mib(400) as u64)), (mib(300), true));
         assert_eq!(outbox_total_of(Some(mib(400)), Some(mib(400) as u64)), (mib(400), false));
     }
 
     #[test]
     fn a_group_without_a_limit_has_none() {
-        assert!(Cgroup::find("").is_none() && Cgroup::find("0::/no/such/group\n").is_none_or(|(_, limit)| limit > 0));
+        assert!(
+            Cgroup::find("").is_none()
+                && Cgroup::find("0::/no/such/group\n").is_none_or(|(_, limit)| limit > 0)
+        );
     }
 }

@@ -22,7 +22,9 @@ use crate::{
     persistence::{BudgetGrant, BudgetRequest, Persistence},
     rules::{
         gcra::Rate,
-        shared_rate_limit::{QuotaGrant, QuotaRequest, ReplicaShare, SharedRateLimiter, SharingMode},
+        shared_rate_limit::{
+            QuotaGrant, QuotaRequest, ReplicaShare, SharedRateLimiter, SharingMode,
+        },
     },
 };
 
@@ -60,12 +62,22 @@ pub struct RateLimiter {
     metrics: Arc<Metrics>,
 }
 
-const ALL: [SharingMode; 5] =
-    [SharingMode::LocalShare, SharingMode::Global, SharingMode::LocalFallback, SharingMode::Unlimited, SharingMode::Refuse];
+const ALL: [SharingMode; 5] = [
+    SharingMode::LocalShare,
+    SharingMode::Global,
+    SharingMode::LocalFallback,
+    SharingMode::Unlimited,
+    SharingMode::Refuse,
+];
 
 impl RateLimiter {
     /// `redis`: budgets are shared there. `started`: the origin of the meters' clock.
-    pub fn new(redis: bool, without: RedisOutagePolicy, started: Instant, metrics: Arc<Metrics>) -> Self {
+    pub fn new(
+        redis: bool,
+        without: RedisOutagePolicy,
+        started: Instant,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let without = match without {
             RedisOutagePolicy::LocalShare => SharingMode::LocalFallback,
             RedisOutagePolicy::Unlimited => SharingMode::Unlimited,
@@ -96,7 +108,12 @@ impl RateLimiter {
     }
 
     /// Takes one request's worth.
-    pub fn take(&self, scope: RateScope, meter: &Arc<SharedRateLimiter>, rate: Rate) -> Result<(), Refusal> {
+    pub fn take(
+        &self,
+        scope: RateScope,
+        meter: &Arc<SharedRateLimiter>,
+        rate: Rate,
+    ) -> Result<(), Refusal> {
         let shares = self.shares();
         let taken = meter.take(rate, shares, self.now());
         if shares.sharing != SharingMode::LocalShare && meter.to_be_asked_for() {
@@ -106,7 +123,9 @@ impl RateLimiter {
         taken.map_err(|wait| {
             self.metrics.rate_limited(scope.name());
             let text = format!("the request rate of the {} is used up", scope.name());
-            Refusal::new(ErrorKind::RateLimited, text).with("scope", scope.name()).retry_after(at_least_a_millisecond(wait))
+            Refusal::new(ErrorKind::RateLimited, text)
+                .with("scope", scope.name())
+                .retry_after(at_least_a_millisecond(wait))
         })
     }
 
@@ -123,12 +142,16 @@ impl RateLimiter {
             if !asks && !durable.is_shared() {
                 return;
             }
-            if durable.is_shared() && counted.is_none_or(|at| at.elapsed() >= REPLICAS_COUNT_INTERVAL) {
+            if durable.is_shared()
+                && counted.is_none_or(|at| at.elapsed() >= REPLICAS_COUNT_INTERVAL)
+            {
                 counted = Some(Instant::now());
                 self.count_replicas(&durable).await;
             }
-            let _or_counted_anew = tokio::time::timeout(REPLICAS_COUNT_INTERVAL, self.wanted.notified()).await;
-            let meters = std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner));
+            let _or_counted_anew =
+                tokio::time::timeout(REPLICAS_COUNT_INTERVAL, self.wanted.notified()).await;
+            let meters =
+                std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner));
             for some in meters.chunks(BUDGET_ASKS_AT_ONCE) {
                 self.ask(&durable, some).await;
             }
@@ -139,7 +162,8 @@ impl RateLimiter {
     /// How many there are to share with: those that hold a lease and stay.
     async fn count_replicas(&self, durable: &Persistence) {
         let Ok(nodes) = durable.timed("nodes", durable.store.nodes()).await else { return };
-        let living = nodes.iter().filter(|node| !node.draining && !node.lease_left.is_zero()).count();
+        let living =
+            nodes.iter().filter(|node| !node.draining && !node.lease_left.is_zero()).count();
         let living = u32::try_from(living).unwrap_or(u32::MAX).max(1);
         self.replicas.store(living, Ordering::Relaxed);
         self.metrics.limits.rates_replicas(living);
@@ -158,12 +182,19 @@ impl RateLimiter {
         let asks: Vec<BudgetRequest> = meters.iter().zip(&wants).map(ask).collect();
         let begun = Instant::now();
         let answer = durable.hot.take_of_budgets(&asks).await;
-        self.metrics.store("take_of_budgets", durable.hot.engine(), begun.elapsed(), answer.is_none());
+        self.metrics.store(
+            "take_of_budgets",
+            durable.hot.engine(),
+            begun.elapsed(),
+            answer.is_none(),
+        );
         let answered = answer.is_some();
         match answer {
             Some(got) => {
                 let now = self.now();
-                for ((meter, want), BudgetGrant { granted, left, wait }) in meters.iter().zip(&wants).zip(got) {
+                for ((meter, want), BudgetGrant { granted, left, wait }) in
+                    meters.iter().zip(&wants).zip(got)
+                {
                     meter.got(*want, QuotaGrant { granted, left, wait }, shares, now);
                 }
             }
@@ -191,7 +222,9 @@ impl RateLimiter {
 
 /// Nobody is told to come back at once.
 fn at_least_a_millisecond(wait: Duration) -> Duration {
-    Duration::from_millis(u64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX).max(1))
+    Duration::from_millis(
+        u64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX).max(1),
+    )
 }
 
 #[cfg(test)]
@@ -204,13 +237,17 @@ mod tests {
 
     #[test]
     fn a_refusal_says_whose_rate_it_is_and_when_to_come_back() {
-        let (rates, meter) = (rates(false, RedisOutagePolicy::Refuse), SharedRateLimiter::new("m".into()));
+        let (rates, meter) =
+            (rates(false, RedisOutagePolicy::Refuse), SharedRateLimiter::new("m".into()));
         let rate = Rate { per_second: 2, burst: 1 };
         rates.take(RateScope::Tool, &meter, rate).unwrap();
         let refusal = rates.take(RateScope::Tool, &meter, rate).unwrap_err();
         assert_eq!((refusal.kind.code(), refusal.kind.http_status()), (1003, 429));
         let wait = refusal.retry_after.unwrap();
-        assert!(wait <= Duration::from_millis(500) && wait > Duration::from_millis(300), "{wait:?}");
+        assert!(
+            wait <= Duration::from_millis(500) && wait > Duration::from_millis(300),
+            "{wait:?}"
+        );
         assert_eq!(refusal.data, [("scope", "tool".into())]);
         assert!(rates.metrics.render().contains(r#"mcp_rate_limited_total{scope="tool"} 1"#));
         rates.give_back(&meter, rate);
@@ -220,14 +257,19 @@ mod tests {
     #[test]
     fn while_redis_is_away_it_is_as_configured_and_that_shows() {
         let rate = Rate { per_second: 1, burst: 2 };
-        for (without, expected) in [(RedisOutagePolicy::LocalShare, 2), (RedisOutagePolicy::Unlimited, 100), (RedisOutagePolicy::Refuse, 0)]
-        {
+        for (without, expected) in [
+            (RedisOutagePolicy::LocalShare, 2),
+            (RedisOutagePolicy::Unlimited, 100),
+            (RedisOutagePolicy::Refuse, 0),
+        ] {
             let (rates, meter) = (rates(true, without), SharedRateLimiter::new("m".into()));
-            let shared = |rates: &RateLimiter| rates.metrics.render().contains("mcp_rates_shared 1");
+            let shared =
+                |rates: &RateLimiter| rates.metrics.render().contains("mcp_rates_shared 1");
             assert!(shared(&rates));
             rates.is_shared(false);
             assert!(!shared(&rates));
-            let taken = (0..100).filter(|_| rates.take(RateScope::Tenant, &meter, rate).is_ok()).count();
+            let taken =
+                (0..100).filter(|_| rates.take(RateScope::Tenant, &meter, rate).is_ok()).count();
             assert_eq!(taken, expected, "{without:?}");
             assert_eq!(rates.queue.lock().unwrap().len(), 1, "it is asked whether Redis is back");
             rates.is_shared(true);

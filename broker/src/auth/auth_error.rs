@@ -36,7 +36,8 @@ impl AuthError {
 /// A request whose credential could not be read.
 impl From<Refusal> for AuthError {
     fn from(refusal: Refusal) -> Self {
-        let failure = (refusal.kind == ErrorKind::Unauthorized).then_some(SignInFailureReason::Malformed);
+        let failure =
+            (refusal.kind == ErrorKind::Unauthorized).then_some(SignInFailureReason::Malformed);
         Self::Refused { refusal, failure }
     }
 }

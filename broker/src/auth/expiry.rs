@@ -45,7 +45,10 @@ mod tests {
     #[tokio::test]
     async fn what_is_past_is_over_at_once_and_what_has_no_end_never() {
         let now = SystemTime::now();
-        assert!(CredentialExpiry::new(now).is_past() && !CredentialExpiry::new(now + Duration::from_secs(60)).is_past());
+        assert!(
+            CredentialExpiry::new(now).is_past()
+                && !CredentialExpiry::new(now + Duration::from_secs(60)).is_past()
+        );
         outlived(Some(CredentialExpiry::new(now))).await;
         outlived(Some(CredentialExpiry::new(now + Duration::from_millis(20)))).await;
         let never = tokio::time::timeout(Duration::from_millis(1), outlived(None)).await;

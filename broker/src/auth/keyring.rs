@@ -82,8 +82,15 @@ impl Keyring {
     }
 
     /// Puts a whole new ring in place. Returns the keys that verify no longer.
-    pub fn replace(&self, keys: impl IntoIterator<Item = KeyEntry>, enabled: impl IntoIterator<Item = TenantId>) -> Vec<KeyId> {
-        let keys: FastMap<_, _> = keys.into_iter().filter_map(|entry| Some((entry.caller.key.clone()?, Arc::new(entry)))).collect();
+    pub fn replace(
+        &self,
+        keys: impl IntoIterator<Item = KeyEntry>,
+        enabled: impl IntoIterator<Item = TenantId>,
+    ) -> Vec<KeyId> {
+        let keys: FastMap<_, _> = keys
+            .into_iter()
+            .filter_map(|entry| Some((entry.caller.key.clone()?, Arc::new(entry))))
+            .collect();
         let next = Arc::new(KeyringSnapshot { keys, enabled: enabled.into_iter().collect() });
         let before = self.snapshot.swap(next.clone());
         self.renew();
@@ -157,7 +164,10 @@ impl ApiKey {
     }
 
     pub fn entry(&self, tenant: TenantId, principal: PrincipalId) -> KeyEntry {
-        KeyEntry { caller: Caller { tenant, principal, key: Some(self.id.clone()) }, hash: self.hash.clone() }
+        KeyEntry {
+            caller: Caller { tenant, principal, key: Some(self.id.clone()) },
+            hash: self.hash.clone(),
+        }
     }
 }
 
@@ -176,7 +186,13 @@ fn random_text(chars: usize) -> Result<String, KeysError> {
         let mut bytes = [0; 64];
         rand::fill(&mut bytes).map_err(|_| KeysError::NoRandomness)?;
         let wanted = chars - text.len();
-        text.extend(bytes.iter().filter(|byte| **byte < EVEN).take(wanted).map(|byte| char::from(ALPHABET[usize::from(*byte) % 62])));
+        text.extend(
+            bytes
+                .iter()
+                .filter(|byte| **byte < EVEN)
+                .take(wanted)
+                .map(|byte| char::from(ALPHABET[usize::from(*byte) % 62])),
+        );
     }
     Ok(text)
 }
@@ -223,17 +239,25 @@ mod tests {
     fn a_key_tells_its_tenant_and_principal() {
         let (ring, key) = ring();
         let caller = ring.verify(&key.text).unwrap();
-        assert_eq!((caller.tenant.as_str(), caller.principal.as_str(), caller.key), ("acme", "ann", Some(key.id)));
+        assert_eq!(
+            (caller.tenant.as_str(), caller.principal.as_str(), caller.key),
+            ("acme", "ann", Some(key.id))
+        );
     }
 
     #[test]
     fn keys_look_as_documented_and_differ() {
         let hasher = Keys::from_root(b"root").api_key;
-        let texts: HashSet<String> = (0..100).map(|_| ApiKey::mint(&hasher).unwrap().text).collect();
+        let texts: HashSet<String> =
+            (0..100).map(|_| ApiKey::mint(&hasher).unwrap().text).collect();
         assert_eq!(texts.len(), 100);
         for text in texts {
             let parts: Vec<&str> = text.split('_').collect();
-            assert_eq!((parts.len(), parts[0], parts[1].len(), parts[2].len()), (3, "mcpb", 12, 43), "{text}");
+            assert_eq!(
+                (parts.len(), parts[0], parts[1].len(), parts[2].len()),
+                (3, "mcpb", 12, 43),
+                "{text}"
+            );
         }
     }
 
@@ -251,7 +275,16 @@ mod tests {
     fn what_is_no_key_is_refused() {
         let (ring, key) = ring();
         let longer = format!("{}x", key.text);
-        for text in ["", "mcpb_", "mcpb__", "mcpb_é", "Bearer x", &key.text[..key.text.len() - 1], &longer, &key.text.to_uppercase()] {
+        for text in [
+            "",
+            "mcpb_",
+            "mcpb__",
+            "mcpb_é",
+            "Bearer x",
+            &key.text[..key.text.len() - 1],
+            &longer,
+            &key.text.to_uppercase(),
+        ] {
             assert_eq!(ring.verify(text), None, "{text}");
         }
     }
@@ -291,7 +324,10 @@ mod tests {
     #[test]
     fn replacing_the_ring_forgets_what_was() {
         let (ring, key) = ring();
-        ring.replace([key.entry(tenant("umbrella"), PrincipalId::new("eve"))], [tenant("umbrella")]);
+        ring.replace(
+            [key.entry(tenant("umbrella"), PrincipalId::new("eve"))],
+            [tenant("umbrella")],
+        );
         assert_eq!(ring.verify(&key.text).unwrap().tenant.as_str(), "umbrella");
         ring.replace([], [tenant("umbrella")]);
         assert_eq!(ring.verify(&key.text), None);

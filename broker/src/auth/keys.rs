@@ -41,7 +41,9 @@ pub enum KeysError {
 
 /// What a sealed text was not opened for: another root secret, another place than it was sealed for, or changed bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("stored settings can not be opened with this broker's secret; restore the node.secret or secret.key they were stored with")]
+#[error(
+    "stored settings can not be opened with this broker's secret; restore the node.secret or secret.key they were stored with"
+)]
 pub struct SealError;
 
 /// The derived keys, one per purpose. Cheap to clone.
@@ -77,7 +79,9 @@ impl Keys {
         let derive = |purpose: &str| {
             let mut key = [0; 32];
             let info = [purpose.as_bytes()];
-            let okm = extracted.expand(&info, hkdf::HKDF_SHA256).expect("32 bytes are within what HKDF-SHA256 can give");
+            let okm = extracted
+                .expand(&info, hkdf::HKDF_SHA256)
+                .expect("32 bytes are within what HKDF-SHA256 can give");
             okm.fill(&mut key).expect("the buffer has the length asked for");
             key
         };
@@ -141,10 +145,12 @@ fn create_root(path: &Path) -> Result<[u8; ROOT_BYTES], KeysError> {
     let mut root = [0; ROOT_BYTES];
     rand::fill(&mut root).map_err(|_| KeysError::NoRandomness)?;
     let write = || -> io::Result<()> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder =
+            path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
         let draft = path.with_extension("key.new");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
         file.write_all(&root)?;
         file.sync_all()?;
         fs::rename(&draft, path)?;
@@ -165,7 +171,10 @@ impl SealKey {
     /// `permit` is authenticated with the text: sealed bytes moved to another row do not open.
     pub fn seal(&self, place: &str, text: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut body = text.to_vec();
-        let nonce = self.0.seal_in_place_append_tag(Aad::from(place.as_bytes()), &mut body).map_err(|_| SealError)?;
+        let nonce = self
+            .0
+            .seal_in_place_append_tag(Aad::from(place.as_bytes()), &mut body)
+            .map_err(|_| SealError)?;
         let mut sealed = Vec::with_capacity(1 + NONCE_LEN + body.len());
         sealed.push(SEAL_VERSION);
         sealed.extend_from_slice(nonce.as_ref());
@@ -178,7 +187,10 @@ impl SealKey {
         let (nonce, body) = rest.split_at_checked(NONCE_LEN).ok_or(SealError)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| SealError)?;
         let mut body = body.to_vec();
-        let text = self.0.open_in_place(nonce, Aad::from(place.as_bytes()), &mut body).map_err(|_| SealError)?;
+        let text = self
+            .0
+            .open_in_place(nonce, Aad::from(place.as_bytes()), &mut body)
+            .map_err(|_| SealError)?;
         Ok(text.to_vec())
     }
 }
@@ -191,7 +203,8 @@ mod tests {
 
     #[test]
     fn keys_follow_from_the_root_and_differ_by_purpose() {
-        let (one, same, other) = (Keys::from_root(b"root"), Keys::from_root(b"root"), Keys::from_root(b"toor"));
+        let (one, same, other) =
+            (Keys::from_root(b"root"), Keys::from_root(b"root"), Keys::from_root(b"toor"));
         let sign = |key: &hmac::Key| hmac::sign(key, b"text").as_ref().to_vec();
         assert_eq!(sign(&one.cursor), sign(&same.cursor));
         assert_ne!(sign(&one.cursor), sign(&other.cursor));
@@ -207,7 +220,11 @@ mod tests {
         assert_eq!(seal.open("acme/one", &sealed).unwrap(), b"bearer");
         assert_eq!(seal.open("acme/two", &sealed), Err(SealError));
         assert_eq!(Keys::from_root(b"toor").seal.open("acme/one", &sealed), Err(SealError));
-        assert_ne!(sealed, seal.seal("acme/one", b"bearer").unwrap(), "every sealing takes a nonce of its own");
+        assert_ne!(
+            sealed,
+            seal.seal("acme/one", b"bearer").unwrap(),
+            "every sealing takes a nonce of its own"
+        );
     }
 
     #[test]
@@ -230,7 +247,11 @@ mod tests {
         let made = create_root(&path).unwrap();
         assert_eq!(read_root(&path).unwrap(), Some(made));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no draft stays behind");
+        assert_eq!(
+            fs::read_dir(path.parent().unwrap()).unwrap().count(),
+            1,
+            "no draft stays behind"
+        );
     }
 
     #[test]

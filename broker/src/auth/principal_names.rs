@@ -9,7 +9,8 @@ use super::ANONYMOUS;
 /// Tells if a name looks the same to a reader and to the broker: it holds neither control characters nor unseen ones, and no white
 /// space stands around it.
 pub fn is_printable(name: &str) -> bool {
-    name.trim() == name && !name.chars().any(|char| char.is_control() || characters::is_unseen(char))
+    name.trim() == name
+        && !name.chars().any(|char| char.is_control() || characters::is_unseen(char))
 }
 
 /// The reason for which neither an API key nor a certificate speaks for a principal. `None`: both can. A name that a reader takes
@@ -35,7 +36,9 @@ mod tests {
 
     #[test]
     fn s10_a_name_with_unseen_characters_is_not_printable() {
-        for fine in ["ann", "Ann Lee", "ann@example.com", "Änne Łuk", "安", "علي", "a\u{301}", "auth0|1234"] {
+        for fine in
+            ["ann", "Ann Lee", "ann@example.com", "Änne Łuk", "安", "علي", "a\u{301}", "auth0|1234"]
+        {
             assert!(is_printable(fine), "{fine:?}");
         }
         for unseen in [
@@ -69,7 +72,14 @@ mod tests {
         for name in [ANONYMOUS, "https://login.example.com ann", "http://127.0.0.1:1 x"] {
             assert!(reserved(name).is_some(), "{name}");
         }
-        for name in ["Anonymous", "ANONYMOUS", " anonymous", "anonymous ", "HTTPS://login.example.com ann", "https://a.example\u{a0}ann"] {
+        for name in [
+            "Anonymous",
+            "ANONYMOUS",
+            " anonymous",
+            "anonymous ",
+            "HTTPS://login.example.com ann",
+            "https://a.example\u{a0}ann",
+        ] {
             assert!(reserved(name).is_some(), "{name:?}");
         }
         for name in ["ann", "anonymous2", "https://a.example", "a https://b.example c"] {

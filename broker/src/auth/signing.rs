@@ -16,7 +16,9 @@ impl std::fmt::Debug for SigningKey {
 
 impl SigningKey {
     pub(super) fn new(seed: &[u8; 32]) -> Self {
-        Self(Arc::new(Ed25519KeyPair::from_seed_unchecked(seed).expect("an Ed25519 seed is any 32 bytes")))
+        Self(Arc::new(
+            Ed25519KeyPair::from_seed_unchecked(seed).expect("an Ed25519 seed is any 32 bytes"),
+        ))
     }
 
     pub fn sign(&self, text: &str) -> Vec<u8> {

@@ -45,7 +45,11 @@ mod tests {
         let (one, other) = (TokenDigester::default(), TokenDigester::default());
         assert_eq!(one.digest("token"), one.digest("token"));
         assert_ne!(one.digest("token"), one.digest("tokem"));
-        assert_ne!(one.digest("token"), other.digest("token"), "each process draws a key of its own");
+        assert_ne!(
+            one.digest("token"),
+            other.digest("token"),
+            "each process draws a key of its own"
+        );
         assert_eq!(format!("{one:?}"), "Recall(…)");
     }
 
@@ -53,7 +57,11 @@ mod tests {
     fn s16_a_digest_is_a_message_authentication_code_of_a_cryptographic_hash() {
         // RFC 4231, test case 2.
         let recall = TokenDigester(hmac::Key::new(hmac::HMAC_SHA256, b"Jefe"));
-        let shown: String = recall.digest("what do ya want for nothing?").iter().map(|byte| format!("{byte:02x}")).collect();
+        let shown: String = recall
+            .digest("what do ya want for nothing?")
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         assert_eq!(shown, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     }
 }

@@ -16,7 +16,10 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::SessionId,
 };
-use storage::{NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, SubscriptionRecord, WriteOp, fault_point};
+use storage::{
+    NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
+    SubscriptionRecord, WriteOp, fault_point,
+};
 
 use super::{Broker, sessions::END_RETRY_FIRST};
 use crate::{
@@ -100,14 +103,23 @@ struct ClaimedRow {
 
 impl Broker {
     /// Looks for a session that is not here, and makes it ours if its owner is gone.
-    pub async fn adopt(self: &Arc<Self>, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<AdoptionOutcome, Refusal> {
+    pub async fn adopt(
+        self: &Arc<Self>,
+        id: &SessionId,
+        caller: &Caller,
+        endpoint: &Endpoint,
+    ) -> Result<AdoptionOutcome, Refusal> {
         if !Session::is_valid_id(id) {
             return Ok(AdoptionOutcome::Unusable);
         }
-        let (broker, id, caller, endpoint) = (self.clone(), id.clone(), caller.clone(), endpoint.clone());
+        let (broker, id, caller, endpoint) =
+            (self.clone(), id.clone(), caller.clone(), endpoint.clone());
         // A task of its own: a client that gives up must not leave a row that is ours and a session that is nowhere.
-        let adopting = self.shared.running.spawn(async move { broker.adopt_once(id, caller, endpoint).await });
-        adopting.await.unwrap_or_else(|_| Err(Refusal::new(ErrorKind::Internal, "the session could not be taken up")))
+        let adopting =
+            self.shared.running.spawn(async move { broker.adopt_once(id, caller, endpoint).await });
+        adopting.await.unwrap_or_else(|_| {
+            Err(Refusal::new(ErrorKind::Internal, "the session could not be taken up"))
+        })
     }
 
     /// Waits while a session is being taken up: each of its requests may be about a backend that is only just being reached,
@@ -119,7 +131,12 @@ impl Broker {
         }
     }
 
-    async fn adopt_once(self: Arc<Self>, id: SessionId, caller: Caller, endpoint: Endpoint) -> Result<AdoptionOutcome, Refusal> {
+    async fn adopt_once(
+        self: Arc<Self>,
+        id: SessionId,
+        caller: Caller,
+        endpoint: Endpoint,
+    ) -> Result<AdoptionOutcome, Refusal> {
         let key = record::session_key(&id);
         let place = self.adopting.place(&key);
         let _only_one = place.lock().await;
@@ -132,14 +149,22 @@ impl Broker {
             return Ok(AdoptionOutcome::Unusable);
         }
         if self.draining() {
-            return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no sessions"));
+            return Err(Refusal::new(
+                ErrorKind::Draining,
+                "the broker is shutting down and takes no sessions",
+            ));
         }
         let durable = &self.shared.durable;
-        let (seat, node) = (record::session_scope(&caller.tenant, &caller.principal, &endpoint), durable.node());
+        let (seat, node) =
+            (record::session_scope(&caller.tenant, &caller.principal, &endpoint), durable.node());
         let idle = self.shared.config.session.idle;
-        let claim = durable.timed("claim_session", durable.store.claim_session(&key, &seat, &node, idle)).await;
+        let claim = durable
+            .timed("claim_session", durable.store.claim_session(&key, &seat, &node, idle))
+            .await;
         let taken = match claim.inspect_err(|_| self.doubt_later(key, &seat))? {
-            SessionClaimOutcome::OwnedElsewhere(owner) => return Ok(AdoptionOutcome::Remote(owner)),
+            SessionClaimOutcome::OwnedElsewhere(owner) => {
+                return Ok(AdoptionOutcome::Remote(owner));
+            }
             SessionClaimOutcome::NotFound => return Ok(AdoptionOutcome::Absent),
             SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } => {
                 ClaimedRow { record, epoch, created_at_us, subscriptions }
@@ -162,16 +187,22 @@ impl Broker {
         let claimed = ClaimedSession {
             stored,
             epoch: taken.epoch,
-            created_at: jiff::Timestamp::from_microsecond(taken.created_at_us).unwrap_or_else(|_| jiff::Timestamp::now()),
+            created_at: jiff::Timestamp::from_microsecond(taken.created_at_us)
+                .unwrap_or_else(|_| jiff::Timestamp::now()),
             subscriptions: taken.subscriptions,
             owner: node,
         };
         let caller = Caller { key: taken.record.api_key, ..caller };
-        let Some(session) = self.take_up(id, tenant, (caller, endpoint), claimed).await else { return Ok(AdoptionOutcome::Unusable) };
+        let Some(session) = self.take_up(id, tenant, (caller, endpoint), claimed).await else {
+            return Ok(AdoptionOutcome::Unusable);
+        };
         if !session.is_owned_by(&self.shared.durable.node()) {
             self.take_out(&session);
             session.abandon("the lease was lost while it was taken up");
-            return Err(Refusal::new(ErrorKind::SessionElsewhere, "the session is moving to another process, try again"));
+            return Err(Refusal::new(
+                ErrorKind::SessionElsewhere,
+                "the session is moving to another process, try again",
+            ));
         }
         Ok(AdoptionOutcome::Local(session))
     }
@@ -203,8 +234,11 @@ impl Broker {
             return Ok(()); // its client came again
         }
         let (durable, idle) = (&self.shared.durable, self.shared.config.session.idle);
-        let claim = durable.timed("claim_session", durable.store.claim_session(&key, seat, &durable.node(), idle)).await?;
-        if let SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } = claim {
+        let claim = durable
+            .timed("claim_session", durable.store.claim_session(&key, seat, &durable.node(), idle))
+            .await?;
+        if let SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } = claim
+        {
             self.let_go(ClaimedRow { record, epoch, created_at_us, subscriptions }).await;
         }
         Ok(())
@@ -213,7 +247,8 @@ impl Broker {
     /// Not for this process: whoever can read it and knows its tenant may take it.
     async fn let_go(&self, taken: ClaimedRow) {
         let SessionRecord { key, state, links, .. } = taken.record;
-        let release = WriteOp::ReleaseSession { key, epoch: taken.epoch, idle: Duration::ZERO, state, links };
+        let release =
+            WriteOp::ReleaseSession { key, epoch: taken.epoch, idle: Duration::ZERO, state, links };
         let _stays_ours_until_we_end = self.shared.durable.write(release).await;
     }
 

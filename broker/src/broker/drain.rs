@@ -69,7 +69,10 @@ impl Broker {
             }
         };
         let all_gone = async {
-            while self.release_all(false).await > 0 || self.shared.tasks.running() > 0 || self.shared.modern.calls_in_flight() > 0 {
+            while self.release_all(false).await > 0
+                || self.shared.tasks.running() > 0
+                || self.shared.modern.calls_in_flight() > 0
+            {
                 tokio::time::sleep(REST_POLL).await;
             }
         };
@@ -81,13 +84,16 @@ impl Broker {
         };
         let clean = tokio::time::timeout(grace, going).await.is_ok();
         if !clean {
-            let calls = self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
+            let calls =
+                self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
             tracing::warn!(calls, "the grace period is over, calls are cut");
             self.shared.modern.end_all();
             self.give_up_tasks().await;
             self.release_all(true).await;
         }
-        self.tenants.iter().for_each(|tenant| tenant.value().backends().iter().for_each(|backend| backend.close()));
+        self.tenants.iter().for_each(|tenant| {
+            tenant.value().backends().iter().for_each(|backend| backend.close())
+        });
         self.shared.running.close();
         if tokio::time::timeout(CLOSE_WAIT, self.shared.running.wait()).await.is_err() {
             tracing::warn!(tasks = self.shared.running.len(), "some links did not close in time");
@@ -109,7 +115,9 @@ impl Broker {
     /// Returns how many are left, because they are busy.
     async fn release_all(self: &Arc<Self>, forced: bool) -> usize {
         let all = self.all_sessions();
-        let released = stream::iter(&all).map(|session| self.release(session, forced)).buffer_unordered(RELEASED_AT_ONCE);
+        let released = stream::iter(&all)
+            .map(|session| self.release(session, forced))
+            .buffer_unordered(RELEASED_AT_ONCE);
         released.filter(|released| future::ready(*released == ReleaseOutcome::Busy)).count().await
     }
 }

@@ -32,9 +32,14 @@ pub(super) async fn reap(broker: Weak<Broker>) {
         }
         broker.shared.modern.tick(now);
         let tenants: Vec<_> = broker.tenants.iter().map(|tenant| tenant.value().clone()).collect();
-        tenants.iter().flat_map(|tenant| tenant.backends()).for_each(|backend| backend.close_idle_links(now));
+        tenants
+            .iter()
+            .flat_map(|tenant| tenant.backends())
+            .for_each(|backend| backend.close_idle_links(now));
         let states = tenants.iter().flat_map(|tenant| {
-            let state = |backend: Arc<Backend>| (tenant.id.clone(), backend.id.clone(), backend.state().name());
+            let state = |backend: Arc<Backend>| {
+                (tenant.id.clone(), backend.id.clone(), backend.state().name())
+            };
             tenant.backends().into_iter().map(state)
         });
         broker.shared.metrics.observed.backends(states);
@@ -46,7 +51,8 @@ pub(super) async fn reap(broker: Weak<Broker>) {
 /// One round at a time: a store that is slow gets no second one on top.
 fn write_behind(broker: &Arc<Broker>, writing: &Arc<AtomicBool>) {
     let idle = broker.shared.config.session.idle;
-    let unstored: Vec<_> = broker.all_sessions().into_iter().filter(|session| session.is_dirty(idle)).collect();
+    let unstored: Vec<_> =
+        broker.all_sessions().into_iter().filter(|session| session.is_dirty(idle)).collect();
     if unstored.is_empty() || writing.swap(true, Ordering::Acquire) {
         return;
     }

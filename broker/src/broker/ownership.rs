@@ -18,7 +18,8 @@ impl Broker {
 
     /// These are ours still, under these epochs.
     pub fn reclaimed_sessions(&self, sessions: &[(SessionKey, i64)]) {
-        let (kept, node): (HashMap<_, _>, _) = (sessions.iter().copied().collect(), self.shared.durable.node());
+        let (kept, node): (HashMap<_, _>, _) =
+            (sessions.iter().copied().collect(), self.shared.durable.node());
         for session in self.all_sessions() {
             if let Some(epoch) = kept.get(&session.key) {
                 session.confirm_ownership(Some(*epoch), &node);
@@ -39,7 +40,8 @@ impl Broker {
 
     /// Somebody asked these to end, through the store.
     pub fn end_asked(self: &Arc<Self>, sessions: &[SessionKey]) {
-        let mut unknown: HashSet<SessionKey> = sessions.iter().copied().filter(|key| !self.ending.contains(key)).collect();
+        let mut unknown: HashSet<SessionKey> =
+            sessions.iter().copied().filter(|key| !self.ending.contains(key)).collect();
         for session in self.all_sessions() {
             if sessions.contains(&session.key) {
                 unknown.remove(&session.key);

@@ -11,7 +11,8 @@ use crate::{
     auth::Caller,
     rules::endpoint::Endpoint,
     session_location::{
-        self, ClaimOutcome, ForwardFailure, LookupOutcome, LookupSources, PeerLookupOutcome, SessionOwner, no_session, trace,
+        self, ClaimOutcome, ForwardFailure, LookupOutcome, LookupSources, PeerLookupOutcome,
+        SessionOwner, no_session, trace,
     },
 };
 
@@ -19,8 +20,16 @@ use crate::{
 pub struct ReplicaLookup<'a>(session_location::OwnerLookup<LookupContext<'a>>);
 
 impl<'a> ReplicaLookup<'a> {
-    pub fn new(broker: &'a Arc<Broker>, id: &str, caller: &'a Caller, endpoint: &'a Endpoint) -> Self {
-        Self(session_location::OwnerLookup::new(LookupContext::new(broker, id, caller, endpoint), broker.shared.config.session.lease))
+    pub fn new(
+        broker: &'a Arc<Broker>,
+        id: &str,
+        caller: &'a Caller,
+        endpoint: &'a Endpoint,
+    ) -> Self {
+        Self(session_location::OwnerLookup::new(
+            LookupContext::new(broker, id, caller, endpoint),
+            broker.shared.config.session.lease,
+        ))
     }
 
     /// Where to send the request next, or why there is nowhere to send it. After [`ProbeOutcome::RemotePeer`], say what came of it with
@@ -45,7 +54,12 @@ impl<'a> ReplicaLookup<'a> {
 }
 
 /// Finds, or takes over, the session of a request that another replica sent.
-pub async fn inside(broker: &Arc<Broker>, id: &str, caller: &Caller, endpoint: &Endpoint) -> Result<PeerLookupOutcome, Refusal> {
+pub async fn inside(
+    broker: &Arc<Broker>,
+    id: &str,
+    caller: &Caller,
+    endpoint: &Endpoint,
+) -> Result<PeerLookupOutcome, Refusal> {
     session_location::inside(&LookupContext::new(broker, id, caller, endpoint)).await
 }
 
@@ -55,7 +69,11 @@ pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
     // A store that can not be asked knows of nobody.
     let nodes = durable.timed("nodes", durable.store.nodes()).await.unwrap_or_default();
     let own = durable.node();
-    let mut others: Vec<SessionOwner> = nodes.into_iter().filter(|node| node.node != own && !node.draining).filter_map(owner).collect();
+    let mut others: Vec<SessionOwner> = nodes
+        .into_iter()
+        .filter(|node| node.node != own && !node.draining)
+        .filter_map(owner)
+        .collect();
     for last in (1..others.len()).rev() {
         others.swap(last, rand::random_range(0..=last));
     }
@@ -112,7 +130,9 @@ impl LookupSources for LookupContext<'_> {
     }
 
     fn charge(&self) -> Result<(), Refusal> {
-        self.broker.tenant(&self.caller.tenant).map_or(Ok(()), |tenant| tenant.take_budget(&self.caller.principal))
+        self.broker
+            .tenant(&self.caller.tenant)
+            .map_or(Ok(()), |tenant| tenant.take_budget(&self.caller.principal))
     }
 
     fn refund(&self) {
@@ -137,7 +157,9 @@ impl LookupSources for LookupContext<'_> {
         }
         Ok(match self.broker.adopt(&self.id, self.caller, self.endpoint).await? {
             AdoptionOutcome::Local(session) => ClaimOutcome::Local(session),
-            AdoptionOutcome::Remote(node) => ClaimOutcome::Remote { lease_left: node.lease_left, owner: owner(node) },
+            AdoptionOutcome::Remote(node) => {
+                ClaimOutcome::Remote { lease_left: node.lease_left, owner: owner(node) }
+            }
             AdoptionOutcome::Unusable => ClaimOutcome::Absent,
             AdoptionOutcome::Absent => {
                 self.broker.placement.absent.note(trace(&self.id, self.caller, self.endpoint));

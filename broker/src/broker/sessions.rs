@@ -38,11 +38,21 @@ pub(super) const END_RETRY_FIRST: Duration = Duration::from_millis(250);
 impl Broker {
     /// A session that lives in this process. An error if it is not the caller's own at this endpoint, which to the caller is
     /// as good as none.
-    pub fn session_here(&self, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<Option<Arc<Session>>, Refusal> {
-        let here = self.sessions.get(id).map(|session| session.clone()).filter(|session| !session.is_leaving());
+    pub fn session_here(
+        &self,
+        id: &SessionId,
+        caller: &Caller,
+        endpoint: &Endpoint,
+    ) -> Result<Option<Arc<Session>>, Refusal> {
+        let here = self
+            .sessions
+            .get(id)
+            .map(|session| session.clone())
+            .filter(|session| !session.is_leaving());
         let Some(session) = here else { return Ok(None) };
-        let is_own =
-            session.caller.tenant == caller.tenant && session.caller.principal == caller.principal && session.endpoint == *endpoint;
+        let is_own = session.caller.tenant == caller.tenant
+            && session.caller.principal == caller.principal
+            && session.endpoint == *endpoint;
         if is_own { Ok(Some(session)) } else { Err(no_session()) }
     }
 
@@ -58,17 +68,27 @@ impl Broker {
         self.shared.overload.admits()?;
         let params = InitializeParams::parse(message)?;
         if message.params.is_some_and(|params| params.len() > CLIENT_TEXT_BYTES_MAX) {
-            let text = format!("what a client says about itself has at most {CLIENT_TEXT_BYTES_MAX} bytes");
+            let text = format!(
+                "what a client says about itself has at most {CLIENT_TEXT_BYTES_MAX} bytes"
+            );
             return Err(Refusal::new(ErrorKind::InvalidParams, text));
         }
-        let tenant = self.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
+        let tenant = self
+            .tenant(&caller.tenant)
+            .ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
         tenant.take_budget(&caller.principal)?;
         let offer = self.offer(&tenant, &endpoint, Era::Sessions).await?;
         let version = Version::answer_initialize(&params.requested);
         let offer = offer.known_in(version);
         let reader = Translator { version, strict: self.shared.config.compat.strict };
-        let server_info = reader.server_info(&offer.server_info).map_or(offer.server_info, Bytes::from);
-        let result = handshake::initialize_result(version, offer.capabilities.raw(), &server_info, offer.instructions.as_deref());
+        let server_info =
+            reader.server_info(&offer.server_info).map_or(offer.server_info, Bytes::from);
+        let result = handshake::initialize_result(
+            version,
+            offer.capabilities.raw(),
+            &server_info,
+            offer.instructions.as_deref(),
+        );
         let agreement = Agreement {
             version,
             client: params.capabilities,
@@ -81,7 +101,10 @@ impl Broker {
         let unclaimed = UnclaimedSession(Some((self.clone(), session.clone())));
         // Findable first: whoever removes the tenant or drains from here on sees it.
         self.sessions.insert(session.id.clone(), session.clone());
-        let admitted = tenant.open_session(&session).and_then(|()| self.admits_sessions()).and_then(|()| self.still_admits(&session));
+        let admitted = tenant
+            .open_session(&session)
+            .and_then(|()| self.admits_sessions())
+            .and_then(|()| self.still_admits(&session));
         if let Err(refusal) = admitted {
             unclaimed.claimed();
             self.forget_session(&session, "refused");
@@ -92,7 +115,10 @@ impl Broker {
         // Stored under a name that lapsed meanwhile, it may have been missed by the reclaiming.
         if session.is_leaving() || !session.is_owned_by(&self.shared.durable.node()) {
             self.admits_sessions()?;
-            return Err(Refusal::new(ErrorKind::StoreUnavailable, "the session could not be kept, try again"));
+            return Err(Refusal::new(
+                ErrorKind::StoreUnavailable,
+                "the session could not be kept, try again",
+            ));
         }
         unclaimed.claimed();
         self.shared.metrics.version_negotiated(version, Side::Client);
@@ -102,7 +128,10 @@ impl Broker {
 
     fn admits_sessions(&self) -> Result<(), Refusal> {
         if self.draining() {
-            return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
+            return Err(Refusal::new(
+                ErrorKind::Draining,
+                "the broker is shutting down and takes no new sessions",
+            ));
         }
         Ok(())
     }
@@ -117,11 +146,21 @@ impl Broker {
     }
 
     /// What the endpoint can do, once its backends have had their first chance to say so.
-    pub(super) async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint, era: Era) -> Result<EndpointInfo, Refusal> {
+    pub(super) async fn offer(
+        &self,
+        tenant: &Tenant,
+        endpoint: &Endpoint,
+        era: Era,
+    ) -> Result<EndpointInfo, Refusal> {
         match endpoint {
             Endpoint::Aggregated => {
                 let backends = tenant.backends();
-                join_all(backends.iter().map(|backend| backend.wait_first_attempt_for(era, FIRST_CATALOG_WAIT))).await;
+                join_all(
+                    backends
+                        .iter()
+                        .map(|backend| backend.wait_first_attempt_for(era, FIRST_CATALOG_WAIT)),
+                )
+                .await;
                 Ok(EndpointInfo::aggregated(&tenant.catalog(), self.shared.task_settings().enabled))
             }
             Endpoint::Single(id) => {
@@ -131,7 +170,12 @@ impl Broker {
                 }
                 backend.wait_first_attempt_for(era, backend.timeouts().control).await;
                 let lists = backend.lists.load_full();
-                let down = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {id} can not be reached"));
+                let down = || {
+                    Refusal::new(
+                        ErrorKind::BackendUnavailable,
+                        format!("backend {id} can not be reached"),
+                    )
+                };
                 let lists = lists.ok_or_else(down)?;
                 Ok(EndpointInfo::single(&lists, self.shared.task_settings().enabled))
             }
@@ -144,7 +188,12 @@ impl Broker {
             Endpoint::Aggregated => tenant.backends(),
             Endpoint::Single(id) => tenant.backend(id).into_iter().collect(),
         };
-        join_all(backends.iter().map(|backend| backend.wait_first_attempt_for(Era::Sessions, FIRST_CATALOG_WAIT))).await;
+        join_all(
+            backends
+                .iter()
+                .map(|backend| backend.wait_first_attempt_for(Era::Sessions, FIRST_CATALOG_WAIT)),
+        )
+        .await;
     }
 
     /// Ends a session for its client, who hears of it once it is stored.
@@ -156,7 +205,9 @@ impl Broker {
             ending.broker.forget_session(&session, "ended by its client");
             Ok(())
         });
-        deleting.await.unwrap_or_else(|_| Err(Refusal::new(ErrorKind::Internal, "the session could not be ended")))
+        deleting.await.unwrap_or_else(|_| {
+            Err(Refusal::new(ErrorKind::Internal, "the session could not be ended"))
+        })
     }
 
     /// Ends a session at once; the store follows.
@@ -210,7 +261,9 @@ impl Broker {
         if !durable.timed("ask_session_end", durable.store.ask_session_end(key)).await? {
             return Ok(());
         }
-        let rows = durable.timed("sessions_by_digest", durable.store.sessions_by_digest(&key.digest())).await?;
+        let rows = durable
+            .timed("sessions_by_digest", durable.store.sessions_by_digest(&key.digest()))
+            .await?;
         let Some(row) = rows.into_iter().find(|row| row.record.key == *key) else { return Ok(()) };
         if row.owner.is_some_and(|owner| owner.node == durable.node()) {
             // Fenced: whoever took it was asked.

@@ -43,8 +43,11 @@ impl Broker {
     pub fn refuse(&self, denied: AuthError, plane: Plane, remote: RemotePeer) -> Refusal {
         let (refusal, failure) = denied.into_parts();
         let Some(reason) = failure else { return refusal };
-        let reason =
-            if reason == SignInFailureReason::Missing && remote.certificate_is_foreign { SignInFailureReason::Certificate } else { reason };
+        let reason = if reason == SignInFailureReason::Missing && remote.certificate_is_foreign {
+            SignInFailureReason::Certificate
+        } else {
+            reason
+        };
         match self.sign_in_failed(plane, reason, remote.address) {
             None => refusal,
             Some(wait) => {
@@ -55,11 +58,22 @@ impl Broker {
     }
 
     /// Counts a failure, and tells of it. `Some`: the address has failed too often, and is told to wait so long.
-    pub fn sign_in_failed(&self, plane: Plane, reason: SignInFailureReason, address: Option<IpAddr>) -> Option<Duration> {
+    pub fn sign_in_failed(
+        &self,
+        plane: Plane,
+        reason: SignInFailureReason,
+        address: Option<IpAddr>,
+    ) -> Option<Duration> {
         let metrics = &self.shared.metrics;
         metrics.tokens.sign_in_failed(plane, reason);
         let per_minute = self.shared.config.limits.sign_in_failures_per_minute;
-        let judged = self.sign_ins.lock().note(self.sign_ins.started.elapsed(), address, plane, reason, per_minute);
+        let judged = self.sign_ins.lock().note(
+            self.sign_ins.started.elapsed(),
+            address,
+            plane,
+            reason,
+            per_minute,
+        );
         if let Some(report) = judged.report {
             self.tell(&report);
         }

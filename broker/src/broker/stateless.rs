@@ -13,8 +13,15 @@ use crate::{
 
 impl Broker {
     /// A caller without a session.
-    pub fn visitor(&self, caller: Caller, endpoint: Endpoint, transport: &'static str) -> Result<StatelessClient, Refusal> {
-        let tenant = self.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
+    pub fn visitor(
+        &self,
+        caller: Caller,
+        endpoint: Endpoint,
+        transport: &'static str,
+    ) -> Result<StatelessClient, Refusal> {
+        let tenant = self
+            .tenant(&caller.tenant)
+            .ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
         if let Endpoint::Single(backend) = &endpoint
             && tenant.backend(backend).is_none()
         {

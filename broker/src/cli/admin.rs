@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     args::{
-        AdminCommand, BackendCommand, KeyCommand, NodeCommand, OutputOptions, SessionCommand, SubscriptionCommand, TaskCommand,
-        TenantCommand, TenantFilter,
+        AdminCommand, BackendCommand, KeyCommand, NodeCommand, OutputOptions, SessionCommand,
+        SubscriptionCommand, TaskCommand, TenantCommand, TenantFilter,
     },
     audit,
     bodies::{backend_body, tenant_body},
@@ -82,8 +82,10 @@ const TENANTS: &[Column] = &[
     ("calls", "limits.calls_in_flight_per_tenant"),
     ("source", "source"),
 ];
-const KEYS: &[Column] = &[("id", "id"), ("principal", "principal"), ("name", "name"), ("created", "created_at")];
-const KEY: &[Column] = &[("id", "id"), ("principal", "principal"), ("name", "name"), ("key", "key")];
+const KEYS: &[Column] =
+    &[("id", "id"), ("principal", "principal"), ("name", "name"), ("created", "created_at")];
+const KEY: &[Column] =
+    &[("id", "id"), ("principal", "principal"), ("name", "name"), ("key", "key")];
 const SESSIONS: &[Column] = &[
     ("id", "id"),
     ("tenant", "tenant"),
@@ -135,11 +137,20 @@ const TASK: &[Column] = &[
     ("expires", "expires_at"),
 ];
 const HISTORY: &[Column] = &[("status", "to"), ("at", "at"), ("owner", "epoch")];
-const SUBSCRIPTIONS: &[Column] = &[("tenant", "tenant"), ("backend", "backend"), ("sessions", "sessions"), ("resource", "uri")];
-const NODES: &[Column] =
-    &[("node", "node"), ("this", "is_this"), ("address", "address"), ("draining", "draining"), ("lease ms", "lease_ms")];
+const SUBSCRIPTIONS: &[Column] =
+    &[("tenant", "tenant"), ("backend", "backend"), ("sessions", "sessions"), ("resource", "uri")];
+const NODES: &[Column] = &[
+    ("node", "node"),
+    ("this", "is_this"),
+    ("address", "address"),
+    ("draining", "draining"),
+    ("lease ms", "lease_ms"),
+];
 
-pub(super) async fn run(client: &AdminClient, command: AdminCommand) -> Result<CommandOutput, ClientError> {
+pub(super) async fn run(
+    client: &AdminClient,
+    command: AdminCommand,
+) -> Result<CommandOutput, ClientError> {
     match command {
         AdminCommand::Backend(command) => backend(client, command).await,
         AdminCommand::Tenant(command) => tenant(client, command).await,
@@ -149,9 +160,16 @@ pub(super) async fn run(client: &AdminClient, command: AdminCommand) -> Result<C
         AdminCommand::Audit(command) => audit::audit(client, command).await,
         AdminCommand::Subscription(SubscriptionCommand::List { of, output }) => {
             let path = with_query("subscriptions", &[("tenant", of.name())]);
-            Ok(list(client.ask(Method::GET, &path, None).await?, "subscriptions", SUBSCRIPTIONS, &output))
+            Ok(list(
+                client.ask(Method::GET, &path, None).await?,
+                "subscriptions",
+                SUBSCRIPTIONS,
+                &output,
+            ))
         }
-        AdminCommand::Node(NodeCommand::List(output)) => Ok(list(client.ask(Method::GET, "nodes", None).await?, "nodes", NODES, &output)),
+        AdminCommand::Node(NodeCommand::List(output)) => {
+            Ok(list(client.ask(Method::GET, "nodes", None).await?, "nodes", NODES, &output))
+        }
         AdminCommand::Drain(output) => {
             let answer = client.ask(Method::POST, "drain", None).await?;
             Ok(said(&answer, &output, |_| "draining\n".to_owned()))
@@ -159,7 +177,10 @@ pub(super) async fn run(client: &AdminClient, command: AdminCommand) -> Result<C
     }
 }
 
-async fn backend(client: &AdminClient, command: BackendCommand) -> Result<CommandOutput, ClientError> {
+async fn backend(
+    client: &AdminClient,
+    command: BackendCommand,
+) -> Result<CommandOutput, ClientError> {
     match command {
         BackendCommand::Add(add) => {
             let body = backend_body(&add, |name| env::var(name).ok())?;
@@ -168,41 +189,63 @@ async fn backend(client: &AdminClient, command: BackendCommand) -> Result<Comman
             let answer = client.ask(Method::PUT, &path, Some(&body)).await?;
             let mut said = said(&answer, &add.output, |answer| table::facts(answer, BACKEND));
             if answer["state"] == "failed" {
-                said.note = "registered, but it could not be reached; the broker keeps trying".to_owned();
+                said.note =
+                    "registered, but it could not be reached; the broker keeps trying".to_owned();
             }
             Ok(said)
         }
         BackendCommand::List { of, output } => {
-            let answer = client.ask(Method::GET, &format!("tenants/{}/backends", of.tenant), None).await?;
+            let answer =
+                client.ask(Method::GET, &format!("tenants/{}/backends", of.tenant), None).await?;
             Ok(list(answer, "backends", BACKENDS, &output))
         }
         BackendCommand::Show { name, of, output } => {
-            let answer = client.ask(Method::GET, &format!("tenants/{}/backends/{name}", of.tenant), None).await?;
+            let answer = client
+                .ask(Method::GET, &format!("tenants/{}/backends/{name}", of.tenant), None)
+                .await?;
             Ok(said(&answer, &output, |answer| table::facts(answer, BACKEND)))
         }
         BackendCommand::Probe { name, of, output } => {
-            let answer = client.ask(Method::POST, &format!("tenants/{}/backends/{name}/probe", of.tenant), None).await?;
+            let answer = client
+                .ask(Method::POST, &format!("tenants/{}/backends/{name}/probe", of.tenant), None)
+                .await?;
             Ok(said(&answer, &output, |answer| table::facts(answer, BACKEND)))
         }
         BackendCommand::Breaker { name, state, of, output } => {
             let path = format!("tenants/{}/backends/{name}/breaker", of.tenant);
-            let answer = client.ask(Method::POST, &path, Some(&json!({ "state": state.name() }))).await?;
+            let answer =
+                client.ask(Method::POST, &path, Some(&json!({ "state": state.name() }))).await?;
             Ok(said(&answer, &output, |answer| table::facts(answer, BACKEND)))
         }
         BackendCommand::Remove { name, of, output } => {
-            remove(client, &format!("tenants/{}/backends/{name}", of.tenant), name.as_str(), &output).await
+            remove(
+                client,
+                &format!("tenants/{}/backends/{name}", of.tenant),
+                name.as_str(),
+                &output,
+            )
+            .await
         }
     }
 }
 
-async fn tenant(client: &AdminClient, command: TenantCommand) -> Result<CommandOutput, ClientError> {
+async fn tenant(
+    client: &AdminClient,
+    command: TenantCommand,
+) -> Result<CommandOutput, ClientError> {
     match command {
         TenantCommand::Add(add) => {
-            let answer = client.ask(Method::PUT, &format!("tenants/{}", add.name), Some(&tenant_body(&add))).await?;
+            let answer = client
+                .ask(Method::PUT, &format!("tenants/{}", add.name), Some(&tenant_body(&add)))
+                .await?;
             Ok(said(&answer, &add.output, |answer| table::facts(answer, TENANTS)))
         }
-        TenantCommand::List(output) => Ok(list(client.ask(Method::GET, "tenants", None).await?, "tenants", TENANTS, &output)),
-        TenantCommand::Remove { name, output } => remove(client, &format!("tenants/{name}"), name.as_str(), &output).await,
+        TenantCommand::List(output) => {
+            Ok(list(client.ask(Method::GET, "tenants", None).await?, "tenants", TENANTS, &output))
+        }
+        TenantCommand::Remove { name, output } => {
+            remove(client, &format!("tenants/{name}"), name.as_str(), &output).await
+        }
     }
 }
 
@@ -210,30 +253,47 @@ async fn key(client: &AdminClient, command: KeyCommand) -> Result<CommandOutput,
     match command {
         KeyCommand::Create { of, name, principal, output } => {
             let given = [("name", name), ("principal", principal)];
-            let body: Map<String, Value> = given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.into()))).collect();
-            let answer = client.ask(Method::POST, &format!("tenants/{}/keys", of.tenant), Some(&body.into())).await?;
+            let body: Map<String, Value> = given
+                .into_iter()
+                .filter_map(|(key, value)| Some((key.to_owned(), value?.into())))
+                .collect();
+            let answer = client
+                .ask(Method::POST, &format!("tenants/{}/keys", of.tenant), Some(&body.into()))
+                .await?;
             let said = said(&answer, &output, |answer| table::facts(answer, KEY));
             Ok(CommandOutput { note: "keep the key, it is not shown again".to_owned(), ..said })
         }
         KeyCommand::List { of, output } => {
-            let answer = client.ask(Method::GET, &format!("tenants/{}/keys", of.tenant), None).await?;
+            let answer =
+                client.ask(Method::GET, &format!("tenants/{}/keys", of.tenant), None).await?;
             Ok(list(answer, "keys", KEYS, &output))
         }
-        KeyCommand::Revoke { id, of, output } => remove(client, &format!("tenants/{}/keys/{}", of.tenant, escape(&id)), &id, &output).await,
+        KeyCommand::Revoke { id, of, output } => {
+            remove(client, &format!("tenants/{}/keys/{}", of.tenant, escape(&id)), &id, &output)
+                .await
+        }
     }
 }
 
-async fn session(client: &AdminClient, command: SessionCommand) -> Result<CommandOutput, ClientError> {
+async fn session(
+    client: &AdminClient,
+    command: SessionCommand,
+) -> Result<CommandOutput, ClientError> {
     match command {
         SessionCommand::List { of, output } => {
-            let answer = client.ask(Method::GET, &with_query("sessions", &[("tenant", of.name())]), None).await?;
+            let answer = client
+                .ask(Method::GET, &with_query("sessions", &[("tenant", of.name())]), None)
+                .await?;
             Ok(list(answer, "sessions", SESSIONS, &output))
         }
         SessionCommand::Show { id, output } => {
-            let answer = client.ask(Method::GET, &format!("sessions/{}", escape(&id)), None).await?;
+            let answer =
+                client.ask(Method::GET, &format!("sessions/{}", escape(&id)), None).await?;
             Ok(said(&answer, &output, |answer| table::facts(answer, SESSION)))
         }
-        SessionCommand::End { id, output } => remove(client, &format!("sessions/{}", escape(&id)), &id, &output).await,
+        SessionCommand::End { id, output } => {
+            remove(client, &format!("sessions/{}", escape(&id)), &id, &output).await
+        }
     }
 }
 
@@ -245,11 +305,18 @@ async fn task(client: &AdminClient, command: TaskCommand) -> Result<CommandOutpu
         }
         TaskCommand::Show { id, output } => {
             let answer = client.ask(Method::GET, &format!("tasks/{}", escape(&id)), None).await?;
-            let people = |answer: &Value| format!("{}\n{}", table::facts(answer, TASK), table::rows(&answer["history"], HISTORY));
+            let people = |answer: &Value| {
+                format!(
+                    "{}\n{}",
+                    table::facts(answer, TASK),
+                    table::rows(&answer["history"], HISTORY)
+                )
+            };
             Ok(said(&answer, &output, people))
         }
         TaskCommand::Cancel { id, output } => {
-            let answer = client.ask(Method::POST, &format!("tasks/{}/cancel", escape(&id)), None).await?;
+            let answer =
+                client.ask(Method::POST, &format!("tasks/{}/cancel", escape(&id)), None).await?;
             Ok(said(&answer, &output, |answer| table::facts(answer, TASK)))
         }
     }
@@ -261,7 +328,12 @@ impl TenantFilter {
     }
 }
 
-async fn remove(client: &AdminClient, path: &str, name: &str, output: &OutputOptions) -> Result<CommandOutput, ClientError> {
+async fn remove(
+    client: &AdminClient,
+    path: &str,
+    name: &str,
+    output: &OutputOptions,
+) -> Result<CommandOutput, ClientError> {
     client.ask(Method::DELETE, path, None).await?;
     Ok(said(&json!({ "removed": name }), output, |_| format!("removed {}\n", table::clean(name))))
 }
@@ -282,7 +354,9 @@ mod tests {
 
     fn body_of(line: &str) -> Result<Value, ClientError> {
         match parsed(line).unwrap() {
-            AdminCommand::Backend(BackendCommand::Add(add)) => backend_body(&add, |name| (name == "HOME").then(|| "/home/ann".to_owned())),
+            AdminCommand::Backend(BackendCommand::Add(add)) => {
+                backend_body(&add, |name| (name == "HOME").then(|| "/home/ann".to_owned()))
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -314,7 +388,10 @@ mod tests {
             "sandbox": {"read": ["/a"], "write": ["/b"], "network": false}});
         assert_eq!(body, expected);
         assert!(crate::config::validation::parse_backend_spec(&body).is_ok());
-        assert!(matches!(body_of("mcp-broker backend add one --env NOT_SET -- npx"), Err(ClientError::Usage(_))));
+        assert!(matches!(
+            body_of("mcp-broker backend add one --env NOT_SET -- npx"),
+            Err(ClientError::Usage(_))
+        ));
     }
 
     #[test]
@@ -338,16 +415,23 @@ mod tests {
     #[test]
     fn a_tenant_is_described_by_what_was_given() {
         let AdminCommand::Tenant(TenantCommand::Add(add)) =
-            parsed("mcp-broker tenant add acme --disabled --burst 9 --limit burst_per_tool=2").unwrap()
+            parsed("mcp-broker tenant add acme --disabled --burst 9 --limit burst_per_tool=2")
+                .unwrap()
         else {
             panic!("another command");
         };
-        assert_eq!(tenant_body(&add), json!({"enabled": false, "limits": {"burst": 9, "burst_per_tool": 2}}));
+        assert_eq!(
+            tenant_body(&add),
+            json!({"enabled": false, "limits": {"burst": 9, "burst_per_tool": 2}})
+        );
     }
 
     #[test]
     fn what_stands_in_a_url_is_escaped() {
-        assert_eq!(with_query("tasks", &[("tenant", None), ("status", Some("a b&c"))]), "tasks?status=a%20b%26c");
+        assert_eq!(
+            with_query("tasks", &[("tenant", None), ("status", Some("a b&c"))]),
+            "tasks?status=a%20b%26c"
+        );
         assert_eq!(escape("../x?é"), "..%2Fx%3F%C3%A9");
     }
 }

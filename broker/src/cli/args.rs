@@ -433,6 +433,7 @@ pub(super) enum NodeCommand {
 }
 
 fn named_count(text: &str) -> Result<(String, u32), String> {
-    let named = text.split_once('=').and_then(|(name, count)| Some((name.to_owned(), count.parse().ok()?)));
+    let named =
+        text.split_once('=').and_then(|(name, count)| Some((name.to_owned(), count.parse().ok()?)));
     named.ok_or_else(|| "expected NAME=COUNT".to_owned())
 }

@@ -27,16 +27,26 @@ const RECORDS: &[Column] = &[
 /// Records asked for at once by an export.
 const PAGE: &str = "1000";
 
-pub(super) async fn audit(client: &AdminClient, command: AuditCommand) -> Result<CommandOutput, ClientError> {
+pub(super) async fn audit(
+    client: &AdminClient,
+    command: AuditCommand,
+) -> Result<CommandOutput, ClientError> {
     match command {
         AuditCommand::List { filter, after, limit, output } => {
             let path = path(&filter, after, limit.map(|limit| limit.to_string()).as_deref());
             Ok(list(client.ask(Method::GET, &path, None).await?, "records", RECORDS, &output))
         }
-        AuditCommand::Verify { checkpoint, output } => audit_verify::verify(client, checkpoint.as_deref(), &output).await,
+        AuditCommand::Verify { checkpoint, output } => {
+            audit_verify::verify(client, checkpoint.as_deref(), &output).await
+        }
         AuditCommand::Export { filter, mut after } => loop {
             let page = client.ask(Method::GET, &path(&filter, after, Some(PAGE)), None).await?;
-            let lines: String = page["records"].as_array().into_iter().flatten().map(|record| format!("{record}\n")).collect();
+            let lines: String = page["records"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|record| format!("{record}\n"))
+                .collect();
             // Whoever closed the pipe does not want the rest.
             let unwanted = io::stdout().lock().write_all(lines.as_bytes()).is_err();
             after = page["next"].as_i64();

@@ -1,7 +1,9 @@
 //! `mcp-broker audit verify`: has the broker verify every chain of the audit log, a page at a time, and compares them with
 //! checkpoints that were kept outside of the database.
 
-use std::{collections::BTreeMap, fs::File, io::BufRead as _, io::BufReader, io::Write as _, path::Path};
+use std::{
+    collections::BTreeMap, fs::File, io::BufRead as _, io::BufReader, io::Write as _, path::Path,
+};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -13,8 +15,13 @@ use super::{
     table::{self, Column},
 };
 
-const CHAINS: &[Column] =
-    &[("tenant", "tenant"), ("verified", "verified"), ("removed", "removed"), ("covered", "covered"), ("last", "last")];
+const CHAINS: &[Column] = &[
+    ("tenant", "tenant"),
+    ("verified", "verified"),
+    ("removed", "removed"),
+    ("covered", "covered"),
+    ("last", "last"),
+];
 /// Records, or chains, asked for at once.
 const PAGE: i64 = 1_000;
 /// Checkpoints of a file that are kept: of each chain the newest. A file that holds more is of a longer time.
@@ -25,16 +32,26 @@ const BEGINNING: &str = "{\"tenant\":";
 /// Checkpoints by tenant (empty: none) and count.
 type KeptCheckpoints = BTreeMap<String, BTreeMap<i64, Value>>;
 
-pub(super) async fn verify(client: &AdminClient, file: Option<&Path>, output: &OutputOptions) -> Result<CommandOutput, ClientError> {
+pub(super) async fn verify(
+    client: &AdminClient,
+    file: Option<&Path>,
+    output: &OutputOptions,
+) -> Result<CommandOutput, ClientError> {
     let mut kept = file.map_or_else(|| Ok(KeptCheckpoints::new()), read_checkpoints)?;
-    let (mut rows, mut misfits, mut after, mut unchained_until) = (Vec::new(), Vec::new(), None::<String>, 0);
+    let (mut rows, mut misfits, mut after, mut unchained_until) =
+        (Vec::new(), Vec::new(), None::<String>, 0);
     loop {
         let asked = [("after", after.as_deref()), ("limit", Some(&*PAGE.to_string()))];
         let page = client.ask(Method::GET, &with_query("audit/chains", &asked), None).await?;
         unchained_until = page["unchained_until"].as_i64().unwrap_or(unchained_until);
         for chain in page["chains"].as_array().into_iter().flatten() {
             let tenant = chain["tenant"].as_str();
-            let found = verify_chain(client, tenant, kept.remove(tenant.unwrap_or_default()).unwrap_or_default()).await?;
+            let found = verify_chain(
+                client,
+                tenant,
+                kept.remove(tenant.unwrap_or_default()).unwrap_or_default(),
+            )
+            .await?;
             misfits.extend(found.misfit.map(|misfit| json!({"tenant": tenant, "number": misfit["number"], "detail": misfit["detail"]})));
             rows.push(json!({"tenant": tenant, "verified": found.records, "removed": chain["removed"], "covered": chain["covered"], "last": found.last}));
         }
@@ -52,18 +69,27 @@ pub(super) async fn verify(client: &AdminClient, file: Option<&Path>, output: &O
     told(rows, misfits, unchained_until, output)
 }
 
-fn told(rows: Vec<Value>, misfits: Vec<Value>, unchained_until: i64, output: &OutputOptions) -> Result<CommandOutput, ClientError> {
+fn told(
+    rows: Vec<Value>,
+    misfits: Vec<Value>,
+    unchained_until: i64,
+    output: &OutputOptions,
+) -> Result<CommandOutput, ClientError> {
     let records: u64 = rows.iter().filter_map(|row| row["verified"].as_u64()).sum();
     let verdict = if misfits.is_empty() { "ok" } else { "misfit" };
     let summary = format!("ok: {records} records in {} chains\n", rows.len());
     let answer = json!({"verdict": verdict, "records": records, "unchained_until": unchained_until, "chains": rows, "misfits": misfits});
     let mut said = said(&answer, output, |answer| table::rows(&answer["chains"], CHAINS));
-    let Some(first) = misfits.iter().min_by_key(|misfit| misfit["number"].as_i64().unwrap_or(i64::MAX)) else {
+    let Some(first) =
+        misfits.iter().min_by_key(|misfit| misfit["number"].as_i64().unwrap_or(i64::MAX))
+    else {
         if !output.json {
             said.out += &summary;
         }
         if unchained_until > 0 {
-            said.note = format!("records up to number {unchained_until} are older than the chains, and nothing protects them");
+            said.note = format!(
+                "records up to number {unchained_until} are older than the chains, and nothing protects them"
+            );
         }
         return Ok(said);
     };
@@ -72,13 +98,17 @@ fn told(rows: Vec<Value>, misfits: Vec<Value>, unchained_until: i64, output: &Ou
 }
 
 fn sentence(misfit: &Value, count: usize) -> String {
-    let chain =
-        misfit["tenant"].as_str().map_or_else(|| "the chain without a tenant".to_owned(), |tenant| format!("the chain of tenant {tenant}"));
+    let chain = misfit["tenant"].as_str().map_or_else(
+        || "the chain without a tenant".to_owned(),
+        |tenant| format!("the chain of tenant {tenant}"),
+    );
     let detail = misfit["detail"].as_str().unwrap_or_default();
-    let which = misfit["number"]
-        .as_i64()
-        .map_or_else(|| format!("{chain} does not fit"), |number| format!("record {number} of {chain} does not fit"));
-    let more = if count > 1 { format!("; {} more chains do not fit", count - 1) } else { String::new() };
+    let which = misfit["number"].as_i64().map_or_else(
+        || format!("{chain} does not fit"),
+        |number| format!("record {number} of {chain} does not fit"),
+    );
+    let more =
+        if count > 1 { format!("; {} more chains do not fit", count - 1) } else { String::new() };
     format!("{which}: {detail}{more}")
 }
 
@@ -89,20 +119,33 @@ struct ChainReport {
     misfit: Option<Value>,
 }
 
-async fn verify_chain(client: &AdminClient, tenant: Option<&str>, checkpoints: BTreeMap<i64, Value>) -> Result<ChainReport, ClientError> {
-    let (mut found, mut after, mut position) = (ChainReport { records: 0, last: None, misfit: None }, None::<String>, 0);
+async fn verify_chain(
+    client: &AdminClient,
+    tenant: Option<&str>,
+    checkpoints: BTreeMap<i64, Value>,
+) -> Result<ChainReport, ClientError> {
+    let (mut found, mut after, mut position) =
+        (ChainReport { records: 0, last: None, misfit: None }, None::<String>, 0);
     loop {
         // A page ends at the next checkpoint, so that the first one that does not fit is found. The last one is sent to the end.
-        let next = checkpoints.range(position + 1..).next().or_else(|| checkpoints.last_key_value());
+        let next =
+            checkpoints.range(position + 1..).next().or_else(|| checkpoints.last_key_value());
         let limit = next.map_or(PAGE, |(count, _)| (count - position).clamp(1, PAGE)).to_string();
         let checkpoint = next.map(|(_, checkpoint)| checkpoint.to_string());
-        let asked = [("tenant", tenant), ("after", after.as_deref()), ("limit", Some(&*limit)), ("checkpoint", checkpoint.as_deref())];
+        let asked = [
+            ("tenant", tenant),
+            ("after", after.as_deref()),
+            ("limit", Some(&*limit)),
+            ("checkpoint", checkpoint.as_deref()),
+        ];
         let page = client.ask(Method::GET, &with_query("audit/verify", &asked), None).await?;
         found.records += page["records"].as_u64().unwrap_or_default();
         found.last = page["last"].as_i64().or(found.last);
         found.misfit = Some(page["misfit"].clone()).filter(|misfit| !misfit.is_null());
         after = page["next"].as_str().map(str::to_owned);
-        let Some(next) = after.as_deref().filter(|_| found.misfit.is_none()) else { return Ok(found) };
+        let Some(next) = after.as_deref().filter(|_| found.misfit.is_none()) else {
+            return Ok(found);
+        };
         position = next.split('.').next().and_then(|place| place.parse().ok()).unwrap_or(position);
     }
 }
@@ -111,16 +154,26 @@ async fn verify_chain(client: &AdminClient, tenant: Option<&str>, checkpoints: B
 fn read_checkpoints(path: &Path) -> Result<KeptCheckpoints, ClientError> {
     let unusable = |reason: String| ClientError::Usage(format!("{}: {reason}", path.display()));
     let (mut kept, mut count) = (KeptCheckpoints::new(), 0);
-    for line in BufReader::new(File::open(path).map_err(|error| unusable(error.to_string()))?).lines() {
-        let Some(checkpoint) = checkpoint_of(&line.map_err(|error| unusable(error.to_string()))?) else { continue };
+    for line in
+        BufReader::new(File::open(path).map_err(|error| unusable(error.to_string()))?).lines()
+    {
+        let Some(checkpoint) = checkpoint_of(&line.map_err(|error| unusable(error.to_string()))?)
+        else {
+            continue;
+        };
         let Some(position) = checkpoint["count"].as_i64() else { continue };
-        let chain = kept.entry(checkpoint["tenant"].as_str().unwrap_or_default().to_owned()).or_default();
+        let chain =
+            kept.entry(checkpoint["tenant"].as_str().unwrap_or_default().to_owned()).or_default();
         count += usize::from(chain.insert(position, checkpoint).is_none());
         if count > CHECKPOINTS_MAX {
             count -= kept.values_mut().map(forget_half).sum::<usize>();
         }
     }
-    if kept.is_empty() { Err(unusable("holds no checkpoint of the audit log".to_owned())) } else { Ok(kept) }
+    if kept.is_empty() {
+        Err(unusable("holds no checkpoint of the audit log".to_owned()))
+    } else {
+        Ok(kept)
+    }
 }
 
 /// Every second one but the last, which says most.
@@ -135,13 +188,22 @@ fn forget_half(chain: &mut BTreeMap<i64, Value>) -> usize {
 }
 
 fn checkpoint_of(line: &str) -> Option<Value> {
-    let is_whole = |value: &Value| value["count"].is_i64() && value["head"].is_string() && value["signature"].is_string();
+    let is_whole = |value: &Value| {
+        value["count"].is_i64() && value["head"].is_string() && value["signature"].is_string()
+    };
     if let Ok(object) = serde_json::from_str::<Value>(line) {
-        let inner = object["checkpoint"].as_str().or_else(|| object["fields"]["checkpoint"].as_str());
-        return inner.map_or(Some(object.clone()), |text| serde_json::from_str(text).ok()).filter(is_whole);
+        let inner =
+            object["checkpoint"].as_str().or_else(|| object["fields"]["checkpoint"].as_str());
+        return inner
+            .map_or(Some(object.clone()), |text| serde_json::from_str(text).ok())
+            .filter(is_whole);
     }
     let begin = line.find(BEGINNING)?;
-    serde_json::Deserializer::from_str(&line[begin..]).into_iter::<Value>().next()?.ok().filter(is_whole)
+    serde_json::Deserializer::from_str(&line[begin..])
+        .into_iter::<Value>()
+        .next()?
+        .ok()
+        .filter(is_whole)
 }
 
 #[cfg(test)]
@@ -155,13 +217,23 @@ mod tests {
         let quoted = Value::from(CHECKPOINT).to_string();
         for line in [
             CHECKPOINT.to_owned(),
-            format!("2026-01-31T12:00:00Z  INFO broker: audit checkpoint checkpoint={CHECKPOINT} request_id=0"),
-            format!(r#"{{"level":"INFO","fields":{{"message":"audit checkpoint","checkpoint":{quoted}}}}}"#),
+            format!(
+                "2026-01-31T12:00:00Z  INFO broker: audit checkpoint checkpoint={CHECKPOINT} request_id=0"
+            ),
+            format!(
+                r#"{{"level":"INFO","fields":{{"message":"audit checkpoint","checkpoint":{quoted}}}}}"#
+            ),
             format!(r#"{{"level":"INFO","message":"audit checkpoint","checkpoint":{quoted}}}"#),
         ] {
             assert_eq!(checkpoint_of(&line).unwrap_or_else(|| panic!("{line}"))["count"], 7);
         }
-        for line in ["", "INFO ready", r#"{"level":"INFO"}"#, r#"INFO x={"tenant":"acme"}"#, r#"INFO x={"tenant":"#] {
+        for line in [
+            "",
+            "INFO ready",
+            r#"{"level":"INFO"}"#,
+            r#"INFO x={"tenant":"acme"}"#,
+            r#"INFO x={"tenant":"#,
+        ] {
             assert_eq!(checkpoint_of(line), None, "{line}");
         }
     }
@@ -176,7 +248,10 @@ mod tests {
     #[test]
     fn s15_the_first_record_that_does_not_fit_is_named() {
         let misfit = json!({"tenant": "acme", "number": 17, "detail": "it was edited"});
-        assert_eq!(sentence(&misfit, 2), "record 17 of the chain of tenant acme does not fit: it was edited; 1 more chains do not fit");
+        assert_eq!(
+            sentence(&misfit, 2),
+            "record 17 of the chain of tenant acme does not fit: it was edited; 1 more chains do not fit"
+        );
         assert_eq!(
             sentence(&json!({"tenant": null, "number": null, "detail": "gone"}), 1),
             "the chain without a tenant does not fit: gone"

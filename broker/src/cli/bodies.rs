@@ -20,7 +20,10 @@ pub(super) fn tenant_body(add: &TenantAdd) -> Value {
         ("sessions_per_tenant", add.sessions),
         ("calls_in_flight_per_tenant", add.calls_in_flight),
     ];
-    let mut limits: Map<String, Value> = limits.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), limit?.into()))).collect();
+    let mut limits: Map<String, Value> = limits
+        .into_iter()
+        .filter_map(|(name, limit)| Some((name.to_owned(), limit?.into())))
+        .collect();
     limits.extend(add.limit.iter().map(|(name, count)| (name.clone(), (*count).into())));
     let mut body = json!({ "enabled": !add.disabled, "limits": limits });
     if let Some(weight) = add.weight {
@@ -30,13 +33,20 @@ pub(super) fn tenant_body(add: &TenantAdd) -> Value {
 }
 
 /// The body of the request; `own` looks a variable up in this shell's environment.
-pub(super) fn backend_body(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Result<Value, ClientError> {
+pub(super) fn backend_body(
+    add: &BackendAdd,
+    own: impl Fn(&str) -> Option<String>,
+) -> Result<Value, ClientError> {
     if let Some(file) = &add.spec {
         let text = read_file(file)?;
-        return serde_json::from_str(&text).map_err(|error| ClientError::Usage(format!("{} is not JSON: {error}", file.display())));
+        return serde_json::from_str(&text).map_err(|error| {
+            ClientError::Usage(format!("{} is not JSON: {error}", file.display()))
+        });
     }
     let mut body = match &add.url {
-        Some(url) if as_http_url(url).is_some() => json!({ "transport": { "type": "websocket", "url": url } }),
+        Some(url) if as_http_url(url).is_some() => {
+            json!({ "transport": { "type": "websocket", "url": url } })
+        }
         Some(url) => json!({ "transport": { "type": "http", "url": url } }),
         None => json!({ "transport": stdio(add, own)? }),
     };
@@ -80,13 +90,18 @@ pub(super) fn backend_body(add: &BackendAdd, own: impl Fn(&str) -> Option<String
 }
 
 fn stdio(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Result<Value, ClientError> {
-    let (command, args) = add.command.split_first().ok_or_else(|| ClientError::Usage("name the program after --".to_owned()))?;
+    let (command, args) = add
+        .command
+        .split_first()
+        .ok_or_else(|| ClientError::Usage("name the program after --".to_owned()))?;
     let mut transport = json!({ "type": "stdio", "command": command, "args": args });
     for given in &add.env {
         let (name, value) = match given.split_once('=') {
             Some((name, value)) => (name, value.to_owned()),
             None => {
-                let value = own(given).ok_or_else(|| ClientError::Usage(format!("--env {given}: this shell has no such variable")))?;
+                let value = own(given).ok_or_else(|| {
+                    ClientError::Usage(format!("--env {given}: this shell has no such variable"))
+                })?;
                 (given.as_str(), value)
             }
         };
@@ -105,7 +120,9 @@ fn credentials(add: &BackendAdd) -> Result<Map<String, Value>, ClientError> {
     }
     let mut headers = Map::new();
     for header in &add.header {
-        let (name, value) = header.split_once(':').ok_or_else(|| ClientError::Usage("--header: write it as NAME:VALUE".to_owned()))?;
+        let (name, value) = header
+            .split_once(':')
+            .ok_or_else(|| ClientError::Usage("--header: write it as NAME:VALUE".to_owned()))?;
         headers.insert(name.trim().to_owned(), value.trim().into());
     }
     if !headers.is_empty() {
@@ -123,5 +140,6 @@ fn read_file(file: &PathBuf) -> Result<String, ClientError> {
         }
         std::fs::read_to_string(file)
     };
-    read().map_err(|error: std::io::Error| ClientError::Usage(format!("{}: {error}", file.display())))
+    read()
+        .map_err(|error: std::io::Error| ClientError::Usage(format!("{}: {error}", file.display())))
 }

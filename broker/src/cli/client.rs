@@ -21,7 +21,9 @@ pub(super) enum ClientError {
     Usage(String),
     #[error("no broker answers at {url}: {reason}; start one, or set {URL} to its admin listener")]
     Unreachable { url: String, reason: String },
-    #[error("{url} answered {status}, but not like a broker's admin API; set {URL} to its admin listener")]
+    #[error(
+        "{url} answered {status}, but not like a broker's admin API; set {URL} to its admin listener"
+    )]
     Foreign { url: String, status: u16 },
     /// The broker's own words.
     #[error("{detail}")]
@@ -38,16 +40,23 @@ pub(super) struct AdminClient {
 
 impl AdminClient {
     pub(super) fn from_environment() -> Result<Self, ClientError> {
-        Self::new(&env::var(URL).unwrap_or_else(|_| URL_DEFAULT.to_owned()), env::var(TOKEN).ok().as_deref())
+        Self::new(
+            &env::var(URL).unwrap_or_else(|_| URL_DEFAULT.to_owned()),
+            env::var(TOKEN).ok().as_deref(),
+        )
     }
 
     pub(super) fn new(url: &str, token: Option<&str>) -> Result<Self, ClientError> {
-        transport::parse_http_url(url).map_err(|error| ClientError::Usage(format!("{URL}: {error}")))?;
+        transport::parse_http_url(url)
+            .map_err(|error| ClientError::Usage(format!("{URL}: {error}")))?;
         let authorization = token.filter(|token| !token.is_empty()).map(|token| {
             let value = header::HeaderValue::try_from(format!("Bearer {}", token.trim()));
-            value.map_err(|_| ClientError::Usage(format!("{TOKEN} has characters that no token has")))
+            value.map_err(|_| {
+                ClientError::Usage(format!("{TOKEN} has characters that no token has"))
+            })
         });
-        let any = ["0.0.0.0/0", "::/0"].into_iter().filter_map(|range| range.parse().ok()).collect();
+        let any =
+            ["0.0.0.0/0", "::/0"].into_iter().filter_map(|range| range.parse().ok()).collect();
         let http = HttpClient::new(HttpClientConfig {
             connect_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(5),
@@ -58,11 +67,20 @@ impl AdminClient {
             head_bytes_max: 64 * 1024,
         });
         let http = http.map_err(|error| ClientError::Internal(error.to_string()))?;
-        Ok(Self { base: url.trim_end_matches('/').to_owned(), authorization: authorization.transpose()?, http })
+        Ok(Self {
+            base: url.trim_end_matches('/').to_owned(),
+            authorization: authorization.transpose()?,
+            http,
+        })
     }
 
     /// `path` begins after `/admin/v1/`. An answer without a body is `null`.
-    pub(super) async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
+    pub(super) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, ClientError> {
         let url = format!("{}/admin/v1/{path}", self.base);
         let mut request = Request::builder().method(method).uri(&url);
         if let Some(authorization) = &self.authorization {
@@ -72,19 +90,31 @@ impl AdminClient {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
-        let request = request.body(Full::new(body)).map_err(|error| ClientError::Usage(format!("{url}: {error}")))?;
-        let unreachable = |reason: String| ClientError::Unreachable { url: self.base.clone(), reason };
+        let request = request
+            .body(Full::new(body))
+            .map_err(|error| ClientError::Usage(format!("{url}: {error}")))?;
+        let unreachable =
+            |reason: String| ClientError::Unreachable { url: self.base.clone(), reason };
         let exchange = async {
-            let response = self.http.send(request).await.map_err(|error| unreachable(error.to_string()))?;
+            let response =
+                self.http.send(request).await.map_err(|error| unreachable(error.to_string()))?;
             let status = response.status();
-            let body = read_body(response.into_body(), ANSWER_BYTES_MAX).await.map_err(|error| unreachable(error.to_string()))?;
+            let body = read_body(response.into_body(), ANSWER_BYTES_MAX)
+                .await
+                .map_err(|error| unreachable(error.to_string()))?;
             Ok((status, body))
         };
-        let timeout = || unreachable(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs()));
-        let (status, body) = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| timeout())??;
+        let timeout =
+            || unreachable(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs()));
+        let (status, body) =
+            tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| timeout())??;
         let foreign = || ClientError::Foreign { url: self.base.clone(), status: status.as_u16() };
         if status.is_success() {
-            return if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&body).map_err(|_| foreign()) };
+            return if body.is_empty() {
+                Ok(Value::Null)
+            } else {
+                serde_json::from_slice(&body).map_err(|_| foreign())
+            };
         }
         let problem: Value = serde_json::from_slice(&body).map_err(|_| foreign())?;
         match problem["detail"].as_str() {
@@ -96,7 +126,8 @@ impl AdminClient {
 
 /// A path with those parameters that have a value.
 pub(super) fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
-    let given = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", escape((*value)?))));
+    let given =
+        parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", escape((*value)?))));
     let query = given.collect::<Vec<_>>().join("&");
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
@@ -104,7 +135,9 @@ pub(super) fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> Str
 /// RFC 3986, section 2.3: everything but unreserved characters is percent-encoded.
 pub(super) fn escape(text: &str) -> String {
     let escaped = text.bytes().map(|byte| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
         _ => format!("%{byte:02X}"),
     });
     escaped.collect()

@@ -6,8 +6,14 @@ use clap::Parser;
 
 use super::args::Cli;
 
-const PAGES: [&str; 6] =
-    ["README.md", "docs/clients.md", "docs/getting-started.md", "docs/migration.md", "docs/operations.md", "docs/security.md"];
+const PAGES: [&str; 6] = [
+    "README.md",
+    "docs/clients.md",
+    "docs/getting-started.md",
+    "docs/migration.md",
+    "docs/operations.md",
+    "docs/security.md",
+];
 
 /// A line of shell in words: quotes, no expansion, up to what ends a command.
 fn words(line: &str) -> Vec<String> {
@@ -35,9 +41,16 @@ fn every_documented_command_is_one() {
     let mut seen = 0;
     for page in PAGES {
         let text = fs::read_to_string(format!("{}/../{page}", env!("CARGO_MANIFEST_DIR"))).unwrap();
-        let lines = text.split("```").skip(1).step_by(2).filter(|block| block.starts_with("bash\n") || block.starts_with("console\n"));
+        let lines = text
+            .split("```")
+            .skip(1)
+            .step_by(2)
+            .filter(|block| block.starts_with("bash\n") || block.starts_with("console\n"));
         for line in lines.flat_map(str::lines) {
-            let Some(at) = line.find("mcp-broker ").filter(|at| line[..*at].chars().all(|c| !c.is_lowercase() && c != '/')) else {
+            let Some(at) = line
+                .find("mcp-broker ")
+                .filter(|at| line[..*at].chars().all(|c| !c.is_lowercase() && c != '/'))
+            else {
                 continue;
             };
             let line = &line[at..];

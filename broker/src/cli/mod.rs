@@ -61,13 +61,15 @@ pub fn main() -> ExitCode {
             print(&config::example::yaml());
             ExitCode::SUCCESS
         }
-        Command::Openapi => match serde_json::to_string_pretty(&listeners::admin::openapi::document()) {
-            Ok(text) => {
-                print(&format!("{text}\n"));
-                ExitCode::SUCCESS
+        Command::Openapi => {
+            match serde_json::to_string_pretty(&listeners::admin::openapi::document()) {
+                Ok(text) => {
+                    print(&format!("{text}\n"));
+                    ExitCode::SUCCESS
+                }
+                Err(error) => complain(EXIT_INTERNAL, &error.to_string()),
             }
-            Err(error) => complain(EXIT_INTERNAL, &error.to_string()),
-        },
+        }
         Command::DemoBackend => demo::run(),
         Command::Admin(command) => administer(command),
     }
@@ -77,7 +79,12 @@ pub fn main() -> ExitCode {
 fn administer(command: args::AdminCommand) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return complain(EXIT_INTERNAL, &format!("the operating system refused an event loop: {error}")),
+        Err(error) => {
+            return complain(
+                EXIT_INTERNAL,
+                &format!("the operating system refused an event loop: {error}"),
+            );
+        }
     };
     let asked = runtime.block_on(async {
         let client = AdminClient::from_environment()?;

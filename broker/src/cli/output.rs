@@ -13,11 +13,20 @@ pub(super) struct CommandOutput {
     pub(super) note: String,
 }
 
-pub(super) fn list(answer: Value, member: &str, columns: &[Column], output: &OutputOptions) -> CommandOutput {
+pub(super) fn list(
+    answer: Value,
+    member: &str,
+    columns: &[Column],
+    output: &OutputOptions,
+) -> CommandOutput {
     said(&answer, output, |answer| table::rows(&answer[member], columns))
 }
 
-pub(super) fn said(answer: &Value, output: &OutputOptions, people: impl FnOnce(&Value) -> String) -> CommandOutput {
+pub(super) fn said(
+    answer: &Value,
+    output: &OutputOptions,
+    people: impl FnOnce(&Value) -> String,
+) -> CommandOutput {
     let out = if output.json { format!("{answer:#}\n") } else { people(answer) };
     CommandOutput { out, note: String::new() }
 }

@@ -13,12 +13,21 @@ pub(super) fn rows(list: &Value, columns: &[Column]) -> String {
         return "none\n".to_owned();
     }
     let heading = columns.iter().map(|(heading, _)| (*heading).to_owned()).collect::<Vec<_>>();
-    let cells = items.iter().map(|item| columns.iter().map(|(_, member)| cell(item, member)).collect::<Vec<_>>());
+    let cells = items
+        .iter()
+        .map(|item| columns.iter().map(|(_, member)| cell(item, member)).collect::<Vec<_>>());
     let lines: Vec<Vec<String>> = std::iter::once(heading).chain(cells).collect();
-    let widths: Vec<usize> = (0..columns.len()).map(|at| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..columns.len())
+        .map(|at| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0))
+        .collect();
     let mut text = String::new();
     for line in lines {
-        let padded = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect::<Vec<_>>().join("  ");
+        let padded = line
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect::<Vec<_>>()
+            .join("  ");
         text.push_str(padded.trim_end());
         text.push('\n');
     }
@@ -27,9 +36,13 @@ pub(super) fn rows(list: &Value, columns: &[Column]) -> String {
 
 /// One thing, a line per member that has a value.
 pub(super) fn facts(item: &Value, columns: &[Column]) -> String {
-    let shown: Vec<(&str, String)> = columns.iter().map(|(heading, member)| (*heading, cell(item, member))).collect();
+    let shown: Vec<(&str, String)> =
+        columns.iter().map(|(heading, member)| (*heading, cell(item, member))).collect();
     let width = shown.iter().map(|(heading, _)| heading.chars().count()).max().unwrap_or(0);
-    let lines = shown.iter().filter(|(_, value)| value != "-").map(|(heading, value)| format!("{heading:<width$}  {value}\n"));
+    let lines = shown
+        .iter()
+        .filter(|(_, value)| value != "-")
+        .map(|(heading, value)| format!("{heading:<width$}  {value}\n"));
     lines.collect()
 }
 
@@ -41,13 +54,16 @@ fn cell(item: &Value, member: &str) -> String {
         Value::String(text) => clean(text),
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
-        Value::Number(number) => {
-            number.as_f64().filter(|_| number.is_f64()).map_or_else(|| number.to_string(), |float| format!("{float:.1}"))
-        }
+        Value::Number(number) => number
+            .as_f64()
+            .filter(|_| number.is_f64())
+            .map_or_else(|| number.to_string(), |float| format!("{float:.1}")),
         Value::Array(items) if items.is_empty() => "-".to_owned(),
-        Value::Array(items) => {
-            items.iter().map(|item| item.as_str().map_or_else(|| clean(&item.to_string()), clean)).collect::<Vec<_>>().join(" ")
-        }
+        Value::Array(items) => items
+            .iter()
+            .map(|item| item.as_str().map_or_else(|| clean(&item.to_string()), clean))
+            .collect::<Vec<_>>()
+            .join(" "),
         Value::Object(members) if members.is_empty() => "-".to_owned(),
         Value::Object(_) => clean(&value.to_string()),
     }
@@ -56,7 +72,10 @@ fn cell(item: &Value, member: &str) -> String {
 /// One line, whatever it held.
 pub(super) fn clean(text: &str) -> String {
     // Control characters, and those that turn the direction of the text around.
-    let odd = |char: char| char.is_control() || matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let odd = |char: char| {
+        char.is_control()
+            || matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     text.chars().map(|char| if odd(char) { '\u{fffd}' } else { char }).collect()
 }
 
@@ -66,18 +85,25 @@ mod tests {
 
     use super::*;
 
-    const COLUMNS: &[Column] = &[("name", "name"), ("state", "state"), ("bearer", "credentials.bearer")];
+    const COLUMNS: &[Column] =
+        &[("name", "name"), ("state", "state"), ("bearer", "credentials.bearer")];
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
         let list = json!([{"name": "a", "state": "ready", "credentials": {"bearer": true}}, {"name": "longer", "state": null}]);
-        assert_eq!(rows(&list, COLUMNS), "name    state  bearer\na       ready  yes\nlonger  -      -\n");
+        assert_eq!(
+            rows(&list, COLUMNS),
+            "name    state  bearer\na       ready  yes\nlonger  -      -\n"
+        );
         assert_eq!(rows(&json!([]), COLUMNS), "none\n");
     }
 
     #[test]
     fn facts_leave_out_what_is_not_known() {
-        assert_eq!(facts(&json!({"name": "a", "latency": 1.25, "state": ""}), COLUMNS), "name    a\n");
+        assert_eq!(
+            facts(&json!({"name": "a", "latency": 1.25, "state": ""}), COLUMNS),
+            "name    a\n"
+        );
     }
 
     #[test]

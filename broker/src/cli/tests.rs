@@ -23,7 +23,12 @@ impl Broker {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
         let door = listeners::tls_acceptor::TlsAcceptor::plain(&control.config);
-        tokio::spawn(listeners::admin::serve(control, listeners::handoff_listener::HandoffListener::new(listener), door, stop.clone()));
+        tokio::spawn(listeners::admin::serve(
+            control,
+            listeners::handoff_listener::HandoffListener::new(listener),
+            door,
+            stop.clone(),
+        ));
         let client = AdminClient::new(&format!("http://{address}/"), token).unwrap();
         Self { client, address, stop, _folder: folder }
     }
@@ -45,15 +50,31 @@ async fn an_operators_day() {
     let broker = Broker::start("", None).await;
     broker.run("tenant add acme --weight 3").await.unwrap();
     let tenants = broker.run("tenant list").await.unwrap();
-    assert!(tenants.starts_with("tenant ") && tenants.contains("\nacme ") && tenants.contains("\ndefault "), "{tenants}");
-    let key: Value = serde_json::from_str(&broker.run("key create --tenant acme --principal ann --json").await.unwrap()).unwrap();
+    assert!(
+        tenants.starts_with("tenant ")
+            && tenants.contains("\nacme ")
+            && tenants.contains("\ndefault "),
+        "{tenants}"
+    );
+    let key: Value = serde_json::from_str(
+        &broker.run("key create --tenant acme --principal ann --json").await.unwrap(),
+    )
+    .unwrap();
     let id = key["id"].as_str().unwrap();
     assert!(broker.run("key list --tenant acme").await.unwrap().contains("ann"));
-    assert_eq!(broker.run(&format!("key revoke --tenant acme {id}")).await.unwrap(), format!("removed {id}\n"));
+    assert_eq!(
+        broker.run(&format!("key revoke --tenant acme {id}")).await.unwrap(),
+        format!("removed {id}\n")
+    );
     assert_eq!(broker.run("key list --tenant acme").await.unwrap(), "none\n");
     let added =
         broker.run("backend add one --tenant acme --no-wait --url http://127.0.0.1:9/mcp?k=canary --header X-Key:canary").await.unwrap();
-    assert!(added.contains("http://127.0.0.1:9/mcp?k=***") && added.contains("X-Key") && !added.contains("canary"), "{added}");
+    assert!(
+        added.contains("http://127.0.0.1:9/mcp?k=***")
+            && added.contains("X-Key")
+            && !added.contains("canary"),
+        "{added}"
+    );
     broker.run("backend add two --tenant acme --no-wait --links shared -- no-such-program --token canary").await.unwrap();
     let shown = broker.run("backend show two --tenant acme").await.unwrap();
     assert!(shown.contains("--token ***") && shown.contains("shared"), "{shown}");
@@ -63,8 +84,15 @@ async fn an_operators_day() {
     assert_eq!(broker.run("session list").await.unwrap(), "none\n");
     assert_eq!(broker.run("task list --tenant acme --status working").await.unwrap(), "none\n");
     assert_eq!(broker.run("subscription list --tenant acme").await.unwrap(), "none\n");
-    assert_eq!(broker.run("node list --json").await.unwrap(), "{\n  \"nodes\": []\n}\n", "this one did not join");
-    assert_eq!(broker.run("tenant remove acme --json").await.unwrap(), "{\n  \"removed\": \"acme\"\n}\n");
+    assert_eq!(
+        broker.run("node list --json").await.unwrap(),
+        "{\n  \"nodes\": []\n}\n",
+        "this one did not join"
+    );
+    assert_eq!(
+        broker.run("tenant remove acme --json").await.unwrap(),
+        "{\n  \"removed\": \"acme\"\n}\n"
+    );
     assert_eq!(broker.run("drain").await.unwrap(), "draining\n");
 }
 
@@ -112,7 +140,8 @@ async fn a_broker_that_is_not_there_is_told_apart_from_a_refusal() {
 
 #[tokio::test]
 async fn another_server_is_not_taken_for_a_broker() {
-    let router = axum::Router::new().fallback(|| async { (axum::http::StatusCode::NOT_FOUND, "<html>") });
+    let router =
+        axum::Router::new().fallback(|| async { (axum::http::StatusCode::NOT_FOUND, "<html>") });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await });

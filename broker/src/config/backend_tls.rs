@@ -20,8 +20,11 @@ const FILE_ALLOWED: &str = "the absolute path of a PEM file, without ..";
 const PATH_BYTES_MAX: usize = 4096;
 
 pub(super) fn read(reader: &mut SpecReader<'_>, value: &Value) -> BackendTls {
-    let Some(members) = reader.object(PATH, value, &[CERT, KEY], &[]) else { return BackendTls::default() };
-    let [client_cert, client_key] = [CERT, KEY].map(|name| reader.text(PATH, members, name).map(PathBuf::from));
+    let Some(members) = reader.object(PATH, value, &[CERT, KEY], &[]) else {
+        return BackendTls::default();
+    };
+    let [client_cert, client_key] =
+        [CERT, KEY].map(|name| reader.text(PATH, members, name).map(PathBuf::from));
     BackendTls { client_cert, client_key }
 }
 
@@ -30,16 +33,26 @@ pub(super) fn check(tls: &BackendTls, transport: &TransportSpec, faults: &mut Ve
     let named = [(CERT, &tls.client_cert), (KEY, &tls.client_key)];
     for (name, path) in &named {
         match path {
-            Some(path) if !is_plain(path) => faults.push(FieldError::new(join(PATH, name), "is no absolute path", FILE_ALLOWED)),
+            Some(path) if !is_plain(path) => {
+                faults.push(FieldError::new(join(PATH, name), "is no absolute path", FILE_ALLOWED))
+            }
             None if named.iter().any(|(_, other)| other.is_some()) => {
-                faults.push(FieldError::new(join(PATH, name), "is missing: a certificate and its key are given together", FILE_ALLOWED));
+                faults.push(FieldError::new(
+                    join(PATH, name),
+                    "is missing: a certificate and its key are given together",
+                    FILE_ALLOWED,
+                ));
             }
             _ => {}
         }
     }
     if tls.identity().is_some() && !transport.has_tls() {
         let wrong = "is given, but there is no TLS with this backend";
-        faults.push(FieldError::new(PATH, wrong, "an https:// or wss:// URL, tcp with `tls`, or quic"));
+        faults.push(FieldError::new(
+            PATH,
+            wrong,
+            "an https:// or wss:// URL, tcp with `tls`, or quic",
+        ));
     }
 }
 
@@ -61,11 +74,17 @@ impl TlsConfig {
     /// Why a backend that was made through the admin API must not name these files: whoever makes it may be a tenant's operator, and
     /// could have any key of this machine presented to a server of their own.
     pub fn check_stored(&self, tls: &BackendTls) -> Result<(), FieldError> {
-        let in_folder = |path: &PathBuf| is_plain(path) && self.client_cert_folders.iter().any(|folder| path.starts_with(folder));
+        let in_folder = |path: &PathBuf| {
+            is_plain(path) && self.client_cert_folders.iter().any(|folder| path.starts_with(folder))
+        };
         for (name, path) in [(CERT, &tls.client_cert), (KEY, &tls.client_key)] {
             if path.as_ref().is_some_and(|path| !in_folder(path)) {
                 let wrong = "is not in a folder of tls.client_cert_folders";
-                return Err(FieldError::new(join(PATH, name), wrong, "a file in a folder the operator listed there"));
+                return Err(FieldError::new(
+                    join(PATH, name),
+                    wrong,
+                    "a file in a folder the operator listed there",
+                ));
             }
         }
         Ok(())
@@ -74,7 +93,13 @@ impl TlsConfig {
     /// Whether the files are there and belong together.
     pub fn check_files(tls: &BackendTls) -> Result<(), FieldError> {
         let Some(files) = tls.identity() else { return Ok(()) };
-        files.check().map_err(|error| FieldError::new(PATH, error.to_string(), "PEM files of a certificate and of its private key"))
+        files.check().map_err(|error| {
+            FieldError::new(
+                PATH,
+                error.to_string(),
+                "PEM files of a certificate and of its private key",
+            )
+        })
     }
 }
 
@@ -87,12 +112,20 @@ mod tests {
 
     fn faults(transport: Value, tls: Value) -> Vec<String> {
         let body = json!({"transport": transport, "tls": tls});
-        parse_backend_spec(&body).err().unwrap_or_default().iter().map(FieldError::to_string).collect()
+        parse_backend_spec(&body)
+            .err()
+            .unwrap_or_default()
+            .iter()
+            .map(FieldError::to_string)
+            .collect()
     }
 
     #[test]
     fn a_certificate_needs_its_key_and_a_wire_with_tls() {
-        let (https, both) = (json!({"type": "http", "url": "https://h/"}), json!({"client_cert": "/c.pem", "client_key": "/c.key"}));
+        let (https, both) = (
+            json!({"type": "http", "url": "https://h/"}),
+            json!({"client_cert": "/c.pem", "client_key": "/c.key"}),
+        );
         for transport in [
             https.clone(),
             json!({"type": "websocket", "url": "wss://h/"}),
@@ -109,12 +142,25 @@ mod tests {
             json!({"type": "tcp", "address": "h:1", "tls": false}),
             json!({"type": "stdio", "command": "c"}),
         ] {
-            assert!(faults(transport.clone(), both.clone())[0].contains("there is no TLS"), "{transport}");
+            assert!(
+                faults(transport.clone(), both.clone())[0].contains("there is no TLS"),
+                "{transport}"
+            );
         }
-        assert!(faults(https.clone(), json!({"client_cert": "/c.pem"}))[0].starts_with("tls.client_key: is missing"));
-        assert!(faults(https.clone(), json!({"client_key": "/c.pem"}))[0].starts_with("tls.client_cert: is missing"));
+        assert!(
+            faults(https.clone(), json!({"client_cert": "/c.pem"}))[0]
+                .starts_with("tls.client_key: is missing")
+        );
+        assert!(
+            faults(https.clone(), json!({"client_key": "/c.pem"}))[0]
+                .starts_with("tls.client_cert: is missing")
+        );
         for path in ["c.pem", "", "/a/../c.pem", "/a\0"] {
-            assert!(faults(https.clone(), json!({"client_cert": path, "client_key": "/k"}))[0].contains("no absolute path"), "{path:?}");
+            assert!(
+                faults(https.clone(), json!({"client_cert": path, "client_key": "/k"}))[0]
+                    .contains("no absolute path"),
+                "{path:?}"
+            );
         }
         assert!(!faults(https, json!({"ca": "/c.pem"})).is_empty());
     }
@@ -122,17 +168,32 @@ mod tests {
     #[test]
     fn stored_backends_name_files_of_listed_folders_only() {
         let tls = |folders: &str| load_from(&format!("tls: {{{folders}}}"), []).unwrap().tls;
-        let pair = |cert: &str| BackendTls { client_cert: Some(cert.into()), client_key: Some("/certs/one/k.pem".into()) };
+        let pair = |cert: &str| BackendTls {
+            client_cert: Some(cert.into()),
+            client_key: Some("/certs/one/k.pem".into()),
+        };
         assert!(tls("").check_stored(&pair("/certs/one/c.pem")).is_err(), "none by default");
         assert_eq!(tls("").check_stored(&BackendTls::default()), Ok(()));
         let listed = tls("client_cert_folders: [/certs/one, /certs/two/]");
         assert_eq!(listed.check_stored(&pair("/certs/one/c.pem")), Ok(()));
         assert_eq!(listed.check_stored(&pair("/certs/two/deep/c.pem")), Ok(()));
-        for path in ["/certs/c.pem", "/certs/onetwo/c.pem", "/certs/one/../c.pem", "certs/one/c.pem"] {
-            assert!(listed.check_stored(&pair(path)).unwrap_err().to_string().starts_with("tls.client_cert: "), "{path}");
+        for path in
+            ["/certs/c.pem", "/certs/onetwo/c.pem", "/certs/one/../c.pem", "certs/one/c.pem"]
+        {
+            assert!(
+                listed
+                    .check_stored(&pair(path))
+                    .unwrap_err()
+                    .to_string()
+                    .starts_with("tls.client_cert: "),
+                "{path}"
+            );
         }
         for wrong in ["[certs]", "['/a/../b']", "/certs", "[1]"] {
-            assert!(load_from(&format!("tls: {{client_cert_folders: {wrong}}}"), []).is_err(), "{wrong}");
+            assert!(
+                load_from(&format!("tls: {{client_cert_folders: {wrong}}}"), []).is_err(),
+                "{wrong}"
+            );
         }
     }
 }

@@ -27,24 +27,30 @@ impl AllowedCommand {
     /// Whether it allows this command: the very same, or a program directly in the folder.
     fn permits(&self, command: &str) -> bool {
         let listed = self.command.as_str();
-        let in_folder = |name: &str| !name.is_empty() && !name.contains('/') && name != "." && name != "..";
-        (listed == command && !listed.ends_with('/')) || (listed.ends_with('/') && command.strip_prefix(listed).is_some_and(in_folder))
+        let in_folder =
+            |name: &str| !name.is_empty() && !name.contains('/') && name != "." && name != "..";
+        (listed == command && !listed.ends_with('/'))
+            || (listed.ends_with('/') && command.strip_prefix(listed).is_some_and(in_folder))
     }
 
     fn read(value: &Value) -> Result<Self, InvalidReason> {
         let in_entry = |wrong: InvalidReason| format!("has an entry that {wrong}");
         let (command, env) = match value {
             Value::Object(members) => {
-                if let Some(name) = members.keys().find(|name| !["command", "env"].contains(&name.as_str())) {
+                if let Some(name) =
+                    members.keys().find(|name| !["command", "env"].contains(&name.as_str()))
+                {
                     return Err(in_entry(format!("has the unknown member {name}")));
                 }
-                let command = members.get("command").ok_or_else(|| in_entry("has no command".to_owned()))?;
+                let command =
+                    members.get("command").ok_or_else(|| in_entry("has no command".to_owned()))?;
                 (command, members.get("env").filter(|env| !env.is_null()))
             }
             command => (command, None),
         };
         let is_command = |text: &&str| !text.trim().is_empty() && !text.contains('\0');
-        let command = text(command).filter(is_command).ok_or_else(|| in_entry(wrong(command)))?.to_owned();
+        let command =
+            text(command).filter(is_command).ok_or_else(|| in_entry(wrong(command)))?.to_owned();
         let env = env.map_or(Ok(Vec::new()), |env| variables(env).map_err(in_entry))?;
         Ok(Self { command, env })
     }
@@ -52,32 +58,58 @@ impl AllowedCommand {
 
 fn variables(value: &Value) -> Result<Vec<String>, InvalidReason> {
     let names = value.as_array().filter(|names| names.len() <= VARIABLES_MAX);
-    let names = names.ok_or_else(|| format!("names its variables in {}, not in a list of at most {VARIABLES_MAX}", describe(value)))?;
+    let names = names.ok_or_else(|| {
+        format!(
+            "names its variables in {}, not in a list of at most {VARIABLES_MAX}",
+            describe(value)
+        )
+    })?;
     let is_name = |text: &&str| !text.is_empty() && !text.contains(['=', '\0']);
     let name = |value: &Value| text(value).filter(is_name).map(str::to_owned);
-    names.iter().map(|value| name(value).ok_or_else(|| format!("names a variable that {}", wrong(value)))).collect()
+    names
+        .iter()
+        .map(|value| name(value).ok_or_else(|| format!("names a variable that {}", wrong(value))))
+        .collect()
 }
 
 /// Why this backend's command, or a variable of it, is not allowed.
-pub(super) fn check(allowed: &[AllowedCommand], transport: &TransportSpec) -> Result<(), FieldError> {
+pub(super) fn check(
+    allowed: &[AllowedCommand],
+    transport: &TransportSpec,
+) -> Result<(), FieldError> {
     let TransportSpec::Stdio { command, env, .. } = transport else { return Ok(()) };
-    let entries: Vec<&AllowedCommand> = allowed.iter().filter(|entry| entry.permits(command)).collect();
+    let entries: Vec<&AllowedCommand> =
+        allowed.iter().filter(|entry| entry.permits(command)).collect();
     if entries.is_empty() {
-        return Err(FieldError::new("transport.command", "is not in stdio.commands", "a command the operator listed there"));
+        return Err(FieldError::new(
+            "transport.command",
+            "is not in stdio.commands",
+            "a command the operator listed there",
+        ));
     }
-    let names: Vec<&str> = entries.iter().flat_map(|entry| &entry.env).map(String::as_str).collect();
-    let Some(other) = env.keys().find(|name| !names.contains(&name.as_str())) else { return Ok(()) };
+    let names: Vec<&str> =
+        entries.iter().flat_map(|entry| &entry.env).map(String::as_str).collect();
+    let Some(other) = env.keys().find(|name| !names.contains(&name.as_str())) else {
+        return Ok(());
+    };
     let allowed = match names.is_empty() {
         true => "no variables for this command".to_owned(),
         false => names.join(", "),
     };
-    Err(FieldError::new(join("transport.env", other), "is not a variable that stdio.commands names for this command", allowed))
+    Err(FieldError::new(
+        join("transport.env", other),
+        "is not a variable that stdio.commands names for this command",
+        allowed,
+    ))
 }
 
 impl ConfigReader<'_> {
     pub(super) fn commands(&mut self) -> Option<Vec<AllowedCommand>> {
         self.optional("stdio.commands", |value, _| {
-            let entries = value.as_array().filter(|entries| entries.len() <= COMMANDS_MAX).ok_or_else(|| wrong(value))?;
+            let entries = value
+                .as_array()
+                .filter(|entries| entries.len() <= COMMANDS_MAX)
+                .ok_or_else(|| wrong(value))?;
             entries.iter().map(AllowedCommand::read).collect()
         })
     }
@@ -91,7 +123,13 @@ mod tests {
     fn refused(yaml: &str, command: &str, env: &[&str]) -> Option<(String, String)> {
         let stdio = load_from(yaml, []).unwrap_or_else(|faults| panic!("{yaml}: {faults}")).stdio;
         let env = env.iter().map(|name| ((*name).to_owned(), "x".to_owned())).collect();
-        let transport = TransportSpec::Stdio { command: command.into(), args: vec![], env, cwd: None, limits: StdioLimits::default() };
+        let transport = TransportSpec::Stdio {
+            command: command.into(),
+            args: vec![],
+            env,
+            cwd: None,
+            limits: StdioLimits::default(),
+        };
         stdio.check(&transport).err().map(|fault| (fault.path.clone(), fault.to_string()))
     }
 
@@ -125,9 +163,12 @@ mod tests {
     #[test]
     fn s04_variables_are_allowed_by_name_for_each_command() {
         let some = "stdio: {commands: [npx, {command: uvx, env: [LOG_LEVEL, TZ]}, {command: /opt/mcp/, env: [A]}, {command: /opt/mcp/b, env: [B]}]}";
-        for (command, names) in
-            [("uvx", &["LOG_LEVEL"][..]), ("uvx", &["TZ", "LOG_LEVEL"]), ("/opt/mcp/a", &["A"]), ("/opt/mcp/b", &["A", "B"])]
-        {
+        for (command, names) in [
+            ("uvx", &["LOG_LEVEL"][..]),
+            ("uvx", &["TZ", "LOG_LEVEL"]),
+            ("/opt/mcp/a", &["A"]),
+            ("/opt/mcp/b", &["A", "B"]),
+        ] {
             assert_eq!(refused(some, command, names), None, "{command} {names:?}");
         }
         for name in [
@@ -146,7 +187,11 @@ mod tests {
             "B",
         ] {
             for command in ["npx", "uvx", "/opt/mcp/a"] {
-                assert_eq!(refused(some, command, &[name]).unwrap().0, format!("transport.env.{name}"), "{command}");
+                assert_eq!(
+                    refused(some, command, &[name]).unwrap().0,
+                    format!("transport.env.{name}"),
+                    "{command}"
+                );
             }
         }
         let (_, said) = refused(some, "uvx", &["HOME"]).unwrap();
@@ -157,10 +202,16 @@ mod tests {
 
     #[test]
     fn s04_entries_that_are_not_understood_are_faults() {
-        for entry in
-            ["{env: [A]}", "{command: ''}", "{command: npx, env: A}", "{command: npx, env: ['A=B']}", "{command: npx, vars: [A]}", "5"]
-        {
-            let faults = load_from(&format!("stdio: {{commands: [{entry}]}}"), []).unwrap_err().to_string();
+        for entry in [
+            "{env: [A]}",
+            "{command: ''}",
+            "{command: npx, env: A}",
+            "{command: npx, env: ['A=B']}",
+            "{command: npx, vars: [A]}",
+            "5",
+        ] {
+            let faults =
+                load_from(&format!("stdio: {{commands: [{entry}]}}"), []).unwrap_err().to_string();
             assert!(faults.contains("stdio.commands: has an entry that"), "{entry}: {faults}");
         }
     }

@@ -103,7 +103,12 @@ impl ConfigReader<'_> {
             Some("public") => Ok(true),
             _ => Err(wrong(value)),
         });
-        CompatConfig { eras, list_ttl: self.duration("compat.list_ttl"), lists_are_public, strict: self.bool("compat.strict") }
+        CompatConfig {
+            eras,
+            list_ttl: self.duration("compat.list_ttl"),
+            lists_are_public,
+            strict: self.bool("compat.strict"),
+        }
     }
 }
 
@@ -113,10 +118,18 @@ mod tests {
 
     #[test]
     fn what_is_served_follows_from_the_eras() {
-        let of = |eras| CompatConfig { eras, list_ttl: Duration::from_secs(1), lists_are_public: false, strict: false };
+        let of = |eras| CompatConfig {
+            eras,
+            list_ttl: Duration::from_secs(1),
+            lists_are_public: false,
+            strict: false,
+        };
         assert_eq!(of(Eras::Both).versions().len(), 5);
         assert_eq!(of(Eras::Sessions).versions().last(), Some(&Version::LATEST_WITH_SESSIONS));
         assert_eq!(of(Eras::Stateless).versions(), [Version::V2026_07_28]);
-        assert_eq!(of(Eras::Both).list_hint(), CacheHint { ttl_ms: 1_000, scope: CacheScope::Private });
+        assert_eq!(
+            of(Eras::Both).list_hint(),
+            CacheHint { ttl_ms: 1_000, scope: CacheScope::Private }
+        );
     }
 }

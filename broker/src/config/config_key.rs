@@ -29,12 +29,16 @@ impl KeyTable {
     }
 
     pub(super) fn unavailable(&self, path: &str) -> bool {
-        self.unavailable.iter().any(|known| path == *known || path.strip_prefix(*known).is_some_and(|rest| rest.starts_with('.')))
+        self.unavailable.iter().any(|known| {
+            path == *known || path.strip_prefix(*known).is_some_and(|rest| rest.starts_with('.'))
+        })
     }
 
     /// The other spelling of a setting.
     pub(super) fn twin(&self, path: &str) -> Option<&'static str> {
-        self.twins.iter().find_map(|(one, other)| if *one == path { Some(*other) } else { (*other == path).then_some(*one) })
+        self.twins.iter().find_map(|(one, other)| {
+            if *one == path { Some(*other) } else { (*other == path).then_some(*one) }
+        })
     }
 }
 
@@ -200,15 +204,27 @@ pub(super) const DEADLINE: KeyKind = KeyKind::Duration { min: DEADLINE_MIN, max:
 pub(super) const COUNT_MAX: u64 = 1_000_000;
 pub(super) const COUNT: KeyKind = KeyKind::Count { min: 1, max: COUNT_MAX };
 
-pub(super) const fn key(name: &'static str, kind: KeyKind, default: &'static str, doc: &'static str) -> ConfigKey {
+pub(super) const fn key(
+    name: &'static str,
+    kind: KeyKind,
+    default: &'static str,
+    doc: &'static str,
+) -> ConfigKey {
     ConfigKey { name, kind, default: KeyDefault::Value(default), doc }
 }
 
-pub(super) const fn optional_key(name: &'static str, kind: KeyKind, example: &'static str, doc: &'static str) -> ConfigKey {
+pub(super) const fn optional_key(
+    name: &'static str,
+    kind: KeyKind,
+    example: &'static str,
+    doc: &'static str,
+) -> ConfigKey {
     ConfigKey { name, kind, default: KeyDefault::None { example }, doc }
 }
 
 /// Fits into a header: visible ASCII, no spaces.
 pub(super) fn is_secret(text: &str) -> bool {
-    !text.is_empty() && text.len() <= SECRET_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
+    !text.is_empty()
+        && text.len() <= SECRET_BYTES_MAX
+        && text.bytes().all(|byte| byte.is_ascii_graphic())
 }

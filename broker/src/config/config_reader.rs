@@ -53,19 +53,34 @@ impl ConfigReader<'_> {
     }
 
     /// The value of a key with a default.
-    pub(super) fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, KeyKind) -> Result<T, InvalidReason>) -> T {
+    pub(super) fn value<T>(
+        &mut self,
+        path: &str,
+        parse: impl Fn(&Value, KeyKind) -> Result<T, InvalidReason>,
+    ) -> T {
         self.optional(path, &parse).unwrap_or_else(|| self.default(path, parse))
     }
 
     /// What an absent key means.
-    pub(super) fn default<T>(&self, path: &str, parse: impl Fn(&Value, KeyKind) -> Result<T, InvalidReason>) -> T {
+    pub(super) fn default<T>(
+        &self,
+        path: &str,
+        parse: impl Fn(&Value, KeyKind) -> Result<T, InvalidReason>,
+    ) -> T {
         let key = self.raw.key(path);
-        let KeyDefault::Value(default) = key.default else { unreachable!("{path} is read as a key with a default") };
-        parse(&as_value(key.kind, default), key.kind).expect("defaults are valid, which a test checks")
+        let KeyDefault::Value(default) = key.default else {
+            unreachable!("{path} is read as a key with a default")
+        };
+        parse(&as_value(key.kind, default), key.kind)
+            .expect("defaults are valid, which a test checks")
     }
 
     /// The value of a key that was written; a fault when it is refused.
-    pub(super) fn optional<T>(&mut self, path: &str, parse: impl Fn(&Value, KeyKind) -> Result<T, InvalidReason>) -> Option<T> {
+    pub(super) fn optional<T>(
+        &mut self,
+        path: &str,
+        parse: impl Fn(&Value, KeyKind) -> Result<T, InvalidReason>,
+    ) -> Option<T> {
         let key = self.raw.key(path);
         let parsed = parse(self.raw.value(path)?, key.kind);
         parsed.map_err(|wrong| self.fault(path, &wrong, &key.kind.allowed())).ok()
@@ -94,7 +109,14 @@ impl ConfigReader<'_> {
     pub(super) fn list<T>(&mut self, path: &str, parse: fn(&str) -> Option<T>) -> Vec<T> {
         self.value(path, |value, _| {
             let entries = value.as_array().ok_or_else(|| wrong(value))?;
-            entries.iter().map(|entry| text(entry).and_then(parse).ok_or_else(|| format!("has an entry that {}", wrong(entry)))).collect()
+            entries
+                .iter()
+                .map(|entry| {
+                    text(entry)
+                        .and_then(parse)
+                        .ok_or_else(|| format!("has an entry that {}", wrong(entry)))
+                })
+                .collect()
         })
     }
 
@@ -120,7 +142,10 @@ pub(super) fn size(value: &Value, kind: KeyKind) -> Result<usize, InvalidReason>
     let size = match value {
         Value::String(text) => parse_size(text).map_err(|_| wrong(value))?,
         // Plain bytes need no unit and no quotes.
-        value => value.as_u64().and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| wrong(value))?,
+        value => value
+            .as_u64()
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .ok_or_else(|| wrong(value))?,
     };
     if (min..=max).contains(&size) { Ok(size) } else { Err(wrong(value)) }
 }
@@ -130,7 +155,9 @@ pub(super) fn wrong(value: &Value) -> InvalidReason {
     const SHOWN_CHARS_MAX: usize = 60;
     match value {
         Value::String(text) if text.is_empty() => "is empty".to_owned(),
-        Value::String(text) => format!("is \"{}\"", text.chars().take(SHOWN_CHARS_MAX).collect::<String>()),
+        Value::String(text) => {
+            format!("is \"{}\"", text.chars().take(SHOWN_CHARS_MAX).collect::<String>())
+        }
         Value::Number(number) => format!("is {number}"),
         Value::Bool(bool) => format!("is {bool}"),
         other => format!("is {}", describe(other)),
@@ -142,34 +169,46 @@ pub(super) fn address(value: &Value, _: KeyKind) -> Result<SocketAddr, InvalidRe
 }
 
 pub(super) fn path(value: &Value, _: KeyKind) -> Result<PathBuf, InvalidReason> {
-    text(value).filter(|text| !text.is_empty() && !text.contains('\0')).map(PathBuf::from).ok_or_else(|| wrong(value))
+    text(value)
+        .filter(|text| !text.is_empty() && !text.contains('\0'))
+        .map(PathBuf::from)
+        .ok_or_else(|| wrong(value))
 }
 
 pub(super) fn count(value: &Value, kind: KeyKind) -> Result<u32, InvalidReason> {
-    let KeyKind::Count { min, max } = kind else { unreachable!("a count is read from a key of that kind") };
+    let KeyKind::Count { min, max } = kind else {
+        unreachable!("a count is read from a key of that kind")
+    };
     let count = value.as_u64().filter(|count| (min..=max).contains(count));
     count.and_then(|count| u32::try_from(count).ok()).ok_or_else(|| wrong(value))
 }
 
 pub(super) fn duration(value: &Value, kind: KeyKind) -> Result<Duration, InvalidReason> {
-    let KeyKind::Duration { min, max } = kind else { unreachable!("a duration is read from a key of that kind") };
+    let KeyKind::Duration { min, max } = kind else {
+        unreachable!("a duration is read from a key of that kind")
+    };
     let duration = text(value).and_then(|text| parse_duration(text).ok());
     duration.filter(|duration| (min..=max).contains(duration)).ok_or_else(|| wrong(value))
 }
 
 pub(super) fn host(text: &str) -> Option<String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
-    let named = (1..=253).contains(&text.len()) && text.bytes().all(allowed) && !text.starts_with(['.', '-']);
+    let named = (1..=253).contains(&text.len())
+        && text.bytes().all(allowed)
+        && !text.starts_with(['.', '-']);
     named.then(|| text.to_ascii_lowercase())
 }
 
 pub(super) fn read_secret_file(path: &str, bytes_min: usize) -> Result<Secret, InvalidReason> {
     use std::io::Read as _;
-    let file = std::fs::File::open(path).map_err(|error| format!("\"{path}\" can not be read ({error})"))?;
+    let file = std::fs::File::open(path)
+        .map_err(|error| format!("\"{path}\" can not be read ({error})"))?;
     let mut content = String::new();
     // One byte over the limit tells that the file is too long; a device must not be read to its end.
     let bytes_max = SECRET_BYTES_MAX as u64 + 3;
-    file.take(bytes_max).read_to_string(&mut content).map_err(|error| format!("\"{path}\" can not be read ({error})"))?;
+    file.take(bytes_max)
+        .read_to_string(&mut content)
+        .map_err(|error| format!("\"{path}\" can not be read ({error})"))?;
     let secret = content.trim_end_matches(['\r', '\n']);
     secret_of(secret, bytes_min).map_err(|wrong| format!("\"{path}\": its text {wrong}"))
 }

@@ -141,14 +141,22 @@ fn issuers() -> String {
 }
 
 fn section_markdown(out: &mut String, section: &KeySection) {
-    let _ = write!(out, "\n## `{}`\n\n{}\n\n| key | default | allowed | meaning |\n| --- | --- | --- | --- |\n", section.name, section.doc);
+    let _ = write!(
+        out,
+        "\n## `{}`\n\n{}\n\n| key | default | allowed | meaning |\n| --- | --- | --- | --- |\n",
+        section.name, section.doc
+    );
     for ConfigKey { name, kind, default, doc } in section.keys {
         let default = match default {
             KeyDefault::Value(value) => format!("`{value}`"),
             KeyDefault::None { .. } => "none".to_owned(),
         };
         let (variable, allowed) = (variable_name(section.name, name), kind.allowed());
-        let _ = writeln!(out, "| `{}.{name}`<br>`{variable}` | {default} | {allowed} | {doc} |", section.name);
+        let _ = writeln!(
+            out,
+            "| `{}.{name}`<br>`{variable}` | {default} | {allowed} | {doc} |",
+            section.name
+        );
     }
 }
 
@@ -186,23 +194,34 @@ mod tests {
     #[test]
     fn each_commented_key_of_the_example_is_one_that_could_be_written() {
         let folder = tempfile::tempdir().unwrap();
-        let files = [("url_file", "sqlite:a.db"), ("redis_url_file", "redis://r"), ("", "0123456789abcdef")];
+        let files = [
+            ("url_file", "sqlite:a.db"),
+            ("redis_url_file", "redis://r"),
+            ("", "0123456789abcdef"),
+        ];
         let files = files.map(|(key, text)| {
             let path = folder.path().join(format!("file{key}"));
             std::fs::write(&path, format!("{text}\n")).unwrap();
             (key, path.display().to_string())
         });
         let in_file = |name: &str| {
-            let file = files.iter().find(|(key, _)| *key == name || key.is_empty()).filter(|_| name.ends_with("_file"));
+            let file = files
+                .iter()
+                .find(|(key, _)| *key == name || key.is_empty())
+                .filter(|_| name.ends_with("_file"));
             file.map(|(_, path)| path.as_str())
         };
         // Some keys are for brokers that have others.
         let beside = |name: &str| match name {
-            "redis_url" | "redis_url_file" => "  url: postgres://db/x\nnode: {secret: 0123456789abcdef}\n",
+            "redis_url" | "redis_url_file" => {
+                "  url: postgres://db/x\nnode: {secret: 0123456789abcdef}\n"
+            }
             "cert_file" => "  key_file: key.pem\n",
             "key_file" => "  cert_file: cert.pem\n",
             "client_ca_file" => "  self_signed: true\n  client_auth: optional\n",
-            "client_crl_file" => "  self_signed: true\n  client_auth: optional\n  client_ca_file: ca.pem\n",
+            "client_crl_file" => {
+                "  self_signed: true\n  client_auth: optional\n  client_ca_file: ca.pem\n"
+            }
             "quic" => "tls: {self_signed: true}\n",
             "advertise" => "listen: {internal: '127.0.0.1:0'}\n",
             _ => "",
@@ -211,7 +230,13 @@ mod tests {
         for section in TABLE.sections {
             for key in section.keys {
                 let KeyDefault::None { example } = key.default else { continue };
-                let text = format!("{}:\n  {}: {}\n{}", section.name, key.name, in_file(key.name).unwrap_or(example), beside(key.name));
+                let text = format!(
+                    "{}:\n  {}: {}\n{}",
+                    section.name,
+                    key.name,
+                    in_file(key.name).unwrap_or(example),
+                    beside(key.name)
+                );
                 load_from(&text, []).unwrap_or_else(|faults| panic!("{text}: {faults}"));
                 tried += 1;
             }
@@ -220,7 +245,10 @@ mod tests {
             tried,
             yaml()
                 .lines()
-                .filter(|line| line.trim_start().starts_with("# ") && line.starts_with("  ") && line.contains(": ") && is_key(line))
+                .filter(|line| line.trim_start().starts_with("# ")
+                    && line.starts_with("  ")
+                    && line.contains(": ")
+                    && is_key(line))
                 .count()
         );
     }
@@ -228,7 +256,12 @@ mod tests {
     fn is_key(line: &str) -> bool {
         let name = line.trim_start_matches([' ', '#']).split(": ").next().unwrap_or_default();
         let is_called = |key: &ConfigKey| key.name.rsplit('.').next() == Some(name);
-        TABLE.sections.iter().any(|section| section.keys.iter().any(|key| is_called(key) && matches!(key.default, KeyDefault::None { .. })))
+        TABLE.sections.iter().any(|section| {
+            section
+                .keys
+                .iter()
+                .any(|key| is_called(key) && matches!(key.default, KeyDefault::None { .. }))
+        })
     }
 
     #[test]
@@ -245,7 +278,15 @@ mod tests {
         let config = load_from(&text, []).unwrap_or_else(|faults| panic!("{text}: {faults}"));
         assert_eq!((config.tenants.len(), config.backends.len()), (1, 2));
         assert_eq!(
-            config.backends.iter().find(|entry| entry.tenant.as_str() == "acme").unwrap().spec.credentials.bearer.as_deref(),
+            config
+                .backends
+                .iter()
+                .find(|entry| entry.tenant.as_str() == "acme")
+                .unwrap()
+                .spec
+                .credentials
+                .bearer
+                .as_deref(),
             Some("abc")
         );
     }
@@ -262,7 +303,12 @@ mod tests {
         let yaml = yaml();
         assert!(yaml.lines().all(|line| line.chars().count() <= 130), "{yaml}");
         for section in TABLE.sections {
-            assert_eq!(yaml.matches(&format!("\n{}:\n", section.name)).count(), 1, "{}", section.name);
+            assert_eq!(
+                yaml.matches(&format!("\n{}:\n", section.name)).count(),
+                1,
+                "{}",
+                section.name
+            );
         }
     }
 
@@ -275,6 +321,9 @@ mod tests {
             std::fs::write(path, markdown()).unwrap();
         }
         let page = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(page == markdown(), "docs/configuration.md differs from the table of keys: run this test with UPDATE_DOCS=1");
+        assert!(
+            page == markdown(),
+            "docs/configuration.md differs from the table of keys: run this test with UPDATE_DOCS=1"
+        );
     }
 }

@@ -19,7 +19,11 @@ pub struct FieldError {
 }
 
 impl FieldError {
-    pub(crate) fn new(path: impl Into<String>, wrong: impl Into<String>, allowed: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        path: impl Into<String>,
+        wrong: impl Into<String>,
+        allowed: impl Into<String>,
+    ) -> Self {
         Self { path: path.into(), wrong: wrong.into(), allowed: allowed.into() }
     }
 
@@ -100,10 +104,20 @@ pub(super) fn not_available(path: String) -> FieldError {
     FieldError::new(path, "not available in this build", "leaving it out")
 }
 
-pub(super) fn unknown<'a>(parent: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> FieldError {
-    let hint = nearest(name, known.clone()).map(|name| format!(", perhaps `{name}` was meant")).unwrap_or_default();
+pub(super) fn unknown<'a>(
+    parent: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> FieldError {
+    let hint = nearest(name, known.clone())
+        .map(|name| format!(", perhaps `{name}` was meant"))
+        .unwrap_or_default();
     let shown: String = name.chars().take(64).collect();
-    FieldError::new(join(parent, &shown), format!("is no known key{hint}"), known.collect::<Vec<_>>().join(", "))
+    FieldError::new(
+        join(parent, &shown),
+        format!("is no known key{hint}"),
+        known.collect::<Vec<_>>().join(", "),
+    )
 }
 
 /// What a value is, without showing it: it may be a secret.
@@ -126,7 +140,10 @@ mod tests {
     fn a_fault_is_one_line() {
         let fault = FieldError::new("limits.burst", "is \"a\nb\u{1b}[31m\"", "a whole number");
         assert_eq!(fault.to_string(), "limits.burst: is \"a b [31m\"; allowed: a whole number");
-        assert_eq!(FieldError::new("", "is empty", "").under("backends.x").to_string(), "backends.x: is empty");
+        assert_eq!(
+            FieldError::new("", "is empty", "").under("backends.x").to_string(),
+            "backends.x: is empty"
+        );
     }
 
     #[test]

@@ -125,7 +125,11 @@ impl ConfigReader<'_> {
         let mut issuers: Vec<IssuerConfig> = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
             let path = join(&named, &at.to_string());
-            let issuer = IssuerReader { path: path.clone(), reader: SpecReader { faults: &mut self.faults } }.read(entry);
+            let issuer = IssuerReader {
+                path: path.clone(),
+                reader: SpecReader { faults: &mut self.faults },
+            }
+            .read(entry);
             if let Some(issuer) = issuer {
                 if issuers.iter().any(|known| known.issuer == issuer.issuer) {
                     self.fault(&join(&path, "issuer"), "is listed twice", "each issuer once");
@@ -177,11 +181,13 @@ impl IssuerReader<'_> {
         let issuer = issuer.filter(|issuer| self.issuer(issuer));
         let jwks_url = jwks.and_then(|url| self.url("jwks_url", &url));
         let keys_max_age = self.keys_max_age(members);
-        let audiences = self.words(members, "audiences", |word| word.chars().all(|c| !c.is_control()));
+        let audiences =
+            self.words(members, "audiences", |word| word.chars().all(|c| !c.is_control()));
         let scopes = self.words(members, "scopes", is_scope);
         let algorithms = self.algorithms(members);
         let requires_access_token_type = self.requires_access_token_type(members);
-        let principal_claim = self.claim(members, "principal_claim").unwrap_or_else(|| "sub".to_owned());
+        let principal_claim =
+            self.claim(members, "principal_claim").unwrap_or_else(|| "sub".to_owned());
         let tenant = self.tenant(members)?;
         Some(IssuerConfig {
             issuer: issuer?,
@@ -222,10 +228,23 @@ impl IssuerReader<'_> {
         None
     }
 
-    fn words(&mut self, members: &Map<String, Value>, name: &'static str, fits: impl Fn(&str) -> bool) -> Vec<String> {
+    fn words(
+        &mut self,
+        members: &Map<String, Value>,
+        name: &'static str,
+        fits: impl Fn(&str) -> bool,
+    ) -> Vec<String> {
         let words = self.reader.text_list(&self.path, members, name);
-        if words.len() > WORDS_MAX || words.iter().any(|word| word.is_empty() || word.len() > WORD_BYTES_MAX || !fits(word)) {
-            self.fault(name, "has an entry that can not be one, or too many", &format!("at most {WORDS_MAX} texts, none of them empty"));
+        if words.len() > WORDS_MAX
+            || words
+                .iter()
+                .any(|word| word.is_empty() || word.len() > WORD_BYTES_MAX || !fits(word))
+        {
+            self.fault(
+                name,
+                "has an entry that can not be one, or too many",
+                &format!("at most {WORDS_MAX} texts, none of them empty"),
+            );
         }
         words
     }
@@ -247,7 +266,11 @@ impl IssuerReader<'_> {
         let Some(value) = given(members, "keys_max_age") else { return KEY_SET_AGE_MAX };
         let age = value.as_str().and_then(|text| parse_duration(text).ok());
         age.filter(|age| (KEYS_AGE_MIN..=KEYS_AGE_LONGEST).contains(age)).unwrap_or_else(|| {
-            let allowed = format!("a duration from {} to {}", format_duration(KEYS_AGE_MIN), format_duration(KEYS_AGE_LONGEST));
+            let allowed = format!(
+                "a duration from {} to {}",
+                format_duration(KEYS_AGE_MIN),
+                format_duration(KEYS_AGE_LONGEST)
+            );
             self.fault("keys_max_age", &format!("is {}", describe(value)), &allowed);
             KEY_SET_AGE_MAX
         })
@@ -274,17 +297,25 @@ impl IssuerReader<'_> {
         let claim = self.claim(members, "tenant_claim");
         let tenants = self.tenants(members, claim.is_some());
         match (named, claim) {
-            (Some(_), Some(_)) => self.fault("tenant_claim", "stands beside tenant", "one of the two"),
+            (Some(_), Some(_)) => {
+                self.fault("tenant_claim", "stands beside tenant", "one of the two")
+            }
             (None, Some(name)) => return Some(TenantMapping::Claim { name, tenants }),
             (Some(name), None) => match TenantId::parse(&name) {
                 Ok(tenant) => return Some(TenantMapping::Fixed(tenant)),
-                Err(_) => self.fault("tenant", "is no name for a tenant", super::validation::NAME_ALLOWED),
+                Err(_) => {
+                    self.fault("tenant", "is no name for a tenant", super::validation::NAME_ALLOWED)
+                }
             },
             (None, None) => match given(members, "tenant").or(given(members, "tenant_claim")) {
                 Some(other) if other.as_str().is_none() => {} // told already
                 other => {
                     let wrong = other.map_or("is missing, and so is tenant_claim", describe);
-                    self.fault("tenant", wrong, "the name of a tenant, or tenant_claim: the claim that names it");
+                    self.fault(
+                        "tenant",
+                        wrong,
+                        "the name of a tenant, or tenant_claim: the claim that names it",
+                    );
                 }
             },
         }
@@ -297,13 +328,25 @@ impl IssuerReader<'_> {
             return Vec::new();
         }
         if !beside_claim {
-            self.fault("tenants", "stands without tenant_claim", "a list of tenants beside tenant_claim");
+            self.fault(
+                "tenants",
+                "stands without tenant_claim",
+                "a list of tenants beside tenant_claim",
+            );
         }
         let names = self.reader.text_list(&self.path, members, "tenants");
-        let tenants: Vec<TenantId> = names.iter().filter_map(|name| TenantId::parse(name).ok()).collect();
+        let tenants: Vec<TenantId> =
+            names.iter().filter_map(|name| TenantId::parse(name).ok()).collect();
         if tenants.is_empty() || tenants.len() < names.len() || tenants.len() > TENANTS_MAX {
-            let allowed = format!("1 to {TENANTS_MAX} names of tenants; each is {}", super::validation::NAME_ALLOWED);
-            self.fault("tenants", "is empty, too long, or has an entry that is not a name for a tenant", &allowed);
+            let allowed = format!(
+                "1 to {TENANTS_MAX} names of tenants; each is {}",
+                super::validation::NAME_ALLOWED
+            );
+            self.fault(
+                "tenants",
+                "is empty, too long, or has an entry that is not a name for a tenant",
+                &allowed,
+            );
         }
         tenants
     }
@@ -333,16 +376,26 @@ mod tests {
 
     #[test]
     fn an_issuer_has_defaults_for_what_is_not_said() {
-        let config = load_from(&with("{issuer: 'https://login.example.com', tenant: acme}"), []).unwrap();
+        let config =
+            load_from(&with("{issuer: 'https://login.example.com', tenant: acme}"), []).unwrap();
         let [issuer] = &config.auth.issuers[..] else { panic!("one issuer") };
-        assert_eq!((issuer.issuer.as_str(), issuer.principal_claim.as_str()), ("https://login.example.com", "sub"));
+        assert_eq!(
+            (issuer.issuer.as_str(), issuer.principal_claim.as_str()),
+            ("https://login.example.com", "sub")
+        );
         assert_eq!(issuer.tenant, TenantMapping::Fixed(TenantId::parse("acme").unwrap()));
-        assert!(issuer.jwks_url.is_none() && issuer.audiences.is_empty() && issuer.scopes.is_empty());
+        assert!(
+            issuer.jwks_url.is_none() && issuer.audiences.is_empty() && issuer.scopes.is_empty()
+        );
         assert_eq!(issuer.algorithms.len(), ALGORITHMS.len());
         assert!(!issuer.requires_access_token_type && issuer.keys_max_age == KEY_SET_AGE_MAX);
         assert_eq!(config.auth.resource.as_deref(), Some("https://mcp.example.com"));
         assert_eq!(
-            load_from("auth: {resource: 'http://127.0.0.1:80/'}", []).unwrap().auth.resource.as_deref(),
+            load_from("auth: {resource: 'http://127.0.0.1:80/'}", [])
+                .unwrap()
+                .auth
+                .resource
+                .as_deref(),
             Some("http://127.0.0.1:80")
         );
     }
@@ -361,8 +414,13 @@ mod tests {
         let tenants = ["acme", "b"].map(|name| TenantId::parse(name).unwrap()).to_vec();
         let claim = TenantMapping::Claim { name: "org".to_owned(), tenants };
         assert_eq!((&issuer.tenant, issuer.principal_claim.as_str()), (&claim, "email"));
-        assert!(issuer.requires_access_token_type && issuer.keys_max_age == Duration::from_secs(3_600));
-        assert_eq!((issuer.audiences.as_slice(), issuer.scopes.as_slice()), (&["mcp".to_owned()][..], &["mcp:tools".to_owned()][..]));
+        assert!(
+            issuer.requires_access_token_type && issuer.keys_max_age == Duration::from_secs(3_600)
+        );
+        assert_eq!(
+            (issuer.audiences.as_slice(), issuer.scopes.as_slice()),
+            (&["mcp".to_owned()][..], &["mcp:tools".to_owned()][..])
+        );
         assert_eq!(issuer.jwks_url.as_ref().unwrap().to_string(), "https://keys.example.com/k?x=1");
     }
 
@@ -372,36 +430,91 @@ mod tests {
         for (entry, fault) in [
             ("{tenant: acme}", "auth.issuers.0.issuer: is missing"),
             (&format!("{{{url}}}"), "auth.issuers.0.tenant: is missing, and so is tenant_claim"),
-            (&format!("{{{url}, tenant: acme, tenant_claim: org}}"), "auth.issuers.0.tenant_claim: stands beside tenant"),
+            (
+                &format!("{{{url}, tenant: acme, tenant_claim: org}}"),
+                "auth.issuers.0.tenant_claim: stands beside tenant",
+            ),
             (&format!("{{{url}, tenant: Acme}}"), "auth.issuers.0.tenant: is no name for a tenant"),
             (&format!("{{{url}, tenant: 1}}"), "auth.issuers.0.tenant: is a number"),
             (&format!("{{{url}, tenant: acme, key: x}}"), "auth.issuers.0.key: is no known key"),
-            (&format!("{{{url}, tenant: acme, algorithms: [HS256]}}"), "auth.issuers.0.algorithms: names none"),
-            (&format!("{{{url}, tenant: acme, algorithms: [none]}}"), "auth.issuers.0.algorithms: names none"),
-            (&format!("{{{url}, tenant: acme, algorithms: []}}"), "auth.issuers.0.algorithms: names none"),
-            (&format!("{{{url}, tenant: acme, scopes: ['a b']}}"), "auth.issuers.0.scopes: has an entry"),
-            (&format!("{{{url}, tenant: acme, audiences: ['']}}"), "auth.issuers.0.audiences: has an entry"),
-            (&format!("{{{url}, tenant: acme, jwks_url: 'http://a.example/k'}}"), "auth.issuers.0.jwks_url: is reached without TLS"),
-            ("{issuer: 'http://a.example', tenant: acme}", "auth.issuers.0.issuer: is reached without TLS"),
-            ("{issuer: 'http://localhost.a.example', tenant: acme}", "auth.issuers.0.issuer: is reached without TLS"),
+            (
+                &format!("{{{url}, tenant: acme, algorithms: [HS256]}}"),
+                "auth.issuers.0.algorithms: names none",
+            ),
+            (
+                &format!("{{{url}, tenant: acme, algorithms: [none]}}"),
+                "auth.issuers.0.algorithms: names none",
+            ),
+            (
+                &format!("{{{url}, tenant: acme, algorithms: []}}"),
+                "auth.issuers.0.algorithms: names none",
+            ),
+            (
+                &format!("{{{url}, tenant: acme, scopes: ['a b']}}"),
+                "auth.issuers.0.scopes: has an entry",
+            ),
+            (
+                &format!("{{{url}, tenant: acme, audiences: ['']}}"),
+                "auth.issuers.0.audiences: has an entry",
+            ),
+            (
+                &format!("{{{url}, tenant: acme, jwks_url: 'http://a.example/k'}}"),
+                "auth.issuers.0.jwks_url: is reached without TLS",
+            ),
+            (
+                "{issuer: 'http://a.example', tenant: acme}",
+                "auth.issuers.0.issuer: is reached without TLS",
+            ),
+            (
+                "{issuer: 'http://localhost.a.example', tenant: acme}",
+                "auth.issuers.0.issuer: is reached without TLS",
+            ),
             ("{issuer: 'https://a.example?x', tenant: acme}", "auth.issuers.0.issuer: has a query"),
             ("{issuer: 'a.example', tenant: acme}", "auth.issuers.0.issuer: is no usable URL"),
-            (&format!("{{{url}, tenant: acme}}, {{{url}, tenant: b}}"), "auth.issuers.1.issuer: is listed twice"),
+            (
+                &format!("{{{url}, tenant: acme}}, {{{url}, tenant: b}}"),
+                "auth.issuers.1.issuer: is listed twice",
+            ),
             ("acme", "auth.issuers.0: is text"),
-            (&format!("{{{url}, tenant: acme, tenants: [acme]}}"), "auth.issuers.0.tenants: stands without tenant_claim"),
-            (&format!("{{{url}, tenant_claim: org, tenants: []}}"), "auth.issuers.0.tenants: is empty"),
-            (&format!("{{{url}, tenant_claim: org, tenants: [acme, Acme]}}"), "auth.issuers.0.tenants: is empty, too long, or has"),
-            (&format!("{{{url}, tenant: acme, require_typ: JWT}}"), "auth.issuers.0.require_typ: is not a type"),
-            (&format!("{{{url}, tenant: acme, keys_max_age: 1s}}"), "auth.issuers.0.keys_max_age: is "),
-            (&format!("{{{url}, tenant: acme, keys_max_age: 721h}}"), "auth.issuers.0.keys_max_age: is "),
+            (
+                &format!("{{{url}, tenant: acme, tenants: [acme]}}"),
+                "auth.issuers.0.tenants: stands without tenant_claim",
+            ),
+            (
+                &format!("{{{url}, tenant_claim: org, tenants: []}}"),
+                "auth.issuers.0.tenants: is empty",
+            ),
+            (
+                &format!("{{{url}, tenant_claim: org, tenants: [acme, Acme]}}"),
+                "auth.issuers.0.tenants: is empty, too long, or has",
+            ),
+            (
+                &format!("{{{url}, tenant: acme, require_typ: JWT}}"),
+                "auth.issuers.0.require_typ: is not a type",
+            ),
+            (
+                &format!("{{{url}, tenant: acme, keys_max_age: 1s}}"),
+                "auth.issuers.0.keys_max_age: is ",
+            ),
+            (
+                &format!("{{{url}, tenant: acme, keys_max_age: 721h}}"),
+                "auth.issuers.0.keys_max_age: is ",
+            ),
         ] {
             assert_fault(&with(entry), fault);
         }
-        assert_fault(&format!("auth: {{issuers: [{{{url}, tenant: acme}}]}}"), "auth.resource: is missing beside auth.issuers");
+        assert_fault(
+            &format!("auth: {{issuers: [{{{url}, tenant: acme}}]}}"),
+            "auth.resource: is missing beside auth.issuers",
+        );
         assert_fault("auth: {issuers: 7}", "auth.issuers: is 7");
-        for resource in
-            ["mcp.example.com", "http://mcp.example.com", "https://mcp.example.com/mcp", "https://mcp.example.com?x", "https://u@x"]
-        {
+        for resource in [
+            "mcp.example.com",
+            "http://mcp.example.com",
+            "https://mcp.example.com/mcp",
+            "https://mcp.example.com?x",
+            "https://u@x",
+        ] {
             assert_fault(&format!("auth: {{resource: '{resource}'}}"), "auth.resource: ");
         }
     }
@@ -410,7 +523,10 @@ mod tests {
     fn issuers_come_from_the_environment_too() {
         let variables = [
             ("MCP_BROKER__AUTH__RESOURCE".to_owned(), "https://mcp.example.com".to_owned()),
-            ("MCP_BROKER__AUTH__ISSUERS".to_owned(), "[{issuer: 'https://a.example', tenant: acme}]".to_owned()),
+            (
+                "MCP_BROKER__AUTH__ISSUERS".to_owned(),
+                "[{issuer: 'https://a.example', tenant: acme}]".to_owned(),
+            ),
         ];
         assert_eq!(load_from("", variables).unwrap().auth.issuers.len(), 1);
     }

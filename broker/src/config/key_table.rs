@@ -10,7 +10,8 @@ use std::time::Duration;
 use super::{
     compat::COMPAT,
     config_key::{
-        COUNT, ConfigKey, DAY, DEADLINE, DEADLINE_MIN, HOUR, KIB, KeyKind, KeySection, KeyTable, MIB, MS, SECOND, key, optional_key,
+        COUNT, ConfigKey, DAY, DEADLINE, DEADLINE_MIN, HOUR, KIB, KeyKind, KeySection, KeyTable,
+        MIB, MS, SECOND, key, optional_key,
     },
     limits::{LIMITS, OVERLOAD},
     observability,
@@ -32,7 +33,11 @@ pub(super) static TABLE: KeyTable = KeyTable {
 
 /// The sections that hold single values. `tenants` and `backends` are maps of bodies, see [`super::spec_parser`].
 const SECTIONS: &[KeySection] = &[
-    KeySection { name: "listen", doc: "Where the broker listens. Port 0 takes a free one; the `ready` line tells which.", keys: LISTEN },
+    KeySection {
+        name: "listen",
+        doc: "Where the broker listens. Port 0 takes a free one; the `ready` line tells which.",
+        keys: LISTEN,
+    },
     KeySection {
         name: "tls",
         doc: "TLS 1.2 and 1.3 on `listen.http`, `listen.admin` and `listen.tcp`, TLS 1.3 on `listen.quic`. With a certificate the first three take connections with and without TLS, unless told otherwise. SIGHUP reads the files anew; connections there are go on.",
@@ -45,7 +50,11 @@ const SECTIONS: &[KeySection] = &[
         keys: STORAGE,
     },
     KeySection { name: "auth", doc: "Who may come in.", keys: AUTH },
-    KeySection { name: "limits", doc: "Limits, and defaults for tenants that set none of their own.", keys: LIMITS },
+    KeySection {
+        name: "limits",
+        doc: "Limits, and defaults for tenants that set none of their own.",
+        keys: LIMITS,
+    },
     KeySection {
         name: "overload",
         doc: "When new requests are refused (`overloaded`), so that those there are go on. Health and the admin API always answer.",
@@ -68,10 +77,22 @@ const SECTIONS: &[KeySection] = &[
         doc: "Calls that are carried out as tasks: because clients ask for it (2025-11-25), or as the broker finds it better for clients that declare the extension of tasks (2026-07-28).",
         keys: TASKS,
     },
-    KeySection { name: "events", doc: "Event streams (SSE), and the log they are resumed from.", keys: EVENTS },
+    KeySection {
+        name: "events",
+        doc: "Event streams (SSE), and the log they are resumed from.",
+        keys: EVENTS,
+    },
     KeySection { name: "compat", doc: "Revisions of MCP that clients may speak.", keys: COMPAT },
-    KeySection { name: "telemetry", doc: "Logs, metrics and traces.", keys: observability::TELEMETRY },
-    KeySection { name: "audit", doc: "The audit log: who did what, in the database.", keys: observability::AUDIT },
+    KeySection {
+        name: "telemetry",
+        doc: "Logs, metrics and traces.",
+        keys: observability::TELEMETRY,
+    },
+    KeySection {
+        name: "audit",
+        doc: "The audit log: who did what, in the database.",
+        keys: observability::AUDIT,
+    },
     KeySection {
         name: "egress",
         doc: "Where backends that are reached over the network may live. Public addresses are allowed; private, link-local and metadata ranges are refused. Loopback is allowed only while the listeners of clients are loopback addresses and `auth.required` is false.",
@@ -82,11 +103,20 @@ const SECTIONS: &[KeySection] = &[
         doc: "Backends that are child processes. What a backend says in `transport.limits` goes before what stands here.",
         keys: stdio::KEYS,
     },
-    KeySection { name: "shutdown", doc: "Stopping on SIGTERM, SIGINT or `mcp-broker drain`.", keys: SHUTDOWN },
+    KeySection {
+        name: "shutdown",
+        doc: "Stopping on SIGTERM, SIGINT or `mcp-broker drain`.",
+        keys: SHUTDOWN,
+    },
 ];
 
 const LISTEN: &[ConfigKey] = &[
-    key("http", KeyKind::Address, "127.0.0.1:8080", "Data plane: Streamable HTTP at `/mcp` and `/mcp/{backend}`."),
+    key(
+        "http",
+        KeyKind::Address,
+        "127.0.0.1:8080",
+        "Data plane: Streamable HTTP at `/mcp` and `/mcp/{backend}`.",
+    ),
     key("admin", KeyKind::Address, "127.0.0.1:9090", "Admin API, health, readiness and metrics."),
     optional_key(
         "tcp",
@@ -133,7 +163,12 @@ const TLS: &[ConfigKey] = &[
         "false",
         "Make a certificate for `localhost` and the addresses of the listeners at each start. For development: nobody can verify it.",
     ),
-    optional_key("client_ca_file", KeyKind::Path, "/etc/mcp-broker/clients.pem", "Authorities of clients' certificates, PEM."),
+    optional_key(
+        "client_ca_file",
+        KeyKind::Path,
+        "/etc/mcp-broker/clients.pem",
+        "Authorities of clients' certificates, PEM.",
+    ),
     optional_key(
         "client_crl_file",
         KeyKind::Path,
@@ -146,7 +181,12 @@ const TLS: &[ConfigKey] = &[
         "none",
         "Whether clients show a certificate, on the listeners of clients. It names tenant and principal. `required` closes connections without one.",
     ),
-    key("require_https", KeyKind::Bool, "false", "Close connections without TLS, of clients and of operators."),
+    key(
+        "require_https",
+        KeyKind::Bool,
+        "false",
+        "Close connections without TLS, of clients and of operators.",
+    ),
     key(
         "client_cert_folders",
         KeyKind::Folders,
@@ -156,7 +196,12 @@ const TLS: &[ConfigKey] = &[
 ];
 
 const NODE: &[ConfigKey] = &[
-    optional_key("id", KeyKind::NodeId, "broker-1", "Name of this process in logs. Absent: the host name and four random characters."),
+    optional_key(
+        "id",
+        KeyKind::NodeId,
+        "broker-1",
+        "Name of this process in logs. Absent: the host name and four random characters.",
+    ),
     optional_key(
         "advertise",
         KeyKind::HostPort,
@@ -169,7 +214,12 @@ const NODE: &[ConfigKey] = &[
         "\"at-least-16-characters\"",
         "Root of the keys that seal credentials and hash API keys, and by which replicas know each other: all that share a database have the same. Absent: created once, in `secret.key` beside an SQLite database. Changing it invalidates every API key and stored credential.",
     ),
-    optional_key("secret_file", KeyKind::SecretFile { bytes_min: 16 }, "/etc/mcp-broker/secret", "File to read `node.secret` from."),
+    optional_key(
+        "secret_file",
+        KeyKind::SecretFile { bytes_min: 16 },
+        "/etc/mcp-broker/secret",
+        "File to read `node.secret` from.",
+    ),
 ];
 
 const STORAGE: &[ConfigKey] = &[
@@ -179,7 +229,12 @@ const STORAGE: &[ConfigKey] = &[
         "sqlite:./data/mcp-broker.db",
         "Database. SQLite serves one process; a relative path starts at the working directory, and missing folders are created. PostgreSQL serves several replicas, which share `node.secret`; `?sslmode=verify-full&sslrootcert=FILE` in its URL verifies the server.",
     ),
-    optional_key("url_file", KeyKind::SecretFile { bytes_min: 1 }, "/etc/mcp-broker/database-url", "File to read `storage.url` from."),
+    optional_key(
+        "url_file",
+        KeyKind::SecretFile { bytes_min: 1 },
+        "/etc/mcp-broker/database-url",
+        "File to read `storage.url` from.",
+    ),
     optional_key(
         "redis_url",
         KeyKind::RedisUrl,
@@ -231,7 +286,12 @@ const AUTH: &[ConfigKey] = &[
         "[]",
         "Origins of browser pages that may call the listeners of clients, beside loopback ones. The admin listener takes none of them.",
     ),
-    key("allowed_hosts", KeyKind::Hosts, "[]", "Host names a loopback listener answers to, beside loopback ones."),
+    key(
+        "allowed_hosts",
+        KeyKind::Hosts,
+        "[]",
+        "Host names a loopback listener answers to, beside loopback ones.",
+    ),
     optional_key(
         "resource",
         KeyKind::HttpUrl,
@@ -253,7 +313,12 @@ const TIMEOUTS: &[ConfigKey] = &[
         "30s",
         "Answer of a backend to tools/call, resources/read, prompts/get and other calls; progress and questions to the client renew it, up to `timeouts.call_max`.",
     ),
-    key("call_max", KeyKind::Duration { min: DEADLINE_MIN, max: DAY }, "1h", "End of every call, however often its deadline was renewed."),
+    key(
+        "call_max",
+        KeyKind::Duration { min: DEADLINE_MIN, max: DAY },
+        "1h",
+        "End of every call, however often its deadline was renewed.",
+    ),
     key(
         "methods",
         KeyKind::Deadlines,
@@ -262,7 +327,12 @@ const TIMEOUTS: &[ConfigKey] = &[
     ),
     key("control", DEADLINE, "5s", "Answer of a backend to lists, ping and other small requests."),
     key("initialize", DEADLINE, "30s", "The whole handshake with a backend."),
-    key("request_read", DEADLINE, "30s", "Arrival of a whole HTTP request head, and of a whole body."),
+    key(
+        "request_read",
+        DEADLINE,
+        "30s",
+        "Arrival of a whole HTTP request head, and of a whole body.",
+    ),
     key("connect", DEADLINE, "5s", "Connection to a backend, TLS included."),
     key(
         "handshake",
@@ -295,10 +365,16 @@ const TIMEOUTS: &[ConfigKey] = &[
         "30s",
         "Time between two pings of a backend; one that leaves a ping unanswered for `timeouts.control` is connected to anew.",
     ),
-    optional_key("idle_session", IDLE, "30m", "Another name for `session.idle`; give one of the two."),
+    optional_key(
+        "idle_session",
+        IDLE,
+        "30m",
+        "Another name for `session.idle`; give one of the two.",
+    ),
 ];
 
-const IDLE: KeyKind = KeyKind::Duration { min: Duration::from_millis(100), max: DAY.saturating_mul(30) };
+const IDLE: KeyKind =
+    KeyKind::Duration { min: Duration::from_millis(100), max: DAY.saturating_mul(30) };
 
 const SESSION: &[ConfigKey] = &[
     key(
@@ -313,7 +389,12 @@ const SESSION: &[ConfigKey] = &[
         "2m",
         "How long a session whose WebSocket broke off waits for its client to come back.",
     ),
-    key("idle", IDLE, "30m", "A session without requests, calls in flight and open streams ends after this time."),
+    key(
+        "idle",
+        IDLE,
+        "30m",
+        "A session without requests, calls in flight and open streams ends after this time.",
+    ),
 ];
 
 const EVENTS: &[ConfigKey] = &[
@@ -352,7 +433,12 @@ const EVENTS: &[ConfigKey] = &[
 
 const EGRESS: &[ConfigKey] = &[
     key("allow", KeyKind::Networks, "[]", "Networks that are allowed beside public ones."),
-    key("deny", KeyKind::Networks, "[]", "Networks that are refused, whatever `egress.allow` says."),
+    key(
+        "deny",
+        KeyKind::Networks,
+        "[]",
+        "Networks that are refused, whatever `egress.allow` says.",
+    ),
 ];
 
 const SHUTDOWN: &[ConfigKey] = &[

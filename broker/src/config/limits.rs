@@ -15,7 +15,12 @@ const COUNT: KeyKind = KeyKind::Count { min: 1, max: COUNT_MAX };
 const RATE: KeyKind = KeyKind::Count { min: 0, max: COUNT_MAX };
 
 pub(super) const LIMITS: &[ConfigKey] = &[
-    key("message_bytes", KeyKind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest JSON-RPC message, from a client or a backend."),
+    key(
+        "message_bytes",
+        KeyKind::Size { min: KIB, max: 256 * MIB },
+        "16MiB",
+        "Largest JSON-RPC message, from a client or a backend.",
+    ),
     key(
         "message_profile",
         KeyKind::MessageProfile,
@@ -41,7 +46,12 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "1000",
         "Sustained new connections from one IP address (of IPv6: from one /64), on each listener; 0 is unlimited. Further ones are closed at once.",
     ),
-    key("connection_burst_per_address", COUNT, "2000", "New connections from one IP address above that rate before one is closed."),
+    key(
+        "connection_burst_per_address",
+        COUNT,
+        "2000",
+        "New connections from one IP address above that rate before one is closed.",
+    ),
     key(
         "sign_in_failures_per_minute",
         RATE,
@@ -55,23 +65,48 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "Connections that are sessions (TCP, WebSocket, QUIC, HTTP+SSE) and open GET streams of one tenant, on each replica.",
     ),
     key("sessions_per_tenant", COUNT, "10000", "Open sessions of one tenant."),
-    key("sessions_per_principal", COUNT, "1000", "Open sessions of one principal, whichever of its keys they were opened with."),
-    key("calls_in_flight_per_session", COUNT, "1000", "Requests of one session that wait for an answer."),
-    key("calls_in_flight_per_tenant", COUNT, "10000", "Requests of one tenant that wait for an answer."),
+    key(
+        "sessions_per_principal",
+        COUNT,
+        "1000",
+        "Open sessions of one principal, whichever of its keys they were opened with.",
+    ),
+    key(
+        "calls_in_flight_per_session",
+        COUNT,
+        "1000",
+        "Requests of one session that wait for an answer.",
+    ),
+    key(
+        "calls_in_flight_per_tenant",
+        COUNT,
+        "10000",
+        "Requests of one tenant that wait for an answer.",
+    ),
     key(
         "calls_in_flight_per_backend",
         COUNT,
         "1000",
         "Calls one backend works on at the same time; further ones wait, in turns of principals and of their sessions. A backend's body may set its own.",
     ),
-    key("calls_queued_per_backend", COUNT, "1000", "Calls that wait for one backend; what finds no room is refused."),
+    key(
+        "calls_queued_per_backend",
+        COUNT,
+        "1000",
+        "Calls that wait for one backend; what finds no room is refused.",
+    ),
     key(
         "calls_in_flight",
         COUNT,
         "20000",
         "Calls of all tenants that are with backends at the same time; further ones wait, in turns of tenants by their weight.",
     ),
-    key("calls_queued", COUNT, "20000", "Calls of all tenants that wait for that; what finds no room is refused."),
+    key(
+        "calls_queued",
+        COUNT,
+        "20000",
+        "Calls of all tenants that wait for that; what finds no room is refused.",
+    ),
     key(
         "adaptive_concurrency",
         KeyKind::Bool,
@@ -90,9 +125,19 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "100",
         "Requests of one tenant above the sustained rate before it is refused; without effect while the rate is unlimited.",
     ),
-    key("requests_per_second_per_principal", RATE, "0", "Sustained requests of one principal, whichever keys and sessions it uses."),
+    key(
+        "requests_per_second_per_principal",
+        RATE,
+        "0",
+        "Sustained requests of one principal, whichever keys and sessions it uses.",
+    ),
     key("burst_per_principal", COUNT, "100", "Requests of one principal above that rate."),
-    key("requests_per_second_per_backend", RATE, "0", "Sustained requests of one tenant to one of its backends."),
+    key(
+        "requests_per_second_per_backend",
+        RATE,
+        "0",
+        "Sustained requests of one tenant to one of its backends.",
+    ),
     key("burst_per_backend", COUNT, "100", "Requests to one backend above that rate."),
     key("requests_per_second_per_tool", RATE, "0", "Sustained calls of one tool by one tenant."),
     key("burst_per_tool", COUNT, "100", "Calls of one tool above that rate."),
@@ -135,7 +180,12 @@ pub(super) const OVERLOAD: &[ConfigKey] = &[
         "1s",
         "New requests are refused while work that is ready has waited for a processor this long, four times in a row; `0s` is never.",
     ),
-    key("requests_pending", COUNT, "50000", "Requests of all clients that wait for an answer; further ones are refused."),
+    key(
+        "requests_pending",
+        COUNT,
+        "50000",
+        "Requests of all clients that wait for an answer; further ones are refused.",
+    ),
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -202,7 +252,8 @@ impl ConfigReader<'_> {
             message_sizes: self.message_sizes(),
             connections: self.count("limits.connections") as usize,
             connections_per_address: self.count("limits.connections_per_address") as usize,
-            connections_per_second_per_address: self.count("limits.connections_per_second_per_address"),
+            connections_per_second_per_address: self
+                .count("limits.connections_per_second_per_address"),
             sign_in_failures_per_minute: self.count("limits.sign_in_failures_per_minute"),
             connection_burst_per_address: self.count("limits.connection_burst_per_address"),
             connections_per_tenant: self.count("limits.connections_per_tenant") as usize,
@@ -217,7 +268,8 @@ impl ConfigReader<'_> {
             adaptive_concurrency: self.bool("limits.adaptive_concurrency"),
             requests_per_second: self.count("limits.requests_per_second"),
             burst: self.count("limits.burst"),
-            requests_per_second_per_principal: self.count("limits.requests_per_second_per_principal"),
+            requests_per_second_per_principal: self
+                .count("limits.requests_per_second_per_principal"),
             burst_per_principal: self.count("limits.burst_per_principal"),
             requests_per_second_per_backend: self.count("limits.requests_per_second_per_backend"),
             burst_per_backend: self.count("limits.burst_per_backend"),
@@ -236,11 +288,19 @@ impl ConfigReader<'_> {
 
     /// What may wait for clients has to leave something for everything else.
     pub(super) fn memory(&mut self, limits: &Limits, overload: &OverloadConfig) {
-        let (Some(total), Some(memory)) = (limits.outbox_bytes_total, overload.memory_bytes) else { return };
+        let (Some(total), Some(memory)) = (limits.outbox_bytes_total, overload.memory_bytes) else {
+            return;
+        };
         let refuses_from = memory / 100 * overload.memory_percent as usize;
         if total >= refuses_from {
-            let allowed = format!("less than overload.memory_percent of overload.memory_bytes, which is {refuses_from} bytes");
-            self.fault("limits.outbox_bytes_total", "does not fit below the memory limit", &allowed);
+            let allowed = format!(
+                "less than overload.memory_percent of overload.memory_bytes, which is {refuses_from} bytes"
+            );
+            self.fault(
+                "limits.outbox_bytes_total",
+                "does not fit below the memory limit",
+                &allowed,
+            );
         }
     }
 

@@ -18,7 +18,10 @@ mod tests {
             parse_log_filter(text).unwrap_or_else(|wrong| panic!("{text}: {wrong}"));
         }
         for text in ["broker=loud", "=", "a=b=c"] {
-            assert!(parse_log_filter(text).unwrap_err().starts_with("is no log filter: "), "{text}");
+            assert!(
+                parse_log_filter(text).unwrap_err().starts_with("is no log filter: "),
+                "{text}"
+            );
         }
     }
 }

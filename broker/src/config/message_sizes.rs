@@ -73,7 +73,8 @@ impl MessageSizes {
     /// The largest message on this wire where `own` was chosen, or what holds for all. One that was chosen and is gone from the
     /// configuration holds nobody to more than what holds for all.
     pub fn of(&self, own: Option<&str>, wire: MessageWire) -> usize {
-        let profile = own.and_then(|own| self.profiles.get(own)).or_else(|| self.profiles.get(&self.chosen));
+        let profile =
+            own.and_then(|own| self.profiles.get(own)).or_else(|| self.profiles.get(&self.chosen));
         let size = profile.and_then(|profile| profile.by_wire.get(&wire).copied().or(profile.all));
         size.unwrap_or(self.max).min(self.max)
     }
@@ -106,16 +107,22 @@ impl ConfigReader<'_> {
         let mut profiles: BTreeMap<String, MessageSizeProfile> = BUILT_IN
             .into_iter()
             .map(|(name, all, websocket)| {
-                let by_wire = websocket.map(|bytes| (MessageWire::WebSocket, bytes)).into_iter().collect();
+                let by_wire =
+                    websocket.map(|bytes| (MessageWire::WebSocket, bytes)).into_iter().collect();
                 (name.to_owned(), MessageSizeProfile { all, by_wire })
             })
             .collect();
         profiles.extend(own);
-        let chosen = self
-            .value("limits.message_profile", |value, _| value.as_str().map(str::to_owned).ok_or_else(|| format!("is {}", describe(value))));
+        let chosen = self.value("limits.message_profile", |value, _| {
+            value.as_str().map(str::to_owned).ok_or_else(|| format!("is {}", describe(value)))
+        });
         let sizes = MessageSizes { max, profiles, chosen };
         if !sizes.knows(&sizes.chosen) {
-            self.fault("limits.message_profile", "is no profile", &format!("one of {}", sizes.names()));
+            self.fault(
+                "limits.message_profile",
+                "is no profile",
+                &format!("one of {}", sizes.names()),
+            );
         }
         sizes
     }
@@ -123,7 +130,10 @@ impl ConfigReader<'_> {
     /// Those that tenants and backends of the file have chosen.
     pub(super) fn profiles(&mut self, config: &Config) {
         let sizes = &config.limits.message_sizes;
-        let tenants = config.tenants.iter().map(|(id, spec)| (format!("tenants.{id}"), &spec.limits.message_profile));
+        let tenants = config
+            .tenants
+            .iter()
+            .map(|(id, spec)| (format!("tenants.{id}"), &spec.limits.message_profile));
         let backends = config.backends.iter().map(|backend| {
             let path = if backend.tenant.as_str() == DEFAULT_TENANT {
                 backend.backend.to_string()
@@ -132,8 +142,12 @@ impl ConfigReader<'_> {
             };
             (format!("backends.{path}"), &backend.spec.limits.message_profile)
         });
-        let wrong: Vec<FieldError> =
-            tenants.chain(backends).filter_map(|(path, own)| sizes.check(own.as_deref()).err().map(|fault| fault.under(&path))).collect();
+        let wrong: Vec<FieldError> = tenants
+            .chain(backends)
+            .filter_map(|(path, own)| {
+                sizes.check(own.as_deref()).err().map(|fault| fault.under(&path))
+            })
+            .collect();
         self.faults.extend(wrong);
     }
 }
@@ -148,17 +162,28 @@ fn profiles(value: &Value, max: usize) -> Result<BTreeMap<String, MessageSizePro
 
 fn profile(name: &str, value: &Value, max: usize) -> Result<MessageSizeProfile, String> {
     if BUILT_IN.iter().any(|(known, ..)| *known == name) {
-        return Err(format!("names {name:?}, which is there already and means the same everywhere"));
+        return Err(format!(
+            "names {name:?}, which is there already and means the same everywhere"
+        ));
     }
     if !is_profile_name(name) {
         return Err(format!("names {name:?}, which is no name for a profile"));
     }
-    let sizes = value.as_object().ok_or_else(|| format!("has for {name} what is {}", describe(value)))?;
+    let sizes =
+        value.as_object().ok_or_else(|| format!("has for {name} what is {}", describe(value)))?;
     let mut profile = MessageSizeProfile::default();
     for (wire, value) in sizes {
-        let size = value.as_str().and_then(|text| parse_size(text).ok()).filter(|size| *size >= SIZE_MIN && *size <= max);
-        let allowed =
-            || format!("has for {name}.{wire} no size from {} to limits.message_bytes, {}", format_size(SIZE_MIN), format_size(max));
+        let size = value
+            .as_str()
+            .and_then(|text| parse_size(text).ok())
+            .filter(|size| *size >= SIZE_MIN && *size <= max);
+        let allowed = || {
+            format!(
+                "has for {name}.{wire} no size from {} to limits.message_bytes, {}",
+                format_size(SIZE_MIN),
+                format_size(max)
+            )
+        };
         let size = size.ok_or_else(allowed)?;
         match MessageWire::ALL.into_iter().find(|known| known.name() == wire) {
             Some(wire) => drop(profile.by_wire.insert(wire, size)),
@@ -171,7 +196,8 @@ fn profile(name: &str, value: &Value, max: usize) -> Result<MessageSizeProfile, 
 
 /// Whether a text may name a profile, of whatever configuration.
 pub(super) fn is_profile_name(name: &str) -> bool {
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-');
+    let is_plain =
+        |character: char| character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-');
     !name.is_empty() && name.len() <= NAME_CHARS_MAX && name.chars().all(is_plain)
 }
 
@@ -186,32 +212,52 @@ mod tests {
 
     #[test]
     fn profiles_say_how_large_a_message_may_be_on_each_wire() {
-        let all = |sizes: &MessageSizes, own: Option<&str>| MessageWire::ALL.map(|wire| sizes.of(own, wire) / KIB);
+        let all = |sizes: &MessageSizes, own: Option<&str>| {
+            MessageWire::ALL.map(|wire| sizes.of(own, wire) / KIB)
+        };
         let usual = sizes("{}");
         assert_eq!(all(&usual, None), [16 * KIB; 5]);
         assert_eq!(all(&usual, Some("1MB")), [KIB; 5]);
         assert_eq!(all(&usual, Some("ws-64k")), [16 * KIB, 64, 16 * KIB, 16 * KIB, 16 * KIB]);
         assert_eq!(all(&usual, Some("gone")), [16 * KIB; 5]);
-        let chosen = sizes("{message_profile: small, message_profiles: {small: {default: 256KiB, quic: 8KiB, stdio: 1MiB}}}");
+        let chosen = sizes(
+            "{message_profile: small, message_profiles: {small: {default: 256KiB, quic: 8KiB, stdio: 1MiB}}}",
+        );
         assert_eq!(all(&chosen, None), [256, 256, 256, 8, KIB]);
         assert_eq!(all(&chosen, Some("gone")), [256, 256, 256, 8, KIB], "no more than all have");
         assert_eq!(all(&chosen, Some(STANDARD)), [16 * KIB; 5]);
-        assert_eq!(all(&sizes("{message_bytes: 512KiB}"), Some("1MB")), [512; 5], "never more than what listeners are made for");
-        assert_eq!((MessageWire::of_client("sse"), MessageWire::of_client("websocket")), (MessageWire::Http, MessageWire::WebSocket));
+        assert_eq!(
+            all(&sizes("{message_bytes: 512KiB}"), Some("1MB")),
+            [512; 5],
+            "never more than what listeners are made for"
+        );
+        assert_eq!(
+            (MessageWire::of_client("sse"), MessageWire::of_client("websocket")),
+            (MessageWire::Http, MessageWire::WebSocket)
+        );
     }
 
     #[test]
     fn faults_say_what_is_allowed() {
         for (limits, told) in [
-            ("{message_profile: tiny}", "limits.message_profile: is no profile; allowed: one of 1MB, standard, ws-64k"),
-            ("{message_profiles: {a: {default: 17MiB}}}", "has for a.default no size from 1KiB to limits.message_bytes, 16MiB"),
+            (
+                "{message_profile: tiny}",
+                "limits.message_profile: is no profile; allowed: one of 1MB, standard, ws-64k",
+            ),
+            (
+                "{message_profiles: {a: {default: 17MiB}}}",
+                "has for a.default no size from 1KiB to limits.message_bytes, 16MiB",
+            ),
             ("{message_profiles: {a: {default: 1}}}", "has for a.default no size"),
             ("{message_profiles: {a: {carrier: 1MiB}}}", "which is no wire"),
             ("{message_profiles: {1MB: {default: 2MiB}}}", "is there already"),
             ("{message_profiles: {'a b': {}}}", "no name for a profile"),
             ("{message_profiles: [a]}", "limits.message_profiles: is a list"),
             ("{message_profiles: {a: 1}}", "has for a what is"),
-            ("{}\ntenants: {acme: {limits: {message_profile: tiny}}}", "tenants.acme.limits.message_profile: is tiny, which is no profile"),
+            (
+                "{}\ntenants: {acme: {limits: {message_profile: tiny}}}",
+                "tenants.acme.limits.message_profile: is tiny, which is no profile",
+            ),
         ] {
             let faults = load_from(&format!("limits: {limits}"), []).unwrap_err().to_string();
             assert!(faults.contains(told), "{limits}: {faults}");

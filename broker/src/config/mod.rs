@@ -60,15 +60,19 @@ pub use trusted_proxies::{ForwardedHeader, TrustedProxyConfig};
 pub fn load(file: Option<&Path>) -> Result<Config, FieldErrors> {
     let text = file.map(read_file).transpose().map_err(|fault| FieldErrors(vec![fault]))?;
     // A variable that is not Unicode can not be one of ours: their names and values are.
-    let environment =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
+    let environment = std::env::vars_os().filter_map(|(name, value)| {
+        Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+    });
     let mut config = load_from(text.as_deref().unwrap_or_default(), environment)?;
     config.private_files.extend(file.map(Path::to_owned));
     Ok(config)
 }
 
 /// The same from what is given: YAML text and environment variables.
-pub fn load_from(text: &str, environment: impl IntoIterator<Item = (String, String)>) -> Result<Config, FieldErrors> {
+pub fn load_from(
+    text: &str,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Result<Config, FieldErrors> {
     let mut faults = Vec::new();
     let raw = raw_config::RawConfig::read(&key_table::TABLE, text, environment, &mut faults);
     validation::check(&raw, faults)
@@ -77,11 +81,16 @@ pub fn load_from(text: &str, environment: impl IntoIterator<Item = (String, Stri
 /// The sections that differ and are followed by a restart only; a reload follows `tenants`, `backends` and `telemetry.log`.
 pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
     // A name drawn by lot differs at every reading; the secret does not.
-    let telemetry = TelemetryConfig { log: running.telemetry.log.clone(), ..next.telemetry.clone() };
+    let telemetry =
+        TelemetryConfig { log: running.telemetry.log.clone(), ..next.telemetry.clone() };
     let differs = [
         ("listen", running.listen != next.listen),
         ("tls", running.tls != next.tls),
-        ("node", (&running.node.secret, &running.node.advertise) != (&next.node.secret, &next.node.advertise)),
+        (
+            "node",
+            (&running.node.secret, &running.node.advertise)
+                != (&next.node.secret, &next.node.advertise),
+        ),
         ("storage", running.storage != next.storage),
         ("auth", running.auth != next.auth),
         ("limits", running.limits != next.limits),
@@ -110,11 +119,17 @@ impl Default for Config {
 }
 
 fn read_file(path: &Path) -> Result<String, FieldError> {
-    let unreadable =
-        |error: std::io::Error| FieldError::new(path.display().to_string(), format!("can not be read: {error}"), "a readable YAML file");
+    let unreadable = |error: std::io::Error| {
+        FieldError::new(
+            path.display().to_string(),
+            format!("can not be read: {error}"),
+            "a readable YAML file",
+        )
+    };
     let file = std::fs::File::open(path).map_err(unreadable)?;
     let mut text = String::new();
-    let read = file.take(raw_config::FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    let read =
+        file.take(raw_config::FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
     if read as u64 > raw_config::FILE_BYTES_MAX {
         return Err(FieldError::new(
             path.display().to_string(),
@@ -181,7 +196,10 @@ impl ListenConfig {
     /// The listeners of clients, by their keys.
     pub fn data(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> + use<> {
         let tcp = self.tcp.map(|address| ("listen.tcp", address));
-        [("listen.http", self.http)].into_iter().chain(tcp).chain(self.quic.map(|address| ("listen.quic", address)))
+        [("listen.http", self.http)]
+            .into_iter()
+            .chain(tcp)
+            .chain(self.quic.map(|address| ("listen.quic", address)))
     }
 }
 
@@ -390,7 +408,10 @@ mod tests {
         let (running, same) = (Config::default(), Config::default());
         assert_eq!(needs_restart(&running, &same), [""; 0]);
         let text = "limits: {burst: 7}\negress: {allow: [10.0.0.0/8]}\ntelemetry: {log: debug}\ntenants: {a: {}}\ntasks: {ttl: 2h}";
-        assert_eq!(needs_restart(&running, &load_from(text, []).unwrap()), ["limits", "tasks", "egress"]);
+        assert_eq!(
+            needs_restart(&running, &load_from(text, []).unwrap()),
+            ["limits", "tasks", "egress"]
+        );
     }
 
     #[test]

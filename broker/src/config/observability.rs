@@ -20,9 +20,24 @@ const YEARS_10: Duration = Duration::from_secs(10 * 366 * 86_400);
 pub const RATIO_WHOLE: u32 = 1_000_000;
 
 pub(super) const TELEMETRY: &[ConfigKey] = &[
-    key("log", KeyKind::LogFilter, "info", "What is logged, to standard error. Followed by a reload (SIGHUP)."),
-    key("log_format", KeyKind::Choice(&["text", "json"]), "text", "`text` for people, `json` for machines."),
-    key("tenant_labels", KeyKind::Bool, "false", "Count requests by tenant too (`mcp_tenant_requests_total`)."),
+    key(
+        "log",
+        KeyKind::LogFilter,
+        "info",
+        "What is logged, to standard error. Followed by a reload (SIGHUP).",
+    ),
+    key(
+        "log_format",
+        KeyKind::Choice(&["text", "json"]),
+        "text",
+        "`text` for people, `json` for machines.",
+    ),
+    key(
+        "tenant_labels",
+        KeyKind::Bool,
+        "false",
+        "Count requests by tenant too (`mcp_tenant_requests_total`).",
+    ),
     optional_key(
         "traces.endpoint",
         KeyKind::HttpUrl,
@@ -105,7 +120,8 @@ pub struct AuditConfig {
 impl ConfigReader<'_> {
     pub(super) fn telemetry(&mut self) -> TelemetryConfig {
         let log = self.value("telemetry.log", |value, _| {
-            let filter = text(value).filter(|text| !text.trim().is_empty()).ok_or_else(|| wrong(value))?;
+            let filter =
+                text(value).filter(|text| !text.trim().is_empty()).ok_or_else(|| wrong(value))?;
             parse_log_filter(filter).map(|_| filter.to_owned())
         });
         let log_format = self.value("telemetry.log_format", |value, _| match value.as_str() {
@@ -119,7 +135,12 @@ impl ConfigReader<'_> {
             trusted: self.list("telemetry.traces.trusted", caller),
             queue_spans: self.count("telemetry.traces.queue_spans") as usize,
         };
-        TelemetryConfig { log, log_format, tenant_labels: self.bool("telemetry.tenant_labels"), traces }
+        TelemetryConfig {
+            log,
+            log_format,
+            tenant_labels: self.bool("telemetry.tenant_labels"),
+            traces,
+        }
     }
 
     pub(super) fn audit(&mut self) -> AuditConfig {
@@ -142,7 +163,9 @@ impl ConfigReader<'_> {
 fn endpoint(value: &Value, _: KeyKind) -> Result<String, InvalidReason> {
     let url = text(value).ok_or_else(|| wrong(value))?;
     // It may hold a token: a fault does not show it.
-    transport::url::parse_http_url(url).map(|_| url.to_owned()).map_err(|_| "is no http or https URL".to_owned())
+    transport::url::parse_http_url(url)
+        .map(|_| url.to_owned())
+        .map_err(|_| "is no http or https URL".to_owned())
 }
 
 fn ratio(value: &Value, _: KeyKind) -> Result<u32, InvalidReason> {
@@ -152,7 +175,8 @@ fn ratio(value: &Value, _: KeyKind) -> Result<u32, InvalidReason> {
 }
 
 fn caller(text: &str) -> Option<String> {
-    let (tenant, principal) = text.split_once('/').map_or((text, None), |(tenant, principal)| (tenant, Some(principal)));
+    let (tenant, principal) =
+        text.split_once('/').map_or((text, None), |(tenant, principal)| (tenant, Some(principal)));
     let known = text == "*" || TenantId::parse(tenant).is_ok();
     (known && principal.is_none_or(|principal| !principal.is_empty())).then(|| text.to_owned())
 }
@@ -166,7 +190,10 @@ mod tests {
     fn traces_are_off_until_somebody_says_where_they_go() {
         let config = load_from("", []).unwrap();
         assert_eq!(config.telemetry.traces.endpoint, None);
-        assert_eq!((config.audit.calls, config.audit.retain), (AuditLevel::Off, Duration::from_secs(90 * 86_400)));
+        assert_eq!(
+            (config.audit.calls, config.audit.retain),
+            (AuditLevel::Off, Duration::from_secs(90 * 86_400))
+        );
     }
 
     #[test]
@@ -175,8 +202,14 @@ mod tests {
             "telemetry: {traces: {endpoint: 'http://c:4318/v1/traces', ratio: 0.25, trusted: [acme, b/ada]}}",
             "telemetry: {traces.endpoint: 'http://c:4318/v1/traces', traces.ratio: 0.25, traces.trusted: [acme, b/ada]}",
         ] {
-            let traces = load_from(text, []).unwrap_or_else(|faults| panic!("{text}: {faults}")).telemetry.traces;
-            assert_eq!((traces.endpoint.as_deref(), traces.ratio), (Some("http://c:4318/v1/traces"), 250_000));
+            let traces = load_from(text, [])
+                .unwrap_or_else(|faults| panic!("{text}: {faults}"))
+                .telemetry
+                .traces;
+            assert_eq!(
+                (traces.endpoint.as_deref(), traces.ratio),
+                (Some("http://c:4318/v1/traces"), 250_000)
+            );
             assert_eq!(traces.trusted, ["acme", "b/ada"]);
         }
         let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -184,15 +217,25 @@ mod tests {
             variable("MCP_BROKER__TELEMETRY__TRACES__ENDPOINT", "https://c/v1/traces"),
             variable("MCP_BROKER__TELEMETRY__TRACES__RATIO", "0.5"),
         ];
-        let traces = load_from("telemetry: {traces: {ratio: 1}}", environment).unwrap().telemetry.traces;
-        assert_eq!((traces.endpoint.as_deref(), traces.ratio), (Some("https://c/v1/traces"), 500_000));
+        let traces =
+            load_from("telemetry: {traces: {ratio: 1}}", environment).unwrap().telemetry.traces;
+        assert_eq!(
+            (traces.endpoint.as_deref(), traces.ratio),
+            (Some("https://c/v1/traces"), 500_000)
+        );
     }
 
     #[test]
     fn what_can_not_be_is_refused() {
         for (text, path) in [
-            ("telemetry: {traces: {endpoint: 'ftp://c'}}", "telemetry.traces.endpoint: is no http or https URL"),
-            ("telemetry: {traces: {ratio: 1.5}}", "telemetry.traces.ratio: is 1.5; allowed: a number from 0 to 1"),
+            (
+                "telemetry: {traces: {endpoint: 'ftp://c'}}",
+                "telemetry.traces.endpoint: is no http or https URL",
+            ),
+            (
+                "telemetry: {traces: {ratio: 1.5}}",
+                "telemetry.traces.ratio: is 1.5; allowed: a number from 0 to 1",
+            ),
             ("telemetry: {traces: {trusted: [/x]}}", "telemetry.traces.trusted: has an entry"),
             ("telemetry: {traces: {sampler: x}}", "telemetry.traces.sampler: is no known key"),
             ("telemetry: {traces: 5}", "telemetry.traces: is no known key"),

@@ -13,13 +13,14 @@ use super::{
     spec_reader::{SpecReader, given},
     units::{format_duration, parse_duration},
 };
-use crate::limits::arguments::{VALIDATE_TIMEOUT_DEFAULT, VALIDATE_TIMEOUT_MAX, VALIDATE_TIMEOUT_MIN};
+use crate::limits::arguments::{
+    VALIDATE_TIMEOUT_DEFAULT, VALIDATE_TIMEOUT_MAX, VALIDATE_TIMEOUT_MIN,
+};
 
 const ROOTS_MAX: usize = 64;
 const ROOTS_PATH: &str = "resources.roots";
 const TIMEOUT_PATH: &str = "tools.validate_timeout";
-const ROOT_ALLOWED: &str =
-    "an absolute URI without query, fragment, percent signs, empty segments and dot segments, such as file:///srv/files";
+const ROOT_ALLOWED: &str = "an absolute URI without query, fragment, percent signs, empty segments and dot segments, such as file:///srv/files";
 
 /// Which resources of the backend clients may name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -66,22 +67,34 @@ fn is_false(value: &bool) -> bool {
 }
 
 pub(super) fn read_resources(reader: &mut SpecReader<'_>, value: &Value) -> ResourceRules {
-    let Some(members) = reader.object("resources", value, &["roots"], &[]) else { return ResourceRules::default() };
+    let Some(members) = reader.object("resources", value, &["roots"], &[]) else {
+        return ResourceRules::default();
+    };
     ResourceRules { roots: reader.text_list("resources", members, "roots") }
 }
 
 pub(super) fn read_tools(reader: &mut SpecReader<'_>, value: &Value) -> ToolRules {
     let known = ["validate_arguments", "validate_timeout"];
-    let Some(members) = reader.object("tools", value, &known, &[]) else { return ToolRules::default() };
+    let Some(members) = reader.object("tools", value, &known, &[]) else {
+        return ToolRules::default();
+    };
     let validate_arguments = match given(members, "validate_arguments") {
         None => false,
         Some(Value::Bool(validate_arguments)) => *validate_arguments,
         Some(other) => {
-            reader.fault("tools.validate_arguments", &format!("is {}", describe(other)), "true or false");
+            reader.fault(
+                "tools.validate_arguments",
+                &format!("is {}", describe(other)),
+                "true or false",
+            );
             false
         }
     };
-    ToolRules { validate_arguments, validate_timeout: given(members, "validate_timeout").and_then(|value| read_timeout(reader, value)) }
+    ToolRules {
+        validate_arguments,
+        validate_timeout: given(members, "validate_timeout")
+            .and_then(|value| read_timeout(reader, value)),
+    }
 }
 
 fn read_timeout(reader: &mut SpecReader<'_>, value: &Value) -> Option<Duration> {
@@ -102,7 +115,11 @@ fn timeout_allowed() -> String {
 /// Checks what the types can not say.
 pub(super) fn check_resources(rules: &ResourceRules, faults: &mut Vec<FieldError>) {
     if rules.roots.len() > ROOTS_MAX {
-        faults.push(FieldError::new(ROOTS_PATH, "has too many entries", format!("at most {ROOTS_MAX}")));
+        faults.push(FieldError::new(
+            ROOTS_PATH,
+            "has too many entries",
+            format!("at most {ROOTS_MAX}"),
+        ));
     }
     for (at, _) in rules.roots.iter().enumerate().filter(|(_, root)| Root::parse(root).is_none()) {
         faults.push(FieldError::new(format!("{ROOTS_PATH}.{at}"), "is no root", ROOT_ALLOWED));
@@ -113,6 +130,10 @@ pub(super) fn check_resources(rules: &ResourceRules, faults: &mut Vec<FieldError
 pub(super) fn check_tools(rules: &ToolRules, faults: &mut Vec<FieldError>) {
     let Some(timeout) = rules.validate_timeout else { return };
     if !(VALIDATE_TIMEOUT_MIN..=VALIDATE_TIMEOUT_MAX).contains(&timeout) {
-        faults.push(FieldError::new(TIMEOUT_PATH, format!("is {}", format_duration(timeout)), timeout_allowed()));
+        faults.push(FieldError::new(
+            TIMEOUT_PATH,
+            format!("is {}", format_duration(timeout)),
+            timeout_allowed(),
+        ));
     }
 }

@@ -41,7 +41,11 @@ impl RawConfig {
         match parse_yaml(text) {
             Ok(Value::Null) => {}
             Ok(Value::Object(sections)) => raw.take_sections(sections, faults),
-            Ok(other) => faults.push(FieldError::new("", format!("is {}", describe(&other)), "a map of sections")),
+            Ok(other) => faults.push(FieldError::new(
+                "",
+                format!("is {}", describe(&other)),
+                "a map of sections",
+            )),
             Err(reason) => faults.push(FieldError::new("", format!("is not YAML: {reason}"), "")),
         }
         raw.overlay(environment, faults);
@@ -50,12 +54,17 @@ impl RawConfig {
 
     /// The key at a dotted path.
     pub(super) fn key(&self, path: &str) -> &'static ConfigKey {
-        self.table.find(path).expect("every key that is read stands in the table, which a test checks")
+        self.table
+            .find(path)
+            .expect("every key that is read stands in the table, which a test checks")
     }
 
     /// Every key, with its dotted path.
     pub(super) fn keys(&self) -> impl Iterator<Item = (String, &'static ConfigKey)> {
-        self.table.sections.iter().flat_map(|section| section.keys.iter().map(|key| (join(section.name, key.name), key)))
+        self.table
+            .sections
+            .iter()
+            .flat_map(|section| section.keys.iter().map(|key| (join(section.name, key.name), key)))
     }
 
     /// The value at a dotted path; absent and `null` are the same.
@@ -94,12 +103,19 @@ impl RawConfig {
             match value {
                 Value::Null => {}
                 Value::Object(members) => self.take_members(name, members, faults),
-                other => faults.push(FieldError::new(&name, format!("is {}", describe(&other)), "a map")),
+                other => {
+                    faults.push(FieldError::new(&name, format!("is {}", describe(&other)), "a map"))
+                }
             }
         }
     }
 
-    fn take_members(&mut self, section_name: String, mut members: Map<String, Value>, faults: &mut Vec<FieldError>) {
+    fn take_members(
+        &mut self,
+        section_name: String,
+        mut members: Map<String, Value>,
+        faults: &mut Vec<FieldError>,
+    ) {
         if let Some(section) = self.table.section(&section_name) {
             flatten(section, &mut members);
             members.retain(|name, value| {
@@ -108,7 +124,11 @@ impl RawConfig {
                     return true;
                 }
                 if !self.table.unavailable(&path) {
-                    faults.push(unknown(&section_name, name, section.keys.iter().map(|key| key.name)));
+                    faults.push(unknown(
+                        &section_name,
+                        name,
+                        section.keys.iter().map(|key| key.name),
+                    ));
                 } else if !value.is_null() {
                     faults.push(not_available(path));
                 }
@@ -118,8 +138,13 @@ impl RawConfig {
         self.sections.insert(section_name, Value::Object(members));
     }
 
-    fn overlay(&mut self, environment: impl IntoIterator<Item = (String, String)>, faults: &mut Vec<FieldError>) {
-        let mut given: Vec<(String, String)> = environment.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX)).collect();
+    fn overlay(
+        &mut self,
+        environment: impl IntoIterator<Item = (String, String)>,
+        faults: &mut Vec<FieldError>,
+    ) {
+        let mut given: Vec<(String, String)> =
+            environment.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX)).collect();
         given.sort();
         for (variable, text) in given {
             if let Err(fault) = self.overlay_one(&variable, &text) {
@@ -140,18 +165,26 @@ impl RawConfig {
                     self.origins.insert(path, variable.to_owned());
                     Ok(())
                 }
-                _ => Err(FieldError::new(variable, "is no map", "a YAML or JSON map, which replaces the file's")),
+                _ => Err(FieldError::new(
+                    variable,
+                    "is no map",
+                    "a YAML or JSON map, which replaces the file's",
+                )),
             };
         }
-        let (Some(key), Some((section, name))) = (self.table.find(&path), path.split_once('.')) else {
+        let (Some(key), Some((section, name))) = (self.table.find(&path), path.split_once('.'))
+        else {
             let known: Vec<String> = self
                 .table
                 .sections
                 .iter()
-                .flat_map(|section| section.keys.iter().map(|key| variable_name(section.name, key.name)))
+                .flat_map(|section| {
+                    section.keys.iter().map(|key| variable_name(section.name, key.name))
+                })
                 .collect();
-            let hint =
-                nearest(variable, known.iter().map(String::as_str)).map(|name| format!(", perhaps {name} was meant")).unwrap_or_default();
+            let hint = nearest(variable, known.iter().map(String::as_str))
+                .map(|name| format!(", perhaps {name} was meant"))
+                .unwrap_or_default();
             return Err(FieldError::new(
                 variable,
                 format!("names no key{hint}"),
@@ -166,7 +199,12 @@ impl RawConfig {
         // A variable that is set and empty must not be read as an absent key.
         let value = if value.is_null() { Value::String(text.to_owned()) } else { value };
         self.drop_twin(&path);
-        if let Some(members) = self.sections.entry(section).or_insert_with(|| Value::Object(Map::new())).as_object_mut() {
+        if let Some(members) = self
+            .sections
+            .entry(section)
+            .or_insert_with(|| Value::Object(Map::new()))
+            .as_object_mut()
+        {
             members.insert(name.to_owned(), value);
         }
         self.origins.insert(path, variable.to_owned());
@@ -176,7 +214,10 @@ impl RawConfig {
     /// The environment decides against the file: the file's other spelling of the same setting is taken out.
     fn drop_twin(&mut self, path: &str) {
         let twin = self.table.twin(path);
-        let Some((section, key)) = twin.filter(|twin| !self.origins.contains_key(*twin)).and_then(|twin| twin.split_once('.')) else {
+        let Some((section, key)) = twin
+            .filter(|twin| !self.origins.contains_key(*twin))
+            .and_then(|twin| twin.split_once('.'))
+        else {
             return;
         };
         if let Some(members) = self.sections.get_mut(section).and_then(Value::as_object_mut) {
@@ -187,15 +228,22 @@ impl RawConfig {
 
 /// The environment variable of a key.
 pub(super) fn variable_name(section: &str, key: &str) -> String {
-    format!("{ENV_PREFIX}{}__{}", section.to_ascii_uppercase(), key.to_ascii_uppercase().replace('.', "__"))
+    format!(
+        "{ENV_PREFIX}{}__{}",
+        section.to_ascii_uppercase(),
+        key.to_ascii_uppercase().replace('.', "__")
+    )
 }
 
 /// A group of keys within a section, written as a map: `traces: {ratio: 1}` is `traces.ratio: 1`.
 fn flatten(section: &KeySection, members: &mut Map<String, Value>) {
-    let groups = section.keys.iter().filter_map(|key| key.name.split_once('.')).map(|(group, _)| group);
+    let groups =
+        section.keys.iter().filter_map(|key| key.name.split_once('.')).map(|(group, _)| group);
     for group in groups.collect::<BTreeSet<_>>() {
         match members.remove(group) {
-            Some(Value::Object(inner)) => members.extend(inner.into_iter().map(|(name, value)| (join(group, &name), value))),
+            Some(Value::Object(inner)) => {
+                members.extend(inner.into_iter().map(|(name, value)| (join(group, &name), value)))
+            }
             Some(Value::Null) | None => {}
             Some(other) => {
                 members.insert(group.to_owned(), other);
@@ -207,7 +255,9 @@ fn flatten(section: &KeySection, members: &mut Map<String, Value>) {
 fn refuse_unavailable_section(name: &str, value: &Value, faults: &mut Vec<FieldError>) {
     match value {
         Value::Null => {}
-        Value::Object(members) if !members.is_empty() => faults.extend(members.keys().map(|key| not_available(join(name, key)))),
+        Value::Object(members) if !members.is_empty() => {
+            faults.extend(members.keys().map(|key| not_available(join(name, key))))
+        }
         _ => faults.push(not_available(name.to_owned())),
     }
 }
@@ -228,7 +278,8 @@ mod tests {
 
     fn read(text: &str, environment: &[(&str, &str)]) -> (RawConfig, Vec<String>) {
         let mut faults = Vec::new();
-        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let environment =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let raw = RawConfig::read(&TABLE, text, environment, &mut faults);
         (raw, faults.iter().map(ToString::to_string).collect())
     }
@@ -245,29 +296,50 @@ mod tests {
         let (_, faults) = read("limits: {brust: 1, zzz: 2}\nlisen: {}\n", &[]);
         assert_eq!(faults.len(), 3, "{faults:?}");
         assert!(
-            faults
-                .iter()
-                .any(|fault| fault.starts_with("limits.brust: is no known key, perhaps `burst` was meant; allowed: message_bytes, ")),
+            faults.iter().any(|fault| fault.starts_with(
+                "limits.brust: is no known key, perhaps `burst` was meant; allowed: message_bytes, "
+            )),
             "{faults:?}"
         );
-        assert!(faults.iter().any(|fault| fault.starts_with("lisen: is no known key, perhaps `listen`")), "{faults:?}");
+        assert!(
+            faults
+                .iter()
+                .any(|fault| fault.starts_with("lisen: is no known key, perhaps `listen`")),
+            "{faults:?}"
+        );
     }
 
     #[test]
     fn what_a_later_build_will_know_is_answered() {
         let (_, faults) = read("errors: {a: 1, b: 2}\n", &[("MCP_BROKER__ERRORS__STYLE", "plain")]);
         for path in ["errors.a", "errors.b", "errors.style (MCP_BROKER__ERRORS__STYLE)"] {
-            assert!(faults.contains(&format!("{path}: not available in this build; allowed: leaving it out")), "{path}: {faults:?}");
+            assert!(
+                faults.contains(&format!(
+                    "{path}: not available in this build; allowed: leaving it out"
+                )),
+                "{path}: {faults:?}"
+            );
         }
         assert_eq!(faults.len(), 3);
     }
 
     #[test]
     fn text_that_is_no_yaml_and_trees_of_the_wrong_shape_are_refused() {
-        for text in ["a: [", "- a\n", "plain", "listen: 5", "listen: {http: a, http: b}", "a: 1\n---\nb: 2\n", "\u{0}", "x: &a [*a]"] {
+        for text in [
+            "a: [",
+            "- a\n",
+            "plain",
+            "listen: 5",
+            "listen: {http: a, http: b}",
+            "a: 1\n---\nb: 2\n",
+            "\u{0}",
+            "x: &a [*a]",
+        ] {
             assert!(!read(text, &[]).1.is_empty(), "{text:?}");
         }
-        let bomb = (0..40).fold("a0: &a0 [x]\n".to_owned(), |text, level| format!("{text}a{0}: &a{0} [*a{level}, *a{level}]\n", level + 1));
+        let bomb = (0..40).fold("a0: &a0 [x]\n".to_owned(), |text, level| {
+            format!("{text}a{0}: &a{0} [*a{level}, *a{level}]\n", level + 1)
+        });
         assert!(!read(&bomb, &[]).1.is_empty());
     }
 
@@ -285,9 +357,16 @@ mod tests {
         assert_eq!(faults, Vec::<String>::new());
         assert_eq!(raw.value("limits.burst"), Some(&Value::from(7)));
         assert_eq!(raw.value("node.secret"), Some(&Value::from("12345678901234567890")));
-        assert_eq!(raw.value("node.secret_file"), None, "the variable replaces the other spelling too");
+        assert_eq!(
+            raw.value("node.secret_file"),
+            None,
+            "the variable replaces the other spelling too"
+        );
         assert_eq!(raw.value("auth.required"), Some(&Value::from(true)));
-        assert!(raw.value("egress.allow").unwrap().is_array() && raw.map("tenants").unwrap().contains_key("acme"));
+        assert!(
+            raw.value("egress.allow").unwrap().is_array()
+                && raw.map("tenants").unwrap().contains_key("acme")
+        );
         assert_eq!(raw.named("limits.burst"), "limits.burst (MCP_BROKER__LIMITS__BURST)");
     }
 
@@ -295,15 +374,26 @@ mod tests {
     fn a_variable_that_names_no_key_is_a_fault() {
         let (_, faults) = read(
             "",
-            &[("MCP_BROKER__LIMITS__BRUST", "7"), ("MCP_BROKER__", ""), ("MCP_BROKER__TENANTS", "5"), ("MCP_BROKER__LIMITS", "{}")],
+            &[
+                ("MCP_BROKER__LIMITS__BRUST", "7"),
+                ("MCP_BROKER__", ""),
+                ("MCP_BROKER__TENANTS", "5"),
+                ("MCP_BROKER__LIMITS", "{}"),
+            ],
         );
         assert_eq!(faults.len(), 4, "{faults:?}");
-        assert!(faults.iter().any(|fault| fault.contains("perhaps MCP_BROKER__LIMITS__BURST was meant")), "{faults:?}");
+        assert!(
+            faults
+                .iter()
+                .any(|fault| fault.contains("perhaps MCP_BROKER__LIMITS__BURST was meant")),
+            "{faults:?}"
+        );
     }
 
     #[test]
     fn an_empty_variable_is_not_an_absent_key() {
-        let (raw, _) = read("", &[("MCP_BROKER__AUTH__REQUIRED", ""), ("MCP_BROKER__AUTH__ADMIN_TOKEN", "")]);
+        let (raw, _) =
+            read("", &[("MCP_BROKER__AUTH__REQUIRED", ""), ("MCP_BROKER__AUTH__ADMIN_TOKEN", "")]);
         assert_eq!(raw.value("auth.required"), Some(&Value::from("")));
         assert_eq!(raw.value("auth.admin_token"), Some(&Value::from("")));
     }

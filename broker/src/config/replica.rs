@@ -17,8 +17,18 @@ const TASK_TTL: KeyKind = KeyKind::Duration { min: SECOND, max: DAY.saturating_m
 /// The keys of the section `tasks`.
 pub(super) const TASKS: &[ConfigKey] = &[
     key("enabled", KeyKind::Bool, "true", "Offer tasks to clients."),
-    key("ttl", TASK_TTL, "1h", "How long a task and its result are kept, counted from its creation, when its client asks for no time."),
-    key("ttl_max", TASK_TTL, "24h", "The longest time a client gets; one that asks for more, or for ever, gets this."),
+    key(
+        "ttl",
+        TASK_TTL,
+        "1h",
+        "How long a task and its result are kept, counted from its creation, when its client asks for no time.",
+    ),
+    key(
+        "ttl_max",
+        TASK_TTL,
+        "24h",
+        "The longest time a client gets; one that asks for more, or for ever, gets this.",
+    ),
     key(
         "poll_interval",
         KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
@@ -45,21 +55,38 @@ pub(super) const TASKS: &[ConfigKey] = &[
         "1GiB",
         "Bytes that the requests and results of one tenant's tasks may take together.",
     ),
-    key("result_bytes", KeyKind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest result of a task; a larger one makes the task fail."),
+    key(
+        "result_bytes",
+        KeyKind::Size { min: KIB, max: 256 * MIB },
+        "16MiB",
+        "Largest result of a task; a larger one makes the task fail.",
+    ),
 ];
 
 impl ConfigReader<'_> {
     pub(super) fn node(&mut self) -> NodeConfig {
-        let id =
-            self.optional("node.id", |value, _| text(value).filter(|text| is_node_id(text)).map(str::to_owned).ok_or_else(|| wrong(value)));
-        let advertise = self.optional("node.advertise", |value, _| text(value).and_then(host_port).ok_or_else(|| wrong(value)));
-        NodeConfig { id: id.unwrap_or_else(generated_node_id), advertise, secret: self.secret("node.secret", "node.secret_file") }
+        let id = self.optional("node.id", |value, _| {
+            text(value)
+                .filter(|text| is_node_id(text))
+                .map(str::to_owned)
+                .ok_or_else(|| wrong(value))
+        });
+        let advertise = self.optional("node.advertise", |value, _| {
+            text(value).and_then(host_port).ok_or_else(|| wrong(value))
+        });
+        NodeConfig {
+            id: id.unwrap_or_else(generated_node_id),
+            advertise,
+            secret: self.secret("node.secret", "node.secret_file"),
+        }
     }
 
     pub(super) fn storage(&mut self) -> StorageConfig {
         let database = self.url("storage.url", "storage.url_file", database);
         StorageConfig {
-            database: database.unwrap_or_else(|| self.default("storage.url", |value, _| database_default(text(value)))),
+            database: database.unwrap_or_else(|| {
+                self.default("storage.url", |value, _| database_default(text(value)))
+            }),
             redis_url: self.url("storage.redis_url", "storage.redis_url_file", redis_url),
             migrate_on_start: self.bool("storage.migrate_on_start"),
         }
@@ -82,35 +109,66 @@ impl ConfigReader<'_> {
             self.fault("tasks.ttl", "is longer than tasks.ttl_max", "a time up to tasks.ttl_max");
         }
         if tasks.result_bytes > tasks.bytes_per_tenant {
-            self.fault("tasks.result_bytes", "is more than tasks.bytes_per_tenant", "a size up to tasks.bytes_per_tenant");
+            self.fault(
+                "tasks.result_bytes",
+                "is more than tasks.bytes_per_tenant",
+                "a size up to tasks.bytes_per_tenant",
+            );
         }
         tasks
     }
 
     /// Settings that only make sense together.
     pub(super) fn replicas(&mut self, config: &Config) {
-        if matches!(config.storage.database, DatabaseConfig::Postgres(_)) && config.node.secret.is_none() {
+        if matches!(config.storage.database, DatabaseConfig::Postgres(_))
+            && config.node.secret.is_none()
+        {
             let wrong = "names a PostgreSQL database and node.secret is not set: replicas could not read what others stored";
-            self.fault("storage.url", wrong, "node.secret or node.secret_file beside it, the same on every replica");
+            self.fault(
+                "storage.url",
+                wrong,
+                "node.secret or node.secret_file beside it, the same on every replica",
+            );
         }
-        if matches!(config.storage.database, DatabaseConfig::Sqlite(_)) && config.storage.redis_url.is_some() {
+        if matches!(config.storage.database, DatabaseConfig::Sqlite(_))
+            && config.storage.redis_url.is_some()
+        {
             let wrong = "stands beside an SQLite database: Redis is for what replicas tell each other, and SQLite serves one process";
-            self.fault("storage.redis_url", wrong, "leaving it out, or a postgres:// database in storage.url");
+            self.fault(
+                "storage.redis_url",
+                wrong,
+                "leaving it out, or a postgres:// database in storage.url",
+            );
         }
         match config.listen.internal {
             Some(address) if address.ip().is_unspecified() && config.node.advertise.is_none() => {
-                let wrong = format!("{address} is no address that others can be told, and node.advertise is not set");
-                self.fault("listen.internal", &wrong, "one address of this machine, or node.advertise beside it");
+                let wrong = format!(
+                    "{address} is no address that others can be told, and node.advertise is not set"
+                );
+                self.fault(
+                    "listen.internal",
+                    &wrong,
+                    "one address of this machine, or node.advertise beside it",
+                );
             }
             None if config.node.advertise.is_some() => {
-                self.fault("node.advertise", "leads nowhere: listen.internal is not set", "listen.internal beside it, or leaving it out");
+                self.fault(
+                    "node.advertise",
+                    "leads nowhere: listen.internal is not set",
+                    "listen.internal beside it, or leaving it out",
+                );
             }
             _ => {}
         }
     }
 
     /// A URL given as text or in a file, not both.
-    fn url<T>(&mut self, path: &str, file_path: &str, parse: fn(&str) -> Result<T, InvalidReason>) -> Option<T> {
+    fn url<T>(
+        &mut self,
+        path: &str,
+        file_path: &str,
+        parse: fn(&str) -> Result<T, InvalidReason>,
+    ) -> Option<T> {
         let inline = self.optional(path, |value, _| match text(value) {
             Some(text) => parse(text),
             None => Err(format!("is {}", describe(value))),
@@ -134,13 +192,17 @@ fn database_default(text: Option<&str>) -> Result<DatabaseConfig, InvalidReason>
 }
 
 fn database(url: &str) -> Result<DatabaseConfig, InvalidReason> {
-    if let Some(rest) = url.strip_prefix("postgres://").or_else(|| url.strip_prefix("postgresql://")) {
+    if let Some(rest) =
+        url.strip_prefix("postgres://").or_else(|| url.strip_prefix("postgresql://"))
+    {
         if rest.is_empty() || !is_plain(rest) {
             return Err("is no usable postgres: URL".to_owned());
         }
         return Ok(DatabaseConfig::Postgres(Secret::new(url)));
     }
-    let path = url.strip_prefix("sqlite:").ok_or_else(|| "is neither an sqlite: nor a postgres: URL".to_owned())?;
+    let path = url
+        .strip_prefix("sqlite:")
+        .ok_or_else(|| "is neither an sqlite: nor a postgres: URL".to_owned())?;
     let path = path.strip_prefix("//").unwrap_or(path);
     if path.contains(":memory:") {
         return Err("names a database in memory, which would forget everything".to_owned());
@@ -152,7 +214,9 @@ fn database(url: &str) -> Result<DatabaseConfig, InvalidReason> {
 }
 
 fn redis_url(url: &str) -> Result<Secret, InvalidReason> {
-    let rest = ["redis://", "rediss://", "redis+unix://"].into_iter().find_map(|scheme| url.strip_prefix(scheme));
+    let rest = ["redis://", "rediss://", "redis+unix://"]
+        .into_iter()
+        .find_map(|scheme| url.strip_prefix(scheme));
     match rest.filter(|rest| !rest.is_empty() && is_plain(rest)) {
         Some(_) => Ok(Secret::new(url)),
         None => Err("is no usable Redis URL".to_owned()),
@@ -166,19 +230,23 @@ fn is_plain(text: &str) -> bool {
 
 fn host_port(text: &str) -> Option<String> {
     let (name, port) = text.rsplit_once(':')?;
-    let is_address =
-        name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).is_some_and(|ip| ip.parse::<std::net::Ipv6Addr>().is_ok());
+    let is_address = name
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .is_some_and(|ip| ip.parse::<std::net::Ipv6Addr>().is_ok());
     let is_port = port.parse::<u16>().is_ok_and(|port| port > 0);
     (is_port && (is_address || host(name).is_some())).then(|| text.to_owned())
 }
 
 fn is_node_id(text: &str) -> bool {
-    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+    (1..=64).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
 fn generated_node_id() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host: String = host.trim().chars().filter(|char| is_node_id(&char.to_string())).take(59).collect();
+    let host: String =
+        host.trim().chars().filter(|char| is_node_id(&char.to_string())).take(59).collect();
     let host = if host.is_empty() { "broker" } else { &host };
     format!("{host}-{:04x}", rand::random::<u16>())
 }
@@ -196,38 +264,66 @@ mod tests {
 
     fn assert_fault(text: &str, start: &str) {
         let faults = load_from(text, []).err().map(|faults| faults.to_string()).unwrap_or_default();
-        assert!(faults.lines().any(|fault| fault.starts_with(start)), "{text}\nno fault starts with {start:?} in {faults}");
+        assert!(
+            faults.lines().any(|fault| fault.starts_with(start)),
+            "{text}\nno fault starts with {start:?} in {faults}"
+        );
         assert!(!faults.contains("hush"), "{faults}");
     }
 
     #[test]
     fn a_database_is_a_file_or_a_server() {
-        for (url, path) in
-            [("sqlite:a.db", "a.db"), ("sqlite:/a/b.db", "/a/b.db"), ("sqlite:///a/b.db", "/a/b.db"), ("sqlite://b.db", "b.db")]
-        {
-            assert_eq!(load(&format!("storage: {{url: '{url}'}}")).storage.database, DatabaseConfig::Sqlite(PathBuf::from(path)));
+        for (url, path) in [
+            ("sqlite:a.db", "a.db"),
+            ("sqlite:/a/b.db", "/a/b.db"),
+            ("sqlite:///a/b.db", "/a/b.db"),
+            ("sqlite://b.db", "b.db"),
+        ] {
+            assert_eq!(
+                load(&format!("storage: {{url: '{url}'}}")).storage.database,
+                DatabaseConfig::Sqlite(PathBuf::from(path))
+            );
         }
         for url in ["postgres://user:hush@db/x", "postgresql:///x?host=/run/postgresql"] {
             let config = load(&format!("storage: {{url: '{url}'}}\n{SECRET}"));
             assert_eq!(config.storage.database, DatabaseConfig::Postgres(Secret::new(url)));
             assert!(!format!("{config:?}").contains("hush"));
         }
-        assert_fault("storage: {url: 'sqlite::memory:'}", "storage.url: names a database in memory");
-        for url in ["", "mysql://u:hush@x", "sqlite:", "sqlite:a/", "sqlite:a?mode=ro", "postgres://", "postgres://u:hush @db"] {
+        assert_fault(
+            "storage: {url: 'sqlite::memory:'}",
+            "storage.url: names a database in memory",
+        );
+        for url in [
+            "",
+            "mysql://u:hush@x",
+            "sqlite:",
+            "sqlite:a/",
+            "sqlite:a?mode=ro",
+            "postgres://",
+            "postgres://u:hush @db",
+        ] {
             assert_fault(&format!("storage: {{url: '{url}'}}\n{SECRET}"), "storage.url: ");
         }
     }
 
     #[test]
     fn replicas_share_a_secret_and_redis_is_for_replicas() {
-        assert_fault("storage: {url: 'postgres://u:hush@db/x'}", "storage.url: names a PostgreSQL database and node.secret is not set");
+        assert_fault(
+            "storage: {url: 'postgres://u:hush@db/x'}",
+            "storage.url: names a PostgreSQL database and node.secret is not set",
+        );
         let wrong = "storage.redis_url: stands beside an SQLite database";
         assert_fault("storage: {redis_url: 'redis://:hush@redis'}", wrong);
-        let both = format!("storage: {{url: 'postgres://db/x', redis_url: 'rediss://:hush@redis:6379/0'}}\n{SECRET}");
+        let both = format!(
+            "storage: {{url: 'postgres://db/x', redis_url: 'rediss://:hush@redis:6379/0'}}\n{SECRET}"
+        );
         let config = load(&both);
         assert!(config.storage.redis_url.is_some() && !format!("{config:?}").contains("hush"));
         for url in ["http://hush", "redis://", "redis:hush", "redis://a hush"] {
-            assert_fault(&format!("storage: {{url: 'postgres://db/x', redis_url: '{url}'}}\n{SECRET}"), "storage.redis_url: is no usable");
+            assert_fault(
+                &format!("storage: {{url: 'postgres://db/x', redis_url: '{url}'}}\n{SECRET}"),
+                "storage.redis_url: is no usable",
+            );
         }
     }
 
@@ -239,26 +335,59 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             path.display().to_string()
         };
-        let (database, redis, wrong) = (file("db", "postgres://u:hush@db/x\n"), file("redis", "redis://r"), file("wrong", "hush"));
-        let config = load(&format!("storage: {{url_file: '{database}', redis_url_file: '{redis}'}}\n{SECRET}"));
-        assert_eq!(config.storage.database, DatabaseConfig::Postgres(Secret::new("postgres://u:hush@db/x")));
+        let (database, redis, wrong) = (
+            file("db", "postgres://u:hush@db/x\n"),
+            file("redis", "redis://r"),
+            file("wrong", "hush"),
+        );
+        let config = load(&format!(
+            "storage: {{url_file: '{database}', redis_url_file: '{redis}'}}\n{SECRET}"
+        ));
+        assert_eq!(
+            config.storage.database,
+            DatabaseConfig::Postgres(Secret::new("postgres://u:hush@db/x"))
+        );
         assert!(config.storage.redis_url.is_some());
         assert_fault(&format!("storage: {{url_file: '{wrong}'}}"), "storage.url_file: ");
-        assert_fault(&format!("storage: {{url: 'sqlite:a.db', url_file: '{database}'}}\n{SECRET}"), "storage.url_file: stands beside");
-        assert_fault("storage: {url_file: /does/not/exist}", "storage.url_file: \"/does/not/exist\" can not be read");
+        assert_fault(
+            &format!("storage: {{url: 'sqlite:a.db', url_file: '{database}'}}\n{SECRET}"),
+            "storage.url_file: stands beside",
+        );
+        assert_fault(
+            "storage: {url_file: /does/not/exist}",
+            "storage.url_file: \"/does/not/exist\" can not be read",
+        );
     }
 
     #[test]
     fn an_internal_listener_has_an_address_that_others_can_use() {
-        assert_eq!(load("listen: {internal: '127.0.0.1:7400'}").listen.internal, Some("127.0.0.1:7400".parse().unwrap()));
-        assert_fault("listen: {internal: '0.0.0.0:7400'}", "listen.internal: 0.0.0.0:7400 is no address that others can be told");
-        assert_fault("listen: {internal: '127.0.0.1:8080'}", "listen.internal: 127.0.0.1:8080 is taken by listen.http");
+        assert_eq!(
+            load("listen: {internal: '127.0.0.1:7400'}").listen.internal,
+            Some("127.0.0.1:7400".parse().unwrap())
+        );
+        assert_fault(
+            "listen: {internal: '0.0.0.0:7400'}",
+            "listen.internal: 0.0.0.0:7400 is no address that others can be told",
+        );
+        assert_fault(
+            "listen: {internal: '127.0.0.1:8080'}",
+            "listen.internal: 127.0.0.1:8080 is taken by listen.http",
+        );
         for advertise in ["broker-1.internal:7400", "[fd00::1]:7400", "10.0.0.5:1"] {
-            let config = load(&format!("listen: {{internal: '0.0.0.0:7400'}}\nnode: {{advertise: '{advertise}'}}"));
+            let config = load(&format!(
+                "listen: {{internal: '0.0.0.0:7400'}}\nnode: {{advertise: '{advertise}'}}"
+            ));
             assert_eq!(config.node.advertise.as_deref(), Some(advertise));
         }
-        for advertise in ["broker-1", ":7400", "a:0", "a:70000", "fd00::1:7400", "a b:1", "http://a:1"] {
-            assert_fault(&format!("listen: {{internal: '0.0.0.0:7400'}}\nnode: {{advertise: '{advertise}'}}"), "node.advertise: is \"");
+        for advertise in
+            ["broker-1", ":7400", "a:0", "a:70000", "fd00::1:7400", "a b:1", "http://a:1"]
+        {
+            assert_fault(
+                &format!(
+                    "listen: {{internal: '0.0.0.0:7400'}}\nnode: {{advertise: '{advertise}'}}"
+                ),
+                "node.advertise: is \"",
+            );
         }
         assert_fault("node: {advertise: 'a:1'}", "node.advertise: leads nowhere");
     }
@@ -267,11 +396,17 @@ mod tests {
     fn tasks_and_leases_have_sound_limits() {
         let tasks = load("").tasks;
         assert!(tasks.enabled);
-        assert_eq!([tasks.ttl, tasks.ttl_max, tasks.poll_interval].map(|time| time.as_secs()), [3_600, 86_400, 1]);
+        assert_eq!(
+            [tasks.ttl, tasks.ttl_max, tasks.poll_interval].map(|time| time.as_secs()),
+            [3_600, 86_400, 1]
+        );
         assert_eq!((tasks.running_per_tenant, tasks.stored_per_tenant), (1_000, 100_000));
         assert_eq!((tasks.bytes_per_tenant, tasks.result_bytes), (1 << 30, 16 << 20));
         assert_fault("tasks: {ttl: 25h}", "tasks.ttl: is longer than tasks.ttl_max");
-        assert_fault("tasks: {bytes_per_tenant: 1MiB}", "tasks.result_bytes: is more than tasks.bytes_per_tenant");
+        assert_fault(
+            "tasks: {bytes_per_tenant: 1MiB}",
+            "tasks.result_bytes: is more than tasks.bytes_per_tenant",
+        );
         assert_fault("session: {lease: 100ms}", "session.lease: is \"100ms\"");
         assert_eq!(load("session: {lease: 500ms}").session.lease.as_millis(), 500);
     }

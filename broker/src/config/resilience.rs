@@ -19,7 +19,12 @@ use super::{
 pub(super) const BREAKER: &[ConfigKey] = &[
     key("enabled", KeyKind::Bool, "true", "Whether breakers open by themselves."),
     key("failures", COUNT, "5", "Failures in a row that open it."),
-    key("error_ratio", KeyKind::Ratio { percent_min: 1 }, "0.5", "Share of failures among the calls of the window that opens it."),
+    key(
+        "error_ratio",
+        KeyKind::Ratio { percent_min: 1 },
+        "0.5",
+        "Share of failures among the calls of the window that opens it.",
+    ),
     key("requests", COUNT, "20", "Calls in the window before that share counts."),
     key("window", WINDOW, "10s", "The time of which failures are counted."),
     key(
@@ -37,7 +42,12 @@ const WINDOW_MIN: Duration = Duration::from_millis(10);
 /// The keys of the section `retries`.
 pub(super) const RETRIES: &[ConfigKey] = &[
     key("enabled", KeyKind::Bool, "true", "Whether calls are sent again."),
-    key("budget", KeyKind::Ratio { percent_min: 0 }, "0.1", "Retries per call of one backend; a few are saved up."),
+    key(
+        "budget",
+        KeyKind::Ratio { percent_min: 0 },
+        "0.1",
+        "Retries per call of one backend; a few are saved up.",
+    ),
 ];
 
 /// Longest end of a call.
@@ -79,7 +89,11 @@ impl ConfigReader<'_> {
             probe_max: self.duration("breaker.probe_max"),
         };
         if breaker.probe_max < breaker.probe_after {
-            self.fault("breaker.probe_max", "is shorter than breaker.probe_after", "a time from breaker.probe_after on");
+            self.fault(
+                "breaker.probe_max",
+                "is shorter than breaker.probe_after",
+                "a time from breaker.probe_after on",
+            );
         }
         breaker
     }
@@ -90,8 +104,14 @@ impl ConfigReader<'_> {
 
     fn ratio(&mut self, path: &str) -> Ratio {
         self.value(path, |value, kind| {
-            let KeyKind::Ratio { percent_min } = kind else { unreachable!("{path} is read as a ratio") };
-            value.as_f64().filter(|share| *share * 100.0 >= f64::from(percent_min)).and_then(Ratio::new).ok_or_else(|| wrong(value))
+            let KeyKind::Ratio { percent_min } = kind else {
+                unreachable!("{path} is read as a ratio")
+            };
+            value
+                .as_f64()
+                .filter(|share| *share * 100.0 >= f64::from(percent_min))
+                .and_then(Ratio::new)
+                .ok_or_else(|| wrong(value))
         })
     }
 
@@ -103,8 +123,12 @@ impl ConfigReader<'_> {
                 if !is_method(method) {
                     return Err(format!("names {method:?}, which is no method of clients"));
                 }
-                let deadline = value.as_str().and_then(|text| parse_duration(text).ok()).filter(is_deadline);
-                deadlines.insert(method.clone(), deadline.ok_or_else(|| format!("has for {method} what {}", wrong(value)))?);
+                let deadline =
+                    value.as_str().and_then(|text| parse_duration(text).ok()).filter(is_deadline);
+                deadlines.insert(
+                    method.clone(),
+                    deadline.ok_or_else(|| format!("has for {method} what {}", wrong(value)))?,
+                );
             }
             Ok(deadlines)
         })
@@ -115,7 +139,9 @@ impl SpecReader<'_> {
     pub(super) fn backend_timeouts(&mut self, members: &Map<String, Value>) -> BackendTimeouts {
         const PATH: &str = "timeouts";
         let known = ["call", "control", "initialize", "call_max", "methods", "tools"];
-        let Some(members) = given(members, PATH).and_then(|value| self.object(PATH, value, &known, &[])) else {
+        let Some(members) =
+            given(members, PATH).and_then(|value| self.object(PATH, value, &known, &[]))
+        else {
             return BackendTimeouts::default();
         };
         BackendTimeouts {
@@ -131,7 +157,9 @@ impl SpecReader<'_> {
     pub(super) fn tenant_timeouts(&mut self, members: &Map<String, Value>) -> TenantTimeouts {
         const PATH: &str = "timeouts";
         let known = ["call", "control", "call_max", "methods"];
-        let Some(members) = given(members, PATH).and_then(|value| self.object(PATH, value, &known, &[])) else {
+        let Some(members) =
+            given(members, PATH).and_then(|value| self.object(PATH, value, &known, &[]))
+        else {
             return TenantTimeouts::default();
         };
         TenantTimeouts {
@@ -144,8 +172,18 @@ impl SpecReader<'_> {
 
     pub(super) fn breaker(&mut self, members: &Map<String, Value>) -> BackendBreaker {
         const PATH: &str = "breaker";
-        let known = ["enabled", "failures", "error_ratio", "requests", "window", "probe_after", "probe_max"];
-        let Some(members) = given(members, PATH).and_then(|value| self.object(PATH, value, &known, &[])) else {
+        let known = [
+            "enabled",
+            "failures",
+            "error_ratio",
+            "requests",
+            "window",
+            "probe_after",
+            "probe_max",
+        ];
+        let Some(members) =
+            given(members, PATH).and_then(|value| self.object(PATH, value, &known, &[]))
+        else {
             return BackendBreaker::default();
         };
         BackendBreaker {
@@ -159,7 +197,12 @@ impl SpecReader<'_> {
         }
     }
 
-    pub(super) fn switch(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<bool> {
+    pub(super) fn switch(
+        &mut self,
+        parent: &str,
+        members: &Map<String, Value>,
+        name: &str,
+    ) -> Option<bool> {
         let value = given(members, name)?;
         if !value.is_boolean() {
             self.fault(&join(parent, name), &format!("is {}", describe(value)), "true or false");
@@ -171,21 +214,35 @@ impl SpecReader<'_> {
         let value = given(members, name)?;
         let ratio = value.as_f64().and_then(Ratio::new);
         if ratio.is_none() {
-            let wrong = if value.is_number() { format!("is {value}") } else { format!("is {}", describe(value)) };
+            let wrong = if value.is_number() {
+                format!("is {value}")
+            } else {
+                format!("is {}", describe(value))
+            };
             self.fault(&join(parent, name), &wrong, RATIO_ALLOWED);
         }
         ratio
     }
 
-    fn durations(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> BTreeMap<String, Duration> {
+    fn durations(
+        &mut self,
+        parent: &str,
+        members: &Map<String, Value>,
+        name: &str,
+    ) -> BTreeMap<String, Duration> {
         let path = join(parent, name);
         match given(members, name) {
             None => BTreeMap::new(),
-            Some(Value::Object(entries)) => {
-                entries.keys().filter_map(|key| Some((key.clone(), self.duration(&path, entries, key)?))).collect()
-            }
+            Some(Value::Object(entries)) => entries
+                .keys()
+                .filter_map(|key| Some((key.clone(), self.duration(&path, entries, key)?)))
+                .collect(),
             Some(other) => {
-                self.fault(&path, &format!("is {}", describe(other)), "a map from name to duration");
+                self.fault(
+                    &path,
+                    &format!("is {}", describe(other)),
+                    "a map from name to duration",
+                );
                 BTreeMap::new()
             }
         }
@@ -197,8 +254,19 @@ const RATIO_ALLOWED: &str = "a number from 0.01 to 1";
 /// Checks what the types can not say.
 pub(super) fn check_backend(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     let BackendTimeouts { call, control, initialize, call_max, methods, tools } = &spec.timeouts;
-    check_deadlines(&[("call", *call), ("control", *control), ("initialize", *initialize)], *call_max, methods, faults);
-    check_named("tools", tools, |tool| !tool.is_empty() && tool.len() <= NAME_BYTES_MAX, "names of tools, as the backend has them", faults);
+    check_deadlines(
+        &[("call", *call), ("control", *control), ("initialize", *initialize)],
+        *call_max,
+        methods,
+        faults,
+    );
+    check_named(
+        "tools",
+        tools,
+        |tool| !tool.is_empty() && tool.len() <= NAME_BYTES_MAX,
+        "names of tools, as the backend has them",
+        faults,
+    );
     let breaker = &spec.breaker;
     for (name, count) in [("failures", breaker.failures), ("requests", breaker.requests)] {
         check_count(&format!("breaker.{name}"), count.map(u64::from), faults);
@@ -206,9 +274,17 @@ pub(super) fn check_backend(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     if breaker.error_ratio.is_some_and(|ratio| ratio.get() < 0.01) {
         faults.push(FieldError::new("breaker.error_ratio", "is out of range", RATIO_ALLOWED));
     }
-    for (name, time) in [("window", breaker.window), ("probe_after", breaker.probe_after), ("probe_max", breaker.probe_max)] {
+    for (name, time) in [
+        ("window", breaker.window),
+        ("probe_after", breaker.probe_after),
+        ("probe_max", breaker.probe_max),
+    ] {
         if time.is_some_and(|time| time < WINDOW_MIN || time > DEADLINE_MAX) {
-            let allowed = format!("a duration from {} to {}", format_duration(WINDOW_MIN), format_duration(DEADLINE_MAX));
+            let allowed = format!(
+                "a duration from {} to {}",
+                format_duration(WINDOW_MIN),
+                format_duration(DEADLINE_MAX)
+            );
             faults.push(FieldError::new(format!("breaker.{name}"), "is out of range", allowed));
         }
     }
@@ -228,14 +304,28 @@ fn check_deadlines(
 ) {
     for (name, deadline) in deadlines {
         if deadline.is_some_and(|deadline| !is_deadline(&deadline)) {
-            faults.push(FieldError::new(format!("timeouts.{name}"), "is out of range", deadline_allowed()));
+            faults.push(FieldError::new(
+                format!("timeouts.{name}"),
+                "is out of range",
+                deadline_allowed(),
+            ));
         }
     }
     if call_max.is_some_and(|max| max < DEADLINE_MIN || max > CALL_MAX_MAX) {
-        let allowed = format!("a duration from {} to {}", format_duration(DEADLINE_MIN), format_duration(CALL_MAX_MAX));
+        let allowed = format!(
+            "a duration from {} to {}",
+            format_duration(DEADLINE_MIN),
+            format_duration(CALL_MAX_MAX)
+        );
         faults.push(FieldError::new("timeouts.call_max", "is out of range", allowed));
     }
-    check_named("methods", methods, is_method, "methods that clients call, such as tools/call", faults);
+    check_named(
+        "methods",
+        methods,
+        is_method,
+        "methods that clients call, such as tools/call",
+        faults,
+    );
 }
 
 fn check_named(
@@ -254,14 +344,22 @@ fn check_named(
         if !is_name(name) {
             faults.push(FieldError::new(&path, format!("names {shown:?}"), allowed));
         } else if !is_deadline(deadline) {
-            faults.push(FieldError::new(join(&path, &shown), "is out of range", deadline_allowed()));
+            faults.push(FieldError::new(
+                join(&path, &shown),
+                "is out of range",
+                deadline_allowed(),
+            ));
         }
     }
 }
 
 fn check_count(path: &str, count: Option<u64>, faults: &mut Vec<FieldError>) {
     if let Some(count) = count.filter(|count| *count < 1 || *count > COUNT_MAX) {
-        faults.push(FieldError::new(path, format!("is {count}"), format!("a whole number from 1 to {COUNT_MAX}")));
+        faults.push(FieldError::new(
+            path,
+            format!("is {count}"),
+            format!("a whole number from 1 to {COUNT_MAX}"),
+        ));
     }
 }
 
@@ -292,9 +390,15 @@ mod tests {
             [("MCP_BROKER__TIMEOUTS__METHODS".to_owned(), "{prompts/get: 3s}".to_owned())],
         )
         .unwrap();
-        assert_eq!((config.breaker.failures, config.breaker.error_ratio.get(), config.breaker.requests), (3, 0.25, 20));
+        assert_eq!(
+            (config.breaker.failures, config.breaker.error_ratio.get(), config.breaker.requests),
+            (3, 0.25, 20)
+        );
         assert!(!config.retries.enabled && config.limits.calls_in_flight == 5);
-        assert_eq!(config.timeouts.methods, BTreeMap::from([("prompts/get".to_owned(), Duration::from_secs(3))]));
+        assert_eq!(
+            config.timeouts.methods,
+            BTreeMap::from([("prompts/get".to_owned(), Duration::from_secs(3))])
+        );
         let body = json!({
             "transport": {"type": "stdio", "command": "x"},
             "timeouts": {"call_max": "5m", "methods": {"tools/call": "9s"}, "tools": {"slow": "2m"}},
@@ -304,10 +408,17 @@ mod tests {
         let spec = parse_backend_spec(&body).unwrap();
         assert_eq!(spec.timeouts.tools["slow"], Duration::from_secs(120));
         assert_eq!((spec.breaker.failures, spec.limits.calls_queued), (Some(2), Some(8)));
-        let again: BackendSpec = serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
+        let again: BackendSpec =
+            serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
         assert_eq!(again, spec, "it is stored as it was read");
-        let tenant = parse_tenant_spec(&json!({"timeouts": {"call": "9s", "methods": {"tools/call": "8s"}}})).unwrap();
-        assert_eq!((tenant.timeouts.call, tenant.timeouts.methods.len()), (Some(Duration::from_secs(9)), 1));
+        let tenant = parse_tenant_spec(
+            &json!({"timeouts": {"call": "9s", "methods": {"tools/call": "8s"}}}),
+        )
+        .unwrap();
+        assert_eq!(
+            (tenant.timeouts.call, tenant.timeouts.methods.len()),
+            (Some(Duration::from_secs(9)), 1)
+        );
     }
 
     #[test]
@@ -318,16 +429,22 @@ mod tests {
             "breaker": {"failures": 0, "error_ratio": 0, "window": "1ms", "enabled": 1, "treshold": 3},
             "limits": {"calls_in_flight": 0},
         });
-        let mut faults: Vec<String> = parse_backend_spec(&body).unwrap_err().iter().map(|fault| fault.path.clone()).collect();
+        let mut faults: Vec<String> =
+            parse_backend_spec(&body).unwrap_err().iter().map(|fault| fault.path.clone()).collect();
         faults.sort();
-        assert_eq!(faults, ["breaker.enabled", "breaker.treshold", "timeouts.tools.t"], "the shape first");
+        assert_eq!(
+            faults,
+            ["breaker.enabled", "breaker.treshold", "timeouts.tools.t"],
+            "the shape first"
+        );
         let body = json!({
             "transport": {"type": "stdio", "command": "x"},
             "timeouts": {"call_max": "48h", "methods": {"sampling/createMessage": "9s", "tools/call": "2h"}, "tools": {"": "1s"}},
             "breaker": {"failures": 0, "error_ratio": 0, "window": "1ms"},
             "limits": {"calls_in_flight": 0},
         });
-        let mut faults: Vec<String> = parse_backend_spec(&body).unwrap_err().iter().map(|fault| fault.path.clone()).collect();
+        let mut faults: Vec<String> =
+            parse_backend_spec(&body).unwrap_err().iter().map(|fault| fault.path.clone()).collect();
         faults.sort();
         assert_eq!(
             faults,

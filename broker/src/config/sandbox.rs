@@ -89,7 +89,9 @@ impl ConfigReader<'_> {
     }
 
     pub(super) fn homes(&mut self) -> Option<PathBuf> {
-        self.optional("stdio.homes", |value, _| text(value).filter(|text| is_path(text)).map(PathBuf::from).ok_or_else(|| wrong(value)))
+        self.optional("stdio.homes", |value, _| {
+            text(value).filter(|text| is_path(text)).map(PathBuf::from).ok_or_else(|| wrong(value))
+        })
     }
 }
 
@@ -98,13 +100,16 @@ fn user_range(value: &Value, _: KeyKind) -> Result<RangeInclusive<u32>, InvalidR
         let (first, last) = text(value)?.split_once('-')?;
         Some((first.parse::<u32>().ok()?, last.parse::<u32>().ok()?))
     };
-    let range = parsed().filter(|(first, last)| (USER_MIN..=*last).contains(first) && *last <= USER_MAX);
+    let range =
+        parsed().filter(|(first, last)| (USER_MIN..=*last).contains(first) && *last <= USER_MAX);
     range.map(|(first, last)| first..=last).ok_or_else(|| wrong(value))
 }
 
 /// `sandbox` of a body.
 pub(super) fn read(reader: &mut SpecReader<'_>, value: &Value) -> SandboxRules {
-    let Some(members) = reader.object(PATH, value, &["read", "write", "network"], &[]) else { return SandboxRules::default() };
+    let Some(members) = reader.object(PATH, value, &["read", "write", "network"], &[]) else {
+        return SandboxRules::default();
+    };
     let network = match given(members, "network") {
         None | Some(Value::Bool(true)) => true,
         Some(Value::Bool(false)) => false,
@@ -113,19 +118,28 @@ pub(super) fn read(reader: &mut SpecReader<'_>, value: &Value) -> SandboxRules {
             true
         }
     };
-    SandboxRules { read: reader.text_list(PATH, members, "read"), write: reader.text_list(PATH, members, "write"), network }
+    SandboxRules {
+        read: reader.text_list(PATH, members, "read"),
+        write: reader.text_list(PATH, members, "write"),
+        network,
+    }
 }
 
 /// Checks what the types cannot say.
 pub(super) fn check(rules: &SandboxRules, transport: &TransportSpec, faults: &mut Vec<FieldError>) {
     if !rules.is_empty() && !matches!(transport, TransportSpec::Stdio { .. }) {
-        let wrong = format!("is for child processes, which a {} backend does not have", transport.kind());
+        let wrong =
+            format!("is for child processes, which a {} backend does not have", transport.kind());
         faults.push(FieldError::new(PATH, wrong, "leaving it out"));
     }
     for (name, paths) in [("read", &rules.read), ("write", &rules.write)] {
         let path = join(PATH, name);
         if paths.len() > PATHS_MAX {
-            faults.push(FieldError::new(&path, "has too many entries", format!("at most {PATHS_MAX}")));
+            faults.push(FieldError::new(
+                &path,
+                "has too many entries",
+                format!("at most {PATHS_MAX}"),
+            ));
         }
         for (at, _) in paths.iter().enumerate().filter(|(_, path)| !is_path(path)) {
             faults.push(FieldError::new(format!("{path}.{at}"), "is not a path", PATHS_ALLOWED));
@@ -150,16 +164,26 @@ mod tests {
     fn s03_children_are_confined_unless_the_word_off_says_otherwise() {
         let mode = |yaml: &str| load_from(yaml, []).unwrap().stdio.sandbox;
         assert_eq!(mode(""), SandboxMode::Auto);
-        for (word, expected) in [("uid", SandboxMode::Uid), ("landlock", SandboxMode::Landlock), ("off", SandboxMode::Off)] {
+        for (word, expected) in [
+            ("uid", SandboxMode::Uid),
+            ("landlock", SandboxMode::Landlock),
+            ("off", SandboxMode::Off),
+        ] {
             assert_eq!(mode(&format!("stdio: {{sandbox: {word}}}")), expected);
         }
         let faults = load_from("stdio: {sandbox: none}", []).unwrap_err().to_string();
-        assert!(faults.contains("stdio.sandbox: is \"none\"; allowed: auto, uid, landlock, off"), "{faults}");
+        assert!(
+            faults.contains("stdio.sandbox: is \"none\"; allowed: auto, uid, landlock, off"),
+            "{faults}"
+        );
     }
 
     #[test]
     fn s03_a_range_of_users_keeps_clear_of_the_system() {
-        let range = |text: &str| load_from(&format!("stdio: {{uid_range: '{text}'}}"), []).map(|config| config.stdio.uid_range);
+        let range = |text: &str| {
+            load_from(&format!("stdio: {{uid_range: '{text}'}}"), [])
+                .map(|config| config.stdio.uid_range)
+        };
         assert_eq!(range("200000-200000").unwrap(), 200_000..=200_000);
         for text in ["0-10", "999-2000", "2000-1999", "2000", "a-b", "5000-4294967295", "-5"] {
             assert!(range(text).is_err(), "{text}");

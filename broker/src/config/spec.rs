@@ -28,7 +28,12 @@ pub struct TenantSpec {
 
 impl Default for TenantSpec {
     fn default() -> Self {
-        Self { enabled: true, weight: 1, limits: TenantLimits::default(), timeouts: TenantTimeouts::default() }
+        Self {
+            enabled: true,
+            weight: 1,
+            limits: TenantLimits::default(),
+            timeouts: TenantTimeouts::default(),
+        }
     }
 }
 
@@ -234,7 +239,9 @@ pub fn as_http_url(url: &str) -> Option<String> {
 
 /// Whether it can be the name in a certificate.
 pub fn is_server_name(text: &str) -> bool {
-    !text.is_empty() && text.len() <= HOST_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte))
+    !text.is_empty()
+        && text.len() <= HOST_BYTES_MAX
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte))
 }
 
 /// `HOST:PORT`, where the host may be an IPv6 address in brackets.
@@ -249,7 +256,9 @@ pub fn split_host_port(text: &str) -> Option<(&str, u16)> {
                 && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
         }
     };
-    let port = Some(port).filter(|port| port.bytes().all(|byte| byte.is_ascii_digit())).and_then(|port| port.parse().ok())?;
+    let port = Some(port)
+        .filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|port| port.parse().ok())?;
     (is_fine && port > 0).then_some((bare.unwrap_or(host), port))
 }
 
@@ -430,7 +439,12 @@ pub struct Credentials {
 
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Credentials {{ bearer: {}, headers: {:?} }}", if self.bearer.is_some() { "…" } else { "none" }, self.headers.keys())
+        write!(
+            out,
+            "Credentials {{ bearer: {}, headers: {:?} }}",
+            if self.bearer.is_some() { "…" } else { "none" },
+            self.headers.keys()
+        )
     }
 }
 
@@ -440,16 +454,22 @@ pub(crate) mod optional_duration {
 
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(crate) fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(
+        value: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         match value {
             Some(duration) => to.serialize_str(&crate::config::units::format_duration(*duration)),
             None => to.serialize_none(),
         }
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
         let text: Option<String> = Option::deserialize(from)?;
-        text.map(|text| crate::config::units::parse_duration(&text).map_err(D::Error::custom)).transpose()
+        text.map(|text| crate::config::units::parse_duration(&text).map_err(D::Error::custom))
+            .transpose()
     }
 }
 
@@ -461,13 +481,21 @@ pub(crate) mod durations {
 
     use crate::config::units::{format_duration, parse_duration};
 
-    pub(crate) fn serialize<S: Serializer>(map: &BTreeMap<String, Duration>, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(
+        map: &BTreeMap<String, Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.collect_map(map.iter().map(|(name, duration)| (name, format_duration(*duration))))
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Duration>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<String, Duration>, D::Error> {
         let texts: BTreeMap<String, String> = BTreeMap::deserialize(from)?;
-        texts.into_iter().map(|(name, text)| Ok((name, parse_duration(&text).map_err(D::Error::custom)?))).collect()
+        texts
+            .into_iter()
+            .map(|(name, text)| Ok((name, parse_duration(&text).map_err(D::Error::custom)?)))
+            .collect()
     }
 }
 
@@ -477,12 +505,29 @@ mod tests {
 
     #[test]
     fn an_address_is_a_host_and_a_port() {
-        for (text, host, port) in
-            [("127.0.0.1:80", "127.0.0.1", 80), ("[::1]:7", "::1", 7), ("tools.internal:65535", "tools.internal", 65535)]
-        {
+        for (text, host, port) in [
+            ("127.0.0.1:80", "127.0.0.1", 80),
+            ("[::1]:7", "::1", 7),
+            ("tools.internal:65535", "tools.internal", 65535),
+        ] {
             assert_eq!(split_host_port(text), Some((host, port)), "{text}");
         }
-        for text in ["", ":1", "a", "a:", "a:0", "a:+1", "a:65536", "::1:7", "[::1]", "[a]:1", "a b:1", "u@h:1", "http://h:1", "h:1/"] {
+        for text in [
+            "",
+            ":1",
+            "a",
+            "a:",
+            "a:0",
+            "a:+1",
+            "a:65536",
+            "::1:7",
+            "[::1]",
+            "[a]:1",
+            "a b:1",
+            "u@h:1",
+            "http://h:1",
+            "h:1/",
+        ] {
             assert_eq!(split_host_port(text), None, "{text}");
         }
     }

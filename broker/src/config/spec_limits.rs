@@ -33,7 +33,9 @@ pub(super) fn tenant(reader: &mut SpecReader<'_>, value: &Value) -> TenantLimits
         "calls_in_flight_per_tenant",
         PROFILE,
     ];
-    let Some(members) = reader.object(PATH, value, &KNOWN, &[]) else { return TenantLimits::default() };
+    let Some(members) = reader.object(PATH, value, &KNOWN, &[]) else {
+        return TenantLimits::default();
+    };
     let message_profile = reader.text(PATH, members, PROFILE);
     let mut count = |name| reader.count(PATH, members, name);
     TenantLimits {
@@ -65,7 +67,9 @@ pub(super) fn backend(reader: &mut SpecReader<'_>, value: &Value) -> BackendLimi
         "adaptive_concurrency",
         PROFILE,
     ];
-    let Some(members) = reader.object(PATH, value, &KNOWN, &[]) else { return BackendLimits::default() };
+    let Some(members) = reader.object(PATH, value, &KNOWN, &[]) else {
+        return BackendLimits::default();
+    };
     let tools = given(members, "tools").map(|value| tools(reader, value)).unwrap_or_default();
     let adaptive_concurrency = reader.switch(PATH, members, "adaptive_concurrency");
     let message_profile = reader.text(PATH, members, PROFILE);
@@ -103,7 +107,11 @@ fn tools(reader: &mut SpecReader<'_>, value: &Value) -> BTreeMap<String, RateSpe
 /// Whether there is such a profile depends on the configuration in force.
 fn check_profile(name: Option<&str>, faults: &mut Vec<FieldError>) {
     if name.is_some_and(|name| !is_profile_name(name)) {
-        faults.push(FieldError::new(join(PATH, PROFILE), "is no name for a profile", "1 to 64 characters of A-Z a-z 0-9 . _ -"));
+        faults.push(FieldError::new(
+            join(PATH, PROFILE),
+            "is no name for a profile",
+            "1 to 64 characters of A-Z a-z 0-9 . _ -",
+        ));
     }
 }
 
@@ -114,9 +122,17 @@ pub(super) fn check_tenant(limits: &TenantLimits, faults: &mut Vec<FieldError>) 
     for (name, value, min) in [
         ("requests_per_second", limits.requests_per_second.map(u64::from), 0),
         ("burst", limits.burst.map(u64::from), 1),
-        ("requests_per_second_per_principal", limits.requests_per_second_per_principal.map(u64::from), 0),
+        (
+            "requests_per_second_per_principal",
+            limits.requests_per_second_per_principal.map(u64::from),
+            0,
+        ),
         ("burst_per_principal", limits.burst_per_principal.map(u64::from), 1),
-        ("requests_per_second_per_backend", limits.requests_per_second_per_backend.map(u64::from), 0),
+        (
+            "requests_per_second_per_backend",
+            limits.requests_per_second_per_backend.map(u64::from),
+            0,
+        ),
         ("burst_per_backend", limits.burst_per_backend.map(u64::from), 1),
         ("requests_per_second_per_tool", limits.requests_per_second_per_tool.map(u64::from), 0),
         ("burst_per_tool", limits.burst_per_tool.map(u64::from), 1),
@@ -136,7 +152,13 @@ pub(super) fn check_backend(limits: &BackendLimits, faults: &mut Vec<FieldError>
     let mut rate = |path: &str, per_second: Option<u32>, burst: Option<u32>, suffix: &str| {
         for (name, value, min) in [("requests_per_second", per_second, 0), ("burst", burst, 1)] {
             if let Some(value) = value {
-                check_count(&join(path, &format!("{name}{suffix}")), value.into(), min, COUNT_MAX, faults);
+                check_count(
+                    &join(path, &format!("{name}{suffix}")),
+                    value.into(),
+                    min,
+                    COUNT_MAX,
+                    faults,
+                );
             }
         }
     };
@@ -145,13 +167,19 @@ pub(super) fn check_backend(limits: &BackendLimits, faults: &mut Vec<FieldError>
     for (tool, own) in &limits.tools {
         rate(&join(&join(PATH, "tools"), tool), own.requests_per_second, own.burst, "");
     }
-    for (name, count) in [("calls_in_flight", limits.calls_in_flight), ("calls_queued", limits.calls_queued)] {
+    for (name, count) in
+        [("calls_in_flight", limits.calls_in_flight), ("calls_queued", limits.calls_queued)]
+    {
         if let Some(count) = count {
             check_count(&join(PATH, name), count as u64, 1, COUNT_MAX, faults);
         }
     }
     if limits.tools.len() > TOOLS_MAX {
-        faults.push(FieldError::new("limits.tools", "has too many entries", format!("at most {TOOLS_MAX}")));
+        faults.push(FieldError::new(
+            "limits.tools",
+            "has too many entries",
+            format!("at most {TOOLS_MAX}"),
+        ));
     }
 }
 
@@ -162,8 +190,10 @@ mod tests {
     use crate::config::validation::{parse_backend_spec, parse_tenant_spec};
 
     fn backend(limits: Value) -> Result<Value, Vec<String>> {
-        let body = json!({"transport": {"type": "http", "url": "http://a.example/"}, "limits": limits});
-        let spec = parse_backend_spec(&body).map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        let body =
+            json!({"transport": {"type": "http", "url": "http://a.example/"}, "limits": limits});
+        let spec = parse_backend_spec(&body)
+            .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         Ok(serde_json::to_value(spec.limits).unwrap())
     }
 
@@ -186,7 +216,10 @@ mod tests {
             let faults = backend(limits).unwrap_err();
             assert!(faults[0].starts_with(fault), "{faults:?}");
         }
-        let faults = parse_tenant_spec(&json!({"limits": {"burst_per_tool": 0, "sessions_per_principal": 0}})).unwrap_err();
+        let faults = parse_tenant_spec(
+            &json!({"limits": {"burst_per_tool": 0, "sessions_per_principal": 0}}),
+        )
+        .unwrap_err();
         assert_eq!(faults.len(), 2, "{faults:?}");
     }
 }

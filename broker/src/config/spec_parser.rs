@@ -12,8 +12,8 @@ use super::{
     field_error::{FieldError, describe, join},
     policy, resilience, sandbox,
     spec::{
-        BackendSpec, Credentials, LinkSharing, ProtocolChoice, TcpTls, TenantSpec, TlsSettings, TransportSpec, as_http_url, is_server_name,
-        split_host_port,
+        BackendSpec, Credentials, LinkSharing, ProtocolChoice, TcpTls, TenantSpec, TlsSettings,
+        TransportSpec, as_http_url, is_server_name, split_host_port,
     },
     spec_limits,
     spec_reader::{SpecReader, check_count, given},
@@ -97,20 +97,31 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<FieldError>) {
     if let TransportSpec::Stdio { limits, .. } = transport {
         stdio::check_limits(limits, faults);
     }
-    let mut fault = |path: String, wrong: &str, allowed: &str| faults.push(FieldError::new(path, wrong, allowed));
+    let mut fault = |path: String, wrong: &str, allowed: &str| {
+        faults.push(FieldError::new(path, wrong, allowed))
+    };
     match transport {
         TransportSpec::Http { url } => {
             if let Err(error) = ::transport::parse_http_url(url) {
-                fault("transport.url".into(), &error.to_string(), "an absolute http:// or https:// URL without user name and fragment");
+                fault(
+                    "transport.url".into(),
+                    &error.to_string(),
+                    "an absolute http:// or https:// URL without user name and fragment",
+                );
             }
         }
         TransportSpec::Tcp { address, tls } => {
             if split_host_port(address).is_none() {
                 fault("transport.address".into(), "is no host and port", ADDRESS_ALLOWED);
             }
-            let server_name = tls.as_ref().and_then(TcpTls::settings).and_then(|settings| settings.server_name);
+            let server_name =
+                tls.as_ref().and_then(TcpTls::settings).and_then(|settings| settings.server_name);
             if server_name.is_some_and(|name| !is_server_name(&name)) {
-                fault("transport.tls.server_name".into(), "is no name of a server", SERVER_NAME_ALLOWED);
+                fault(
+                    "transport.tls.server_name".into(),
+                    "is no name of a server",
+                    SERVER_NAME_ALLOWED,
+                );
             }
         }
         TransportSpec::Quic { address, server_name, .. } => {
@@ -118,36 +129,75 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<FieldError>) {
                 fault("transport.address".into(), "is no host and port", ADDRESS_ALLOWED);
             }
             if server_name.as_ref().is_some_and(|name| !is_server_name(name)) {
-                fault("transport.server_name".into(), "is no name of a server", SERVER_NAME_ALLOWED);
+                fault(
+                    "transport.server_name".into(),
+                    "is no name of a server",
+                    SERVER_NAME_ALLOWED,
+                );
             }
         }
-        TransportSpec::Websocket { url } => match as_http_url(url).as_deref().map(::transport::parse_http_url) {
+        TransportSpec::Websocket { url } => match as_http_url(url)
+            .as_deref()
+            .map(::transport::parse_http_url)
+        {
             Some(Ok(_)) => {}
-            Some(Err(error)) => fault("transport.url".into(), &error.to_string(), WEBSOCKET_ALLOWED),
+            Some(Err(error)) => {
+                fault("transport.url".into(), &error.to_string(), WEBSOCKET_ALLOWED)
+            }
             None => fault("transport.url".into(), "is no URL of a WebSocket", WEBSOCKET_ALLOWED),
         },
         TransportSpec::Stdio { command, args, env, cwd, .. } => {
             if !is_process_text(command) || command.trim().is_empty() {
-                fault("transport.command".into(), "is empty, too long or holds a NUL", "the name or path of a program");
+                fault(
+                    "transport.command".into(),
+                    "is empty, too long or holds a NUL",
+                    "the name or path of a program",
+                );
             }
             if args.len() > PROCESS_TEXTS_MAX {
-                fault("transport.args".into(), "has too many entries", &format!("at most {PROCESS_TEXTS_MAX}"));
+                fault(
+                    "transport.args".into(),
+                    "has too many entries",
+                    &format!("at most {PROCESS_TEXTS_MAX}"),
+                );
             }
             for (index, _) in args.iter().enumerate().filter(|(_, arg)| !is_process_text(arg)) {
-                fault(format!("transport.args.{index}"), "is too long or holds a NUL", "text of at most 32KiB without NUL");
+                fault(
+                    format!("transport.args.{index}"),
+                    "is too long or holds a NUL",
+                    "text of at most 32KiB without NUL",
+                );
             }
             if env.len() > PROCESS_TEXTS_MAX {
-                fault("transport.env".into(), "has too many entries", &format!("at most {PROCESS_TEXTS_MAX}"));
+                fault(
+                    "transport.env".into(),
+                    "has too many entries",
+                    &format!("at most {PROCESS_TEXTS_MAX}"),
+                );
             }
             for (name, value) in env {
                 if name.is_empty() || name.contains('=') || !is_process_text(name) {
-                    fault("transport.env".into(), "has a name that is empty, too long or holds = or NUL", "names such as LOG_LEVEL");
+                    fault(
+                        "transport.env".into(),
+                        "has a name that is empty, too long or holds = or NUL",
+                        "names such as LOG_LEVEL",
+                    );
                 } else if !is_process_text(value) {
-                    fault(join("transport.env", name), "is too long or holds a NUL", "text of at most 32KiB without NUL");
+                    fault(
+                        join("transport.env", name),
+                        "is too long or holds a NUL",
+                        "text of at most 32KiB without NUL",
+                    );
                 }
             }
-            if cwd.as_ref().is_some_and(|cwd| !is_process_text(cwd) || !std::path::Path::new(cwd).is_absolute()) {
-                fault("transport.cwd".into(), "is no absolute path", "an absolute path, such as /srv/tools");
+            if cwd.as_ref().is_some_and(|cwd| {
+                !is_process_text(cwd) || !std::path::Path::new(cwd).is_absolute()
+            }) {
+                fault(
+                    "transport.cwd".into(),
+                    "is no absolute path",
+                    "an absolute path, such as /srv/tools",
+                );
             }
         }
     }
@@ -161,13 +211,21 @@ fn is_process_text(text: &str) -> bool {
     text.len() <= TEXT_BYTES_MAX && !text.contains('\0')
 }
 
-fn check_credentials(credentials: &Credentials, transport: &TransportSpec, faults: &mut Vec<FieldError>) {
+fn check_credentials(
+    credentials: &Credentials,
+    transport: &TransportSpec,
+    faults: &mut Vec<FieldError>,
+) {
     if *credentials == Credentials::default() {
         return;
     }
     if !matches!(transport, TransportSpec::Http { .. } | TransportSpec::Websocket { .. }) {
         let wrong = format!("are HTTP headers, which a {} backend has not", transport.kind());
-        faults.push(FieldError::new("credentials", wrong, "transport.env for what a child process should know, nothing elsewhere"));
+        faults.push(FieldError::new(
+            "credentials",
+            wrong,
+            "transport.env for what a child process should know, nothing elsewhere",
+        ));
         return;
     }
     if credentials.bearer.as_ref().is_some_and(|bearer| !is_secret(bearer)) {
@@ -178,41 +236,82 @@ fn check_credentials(credentials: &Credentials, transport: &TransportSpec, fault
         ));
     }
     if credentials.headers.len() > HEADERS_MAX {
-        faults.push(FieldError::new("credentials.headers", "has too many entries", format!("at most {HEADERS_MAX}")));
+        faults.push(FieldError::new(
+            "credentials.headers",
+            "has too many entries",
+            format!("at most {HEADERS_MAX}"),
+        ));
     }
     let mut seen = std::collections::HashSet::new();
     for (name, value) in &credentials.headers {
         let Ok(parsed) = http::HeaderName::from_bytes(name.as_bytes()) else {
-            faults.push(FieldError::new("credentials.headers", "has a name that is no header name", "names such as x-api-key"));
+            faults.push(FieldError::new(
+                "credentials.headers",
+                "has a name that is no header name",
+                "names such as x-api-key",
+            ));
             continue;
         };
         let path = join("credentials.headers", parsed.as_str());
         if OWN_HEADERS.contains(&parsed.as_str()) {
-            faults.push(FieldError::new(&path, "is a header the broker sets itself", format!("any header but {}", OWN_HEADERS.join(", "))));
+            faults.push(FieldError::new(
+                &path,
+                "is a header the broker sets itself",
+                format!("any header but {}", OWN_HEADERS.join(", ")),
+            ));
         }
         if parsed == http::header::AUTHORIZATION && credentials.bearer.is_some() {
-            faults.push(FieldError::new(&path, "stands beside credentials.bearer, which is the same header", "one of the two"));
+            faults.push(FieldError::new(
+                &path,
+                "stands beside credentials.bearer, which is the same header",
+                "one of the two",
+            ));
         }
         if value.len() > TEXT_BYTES_MAX || http::HeaderValue::from_str(value).is_err() {
-            faults.push(FieldError::new(&path, "is too long or holds a control character", "one line of text"));
+            faults.push(FieldError::new(
+                &path,
+                "is too long or holds a control character",
+                "one line of text",
+            ));
         }
         if !seen.insert(parsed) {
-            faults.push(FieldError::new(path, "is given twice, in different cases", "each header once"));
+            faults.push(FieldError::new(
+                path,
+                "is given twice, in different cases",
+                "each header once",
+            ));
         }
     }
 }
 
 fn backend(reader: &mut SpecReader<'_>, body: &Value) -> Option<BackendSpec> {
-    let known = ["transport", "tls", "links", "protocol", "timeouts", "breaker", "limits", "credentials", "resources", "tools", "sandbox"];
+    let known = [
+        "transport",
+        "tls",
+        "links",
+        "protocol",
+        "timeouts",
+        "breaker",
+        "limits",
+        "credentials",
+        "resources",
+        "tools",
+        "sandbox",
+    ];
     let members = reader.object("", body, &known, &[])?;
     let transport = match given(members, "transport") {
         Some(value) => read_transport(reader, value),
         None => {
-            reader.fault("transport", "is missing", "{\"type\": \"http\", \"url\": …} or {\"type\": \"stdio\", \"command\": …}");
+            reader.fault(
+                "transport",
+                "is missing",
+                "{\"type\": \"http\", \"url\": …} or {\"type\": \"stdio\", \"command\": …}",
+            );
             None
         }
     };
-    let tls = given(members, "tls").map(|value| backend_tls::read(reader, value)).unwrap_or_default();
+    let tls =
+        given(members, "tls").map(|value| backend_tls::read(reader, value)).unwrap_or_default();
     let links = match given(members, "links").map(|value| value.as_str()) {
         None | Some(Some("auto")) => LinkSharing::Auto,
         Some(Some("shared")) => LinkSharing::Shared,
@@ -233,24 +332,49 @@ fn backend(reader: &mut SpecReader<'_>, body: &Value) -> Option<BackendSpec> {
     };
     let timeouts = reader.backend_timeouts(members);
     let breaker = reader.breaker(members);
-    let limits = given(members, "limits").map(|value| spec_limits::backend(reader, value)).unwrap_or_default();
+    let limits = given(members, "limits")
+        .map(|value| spec_limits::backend(reader, value))
+        .unwrap_or_default();
     let mut credentials = Credentials::default();
-    if let Some(members) = given(members, "credentials").and_then(|value| reader.object("credentials", value, &["bearer", "headers"], &[]))
+    if let Some(members) = given(members, "credentials")
+        .and_then(|value| reader.object("credentials", value, &["bearer", "headers"], &[]))
     {
-        credentials =
-            Credentials { bearer: reader.text("credentials", members, "bearer"), headers: reader.texts("credentials", members, "headers") };
+        credentials = Credentials {
+            bearer: reader.text("credentials", members, "bearer"),
+            headers: reader.texts("credentials", members, "headers"),
+        };
     }
-    let resources = given(members, "resources").map(|value| policy::read_resources(reader, value)).unwrap_or_default();
-    let tools = given(members, "tools").map(|value| policy::read_tools(reader, value)).unwrap_or_default();
-    let sandbox = given(members, "sandbox").map(|value| sandbox::read(reader, value)).unwrap_or_default();
-    Some(BackendSpec { transport: transport?, tls, links, protocol, timeouts, breaker, limits, credentials, resources, tools, sandbox })
+    let resources = given(members, "resources")
+        .map(|value| policy::read_resources(reader, value))
+        .unwrap_or_default();
+    let tools =
+        given(members, "tools").map(|value| policy::read_tools(reader, value)).unwrap_or_default();
+    let sandbox =
+        given(members, "sandbox").map(|value| sandbox::read(reader, value)).unwrap_or_default();
+    Some(BackendSpec {
+        transport: transport?,
+        tls,
+        links,
+        protocol,
+        timeouts,
+        breaker,
+        limits,
+        credentials,
+        resources,
+        tools,
+        sandbox,
+    })
 }
 
 fn read_transport(reader: &mut SpecReader<'_>, value: &Value) -> Option<TransportSpec> {
     const PATH: &str = "transport";
     const KINDS: &str = "http, stdio, tcp, websocket, quic";
     let Some(members) = value.as_object() else {
-        reader.fault(PATH, &format!("is {}", describe(value)), "a map with `type` and what belongs to it");
+        reader.fault(
+            PATH,
+            &format!("is {}", describe(value)),
+            "a map with `type` and what belongs to it",
+        );
         return None;
     };
     match given(members, "type").and_then(Value::as_str) {
@@ -259,16 +383,35 @@ fn read_transport(reader: &mut SpecReader<'_>, value: &Value) -> Option<Transpor
             Some(TransportSpec::Http { url: reader.required_text(PATH, members, "url")? })
         }
         Some("stdio") => {
-            reader.object(PATH, value, &["type", "command", "args", "env", "cwd", "limits"], &[])?;
-            let (args, env, cwd) =
-                (reader.text_list(PATH, members, "args"), reader.texts(PATH, members, "env"), reader.text(PATH, members, "cwd"));
-            let limits = given(members, "limits").map(|value| stdio::read_limits(reader, value)).unwrap_or_default();
-            Some(TransportSpec::Stdio { command: reader.required_text(PATH, members, "command")?, args, env, cwd, limits })
+            reader.object(
+                PATH,
+                value,
+                &["type", "command", "args", "env", "cwd", "limits"],
+                &[],
+            )?;
+            let (args, env, cwd) = (
+                reader.text_list(PATH, members, "args"),
+                reader.texts(PATH, members, "env"),
+                reader.text(PATH, members, "cwd"),
+            );
+            let limits = given(members, "limits")
+                .map(|value| stdio::read_limits(reader, value))
+                .unwrap_or_default();
+            Some(TransportSpec::Stdio {
+                command: reader.required_text(PATH, members, "command")?,
+                args,
+                env,
+                cwd,
+                limits,
+            })
         }
         Some("tcp") => {
             reader.object(PATH, value, &["type", "address", "tls"], &[])?;
             let tls = given(members, "tls").and_then(|value| read_tcp_tls(reader, value));
-            Some(TransportSpec::Tcp { address: reader.required_text(PATH, members, "address")?, tls })
+            Some(TransportSpec::Tcp {
+                address: reader.required_text(PATH, members, "address")?,
+                tls,
+            })
         }
         Some("websocket") => {
             reader.object(PATH, value, &["type", "url"], &[])?;
@@ -278,7 +421,11 @@ fn read_transport(reader: &mut SpecReader<'_>, value: &Value) -> Option<Transpor
             reader.object(PATH, value, &["type", "address", "server_name", "streams"], &[])?;
             let server_name = reader.text(PATH, members, "server_name");
             let streams = reader.switch(PATH, members, "streams");
-            Some(TransportSpec::Quic { address: reader.required_text(PATH, members, "address")?, server_name, streams })
+            Some(TransportSpec::Quic {
+                address: reader.required_text(PATH, members, "address")?,
+                server_name,
+                streams,
+            })
         }
         Some(_) => {
             reader.fault("transport.type", "is no known transport", KINDS);
@@ -297,7 +444,11 @@ fn read_tcp_tls(reader: &mut SpecReader<'_>, value: &Value) -> Option<TcpTls> {
         return Some(TcpTls::Switch(switch));
     }
     if !value.is_object() {
-        reader.fault(PATH, &format!("is {}", describe(value)), "true, false or a map with server_name");
+        reader.fault(
+            PATH,
+            &format!("is {}", describe(value)),
+            "true, false or a map with server_name",
+        );
         return None;
     }
     let members = reader.object(PATH, value, &["server_name"], &[])?;
@@ -330,12 +481,20 @@ mod tests {
     use super::*;
 
     fn faults_of(body: Value) -> Vec<String> {
-        parse_backend_spec(&body).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+        parse_backend_spec(&body)
+            .err()
+            .unwrap_or_default()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     fn assert_fault(body: Value, start: &str) {
         let faults = faults_of(body.clone());
-        assert!(faults.iter().any(|fault| fault.starts_with(start)), "{body}: no fault starts with {start:?} in {faults:#?}");
+        assert!(
+            faults.iter().any(|fault| fault.starts_with(start)),
+            "{body}: no fault starts with {start:?} in {faults:#?}"
+        );
     }
 
     #[test]
@@ -351,7 +510,8 @@ mod tests {
             json!({"transport": {"type": "quic", "address": "a:7000", "server_name": "tools.internal"}}),
             json!({"transport": {"type": "websocket", "url": "wss://a.example/ws?x=1"}, "credentials": {"bearer": "t"}}),
         ] {
-            let parsed = parse_backend_spec(&body).unwrap_or_else(|faults| panic!("{body}: {faults:?}"));
+            let parsed =
+                parse_backend_spec(&body).unwrap_or_else(|faults| panic!("{body}: {faults:?}"));
             assert_eq!(parsed, serde_json::from_value(body).unwrap());
             assert_eq!(parse_backend_spec(&serde_json::to_value(&parsed).unwrap()), Ok(parsed));
         }
@@ -390,27 +550,60 @@ mod tests {
             "credentials: are HTTP headers, which a tcp backend has not",
         );
         let tcp = |tls: Value| json!({"transport": {"type": "tcp", "address": "a:1", "tls": tls}});
-        assert_fault(tcp(json!("yes")), "transport.tls: is text; allowed: true, false or a map with server_name");
+        assert_fault(
+            tcp(json!("yes")),
+            "transport.tls: is text; allowed: true, false or a map with server_name",
+        );
         assert_fault(tcp(json!({"name": "x"})), "transport.tls.name: is no known key");
-        assert_fault(tcp(json!({"server_name": "a b"})), "transport.tls.server_name: is no name of a server");
+        assert_fault(
+            tcp(json!({"server_name": "a b"})),
+            "transport.tls.server_name: is no name of a server",
+        );
         for url in ["", "http://a/", "ws://", "ws://u:p@a/", "wss://a/#f", "wsx://a/", "ws:a"] {
-            assert_fault(json!({"transport": {"type": "websocket", "url": url}}), "transport.url: ");
+            assert_fault(
+                json!({"transport": {"type": "websocket", "url": url}}),
+                "transport.url: ",
+            );
         }
         assert_fault(json!({"transport": {"type": "quic"}}), "transport.address: is missing");
-        assert_fault(json!({"transport": {"type": "quic", "address": "a"}}), "transport.address: is no host and port");
-        assert_fault(json!({"transport": {"type": "quic", "address": "a:1", "server_name": ""}}), "transport.server_name: is no name");
-        assert_fault(json!({"transport": {"type": "carrier-pigeon"}}), "transport.type: is no known transport");
-        assert_fault(json!({"transport": http, "breaker": {"failure": 1}}), "breaker.failure: is no known key, perhaps `failures`");
-        assert_fault(json!({"transport": http, "link": "auto"}), "link: is no known key, perhaps `links`");
+        assert_fault(
+            json!({"transport": {"type": "quic", "address": "a"}}),
+            "transport.address: is no host and port",
+        );
+        assert_fault(
+            json!({"transport": {"type": "quic", "address": "a:1", "server_name": ""}}),
+            "transport.server_name: is no name",
+        );
+        assert_fault(
+            json!({"transport": {"type": "carrier-pigeon"}}),
+            "transport.type: is no known transport",
+        );
+        assert_fault(
+            json!({"transport": http, "breaker": {"failure": 1}}),
+            "breaker.failure: is no known key, perhaps `failures`",
+        );
+        assert_fault(
+            json!({"transport": http, "link": "auto"}),
+            "link: is no known key, perhaps `links`",
+        );
         assert_fault(json!({"transport": http, "links": "some"}), "links: ");
         assert_fault(json!({"transport": http, "protocol": "2026-07-28"}), "protocol: ");
-        assert_fault(json!({"transport": http, "timeouts": {"call": 5}}), "timeouts.call: is a number");
-        assert_fault(json!({"transport": http, "timeouts": {"call": "5 apples"}}), "timeouts.call: \"5 apples\" is not a duration");
+        assert_fault(
+            json!({"transport": http, "timeouts": {"call": 5}}),
+            "timeouts.call: is a number",
+        );
+        assert_fault(
+            json!({"transport": http, "timeouts": {"call": "5 apples"}}),
+            "timeouts.call: \"5 apples\" is not a duration",
+        );
         assert_fault(
             json!({"transport": http, "timeouts": {"call": "0s"}}),
             "timeouts.call: is out of range; allowed: a duration from 1ms to 1h",
         );
-        assert_fault(json!({"transport": http, "timeouts": {"control": "2h"}}), "timeouts.control: is out of range");
+        assert_fault(
+            json!({"transport": http, "timeouts": {"control": "2h"}}),
+            "timeouts.control: is out of range",
+        );
     }
 
     #[test]
@@ -438,14 +631,27 @@ mod tests {
         let with = |credentials: Value| json!({"transport": {"type": "http", "url": "http://a.example/"}, "credentials": credentials});
         assert_fault(with(json!({"bearer": ""})), "credentials.bearer: is empty");
         assert_fault(with(json!({"headers": {"x y": "v"}})), "credentials.headers: has a name");
-        assert_fault(with(json!({"headers": {"Host": "v"}})), "credentials.headers.host: is a header the broker sets itself");
-        assert_fault(with(json!({"headers": {"X-A": "1", "x-a": "2"}})), "credentials.headers.x-a: is given twice");
+        assert_fault(
+            with(json!({"headers": {"Host": "v"}})),
+            "credentials.headers.host: is a header the broker sets itself",
+        );
+        assert_fault(
+            with(json!({"headers": {"X-A": "1", "x-a": "2"}})),
+            "credentials.headers.x-a: is given twice",
+        );
         assert_fault(
             with(json!({"bearer": "b", "headers": {"Authorization": "Basic x"}})),
             "credentials.headers.authorization: stands beside",
         );
-        let shown = faults_of(with(json!({"bearer": "hush hush", "headers": {"x-key": "hush\nhush"}}))).join("\n");
-        assert!(shown.contains("credentials.bearer") && shown.contains("credentials.headers.x-key") && !shown.contains("hush"), "{shown}");
+        let shown =
+            faults_of(with(json!({"bearer": "hush hush", "headers": {"x-key": "hush\nhush"}})))
+                .join("\n");
+        assert!(
+            shown.contains("credentials.bearer")
+                && shown.contains("credentials.headers.x-key")
+                && !shown.contains("hush"),
+            "{shown}"
+        );
     }
 
     #[test]
@@ -457,12 +663,25 @@ mod tests {
 
     #[test]
     fn tenants_are_checked() {
-        let faults = |body: Value| parse_tenant_spec(&body).err().unwrap_or_default().iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(faults(json!({"weight": 0})), ["weight: is 0; allowed: a whole number from 1 to 1000"]);
+        let faults = |body: Value| {
+            parse_tenant_spec(&body)
+                .err()
+                .unwrap_or_default()
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            faults(json!({"weight": 0})),
+            ["weight: is 0; allowed: a whole number from 1 to 1000"]
+        );
         assert_eq!(faults(json!({"weight": -1}))[0], "weight: is -1; allowed: a whole number");
         assert_eq!(faults(json!({"enabled": "yes", "limits": {"burst": 1.5, "bust": 1}})).len(), 3);
         assert_eq!(faults(json!({"limits": {"burst": 0, "sessions_per_tenant": 0}})).len(), 2);
-        assert_eq!(faults(json!([]))[0], "document: is a list; allowed: a map with enabled, weight, limits, timeouts");
+        assert_eq!(
+            faults(json!([]))[0],
+            "document: is a list; allowed: a map with enabled, weight, limits, timeouts"
+        );
     }
 
     fn any_value() -> impl Strategy<Value = Value> {
@@ -493,11 +712,12 @@ mod tests {
         leaf.prop_recursive(3, 40, 6, move |inner| {
             prop_oneof![
                 proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-                proptest::collection::vec((proptest::sample::select(names.to_vec()), inner), 0..6).prop_map(|members| members
-                    .into_iter()
-                    .map(|(name, value)| (name.to_owned(), value))
-                    .collect::<Map<_, _>>()
-                    .into()),
+                proptest::collection::vec((proptest::sample::select(names.to_vec()), inner), 0..6)
+                    .prop_map(|members| members
+                        .into_iter()
+                        .map(|(name, value)| (name.to_owned(), value))
+                        .collect::<Map<_, _>>()
+                        .into()),
             ]
         })
     }

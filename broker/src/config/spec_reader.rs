@@ -36,7 +36,11 @@ impl SpecReader<'_> {
         later: &[&str],
     ) -> Option<&'v Map<String, Value>> {
         let Some(members) = value.as_object() else {
-            self.fault(path, &format!("is {}", describe(value)), &format!("a map with {}", known.join(", ")));
+            self.fault(
+                path,
+                &format!("is {}", describe(value)),
+                &format!("a map with {}", known.join(", ")),
+            );
             return None;
         };
         for (name, value) in members.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
@@ -49,7 +53,12 @@ impl SpecReader<'_> {
         Some(members)
     }
 
-    pub(super) fn text(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<String> {
+    pub(super) fn text(
+        &mut self,
+        parent: &str,
+        members: &Map<String, Value>,
+        name: &str,
+    ) -> Option<String> {
         let value = given(members, name)?;
         if value.as_str().is_none() {
             self.fault(&join(parent, name), &format!("is {}", describe(value)), "text");
@@ -57,14 +66,24 @@ impl SpecReader<'_> {
         value.as_str().map(str::to_owned)
     }
 
-    pub(super) fn required_text(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<String> {
+    pub(super) fn required_text(
+        &mut self,
+        parent: &str,
+        members: &Map<String, Value>,
+        name: &str,
+    ) -> Option<String> {
         if given(members, name).is_none() {
             self.fault(&join(parent, name), "is missing", "text");
         }
         self.text(parent, members, name)
     }
 
-    pub(super) fn text_list(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Vec<String> {
+    pub(super) fn text_list(
+        &mut self,
+        parent: &str,
+        members: &Map<String, Value>,
+        name: &str,
+    ) -> Vec<String> {
         let path = join(parent, name);
         match given(members, name) {
             None => Vec::new(),
@@ -73,7 +92,11 @@ impl SpecReader<'_> {
                 for (index, value) in values.iter().enumerate() {
                     match value.as_str() {
                         Some(text) => texts.push(text.to_owned()),
-                        None => self.fault(&format!("{path}.{index}"), &format!("is {}", describe(value)), "text (in quotes)"),
+                        None => self.fault(
+                            &format!("{path}.{index}"),
+                            &format!("is {}", describe(value)),
+                            "text (in quotes)",
+                        ),
                     }
                 }
                 texts
@@ -85,7 +108,12 @@ impl SpecReader<'_> {
         }
     }
 
-    pub(super) fn texts(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> BTreeMap<String, String> {
+    pub(super) fn texts(
+        &mut self,
+        parent: &str,
+        members: &Map<String, Value>,
+        name: &str,
+    ) -> BTreeMap<String, String> {
         let path = join(parent, name);
         match given(members, name) {
             None => BTreeMap::new(),
@@ -94,7 +122,11 @@ impl SpecReader<'_> {
                 for (key, value) in values {
                     match value.as_str() {
                         Some(text) => drop(texts.insert(key.clone(), text.to_owned())),
-                        None => self.fault(&join(&path, key), &format!("is {}", describe(value)), "text (in quotes)"),
+                        None => self.fault(
+                            &join(&path, key),
+                            &format!("is {}", describe(value)),
+                            "text (in quotes)",
+                        ),
                     }
                 }
                 texts
@@ -106,13 +138,24 @@ impl SpecReader<'_> {
         }
     }
 
-    pub(super) fn duration(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<Duration> {
+    pub(super) fn duration(
+        &mut self,
+        parent: &str,
+        members: &Map<String, Value>,
+        name: &str,
+    ) -> Option<Duration> {
         let value = given(members, name)?;
         let parsed = value.as_str().map(parse_duration);
         match parsed {
             Some(Ok(duration)) => return Some(duration),
-            Some(Err(error)) => self.fault(&join(parent, name), &error.to_string(), &deadline_allowed()),
-            None => self.fault(&join(parent, name), &format!("is {}", describe(value)), &deadline_allowed()),
+            Some(Err(error)) => {
+                self.fault(&join(parent, name), &error.to_string(), &deadline_allowed())
+            }
+            None => self.fault(
+                &join(parent, name),
+                &format!("is {}", describe(value)),
+                &deadline_allowed(),
+            ),
         }
         None
     }
@@ -121,28 +164,56 @@ impl SpecReader<'_> {
     pub(super) fn size(&mut self, parent: &str, value: &Value, name: &str) -> Option<usize> {
         let parsed = match value {
             Value::String(text) => parse_size(text).map_err(|error| error.to_string()),
-            value => value.as_u64().and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| format!("is {}", describe(value))),
+            value => value
+                .as_u64()
+                .and_then(|bytes| usize::try_from(bytes).ok())
+                .ok_or_else(|| format!("is {}", describe(value))),
         };
-        parsed.map_err(|wrong| self.fault(&join(parent, name), &wrong, "a size, such as 512MiB")).ok()
+        parsed
+            .map_err(|wrong| self.fault(&join(parent, name), &wrong, "a size, such as 512MiB"))
+            .ok()
     }
 
-    pub(super) fn count(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<u32> {
+    pub(super) fn count(
+        &mut self,
+        parent: &str,
+        members: &Map<String, Value>,
+        name: &str,
+    ) -> Option<u32> {
         let value = given(members, name)?;
         let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
         if count.is_none() {
-            let wrong = if value.is_number() { format!("is {value}") } else { format!("is {}", describe(value)) };
+            let wrong = if value.is_number() {
+                format!("is {value}")
+            } else {
+                format!("is {}", describe(value))
+            };
             self.fault(&join(parent, name), &wrong, "a whole number");
         }
         count
     }
 }
 
-pub(super) fn check_count(path: &str, value: u64, min: u64, max: u64, faults: &mut Vec<FieldError>) {
+pub(super) fn check_count(
+    path: &str,
+    value: u64,
+    min: u64,
+    max: u64,
+    faults: &mut Vec<FieldError>,
+) {
     if value < min || value > max {
-        faults.push(FieldError::new(path, format!("is {value}"), format!("a whole number from {min} to {max}")));
+        faults.push(FieldError::new(
+            path,
+            format!("is {value}"),
+            format!("a whole number from {min} to {max}"),
+        ));
     }
 }
 
 pub(super) fn deadline_allowed() -> String {
-    format!("a duration from {} to {}, such as 250ms, 30s or 5m", format_duration(DEADLINE_MIN), format_duration(DEADLINE_MAX))
+    format!(
+        "a duration from {} to {}, such as 250ms, 30s or 5m",
+        format_duration(DEADLINE_MIN),
+        format_duration(DEADLINE_MAX)
+    )
 }

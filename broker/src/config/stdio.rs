@@ -65,14 +65,24 @@ pub(super) const KEYS: &[ConfigKey] = &[
         "4GiB",
         "Memory of its own that each process of a child may have (RLIMIT_DATA).",
     ),
-    key("open_files", KeyKind::Count { min: OPEN_FILES_MIN, max: COUNT_MAX }, "1024", "Descriptors each process of a child may have open."),
+    key(
+        "open_files",
+        KeyKind::Count { min: OPEN_FILES_MIN, max: COUNT_MAX },
+        "1024",
+        "Descriptors each process of a child may have open.",
+    ),
     optional_key(
         "processes",
         COUNT,
         "512",
         "Processes and threads of the child's user, above which a child can start no more (RLIMIT_NPROC). It counts everything that user runs: where `sandbox` gives tenants users, all children of the tenant, else all that the broker's user runs. It does not bind root. Absent: no limit.",
     ),
-    optional_key("cpu", CHILD_TIME, "1h", "Processor time of each process of a child, which is then killed. Absent: no limit."),
+    optional_key(
+        "cpu",
+        CHILD_TIME,
+        "1h",
+        "Processor time of each process of a child, which is then killed. Absent: no limit.",
+    ),
     optional_key(
         "idle",
         CHILD_TIME,
@@ -188,7 +198,9 @@ impl ConfigReader<'_> {
 /// `transport.limits` of a body.
 pub(super) fn read_limits(reader: &mut SpecReader<'_>, value: &Value) -> StdioLimits {
     const KNOWN: [&str; 6] = ["memory", "processes", "open_files", "cpu", "idle", "lifetime"];
-    let Some(members) = reader.object(PATH, value, &KNOWN, &[]) else { return StdioLimits::default() };
+    let Some(members) = reader.object(PATH, value, &KNOWN, &[]) else {
+        return StdioLimits::default();
+    };
     StdioLimits {
         memory: given(members, "memory").and_then(|value| reader.size(PATH, value, "memory")),
         processes: reader.count(PATH, members, "processes"),
@@ -203,17 +215,28 @@ pub(super) fn read_limits(reader: &mut SpecReader<'_>, value: &Value) -> StdioLi
 pub(super) fn check_limits(limits: &StdioLimits, faults: &mut Vec<FieldError>) {
     let StdioLimits { memory, processes, open_files, cpu, idle, lifetime } = limits;
     if memory.is_some_and(|memory| !(MEMORY_MIN..=MEMORY_MAX).contains(&memory)) {
-        let allowed = format!("a size from {} to {}", format_size(MEMORY_MIN), format_size(MEMORY_MAX));
+        let allowed =
+            format!("a size from {} to {}", format_size(MEMORY_MIN), format_size(MEMORY_MAX));
         faults.push(FieldError::new(join(PATH, "memory"), "is out of range", allowed));
     }
-    for (name, value, min) in [("processes", processes, 1), ("open_files", open_files, OPEN_FILES_MIN)] {
+    for (name, value, min) in
+        [("processes", processes, 1), ("open_files", open_files, OPEN_FILES_MIN)]
+    {
         if value.is_some_and(|value| !(min..=COUNT_MAX).contains(&u64::from(value))) {
-            faults.push(FieldError::new(join(PATH, name), "is out of range", format!("a whole number from {min} to {COUNT_MAX}")));
+            faults.push(FieldError::new(
+                join(PATH, name),
+                "is out of range",
+                format!("a whole number from {min} to {COUNT_MAX}"),
+            ));
         }
     }
     for (name, value) in [("cpu", cpu), ("idle", idle), ("lifetime", lifetime)] {
         if value.is_some_and(|value| value < SECOND || value > LIFETIME_MAX) {
-            let allowed = format!("a duration from {} to {}", format_duration(SECOND), format_duration(LIFETIME_MAX));
+            let allowed = format!(
+                "a duration from {} to {}",
+                format_duration(SECOND),
+                format_duration(LIFETIME_MAX)
+            );
             faults.push(FieldError::new(join(PATH, name), "is out of range", allowed));
         }
     }
@@ -235,14 +258,19 @@ mod optional_size {
         Text(String),
     }
 
-    pub(super) fn serialize<S: Serializer>(value: &Option<usize>, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        value: &Option<usize>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         match value {
             Some(bytes) => to.serialize_str(&format_size(*bytes)),
             None => to.serialize_none(),
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<usize>, D::Error> {
         match Option::<SizeRepr>::deserialize(from)? {
             None => Ok(None),
             Some(SizeRepr::Bytes(bytes)) => Ok(Some(bytes)),
@@ -253,7 +281,13 @@ mod optional_size {
 
 /// A child with these settings and no others.
 pub fn child(command: String, args: Vec<String>) -> TransportSpec {
-    TransportSpec::Stdio { command, args, env: BTreeMap::new(), cwd: None, limits: StdioLimits::default() }
+    TransportSpec::Stdio {
+        command,
+        args,
+        env: BTreeMap::new(),
+        cwd: None,
+        limits: StdioLimits::default(),
+    }
 }
 
 #[cfg(test)]
@@ -268,11 +302,17 @@ mod tests {
     #[test]
     fn a_backends_own_limits_go_before_those_of_all() {
         let all = stdio("stdio: {memory: 1GiB, open_files: 64, lifetime: 1h}");
-        let own = StdioLimits { memory: Some(MEMORY_MIN), processes: Some(5), ..StdioLimits::default() };
+        let own =
+            StdioLimits { memory: Some(MEMORY_MIN), processes: Some(5), ..StdioLimits::default() };
         let rules = all.rules(&own);
         assert_eq!(
             rules.resources,
-            ResourceLimits { memory: Some(MEMORY_MIN as u64), processes: Some(5), open_files: Some(64), cpu: None }
+            ResourceLimits {
+                memory: Some(MEMORY_MIN as u64),
+                processes: Some(5),
+                open_files: Some(64),
+                cpu: None
+            }
         );
         assert_eq!((rules.idle, rules.lifetime), (None, Some(Duration::from_secs(3_600))));
     }

@@ -42,8 +42,10 @@ pub(super) const PROTOCOL_HTTP: ConfigKey = key(
     "false",
     "Connections of `trusted_proxies` to `http` begin with a PROXY protocol header, version 1 or 2, before TLS. One without is closed, and so is one of another address that has one.",
 );
-pub(super) const PROTOCOL_ADMIN: ConfigKey = key("proxy_protocol.admin", KeyKind::Bool, "false", "The same for `admin`.");
-pub(super) const PROTOCOL_TCP: ConfigKey = key("proxy_protocol.tcp", KeyKind::Bool, "false", "The same for `tcp`.");
+pub(super) const PROTOCOL_ADMIN: ConfigKey =
+    key("proxy_protocol.admin", KeyKind::Bool, "false", "The same for `admin`.");
+pub(super) const PROTOCOL_TCP: ConfigKey =
+    key("proxy_protocol.tcp", KeyKind::Bool, "false", "The same for `tcp`.");
 
 pub(super) fn read(reading: &mut ConfigReader<'_>) -> TrustedProxyConfig {
     let trusted = reading.networks("listen.trusted_proxies");
@@ -55,11 +57,17 @@ pub(super) fn read(reading: &mut ConfigReader<'_>) -> TrustedProxyConfig {
     let mut takes = |key: &str| {
         let takes = reading.bool(key);
         if takes && trusted.is_empty() && reading.faults.is_empty() {
-            reading.fault(key, "is true, and no proxy is trusted that could send such a header", "true with listen.trusted_proxies");
+            reading.fault(
+                key,
+                "is true, and no proxy is trusted that could send such a header",
+                "true with listen.trusted_proxies",
+            );
         }
         takes
     };
-    let [http, admin, tcp] = ["listen.proxy_protocol.http", "listen.proxy_protocol.admin", "listen.proxy_protocol.tcp"].map(&mut takes);
+    let [http, admin, tcp] =
+        ["listen.proxy_protocol.http", "listen.proxy_protocol.admin", "listen.proxy_protocol.tcp"]
+            .map(&mut takes);
     TrustedProxyConfig { trusted, forwarded_header, http, admin, tcp }
 }
 
@@ -69,14 +77,24 @@ mod tests {
 
     #[test]
     fn s16_a_listener_takes_proxy_headers_of_proxies_that_are_trusted_only() {
-        let listen = |text: &str| load_from(&format!("listen: {text}"), []).map(|config| config.listen.proxies);
+        let listen = |text: &str| {
+            load_from(&format!("listen: {text}"), []).map(|config| config.listen.proxies)
+        };
         let proxies = listen("{}").unwrap();
         assert!(proxies.trusted.is_empty() && !proxies.http && !proxies.admin && !proxies.tcp);
         let proxies = listen("{trusted_proxies: [10.0.0.0/8], proxy_protocol: {tcp: true}, forwarded_header: forwarded}").unwrap();
-        assert!(proxies.tcp && !proxies.http && proxies.forwarded_header == ForwardedHeader::Forwarded);
+        assert!(
+            proxies.tcp && !proxies.http && proxies.forwarded_header == ForwardedHeader::Forwarded
+        );
         for (text, fault) in [
-            ("{proxy_protocol: {http: true}}", "listen.proxy_protocol.http: is true, and no proxy is trusted"),
-            ("{trusted_proxies: [10.0.0.1/8]}", "listen.trusted_proxies: has an entry that is \"10.0.0.1/8\""),
+            (
+                "{proxy_protocol: {http: true}}",
+                "listen.proxy_protocol.http: is true, and no proxy is trusted",
+            ),
+            (
+                "{trusted_proxies: [10.0.0.1/8]}",
+                "listen.trusted_proxies: has an entry that is \"10.0.0.1/8\"",
+            ),
             ("{forwarded_header: via}", "listen.forwarded_header: is \"via\""),
             ("{proxy_protocol: {quic: true}}", "listen.proxy_protocol.quic"),
         ] {

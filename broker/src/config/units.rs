@@ -9,9 +9,13 @@ use std::time::Duration;
 /// A text that is no duration or no size; the message says what is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    #[error("{found:?} is not a duration; allowed is a whole number with one unit: 250ms, 30s, 5m or 2h")]
+    #[error(
+        "{found:?} is not a duration; allowed is a whole number with one unit: 250ms, 30s, 5m or 2h"
+    )]
     Duration { found: String },
-    #[error("{found:?} is not a size; allowed is a whole number of bytes, alone or with one unit: 512, 64KiB, 16MiB or 1GiB")]
+    #[error(
+        "{found:?} is not a size; allowed is a whole number of bytes, alone or with one unit: 512, 64KiB, 16MiB or 1GiB"
+    )]
     Size { found: String },
     #[error("{found:?} is too large")]
     TooLarge { found: String },
@@ -20,7 +24,8 @@ pub enum UnitError {
 /// Milliseconds in each unit, largest first: the formatter takes the first that divides.
 const DURATION_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 /// Bytes in each unit, largest first.
-const SIZE_UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+const SIZE_UNITS: [(&str, u64); 4] =
+    [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 /// Reads `250ms`, `30s`, `5m` or `2h`.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
@@ -40,7 +45,8 @@ pub fn format_duration(duration: Duration) -> String {
     if ms == 0 {
         return "0s".to_owned();
     }
-    let (unit, factor) = DURATION_UNITS.iter().find(|(_, factor)| ms.is_multiple_of(*factor)).unwrap_or(&("ms", 1));
+    let (unit, factor) =
+        DURATION_UNITS.iter().find(|(_, factor)| ms.is_multiple_of(*factor)).unwrap_or(&("ms", 1));
     format!("{}{unit}", ms / factor)
 }
 
@@ -53,7 +59,9 @@ pub fn parse_size(text: &str) -> Result<usize, UnitError> {
         unit => SIZE_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(fault)?.1,
     };
     match product(number, factor) {
-        ScaledNumber::Value(bytes) => usize::try_from(bytes).map_err(|_| UnitError::TooLarge { found: shown(text) }),
+        ScaledNumber::Value(bytes) => {
+            usize::try_from(bytes).map_err(|_| UnitError::TooLarge { found: shown(text) })
+        }
         ScaledNumber::TooLarge => Err(UnitError::TooLarge { found: shown(text) }),
         ScaledNumber::NotANumber => Err(fault()),
     }
@@ -137,22 +145,44 @@ mod tests {
 
     #[test]
     fn durations_are_read_and_written() {
-        for (text, ms) in [("250ms", 250), ("30s", 30_000), ("5m", 300_000), ("2h", 7_200_000), ("0s", 0), ("90s", 90_000)] {
+        for (text, ms) in [
+            ("250ms", 250),
+            ("30s", 30_000),
+            ("5m", 300_000),
+            ("2h", 7_200_000),
+            ("0s", 0),
+            ("90s", 90_000),
+        ] {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for (ms, text) in
-            [(250, "250ms"), (30_000, "30s"), (90_000, "90s"), (300_000, "5m"), (7_200_000, "2h"), (0, "0s"), (1_500, "1500ms")]
-        {
+        for (ms, text) in [
+            (250, "250ms"),
+            (30_000, "30s"),
+            (90_000, "90s"),
+            (300_000, "5m"),
+            (7_200_000, "2h"),
+            (0, "0s"),
+            (1_500, "1500ms"),
+        ] {
             assert_eq!(format_duration(Duration::from_millis(ms)), text);
         }
     }
 
     #[test]
     fn sizes_are_read_and_written() {
-        for (text, bytes) in [("16MiB", 16 << 20), ("64KiB", 65_536), ("512", 512), ("7B", 7), ("0", 0), ("1GiB", 1 << 30)] {
+        for (text, bytes) in [
+            ("16MiB", 16 << 20),
+            ("64KiB", 65_536),
+            ("512", 512),
+            ("7B", 7),
+            ("0", 0),
+            ("1GiB", 1 << 30),
+        ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
-        for (bytes, text) in [(16 << 20, "16MiB"), (65_536, "64KiB"), (512, "512"), (1025, "1025"), (0, "0")] {
+        for (bytes, text) in
+            [(16 << 20, "16MiB"), (65_536, "64KiB"), (512, "512"), (1025, "1025"), (0, "0")]
+        {
             assert_eq!(format_size(bytes), text);
         }
     }

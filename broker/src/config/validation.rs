@@ -8,8 +8,8 @@ use serde_json::Value;
 use transport::egress::EgressPolicy;
 
 use super::{
-    AuthConfig, Certificate, ClientAuth, Config, DeclaredBackend, EventConfig, EventLogStorage, ListenConfig, SessionConfig,
-    ShutdownConfig, StdioConfig, Timeouts, TlsConfig,
+    AuthConfig, Certificate, ClientAuth, Config, DeclaredBackend, EventConfig, EventLogStorage,
+    ListenConfig, SessionConfig, ShutdownConfig, StdioConfig, Timeouts, TlsConfig,
     config_key::KeyKind,
     config_reader::{ConfigReader, address, duration, host, path, read_secret_file, text, wrong},
     field_error::{describe, join},
@@ -18,7 +18,9 @@ use super::{
 };
 pub use super::{
     field_error::{FieldError, FieldErrors},
-    spec_parser::{parse_backend_spec, parse_tenant_spec, validate_backend_spec, validate_tenant_spec},
+    spec_parser::{
+        parse_backend_spec, parse_tenant_spec, validate_backend_spec, validate_tenant_spec,
+    },
 };
 
 /// The tenant that always exists.
@@ -72,7 +74,8 @@ pub(super) fn check(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Config, 
         auth,
     };
     reading.public_listeners(&config);
-    if config.listen.quic.is_some() && config.tls.certificate.is_none() && reading.faults.is_empty() {
+    if config.listen.quic.is_some() && config.tls.certificate.is_none() && reading.faults.is_empty()
+    {
         let allowed = "tls.cert_file and tls.key_file, or tls.self_signed: true";
         reading.fault("listen.quic", "needs a certificate: QUIC is never without TLS", allowed);
     }
@@ -85,9 +88,12 @@ pub(super) fn check(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Config, 
 
 /// Files with secrets that the configuration names, certificates' keys among them.
 fn private_files(raw: &RawConfig) -> Vec<PathBuf> {
-    let named = raw.keys().filter(|(path, key)| matches!(key.kind, KeyKind::SecretFile { .. }) || path == "tls.key_file");
+    let named = raw.keys().filter(|(path, key)| {
+        matches!(key.kind, KeyKind::SecretFile { .. }) || path == "tls.key_file"
+    });
     let bodies = raw.map("backends").into_iter().flatten().map(|(_, body)| body);
-    let in_bodies = bodies.flat_map(|body| [&body["credentials"]["bearer_file"], &body["tls"]["client_key"]]);
+    let in_bodies =
+        bodies.flat_map(|body| [&body["credentials"]["bearer_file"], &body["tls"]["client_key"]]);
     let values = named.filter_map(|(path, _)| raw.value(&path)).chain(in_bodies);
     values.filter_map(text).map(PathBuf::from).collect()
 }
@@ -108,11 +114,20 @@ impl ConfigReader<'_> {
 
     fn tls(&mut self) -> TlsConfig {
         let [cert, key] = ["tls.cert_file", "tls.key_file"].map(|name| self.optional(name, path));
-        let (self_signed, require_https) = (self.bool("tls.self_signed"), self.bool("tls.require_https"));
+        let (self_signed, require_https) =
+            (self.bool("tls.self_signed"), self.bool("tls.require_https"));
         let certificate = match (cert, key) {
             (Some(cert), Some(key)) => Some(Certificate::Files { cert, key }),
-            (Some(_), None) => self.fault_in("tls.key_file", "is missing beside tls.cert_file", "the path of a PEM file"),
-            (None, Some(_)) => self.fault_in("tls.cert_file", "is missing beside tls.key_file", "the path of a PEM file"),
+            (Some(_), None) => self.fault_in(
+                "tls.key_file",
+                "is missing beside tls.cert_file",
+                "the path of a PEM file",
+            ),
+            (None, Some(_)) => self.fault_in(
+                "tls.cert_file",
+                "is missing beside tls.key_file",
+                "the path of a PEM file",
+            ),
             (None, None) => self_signed.then_some(Certificate::SelfSigned),
         };
         if self_signed && matches!(certificate, Some(Certificate::Files { .. })) {
@@ -120,9 +135,16 @@ impl ConfigReader<'_> {
         }
         let client_auth = self.client_auth();
         if certificate.is_none() && self.faults.is_empty() {
-            for (key, asked) in [("tls.require_https", require_https), ("tls.client_auth", client_auth != ClientAuth::None)] {
+            for (key, asked) in [
+                ("tls.require_https", require_https),
+                ("tls.client_auth", client_auth != ClientAuth::None),
+            ] {
                 if asked {
-                    self.fault(key, "needs a certificate for the listeners", "tls.cert_file and tls.key_file, or tls.self_signed: true");
+                    self.fault(
+                        key,
+                        "needs a certificate for the listeners",
+                        "tls.cert_file and tls.key_file, or tls.self_signed: true",
+                    );
                 }
             }
         }
@@ -131,7 +153,8 @@ impl ConfigReader<'_> {
     }
 
     fn client_auth(&mut self) -> ClientAuth {
-        let [ca, crl] = ["tls.client_ca_file", "tls.client_crl_file"].map(|name| self.optional(name, path));
+        let [ca, crl] =
+            ["tls.client_ca_file", "tls.client_crl_file"].map(|name| self.optional(name, path));
         let wanted = self.value("tls.client_auth", |value, _| match text(value) {
             Some(choice @ ("none" | "optional" | "required")) => Ok(choice.to_owned()),
             _ => Err(wrong(value)),
@@ -145,8 +168,15 @@ impl ConfigReader<'_> {
                 "the path of a PEM file of authorities",
             ),
             (_, ca) => {
-                for (name, _) in [("tls.client_ca_file", ca), ("tls.client_crl_file", crl)].iter().filter(|(_, path)| path.is_some()) {
-                    self.fault(name, "is given, but tls.client_auth is none", "tls.client_auth: optional or required");
+                for (name, _) in [("tls.client_ca_file", ca), ("tls.client_crl_file", crl)]
+                    .iter()
+                    .filter(|(_, path)| path.is_some())
+                {
+                    self.fault(
+                        name,
+                        "is given, but tls.client_auth is none",
+                        "tls.client_auth: optional or required",
+                    );
                 }
             }
         }
@@ -178,7 +208,11 @@ impl ConfigReader<'_> {
         if let (Some(idle), Some(other)) = (idle, other)
             && idle != other
         {
-            self.fault(NAMES[1], "differs from session.idle, which is the same setting", "one of the two, or the same value in both");
+            self.fault(
+                NAMES[1],
+                "differs from session.idle, which is the same setting",
+                "one of the two, or the same value in both",
+            );
         }
         SessionConfig {
             lease: self.duration("session.lease"),
@@ -213,10 +247,13 @@ impl ConfigReader<'_> {
             if id.is_err() {
                 self.fault(&path, "is no name for a tenant", NAME_ALLOWED);
             }
-            let parsed = if body.is_null() { Ok(TenantSpec::default()) } else { parse_tenant_spec(body) };
+            let parsed =
+                if body.is_null() { Ok(TenantSpec::default()) } else { parse_tenant_spec(body) };
             match (id, parsed) {
                 (Ok(id), Ok(spec)) => tenants.push((id, spec)),
-                (_, Err(faults)) => self.faults.extend(faults.into_iter().map(|fault| fault.under(&path))),
+                (_, Err(faults)) => {
+                    self.faults.extend(faults.into_iter().map(|fault| fault.under(&path)))
+                }
                 (Err(_), Ok(_)) => {}
             }
         }
@@ -233,22 +270,40 @@ impl ConfigReader<'_> {
             let (tenant, backend) = name.split_once('/').unwrap_or((DEFAULT_TENANT, name));
             let ids = TenantId::parse(tenant).ok().zip(BackendId::parse(backend).ok());
             if ids.is_none() {
-                self.fault(&path, "is no name for a backend", &format!("BACKEND or TENANT/BACKEND, each of {NAME_ALLOWED}"));
+                self.fault(
+                    &path,
+                    "is no name for a backend",
+                    &format!("BACKEND or TENANT/BACKEND, each of {NAME_ALLOWED}"),
+                );
             }
             let parsed = with_secret_files(body).and_then(|body| parse_backend_spec(&body));
-            let spec = parsed.map_err(|faults| self.faults.extend(faults.into_iter().map(|fault| fault.under(&path)))).ok();
+            let spec = parsed
+                .map_err(|faults| {
+                    self.faults.extend(faults.into_iter().map(|fault| fault.under(&path)))
+                })
+                .ok();
             // A name is resolved and judged at every connect; an address can be judged right now.
             let address = spec.as_ref().and_then(|spec| spec.transport.address());
-            if let Some((Err(denied), field)) = address.map(|(address, field)| (egress.check(address), field)) {
+            if let Some((Err(denied), field)) =
+                address.map(|(address, field)| (egress.check(address), field))
+            {
                 let wrong = format!("leads to a refused address: {denied}");
-                self.fault(&join(&path, field), &wrong, "a public address, or one of a network in egress.allow");
+                self.fault(
+                    &join(&path, field),
+                    &wrong,
+                    "a public address, or one of a network in egress.allow",
+                );
             }
             if let Some(Err(fault)) = spec.as_ref().map(|spec| stdio.check(&spec.transport)) {
                 self.faults.push(fault.under(&path));
             }
             let Some((tenant, backend)) = ids else { continue };
             if !seen.insert((tenant.clone(), backend.clone())) {
-                self.fault(&path, "is declared twice, once without its tenant's name", "each backend once");
+                self.fault(
+                    &path,
+                    "is declared twice, once without its tenant's name",
+                    "each backend once",
+                );
             }
             backends.extend(spec.map(|spec| DeclaredBackend { tenant, backend, spec }));
         }
@@ -260,7 +315,11 @@ impl ConfigReader<'_> {
         if config.auth.allow_anonymous_public {
             return;
         }
-        for (key, address) in config.listen.data().filter(|(_, address)| !address.ip().is_loopback() && !config.auth.required) {
+        for (key, address) in config
+            .listen
+            .data()
+            .filter(|(_, address)| !address.ip().is_loopback() && !config.auth.required)
+        {
             self.fault(
                 key,
                 &format!("{address} is reachable from outside and auth.required is false"),
@@ -270,7 +329,10 @@ impl ConfigReader<'_> {
         if !config.listen.admin.ip().is_loopback() && config.auth.admin_token.is_none() {
             self.fault(
                 "listen.admin",
-                &format!("{} is reachable from outside and auth.admin_token is not set", config.listen.admin),
+                &format!(
+                    "{} is reachable from outside and auth.admin_token is not set",
+                    config.listen.admin
+                ),
                 "a loopback address, or auth.admin_token, or auth.allow_anonymous_public: true",
             );
         }
@@ -279,9 +341,12 @@ impl ConfigReader<'_> {
     /// Two listeners on one place: the second could not be bound.
     fn colliding_listeners(&mut self, listen: &ListenConfig) {
         let internal = listen.internal.map(|address| ("listen.internal", address));
-        let all: Vec<_> = listen.data().chain([("listen.admin", listen.admin)]).chain(internal).collect();
+        let all: Vec<_> =
+            listen.data().chain([("listen.admin", listen.admin)]).chain(internal).collect();
         for (at, (key, one)) in all.iter().enumerate() {
-            let same = |other: &SocketAddr| one.ip() == other.ip() || covers(*one, *other) || covers(*other, *one);
+            let same = |other: &SocketAddr| {
+                one.ip() == other.ip() || covers(*one, *other) || covers(*other, *one)
+            };
             // QUIC is UDP, whose ports are its own.
             let others = all[..at].iter().filter(|_| *key != "listen.quic");
             let taken = others
@@ -289,7 +354,11 @@ impl ConfigReader<'_> {
                 .filter(|(other, _)| *other != "listen.quic")
                 .find(|(_, other)| one.port() != 0 && one.port() == other.port() && same(other));
             if let Some((before, other)) = taken {
-                self.fault(key, &format!("{one} is taken by {before} ({other})"), "another port, or 0 for any free one");
+                self.fault(
+                    key,
+                    &format!("{one} is taken by {before} ({other})"),
+                    "another port, or 0 for any free one",
+                );
             }
         }
     }
@@ -300,7 +369,8 @@ fn covers(all: SocketAddr, one: SocketAddr) -> bool {
     all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
 }
 
-pub(super) const NAME_ALLOWED: &str = "1 to 32 characters of a-z 0-9 and -, neither first nor last a -";
+pub(super) const NAME_ALLOWED: &str =
+    "1 to 32 characters of a-z 0-9 and -, neither first nor last a -";
 
 /// `scheme://host` or `scheme://host:port`, as browsers send it.
 fn origin(text: &str) -> Option<String> {
@@ -317,14 +387,20 @@ fn origin(text: &str) -> Option<String> {
 fn with_secret_files(body: &Value) -> Result<Value, Vec<FieldError>> {
     const PATH: &str = "credentials.bearer_file";
     let mut body = body.clone();
-    let Some(credentials) = body.get_mut("credentials").and_then(Value::as_object_mut) else { return Ok(body) };
-    let Some(file) = credentials.remove("bearer_file").filter(|file| !file.is_null()) else { return Ok(body) };
+    let Some(credentials) = body.get_mut("credentials").and_then(Value::as_object_mut) else {
+        return Ok(body);
+    };
+    let Some(file) = credentials.remove("bearer_file").filter(|file| !file.is_null()) else {
+        return Ok(body);
+    };
     let fault = |wrong: &str, allowed: &str| Err(vec![FieldError::new(PATH, wrong, allowed)]);
     let allowed = KeyKind::SecretFile { bytes_min: 1 }.allowed();
     if credentials.get("bearer").is_some_and(|bearer| !bearer.is_null()) {
         return fault("stands beside credentials.bearer", "one of the two");
     }
-    let Some(file) = file.as_str() else { return fault(&format!("is {}", describe(&file)), &allowed) };
+    let Some(file) = file.as_str() else {
+        return fault(&format!("is {}", describe(&file)), &allowed);
+    };
     match read_secret_file(file, 1) {
         Ok(secret) => {
             credentials.insert("bearer".to_owned(), Value::String(secret.expose().to_owned()));
@@ -339,34 +415,66 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::config::{DatabaseConfig, LogFormat, key_table::TABLE, load_from, spec::TransportSpec};
+    use crate::config::{
+        DatabaseConfig, LogFormat, key_table::TABLE, load_from, spec::TransportSpec,
+    };
 
     fn load(text: &str) -> Config {
         load_from(text, []).unwrap_or_else(|faults| panic!("{text}\n{faults}"))
     }
 
     fn faults(text: &str) -> Vec<String> {
-        load_from(text, []).err().map(|faults| faults.0.iter().map(ToString::to_string).collect()).unwrap_or_default()
+        load_from(text, [])
+            .err()
+            .map(|faults| faults.0.iter().map(ToString::to_string).collect())
+            .unwrap_or_default()
     }
 
     fn assert_fault(text: &str, start: &str) {
         let faults = faults(text);
-        assert!(faults.iter().any(|fault| fault.starts_with(start)), "{text}\nno fault starts with {start:?} in {faults:#?}");
+        assert!(
+            faults.iter().any(|fault| fault.starts_with(start)),
+            "{text}\nno fault starts with {start:?} in {faults:#?}"
+        );
     }
 
     #[test]
     fn the_defaults_are_those_of_the_table() {
         let config = Config::default();
-        assert_eq!((config.listen.http.to_string(), config.listen.admin.to_string()), ("127.0.0.1:8080".into(), "127.0.0.1:9090".into()));
-        assert_eq!(config.storage.database, DatabaseConfig::Sqlite(PathBuf::from("./data/mcp-broker.db")));
-        assert_eq!((config.listen.internal, config.node.advertise, config.storage.redis_url), (None, None, None));
-        assert!(config.storage.migrate_on_start && !config.auth.required && !config.auth.allow_anonymous_public && config.egress.loopback);
         assert_eq!(
-            (config.limits.message_bytes, config.limits.connections, config.limits.connections_per_address),
+            (config.listen.http.to_string(), config.listen.admin.to_string()),
+            ("127.0.0.1:8080".into(), "127.0.0.1:9090".into())
+        );
+        assert_eq!(
+            config.storage.database,
+            DatabaseConfig::Sqlite(PathBuf::from("./data/mcp-broker.db"))
+        );
+        assert_eq!(
+            (config.listen.internal, config.node.advertise, config.storage.redis_url),
+            (None, None, None)
+        );
+        assert!(
+            config.storage.migrate_on_start
+                && !config.auth.required
+                && !config.auth.allow_anonymous_public
+                && config.egress.loopback
+        );
+        assert_eq!(
+            (
+                config.limits.message_bytes,
+                config.limits.connections,
+                config.limits.connections_per_address
+            ),
             (16 << 20, 10_000, 1_000)
         );
-        assert_eq!((config.limits.sessions_per_tenant, config.limits.sessions_per_principal), (10_000, 1_000));
-        assert_eq!((config.limits.calls_in_flight_per_session, config.limits.calls_in_flight_per_tenant), (1_000, 10_000));
+        assert_eq!(
+            (config.limits.sessions_per_tenant, config.limits.sessions_per_principal),
+            (10_000, 1_000)
+        );
+        assert_eq!(
+            (config.limits.calls_in_flight_per_session, config.limits.calls_in_flight_per_tenant),
+            (1_000, 10_000)
+        );
         assert_eq!((config.limits.requests_per_second, config.limits.burst), (0, 100));
         let timeouts = [
             config.timeouts.call,
@@ -381,22 +489,46 @@ mod tests {
             config.timeouts.client_request,
             config.timeouts.ping_interval,
         ];
-        assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 10, 30, 300, 300, 300, 30]);
+        assert_eq!(
+            timeouts.map(|deadline| deadline.as_secs()),
+            [30, 5, 30, 30, 5, 10, 30, 300, 300, 300, 30]
+        );
         assert_eq!(
             config.tls,
-            TlsConfig { certificate: None, client_auth: ClientAuth::None, require_https: false, client_cert_folders: Vec::new() }
+            TlsConfig {
+                certificate: None,
+                client_auth: ClientAuth::None,
+                require_https: false,
+                client_cert_folders: Vec::new()
+            }
         );
         assert_eq!(config.session.resume.as_secs(), 120);
         assert_eq!((config.listen.tcp, config.limits.outbox_bytes), (None, 16 << 20));
-        assert_eq!((config.session.lease.as_secs(), config.events.log), (2, EventLogStorage::Store));
+        assert_eq!(
+            (config.session.lease.as_secs(), config.events.log),
+            (2, EventLogStorage::Store)
+        );
         assert_eq!((config.session.idle.as_secs(), config.shutdown.grace.as_secs()), (1_800, 25));
-        assert_eq!((config.events.retain.as_secs(), config.events.stream_events, config.events.stream_bytes), (300, 1_000, 8 << 20));
+        assert_eq!(
+            (
+                config.events.retain.as_secs(),
+                config.events.stream_events,
+                config.events.stream_bytes
+            ),
+            (300, 1_000, 8 << 20)
+        );
         assert_eq!((config.events.keepalive.as_secs(), config.events.retry.as_secs()), (15, 1));
         assert_eq!(
-            (config.telemetry.log.as_str(), config.telemetry.log_format, config.telemetry.tenant_labels),
+            (
+                config.telemetry.log.as_str(),
+                config.telemetry.log_format,
+                config.telemetry.tenant_labels
+            ),
             ("info", LogFormat::Text, false)
         );
-        assert!(config.tenants.is_empty() && config.backends.is_empty() && config.node.secret.is_none());
+        assert!(
+            config.tenants.is_empty() && config.backends.is_empty() && config.node.secret.is_none()
+        );
         assert!(!config.node.id.is_empty());
     }
 
@@ -405,46 +537,77 @@ mod tests {
         // A list is no value of any key but three, which take no map: a key that nobody reads would pass.
         for section in TABLE.sections {
             for key in section.keys {
-                assert_fault(&format!("{}: {{{}: {{x: 1}}}}", section.name, key.name), &format!("{}.{}: ", section.name, key.name));
+                assert_fault(
+                    &format!("{}: {{{}: {{x: 1}}}}", section.name, key.name),
+                    &format!("{}.{}: ", section.name, key.name),
+                );
             }
         }
     }
 
     #[test]
     fn every_fault_is_reported_at_once() {
-        let text =
-            "listen: {http: nowhere, tcp: x}\nlimits: {burst: 0, connections: many}\ntimeouts: {call: 2d}\nfoo: 1\nbackends: {A: {}}\n";
+        let text = "listen: {http: nowhere, tcp: x}\nlimits: {burst: 0, connections: many}\ntimeouts: {call: 2d}\nfoo: 1\nbackends: {A: {}}\n";
         assert_eq!(faults(text).len(), 8, "{:#?}", faults(text));
     }
 
     #[test]
     fn values_out_of_range_say_the_range() {
-        assert_fault("limits: {burst: 0}", "limits.burst: is 0; allowed: a whole number from 1 to 1000000");
+        assert_fault(
+            "limits: {burst: 0}",
+            "limits.burst: is 0; allowed: a whole number from 1 to 1000000",
+        );
         assert_fault("limits: {burst: '5'}", "limits.burst: is \"5\"; ");
-        assert_fault("limits: {message_bytes: 1GiB}", "limits.message_bytes: is \"1GiB\"; allowed: a size from 1KiB to 256MiB");
+        assert_fault(
+            "limits: {message_bytes: 1GiB}",
+            "limits.message_bytes: is \"1GiB\"; allowed: a size from 1KiB to 256MiB",
+        );
         assert_fault("limits: {message_bytes: -1}", "limits.message_bytes: is -1; ");
         assert_eq!(load("limits: {message_bytes: 4096}").limits.message_bytes, 4_096);
-        assert_fault("timeouts: {call: 0s}", "timeouts.call: is \"0s\"; allowed: a duration from 1ms to 1h");
+        assert_fault(
+            "timeouts: {call: 0s}",
+            "timeouts.call: is \"0s\"; allowed: a duration from 1ms to 1h",
+        );
         assert_fault("timeouts: {call: 30}", "timeouts.call: is 30; ");
-        assert_fault("listen: {http: 'localhost:80'}", "listen.http: is \"localhost:80\"; allowed: an IP address and a port");
+        assert_fault(
+            "listen: {http: 'localhost:80'}",
+            "listen.http: is \"localhost:80\"; allowed: an IP address and a port",
+        );
         assert_fault("listen: {http: 8080}", "listen.http: is 8080; ");
         assert_fault("auth: {required: yes}", "auth.required: is \"yes\"; allowed: true or false");
         assert_fault("telemetry: {log: 'broker=loud'}", "telemetry.log: is no log filter");
-        assert_fault("telemetry: {log_format: xml}", "telemetry.log_format: is \"xml\"; allowed: text, json");
+        assert_fault(
+            "telemetry: {log_format: xml}",
+            "telemetry.log_format: is \"xml\"; allowed: text, json",
+        );
         assert_fault("node: {id: 'a b'}", "node.id: ");
-        assert_fault("egress: {allow: [10.0.0.0/99]}", "egress.allow: has an entry that is \"10.0.0.0/99\"");
+        assert_fault(
+            "egress: {allow: [10.0.0.0/99]}",
+            "egress.allow: has an entry that is \"10.0.0.0/99\"",
+        );
         assert_fault("egress: {deny: 10.0.0.0/8}", "egress.deny: ");
     }
 
     #[test]
     fn open_doors_have_to_be_asked_for() {
-        assert_fault("listen: {http: '0.0.0.0:0'}", "listen.http: 0.0.0.0:0 is reachable from outside and auth.required is false");
-        assert_fault("listen: {admin: '[::]:0'}", "listen.admin: [::]:0 is reachable from outside and auth.admin_token is not set");
+        assert_fault(
+            "listen: {http: '0.0.0.0:0'}",
+            "listen.http: 0.0.0.0:0 is reachable from outside and auth.required is false",
+        );
+        assert_fault(
+            "listen: {admin: '[::]:0'}",
+            "listen.admin: [::]:0 is reachable from outside and auth.admin_token is not set",
+        );
         load("listen: {http: '0.0.0.0:0'}\nauth: {required: true}");
         load("listen: {admin: '0.0.0.0:0'}\nauth: {admin_token: sixteen-bytes-of}");
-        load("listen: {http: '0.0.0.0:0', admin: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}");
+        load(
+            "listen: {http: '0.0.0.0:0', admin: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}",
+        );
         load("listen: {http: '[::1]:0', admin: '127.3.2.1:0', tcp: '127.0.0.1:0'}");
-        assert_fault("listen: {tcp: '0.0.0.0:0'}", "listen.tcp: 0.0.0.0:0 is reachable from outside and auth.required is false");
+        assert_fault(
+            "listen: {tcp: '0.0.0.0:0'}",
+            "listen.tcp: 0.0.0.0:0 is reachable from outside and auth.required is false",
+        );
         load("listen: {tcp: '0.0.0.0:0'}\nauth: {required: true}");
     }
 
@@ -452,27 +615,44 @@ mod tests {
     fn quic_has_ports_of_its_own_and_is_never_without_tls() {
         load("listen: {quic: '127.0.0.1:8080'}\ntls: {self_signed: true}");
         assert_fault("listen: {quic: '127.0.0.1:0'}", "listen.quic: needs a certificate");
-        assert_fault("listen: {quic: '0.0.0.0:0'}\ntls: {self_signed: true}", "listen.quic: 0.0.0.0:0 is reachable from outside");
+        assert_fault(
+            "listen: {quic: '0.0.0.0:0'}\ntls: {self_signed: true}",
+            "listen.quic: 0.0.0.0:0 is reachable from outside",
+        );
     }
 
     #[test]
     fn tls_settings_are_checked_together() {
         let tls = |text: &str| load(&format!("tls: {text}")).tls;
-        assert_eq!(tls("{self_signed: true, require_https: true}").certificate, Some(Certificate::SelfSigned));
+        assert_eq!(
+            tls("{self_signed: true, require_https: true}").certificate,
+            Some(Certificate::SelfSigned)
+        );
         let files = Certificate::Files { cert: "c.pem".into(), key: "k.pem".into() };
-        let full = tls("{cert_file: c.pem, key_file: k.pem, client_ca_file: ca.pem, client_crl_file: crl.pem, client_auth: required}");
+        let full = tls(
+            "{cert_file: c.pem, key_file: k.pem, client_ca_file: ca.pem, client_crl_file: crl.pem, client_auth: required}",
+        );
         let required = ClientAuth::Required { ca: "ca.pem".into(), crl: Some("crl.pem".into()) };
         assert_eq!((full.certificate, full.client_auth), (Some(files), required));
         for (text, fault) in [
             ("{cert_file: c.pem}", "tls.key_file: is missing"),
             ("{key_file: k.pem}", "tls.cert_file: is missing"),
-            ("{cert_file: c.pem, key_file: k.pem, self_signed: true}", "tls.self_signed: stands beside"),
+            (
+                "{cert_file: c.pem, key_file: k.pem, self_signed: true}",
+                "tls.self_signed: stands beside",
+            ),
             ("{self_signed: true, client_auth: required}", "tls.client_ca_file: is missing"),
             ("{self_signed: true, client_ca_file: ca.pem}", "tls.client_ca_file: is given, but"),
             ("{self_signed: true, client_crl_file: crl.pem}", "tls.client_crl_file: is given, but"),
             ("{require_https: true}", "tls.require_https: needs a certificate"),
-            ("{client_auth: optional, client_ca_file: ca.pem}", "tls.client_auth: needs a certificate"),
-            ("{client_auth: maybe}", "tls.client_auth: is \"maybe\"; allowed: none, optional, required"),
+            (
+                "{client_auth: optional, client_ca_file: ca.pem}",
+                "tls.client_auth: needs a certificate",
+            ),
+            (
+                "{client_auth: maybe}",
+                "tls.client_auth: is \"maybe\"; allowed: none, optional, required",
+            ),
         ] {
             assert_fault(&format!("tls: {text}"), fault);
         }
@@ -482,8 +662,16 @@ mod tests {
     fn loopback_backends_are_for_loopback_brokers() {
         assert!(load("").egress.loopback);
         assert!(!load("auth: {required: true}").egress.loopback);
-        assert!(!load("listen: {http: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}").egress.loopback);
-        assert!(!load("listen: {tcp: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}").egress.loopback);
+        assert!(
+            !load("listen: {http: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}")
+                .egress
+                .loopback
+        );
+        assert!(
+            !load("listen: {tcp: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}")
+                .egress
+                .loopback
+        );
         let egress = load("egress: {allow: [10.0.0.0/8], deny: ['fd00::/8']}").egress;
         assert_eq!((egress.allow.len(), egress.deny.len()), (1, 1));
     }
@@ -493,9 +681,15 @@ mod tests {
         assert_eq!(load("timeouts: {idle_session: 7m}").session.idle.as_secs(), 420);
         assert_eq!(load("session: {idle: 7m}").session.idle.as_secs(), 420);
         load("session: {idle: 7m}\ntimeouts: {idle_session: 420s}");
-        assert_fault("session: {idle: 7m}\ntimeouts: {idle_session: 8m}", "timeouts.idle_session: differs from session.idle");
+        assert_fault(
+            "session: {idle: 7m}\ntimeouts: {idle_session: 8m}",
+            "timeouts.idle_session: differs from session.idle",
+        );
         let variable = [("MCP_BROKER__SESSION__IDLE".to_owned(), "9m".to_owned())];
-        assert_eq!(load_from("timeouts: {idle_session: 7m}", variable).unwrap().session.idle.as_secs(), 540);
+        assert_eq!(
+            load_from("timeouts: {idle_session: 7m}", variable).unwrap().session.idle.as_secs(),
+            540
+        );
     }
 
     #[test]
@@ -504,15 +698,31 @@ mod tests {
         let file = folder.path().join("token");
         std::fs::write(&file, "from-a-file-with-text\n").unwrap();
         let file = file.to_str().unwrap();
-        assert_eq!(load(&format!("auth: {{admin_token_file: '{file}'}}")).auth.admin_token.unwrap().expose(), "from-a-file-with-text");
+        assert_eq!(
+            load(&format!("auth: {{admin_token_file: '{file}'}}"))
+                .auth
+                .admin_token
+                .unwrap()
+                .expose(),
+            "from-a-file-with-text"
+        );
         assert_fault(
             &format!("auth: {{admin_token: x, admin_token_file: '{file}'}}"),
             "auth.admin_token_file: stands beside auth.admin_token",
         );
-        assert_fault("auth: {admin_token_file: /does/not/exist}", "auth.admin_token_file: \"/does/not/exist\" can not be read");
-        assert_fault(&format!("auth: {{admin_token_file: '{}'}}", folder.path().display()), "auth.admin_token_file: ");
+        assert_fault(
+            "auth: {admin_token_file: /does/not/exist}",
+            "auth.admin_token_file: \"/does/not/exist\" can not be read",
+        );
+        assert_fault(
+            &format!("auth: {{admin_token_file: '{}'}}", folder.path().display()),
+            "auth.admin_token_file: ",
+        );
         assert_fault("auth: {admin_token_file: /dev/zero}", "auth.admin_token_file: ");
-        assert_fault("auth: {admin_token: 12345}", "auth.admin_token: is a number; allowed: text in quotes");
+        assert_fault(
+            "auth: {admin_token: 12345}",
+            "auth.admin_token: is a number; allowed: text in quotes",
+        );
         assert_fault(
             "node: {secret: short}",
             "node.secret: is too short to be a secret, with 5 of at least 16 bytes; allowed: text in quotes of 16 to 4096",
@@ -521,8 +731,14 @@ mod tests {
             "auth: {admin_token: ''}",
             "auth.admin_token: is too short to be a secret, with 0 of at least 16 bytes; allowed: text in quotes of 16 to 4096",
         );
-        assert!(!faults("auth: {admin_token: 'hush hush'}\nnode: {secret: 'hush'}").concat().contains("hush"));
-        assert!(!format!("{:?}", load("auth: {admin_token: hushhushhushhush}")).contains("hushhush"));
+        assert!(
+            !faults("auth: {admin_token: 'hush hush'}\nnode: {secret: 'hush'}")
+                .concat()
+                .contains("hush")
+        );
+        assert!(
+            !format!("{:?}", load("auth: {admin_token: hushhushhushhush}")).contains("hushhush")
+        );
     }
 
     #[test]
@@ -530,9 +746,18 @@ mod tests {
         let config = load(
             "tenants: {acme: {weight: 2}, empty: }\nbackends:\n  everything: {transport: {type: stdio, command: node}}\n  acme/everything: {transport: {type: http, url: 'http://127.0.0.1:1/'}}\n",
         );
-        assert_eq!(config.tenants.iter().map(|(id, spec)| (id.as_str(), spec.weight)).collect::<Vec<_>>(), [("acme", 2), ("empty", 1)]);
+        assert_eq!(
+            config.tenants.iter().map(|(id, spec)| (id.as_str(), spec.weight)).collect::<Vec<_>>(),
+            [("acme", 2), ("empty", 1)]
+        );
         let named = |tenant: &str| {
-            config.backends.iter().find(|entry| entry.tenant.as_str() == tenant && entry.backend.as_str() == "everything").unwrap()
+            config
+                .backends
+                .iter()
+                .find(|entry| {
+                    entry.tenant.as_str() == tenant && entry.backend.as_str() == "everything"
+                })
+                .unwrap()
         };
         assert!(matches!(named("default").spec.transport, TransportSpec::Stdio { .. }));
         assert!(matches!(named("acme").spec.transport, TransportSpec::Http { .. }));
@@ -543,9 +768,18 @@ mod tests {
         assert_fault("tenants: {Acme: {}}", "tenants.Acme: is no name for a tenant");
         assert_fault("tenants: {acme: {weight: 0}}", "tenants.acme.weight: is 0");
         assert_fault("tenants: [a]", "tenants: is a list");
-        assert_fault("backends: {a: {transport: {type: quic}}}", "backends.a.transport.address: is missing");
-        assert_fault("backends: {a: {transport: {type: stdio, command: x}, breaker: {failures: 0}}}", "backends.a.breaker.failures: is 0");
-        assert_fault("backends: {a__b: {transport: {type: stdio, command: x}}}", "backends.a__b: is no name for a backend");
+        assert_fault(
+            "backends: {a: {transport: {type: quic}}}",
+            "backends.a.transport.address: is missing",
+        );
+        assert_fault(
+            "backends: {a: {transport: {type: stdio, command: x}, breaker: {failures: 0}}}",
+            "backends.a.breaker.failures: is 0",
+        );
+        assert_fault(
+            "backends: {a__b: {transport: {type: stdio, command: x}}}",
+            "backends.a__b: is no name for a backend",
+        );
         assert_fault("backends: {a: }", "backends.a: is empty");
         let both = "backends: {a: {transport: {type: stdio, command: x}}, default/a: {transport: {type: stdio, command: x}}}";
         assert_fault(both, "backends.default/a: is declared twice");
@@ -557,30 +791,66 @@ mod tests {
 
     #[test]
     fn two_listeners_do_not_take_one_place() {
-        for (http, admin) in [("127.0.0.1:9000", "127.0.0.1:9000"), ("127.0.0.1:9090", "127.0.0.1:9090"), ("[::1]:9000", "[::1]:9000")] {
+        for (http, admin) in [
+            ("127.0.0.1:9000", "127.0.0.1:9000"),
+            ("127.0.0.1:9090", "127.0.0.1:9090"),
+            ("[::1]:9000", "[::1]:9000"),
+        ] {
             assert_fault(
                 &format!("listen: {{http: '{http}', admin: '{admin}'}}"),
                 &format!("listen.admin: {admin} is taken by listen.http"),
             );
         }
-        assert_fault("listen: {http: '127.0.0.1:9090'}", "listen.admin: 127.0.0.1:9090 is taken by listen.http (127.0.0.1:9090)");
-        assert_fault("listen: {tcp: '127.0.0.1:8080'}", "listen.tcp: 127.0.0.1:8080 is taken by listen.http (127.0.0.1:8080)");
+        assert_fault(
+            "listen: {http: '127.0.0.1:9090'}",
+            "listen.admin: 127.0.0.1:9090 is taken by listen.http (127.0.0.1:9090)",
+        );
+        assert_fault(
+            "listen: {tcp: '127.0.0.1:8080'}",
+            "listen.tcp: 127.0.0.1:8080 is taken by listen.http (127.0.0.1:8080)",
+        );
         let open = "auth: {allow_anonymous_public: true}";
-        assert_fault(&format!("listen: {{http: '0.0.0.0:9000', admin: '127.0.0.1:9000'}}\n{open}"), "listen.admin: ");
-        assert_fault(&format!("listen: {{http: '127.0.0.1:9000', admin: '[::]:9000'}}\n{open}"), "listen.admin: ");
-        for (http, admin) in [("127.0.0.1:0", "127.0.0.1:0"), ("127.0.0.1:9000", "127.0.0.1:9001"), ("127.0.0.1:9000", "[::1]:9000")] {
+        assert_fault(
+            &format!("listen: {{http: '0.0.0.0:9000', admin: '127.0.0.1:9000'}}\n{open}"),
+            "listen.admin: ",
+        );
+        assert_fault(
+            &format!("listen: {{http: '127.0.0.1:9000', admin: '[::]:9000'}}\n{open}"),
+            "listen.admin: ",
+        );
+        for (http, admin) in [
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("127.0.0.1:9000", "127.0.0.1:9001"),
+            ("127.0.0.1:9000", "[::1]:9000"),
+        ] {
             load(&format!("listen: {{http: '{http}', admin: '{admin}'}}"));
         }
     }
 
     #[test]
     fn a_declared_backend_at_a_refused_address_is_a_fault() {
-        let at = |name: &str, url: &str, more: &str| format!("backends: {{{name}: {{transport: {{type: http, url: '{url}'}}}}}}\n{more}");
-        for (name, url) in [("a", "http://10.1.2.3/mcp"), ("acme/a", "http://[fd00::1]:8080/"), ("default/a", "http://169.254.169.254/")] {
-            assert_fault(&at(name, url, ""), &format!("backends.{name}.transport.url: leads to a refused address: "));
-            assert!(faults(&at(name, url, ""))[0].contains("egress.allow"), "{:?}", faults(&at(name, url, "")));
+        let at = |name: &str, url: &str, more: &str| {
+            format!("backends: {{{name}: {{transport: {{type: http, url: '{url}'}}}}}}\n{more}")
+        };
+        for (name, url) in [
+            ("a", "http://10.1.2.3/mcp"),
+            ("acme/a", "http://[fd00::1]:8080/"),
+            ("default/a", "http://169.254.169.254/"),
+        ] {
+            assert_fault(
+                &at(name, url, ""),
+                &format!("backends.{name}.transport.url: leads to a refused address: "),
+            );
+            assert!(
+                faults(&at(name, url, ""))[0].contains("egress.allow"),
+                "{:?}",
+                faults(&at(name, url, ""))
+            );
         }
-        assert_fault(&at("a", "http://127.0.0.1:1/", "auth: {required: true}"), "backends.a.transport.url: ");
+        assert_fault(
+            &at("a", "http://127.0.0.1:1/", "auth: {required: true}"),
+            "backends.a.transport.url: ",
+        );
         load(&at("a", "http://127.0.0.1:1/", ""));
         load(&at("a", "http://10.1.2.3/mcp", "egress: {allow: ['10.0.0.0/8']}"));
         load(&at("a", "https://mcp.example.com/", ""));
@@ -593,11 +863,19 @@ mod tests {
             (auth.allowed_origins, auth.allowed_hosts),
             (vec!["https://app.example:8443".to_owned()], vec!["broker.example".to_owned()])
         );
-        for origin in ["*", "app.example", "https://app.example/", "https://u@app.example", "file://x"] {
-            assert_fault(&format!("auth: {{allowed_origins: ['{origin}']}}"), "auth.allowed_origins: has an entry that");
+        for origin in
+            ["*", "app.example", "https://app.example/", "https://u@app.example", "file://x"]
+        {
+            assert_fault(
+                &format!("auth: {{allowed_origins: ['{origin}']}}"),
+                "auth.allowed_origins: has an entry that",
+            );
         }
         for host in ["", "a:1", "http://a", "a b", "-a"] {
-            assert_fault(&format!("auth: {{allowed_hosts: ['{host}']}}"), "auth.allowed_hosts: has an entry that");
+            assert_fault(
+                &format!("auth: {{allowed_hosts: ['{host}']}}"),
+                "auth.allowed_hosts: has an entry that",
+            );
         }
     }
 
@@ -605,13 +883,17 @@ mod tests {
     fn a_fault_of_the_environment_names_its_variable() {
         let variable = [("MCP_BROKER__LIMITS__BURST".to_owned(), "lots".to_owned())];
         let faults = load_from("", variable).unwrap_err().to_string();
-        assert!(faults.starts_with("limits.burst (MCP_BROKER__LIMITS__BURST): is \"lots\""), "{faults}");
+        assert!(
+            faults.starts_with("limits.burst (MCP_BROKER__LIMITS__BURST): is \"lots\""),
+            "{faults}"
+        );
     }
 
     #[test]
     fn an_unreadable_or_huge_file_is_a_fault() {
         let folder = tempfile::tempdir().unwrap();
-        for path in [folder.path().join("none.yaml"), folder.path().to_owned(), "/dev/zero".into()] {
+        for path in [folder.path().join("none.yaml"), folder.path().to_owned(), "/dev/zero".into()]
+        {
             let faults = crate::config::load(Some(&path)).unwrap_err();
             assert_eq!(faults.0.len(), 1, "{faults}");
             assert!(faults.to_string().starts_with(path.to_str().unwrap()), "{faults}");

@@ -48,7 +48,12 @@ struct AuditedChange {
 impl Author {
     pub fn of(asked: AuditedAction) -> Self {
         let body = Mutex::new((digest::Context::new(&digest::SHA256), 0));
-        Self(Some(Arc::new(AuditedChange { asked, begun: Instant::now(), body, is_told: AtomicBool::new(false) })))
+        Self(Some(Arc::new(AuditedChange {
+            asked,
+            begun: Instant::now(),
+            body,
+            is_told: AtomicBool::new(false),
+        })))
     }
 
     /// Further bytes of what was asked for.
@@ -77,7 +82,8 @@ impl Author {
             target: asked.target.clone(),
             backend: None,
             definition: None,
-            arguments_digest: (length > 0).then(|| format!("sha256:{}", URL_SAFE_NO_PAD.encode(body.finish()))),
+            arguments_digest: (length > 0)
+                .then(|| format!("sha256:{}", URL_SAFE_NO_PAD.encode(body.finish()))),
             arguments: None,
             outcome: if error.is_some() { "refused" } else { "ok" }.to_owned(),
             error,
@@ -100,7 +106,11 @@ impl Author {
 
 impl Control {
     /// Makes a change of what is stored, and tells of it in the same transaction. False: there was nothing to change.
-    pub(super) async fn commit(&self, change: AdminChange<'_>, author: &Author) -> Result<bool, ControlError> {
+    pub(super) async fn commit(
+        &self,
+        change: AdminChange<'_>,
+        author: &Author,
+    ) -> Result<bool, ControlError> {
         let record = author.record(self.durable().node().as_str(), None);
         let made = self.ask(change.name(), self.store().change(change, record.as_ref())).await?;
         if let Some(deed) = author.0.as_ref().filter(|_| made) {

@@ -45,11 +45,17 @@ impl ChainPosition {
     pub(super) fn follow(&mut self, link: &ChainedAuditRecord) -> Result<(), ChainMismatch> {
         let expected = self.position + 1;
         if link.position != expected {
-            let detail = format!("its place in the chain is {}, and {expected} is the next: records before it are missing", link.position);
+            let detail = format!(
+                "its place in the chain is {}, and {expected} is the next: records before it are missing",
+                link.position
+            );
             return Err(ChainMismatch::new(link.number, detail));
         }
         if link.hash != link.hash_after(&self.hash) {
-            return Err(ChainMismatch::new(link.number, "its hash does not follow from its contents and the record before it".to_owned()));
+            return Err(ChainMismatch::new(
+                link.number,
+                "its hash does not follow from its contents and the record before it".to_owned(),
+            ));
         }
         *self = Self { position: link.position, number: link.number, hash: link.hash.clone() };
         Ok(())
@@ -60,14 +66,21 @@ impl ChainPosition {
         if checkpoint.count != self.position || checkpoint.head == self.hash {
             return Ok(());
         }
-        let detail =
-            format!("it is not what the checkpoint of {} says: this record or one before it was replaced", moment(checkpoint.at_us));
+        let detail = format!(
+            "it is not what the checkpoint of {} says: this record or one before it was replaced",
+            moment(checkpoint.at_us)
+        );
         Err(ChainMismatch::new(self.number, detail))
     }
 
     /// The chain ends at this place.
-    fn ends(&self, chain: &AuditChain, checkpoints: &[&AuditCheckpoint]) -> Result<(), ChainMismatch> {
-        if let Some(later) = checkpoints.iter().find(|checkpoint| checkpoint.count > self.position) {
+    fn ends(
+        &self,
+        chain: &AuditChain,
+        checkpoints: &[&AuditCheckpoint],
+    ) -> Result<(), ChainMismatch> {
+        if let Some(later) = checkpoints.iter().find(|checkpoint| checkpoint.count > self.position)
+        {
             let detail = format!(
                 "the log ends after {} records of its chain, and the checkpoint of {} counts {}",
                 self.position,
@@ -79,7 +92,10 @@ impl ChainPosition {
         if self.position == chain.length && self.hash == chain.head {
             return Ok(());
         }
-        let detail = format!("the log ends after {} records of its chain, and its head counts {}", self.position, chain.length);
+        let detail = format!(
+            "the log ends after {} records of its chain, and its head counts {}",
+            self.position, chain.length
+        );
         Err(ChainMismatch::new(self.number, detail))
     }
 }
@@ -91,7 +107,9 @@ pub(super) fn inspect(
     is_last: bool,
     checkpoints: &[&AuditCheckpoint],
 ) -> Result<ChainPosition, ChainMismatch> {
-    let agrees = |place: &ChainPosition| checkpoints.iter().try_for_each(|checkpoint| place.agrees_with(checkpoint));
+    let agrees = |place: &ChainPosition| {
+        checkpoints.iter().try_for_each(|checkpoint| place.agrees_with(checkpoint))
+    };
     agrees(&place)?;
     for link in &page.links {
         place.follow(link)?;
@@ -135,12 +153,20 @@ mod tests {
         AuditChainPage { chain, links }
     }
 
-    fn judged(page: &AuditChainPage, checkpoints: &[&AuditCheckpoint]) -> Result<ChainPosition, ChainMismatch> {
+    fn judged(
+        page: &AuditChainPage,
+        checkpoints: &[&AuditCheckpoint],
+    ) -> Result<ChainPosition, ChainMismatch> {
         inspect(ChainPosition::after_cut(&page.chain.start), page, true, checkpoints)
     }
 
     fn checkpoint(page: &AuditChainPage, count: usize) -> AuditCheckpoint {
-        AuditCheckpoint { count: count as i64, head: page.links[count - 1].hash.clone(), at_us: 1, signature: Vec::new() }
+        AuditCheckpoint {
+            count: count as i64,
+            head: page.links[count - 1].hash.clone(),
+            at_us: 1,
+            signature: Vec::new(),
+        }
     }
 
     /// What may be edited of a record by hand.
@@ -207,7 +233,10 @@ mod tests {
         }
         other.chain.head = hash;
         assert!(judged(&other, &[]).is_ok(), "hashes alone have no key");
-        assert!(judged(&other, &[&checkpoint(&whole, 2)]).is_ok(), "what was signed before is as it was");
+        assert!(
+            judged(&other, &[&checkpoint(&whole, 2)]).is_ok(),
+            "what was signed before is as it was"
+        );
         assert_eq!(judged(&other, &[&checkpoint(&whole, 4)]).unwrap_err().number, Some(12));
     }
 
@@ -217,11 +246,18 @@ mod tests {
         let pages = [(0..4, false), (4..10, true)];
         let mut place = ChainPosition::after_cut(&whole.chain.start);
         for (range, is_last) in pages {
-            let page = AuditChainPage { chain: whole.chain.clone(), links: whole.links[range].to_vec() };
+            let page =
+                AuditChainPage { chain: whole.chain.clone(), links: whole.links[range].to_vec() };
             place = inspect(place, &page, is_last, &[]).unwrap();
         }
         assert_eq!((place.position, place.number), (10, 30));
-        let beyond = AuditChainPage { chain: AuditChain { length: 9, ..whole.chain.clone() }, links: Vec::new() };
-        assert!(inspect(place, &beyond, true, &[]).is_err(), "a record after the head does not belong there");
+        let beyond = AuditChainPage {
+            chain: AuditChain { length: 9, ..whole.chain.clone() },
+            links: Vec::new(),
+        };
+        assert!(
+            inspect(place, &beyond, true, &[]).is_err(),
+            "a record after the head does not belong there"
+        );
     }
 }

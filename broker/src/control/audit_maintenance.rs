@@ -22,7 +22,10 @@ use super::{
     audit_seal::{AuditSeal, tenant},
     validation::now_us,
 };
-use crate::limits::{AUDIT_CHAINS_AT_ONCE, AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT, AUDIT_PAGE_ROWS, SWEEP_INTERVAL, SWEEP_ROUNDS_MAX};
+use crate::limits::{
+    AUDIT_CHAINS_AT_ONCE, AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT, AUDIT_PAGE_ROWS, SWEEP_INTERVAL,
+    SWEEP_ROUNDS_MAX,
+};
 
 impl Control {
     /// Starts what keeps the audit log. Must be called inside the runtime, after [`Control::load`].
@@ -50,8 +53,12 @@ impl Control {
         let _turn = self.keeping_audit.lock().await;
         let mut after = None::<String>;
         loop {
-            let Ok(chains) =
-                self.ask("audit_chains_ahead", self.store().audit_chains_ahead(by, after.as_deref(), AUDIT_CHAINS_AT_ONCE)).await
+            let Ok(chains) = self
+                .ask(
+                    "audit_chains_ahead",
+                    self.store().audit_chains_ahead(by, after.as_deref(), AUDIT_CHAINS_AT_ONCE),
+                )
+                .await
             else {
                 return;
             };
@@ -72,7 +79,8 @@ impl Control {
                 Err(misfit) => self.tell_of_misfit(&name, &misfit),
             }
         }
-        let taken = self.ask("put_audit_checkpoints", self.store().put_audit_checkpoints(&made)).await?;
+        let taken =
+            self.ask("put_audit_checkpoints", self.store().put_audit_checkpoints(&made)).await?;
         made.retain(|(name, _)| taken.contains(name));
         self.metrics.observed.audit_checkpoints("signed", made.len());
         self.publish(&made).await;
@@ -80,13 +88,21 @@ impl Control {
     }
 
     /// Reads on from the last signed place, and signs the place it comes to.
-    async fn checkpoint_of(&self, chain: AuditChain) -> Result<Result<AuditCheckpoint, ChainMismatch>, StoreError> {
+    async fn checkpoint_of(
+        &self,
+        chain: AuditChain,
+    ) -> Result<Result<AuditCheckpoint, ChainMismatch>, StoreError> {
         let mut place = match self.audit_seal().last_signed(&chain) {
             Ok(place) => place,
             Err(misfit) => return Ok(Err(misfit)),
         };
         for _ in 0..SWEEP_ROUNDS_MAX {
-            let page = self.ask("audit_links", self.store().audit_links(&chain.name, place.position, AUDIT_PAGE_ROWS)).await?;
+            let page = self
+                .ask(
+                    "audit_links",
+                    self.store().audit_links(&chain.name, place.position, AUDIT_PAGE_ROWS),
+                )
+                .await?;
             let is_last = page.links.len() < AUDIT_PAGE_ROWS as usize;
             place = match inspect(place, &page, is_last, &[]) {
                 Ok(place) => place,
@@ -102,21 +118,33 @@ impl Control {
     pub(super) fn tell_of_misfit(&self, name: &str, misfit: &ChainMismatch) {
         self.metrics.observed.audit_checkpoints("refused", 1);
         let (number, detail) = (misfit.number.unwrap_or_default(), &misfit.detail);
-        tracing::error!(tenant = tenant(name), number, detail, "the audit log was changed in the database; run mcp-broker audit verify");
+        tracing::error!(
+            tenant = tenant(name),
+            number,
+            detail,
+            "the audit log was changed in the database; run mcp-broker audit verify"
+        );
     }
 
     /// Puts checkpoints where an owner of the database cannot change them: into the log, and into the file if there is one.
     async fn publish(&self, made: &[(String, AuditCheckpoint)]) {
         let lines: Vec<String> = made
             .iter()
-            .filter_map(|(name, checkpoint)| serde_json::to_string(&self.audit_seal().published(name, checkpoint)).ok())
+            .filter_map(|(name, checkpoint)| {
+                serde_json::to_string(&self.audit_seal().published(name, checkpoint)).ok()
+            })
             .collect();
         for checkpoint in &lines {
             tracing::info!(%checkpoint, "audit checkpoint");
         }
-        let Some(path) = self.config.audit.checkpoint_file.clone().filter(|_| !lines.is_empty()) else { return };
+        let Some(path) = self.config.audit.checkpoint_file.clone().filter(|_| !lines.is_empty())
+        else {
+            return;
+        };
         let shown = path.display().to_string();
-        let written = tokio::task::spawn_blocking(move || append(&path, &lines)).await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let written = tokio::task::spawn_blocking(move || append(&path, &lines))
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)));
         if let Err(error) = written {
             self.metrics.observed.audit_checkpoints("unwritten", made.len());
             tracing::error!(path = shown, %error, "audit.checkpoint_file could not be written: these checkpoints are in the log only");
@@ -126,16 +154,17 @@ impl Control {
 
 /// Opened for each writing, so that the file may be moved away at any time.
 fn append(path: &Path, lines: &[String]) -> io::Result<()> {
-    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(PathBuf::from(path))?;
+    let mut file =
+        OpenOptions::new().append(true).create(true).mode(0o600).open(PathBuf::from(path))?;
     file.write_all(format!("{}\n", lines.join("\n")).as_bytes())?;
     file.sync_data()
 }
 
 /// For as long as the process lives. Each step is finished before the next one begins.
 async fn keep(control: Weak<Control>) {
-    let Some((interval, many)) =
-        control.upgrade().map(|control| (control.config.audit.checkpoint_interval, control.durable().audit.unsigned()))
-    else {
+    let Some((interval, many)) = control.upgrade().map(|control| {
+        (control.config.audit.checkpoint_interval, control.durable().audit.unsigned())
+    }) else {
         return;
     };
     let mut is_declared = false;

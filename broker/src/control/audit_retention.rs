@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use storage::{AdminChange, AuditRetentionTerms, AuditTruncation, StoreError};
 
-use super::{AuditedAction, Author, Control, ControlError, audit_chain::ChainPosition, audit_seal::tenant, validation::now_us};
+use super::{
+    AuditedAction, Author, Control, ControlError, audit_chain::ChainPosition, audit_seal::tenant,
+    validation::now_us,
+};
 use crate::{
     config::units::format_duration,
     limits::{AUDIT_CHAINS_AT_ONCE, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
@@ -30,12 +33,20 @@ impl Control {
         };
         let Some(next) = next else { return Ok(()) };
         let text = serde_json::to_string(&next).map_err(|_| ControlError::Internal)?;
-        let terms = self.audit_seal().signed_terms(stored.as_ref().map_or(1, |terms| terms.version.saturating_add(1)), text);
+        let terms = self
+            .audit_seal()
+            .signed_terms(stored.as_ref().map_or(1, |terms| terms.version.saturating_add(1)), text);
         // Of a log that begins there is nothing to tell.
-        let author = if log_is_empty { Author::default() } else { Author::of(asked(known.as_ref(), &next, now)) };
+        let author = if log_is_empty {
+            Author::default()
+        } else {
+            Author::of(asked(known.as_ref(), &next, now))
+        };
         match self.commit(AdminChange::PutAuditTerms(&terms), &author).await? {
             true => Ok(()),
-            false => Err(ControlError::Changed { what: "retention of the audit log", exists: true }),
+            false => {
+                Err(ControlError::Changed { what: "retention of the audit log", exists: true })
+            }
         }
     }
 
@@ -50,7 +61,10 @@ impl Control {
         let _turn = self.keeping_audit.lock().await;
         let now = now_us();
         let terms = self.ask("audit_terms", self.store().audit_terms()).await?;
-        let Some(retain) = terms.and_then(|terms| self.retention(&terms)).and_then(|retention| retention.in_force(now)) else {
+        let Some(retain) = terms
+            .and_then(|terms| self.retention(&terms))
+            .and_then(|retention| retention.in_force(now))
+        else {
             return Ok(());
         };
         let before = now.saturating_sub(i64::try_from(retain.as_micros()).unwrap_or(i64::MAX));
@@ -62,7 +76,12 @@ impl Control {
             }
         }
         for _ in 0..SWEEP_ROUNDS_MAX {
-            let chains = self.ask("audit_chains_older", self.store().audit_chains_older(before, AUDIT_CHAINS_AT_ONCE)).await?;
+            let chains = self
+                .ask(
+                    "audit_chains_older",
+                    self.store().audit_chains_older(before, AUDIT_CHAINS_AT_ONCE),
+                )
+                .await?;
             let mut removed = 0;
             for name in &chains {
                 removed += self.cut_audit_chain(name, before).await?;
@@ -77,10 +96,11 @@ impl Control {
 
     async fn cut_audit_chain(&self, name: &str, before_us: i64) -> Result<u64, StoreError> {
         let page = self.ask("audit_links", self.store().audit_links(name, 0, SWEEP_ROWS)).await?;
-        let followed = self.audit_seal().beginning(&page.chain).and_then(|mut place: ChainPosition| {
-            let mut old = page.links.iter().take_while(|link| link.at_us < before_us);
-            old.try_for_each(|link| place.follow(link)).map(|()| place)
-        });
+        let followed =
+            self.audit_seal().beginning(&page.chain).and_then(|mut place: ChainPosition| {
+                let mut old = page.links.iter().take_while(|link| link.at_us < before_us);
+                old.try_for_each(|link| place.follow(link)).map(|()| place)
+            });
         let place = match followed {
             Ok(place) if place.position > page.chain.start.position => place,
             Ok(_) => return Ok(0),
@@ -104,9 +124,15 @@ impl Control {
 
     /// `Unsupported`: the terms are not this broker's; nothing is removed by them.
     pub(super) fn retention(&self, terms: &AuditRetentionTerms) -> Option<AuditRetention> {
-        let retention = self.audit_seal().checks_terms(terms).then(|| serde_json::from_str(&terms.terms).ok()).flatten();
+        let retention = self
+            .audit_seal()
+            .checks_terms(terms)
+            .then(|| serde_json::from_str(&terms.terms).ok())
+            .flatten();
         if retention.is_none() {
-            tracing::error!("the stored retention of the audit log was not signed with this broker's secret: nothing is removed by it");
+            tracing::error!(
+                "the stored retention of the audit log was not signed with this broker's secret: nothing is removed by it"
+            );
         }
         retention
     }
@@ -114,7 +140,8 @@ impl Control {
 
 /// What the record of a change says.
 fn asked(known: Option<&AuditRetention>, next: &AuditRetention, now_us: i64) -> AuditedAction {
-    let time = |time: Option<Duration>| time.map_or_else(|| "unlimited".to_owned(), format_duration);
+    let time =
+        |time: Option<Duration>| time.map_or_else(|| "unlimited".to_owned(), format_duration);
     let before = time(known.and_then(|known| known.in_force(now_us)));
     let target = match next.announced(now_us) {
         Some((announced, from_us)) => {
@@ -146,18 +173,32 @@ mod tests {
 
     fn record(number: u8, hours_old: i64, of: Option<&str>) -> AuditRecord {
         let at_us = now_us() - hours_old * HOUR_US;
-        AuditRecord { id: [number; 16], at_us, kind: AuditKind::Call, tenant: of.map(str::to_owned), body: "{}".into() }
+        AuditRecord {
+            id: [number; 16],
+            at_us,
+            kind: AuditKind::Call,
+            tenant: of.map(str::to_owned),
+            body: "{}".into(),
+        }
     }
 
     async fn rig(folder: &std::path::Path, store: &std::sync::Arc<SqliteStore>, yaml: &str) -> Rig {
-        let stores = Stores { durable: store.clone(), events: None, hot: std::sync::Arc::new(storage::hot::MemoryHotStore::new()) };
+        let stores = Stores {
+            durable: store.clone(),
+            events: None,
+            hot: std::sync::Arc::new(storage::hot::MemoryHotStore::new()),
+        };
         Rig::on(stores, folder, yaml).await.unwrap()
     }
 
     /// Ids of the records that are left.
     async fn left(control: &Control) -> Vec<u8> {
         let stored = control.store().audit(&AuditFilter::default(), None, 100).await.unwrap();
-        stored.iter().filter(|stored| stored.record.kind == AuditKind::Call).map(|stored| stored.record.id[0]).collect()
+        stored
+            .iter()
+            .filter(|stored| stored.record.kind == AuditKind::Call)
+            .map(|stored| stored.record.id[0])
+            .collect()
     }
 
     async fn verified(control: &Control, of: Option<&str>) -> Verdict {
@@ -165,35 +206,59 @@ mod tests {
     }
 
     async fn put_terms(control: &Control, version: i64, retention: &AuditRetention) {
-        let terms = control.audit_seal().signed_terms(version, serde_json::to_string(retention).unwrap());
-        assert!(control.commit(AdminChange::PutAuditTerms(&terms), &Author::default()).await.unwrap());
+        let terms =
+            control.audit_seal().signed_terms(version, serde_json::to_string(retention).unwrap());
+        assert!(
+            control.commit(AdminChange::PutAuditTerms(&terms), &Author::default()).await.unwrap()
+        );
     }
 
     #[tokio::test]
     async fn s15_what_is_older_than_the_retention_is_cut_from_each_chain_and_the_rest_verifies() {
-        let (folder, store) = (tempfile::tempdir().unwrap(), std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()));
+        let (folder, store) = (
+            tempfile::tempdir().unwrap(),
+            std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),
+        );
         let rig = rig(folder.path(), &store, "audit: {retain: 1h}").await;
         let control = &rig.control;
         control.declare_retention().await.unwrap();
-        assert!(left(control).await.is_empty() && control.audit_is_empty().await.unwrap(), "there was nothing to tell");
-        let acme = [record(1, 3, Some("acme")), record(2, 2, Some("acme")), record(3, 0, Some("acme")), record(4, 2, Some("acme"))];
+        assert!(
+            left(control).await.is_empty() && control.audit_is_empty().await.unwrap(),
+            "there was nothing to tell"
+        );
+        let acme = [
+            record(1, 3, Some("acme")),
+            record(2, 2, Some("acme")),
+            record(3, 0, Some("acme")),
+            record(4, 2, Some("acme")),
+        ];
         store.append_audit(&acme).await.unwrap();
         store.append_audit(&[record(5, 2, None), record(6, 0, None)]).await.unwrap();
         control.trim_audit().await.unwrap();
-        assert_eq!(left(control).await, [3, 4, 6], "an old record after a younger one stays with it");
+        assert_eq!(
+            left(control).await,
+            [3, 4, 6],
+            "an old record after a younger one stays with it"
+        );
         for (of, records) in [(Some("acme"), 2), (None, 1)] {
             let verdict = verified(control, of).await;
             assert_eq!((verdict.records, verdict.misfit), (records, None));
         }
         let chains = control.audit_chains(None, 10).await.unwrap().chains;
-        assert_eq!(chains.iter().map(|chain| (chain.count, chain.removed)).collect::<Vec<_>>(), [(2, 1), (4, 2)]);
+        assert_eq!(
+            chains.iter().map(|chain| (chain.count, chain.removed)).collect::<Vec<_>>(),
+            [(2, 1), (4, 2)]
+        );
         control.trim_audit().await.unwrap();
         assert_eq!(left(control).await, [3, 4, 6]);
     }
 
     #[tokio::test]
     async fn s15_a_retention_that_was_shortened_removes_nothing_before_its_delay_and_is_told() {
-        let (folder, store) = (tempfile::tempdir().unwrap(), std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()));
+        let (folder, store) = (
+            tempfile::tempdir().unwrap(),
+            std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),
+        );
         let before = rig(folder.path(), &store, "audit: {retain: 720h}").await;
         before.control.declare_retention().await.unwrap();
         store.append_audit(&[record(1, 2, None)]).await.unwrap();
@@ -210,7 +275,8 @@ mod tests {
         assert!(told[0].target.as_deref().unwrap().starts_with("720h to 1h, from "), "{told:?}");
         // The delay is over.
         let declared = now_us() - 8 * 24 * HOUR_US;
-        let shortened = AuditRetention::first(Duration::from_secs(720 * 3_600), 0, true).declared(Duration::from_secs(3_600), declared);
+        let shortened = AuditRetention::first(Duration::from_secs(720 * 3_600), 0, true)
+            .declared(Duration::from_secs(3_600), declared);
         put_terms(&after.control, 3, &shortened.unwrap()).await;
         after.control.trim_audit().await.unwrap();
         assert!(left(&after.control).await.is_empty());
@@ -218,13 +284,20 @@ mod tests {
 
     #[tokio::test]
     async fn s15_terms_that_no_broker_signed_remove_nothing_and_are_found() {
-        let (folder, store) = (tempfile::tempdir().unwrap(), std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()));
+        let (folder, store) = (
+            tempfile::tempdir().unwrap(),
+            std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),
+        );
         let rig = rig(folder.path(), &store, "audit: {retain: 1h}").await;
         let control = &rig.control;
         store.append_audit(&[record(1, 2, None)]).await.unwrap();
-        let text = serde_json::to_string(&AuditRetention::first(Duration::from_secs(3_600), 0, true)).unwrap();
+        let text =
+            serde_json::to_string(&AuditRetention::first(Duration::from_secs(3_600), 0, true))
+                .unwrap();
         let forged = AuditRetentionTerms { version: 1, terms: text, signature: vec![0; 64] };
-        assert!(control.commit(AdminChange::PutAuditTerms(&forged), &Author::default()).await.unwrap());
+        assert!(
+            control.commit(AdminChange::PutAuditTerms(&forged), &Author::default()).await.unwrap()
+        );
         control.trim_audit().await.unwrap();
         assert_eq!(left(control).await, [1]);
         assert!(verified(control, None).await.misfit.unwrap().detail.contains("retention"));
@@ -237,27 +310,55 @@ mod tests {
 
     #[tokio::test]
     async fn s15_checkpoints_are_signed_up_to_the_newest_record_and_appended_to_the_file() {
-        let (folder, store) = (tempfile::tempdir().unwrap(), std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()));
+        let (folder, store) = (
+            tempfile::tempdir().unwrap(),
+            std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),
+        );
         let file = folder.path().join("checkpoints.jsonl");
-        let rig = rig(folder.path(), &store, &format!("audit: {{checkpoint_file: '{}'}}", file.display())).await;
+        let rig = rig(
+            folder.path(),
+            &store,
+            &format!("audit: {{checkpoint_file: '{}'}}", file.display()),
+        )
+        .await;
         let control = &rig.control;
-        store.append_audit(&[record(1, 0, None), record(2, 0, Some("acme")), record(3, 0, Some("acme"))]).await.unwrap();
+        store
+            .append_audit(&[
+                record(1, 0, None),
+                record(2, 0, Some("acme")),
+                record(3, 0, Some("acme")),
+            ])
+            .await
+            .unwrap();
         control.seal_audit().await;
         control.seal_audit().await;
         store.append_audit(&[record(4, 0, Some("acme"))]).await.unwrap();
         control.seal_audit().await;
         let text = std::fs::read_to_string(&file).unwrap();
-        let kept: Vec<super::super::CheckpointView> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let kept: Vec<super::super::CheckpointView> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(
             kept.iter().map(|kept| (kept.tenant.as_deref(), kept.count)).collect::<Vec<_>>(),
             [(None, 1), (Some("acme"), 2), (Some("acme"), 3)]
         );
         for checkpoint in &kept {
-            let verdict = control.verify_audit(checkpoint.tenant.as_deref(), None, 100, Some(checkpoint)).await.unwrap();
+            let verdict = control
+                .verify_audit(checkpoint.tenant.as_deref(), None, 100, Some(checkpoint))
+                .await
+                .unwrap();
             assert_eq!(verdict.misfit, None);
         }
         let foreign = super::super::CheckpointView { count: 4, ..kept[2].clone() };
-        assert!(control.verify_audit(Some("acme"), None, 100, Some(&foreign)).await.unwrap().misfit.is_some());
-        assert!(control.metrics.render().contains(r#"mcp_audit_checkpoints_total{outcome="signed"} 3"#));
+        assert!(
+            control
+                .verify_audit(Some("acme"), None, 100, Some(&foreign))
+                .await
+                .unwrap()
+                .misfit
+                .is_some()
+        );
+        assert!(
+            control.metrics.render().contains(r#"mcp_audit_checkpoints_total{outcome="signed"} 3"#)
+        );
     }
 }

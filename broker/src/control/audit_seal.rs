@@ -5,7 +5,9 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
-use storage::{AUDIT_HASH_BYTES, AuditChain, AuditCheckpoint, AuditRetentionTerms, AuditTruncation};
+use storage::{
+    AUDIT_HASH_BYTES, AuditChain, AuditCheckpoint, AuditRetentionTerms, AuditTruncation,
+};
 use utoipa::ToSchema;
 
 use super::audit_chain::{ChainMismatch, ChainPosition};
@@ -33,13 +35,36 @@ pub struct CheckpointView {
 pub(super) struct AuditSeal<'k>(pub(super) &'k SigningKey);
 
 impl AuditSeal<'_> {
-    pub(super) fn signed_checkpoint(&self, name: &str, place: &ChainPosition, at_us: i64) -> AuditCheckpoint {
-        let checkpoint = AuditCheckpoint { count: place.position, head: place.hash.clone(), at_us, signature: Vec::new() };
-        AuditCheckpoint { signature: self.0.sign(&checkpoint_text(name, &checkpoint)), ..checkpoint }
+    pub(super) fn signed_checkpoint(
+        &self,
+        name: &str,
+        place: &ChainPosition,
+        at_us: i64,
+    ) -> AuditCheckpoint {
+        let checkpoint = AuditCheckpoint {
+            count: place.position,
+            head: place.hash.clone(),
+            at_us,
+            signature: Vec::new(),
+        };
+        AuditCheckpoint {
+            signature: self.0.sign(&checkpoint_text(name, &checkpoint)),
+            ..checkpoint
+        }
     }
 
-    pub(super) fn signed_cut(&self, name: &str, place: &ChainPosition, before_us: i64) -> AuditTruncation {
-        let cut = AuditTruncation { position: place.position, hash: place.hash.clone(), before_us, signature: Vec::new() };
+    pub(super) fn signed_cut(
+        &self,
+        name: &str,
+        place: &ChainPosition,
+        before_us: i64,
+    ) -> AuditTruncation {
+        let cut = AuditTruncation {
+            position: place.position,
+            hash: place.hash.clone(),
+            before_us,
+            signature: Vec::new(),
+        };
         AuditTruncation { signature: self.0.sign(&cut_text(name, &cut)), ..cut }
     }
 
@@ -51,7 +76,11 @@ impl AuditSeal<'_> {
         self.0.has_signed(&terms_text(terms.version, &terms.terms), &terms.signature)
     }
 
-    pub(super) fn checks_checkpoint(&self, name: &str, checkpoint: &AuditCheckpoint) -> Result<(), ChainMismatch> {
+    pub(super) fn checks_checkpoint(
+        &self,
+        name: &str,
+        checkpoint: &AuditCheckpoint,
+    ) -> Result<(), ChainMismatch> {
         let signed = self.0.has_signed(&checkpoint_text(name, checkpoint), &checkpoint.signature);
         signed.then_some(()).ok_or_else(|| ChainMismatch::unsigned("the checkpoint"))
     }
@@ -59,8 +88,11 @@ impl AuditSeal<'_> {
     /// Where a chain begins, by what was signed about it.
     pub(super) fn beginning(&self, chain: &AuditChain) -> Result<ChainPosition, ChainMismatch> {
         let cut = &chain.start;
-        let signed = *cut == AuditTruncation::none() || self.0.has_signed(&cut_text(&chain.name, cut), &cut.signature);
-        signed.then(|| ChainPosition::after_cut(cut)).ok_or_else(|| ChainMismatch::unsigned("the beginning of the chain"))
+        let signed = *cut == AuditTruncation::none()
+            || self.0.has_signed(&cut_text(&chain.name, cut), &cut.signature);
+        signed
+            .then(|| ChainPosition::after_cut(cut))
+            .ok_or_else(|| ChainMismatch::unsigned("the beginning of the chain"))
     }
 
     /// The last place that was signed: records up to there need not be read again.
@@ -68,7 +100,11 @@ impl AuditSeal<'_> {
         let beginning = self.beginning(chain)?;
         let Some(checkpoint) = &chain.checkpoint else { return Ok(beginning) };
         self.checks_checkpoint(&chain.name, checkpoint)?;
-        Ok(if checkpoint.count < beginning.position { beginning } else { ChainPosition::at_checkpoint(checkpoint) })
+        Ok(if checkpoint.count < beginning.position {
+            beginning
+        } else {
+            ChainPosition::at_checkpoint(checkpoint)
+        })
     }
 
     pub(super) fn published(&self, name: &str, checkpoint: &AuditCheckpoint) -> CheckpointView {
@@ -115,12 +151,26 @@ fn moment(at_us: i64) -> String {
 
 fn checkpoint_text(name: &str, checkpoint: &AuditCheckpoint) -> String {
     let AuditCheckpoint { count, head, at_us, .. } = checkpoint;
-    serde_json::json!(["mcp-broker audit checkpoint 1", tenant(name), count, hash_text(head), moment(*at_us)]).to_string()
+    serde_json::json!([
+        "mcp-broker audit checkpoint 1",
+        tenant(name),
+        count,
+        hash_text(head),
+        moment(*at_us)
+    ])
+    .to_string()
 }
 
 fn cut_text(name: &str, cut: &AuditTruncation) -> String {
     let AuditTruncation { position, hash, before_us, .. } = cut;
-    serde_json::json!(["mcp-broker audit cut 1", tenant(name), position, hash_text(hash), moment(*before_us)]).to_string()
+    serde_json::json!([
+        "mcp-broker audit cut 1",
+        tenant(name),
+        position,
+        hash_text(hash),
+        moment(*before_us)
+    ])
+    .to_string()
 }
 
 fn terms_text(version: i64, terms: &str) -> String {
@@ -155,7 +205,11 @@ mod tests {
         let seal = AuditSeal(&key);
         let mut chain = AuditChain::empty("acme");
         assert_eq!(seal.beginning(&chain).unwrap().position, 0);
-        chain.start = seal.signed_cut("acme", &ChainPosition { position: 4, number: 4, hash: vec![1; 32] }, 5);
+        chain.start = seal.signed_cut(
+            "acme",
+            &ChainPosition { position: 4, number: 4, hash: vec![1; 32] },
+            5,
+        );
         assert_eq!(seal.beginning(&chain).unwrap().position, 4);
         chain.start.position = 5;
         seal.beginning(&chain).unwrap_err();

@@ -72,15 +72,24 @@ impl ChainView {
 
 impl Control {
     /// The chains in the order of their names. That of records without a tenant is called by an empty name, and is first.
-    pub async fn audit_chains(&self, after: Option<&str>, limit: u32) -> Result<ChainList, ControlError> {
+    pub async fn audit_chains(
+        &self,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<ChainList, ControlError> {
         let mut chains = self.ask("audit_chains", self.store().audit_chains(after, limit)).await?;
-        let next = chains.last().filter(|_| chains.len() >= limit as usize).map(|last| last.name.clone());
+        let next =
+            chains.last().filter(|_| chains.len() >= limit as usize).map(|last| last.name.clone());
         // Records that belong to no chain are told of with this one, also while it is empty.
         if after.is_none() && chains.first().is_none_or(|first| !first.name.is_empty()) {
             chains.insert(0, AuditChain::empty(""));
         }
         let outside = self.ask("audit_outside", self.store().audit_outside()).await?;
-        Ok(ChainList { next, chains: chains.iter().map(ChainView::new).collect(), unchained_until: outside.until })
+        Ok(ChainList {
+            next,
+            chains: chains.iter().map(ChainView::new).collect(),
+            unchained_until: outside.until,
+        })
     }
 
     /// Verifies up to `limit` records of a chain from where the page before ended. `kept`: a checkpoint from outside the database.
@@ -92,16 +101,39 @@ impl Control {
         kept: Option<&CheckpointView>,
     ) -> Result<Verdict, ControlError> {
         let name = of.unwrap_or_default();
-        let after = after.map(|text| read_place(text).ok_or_else(|| invalid("after", "is not the next of a page"))).transpose()?;
-        let kept = kept.map(|view| view.to_stored().ok_or_else(|| invalid("checkpoint", "has a value that cannot be read"))).transpose()?;
-        let page = self.ask("audit_links", self.store().audit_links(name, after.as_ref().map_or(0, |place| place.position), limit)).await?;
+        let after = after
+            .map(|text| {
+                read_place(text).ok_or_else(|| invalid("after", "is not the next of a page"))
+            })
+            .transpose()?;
+        let kept = kept
+            .map(|view| {
+                view.to_stored()
+                    .ok_or_else(|| invalid("checkpoint", "has a value that cannot be read"))
+            })
+            .transpose()?;
+        let page = self
+            .ask(
+                "audit_links",
+                self.store().audit_links(
+                    name,
+                    after.as_ref().map_or(0, |place| place.position),
+                    limit,
+                ),
+            )
+            .await?;
         let seal = self.audit_seal();
         let judge = || {
             let beginning = seal.beginning(&page.chain)?;
             let checkpoints: Vec<_> = page.chain.checkpoint.iter().chain(&kept).collect();
-            checkpoints.iter().try_for_each(|checkpoint| seal.checks_checkpoint(name, checkpoint))?;
+            checkpoints
+                .iter()
+                .try_for_each(|checkpoint| seal.checks_checkpoint(name, checkpoint))?;
             // The retention may have removed what the page before ended with.
-            let place = after.clone().filter(|place| place.position >= beginning.position).unwrap_or(beginning);
+            let place = after
+                .clone()
+                .filter(|place| place.position >= beginning.position)
+                .unwrap_or(beginning);
             inspect(place, &page, page.links.len() < limit as usize, &checkpoints)
         };
         let is_last = page.links.len() < limit as usize;
@@ -116,17 +148,24 @@ impl Control {
                 misfit: None,
                 next: (!is_last).then(|| write_place(&place)),
             },
-            Err(ChainMismatch { number, detail }) => {
-                Verdict { records: 0, last: None, misfit: Some(MisfitView { number, detail }), next: None }
-            }
+            Err(ChainMismatch { number, detail }) => Verdict {
+                records: 0,
+                last: None,
+                misfit: Some(MisfitView { number, detail }),
+                next: None,
+            },
         })
     }
 
     /// What belongs to no chain: records that were put in beside them, and the retention.
     async fn judge_the_rest(&self) -> Result<Result<(), ChainMismatch>, ControlError> {
-        let UnchainedAudit { stray, .. } = self.ask("audit_outside", self.store().audit_outside()).await?;
+        let UnchainedAudit { stray, .. } =
+            self.ask("audit_outside", self.store().audit_outside()).await?;
         if stray.is_some() {
-            return Ok(Err(ChainMismatch { number: stray, detail: "it belongs to no chain".to_owned() }));
+            return Ok(Err(ChainMismatch {
+                number: stray,
+                detail: "it belongs to no chain".to_owned(),
+            }));
         }
         let terms = self.ask("audit_terms", self.store().audit_terms()).await?;
         let is_known = terms.as_ref().is_none_or(|terms| self.retention(terms).is_some());

@@ -6,7 +6,8 @@ use protocol::ids::{BackendId, TenantId};
 use storage::{AdminChange, BackendRecord};
 
 use super::{
-    Author, BACKENDS_PER_TENANT_MAX, BackendView, Control, ControlError, Preconditions, PutOutcome, Tagged,
+    Author, BACKENDS_PER_TENANT_MAX, BackendView, Control, ControlError, Preconditions, PutOutcome,
+    Tagged,
     registry::{self, RegistryEntry},
     validation::{client_files, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
 };
@@ -16,16 +17,31 @@ impl Control {
     pub fn backends(&self, tenant: &TenantId) -> Result<Vec<BackendView>, ControlError> {
         self.knows(tenant)?;
         let registry = self.registry.load();
-        Ok(registry.backends_of(tenant).map(|(backend, entry)| self.backend_view(tenant, backend, entry)).collect())
+        Ok(registry
+            .backends_of(tenant)
+            .map(|(backend, entry)| self.backend_view(tenant, backend, entry))
+            .collect())
     }
 
-    pub fn backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<Tagged<BackendView>, ControlError> {
+    pub fn backend(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+    ) -> Result<Tagged<BackendView>, ControlError> {
         let registry = self.registry.load();
-        let entry = registry.backends.get(&(tenant.clone(), backend.clone())).ok_or_else(|| no_backend(backend))?;
+        let entry = registry
+            .backends
+            .get(&(tenant.clone(), backend.clone()))
+            .ok_or_else(|| no_backend(backend))?;
         Ok(self.backend_shown(tenant, backend, entry))
     }
 
-    fn backend_shown(&self, tenant: &TenantId, backend: &BackendId, entry: &RegistryEntry<BackendSpec>) -> Tagged<BackendView> {
+    fn backend_shown(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+        entry: &RegistryEntry<BackendSpec>,
+    ) -> Tagged<BackendView> {
         Tagged { view: self.backend_view(tenant, backend, entry), tag: self.tag(entry) }
     }
 
@@ -43,11 +59,18 @@ impl Control {
         self.config.stdio.check(&spec.transport).map_err(ControlError::Invalid)?;
         self.config.tls.check_stored(&spec.tls).map_err(ControlError::Invalid)?;
         client_files(&spec).await.map_err(ControlError::Invalid)?;
-        self.config.limits.message_sizes.check(spec.limits.message_profile.as_deref()).map_err(ControlError::Invalid)?;
+        self.config
+            .limits
+            .message_sizes
+            .check(spec.limits.message_profile.as_deref())
+            .map_err(ControlError::Invalid)?;
         // A child is started, then spoken to; a server is connected to first.
-        let within = spec.timeouts.initialize.unwrap_or(self.config.timeouts.initialize) + self.config.timeouts.connect;
+        let within = spec.timeouts.initialize.unwrap_or(self.config.timeouts.initialize)
+            + self.config.timeouts.connect;
         let (owner, name) = (tenant.clone(), backend.clone());
-        let stored = self.change(|control| async move { control.store_backend(owner, name, spec, condition, &author).await });
+        let stored = self.change(|control| async move {
+            control.store_backend(owner, name, spec, condition, &author).await
+        });
         let (entry, created) = stored.await?;
         if wait {
             self.broker.settled(&tenant, &backend, within).await;
@@ -70,10 +93,16 @@ impl Control {
         let old = registry.backends.get(&(tenant.clone(), backend.clone()));
         condition.holds("backend", old.map(|entry| self.tag(entry)).as_deref())?;
         refuse_declared(old.map(|entry| entry.origin), "backend", &backend)?;
-        refuse_more(old.is_none(), registry.backends_of(&tenant).count(), "backends of this tenant", BACKENDS_PER_TENANT_MAX)?;
+        refuse_more(
+            old.is_none(),
+            registry.backends_of(&tenant).count(),
+            "backends of this tenant",
+            BACKENDS_PER_TENANT_MAX,
+        )?;
         let entry = RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
         let record = BackendRecord {
-            settings: registry::seal_backend(&self.keys.seal, &tenant, &backend, &entry.spec).map_err(|_| ControlError::Internal)?,
+            settings: registry::seal_backend(&self.keys.seal, &tenant, &backend, &entry.spec)
+                .map_err(|_| ControlError::Internal)?,
             tenant: tenant.clone(),
             backend: backend.clone(),
             created_at_us: entry.created_at_us,
@@ -121,7 +150,11 @@ impl Control {
     }
 
     /// Connects anew or refreshes, and tells how it went.
-    pub async fn probe_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<BackendView, ControlError> {
+    pub async fn probe_backend(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+    ) -> Result<BackendView, ControlError> {
         self.backend(tenant, backend)?;
         if self.broker.probe(tenant, backend).await {
             self.broker.settled(tenant, backend, self.config.timeouts.initialize).await;
@@ -129,7 +162,18 @@ impl Control {
         Ok(self.backend(tenant, backend)?.view)
     }
 
-    fn backend_view(&self, tenant: &TenantId, backend: &BackendId, entry: &RegistryEntry<BackendSpec>) -> BackendView {
-        BackendView::new(tenant, backend, entry, self.broker.backend(tenant, backend), self.durable().node().as_str())
+    fn backend_view(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+        entry: &RegistryEntry<BackendSpec>,
+    ) -> BackendView {
+        BackendView::new(
+            tenant,
+            backend,
+            entry,
+            self.broker.backend(tenant, backend),
+            self.durable().node().as_str(),
+        )
     }
 }

@@ -30,7 +30,11 @@ impl Control {
             if control.broker.backend(&tenant, &backend).is_none() {
                 return Err(no_backend(&backend)); // its tenant is disabled: nothing runs
             }
-            let change = if open { AdminChange::HoldBreaker(&tenant, &backend) } else { AdminChange::ReleaseBreaker(&tenant, &backend) };
+            let change = if open {
+                AdminChange::HoldBreaker(&tenant, &backend)
+            } else {
+                AdminChange::ReleaseBreaker(&tenant, &backend)
+            };
             control.commit(change, &author).await?;
             let name = (tenant.clone(), backend.clone());
             if open {
@@ -68,7 +72,9 @@ impl Control {
 
     /// Of a backend that is removed, or of all of a tenant. The store forgets them with it.
     pub(super) fn forget_breakers(&self, tenant: &TenantId, backend: Option<&BackendId>) {
-        self.held().retain(|(owner, name)| owner != tenant || backend.is_some_and(|backend| backend != name));
+        self.held().retain(|(owner, name)| {
+            owner != tenant || backend.is_some_and(|backend| backend != name)
+        });
     }
 
     fn held(&self) -> MutexGuard<'_, HeldBreakers> {

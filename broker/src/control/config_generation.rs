@@ -37,7 +37,12 @@ pub struct ConfigGeneration(Mutex<ConfigurationView>);
 
 impl Default for ConfigGeneration {
     fn default() -> Self {
-        Self(Mutex::new(ConfigurationView { generation: 1, since: now(), needs_restart: Vec::new(), refused: None }))
+        Self(Mutex::new(ConfigurationView {
+            generation: 1,
+            since: now(),
+            needs_restart: Vec::new(),
+            refused: None,
+        }))
     }
 }
 

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use protocol::ids::{TaskId, TenantId};
-use storage::{AdminChange, NodeRecord, StoredSession, StoredTask, TaskListPosition, TaskStatus, Wakeup};
+use storage::{
+    AdminChange, NodeRecord, StoredSession, StoredTask, TaskListPosition, TaskStatus, Wakeup,
+};
 
 use super::{Author, Control, ControlError, now_us, resource_views::moment};
 use crate::{
@@ -23,7 +25,10 @@ impl Control {
         let view = |node: NodeRecord| NodeView {
             is_this: node.node == own,
             draining: node.draining || (node.node == own && self.broker.draining()),
-            lease_ms: self.durable().is_shared().then(|| u64::try_from(node.lease_left.as_millis()).unwrap_or(u64::MAX)),
+            lease_ms: self
+                .durable()
+                .is_shared()
+                .then(|| u64::try_from(node.lease_left.as_millis()).unwrap_or(u64::MAX)),
             node: node.node.to_string(),
             address: node.address,
         };
@@ -31,15 +36,22 @@ impl Control {
     }
 
     /// Sessions of all replicas, oldest first.
-    pub async fn sessions(&self, tenant: Option<&TenantId>) -> Result<Vec<SessionView>, ControlError> {
+    pub async fn sessions(
+        &self,
+        tenant: Option<&TenantId>,
+    ) -> Result<Vec<SessionView>, ControlError> {
         let mut live: BTreeMap<String, SessionView> =
             self.broker.sessions(tenant).into_iter().map(|view| (view.id.clone(), view)).collect();
         let (mut views, mut after) = (Vec::new(), None);
         loop {
-            let page = self.ask("sessions", self.store().sessions(tenant, after.as_ref(), ADMIN_PAGE_ROWS)).await?;
+            let page = self
+                .ask("sessions", self.store().sessions(tenant, after.as_ref(), ADMIN_PAGE_ROWS))
+                .await?;
             after = page.last().map(|last| last.record.key);
             let is_last = page.len() < ADMIN_PAGE_ROWS as usize;
-            views.extend(page.into_iter().map(|stored| self.session_view(&stored, live.remove(&stored.record.key.digest()))));
+            views.extend(page.into_iter().map(|stored| {
+                self.session_view(&stored, live.remove(&stored.record.key.digest()))
+            }));
             if is_last || views.len() >= ADMIN_LIST_MAX {
                 break;
             }
@@ -51,12 +63,15 @@ impl Control {
     }
 
     pub async fn session(&self, digest: &str) -> Result<SessionView, ControlError> {
-        let stored = self.ask("sessions_by_digest", self.store().sessions_by_digest(digest)).await?;
+        let stored =
+            self.ask("sessions_by_digest", self.store().sessions_by_digest(digest)).await?;
         let live = self.broker.session(digest);
         match (stored.first(), live) {
             (Some(stored), live) => Ok(self.session_view(stored, live)),
             (None, Some(live)) => Ok(live),
-            (None, None) => Err(ControlError::NotFound { what: "session", name: digest.to_owned() }),
+            (None, None) => {
+                Err(ControlError::NotFound { what: "session", name: digest.to_owned() })
+            }
         }
     }
 
@@ -64,20 +79,30 @@ impl Control {
     pub async fn end_session(&self, digest: &str, author: &Author) -> Result<(), ControlError> {
         let mut found = false;
         // First what is told of: it is ended here only once the record of it is on disk, where there is one to be written.
-        for stored in self.ask("sessions_by_digest", self.store().sessions_by_digest(digest)).await? {
+        for stored in
+            self.ask("sessions_by_digest", self.store().sessions_by_digest(digest)).await?
+        {
             let key = stored.record.key;
             found |= self.commit(AdminChange::EndSession(&key), author).await?;
             self.durable().hot.wake(Wakeup::SessionEnd(key));
             tracing::info!(session = digest, "an operator asked for the session's end");
         }
         found |= self.broker.end_session(digest);
-        if found { Ok(()) } else { Err(ControlError::NotFound { what: "session", name: digest.to_owned() }) }
+        if found {
+            Ok(())
+        } else {
+            Err(ControlError::NotFound { what: "session", name: digest.to_owned() })
+        }
     }
 
     fn session_view(&self, stored: &StoredSession, live: Option<SessionView>) -> SessionView {
         let record = &stored.record;
         // A lapsed lease owns nothing: whoever is asked for the session next takes it.
-        let owner = stored.owner.as_ref().filter(|owner| !owner.lease_left.is_zero()).map(|owner| owner.node.to_string());
+        let owner = stored
+            .owner
+            .as_ref()
+            .filter(|owner| !owner.lease_left.is_zero())
+            .map(|owner| owner.node.to_string());
         if let Some(live) = live {
             return SessionView { node: owner, ..live };
         }
@@ -87,7 +112,11 @@ impl Control {
             tenant: record.seat.tenant.to_string(),
             principal: record.seat.principal.to_string(),
             transport: record.transport.clone(),
-            endpoint: record.seat.endpoint.as_ref().map_or_else(|| "aggregated".to_owned(), ToString::to_string),
+            endpoint: record
+                .seat
+                .endpoint
+                .as_ref()
+                .map_or_else(|| "aggregated".to_owned(), ToString::to_string),
             protocol_version: record.version.clone(),
             client_name,
             client_version,
@@ -95,15 +124,20 @@ impl Control {
             calls_in_flight: None,
             streams: None,
             subscriptions: usize::try_from(stored.subscriptions).unwrap_or(usize::MAX),
-            idle_seconds: u64::try_from(now_us().saturating_sub(stored.seen_at_us) / 1_000_000).unwrap_or(0),
+            idle_seconds: u64::try_from(now_us().saturating_sub(stored.seen_at_us) / 1_000_000)
+                .unwrap_or(0),
             created_at: moment(stored.created_at_us),
             node: owner,
         }
     }
 
     /// Resources somebody listens to, on whichever replica.
-    pub async fn subscriptions(&self, tenant: Option<&TenantId>) -> Result<Vec<SubscriptionView>, ControlError> {
-        let counts = self.ask("subscription_counts", self.store().subscription_counts(tenant)).await?;
+    pub async fn subscriptions(
+        &self,
+        tenant: Option<&TenantId>,
+    ) -> Result<Vec<SubscriptionView>, ControlError> {
+        let counts =
+            self.ask("subscription_counts", self.store().subscription_counts(tenant)).await?;
         let stored = counts.into_iter().map(|count| SubscriptionView {
             tenant: count.tenant.to_string(),
             backend: count.backend.to_string(),
@@ -121,11 +155,20 @@ impl Control {
     }
 
     /// Tasks of all replicas, oldest first.
-    pub async fn tasks(&self, tenant: Option<&TenantId>, status: Option<TaskStatus>) -> Result<Vec<TaskView>, ControlError> {
+    pub async fn tasks(
+        &self,
+        tenant: Option<&TenantId>,
+        status: Option<TaskStatus>,
+    ) -> Result<Vec<TaskView>, ControlError> {
         let (mut views, mut after) = (Vec::new(), None);
         loop {
-            let page = self.ask("tasks", self.store().tasks(tenant, status, after.as_ref(), ADMIN_PAGE_ROWS)).await?;
-            after = page.last().map(|last| TaskListPosition { created_at_us: last.created_at_us, task: last.record.task.clone() });
+            let page = self
+                .ask("tasks", self.store().tasks(tenant, status, after.as_ref(), ADMIN_PAGE_ROWS))
+                .await?;
+            after = page.last().map(|last| TaskListPosition {
+                created_at_us: last.created_at_us,
+                task: last.record.task.clone(),
+            });
             views.extend(page.iter().map(task_view));
             if page.len() < ADMIN_PAGE_ROWS as usize || views.len() >= ADMIN_LIST_MAX {
                 break;
@@ -138,17 +181,24 @@ impl Control {
     pub async fn task(&self, id: &str) -> Result<TaskShown, ControlError> {
         let task = TaskId::new(id);
         let stored = self.ask("task", self.store().task(&task)).await?;
-        let stored = stored.ok_or_else(|| ControlError::NotFound { what: "task", name: id.to_owned() })?;
+        let stored =
+            stored.ok_or_else(|| ControlError::NotFound { what: "task", name: id.to_owned() })?;
         let history = self.ask("transitions", self.store().transitions(&task)).await?;
-        let change =
-            |step: &storage::TaskTransition| TaskChange { to: step.to.name().to_owned(), at: moment(step.at_us), epoch: step.epoch };
+        let change = |step: &storage::TaskTransition| TaskChange {
+            to: step.to.name().to_owned(),
+            at: moment(step.at_us),
+            epoch: step.epoch,
+        };
         Ok(TaskShown { task: task_view(&stored), history: history.iter().map(change).collect() })
     }
 }
 
 fn task_view(stored: &StoredTask) -> TaskView {
     let record = &stored.record;
-    let expires = record.ttl.and_then(|ttl| i64::try_from(ttl.as_micros()).ok()).map(|ttl| stored.created_at_us.saturating_add(ttl));
+    let expires = record
+        .ttl
+        .and_then(|ttl| i64::try_from(ttl.as_micros()).ok())
+        .map(|ttl| stored.created_at_us.saturating_add(ttl));
     TaskView {
         id: record.task.to_string(),
         tenant: record.tenant.to_string(),

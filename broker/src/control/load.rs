@@ -26,15 +26,21 @@ use crate::{
 pub enum LoadError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the database holds keys and backends, but the secret.key they were stored with is missing; restore it beside the database")]
+    #[error(
+        "the database holds keys and backends, but the secret.key they were stored with is missing; restore it beside the database"
+    )]
     SecretMissing,
     #[error("backend {tenant}/{backend}: {source}")]
     Sealed { tenant: TenantId, backend: BackendId, source: SealError },
-    #[error("stored settings of {what} can not be read: {detail}; they may come from a newer build")]
+    #[error(
+        "stored settings of {what} can not be read: {detail}; they may come from a newer build"
+    )]
     Settings { what: String, detail: String },
     #[error("{what} is both stored and declared in the configuration file; remove one of the two")]
     Twice { what: String },
-    #[error("backends.{tenant}.{backend} of the configuration file: there is no tenant {tenant}; declare it under tenants")]
+    #[error(
+        "backends.{tenant}.{backend} of the configuration file: there is no tenant {tenant}; declare it under tenants"
+    )]
     NoTenant { tenant: TenantId, backend: BackendId },
     #[error("backend {tenant}/{backend}: {fault}")]
     Refused { tenant: TenantId, backend: BackendId, fault: FieldError },
@@ -43,7 +49,8 @@ pub enum LoadError {
 /// Whether the certificates that declared backends are to be shown can be used.
 pub(super) async fn check_client_files(config: &Config) -> Result<(), LoadError> {
     for DeclaredBackend { tenant, backend, spec } in &config.backends {
-        let refused = |fault| LoadError::Refused { tenant: tenant.clone(), backend: backend.clone(), fault };
+        let refused =
+            |fault| LoadError::Refused { tenant: tenant.clone(), backend: backend.clone(), fault };
         client_files(spec).await.map_err(refused)?;
     }
     Ok(())
@@ -63,8 +70,13 @@ impl Control {
         let _turn = self.changing.lock().await;
         // Without a deadline of ours: there may be a lot to read, and nobody waits for an answer. The version comes first, so
         // that what changes meanwhile is read again.
-        let version = if self.durable().is_shared() { self.store().config_version().await? } else { 0 };
-        let (tenants, keys, backends) = (self.store().tenants().await?, self.store().keys().await?, self.store().backends().await?);
+        let version =
+            if self.durable().is_shared() { self.store().config_version().await? } else { 0 };
+        let (tenants, keys, backends) = (
+            self.store().tenants().await?,
+            self.store().keys().await?,
+            self.store().backends().await?,
+        );
         if self.keys.made_now && !(keys.is_empty() && backends.is_empty()) {
             self.keys.take_back(&self.config);
             return Err(LoadError::SecretMissing);
@@ -73,7 +85,8 @@ impl Control {
         let backends = self.load_backends(&tenants, backends)?;
         check_client_files(&self.config).await?;
         let held = self.store().held_breakers().await?.into_iter().collect();
-        let loaded = LoadSummary { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
+        let loaded =
+            LoadSummary { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
         self.apply(Registry { tenants, backends }, keys);
         self.take_over_breakers(held);
         self.applied.store(version, Ordering::Release);
@@ -83,22 +96,34 @@ impl Control {
 
     async fn load_tenants(&self, records: Vec<TenantRecord>) -> Result<Tenants, LoadError> {
         let now = now_us();
-        let mut stored: BTreeMap<TenantId, TenantRecord> = records.into_iter().map(|record| (record.tenant.clone(), record)).collect();
+        let mut stored: BTreeMap<TenantId, TenantRecord> =
+            records.into_iter().map(|record| (record.tenant.clone(), record)).collect();
         let mut tenants = Tenants::new();
         for (tenant, spec) in &self.config.tenants {
             match stored.remove(tenant) {
                 Some(record) if record.settings == DECLARED => {}
-                Some(record) if !is_untouched_default(&record) => return Err(LoadError::Twice { what: format!("tenant {tenant}") }),
+                Some(record) if !is_untouched_default(&record) => {
+                    return Err(LoadError::Twice { what: format!("tenant {tenant}") });
+                }
                 // The row its keys belong to.
-                Some(_) => self.store().put_tenant(&tenant_record(tenant, DECLARED.to_owned(), now)).await?,
-                None => drop(self.store().add_tenant(&tenant_record(tenant, DECLARED.to_owned(), now)).await?),
+                Some(_) => {
+                    self.store()
+                        .put_tenant(&tenant_record(tenant, DECLARED.to_owned(), now))
+                        .await?
+                }
+                None => drop(
+                    self.store()
+                        .add_tenant(&tenant_record(tenant, DECLARED.to_owned(), now))
+                        .await?,
+                ),
             }
             tenants.insert(tenant.clone(), RegistryEntry::declared(spec.clone(), now));
         }
         let default = Caller::anonymous().tenant;
         let is_missing = stored.get(&default).is_none_or(|record| record.settings == DECLARED);
         if is_missing && !tenants.contains_key(&default) {
-            let record = tenant_record(&default, registry::tenant_settings(&TenantSpec::default()), now);
+            let record =
+                tenant_record(&default, registry::tenant_settings(&TenantSpec::default()), now);
             match stored.contains_key(&default) {
                 true => self.store().put_tenant(&record).await?,
                 // Another replica may be at the same place: what it made, or somebody has changed since, stays.
@@ -118,7 +143,11 @@ impl Control {
         Ok(tenants)
     }
 
-    fn load_backends(&self, tenants: &Tenants, records: Vec<BackendRecord>) -> Result<Backends, LoadError> {
+    fn load_backends(
+        &self,
+        tenants: &Tenants,
+        records: Vec<BackendRecord>,
+    ) -> Result<Backends, LoadError> {
         let mut backends = Backends::new();
         let mut unreadable = Vec::new();
         // Those of a tenant that was left out wait for it to be mended.
@@ -140,7 +169,10 @@ impl Control {
                 return Err(LoadError::NoTenant { tenant, backend });
             }
             let what = format!("backend {tenant}/{backend}");
-            if backends.insert((tenant, backend), RegistryEntry::declared(declared.spec.clone(), now_us())).is_some() {
+            if backends
+                .insert((tenant, backend), RegistryEntry::declared(declared.spec.clone(), now_us()))
+                .is_some()
+            {
                 return Err(LoadError::Twice { what });
             }
         }
@@ -153,16 +185,32 @@ impl Control {
         tracing::error!(%error, "left out: everything else is served");
     }
 
-    pub(super) fn stored_backend(&self, record: &BackendRecord) -> Result<RegistryEntry<BackendSpec>, LoadError> {
+    pub(super) fn stored_backend(
+        &self,
+        record: &BackendRecord,
+    ) -> Result<RegistryEntry<BackendSpec>, LoadError> {
         let BackendRecord { tenant, backend, settings, created_at_us, updated_at_us } = record;
         let text = registry::open_backend(&self.keys.seal, tenant, backend, settings);
-        let text = text.map_err(|source| LoadError::Sealed { tenant: tenant.clone(), backend: backend.clone(), source })?;
-        let spec: BackendSpec = serde_json::from_slice(&text)
-            .map_err(|error| LoadError::Settings { what: format!("backend {tenant}/{backend}"), detail: place_of(&error) })?;
-        let refused = |fault| LoadError::Refused { tenant: tenant.clone(), backend: backend.clone(), fault };
+        let text = text.map_err(|source| LoadError::Sealed {
+            tenant: tenant.clone(),
+            backend: backend.clone(),
+            source,
+        })?;
+        let spec: BackendSpec =
+            serde_json::from_slice(&text).map_err(|error| LoadError::Settings {
+                what: format!("backend {tenant}/{backend}"),
+                detail: place_of(&error),
+            })?;
+        let refused =
+            |fault| LoadError::Refused { tenant: tenant.clone(), backend: backend.clone(), fault };
         // What may be named can have changed since.
         self.config.tls.check_stored(&spec.tls).map_err(refused)?;
-        Ok(RegistryEntry { spec, origin: EntryOrigin::Stored, created_at_us: *created_at_us, updated_at_us: *updated_at_us })
+        Ok(RegistryEntry {
+            spec,
+            origin: EntryOrigin::Stored,
+            created_at_us: *created_at_us,
+            updated_at_us: *updated_at_us,
+        })
     }
 
     fn apply(&self, registry: Registry, keys: Vec<KeyRecord>) {
@@ -185,7 +233,11 @@ impl Control {
             false
         };
         let keys = keys.into_iter().filter(usable).map(|record| KeyEntry {
-            caller: Caller { tenant: record.tenant, principal: record.principal, key: Some(record.key) },
+            caller: Caller {
+                tenant: record.tenant,
+                principal: record.principal,
+                key: Some(record.key),
+            },
             hash: record.hash,
         });
         let enabled = registry.tenants.iter().filter(|(_, entry)| entry.spec.enabled);
@@ -195,7 +247,8 @@ impl Control {
 
 /// Without the parser's own words, which may repeat a credential.
 fn place_of(error: &serde_json::Error) -> String {
-    format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column()).to_lowercase()
+    format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column())
+        .to_lowercase()
 }
 
 pub(super) fn tenant_record(tenant: &TenantId, settings: String, now_us: i64) -> TenantRecord {
@@ -203,7 +256,8 @@ pub(super) fn tenant_record(tenant: &TenantId, settings: String, now_us: i64) ->
 }
 
 fn is_untouched_default(record: &TenantRecord) -> bool {
-    record.tenant.as_str() == DEFAULT_TENANT && record.settings == registry::tenant_settings(&TenantSpec::default())
+    record.tenant.as_str() == DEFAULT_TENANT
+        && record.settings == registry::tenant_settings(&TenantSpec::default())
 }
 
 pub(super) fn stored_tenant(record: &TenantRecord) -> Result<RegistryEntry<TenantSpec>, LoadError> {
@@ -211,8 +265,15 @@ pub(super) fn stored_tenant(record: &TenantRecord) -> Result<RegistryEntry<Tenan
         // Switched off rather than dropped: its keys and backends are somebody's, and a mended file brings it back.
         TenantSpec { enabled: false, ..TenantSpec::default() }
     } else {
-        serde_json::from_str(&record.settings)
-            .map_err(|error| LoadError::Settings { what: format!("tenant {}", record.tenant), detail: place_of(&error) })?
+        serde_json::from_str(&record.settings).map_err(|error| LoadError::Settings {
+            what: format!("tenant {}", record.tenant),
+            detail: place_of(&error),
+        })?
     };
-    Ok(RegistryEntry { spec, origin: EntryOrigin::Stored, created_at_us: record.created_at_us, updated_at_us: record.updated_at_us })
+    Ok(RegistryEntry {
+        spec,
+        origin: EntryOrigin::Stored,
+        created_at_us: record.created_at_us,
+        updated_at_us: record.updated_at_us,
+    })
 }

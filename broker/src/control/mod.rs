@@ -43,7 +43,9 @@ pub use self::{
     load::{LoadError, LoadSummary},
     preconditions::Preconditions,
     reload::ReloadSummary,
-    resource_views::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
+    resource_views::{
+        BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView,
+    },
 };
 use self::{
     registry::{EntryOrigin, Registry, RegistryEntry},
@@ -197,12 +199,21 @@ impl Control {
         &*self.broker.shared.durable.store
     }
 
-    async fn ask<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    async fn ask<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         self.durable().ask(operation, work).await
     }
 
     pub fn tenants(&self) -> Vec<TenantView> {
-        self.registry.load().tenants.iter().map(|(tenant, entry)| TenantView::new(tenant, entry)).collect()
+        self.registry
+            .load()
+            .tenants
+            .iter()
+            .map(|(tenant, entry)| TenantView::new(tenant, entry))
+            .collect()
     }
 
     pub fn tenant(&self, tenant: &TenantId) -> Result<Tagged<TenantView>, ControlError> {
@@ -211,13 +222,21 @@ impl Control {
         Ok(self.tenant_shown(tenant, entry))
     }
 
-    fn tenant_shown(&self, tenant: &TenantId, entry: &RegistryEntry<TenantSpec>) -> Tagged<TenantView> {
+    fn tenant_shown(
+        &self,
+        tenant: &TenantId,
+        entry: &RegistryEntry<TenantSpec>,
+    ) -> Tagged<TenantView> {
         Tagged { view: TenantView::new(tenant, entry), tag: self.tag(entry) }
     }
 
     /// Whether there is such a tenant.
     pub fn knows(&self, tenant: &TenantId) -> Result<(), ControlError> {
-        if self.registry.load().tenants.contains_key(tenant) { Ok(()) } else { Err(no_tenant(tenant)) }
+        if self.registry.load().tenants.contains_key(tenant) {
+            Ok(())
+        } else {
+            Err(no_tenant(tenant))
+        }
     }
 
     pub async fn put_tenant(
@@ -227,7 +246,11 @@ impl Control {
         condition: Preconditions,
         author: Author,
     ) -> Result<PutOutcome<TenantView>, ControlError> {
-        self.config.limits.message_sizes.check(spec.limits.message_profile.as_deref()).map_err(ControlError::Invalid)?;
+        self.config
+            .limits
+            .message_sizes
+            .check(spec.limits.message_profile.as_deref())
+            .map_err(ControlError::Invalid)?;
         self.change(|control| async move {
             let registry = control.registry.load_full();
             let old = registry.tenants.get(&tenant);
@@ -250,7 +273,12 @@ impl Control {
         .await
     }
 
-    pub async fn delete_tenant(self: &Arc<Self>, tenant: TenantId, condition: Preconditions, author: Author) -> Result<(), ControlError> {
+    pub async fn delete_tenant(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        condition: Preconditions,
+        author: Author,
+    ) -> Result<(), ControlError> {
         self.change(|control| async move {
             let tag = control.registry.load().tenants.get(&tenant).map(|entry| control.tag(entry));
             condition.holds("tenant", tag.as_deref())?;
@@ -258,11 +286,20 @@ impl Control {
                 return Err(ControlError::DefaultTenant);
             }
             let registry = control.registry.load_full();
-            refuse_declared(registry.tenants.get(&tenant).map(|entry| entry.origin), "tenant", &tenant)?;
-            let mut declared = registry.backends_of(&tenant).filter(|(_, entry)| entry.origin == EntryOrigin::Declared);
+            refuse_declared(
+                registry.tenants.get(&tenant).map(|entry| entry.origin),
+                "tenant",
+                &tenant,
+            )?;
+            let mut declared = registry
+                .backends_of(&tenant)
+                .filter(|(_, entry)| entry.origin == EntryOrigin::Declared);
             if let Some((backend, _)) = declared.next() {
                 // Its next start would be refused: a declared backend without its tenant.
-                return Err(ControlError::Declared { what: "backend", name: format!("{backend} of this tenant") });
+                return Err(ControlError::Declared {
+                    what: "backend",
+                    name: format!("{backend} of this tenant"),
+                });
             }
             if !control.commit(AdminChange::DeleteTenant(&tenant), &author).await? {
                 return Err(no_tenant(&tenant));
@@ -279,11 +316,21 @@ impl Control {
 
     pub async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyView>, ControlError> {
         self.knows(tenant)?;
-        Ok(self.ask("keys_of", self.store().keys_of(tenant)).await?.iter().map(KeyView::new).collect())
+        Ok(self
+            .ask("keys_of", self.store().keys_of(tenant))
+            .await?
+            .iter()
+            .map(KeyView::new)
+            .collect())
     }
 
     /// Makes a key; the answer is the only place that ever shows it.
-    pub async fn create_key(self: &Arc<Self>, tenant: TenantId, wanted: NewKey, author: Author) -> Result<KeyShown, ControlError> {
+    pub async fn create_key(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        wanted: NewKey,
+        author: Author,
+    ) -> Result<KeyShown, ControlError> {
         check_label("name", wanted.name.as_deref())?;
         check_principal(wanted.principal.as_deref())?;
         self.change(|control| async move {
@@ -294,11 +341,14 @@ impl Control {
                 "keys of this tenant",
                 KEYS_PER_TENANT_MAX,
             )?;
-            let key = ApiKey::mint(&control.keys.api_key).map_err(|_| ControlError::NoRandomness)?;
+            let key =
+                ApiKey::mint(&control.keys.api_key).map_err(|_| ControlError::NoRandomness)?;
             let record = KeyRecord {
                 key: key.id.clone(),
                 tenant: tenant.clone(),
-                principal: PrincipalId::new(wanted.principal.unwrap_or_else(|| key.id.as_str().to_owned())),
+                principal: PrincipalId::new(
+                    wanted.principal.unwrap_or_else(|| key.id.as_str().to_owned()),
+                ),
                 name: wanted.name.unwrap_or_default(),
                 hash: key.hash.clone(),
                 created_at_us: now_us(),
@@ -311,7 +361,12 @@ impl Control {
         .await
     }
 
-    pub async fn delete_key(self: &Arc<Self>, tenant: TenantId, key: KeyId, author: Author) -> Result<(), ControlError> {
+    pub async fn delete_key(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        key: KeyId,
+        author: Author,
+    ) -> Result<(), ControlError> {
         self.change(|control| async move {
             control.knows(&tenant)?;
             if !control.commit(AdminChange::DeleteKey(&tenant, &key), &author).await? {
@@ -335,7 +390,10 @@ impl Control {
     }
 
     /// Runs one change on a task of its own: a client that hangs up must not stop it half way.
-    async fn change<T, Work>(self: &Arc<Self>, change: impl FnOnce(Arc<Self>) -> Work) -> Result<T, ControlError>
+    async fn change<T, Work>(
+        self: &Arc<Self>,
+        change: impl FnOnce(Arc<Self>) -> Work,
+    ) -> Result<T, ControlError>
     where
         T: Send + 'static,
         Work: Future<Output = Result<T, ControlError>> + Send + 'static,

@@ -21,10 +21,16 @@ pub struct Preconditions {
 impl Preconditions {
     /// `tag`: of the entry as it is; `Unsupported`: there is none.
     pub(super) fn holds(&self, what: &'static str, tag: Option<&str>) -> Result<(), ControlError> {
-        let names = |tags: &[String]| tag.is_some_and(|tag| tags.iter().any(|one| one == "*" || one == tag));
+        let names = |tags: &[String]| {
+            tag.is_some_and(|tag| tags.iter().any(|one| one == "*" || one == tag))
+        };
         let matches = self.matching.as_deref().is_none_or(names);
         let none_matches = self.none_matching.as_deref().is_none_or(|tags| !names(tags));
-        if matches && none_matches { Ok(()) } else { Err(ControlError::Changed { what, exists: tag.is_some() }) }
+        if matches && none_matches {
+            Ok(())
+        } else {
+            Err(ControlError::Changed { what, exists: tag.is_some() })
+        }
     }
 }
 
@@ -48,12 +54,23 @@ mod tests {
 
     #[test]
     fn conditions_are_those_of_http() {
-        let holds = |matching, none_matching, tag| Preconditions { matching, none_matching }.holds("tenant", tag).is_ok();
+        let holds = |matching, none_matching, tag| {
+            Preconditions { matching, none_matching }.holds("tenant", tag).is_ok()
+        };
         assert!(holds(None, None, None) && holds(None, None, Some("\"a\"")));
-        assert!(holds(list(&["\"b\"", "\"a\""]), None, Some("\"a\"")) && holds(list(&["*"]), None, Some("\"a\"")));
+        assert!(
+            holds(list(&["\"b\"", "\"a\""]), None, Some("\"a\""))
+                && holds(list(&["*"]), None, Some("\"a\""))
+        );
         assert!(!holds(list(&["\"b\""]), None, Some("\"a\"")) && !holds(list(&["*"]), None, None));
-        assert!(!holds(list(&["W/\"a\""]), None, Some("\"a\"")), "a weak tag names nothing exactly");
+        assert!(
+            !holds(list(&["W/\"a\""]), None, Some("\"a\"")),
+            "a weak tag names nothing exactly"
+        );
         assert!(holds(None, list(&["*"]), None) && !holds(None, list(&["*"]), Some("\"a\"")));
-        assert!(holds(None, list(&["\"b\""]), Some("\"a\"")) && !holds(None, list(&["\"a\""]), Some("\"a\"")));
+        assert!(
+            holds(None, list(&["\"b\""]), Some("\"a\""))
+                && !holds(None, list(&["\"a\""]), Some("\"a\""))
+        );
     }
 }

@@ -42,11 +42,21 @@ pub(super) struct RegistryEntry<Spec> {
 impl<Spec> RegistryEntry<Spec> {
     /// An entry stored now; a replaced one keeps its birthday.
     pub(super) fn stored(spec: Spec, created_at_us: Option<i64>, now_us: i64) -> Arc<Self> {
-        Arc::new(Self { spec, origin: EntryOrigin::Stored, created_at_us: created_at_us.unwrap_or(now_us), updated_at_us: now_us })
+        Arc::new(Self {
+            spec,
+            origin: EntryOrigin::Stored,
+            created_at_us: created_at_us.unwrap_or(now_us),
+            updated_at_us: now_us,
+        })
     }
 
     pub(super) fn declared(spec: Spec, now_us: i64) -> Arc<Self> {
-        Arc::new(Self { spec, origin: EntryOrigin::Declared, created_at_us: now_us, updated_at_us: now_us })
+        Arc::new(Self {
+            spec,
+            origin: EntryOrigin::Declared,
+            created_at_us: now_us,
+            updated_at_us: now_us,
+        })
     }
 }
 
@@ -61,7 +71,10 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    pub(super) fn backends_of(&self, tenant: &TenantId) -> impl Iterator<Item = (&BackendId, &Arc<RegistryEntry<BackendSpec>>)> {
+    pub(super) fn backends_of(
+        &self,
+        tenant: &TenantId,
+    ) -> impl Iterator<Item = (&BackendId, &Arc<RegistryEntry<BackendSpec>>)> {
         let of = self.backends.iter().filter(move |((owner, _), _)| owner == tenant);
         of.map(|((_, backend), entry)| (backend, entry))
     }
@@ -77,12 +90,23 @@ pub(super) fn tenant_settings(spec: &TenantSpec) -> String {
 }
 
 /// Sealed for this very backend: settings moved to another row of the store do not open.
-pub(super) fn seal_backend(seal: &SealKey, tenant: &TenantId, backend: &BackendId, spec: &BackendSpec) -> Result<Vec<u8>, SealError> {
-    let text = serde_json::to_vec(spec).expect("a backend's settings are plain values with text keys");
+pub(super) fn seal_backend(
+    seal: &SealKey,
+    tenant: &TenantId,
+    backend: &BackendId,
+    spec: &BackendSpec,
+) -> Result<Vec<u8>, SealError> {
+    let text =
+        serde_json::to_vec(spec).expect("a backend's settings are plain values with text keys");
     seal.seal(&place(tenant, backend), &text)
 }
 
-pub(super) fn open_backend(seal: &SealKey, tenant: &TenantId, backend: &BackendId, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+pub(super) fn open_backend(
+    seal: &SealKey,
+    tenant: &TenantId,
+    backend: &BackendId,
+    sealed: &[u8],
+) -> Result<Vec<u8>, SealError> {
     seal.open(&place(tenant, backend), sealed)
 }
 

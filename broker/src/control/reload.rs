@@ -30,8 +30,12 @@ impl Control {
     /// Only `next.tenants` and `next.backends` are looked at.
     pub async fn reload(&self, next: &Config) -> Result<ReloadSummary, LoadError> {
         let _turn = self.changing.lock().await;
-        let records =
-            self.ask("tenants", self.store().tenants()).await?.into_iter().map(|record| (record.tenant.clone(), record)).collect();
+        let records = self
+            .ask("tenants", self.store().tenants())
+            .await?
+            .into_iter()
+            .map(|record| (record.tenant.clone(), record))
+            .collect();
         check_client_files(next).await?;
         let old = self.registry.load_full();
         let registry = next_registry(&old, &records, next)?;
@@ -45,18 +49,25 @@ impl Control {
     }
 
     /// The rows that keys of declared tenants belong to, and that of the default tenant once it is declared no longer.
-    async fn store_declared(&self, records: &BTreeMap<TenantId, TenantRecord>, registry: &Registry) -> Result<(), LoadError> {
+    async fn store_declared(
+        &self,
+        records: &BTreeMap<TenantId, TenantRecord>,
+        registry: &Registry,
+    ) -> Result<(), LoadError> {
         for (tenant, entry) in &registry.tenants {
             let settings = match entry.origin {
                 EntryOrigin::Declared => DECLARED.to_owned(),
-                EntryOrigin::Stored if tenant.as_str() == DEFAULT_TENANT => tenant_settings(&entry.spec),
+                EntryOrigin::Stored if tenant.as_str() == DEFAULT_TENANT => {
+                    tenant_settings(&entry.spec)
+                }
                 EntryOrigin::Stored => continue,
             };
             if records.get(tenant).is_some_and(|record| record.settings == settings) {
                 continue;
             }
             let (created_at_us, updated_at_us) = (entry.created_at_us, entry.updated_at_us);
-            let record = TenantRecord { tenant: tenant.clone(), settings, created_at_us, updated_at_us };
+            let record =
+                TenantRecord { tenant: tenant.clone(), settings, created_at_us, updated_at_us };
             self.ask("put_tenant", self.store().put_tenant(&record)).await?;
         }
         Ok(())
@@ -76,7 +87,9 @@ impl Control {
                 reloaded.tenants += 1;
             }
         }
-        for (tenant, backend) in old.backends.keys().filter(|name| !next.backends.contains_key(*name)) {
+        for (tenant, backend) in
+            old.backends.keys().filter(|name| !next.backends.contains_key(*name))
+        {
             self.broker.remove_backend(tenant, backend);
             reloaded.backends += 1;
         }
@@ -92,9 +105,14 @@ impl Control {
     }
 }
 
-fn next_registry(old: &Registry, records: &BTreeMap<TenantId, TenantRecord>, config: &Config) -> Result<Registry, LoadError> {
+fn next_registry(
+    old: &Registry,
+    records: &BTreeMap<TenantId, TenantRecord>,
+    config: &Config,
+) -> Result<Registry, LoadError> {
     let now = now_us();
-    let is_placeholder = |tenant: &TenantId| records.get(tenant).is_some_and(|record| record.settings == DECLARED);
+    let is_placeholder =
+        |tenant: &TenantId| records.get(tenant).is_some_and(|record| record.settings == DECLARED);
     let mut next = Registry::default();
     for (tenant, entry) in &old.tenants {
         let spec = match entry.origin {
@@ -106,19 +124,25 @@ fn next_registry(old: &Registry, records: &BTreeMap<TenantId, TenantRecord>, con
             // Its keys and backends are somebody's: switched off, not dropped, until it is declared again.
             EntryOrigin::Declared => TenantSpec { enabled: false, ..TenantSpec::default() },
         };
-        next.tenants.insert(tenant.clone(), RegistryEntry::stored(spec, Some(entry.created_at_us), now));
+        next.tenants
+            .insert(tenant.clone(), RegistryEntry::stored(spec, Some(entry.created_at_us), now));
     }
     for (tenant, spec) in &config.tenants {
         let of = old.tenants.get(tenant);
         let yields = |entry: &RegistryEntry<TenantSpec>| {
-            let untouched = tenant.as_str() == DEFAULT_TENANT && entry.spec == TenantSpec::default();
+            let untouched =
+                tenant.as_str() == DEFAULT_TENANT && entry.spec == TenantSpec::default();
             entry.origin == EntryOrigin::Declared || untouched || is_placeholder(tenant)
         };
         if of.is_some_and(|entry| !yields(entry)) {
             return Err(LoadError::Twice { what: format!("tenant {tenant}") });
         }
-        let unchanged = of.filter(|entry| entry.origin == EntryOrigin::Declared && entry.spec == *spec);
-        next.tenants.insert(tenant.clone(), unchanged.map_or_else(|| RegistryEntry::declared(spec.clone(), now), Arc::clone));
+        let unchanged =
+            of.filter(|entry| entry.origin == EntryOrigin::Declared && entry.spec == *spec);
+        next.tenants.insert(
+            tenant.clone(),
+            unchanged.map_or_else(|| RegistryEntry::declared(spec.clone(), now), Arc::clone),
+        );
     }
     let stored = old.backends.iter().filter(|(_, entry)| entry.origin == EntryOrigin::Stored);
     next.backends = stored.map(|(name, entry)| (name.clone(), Arc::clone(entry))).collect();
@@ -128,8 +152,12 @@ fn next_registry(old: &Registry, records: &BTreeMap<TenantId, TenantRecord>, con
             return Err(LoadError::NoTenant { tenant, backend });
         }
         let name = (tenant, backend);
-        let unchanged = old.backends.get(&name).filter(|entry| entry.origin == EntryOrigin::Declared && entry.spec == declared.spec);
-        let entry = unchanged.map_or_else(|| RegistryEntry::declared(declared.spec.clone(), now), Arc::clone);
+        let unchanged = old
+            .backends
+            .get(&name)
+            .filter(|entry| entry.origin == EntryOrigin::Declared && entry.spec == declared.spec);
+        let entry = unchanged
+            .map_or_else(|| RegistryEntry::declared(declared.spec.clone(), now), Arc::clone);
         if next.backends.contains_key(&name) {
             return Err(LoadError::Twice { what: format!("backend {}/{}", name.0, name.1) });
         }
@@ -174,12 +202,19 @@ mod tests {
     #[tokio::test]
     async fn declared_entries_come_change_and_go() {
         let folder = tempfile::tempdir().unwrap();
-        let (control, _) = start(folder.path(), &format!("backends: {{a: {BODY}, b: {BODY}}}")).await;
+        let (control, _) =
+            start(folder.path(), &format!("backends: {{a: {BODY}, b: {BODY}}}")).await;
         let next = format!("tenants: {{acme: {{}}}}\nbackends: {{a: {BODY}, acme/c: {BODY}}}");
         assert_eq!(reload(&control, &next).await, Ok(ReloadSummary { tenants: 1, backends: 2 }));
         assert_eq!(names(&control), ["acme/c", "default/a"]);
-        assert!(control.broker.backend(&tenant("default"), &BackendId::parse("b").unwrap()).is_none());
-        assert_eq!(reload(&control, &next).await, Ok(ReloadSummary::default()), "the same file again changes nothing");
+        assert!(
+            control.broker.backend(&tenant("default"), &BackendId::parse("b").unwrap()).is_none()
+        );
+        assert_eq!(
+            reload(&control, &next).await,
+            Ok(ReloadSummary::default()),
+            "the same file again changes nothing"
+        );
         control.close().await;
     }
 
@@ -187,7 +222,10 @@ mod tests {
     async fn a_file_that_is_refused_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let (control, _) = start(folder.path(), &format!("backends: {{a: {BODY}}}")).await;
-        let spec = parse_backend_spec(&serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}})).unwrap();
+        let spec = parse_backend_spec(
+            &serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}}),
+        )
+        .unwrap();
         control
             .put_tenant(
                 tenant("stored"),
@@ -210,7 +248,10 @@ mod tests {
             .unwrap();
         let before = names(&control);
         for (yaml, reason) in [
-            (format!("tenants: {{new: {{}}}}\nbackends: {{mine: {BODY}}}"), "both stored and declared"),
+            (
+                format!("tenants: {{new: {{}}}}\nbackends: {{mine: {BODY}}}"),
+                "both stored and declared",
+            ),
             (format!("tenants: {{new: {{}}}}\nbackends: {{nobody/x: {BODY}}}"), "no tenant nobody"),
             ("tenants: {new: {}, stored: {}}".to_owned(), "both stored and declared"),
         ] {
@@ -227,10 +268,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (control, keyring) = start(folder.path(), "").await;
         reload(&control, "tenants: {acme: {}}").await.unwrap();
-        let key = control.create_key(tenant("acme"), NewKey::default(), crate::control::Author::default()).await.unwrap().key;
+        let key = control
+            .create_key(tenant("acme"), NewKey::default(), crate::control::Author::default())
+            .await
+            .unwrap()
+            .key;
         assert!(keyring.verify(&key).is_some());
         reload(&control, "").await.unwrap();
-        assert!(keyring.verify(&key).is_none(), "a tenant that is not declared any more is switched off");
+        assert!(
+            keyring.verify(&key).is_none(),
+            "a tenant that is not declared any more is switched off"
+        );
         reload(&control, "tenants: {acme: {weight: 3}}").await.unwrap();
         assert!(keyring.verify(&key).is_some(), "and back on with its keys");
         control.close().await;

@@ -11,8 +11,9 @@ use utoipa::ToSchema;
 use super::registry::{EntryOrigin, RegistryEntry};
 use crate::{
     config::spec::{
-        BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls, LinkSharing, ProtocolChoice, ResourceRules, TenantLimits,
-        TenantSpec, TenantTimeouts, ToolRules, TransportSpec,
+        BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls, LinkSharing,
+        ProtocolChoice, ResourceRules, TenantLimits, TenantSpec, TenantTimeouts, ToolRules,
+        TransportSpec,
     },
     telemetry::redaction,
     views::BackendStatus,
@@ -104,7 +105,16 @@ impl TenantView {
     pub(super) fn new(tenant: &TenantId, entry: &RegistryEntry<TenantSpec>) -> Self {
         let TenantSpec { enabled, weight, limits, timeouts } = entry.spec.clone();
         let (source, created_at, updated_at) = history(entry);
-        Self { tenant: tenant.as_str().to_owned(), enabled, weight, limits, timeouts, source, created_at, updated_at }
+        Self {
+            tenant: tenant.as_str().to_owned(),
+            enabled,
+            weight,
+            limits,
+            timeouts,
+            source,
+            created_at,
+            updated_at,
+        }
     }
 }
 

@@ -65,14 +65,26 @@ impl Control {
         }
         self.applied.store(version, Ordering::Release);
         let (tenants, backends, revoked) = (changed.tenants, changed.backends, revoked.len());
-        tracing::info!(version, tenants, backends, revoked, "took over what was changed on other replicas");
+        tracing::info!(
+            version,
+            tenants,
+            backends,
+            revoked,
+            "took over what was changed on other replicas"
+        );
         Ok(())
     }
 
     /// The rows that keys of declared tenants belong to: a replica that does not declare them may have removed one.
-    async fn restore_declared(&self, old: &Registry, records: &[TenantRecord]) -> Result<(), StoreError> {
+    async fn restore_declared(
+        &self,
+        old: &Registry,
+        records: &[TenantRecord],
+    ) -> Result<(), StoreError> {
         let known: BTreeSet<&TenantId> = records.iter().map(|record| &record.tenant).collect();
-        let declared = old.tenants.iter().filter(|(tenant, entry)| entry.origin == EntryOrigin::Declared && !known.contains(tenant));
+        let declared = old.tenants.iter().filter(|(tenant, entry)| {
+            entry.origin == EntryOrigin::Declared && !known.contains(tenant)
+        });
         for (tenant, _) in declared {
             let record = tenant_record(tenant, DECLARED.to_owned(), now_us());
             self.ask("add_tenant", self.store().add_tenant(&record)).await?;
@@ -81,7 +93,12 @@ impl Control {
     }
 
     /// What is declared here, and beside it what the store holds.
-    fn as_stored(&self, old: &Registry, tenants: Vec<TenantRecord>, backends: Vec<BackendRecord>) -> Registry {
+    fn as_stored(
+        &self,
+        old: &Registry,
+        tenants: Vec<TenantRecord>,
+        backends: Vec<BackendRecord>,
+    ) -> Registry {
         let mut next = old.clone();
         next.tenants.retain(|_, entry| entry.origin == EntryOrigin::Declared);
         next.backends.retain(|_, entry| entry.origin == EntryOrigin::Declared);
@@ -119,7 +136,9 @@ fn readable<Spec: PartialEq>(
     before: Option<&Arc<RegistryEntry<Spec>>>,
 ) -> Option<Arc<RegistryEntry<Spec>>> {
     match read {
-        Ok(entry) => Some(before.filter(|before| ***before == entry).map_or_else(|| Arc::new(entry), Arc::clone)),
+        Ok(entry) => Some(
+            before.filter(|before| ***before == entry).map_or_else(|| Arc::new(entry), Arc::clone),
+        ),
         Err(error) => {
             tracing::error!(%error, "what another replica stored can not be used: what was in force stays");
             before.cloned()
@@ -129,7 +148,9 @@ fn readable<Spec: PartialEq>(
 
 /// Hears what is told to all replicas.
 async fn listen(control: Weak<Control>) {
-    let Some(mut words) = control.upgrade().map(|control| control.durable().hot.wakes()) else { return };
+    let Some(mut words) = control.upgrade().map(|control| control.durable().hot.wakes()) else {
+        return;
+    };
     loop {
         let word = words.recv().await;
         let Some(control) = control.upgrade() else { return };
@@ -159,7 +180,10 @@ async fn read_changes(control: Weak<Control>) {
 
 impl LeaseObserver for Control {
     fn owned(&self) -> OwnedRecords {
-        OwnedRecords { sessions: self.broker.session_keys(), tasks: self.broker.shared.tasks.owned() }
+        OwnedRecords {
+            sessions: self.broker.session_keys(),
+            tasks: self.broker.shared.tasks.owned(),
+        }
     }
 
     fn reclaimed(&self, reclaimed: ReclaimedRecords) {

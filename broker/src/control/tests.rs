@@ -21,8 +21,14 @@ pub(crate) struct Rig {
 
 impl Rig {
     async fn try_start(folder: &Path, yaml: &str) -> Result<Self, LoadError> {
-        let store = SqliteStore::open(&SqliteOptions { path: folder.join("broker.db"), migrate: true }).await?;
-        let stores = Stores { durable: Arc::new(store), events: None, hot: Arc::new(storage::hot::MemoryHotStore::new()) };
+        let store =
+            SqliteStore::open(&SqliteOptions { path: folder.join("broker.db"), migrate: true })
+                .await?;
+        let stores = Stores {
+            durable: Arc::new(store),
+            events: None,
+            hot: Arc::new(storage::hot::MemoryHotStore::new()),
+        };
         Self::on(stores, folder, yaml).await
     }
 
@@ -42,7 +48,13 @@ impl Rig {
             stores,
         })
         .unwrap();
-        let control = Control::new(ControlParts { broker, keyring: Arc::clone(&keyring), keys, config, metrics });
+        let control = Control::new(ControlParts {
+            broker,
+            keyring: Arc::clone(&keyring),
+            keys,
+            config,
+            metrics,
+        });
         let rig = Self { control, keyring };
         match rig.control.load().await {
             Ok(_) => Ok(rig),
@@ -89,7 +101,9 @@ async fn the_default_tenant_is_there_from_the_first_start_and_stays() {
     assert!(rig.keyring.is_enabled(&tenant("default")));
     assert_eq!(rig.control.readiness(), Readiness::Ready);
     assert!(matches!(
-        rig.control.delete_tenant(tenant("default"), Preconditions::default(), Author::default()).await,
+        rig.control
+            .delete_tenant(tenant("default"), Preconditions::default(), Author::default())
+            .await,
         Err(ControlError::DefaultTenant)
     ));
 }
@@ -99,26 +113,57 @@ async fn tenants_keys_and_backends_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     let spec = TenantSpec { weight: 7, ..TenantSpec::default() };
-    assert!(rig.control.put_tenant(tenant("acme"), spec.clone(), Preconditions::default(), Author::default()).await.unwrap().created);
-    assert!(!rig.control.put_tenant(tenant("acme"), spec, Preconditions::default(), Author::default()).await.unwrap().created);
+    assert!(
+        rig.control
+            .put_tenant(tenant("acme"), spec.clone(), Preconditions::default(), Author::default())
+            .await
+            .unwrap()
+            .created
+    );
+    assert!(
+        !rig.control
+            .put_tenant(tenant("acme"), spec, Preconditions::default(), Author::default())
+            .await
+            .unwrap()
+            .created
+    );
     let wanted = NewKey { name: Some("laptop".into()), principal: Some("ann".into()) };
     let shown = rig.control.create_key(tenant("acme"), wanted, Author::default()).await.unwrap();
     assert_eq!(rig.keyring.verify(&shown.key).unwrap().principal.as_str(), "ann");
     assert!(
         rig.control
-            .put_backend(tenant("acme"), backend("one"), nowhere(), false, Preconditions::default(), Author::default())
+            .put_backend(
+                tenant("acme"),
+                backend("one"),
+                nowhere(),
+                false,
+                Preconditions::default(),
+                Author::default()
+            )
             .await
             .unwrap()
             .created
     );
-    let before = (rig.control.tenant(&tenant("acme")).unwrap(), rig.control.keys_of(&tenant("acme")).await.unwrap());
+    let before = (
+        rig.control.tenant(&tenant("acme")).unwrap(),
+        rig.control.keys_of(&tenant("acme")).await.unwrap(),
+    );
     rig.stop().await;
 
     let rig = Rig::start(folder.path(), "").await;
-    assert_eq!(before, (rig.control.tenant(&tenant("acme")).unwrap(), rig.control.keys_of(&tenant("acme")).await.unwrap()));
+    assert_eq!(
+        before,
+        (
+            rig.control.tenant(&tenant("acme")).unwrap(),
+            rig.control.keys_of(&tenant("acme")).await.unwrap()
+        )
+    );
     assert_eq!(rig.keyring.verify(&shown.key).unwrap().tenant, tenant("acme"));
     assert_eq!(rig.control.backends(&tenant("acme")).unwrap().len(), 1);
-    assert!(rig.control.broker.backend(&tenant("acme"), &backend("one")).is_some(), "the broker runs it again");
+    assert!(
+        rig.control.broker.backend(&tenant("acme"), &backend("one")).is_some(),
+        "the broker runs it again"
+    );
 }
 
 #[tokio::test]
@@ -127,14 +172,29 @@ async fn no_secret_is_shown_and_none_is_on_disk() {
     let rig = Rig::start(folder.path(), "").await;
     let put = rig
         .control
-        .put_backend(tenant("default"), backend("one"), nowhere(), false, Preconditions::default(), Author::default())
+        .put_backend(
+            tenant("default"),
+            backend("one"),
+            nowhere(),
+            false,
+            Preconditions::default(),
+            Author::default(),
+        )
         .await
         .unwrap();
     let shown = serde_json::to_string(&put.shown.view).unwrap();
-    assert!(shown.contains("http://127.0.0.1:9/mcp?k=***") && shown.contains("\"bearer\":true"), "{shown}");
+    assert!(
+        shown.contains("http://127.0.0.1:9/mcp?k=***") && shown.contains("\"bearer\":true"),
+        "{shown}"
+    );
     assert!(!shown.contains("canary"), "{shown}");
-    let key = rig.control.create_key(tenant("default"), NewKey::default(), Author::default()).await.unwrap();
-    let listed = serde_json::to_string(&rig.control.keys_of(&tenant("default")).await.unwrap()).unwrap();
+    let key = rig
+        .control
+        .create_key(tenant("default"), NewKey::default(), Author::default())
+        .await
+        .unwrap();
+    let listed =
+        serde_json::to_string(&rig.control.keys_of(&tenant("default")).await.unwrap()).unwrap();
     assert!(listed.contains(&key.info.id) && !listed.contains(&key.key), "{listed}");
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
@@ -148,33 +208,95 @@ async fn no_secret_is_shown_and_none_is_on_disk() {
 async fn a_disabled_tenants_keys_stop_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.unwrap();
-    let key = rig.control.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap().key;
     rig.control
-        .put_tenant(tenant("acme"), TenantSpec { enabled: false, ..TenantSpec::default() }, Preconditions::default(), Author::default())
+        .put_tenant(
+            tenant("acme"),
+            TenantSpec::default(),
+            Preconditions::default(),
+            Author::default(),
+        )
+        .await
+        .unwrap();
+    let key = rig
+        .control
+        .create_key(tenant("acme"), NewKey::default(), Author::default())
+        .await
+        .unwrap()
+        .key;
+    rig.control
+        .put_tenant(
+            tenant("acme"),
+            TenantSpec { enabled: false, ..TenantSpec::default() },
+            Preconditions::default(),
+            Author::default(),
+        )
         .await
         .unwrap();
     assert_eq!(rig.keyring.verify(&key), None);
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.unwrap();
+    rig.control
+        .put_tenant(
+            tenant("acme"),
+            TenantSpec::default(),
+            Preconditions::default(),
+            Author::default(),
+        )
+        .await
+        .unwrap();
     assert!(rig.keyring.verify(&key).is_some());
-    rig.control.delete_tenant(tenant("acme"), Preconditions::default(), Author::default()).await.unwrap();
+    rig.control
+        .delete_tenant(tenant("acme"), Preconditions::default(), Author::default())
+        .await
+        .unwrap();
     assert_eq!(rig.keyring.verify(&key), None);
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.unwrap();
-    assert_eq!(rig.control.keys_of(&tenant("acme")).await.unwrap(), [], "a new tenant of that name starts with nothing");
+    rig.control
+        .put_tenant(
+            tenant("acme"),
+            TenantSpec::default(),
+            Preconditions::default(),
+            Author::default(),
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        rig.control.keys_of(&tenant("acme")).await.unwrap(),
+        [],
+        "a new tenant of that name starts with nothing"
+    );
 }
 
 #[tokio::test]
 async fn a_foreign_key_is_an_absent_key() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.unwrap();
-    let key = rig.control.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap();
-    let foreign =
-        rig.control.delete_key(tenant("default"), KeyId::new(key.info.id.clone()), Author::default()).await.unwrap_err().to_string();
-    let absent = rig.control.delete_key(tenant("default"), KeyId::new("nokeyatall00"), Author::default()).await.unwrap_err().to_string();
+    rig.control
+        .put_tenant(
+            tenant("acme"),
+            TenantSpec::default(),
+            Preconditions::default(),
+            Author::default(),
+        )
+        .await
+        .unwrap();
+    let key =
+        rig.control.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap();
+    let foreign = rig
+        .control
+        .delete_key(tenant("default"), KeyId::new(key.info.id.clone()), Author::default())
+        .await
+        .unwrap_err()
+        .to_string();
+    let absent = rig
+        .control
+        .delete_key(tenant("default"), KeyId::new("nokeyatall00"), Author::default())
+        .await
+        .unwrap_err()
+        .to_string();
     assert_eq!(foreign.replace(&key.info.id, "nokeyatall00"), absent);
     assert!(rig.keyring.verify(&key.key).is_some());
-    rig.control.delete_key(tenant("acme"), KeyId::new(key.info.id), Author::default()).await.unwrap();
+    rig.control
+        .delete_key(tenant("acme"), KeyId::new(key.info.id), Author::default())
+        .await
+        .unwrap();
     assert_eq!(rig.keyring.verify(&key.key), None);
 }
 
@@ -186,26 +308,48 @@ async fn what_is_missing_is_named() {
     let refusals = [
         rig.control.tenant(&ghost).unwrap_err(),
         rig.control.keys_of(&ghost).await.unwrap_err(),
-        rig.control.create_key(ghost.clone(), NewKey::default(), Author::default()).await.err().unwrap(),
         rig.control
-            .put_backend(ghost.clone(), one.clone(), nowhere(), false, Preconditions::default(), Author::default())
+            .create_key(ghost.clone(), NewKey::default(), Author::default())
             .await
             .err()
             .unwrap(),
-        rig.control.delete_tenant(ghost.clone(), Preconditions::default(), Author::default()).await.unwrap_err(),
+        rig.control
+            .put_backend(
+                ghost.clone(),
+                one.clone(),
+                nowhere(),
+                false,
+                Preconditions::default(),
+                Author::default(),
+            )
+            .await
+            .err()
+            .unwrap(),
+        rig.control
+            .delete_tenant(ghost.clone(), Preconditions::default(), Author::default())
+            .await
+            .unwrap_err(),
     ];
     for refusal in refusals {
         assert_eq!(refusal.to_string(), "there is no tenant ghost");
     }
     assert_eq!(
         rig.control
-            .delete_backend(tenant("default"), one.clone(), Preconditions::default(), Author::default())
+            .delete_backend(
+                tenant("default"),
+                one.clone(),
+                Preconditions::default(),
+                Author::default()
+            )
             .await
             .unwrap_err()
             .to_string(),
         "there is no backend one"
     );
-    assert_eq!(rig.control.probe_backend(&tenant("default"), &one).await.unwrap_err().to_string(), "there is no backend one");
+    assert_eq!(
+        rig.control.probe_backend(&tenant("default"), &one).await.unwrap_err().to_string(),
+        "there is no backend one"
+    );
 }
 
 #[tokio::test]
@@ -214,8 +358,16 @@ async fn labels_of_keys_are_one_short_line() {
     let rig = Rig::start(folder.path(), "").await;
     for text in ["", "two\nlines", &"x".repeat(129)] {
         let wanted = NewKey { name: None, principal: Some(text.into()) };
-        let refusal = rig.control.create_key(tenant("default"), wanted, Author::default()).await.err().unwrap();
-        assert!(matches!(&refusal, ControlError::Invalid(fault) if fault.path == "principal"), "{refusal}");
+        let refusal = rig
+            .control
+            .create_key(tenant("default"), wanted, Author::default())
+            .await
+            .err()
+            .unwrap();
+        assert!(
+            matches!(&refusal, ControlError::Invalid(fault) if fault.path == "principal"),
+            "{refusal}"
+        );
     }
 }
 
@@ -224,15 +376,33 @@ async fn s11_labels_of_keys_are_what_a_reader_sees() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     for text in ["a\u{202e}b", "a\u{200b}", "a\u{7f}", " a", "a ", "a\u{a0}"] {
-        for (field, name, principal) in [("name", Some(text.into()), None), ("principal", None, Some(text.into()))] {
-            let refusal = rig.control.create_key(tenant("default"), NewKey { name, principal }, Author::default()).await.err().unwrap();
-            assert!(matches!(&refusal, ControlError::Invalid(fault) if fault.path == field), "{text:?}: {refusal}");
+        for (field, name, principal) in
+            [("name", Some(text.into()), None), ("principal", None, Some(text.into()))]
+        {
+            let refusal = rig
+                .control
+                .create_key(tenant("default"), NewKey { name, principal }, Author::default())
+                .await
+                .err()
+                .unwrap();
+            assert!(
+                matches!(&refusal, ControlError::Invalid(fault) if fault.path == field),
+                "{text:?}: {refusal}"
+            );
         }
     }
     for principal in ["Anonymous", "ANONYMOUS", "HTTPS://login.example.com ann"] {
         let wanted = NewKey { name: None, principal: Some(principal.into()) };
-        let refusal = rig.control.create_key(tenant("default"), wanted, Author::default()).await.err().unwrap();
-        assert!(matches!(&refusal, ControlError::Reserved(fault) if fault.path == "principal"), "{principal}: {refusal}");
+        let refusal = rig
+            .control
+            .create_key(tenant("default"), wanted, Author::default())
+            .await
+            .err()
+            .unwrap();
+        assert!(
+            matches!(&refusal, ControlError::Reserved(fault) if fault.path == "principal"),
+            "{principal}: {refusal}"
+        );
     }
 }
 
@@ -240,15 +410,27 @@ async fn s11_labels_of_keys_are_what_a_reader_sees() {
 async fn a_refused_address_is_refused_at_registration() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    for url in ["http://169.254.169.254/latest", "http://10.0.0.1/mcp", "http://[::ffff:10.0.0.1]/mcp"] {
+    for url in
+        ["http://169.254.169.254/latest", "http://10.0.0.1/mcp", "http://[::ffff:10.0.0.1]/mcp"]
+    {
         let spec = parse_backend_spec(&json!({"transport": {"type": "http", "url": url}})).unwrap();
         let refusal = rig
             .control
-            .put_backend(tenant("default"), backend("one"), spec, true, Preconditions::default(), Author::default())
+            .put_backend(
+                tenant("default"),
+                backend("one"),
+                spec,
+                true,
+                Preconditions::default(),
+                Author::default(),
+            )
             .await
             .err()
             .unwrap();
-        assert!(matches!(&refusal, ControlError::Invalid(fault) if fault.path == "transport.url"), "{refusal}");
+        assert!(
+            matches!(&refusal, ControlError::Invalid(fault) if fault.path == "transport.url"),
+            "{refusal}"
+        );
     }
     assert_eq!(rig.control.backends(&tenant("default")).unwrap(), []);
 }
@@ -261,19 +443,48 @@ async fn a_declared_tenant_is_read_only_but_takes_keys_and_backends() {
     let rig = Rig::start(folder.path(), DECLARES_ACME).await;
     let view = rig.control.tenant(&tenant("acme")).unwrap().view;
     assert_eq!((view.source.as_str(), view.weight), ("config", 3));
-    let refusal =
-        rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.err().unwrap();
+    let refusal = rig
+        .control
+        .put_tenant(
+            tenant("acme"),
+            TenantSpec::default(),
+            Preconditions::default(),
+            Author::default(),
+        )
+        .await
+        .err()
+        .unwrap();
     assert!(matches!(refusal, ControlError::Declared { .. }), "{refusal}");
     assert!(matches!(
-        rig.control.delete_tenant(tenant("acme"), Preconditions::default(), Author::default()).await,
+        rig.control
+            .delete_tenant(tenant("acme"), Preconditions::default(), Author::default())
+            .await,
         Err(ControlError::Declared { .. })
     ));
-    let key = rig.control.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap().key;
-    rig.control.put_backend(tenant("acme"), backend("one"), nowhere(), false, Preconditions::default(), Author::default()).await.unwrap();
+    let key = rig
+        .control
+        .create_key(tenant("acme"), NewKey::default(), Author::default())
+        .await
+        .unwrap()
+        .key;
+    rig.control
+        .put_backend(
+            tenant("acme"),
+            backend("one"),
+            nowhere(),
+            false,
+            Preconditions::default(),
+            Author::default(),
+        )
+        .await
+        .unwrap();
     rig.stop().await;
 
     let rig = Rig::start(folder.path(), "").await;
-    assert!(!rig.control.tenant(&tenant("acme")).unwrap().view.enabled, "kept, but served no longer");
+    assert!(
+        !rig.control.tenant(&tenant("acme")).unwrap().view.enabled,
+        "kept, but served no longer"
+    );
     assert_eq!(rig.keyring.verify(&key), None);
     rig.stop().await;
 
@@ -286,7 +497,15 @@ async fn a_declared_tenant_is_read_only_but_takes_keys_and_backends() {
 async fn a_name_that_is_stored_and_declared_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.unwrap();
+    rig.control
+        .put_tenant(
+            tenant("acme"),
+            TenantSpec::default(),
+            Preconditions::default(),
+            Author::default(),
+        )
+        .await
+        .unwrap();
     rig.stop().await;
     let refusal = Rig::refusal(folder.path(), DECLARES_ACME).await;
     assert!(refusal.contains("tenant acme is both stored and declared"), "{refusal}");
@@ -304,7 +523,12 @@ async fn the_default_tenant_yields_to_a_declaration_unless_it_was_changed() {
     assert_eq!(rig.control.tenant(&tenant("default")).unwrap().view.weight, 1);
     assert!(rig.keyring.is_enabled(&tenant("default")));
     rig.control
-        .put_tenant(tenant("default"), TenantSpec { weight: 5, ..TenantSpec::default() }, Preconditions::default(), Author::default())
+        .put_tenant(
+            tenant("default"),
+            TenantSpec { weight: 5, ..TenantSpec::default() },
+            Preconditions::default(),
+            Author::default(),
+        )
         .await
         .unwrap();
     rig.stop().await;
@@ -317,7 +541,14 @@ async fn another_secret_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     rig.control
-        .put_backend(tenant("default"), backend("one"), nowhere(), false, Preconditions::default(), Author::default())
+        .put_backend(
+            tenant("default"),
+            backend("one"),
+            nowhere(),
+            false,
+            Preconditions::default(),
+            Author::default(),
+        )
         .await
         .unwrap();
     rig.stop().await;
@@ -326,9 +557,14 @@ async fn another_secret_stops_the_start() {
     std::fs::remove_file(&secret).unwrap();
     for attempt in 1..=2 {
         let refusal = Rig::refusal(folder.path(), "").await;
-        assert!(refusal.contains("secret.key they were stored with is missing"), "attempt {attempt}: {refusal}");
+        assert!(
+            refusal.contains("secret.key they were stored with is missing"),
+            "attempt {attempt}: {refusal}"
+        );
     }
-    let refusal = Rig::refusal(folder.path(), r#"{"node": {"secret": "some-other-secret-long-enough"}}"#).await;
+    let refusal =
+        Rig::refusal(folder.path(), r#"{"node": {"secret": "some-other-secret-long-enough"}}"#)
+            .await;
     assert!(refusal.contains("default/one"), "{refusal}");
     std::fs::write(&secret, kept).unwrap();
     Rig::start(folder.path(), "").await;
@@ -338,11 +574,24 @@ async fn another_secret_stops_the_start() {
 async fn a_change_is_finished_when_its_caller_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    let mut asked = Box::pin(rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()));
+    let mut asked = Box::pin(rig.control.put_tenant(
+        tenant("acme"),
+        TenantSpec::default(),
+        Preconditions::default(),
+        Author::default(),
+    ));
     assert!(futures_util::poll!(&mut asked).is_pending());
     drop(asked);
     // Changes happen in order: when the next one is done, so is the abandoned one.
-    rig.control.put_tenant(tenant("umbrella"), TenantSpec::default(), Preconditions::default(), Author::default()).await.unwrap();
+    rig.control
+        .put_tenant(
+            tenant("umbrella"),
+            TenantSpec::default(),
+            Preconditions::default(),
+            Author::default(),
+        )
+        .await
+        .unwrap();
     assert!(rig.control.tenant(&tenant("acme")).is_ok());
 }
 
@@ -351,8 +600,17 @@ async fn a_refused_write_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     rig.control.close().await;
-    let refusal =
-        rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Preconditions::default(), Author::default()).await.err().unwrap();
+    let refusal = rig
+        .control
+        .put_tenant(
+            tenant("acme"),
+            TenantSpec::default(),
+            Preconditions::default(),
+            Author::default(),
+        )
+        .await
+        .err()
+        .unwrap();
     assert!(matches!(refusal, ControlError::Store(StoreError::Unavailable { .. })), "{refusal}");
     assert!(rig.control.tenant(&tenant("acme")).is_err());
     assert!(!rig.keyring.is_enabled(&tenant("acme")));
@@ -363,11 +621,22 @@ async fn a_tag_names_the_very_settings_it_is_shown_with() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     let weight = |weight| TenantSpec { weight, ..TenantSpec::default() };
-    rig.control.put_tenant(tenant("acme"), weight(1), Preconditions::default(), Author::default()).await.unwrap();
+    rig.control
+        .put_tenant(tenant("acme"), weight(1), Preconditions::default(), Author::default())
+        .await
+        .unwrap();
     let control = Arc::clone(&rig.control);
     let changing = tokio::spawn(async move {
         for round in 0..60 {
-            control.put_tenant(tenant("acme"), weight(1 + round % 2), Preconditions::default(), Author::default()).await.unwrap();
+            control
+                .put_tenant(
+                    tenant("acme"),
+                    weight(1 + round % 2),
+                    Preconditions::default(),
+                    Author::default(),
+                )
+                .await
+                .unwrap();
         }
     });
     let mut tags = std::collections::BTreeMap::new();

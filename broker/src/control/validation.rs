@@ -8,14 +8,23 @@ use crate::{
     config::{FieldError, TlsConfig, spec::BackendSpec},
 };
 
-pub(super) fn refuse_declared(origin: Option<EntryOrigin>, what: &'static str, name: &impl ToString) -> Result<(), ControlError> {
+pub(super) fn refuse_declared(
+    origin: Option<EntryOrigin>,
+    what: &'static str,
+    name: &impl ToString,
+) -> Result<(), ControlError> {
     match origin {
         Some(EntryOrigin::Declared) => Err(ControlError::Declared { what, name: name.to_string() }),
         Some(EntryOrigin::Stored) | None => Ok(()),
     }
 }
 
-pub(super) fn refuse_more(is_new: bool, count: usize, what: &'static str, max: usize) -> Result<(), ControlError> {
+pub(super) fn refuse_more(
+    is_new: bool,
+    count: usize,
+    what: &'static str,
+    max: usize,
+) -> Result<(), ControlError> {
     if is_new && count >= max { Err(ControlError::TooMany { what, max }) } else { Ok(()) }
 }
 
@@ -29,12 +38,16 @@ pub(super) fn no_backend(backend: &BackendId) -> ControlError {
 
 /// A text people gave something: shown in tables and logs, so it is one line, and every reader sees all of it.
 pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlError> {
-    let fits = |text: &str| !text.is_empty() && text.chars().count() <= NAME_CHARS_MAX && is_printable(text);
+    let fits = |text: &str| {
+        !text.is_empty() && text.chars().count() <= NAME_CHARS_MAX && is_printable(text)
+    };
     if text.is_none_or(fits) {
         return Ok(());
     }
     let wrong = "is empty or too long, or has control characters, characters that are not seen, or white space at an end".into();
-    let allowed = format!("1 to {NAME_CHARS_MAX} letters, digits, spaces and signs that are seen, on one line");
+    let allowed = format!(
+        "1 to {NAME_CHARS_MAX} letters, digits, spaces and signs that are seen, on one line"
+    );
     Err(ControlError::Invalid(FieldError { path: path.into(), wrong, allowed }))
 }
 
@@ -43,7 +56,11 @@ pub(super) fn check_principal(principal: Option<&str>) -> Result<(), ControlErro
     check_label("principal", principal)?;
     let Some(wrong) = principal.and_then(reserved) else { return Ok(()) };
     let allowed = "a name other than \"anonymous\", in any letter case, that does not begin with a URL and a space".into();
-    Err(ControlError::Reserved(FieldError { path: "principal".into(), wrong: wrong.into(), allowed }))
+    Err(ControlError::Reserved(FieldError {
+        path: "principal".into(),
+        wrong: wrong.into(),
+        allowed,
+    }))
 }
 
 /// Whether the certificate that is to be presented to a backend can be used.

@@ -84,20 +84,26 @@ pub(super) fn prompt(name: &str, arguments: &Value) -> Result<Value, RpcError> {
     if name != "greet" {
         return Err(RpcError::invalid(format!("there is no prompt {name}")));
     }
-    let whom = arguments["name"].as_str().ok_or_else(|| RpcError::invalid("the argument name is missing or not a text"))?;
+    let whom = arguments["name"]
+        .as_str()
+        .ok_or_else(|| RpcError::invalid("the argument name is missing or not a text"))?;
     let style = arguments["style"].as_str().unwrap_or("friendly");
     let text = format!("Write a short, {style} greeting for {whom}.");
-    Ok(json!({ "description": "A greeting", "messages": [{ "role": "user", "content": { "type": "text", "text": text } }] }))
+    Ok(
+        json!({ "description": "A greeting", "messages": [{ "role": "user", "content": { "type": "text", "text": text } }] }),
+    )
 }
 
 /// Completes the prompt's arguments and the template's name; anything else has no completions.
 pub(super) fn complete(reference: &Value, argument: &Value) -> Value {
-    let known: &[&str] = match (reference["name"].as_str(), reference["uri"].as_str(), argument["name"].as_str()) {
-        (Some("greet"), _, Some("style")) => &STYLES,
-        (Some("greet"), _, Some("name")) | (_, Some(GREETING_TEMPLATE), Some("name")) => &NAMES,
-        _ => &[],
-    };
+    let known: &[&str] =
+        match (reference["name"].as_str(), reference["uri"].as_str(), argument["name"].as_str()) {
+            (Some("greet"), _, Some("style")) => &STYLES,
+            (Some("greet"), _, Some("name")) | (_, Some(GREETING_TEMPLATE), Some("name")) => &NAMES,
+            _ => &[],
+        };
     let typed = argument["value"].as_str().unwrap_or_default().to_lowercase();
-    let values: Vec<&str> = known.iter().copied().filter(|value| value.to_lowercase().starts_with(&typed)).collect();
+    let values: Vec<&str> =
+        known.iter().copied().filter(|value| value.to_lowercase().starts_with(&typed)).collect();
     json!({ "completion": { "total": values.len(), "values": values, "hasMore": false } })
 }

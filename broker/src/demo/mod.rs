@@ -48,7 +48,10 @@ pub fn run() -> ExitCode {
     }
 }
 
-async fn serve(input: impl AsyncRead + Unpin, output: impl AsyncWrite + Unpin + Send + 'static) -> Result<(), ReadError> {
+async fn serve(
+    input: impl AsyncRead + Unpin,
+    output: impl AsyncWrite + Unpin + Send + 'static,
+) -> Result<(), ReadError> {
     let (outbox, queue) = mpsc::channel(OUTBOX_MESSAGES_MAX);
     let writer = tokio::spawn(write(queue, output));
     let session = Arc::new(DemoSession::new(outbox));
@@ -69,7 +72,10 @@ async fn serve(input: impl AsyncRead + Unpin, output: impl AsyncWrite + Unpin + 
     ended
 }
 
-async fn write(mut queue: mpsc::Receiver<Value>, output: impl AsyncWrite + Unpin) -> io::Result<()> {
+async fn write(
+    mut queue: mpsc::Receiver<Value>,
+    output: impl AsyncWrite + Unpin,
+) -> io::Result<()> {
     let mut writer = LineWriter::new(output);
     while let Some(message) = queue.recv().await {
         writer.send_all(&mut vec![Bytes::from(message.to_string())]).await?;
@@ -81,12 +87,17 @@ async fn write(mut queue: mpsc::Receiver<Value>, output: impl AsyncWrite + Unpin
 async fn receive(session: &Arc<DemoSession>, calls: &TaskTracker, line: &[u8]) {
     let message = match serde_json::from_slice::<Value>(line) {
         Ok(message) if message.is_object() => message,
-        Ok(_) => return session.answer(Value::Null, Err(RpcError::new(-32600, "not one JSON-RPC message"))).await,
+        Ok(_) => {
+            return session
+                .answer(Value::Null, Err(RpcError::new(-32600, "not one JSON-RPC message")))
+                .await;
+        }
         Err(_) => return session.answer(Value::Null, Err(RpcError::new(-32700, "not JSON"))).await,
     };
     match (message["method"].as_str(), message.get("id")) {
         (Some("tools/call"), Some(id)) => {
-            let (session, id, params) = (Arc::clone(session), id.clone(), message["params"].clone());
+            let (session, id, params) =
+                (Arc::clone(session), id.clone(), message["params"].clone());
             // Registered before the next line is read, which may be its cancellation.
             let cancelled = session.begin(&id);
             calls.spawn(async move {
@@ -118,7 +129,9 @@ fn request(session: &DemoSession, method: &str, params: &Value) -> Result<Value,
         "ping" => Ok(json!({})),
         "tools/list" => one_page(params, "tools", catalog::tools()),
         "resources/list" => one_page(params, "resources", catalog::resources()),
-        "resources/templates/list" => one_page(params, "resourceTemplates", catalog::resource_templates()),
+        "resources/templates/list" => {
+            one_page(params, "resourceTemplates", catalog::resource_templates())
+        }
         "prompts/list" => one_page(params, "prompts", catalog::prompts()),
         "resources/read" => read_resource(session, text(params, "uri")?),
         "resources/subscribe" => subscribe(session, text(params, "uri")?, true),
@@ -135,7 +148,8 @@ fn initialize(session: &DemoSession, params: &Value) -> Value {
     let version = VERSIONS.into_iter().find(|version| *version == asked).unwrap_or(VERSIONS[0]);
     // MCP 2025-11-25, Elicitation: an empty object means forms; `url` alone does not.
     let elicitation = &params["capabilities"]["elicitation"];
-    let forms = elicitation.as_object().is_some_and(|modes| modes.is_empty() || modes.contains_key("form"));
+    let forms =
+        elicitation.as_object().is_some_and(|modes| modes.is_empty() || modes.contains_key("form"));
     session.locked(|state| state.asks_forms = forms);
     json!({
         "protocolVersion": version,
@@ -158,7 +172,8 @@ fn one_page(params: &Value, member: &str, list: Value) -> Result<Value, RpcError
 
 fn read_resource(session: &DemoSession, uri: &str) -> Result<Value, RpcError> {
     let count = session.locked(|state| state.count);
-    let found = catalog::resource_text(uri, count).ok_or_else(|| RpcError::unknown_resource(uri))?;
+    let found =
+        catalog::resource_text(uri, count).ok_or_else(|| RpcError::unknown_resource(uri))?;
     Ok(json!({ "contents": [{ "uri": uri, "mimeType": "text/plain", "text": found }] }))
 }
 
@@ -177,7 +192,9 @@ fn subscribe(session: &DemoSession, uri: &str, wanted: bool) -> Result<Value, Rp
 }
 
 fn text<'a>(params: &'a Value, name: &str) -> Result<&'a str, RpcError> {
-    params[name].as_str().ok_or_else(|| RpcError::invalid(format!("{name} is missing or not a text")))
+    params[name]
+        .as_str()
+        .ok_or_else(|| RpcError::invalid(format!("{name} is missing or not a text")))
 }
 
 #[cfg(test)]

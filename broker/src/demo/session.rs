@@ -11,7 +11,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 /// RFC 5424 severities, least severe first.
-const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+const LEVELS: [&str; 8] =
+    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
 /// A JSON-RPC error to answer with.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,13 +91,18 @@ impl DemoSession {
     pub(super) async fn log(&self, level: &str, text: String) {
         let severity = LEVELS.iter().position(|known| *known == level).unwrap_or(0);
         if severity >= self.locked(|state| state.level) {
-            self.notify("notifications/message", json!({ "level": level, "logger": "demo", "data": text })).await;
+            self.notify(
+                "notifications/message",
+                json!({ "level": level, "logger": "demo", "data": text }),
+            )
+            .await;
         }
     }
 
     pub(super) fn set_level(&self, level: &str) -> Result<Value, RpcError> {
         let known = LEVELS.iter().position(|known| *known == level);
-        let index = known.ok_or_else(|| RpcError::invalid(format!("level is none of {}", LEVELS.join(", "))))?;
+        let index = known
+            .ok_or_else(|| RpcError::invalid(format!("level is none of {}", LEVELS.join(", "))))?;
         self.locked(|state| state.level = index);
         Ok(json!({}))
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
+use tokio::io::{
+    AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf,
+};
 
 use super::*;
 
@@ -36,26 +38,32 @@ impl Client {
     }
 
     async fn next(&mut self) -> Value {
-        let line = tokio::time::timeout(DEADLINE, self.lines.next_line()).await.expect("a line before the deadline");
+        let line = tokio::time::timeout(DEADLINE, self.lines.next_line())
+            .await
+            .expect("a line before the deadline");
         serde_json::from_str(&line.unwrap().expect("the server still talks")).unwrap()
     }
 
     /// The answer must be the next thing the server says.
     async fn ask(&mut self, method: &str, params: Value) -> Value {
-        self.send(json!({"jsonrpc": "2.0", "id": method, "method": method, "params": params})).await;
+        self.send(json!({"jsonrpc": "2.0", "id": method, "method": method, "params": params}))
+            .await;
         let answer = self.next().await;
         assert_eq!(answer["id"], method, "{answer}");
         answer
     }
 
     async fn call(&mut self, name: &str, arguments: Value) -> Value {
-        self.ask("tools/call", json!({"name": name, "arguments": arguments})).await["result"].clone()
+        self.ask("tools/call", json!({"name": name, "arguments": arguments})).await["result"]
+            .clone()
     }
 }
 
 #[tokio::test]
 async fn versions_are_agreed() {
-    for (asked, agreed) in [("2025-11-25", "2025-11-25"), ("2025-06-18", "2025-06-18"), ("2024-11-05", "2025-11-25")] {
+    for (asked, agreed) in
+        [("2025-11-25", "2025-11-25"), ("2025-06-18", "2025-06-18"), ("2024-11-05", "2025-11-25")]
+    {
         let (_, result) = Client::start(asked, json!({})).await;
         assert_eq!(result["protocolVersion"], agreed, "{asked}");
         assert_eq!(result["capabilities"]["resources"]["subscribe"], true);
@@ -65,10 +73,19 @@ async fn versions_are_agreed() {
 #[tokio::test]
 async fn tools_do_what_they_say() {
     let mut client = Client::ready().await;
-    assert_eq!(client.call("echo", json!({"message": "héllo"})).await["content"][0]["text"], "héllo");
+    assert_eq!(
+        client.call("echo", json!({"message": "héllo"})).await["content"][0]["text"],
+        "héllo"
+    );
     let sum = client.call("add", json!({"a": 2, "b": 3})).await;
-    assert_eq!((&sum["structuredContent"], &sum["content"][0]["text"]), (&json!({"sum": 5}), &json!("{\"sum\":5}")));
-    assert_eq!(client.call("add", json!({"a": 0.5, "b": 1})).await["structuredContent"]["sum"], 1.5);
+    assert_eq!(
+        (&sum["structuredContent"], &sum["content"][0]["text"]),
+        (&json!({"sum": 5}), &json!("{\"sum\":5}"))
+    );
+    assert_eq!(
+        client.call("add", json!({"a": 0.5, "b": 1})).await["structuredContent"]["sum"],
+        1.5
+    );
     assert_eq!(client.call("add", json!({"a": 1e308, "b": 1e308})).await["isError"], true);
     assert_eq!(client.call("add", json!({"a": "2", "b": 3})).await["isError"], true);
     assert_eq!(client.ask("tools/call", json!({"name": "none"})).await["error"]["code"], -32602);
@@ -83,12 +100,19 @@ async fn a_countdown_tells_how_far_it_is() {
     for done in 0..2 {
         assert_eq!(client.next().await["method"], "notifications/message");
         let progress = client.next().await;
-        assert_eq!((&progress["params"]["progressToken"], &progress["params"]["progress"]), (&json!("p"), &json!(done)));
+        assert_eq!(
+            (&progress["params"]["progressToken"], &progress["params"]["progress"]),
+            (&json!("p"), &json!(done))
+        );
     }
     assert_eq!(client.next().await["result"]["content"][0]["text"], "lift-off");
     client.ask("logging/setLevel", json!({"level": "warning"})).await;
     client.send(call).await;
-    assert_eq!(client.next().await["method"], "notifications/progress", "no log message below the level");
+    assert_eq!(
+        client.next().await["method"],
+        "notifications/progress",
+        "no log message below the level"
+    );
 }
 
 #[tokio::test]
@@ -107,7 +131,11 @@ async fn a_cancelled_call_is_not_answered_and_others_go_on() {
     client.send(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}})).await;
     let Client { mut input, mut lines, served } = client;
     input.shutdown().await.unwrap();
-    tokio::time::timeout(DEADLINE, served).await.expect("nothing is left running").unwrap().unwrap();
+    tokio::time::timeout(DEADLINE, served)
+        .await
+        .expect("nothing is left running")
+        .unwrap()
+        .unwrap();
     assert_eq!(lines.next_line().await.unwrap(), None, "neither call was answered");
 }
 
@@ -119,7 +147,10 @@ async fn a_user_is_asked_where_the_client_can() {
     }
     let (mut client, _) = Client::start("2025-11-25", json!({"elicitation": {}})).await;
     for (reply, expected) in [
-        (json!({"result": {"action": "accept", "content": {"answer": "blue"}}}), "the user answered: blue"),
+        (
+            json!({"result": {"action": "accept", "content": {"answer": "blue"}}}),
+            "the user answered: blue",
+        ),
         (json!({"result": {"action": "decline"}}), "the user would rather not say"),
         (json!({"error": {"code": -1, "message": "no"}}), "the client refused to ask its user"),
     ] {
@@ -136,13 +167,24 @@ async fn a_user_is_asked_where_the_client_can() {
 #[tokio::test]
 async fn a_subscriber_hears_of_the_counter() {
     let mut client = Client::ready().await;
-    assert_eq!(client.call("increment", json!({})).await["structuredContent"]["count"], 1, "and nobody is told");
+    assert_eq!(
+        client.call("increment", json!({})).await["structuredContent"]["count"],
+        1,
+        "and nobody is told"
+    );
     client.ask("resources/subscribe", json!({"uri": "demo://counter"})).await;
     client.send(json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "increment", "arguments": {"by": 4}}})).await;
     let update = client.next().await;
-    assert_eq!((&update["method"], &update["params"]["uri"]), (&json!("notifications/resources/updated"), &json!("demo://counter")));
+    assert_eq!(
+        (&update["method"], &update["params"]["uri"]),
+        (&json!("notifications/resources/updated"), &json!("demo://counter"))
+    );
     assert_eq!(client.next().await["result"]["structuredContent"]["count"], 5);
-    assert_eq!(client.ask("resources/read", json!({"uri": "demo://counter"})).await["result"]["contents"][0]["text"], "5");
+    assert_eq!(
+        client.ask("resources/read", json!({"uri": "demo://counter"})).await["result"]["contents"]
+            [0]["text"],
+        "5"
+    );
     client.ask("resources/unsubscribe", json!({"uri": "demo://counter"})).await;
     client.call("increment", json!({})).await;
 }
@@ -151,9 +193,16 @@ async fn a_subscriber_hears_of_the_counter() {
 async fn resources_and_templates_are_read() {
     let mut client = Client::ready().await;
     for uri in ["demo://about", "demo://counter", "demo://greeting/Ada"] {
-        assert_eq!(client.ask("resources/read", json!({"uri": uri})).await["result"]["contents"][0]["uri"], uri);
+        assert_eq!(
+            client.ask("resources/read", json!({"uri": uri})).await["result"]["contents"][0]["uri"],
+            uri
+        );
     }
-    for (method, uri) in [("resources/read", "demo://greeting/"), ("resources/read", "demo://x"), ("resources/subscribe", "demo://x")] {
+    for (method, uri) in [
+        ("resources/read", "demo://greeting/"),
+        ("resources/read", "demo://x"),
+        ("resources/subscribe", "demo://x"),
+    ] {
         let error = client.ask(method, json!({"uri": uri})).await["error"].clone();
         assert_eq!((&error["code"], &error["data"]["uri"]), (&json!(-32002), &json!(uri)));
     }
@@ -162,15 +211,39 @@ async fn resources_and_templates_are_read() {
 #[tokio::test]
 async fn the_prompt_is_filled_in_and_completed() {
     let mut client = Client::ready().await;
-    let prompt = client.ask("prompts/get", json!({"name": "greet", "arguments": {"name": "Ada", "style": "pirate"}})).await;
-    assert!(prompt["result"]["messages"][0]["content"]["text"].as_str().unwrap().contains("pirate greeting for Ada"));
+    let prompt = client
+        .ask(
+            "prompts/get",
+            json!({"name": "greet", "arguments": {"name": "Ada", "style": "pirate"}}),
+        )
+        .await;
+    assert!(
+        prompt["result"]["messages"][0]["content"]["text"]
+            .as_str()
+            .unwrap()
+            .contains("pirate greeting for Ada")
+    );
     assert_eq!(client.ask("prompts/get", json!({"name": "greet"})).await["error"]["code"], -32602);
     for (reference, argument, expected) in [
-        (json!({"type": "ref/prompt", "name": "greet"}), json!({"name": "style", "value": "f"}), json!(["formal", "friendly"])),
-        (json!({"type": "ref/resource", "uri": "demo://greeting/{name}"}), json!({"name": "name", "value": "gr"}), json!(["Grace"])),
-        (json!({"type": "ref/prompt", "name": "other"}), json!({"name": "style", "value": ""}), json!([])),
+        (
+            json!({"type": "ref/prompt", "name": "greet"}),
+            json!({"name": "style", "value": "f"}),
+            json!(["formal", "friendly"]),
+        ),
+        (
+            json!({"type": "ref/resource", "uri": "demo://greeting/{name}"}),
+            json!({"name": "name", "value": "gr"}),
+            json!(["Grace"]),
+        ),
+        (
+            json!({"type": "ref/prompt", "name": "other"}),
+            json!({"name": "style", "value": ""}),
+            json!([]),
+        ),
     ] {
-        let answer = client.ask("completion/complete", json!({"ref": reference, "argument": argument})).await;
+        let answer = client
+            .ask("completion/complete", json!({"ref": reference, "argument": argument}))
+            .await;
         assert_eq!(answer["result"]["completion"]["values"], expected);
     }
 }

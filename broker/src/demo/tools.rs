@@ -23,13 +23,17 @@ pub(super) async fn call(session: &DemoSession, params: &Value) -> Result<Value,
     let done = match params["name"].as_str() {
         Some("echo") => echo(arguments),
         Some("add") => add(arguments),
-        Some("countdown") => countdown(session, arguments, params["_meta"].get("progressToken")).await,
+        Some("countdown") => {
+            countdown(session, arguments, params["_meta"].get("progressToken")).await
+        }
         Some("ask") => ask(session, arguments).await,
         Some("increment") => increment(session, arguments).await,
         Some(other) => return Err(RpcError::invalid(format!("there is no tool {other}"))),
         None => return Err(RpcError::invalid("name is missing or not a text")),
     };
-    Ok(done.unwrap_or_else(|excuse| json!({ "content": [{ "type": "text", "text": excuse }], "isError": true })))
+    Ok(done.unwrap_or_else(
+        |excuse| json!({ "content": [{ "type": "text", "text": excuse }], "isError": true }),
+    ))
 }
 
 fn said(text: impl Into<String>) -> Value {
@@ -42,25 +46,35 @@ fn structured(value: Value) -> Value {
 }
 
 fn echo(arguments: &Value) -> Result<Value, ToolFailure> {
-    arguments["message"].as_str().map(said).ok_or_else(|| "message is missing or not a text".to_owned())
+    arguments["message"]
+        .as_str()
+        .map(said)
+        .ok_or_else(|| "message is missing or not a text".to_owned())
 }
 
 fn add(arguments: &Value) -> Result<Value, ToolFailure> {
-    let number = |name: &str| arguments[name].as_number().ok_or_else(|| format!("{name} is missing or not a number"));
+    let number = |name: &str| {
+        arguments[name].as_number().ok_or_else(|| format!("{name} is missing or not a number"))
+    };
     let (a, b) = (number("a")?, number("b")?);
     let whole = a.as_i64().zip(b.as_i64()).and_then(|(a, b)| a.checked_add(b)).map(Value::from);
     let sum = whole.or_else(|| Some(json!(a.as_f64()? + b.as_f64()?))).filter(|sum| !sum.is_null());
     Ok(structured(json!({ "sum": sum.ok_or("the sum is too large")? })))
 }
 
-async fn countdown(session: &DemoSession, arguments: &Value, token: Option<&Value>) -> Result<Value, ToolFailure> {
+async fn countdown(
+    session: &DemoSession,
+    arguments: &Value,
+    token: Option<&Value>,
+) -> Result<Value, ToolFailure> {
     let from = whole(arguments, "from", COUNTDOWN_FROM, 1, COUNTDOWN_FROM_MAX)?;
     let pause = Duration::from_millis(whole(arguments, "pause_ms", PAUSE_MS, 0, PAUSE_MS_MAX)?);
     for done in 0..from {
         let left = format!("{} to go", from - done);
         session.log("info", left.clone()).await;
         if let Some(token) = token {
-            let progress = json!({ "progressToken": token, "progress": done, "total": from, "message": left });
+            let progress =
+                json!({ "progressToken": token, "progress": done, "total": from, "message": left });
             session.notify("notifications/progress", progress).await;
         }
         // Cancelled here, as a rule: whoever runs this drops it.
@@ -75,10 +89,18 @@ async fn ask(session: &DemoSession, arguments: &Value) -> Result<Value, ToolFail
         return Err("this client can not ask its user: it has no elicitation capability".to_owned());
     }
     let schema = json!({ "type": "object", "properties": { "answer": { "type": "string", "title": "Answer" } }, "required": ["answer"] });
-    let answer = session.ask("elicitation/create", json!({ "message": question, "requestedSchema": schema })).await;
-    let result = answer.as_ref().and_then(|answer| answer.get("result")).ok_or("the client refused to ask its user")?;
+    let answer = session
+        .ask("elicitation/create", json!({ "message": question, "requestedSchema": schema }))
+        .await;
+    let result = answer
+        .as_ref()
+        .and_then(|answer| answer.get("result"))
+        .ok_or("the client refused to ask its user")?;
     match result["action"].as_str() {
-        Some("accept") => Ok(said(format!("the user answered: {}", result["content"]["answer"].as_str().unwrap_or_default()))),
+        Some("accept") => Ok(said(format!(
+            "the user answered: {}",
+            result["content"]["answer"].as_str().unwrap_or_default()
+        ))),
         Some("decline") => Ok(said("the user would rather not say")),
         _ => Ok(said("the user closed the question")),
     }
@@ -96,7 +118,16 @@ async fn increment(session: &DemoSession, arguments: &Value) -> Result<Value, To
     Ok(structured(json!({ "count": count })))
 }
 
-fn whole(arguments: &Value, name: &str, default: u64, min: u64, max: u64) -> Result<u64, ToolFailure> {
+fn whole(
+    arguments: &Value,
+    name: &str,
+    default: u64,
+    min: u64,
+    max: u64,
+) -> Result<u64, ToolFailure> {
     let Some(given) = arguments.get(name) else { return Ok(default) };
-    given.as_u64().filter(|value| (min..=max).contains(value)).ok_or_else(|| format!("{name} is not a whole number from {min} to {max}"))
+    given
+        .as_u64()
+        .filter(|value| (min..=max).contains(value))
+        .ok_or_else(|| format!("{name} is not a whole number from {min} to {max}"))
 }

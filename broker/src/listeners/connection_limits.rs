@@ -110,9 +110,15 @@ impl ConnectionLimiter {
     ///
     /// At the limit of all nothing is accepted: newcomers wait in the kernel's queue until somebody leaves. So they do while
     /// only the reserve of file descriptors is left. One more of an address that has its share, or comes too often, is closed.
-    pub(super) async fn accept(&self, listener: &HandoffListener, metrics: &Metrics) -> (TcpStream, SocketAddr, ListenerPermit) {
+    pub(super) async fn accept(
+        &self,
+        listener: &HandoffListener,
+        metrics: &Metrics,
+    ) -> (TcpStream, SocketAddr, ListenerPermit) {
         loop {
-            let Ok(permit) = self.room.clone().acquire_owned().await else { return std::future::pending().await };
+            let Ok(permit) = self.room.clone().acquire_owned().await else {
+                return std::future::pending().await;
+            };
             self.descriptor_left(metrics).await;
             match listener.accept().await {
                 Ok((socket, peer)) => {
@@ -167,7 +173,10 @@ struct ConnectionRateLimiter {
 impl ConnectionRateLimiter {
     fn new(limits: &Limits) -> Self {
         Self {
-            rate: Rate::new(limits.connections_per_second_per_address, limits.connection_burst_per_address),
+            rate: Rate::new(
+                limits.connections_per_second_per_address,
+                limits.connection_burst_per_address,
+            ),
             meters: Mutex::new(RateLimiterMap::new(ADDRESSES_METERED_MAX, "addresses".to_owned())),
             started: Instant::now(),
         }
@@ -176,7 +185,11 @@ impl ConnectionRateLimiter {
     fn take(&self, address: IpAddr) -> bool {
         let Some(rate) = self.rate else { return true };
         let now = self.started.elapsed();
-        let meter = self.meters.lock().unwrap_or_else(PoisonError::into_inner).of(&address, now, String::new);
+        let meter = self.meters.lock().unwrap_or_else(PoisonError::into_inner).of(
+            &address,
+            now,
+            String::new,
+        );
         meter.take(rate, ReplicaShare::SINGLE_REPLICA, now).is_ok()
     }
 }
@@ -234,18 +247,33 @@ mod tests {
     #[tokio::test]
     async fn an_address_has_a_rate_of_its_own_and_an_ipv6_network_is_one() {
         let metrics = Metrics::new(false);
-        let limits = limits("{connections_per_second_per_address: 1, connection_burst_per_address: 2}");
-        let admission = ConnectionLimiter::new(&limits, ProxyProtocol::off(&crate::config::Config::default()));
-        let admitted = |address: &str| admission.admit(address.parse().unwrap(), &metrics).is_some();
-        assert_eq!(["10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.2"].map(admitted), [true, true, false, true]);
-        assert_eq!(["2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"].map(admitted), [true, true, false, true]);
+        let limits =
+            limits("{connections_per_second_per_address: 1, connection_burst_per_address: 2}");
+        let admission =
+            ConnectionLimiter::new(&limits, ProxyProtocol::off(&crate::config::Config::default()));
+        let admitted =
+            |address: &str| admission.admit(address.parse().unwrap(), &metrics).is_some();
+        assert_eq!(
+            ["10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.2"].map(admitted),
+            [true, true, false, true]
+        );
+        assert_eq!(
+            ["2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"].map(admitted),
+            [true, true, false, true]
+        );
         assert!(!admitted("::ffff:10.0.0.1"), "the same in other words");
-        assert!(metrics.render().contains(r#"mcp_rate_limited_total{scope="connections_per_second_per_address"} 3"#));
+        assert!(
+            metrics.render().contains(
+                r#"mcp_rate_limited_total{scope="connections_per_second_per_address"} 3"#
+            )
+        );
     }
 
     #[test]
     fn without_a_rate_nothing_is_counted() {
-        let newcomers = ConnectionRateLimiter::new(&limits("{connections_per_second_per_address: 0, connection_burst_per_address: 1}"));
+        let newcomers = ConnectionRateLimiter::new(&limits(
+            "{connections_per_second_per_address: 0, connection_burst_per_address: 1}",
+        ));
         assert!((0..100).all(|_| newcomers.take(IpAddr::from([10, 0, 0, 1]))));
     }
 }

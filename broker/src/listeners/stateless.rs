@@ -19,8 +19,8 @@ use crate::{
     actors::{
         request_observer,
         stateless::{
-            RequestStateError, StatelessClient, StatelessRequest, SuspensionId, exchange::Exchange, is_about_tasks, list_kind,
-            notification_stream::NotificationStream,
+            RequestStateError, StatelessClient, StatelessRequest, SuspensionId, exchange::Exchange,
+            is_about_tasks, list_kind, notification_stream::NotificationStream,
         },
     },
     broker::Broker,
@@ -39,7 +39,10 @@ pub(super) enum StatelessOutcome {
 }
 
 /// The request, if it is one that is served here.
-pub(super) fn admitted(broker: &Broker, message: Message) -> Result<Box<StatelessRequest>, Refusal> {
+pub(super) fn admitted(
+    broker: &Broker,
+    message: Message,
+) -> Result<Box<StatelessRequest>, Refusal> {
     let meta = meta_of(broker, &message)?;
     StatelessRequest::read(message, meta)
 }
@@ -48,22 +51,33 @@ pub(super) fn admitted(broker: &Broker, message: Message) -> Result<Box<Stateles
 pub(super) fn meta_of(broker: &Broker, message: &Message) -> Result<RequestMeta, Refusal> {
     let compat = &broker.shared.config.compat;
     if !compat.eras.has_modern() {
-        return Err(Refusal::new(ErrorKind::UnsupportedEra, "this endpoint speaks MCP up to 2025-11-25: open a session with initialize"));
+        return Err(Refusal::new(
+            ErrorKind::UnsupportedEra,
+            "this endpoint speaks MCP up to 2025-11-25: open a session with initialize",
+        ));
     }
     if message.kind != Kind::Request {
-        let text = "in 2026-07-28 clients answer nothing: send the request again with inputResponses";
+        let text =
+            "in 2026-07-28 clients answer nothing: send the request again with inputResponses";
         return Err(Refusal::new(ErrorKind::InvalidRequest, text));
     }
     let meta = RequestMeta::read(message, compat.versions())?;
     if !is_request(message.method) {
         let method = json::quote(&message.method_text().chars().take(100).collect::<String>());
-        return Err(Refusal::new(ErrorKind::MethodNotFound, format!("{method} is no method of 2026-07-28 that is served here")));
+        return Err(Refusal::new(
+            ErrorKind::MethodNotFound,
+            format!("{method} is no method of 2026-07-28 that is served here"),
+        ));
     }
     Ok(meta)
 }
 
 /// Begins what is asked for. An `Err` is the answer, and nothing was begun.
-pub(super) async fn react(broker: &Broker, visitor: &StatelessClient, request: Box<StatelessRequest>) -> Result<StatelessOutcome, Refusal> {
+pub(super) async fn react(
+    broker: &Broker,
+    visitor: &StatelessClient,
+    request: Box<StatelessRequest>,
+) -> Result<StatelessOutcome, Refusal> {
     let (since, method) = (Instant::now(), request.message.method);
     broker.shared.metrics.modern_request();
     if !is_answered_here(method) {
@@ -85,7 +99,13 @@ pub(super) async fn react(broker: &Broker, visitor: &StatelessClient, request: B
     reaction
 }
 
-fn count(broker: &Broker, visitor: &StatelessClient, method: Method, outcome: RequestOutcome, took: Duration) {
+fn count(
+    broker: &Broker,
+    visitor: &StatelessClient,
+    method: Method,
+    outcome: RequestOutcome,
+    took: Duration,
+) {
     let metrics = &broker.shared.metrics;
     metrics.request_finished(method, outcome, visitor.transport, took.as_secs_f64());
     metrics.tenant_request_finished(&visitor.tenant.id, outcome);
@@ -93,10 +113,16 @@ fn count(broker: &Broker, visitor: &StatelessClient, method: Method, outcome: Re
 
 /// From what is known here. A stream of notifications counts as answered once it is open.
 fn is_answered_here(method: Method) -> bool {
-    list_kind(method).is_some() || is_about_tasks(method) || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
+    list_kind(method).is_some()
+        || is_about_tasks(method)
+        || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
 }
 
-async fn begin(broker: &Broker, visitor: &StatelessClient, request: Box<StatelessRequest>) -> Result<StatelessOutcome, Refusal> {
+async fn begin(
+    broker: &Broker,
+    visitor: &StatelessClient,
+    request: Box<StatelessRequest>,
+) -> Result<StatelessOutcome, Refusal> {
     broker.shared.overload.admits()?;
     let method = request.message.method;
     if is_about_tasks(method) {
@@ -119,10 +145,18 @@ async fn begin(broker: &Broker, visitor: &StatelessClient, request: Box<Stateles
             Ok(StatelessOutcome::Notifications(Box::new(visitor.listen(&request, &offer).await?)))
         }
         _ => {
-            let state = request.message.text(request.message.fields.request_state).filter(|_| may_require_input(method));
-            let Some(state) = state else { return Ok(StatelessOutcome::Exchange(Box::new(visitor.begin(request, &offer).await?))) };
+            let state = request
+                .message
+                .text(request.message.fields.request_state)
+                .filter(|_| may_require_input(method));
+            let Some(state) = state else {
+                return Ok(StatelessOutcome::Exchange(Box::new(
+                    visitor.begin(request, &offer).await?,
+                )));
+            };
             visitor.tenant.take_budget(&visitor.caller.principal)?;
-            let place = visitor.place_of(&state, &request.message).map_err(RequestStateError::refusal)?;
+            let place =
+                visitor.place_of(&state, &request.message).map_err(RequestStateError::refusal)?;
             if !visitor.shared.durable.names().iter().any(|own| own.as_str() == place.node) {
                 return Ok(StatelessOutcome::OtherReplica(place));
             }

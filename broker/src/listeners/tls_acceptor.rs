@@ -13,7 +13,10 @@ use protocol::ids::{PrincipalId, TenantId};
 use tokio::net::TcpStream;
 use transport::{
     tcp::{self, Stream},
-    tls::{self, CertificateIdentity, CertificateSource, ClientCertificate, ListenerKind, ReloadedCertificates, ServerTls, TlsError},
+    tls::{
+        self, CertificateIdentity, CertificateSource, ClientCertificate, ListenerKind,
+        ReloadedCertificates, ServerTls, TlsError,
+    },
 };
 
 use crate::{
@@ -46,16 +49,26 @@ struct CertificateCallerInner {
 
 impl CertificateCaller {
     /// [`CertificateCaller::by`] of the certificate that a connection has shown, and what is known of the connection.
-    pub(super) fn identified(shown: Option<(ClientCertificate, &Arc<ServerTls>)>, address: IpAddr) -> (Option<Self>, RemotePeer) {
+    pub(super) fn identified(
+        shown: Option<(ClientCertificate, &Arc<ServerTls>)>,
+        address: IpAddr,
+    ) -> (Option<Self>, RemotePeer) {
         let has_shown = shown.is_some();
         let certified = shown.and_then(|(certificate, tls)| Self::by(certificate, tls));
-        let remote = RemotePeer { address: Some(address), certificate_is_foreign: has_shown && certified.is_none() };
+        let remote = RemotePeer {
+            address: Some(address),
+            certificate_is_foreign: has_shown && certified.is_none(),
+        };
         (certified, remote)
     }
 
     /// One that names nobody of ours is as good as none.
     fn by(certificate: ClientCertificate, tls: &Arc<ServerTls>) -> Option<Self> {
-        Some(Self(Arc::new(CertificateCallerInner { caller: caller_by(&certificate)?, certificate, tls: tls.clone() })))
+        Some(Self(Arc::new(CertificateCallerInner {
+            caller: caller_by(&certificate)?,
+            certificate,
+            tls: tls.clone(),
+        })))
     }
 
     pub(super) fn caller(&self) -> &Caller {
@@ -88,19 +101,28 @@ pub fn doors(config: &Config) -> Result<[TlsAcceptor; 2], TlsError> {
         return Ok([TlsAcceptor::plain(config), TlsAcceptor::plain(config)]);
     };
     let source = match certificate {
-        Certificate::Files { cert, key } => CertificateSource::Files { cert: cert.clone(), key: key.clone() },
+        Certificate::Files { cert, key } => {
+            CertificateSource::Files { cert: cert.clone(), key: key.clone() }
+        }
         Certificate::SelfSigned => CertificateSource::SelfSigned { names: own_names(config) },
     };
     let (client_auth, asked) = match &tls.client_auth {
         config::ClientAuth::None => (tls::ClientAuth::None, false),
-        config::ClientAuth::Optional { ca, crl } => (tls::ClientAuth::Optional { ca: ca.clone(), crl: crl.clone() }, false),
-        config::ClientAuth::Required { ca, crl } => (tls::ClientAuth::Required { ca: ca.clone(), crl: crl.clone() }, true),
+        config::ClientAuth::Optional { ca, crl } => {
+            (tls::ClientAuth::Optional { ca: ca.clone(), crl: crl.clone() }, false)
+        }
+        config::ClientAuth::Required { ca, crl } => {
+            (tls::ClientAuth::Required { ca: ca.clone(), crl: crl.clone() }, true)
+        }
     };
     let door = |client_auth, only_tls| {
         let tls = Some(Arc::new(ServerTls::load(source.clone(), client_auth)?));
         Ok::<_, TlsError>(TlsAcceptor { tls, only_tls, limit: config.timeouts.handshake })
     };
-    Ok([door(client_auth, tls.require_https || asked)?, door(tls::ClientAuth::None, tls.require_https)?])
+    Ok([
+        door(client_auth, tls.require_https || asked)?,
+        door(tls::ClientAuth::None, tls.require_https)?,
+    ])
 }
 
 impl TlsAcceptor {
@@ -132,17 +154,27 @@ impl TlsAcceptor {
     }
 
     /// For whom a connection speaks by its certificate, and what else is known of its other end.
-    pub(super) fn identified(&self, stream: &Stream, address: IpAddr) -> (Option<CertificateCaller>, RemotePeer) {
+    pub(super) fn identified(
+        &self,
+        stream: &Stream,
+        address: IpAddr,
+    ) -> (Option<CertificateCaller>, RemotePeer) {
         let shown = stream.client_certificate().zip(self.tls.as_ref());
         CertificateCaller::identified(shown, address)
     }
 
     /// Lets a connection in, with the handshake it begins.
-    pub(super) async fn open(&self, socket: TcpStream, kind: ListenerKind) -> Result<Stream, AcceptError> {
+    pub(super) async fn open(
+        &self,
+        socket: TcpStream,
+        kind: ListenerKind,
+    ) -> Result<Stream, AcceptError> {
         tcp::tune(&socket);
         let Some(tls) = &self.tls else { return Ok(Stream::Plain(socket)) };
         let mut first = [0];
-        let seen = tokio::time::timeout(self.limit, socket.peek(&mut first)).await.map_err(|_| AcceptError::TimedOut)??;
+        let seen = tokio::time::timeout(self.limit, socket.peek(&mut first))
+            .await
+            .map_err(|_| AcceptError::TimedOut)??;
         if seen == 1 && first[0] == TLS_HANDSHAKE {
             return Ok(tls.accept(socket, kind, self.limit).await?);
         }
@@ -162,7 +194,12 @@ pub(super) fn speaks_http2(stream: &Stream) -> bool {
 fn own_names(config: &Config) -> Vec<String> {
     let addresses = config.listen.data().map(|(_, address)| address).chain([config.listen.admin]);
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    names.extend(addresses.map(|address| address.ip()).filter(|ip| !ip.is_unspecified()).map(|ip| ip.to_string()));
+    names.extend(
+        addresses
+            .map(|address| address.ip())
+            .filter(|ip| !ip.is_unspecified())
+            .map(|ip| ip.to_string()),
+    );
     names.sort();
     names.dedup();
     names

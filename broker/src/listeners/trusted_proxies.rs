@@ -38,7 +38,10 @@ struct TrustedProxiesInner {
 impl TrustedProxies {
     fn new(config: &Config) -> Self {
         let proxies = &config.listen.proxies;
-        Self(Arc::new(TrustedProxiesInner { networks: proxies.trusted.clone(), header: proxies.forwarded_header }))
+        Self(Arc::new(TrustedProxiesInner {
+            networks: proxies.trusted.clone(),
+            header: proxies.forwarded_header,
+        }))
     }
 
     pub(super) fn trusts(&self, address: IpAddr) -> bool {
@@ -94,7 +97,9 @@ impl ClientAddress {
 
     /// Whose request it is.
     pub(super) fn of_request(&self, headers: &HeaderMap) -> IpAddr {
-        self.proxies.as_ref().map_or(self.address, |proxies| proxies.forwarded(headers, self.address))
+        self.proxies
+            .as_ref()
+            .map_or(self.address, |proxies| proxies.forwarded(headers, self.address))
     }
 }
 
@@ -103,7 +108,9 @@ impl ClientAddress {
 pub(super) enum ProxyProtocolError {
     #[error("a connection of a trusted proxy is refused: {0}")]
     Header(#[from] ProxyHeaderError),
-    #[error("a connection is refused: it begins with a PROXY protocol header, and its address is not in listen.trusted_proxies")]
+    #[error(
+        "a connection is refused: it begins with a PROXY protocol header, and its address is not in listen.trusted_proxies"
+    )]
     Untrusted,
 }
 
@@ -120,7 +127,12 @@ pub(super) struct ProxyProtocol {
 impl ProxyProtocol {
     pub(super) fn new(config: &Config, is_on: bool) -> Self {
         let limit = is_on.then_some(config.timeouts.handshake);
-        Self { proxies: TrustedProxies::new(config), limit, told: Mutex::default(), left_out: AtomicU64::new(0) }
+        Self {
+            proxies: TrustedProxies::new(config),
+            limit,
+            told: Mutex::default(),
+            left_out: AtomicU64::new(0),
+        }
     }
 
     /// On a listener that takes no headers.
@@ -133,7 +145,11 @@ impl ProxyProtocol {
     }
 
     /// Whose connection it is, of which nothing was read. Refusals are logged here.
-    pub(super) async fn client(&self, socket: &mut TcpStream, peer: SocketAddr) -> Result<ClientAddress, ProxyProtocolError> {
+    pub(super) async fn client(
+        &self,
+        socket: &mut TcpStream,
+        peer: SocketAddr,
+    ) -> Result<ClientAddress, ProxyProtocolError> {
         let identified = self.identify(socket, peer).await;
         if let Err(error) = &identified {
             self.tell(peer, error);
@@ -141,8 +157,14 @@ impl ProxyProtocol {
         identified
     }
 
-    async fn identify(&self, socket: &mut TcpStream, peer: SocketAddr) -> Result<ClientAddress, ProxyProtocolError> {
-        let Some(limit) = self.limit else { return Ok(ClientAddress::new(peer.ip(), &self.proxies)) };
+    async fn identify(
+        &self,
+        socket: &mut TcpStream,
+        peer: SocketAddr,
+    ) -> Result<ClientAddress, ProxyProtocolError> {
+        let Some(limit) = self.limit else {
+            return Ok(ClientAddress::new(peer.ip(), &self.proxies));
+        };
         let address = if self.proxies.trusts(peer.ip()) {
             match read_header(socket, limit).await? {
                 ProxyHeader::Client(client) => client.ip(),
@@ -176,7 +198,11 @@ fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim_matches([' ', '\t']);
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
-    text.parse().ok().or_else(with_port).or_else(|| bracketed().map(IpAddr::V6)).map(|address| address.to_canonical())
+    text.parse()
+        .ok()
+        .or_else(with_port)
+        .or_else(|| bracketed().map(IpAddr::V6))
+        .map(|address| address.to_canonical())
 }
 
 /// The nodes of `ForwardResult` (RFC 7239, 4), one for each element. An element without a node that is an address is `Unsupported`.
@@ -187,7 +213,9 @@ fn forwarded_for(value: &str) -> Vec<Option<IpAddr>> {
 fn element_address(element: &str) -> Option<IpAddr> {
     let mut nodes = split_unquoted(element, ';').into_iter().filter_map(|pair| {
         let (name, node) = pair.split_once('=')?;
-        name.trim_matches([' ', '\t']).eq_ignore_ascii_case("for").then(|| node.trim_matches([' ', '\t']))
+        name.trim_matches([' ', '\t'])
+            .eq_ignore_ascii_case("for")
+            .then(|| node.trim_matches([' ', '\t']))
     });
     let (Some(node), None) = (nodes.next(), nodes.next()) else { return None };
     let node = node.strip_prefix('"').map_or(Some(node), |node| node.strip_suffix('"'))?;
@@ -220,7 +248,9 @@ mod tests {
         for (name, value) in headers {
             map.append(*name, HeaderValue::from_str(value).unwrap());
         }
-        ClientAddress::new(peer.parse().unwrap(), &TrustedProxies::new(&config)).of_request(&map).to_string()
+        ClientAddress::new(peer.parse().unwrap(), &TrustedProxies::new(&config))
+            .of_request(&map)
+            .to_string()
     }
 
     const TRUSTED: &str = "{trusted_proxies: [10.0.0.0/8, \"fd00::/8\"]}";
@@ -232,7 +262,11 @@ mod tests {
         for (peer, headers, client) in [
             ("10.0.0.1", &[(x, "203.0.113.7")][..], "203.0.113.7"),
             ("10.0.0.1", &[(x, "198.51.100.1, 203.0.113.7, 10.2.2.2")], "203.0.113.7"),
-            ("10.0.0.1", &[(x, "198.51.100.1"), (x, "203.0.113.7"), (x, "10.2.2.2,10.3.3.3")], "203.0.113.7"),
+            (
+                "10.0.0.1",
+                &[(x, "198.51.100.1"), (x, "203.0.113.7"), (x, "10.2.2.2,10.3.3.3")],
+                "203.0.113.7",
+            ),
             ("10.0.0.1", &[(x, "203.0.113.7:4711")], "203.0.113.7"),
             ("10.0.0.1", &[(x, "[2001:db8::1]:4711")], "2001:db8::1"),
             ("10.0.0.1", &[(x, "2001:db8::1")], "2001:db8::1"),
@@ -263,7 +297,11 @@ mod tests {
             let headers = [("forwarded", value), ("x-forwarded-for", "192.0.2.99")];
             assert_eq!(client_of(FORWARDED, "10.0.0.1", &headers), client, "{value}");
         }
-        assert_eq!(client_of("{}", "127.0.0.1", &[(x, "203.0.113.7")]), "127.0.0.1", "nobody is trusted by default");
+        assert_eq!(
+            client_of("{}", "127.0.0.1", &[(x, "203.0.113.7")]),
+            "127.0.0.1",
+            "nobody is trusted by default"
+        );
     }
 
     proptest! {

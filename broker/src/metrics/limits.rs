@@ -18,12 +18,32 @@ pub struct LimitMetrics {
 impl LimitMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         Self {
-            shed: declare.counters("mcp_overload_refused_total", "Requests refused because the process has too much to do.", &["reason"]),
-            overloaded: declare.gauges("mcp_overloaded", "Whether new requests are refused for this reason.", &["reason"]),
-            rates_shared: declare.gauge("mcp_rates_shared", "Whether rates hold over all replicas by Redis (1) or for each (0)."),
-            rates_replicas: declare.gauge("mcp_rates_replicas", "Replicas that rates are shared among, as this one counts them."),
-            queue_delay: declare.number("mcp_runtime_queue_seconds", "How long work that was ready waited for a processor last."),
-            outbox_bytes: declare.gauge("mcp_outbox_bytes", "What waits for clients, in steps of 256 KiB for each of them."),
+            shed: declare.counters(
+                "mcp_overload_refused_total",
+                "Requests refused because the process has too much to do.",
+                &["reason"],
+            ),
+            overloaded: declare.gauges(
+                "mcp_overloaded",
+                "Whether new requests are refused for this reason.",
+                &["reason"],
+            ),
+            rates_shared: declare.gauge(
+                "mcp_rates_shared",
+                "Whether rates hold over all replicas by Redis (1) or for each (0).",
+            ),
+            rates_replicas: declare.gauge(
+                "mcp_rates_replicas",
+                "Replicas that rates are shared among, as this one counts them.",
+            ),
+            queue_delay: declare.number(
+                "mcp_runtime_queue_seconds",
+                "How long work that was ready waited for a processor last.",
+            ),
+            outbox_bytes: declare.gauge(
+                "mcp_outbox_bytes",
+                "What waits for clients, in steps of 256 KiB for each of them.",
+            ),
         }
     }
 

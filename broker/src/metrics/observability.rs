@@ -91,7 +91,8 @@ impl ObservabilityMetrics {
     /// How all backends are right now.
     pub fn backends(&self, now: impl IntoIterator<Item = (TenantId, BackendId, &'static str)>) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let now: BTreeMap<_, _> = now.into_iter().map(|(tenant, backend, state)| ((tenant, backend), state)).collect();
+        let now: BTreeMap<_, _> =
+            now.into_iter().map(|(tenant, backend, state)| ((tenant, backend), state)).collect();
         if *told == now {
             return;
         }
@@ -113,9 +114,13 @@ impl ObservabilityMetrics {
 }
 
 /// How many of each label and state; names past the cap share a label, by order, so that the same name keeps its own.
-fn label_counts(backends: &BTreeMap<(TenantId, BackendId), &'static str>) -> BTreeMap<(String, &'static str), i64> {
-    let names: std::collections::BTreeSet<&str> = backends.keys().map(|(_, backend)| backend.as_str()).collect();
-    let own: std::collections::BTreeSet<&str> = names.into_iter().take(BACKEND_LABELS_MAX).collect();
+fn label_counts(
+    backends: &BTreeMap<(TenantId, BackendId), &'static str>,
+) -> BTreeMap<(String, &'static str), i64> {
+    let names: std::collections::BTreeSet<&str> =
+        backends.keys().map(|(_, backend)| backend.as_str()).collect();
+    let own: std::collections::BTreeSet<&str> =
+        names.into_iter().take(BACKEND_LABELS_MAX).collect();
     let mut counts = BTreeMap::new();
     for ((_, backend), state) in backends {
         let label = if own.contains(backend.as_str()) { backend.as_str() } else { OTHER };
@@ -145,7 +150,10 @@ mod tests {
         let text = metrics.render();
         assert!(text.contains(r#"mcp_backend_state{backend="files",state="ready"} 1"#), "{text}");
         assert!(text.contains(r#"mcp_backend_state{backend="files",state="failed"} 1"#), "{text}");
-        assert!(text.contains(r#"mcp_backend_state{backend="files",state="degraded"} 0"#), "{text}");
+        assert!(
+            text.contains(r#"mcp_backend_state{backend="files",state="degraded"} 0"#),
+            "{text}"
+        );
         assert!(!text.contains("acme"), "{text}");
         metrics.observed.backends([]);
         assert!(!metrics.render().contains("mcp_backend_state{"));
@@ -161,6 +169,9 @@ mod tests {
         metrics.observed.backends(all);
         let text = metrics.render();
         assert!(text.contains(r#"mcp_backend_state{backend="other",state="ready"} 7"#), "{text}");
-        assert_eq!(text.matches("mcp_backend_state{").count(), (BACKEND_LABELS_MAX + 1) * BACKEND_STATES.len());
+        assert_eq!(
+            text.matches("mcp_backend_state{").count(),
+            (BACKEND_LABELS_MAX + 1) * BACKEND_STATES.len()
+        );
     }
 }

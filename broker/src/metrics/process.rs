@@ -26,11 +26,23 @@ pub(super) fn append(text: &mut String) {
     metric(text, "mcp_log_lines_dropped_total", "counter", help, log_lines_dropped() as f64);
     let stat = fs::read_to_string("/proc/self/stat").ok().and_then(|line| ProcStat::parse(&line));
     if let Some(stat) = &stat {
-        metric(text, "process_cpu_seconds_total", "counter", "Processor time, user and system.", stat.cpu_ticks as f64 / TICKS_PER_SECOND);
+        metric(
+            text,
+            "process_cpu_seconds_total",
+            "counter",
+            "Processor time, user and system.",
+            stat.cpu_ticks as f64 / TICKS_PER_SECOND,
+        );
         metric(text, "process_threads", "gauge", "Threads.", stat.threads as f64);
         if let Some(booted) = boot_time() {
             let started = booted as f64 + stat.started_ticks as f64 / TICKS_PER_SECOND;
-            metric(text, "process_start_time_seconds", "gauge", "Start of the process, in seconds since 1970.", started);
+            metric(
+                text,
+                "process_start_time_seconds",
+                "gauge",
+                "Start of the process, in seconds since 1970.",
+                started,
+            );
         }
     }
     if let Some(bytes) = resident_bytes() {
@@ -38,10 +50,22 @@ pub(super) fn append(text: &mut String) {
     }
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
         // One of them is the listing itself.
-        metric(text, "process_open_fds", "gauge", "Open file descriptors.", entries.count().saturating_sub(1) as f64);
+        metric(
+            text,
+            "process_open_fds",
+            "gauge",
+            "Open file descriptors.",
+            entries.count().saturating_sub(1) as f64,
+        );
     }
     if let Some(max) = descriptors_max() {
-        metric(text, "process_max_fds", "gauge", "File descriptors the process may open.", max as f64);
+        metric(
+            text,
+            "process_max_fds",
+            "gauge",
+            "File descriptors the process may open.",
+            max as f64,
+        );
     }
 }
 
@@ -61,7 +85,11 @@ impl ProcStat {
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
         // proc(5) counts from 1 and the state, our index 0, is field 3.
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        Some(Self { cpu_ticks: field(14)? + field(15)?, threads: field(20)?, started_ticks: field(22)? })
+        Some(Self {
+            cpu_ticks: field(14)? + field(15)?,
+            threads: field(20)?,
+            started_ticks: field(22)?,
+        })
     }
 }
 
@@ -72,13 +100,20 @@ fn boot_time() -> Option<u64> {
 
 pub(crate) fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?;
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?;
     kib.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 fn descriptors_max() -> Option<u64> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
-    limits.lines().find_map(|line| line.strip_prefix("Max open files"))?.split_whitespace().next()?.parse().ok()
+    limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -87,7 +122,8 @@ mod tests {
 
     #[test]
     fn the_process_name_may_hold_anything() {
-        let line = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 7 0 12345 1000 200";
+        let line =
+            "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 7 0 12345 1000 200";
         let stat = ProcStat::parse(line).unwrap();
         assert_eq!((stat.cpu_ticks, stat.threads, stat.started_ticks), (300, 7, 12345));
         assert!(ProcStat::parse("42 (short) S 1").is_none());

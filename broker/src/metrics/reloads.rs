@@ -11,7 +11,10 @@ pub struct ReloadMetrics {
 
 impl ReloadMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
-        let generation = declare.gauge("mcp_config_generation", "Readings of the configuration that came into force since the start.");
+        let generation = declare.gauge(
+            "mcp_config_generation",
+            "Readings of the configuration that came into force since the start.",
+        );
         generation.set(1);
         let attempts = declare.counters(
             "mcp_config_reloads_total",

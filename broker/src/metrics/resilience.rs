@@ -56,7 +56,11 @@ impl ResilienceMetrics {
     /// Under which name a new backend is counted, for as long as there is this backend.
     pub fn label(&self, backend: &BackendId) -> String {
         let known = self.breakers.contains_key(backend.as_str());
-        let label = if known || self.breakers.len() < BACKEND_LABELS_MAX { backend.as_str() } else { OTHER };
+        let label = if known || self.breakers.len() < BACKEND_LABELS_MAX {
+            backend.as_str()
+        } else {
+            OTHER
+        };
         label.to_owned()
     }
 
@@ -70,11 +74,18 @@ impl ResilienceMetrics {
             counts[to as usize] += 1;
         }
         match counts.iter().rposition(|count| *count > 0) {
-            Some(worst) => self.breaker_state.with_label_values(&[label]).set(i64::try_from(worst).unwrap_or_default()),
+            Some(worst) => self
+                .breaker_state
+                .with_label_values(&[label])
+                .set(i64::try_from(worst).unwrap_or_default()),
             None => {
                 drop(counts);
                 // Another backend of this name may have come meanwhile.
-                if self.breakers.remove_if(label, |_, counts| counts.iter().all(|count| *count == 0)).is_some() {
+                if self
+                    .breakers
+                    .remove_if(label, |_, counts| counts.iter().all(|count| *count == 0))
+                    .is_some()
+                {
                     let _was_there = self.breaker_state.remove_label_values(&[label]);
                     let _adapts = self.calls_max.remove_label_values(&[label]);
                 }
@@ -116,7 +127,10 @@ mod tests {
         let moved = |from, to| metrics.protection.breaker_moved(&backend, from, to);
         moved(None, Some(CircuitState::Closed));
         moved(None, Some(CircuitState::Closed));
-        assert!(shown(r#"mcp_breaker_state{backend="files"} 0"#) && !shown("mcp_breaker_transitions_total{"));
+        assert!(
+            shown(r#"mcp_breaker_state{backend="files"} 0"#)
+                && !shown("mcp_breaker_transitions_total{")
+        );
         moved(Some(CircuitState::Closed), Some(CircuitState::Open));
         assert!(shown(r#"mcp_breaker_state{backend="files"} 2"#));
         moved(Some(CircuitState::Open), Some(CircuitState::HalfOpen));

@@ -22,8 +22,16 @@ pub enum PromotionOutcome {
 impl TaskMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         Self {
-            stored: declare.gauges("mcp_tasks", "Tasks known to the broker, by last status.", &["status"]),
-            transitions: declare.counters("mcp_task_transitions_total", "Changes of a task's status, by the new one.", &["to"]),
+            stored: declare.gauges(
+                "mcp_tasks",
+                "Tasks known to the broker, by last status.",
+                &["status"],
+            ),
+            transitions: declare.counters(
+                "mcp_task_transitions_total",
+                "Changes of a task's status, by the new one.",
+                &["to"],
+            ),
             promotions: declare.counters(
                 "mcp_task_promotions_total",
                 "Calls that were to become tasks on their way, by whether they did.",
@@ -40,7 +48,10 @@ impl Metrics {
 
     /// How many tasks the database holds in a status.
     pub fn stored_tasks(&self, status: TaskStatus, count: u64) {
-        self.tasks.stored.with_label_values(&[status.name()]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.tasks
+            .stored
+            .with_label_values(&[status.name()])
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// A call was to become a task on its way.

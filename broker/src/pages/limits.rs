@@ -34,7 +34,8 @@ const SECTIONS: [&str; 6] = ["limits", "overload", "timeouts", "session", "tasks
 
 const DROPPED: &str = "`mcp_dropped_notifications_total`";
 const CONNECTION_ENDS: &str = "the connection is closed";
-const SCHEMA_UNUSED: &str = "the arguments of the tool are not checked, which the log and the backend's view say";
+const SCHEMA_UNUSED: &str =
+    "the arguments of the tool are not checked, which the log and the backend's view say";
 const AUDIT_DROPPED: &str = "`mcp_audit_records_total{outcome=\"dropped\"}`";
 const KEY_FETCHES: &str = "`mcp_issuer_key_fetches_total{outcome=\"failed\"}`";
 const TIMEOUTS: &str = "`mcp_requests_total{outcome=\"timeout\"}`";
@@ -45,25 +46,55 @@ const KEYS: &[(&str, Effect)] = &[
     ("limits.message_profiles", Refused(ErrorKind::MessageTooLarge)),
     (
         "limits.connections",
-        Other("newcomers wait in the kernel (QUIC: are refused)", "`mcp_rate_limited_total{scope=\"connections\"}` (QUIC)"),
+        Other(
+            "newcomers wait in the kernel (QUIC: are refused)",
+            "`mcp_rate_limited_total{scope=\"connections\"}` (QUIC)",
+        ),
     ),
-    ("limits.connections_per_address", Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"connections_per_address\"}`")),
+    (
+        "limits.connections_per_address",
+        Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"connections_per_address\"}`"),
+    ),
     (
         "limits.connections_per_second_per_address",
-        Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"connections_per_second_per_address\"}`"),
+        Other(
+            CONNECTION_ENDS,
+            "`mcp_rate_limited_total{scope=\"connections_per_second_per_address\"}`",
+        ),
     ),
-    ("limits.connection_burst_per_address", Says("see `limits.connections_per_second_per_address`")),
+    (
+        "limits.connection_burst_per_address",
+        Says("see `limits.connections_per_second_per_address`"),
+    ),
     ("limits.sign_in_failures_per_minute", Scoped(ErrorKind::TooManySignIns, "sign_in_failures")),
-    ("limits.connections_per_tenant", Scoped(ErrorKind::TooManyConnections, "connections_per_tenant")),
+    (
+        "limits.connections_per_tenant",
+        Scoped(ErrorKind::TooManyConnections, "connections_per_tenant"),
+    ),
     ("limits.sessions_per_tenant", Scoped(ErrorKind::TooManySessions, "sessions_per_tenant")),
     ("limits.sessions_per_principal", Scoped(ErrorKind::TooManySessions, "sessions_per_principal")),
-    ("limits.calls_in_flight_per_session", Scoped(ErrorKind::TooManyCalls, "calls_in_flight_per_session")),
-    ("limits.calls_in_flight_per_tenant", Scoped(ErrorKind::TooManyCalls, "calls_in_flight_per_tenant")),
-    ("limits.calls_in_flight_per_backend", Says("further calls wait, see `limits.calls_queued_per_backend`")),
+    (
+        "limits.calls_in_flight_per_session",
+        Scoped(ErrorKind::TooManyCalls, "calls_in_flight_per_session"),
+    ),
+    (
+        "limits.calls_in_flight_per_tenant",
+        Scoped(ErrorKind::TooManyCalls, "calls_in_flight_per_tenant"),
+    ),
+    (
+        "limits.calls_in_flight_per_backend",
+        Says("further calls wait, see `limits.calls_queued_per_backend`"),
+    ),
     ("limits.calls_queued_per_backend", Crowded),
     ("limits.calls_in_flight", Says("further calls wait, see `limits.calls_queued`")),
     ("limits.calls_queued", Crowded),
-    ("limits.adaptive_concurrency", Other("further calls wait, see `limits.calls_queued_per_backend`", "`mcp_backend_calls_max`")),
+    (
+        "limits.adaptive_concurrency",
+        Other(
+            "further calls wait, see `limits.calls_queued_per_backend`",
+            "`mcp_backend_calls_max`",
+        ),
+    ),
     ("limits.requests_per_second", Scoped(ErrorKind::RateLimited, "tenant")),
     ("limits.burst", Says("see `limits.requests_per_second`")),
     ("limits.requests_per_second_per_principal", Scoped(ErrorKind::RateLimited, "principal")),
@@ -73,7 +104,10 @@ const KEYS: &[(&str, Effect)] = &[
     ("limits.requests_per_second_per_tool", Scoped(ErrorKind::RateLimited, "tool")),
     ("limits.burst_per_tool", Says("see `limits.requests_per_second_per_tool`")),
     ("limits.without_redis", Other("how rates hold meanwhile", "`mcp_rates_shared`")),
-    ("limits.outbox_bytes", Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"outbox_bytes\"}`")),
+    (
+        "limits.outbox_bytes",
+        Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"outbox_bytes\"}`"),
+    ),
     (
         "limits.outbox_bytes_total",
         Other(
@@ -90,7 +124,10 @@ const KEYS: &[(&str, Effect)] = &[
     ("timeouts.call_max", Refused(ErrorKind::Timeout)),
     ("timeouts.methods", Refused(ErrorKind::Timeout)),
     ("timeouts.initialize", Refused(ErrorKind::BackendUnavailable)),
-    ("timeouts.request_read", Other("400 `invalid_request` for a body, the connection is closed for a head", "")),
+    (
+        "timeouts.request_read",
+        Other("400 `invalid_request` for a body, the connection is closed for a head", ""),
+    ),
     ("timeouts.connect", Refused(ErrorKind::BackendUnavailable)),
     ("timeouts.handshake", Other(CONNECTION_ENDS, "")),
     ("timeouts.websocket_ping", Says("see `timeouts.websocket_idle`")),
@@ -99,11 +136,20 @@ const KEYS: &[(&str, Effect)] = &[
     ("timeouts.client_request", Other("the backend's question is answered with an error", "")),
     ("timeouts.ping_interval", Other("the link to the backend is opened anew", "`mcp_links`")),
     ("timeouts.idle_session", Says("see `session.idle`")),
-    ("session.lease", Other("other replicas take over what this one owns", "`mcp_node_lease_renewals_total`")),
-    ("session.idle", Other("the session ends: `session_not_found`", "`mcp_sessions`, `mcp_expired_total`")),
+    (
+        "session.lease",
+        Other("other replicas take over what this one owns", "`mcp_node_lease_renewals_total`"),
+    ),
+    (
+        "session.idle",
+        Other("the session ends: `session_not_found`", "`mcp_sessions`, `mcp_expired_total`"),
+    ),
     ("session.resume", Other("the session ends: `session_not_found`", "`mcp_sessions`")),
     ("tasks.enabled", Says("whether there are tasks")),
-    ("tasks.ttl", Other("the task is removed: `task_not_found`", "`mcp_expired_total{kind=\"tasks\"}`")),
+    (
+        "tasks.ttl",
+        Other("the task is removed: `task_not_found`", "`mcp_expired_total{kind=\"tasks\"}`"),
+    ),
     ("tasks.ttl_max", Other("the task gets this time", "")),
     ("tasks.poll_interval", Says("what clients are told")),
     ("tasks.promote", Says("whether long calls become tasks")),
@@ -113,9 +159,27 @@ const KEYS: &[(&str, Effect)] = &[
     ("tasks.bytes_per_tenant", Refused(ErrorKind::TaskLimit)),
     ("tasks.result_bytes", Refused(ErrorKind::ResultTooLarge)),
     ("events.log", Says("where events are kept")),
-    ("events.retain", Other("older events can not be asked for again: `events_gone`, or a gap that is told", "`mcp_event_gaps_total`")),
-    ("events.stream_events", Other("progress and log messages are left out, oldest first; then the stream ends", DROPPED)),
-    ("events.stream_bytes", Other("progress and log messages are left out, oldest first; then the stream ends", DROPPED)),
+    (
+        "events.retain",
+        Other(
+            "older events can not be asked for again: `events_gone`, or a gap that is told",
+            "`mcp_event_gaps_total`",
+        ),
+    ),
+    (
+        "events.stream_events",
+        Other(
+            "progress and log messages are left out, oldest first; then the stream ends",
+            DROPPED,
+        ),
+    ),
+    (
+        "events.stream_bytes",
+        Other(
+            "progress and log messages are left out, oldest first; then the stream ends",
+            DROPPED,
+        ),
+    ),
     ("events.keepalive", Says("how often a quiet stream says something")),
     ("events.retry", Says("what clients are told")),
 ];
@@ -313,10 +377,18 @@ fn columns(effect: &Effect) -> [String; 2] {
         kind => format!("`mcp_errors_total{{code=\"{}\"}}`", kind.code()),
     };
     match effect {
-        Shed => [refused(&ErrorKind::Overloaded), "`mcp_overload_refused_total`, `mcp_overloaded`".to_owned()],
-        Crowded => [refused(&ErrorKind::Overloaded), "`mcp_calls_crowded_out_total`, `mcp_queue_depth`".to_owned()],
+        Shed => [
+            refused(&ErrorKind::Overloaded),
+            "`mcp_overload_refused_total`, `mcp_overloaded`".to_owned(),
+        ],
+        Crowded => [
+            refused(&ErrorKind::Overloaded),
+            "`mcp_calls_crowded_out_total`, `mcp_queue_depth`".to_owned(),
+        ],
         Refused(kind) => [refused(kind), by_code(kind)],
-        Scoped(kind, scope) => [refused(kind), format!("`mcp_rate_limited_total{{scope=\"{scope}\"}}`")],
+        Scoped(kind, scope) => {
+            [refused(kind), format!("`mcp_rate_limited_total{{scope=\"{scope}\"}}`")]
+        }
         Other(what, metric) => [(*what).to_owned(), (*metric).to_owned()],
         Says(what) => [(*what).to_owned(), String::new()],
     }
@@ -339,9 +411,14 @@ fn settings() -> String {
     let mut out = "| key | default | unit | what comes of it | metric | meaning |\n| --- | --- | --- | --- | --- | --- |\n".to_owned();
     for [path, default, allowed, meaning] in &keys {
         let row = KEYS.iter().find(|(key, _)| key == path);
-        let (_, effect) = row.unwrap_or_else(|| panic!("{path} is in no row of KEYS in pages/limits.rs"));
+        let (_, effect) =
+            row.unwrap_or_else(|| panic!("{path} is in no row of KEYS in pages/limits.rs"));
         let [effect, metric] = columns(effect);
-        let _ = writeln!(out, "| `{path}` | {default} | {} | {effect} | {metric} | {meaning} |", unit(path, allowed));
+        let _ = writeln!(
+            out,
+            "| `{path}` | {default} | {} | {effect} | {metric} | {meaning} |",
+            unit(path, allowed)
+        );
     }
     for (path, _) in KEYS {
         assert!(keys.iter().any(|[key, ..]| key == path), "{path} is no key any more");
@@ -352,13 +429,19 @@ fn settings() -> String {
 /// What the constant's comment says.
 fn meaning(name: &str) -> String {
     let lines: Vec<&str> = SOURCE.lines().collect();
-    let at = lines.iter().position(|line| line.starts_with(&format!("pub const {name}:"))).unwrap_or_else(|| panic!("no {name}"));
-    let comment = lines[..at].iter().rev().map_while(|line| line.strip_prefix("/// ")).collect::<Vec<_>>();
+    let at = lines
+        .iter()
+        .position(|line| line.starts_with(&format!("pub const {name}:")))
+        .unwrap_or_else(|| panic!("no {name}"));
+    let comment =
+        lines[..at].iter().rev().map_while(|line| line.strip_prefix("/// ")).collect::<Vec<_>>();
     comment.into_iter().rev().collect::<Vec<_>>().join(" ")
 }
 
 fn fixed_limits() -> String {
-    let mut out = "| name | value | what comes of it | metric | meaning |\n| --- | --- | --- | --- | --- |\n".to_owned();
+    let mut out =
+        "| name | value | what comes of it | metric | meaning |\n| --- | --- | --- | --- | --- |\n"
+            .to_owned();
     for Fixed { name, value, effect } in met() {
         let [effect, metric] = columns(&effect);
         let _ = writeln!(out, "| `{name}` | {value} | {effect} | {metric} | {} |", meaning(name));
@@ -370,10 +453,15 @@ fn fixed_limits() -> String {
 fn every_fixed_limit_is_in_one_list() {
     let (met, inner): (Vec<_>, Vec<_>) = (met(), INNER.split_whitespace().collect());
     let lines = SOURCE.lines();
-    let names: Vec<&str> = lines.filter_map(|line| line.strip_prefix("pub const ")?.split(':').next()).collect();
+    let names: Vec<&str> =
+        lines.filter_map(|line| line.strip_prefix("pub const ")?.split(':').next()).collect();
     for name in &names {
-        let lists = usize::from(met.iter().any(|limit| limit.name == *name)) + usize::from(inner.contains(name));
-        assert_eq!(lists, 1, "{name} of limits.rs is in {lists} of the two lists in pages/limits.rs");
+        let lists = usize::from(met.iter().any(|limit| limit.name == *name))
+            + usize::from(inner.contains(name));
+        assert_eq!(
+            lists, 1,
+            "{name} of limits.rs is in {lists} of the two lists in pages/limits.rs"
+        );
     }
     assert_eq!(names.len(), met.len() + inner.len(), "a limit is gone, or twice in a list");
 }

@@ -21,8 +21,8 @@ use tokio::{
 use super::availability::Availability;
 use crate::{
     limits::{
-        AUDIT_BATCH_BYTES_MAX, AUDIT_BATCH_MAX, AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT, AUDIT_QUEUE_BYTES_MAX, AUDIT_QUEUE_MAX,
-        STORE_RETRY_FIRST, STORE_RETRY_MAX,
+        AUDIT_BATCH_BYTES_MAX, AUDIT_BATCH_MAX, AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT,
+        AUDIT_QUEUE_BYTES_MAX, AUDIT_QUEUE_MAX, STORE_RETRY_FIRST, STORE_RETRY_MAX,
     },
     metrics::Metrics,
 };
@@ -47,7 +47,11 @@ enum AuditJob {
 
 impl AuditWriter {
     /// Must be called inside the runtime. The task ends with the value.
-    pub(super) fn start(store: Arc<dyn DurableStore>, availability: Arc<Availability>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn start(
+        store: Arc<dyn DurableStore>,
+        availability: Arc<Availability>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let (queue, jobs) = mpsc::channel(AUDIT_QUEUE_MAX);
         let bytes = Arc::new(AtomicUsize::new(0));
         let unsigned = Arc::new(Notify::new());
@@ -61,7 +65,15 @@ impl AuditWriter {
             unsigned: unsigned.clone(),
         };
         tokio::spawn(writing.run());
-        Self { queue, bytes, dropping: AtomicBool::new(false), store, availability, metrics, unsigned }
+        Self {
+            queue,
+            bytes,
+            dropping: AtomicBool::new(false),
+            store,
+            availability,
+            metrics,
+            unsigned,
+        }
     }
 
     /// Never waits.
@@ -82,7 +94,10 @@ impl AuditWriter {
     /// It is on disk when this returns `Ok`. Otherwise it was put with the others, and is tried again with them.
     pub async fn add_now(&self, record: AuditRecord) -> Result<(), StoreError> {
         let begun = Instant::now();
-        let stored = self.availability.through("append_audit", self.store.append_audit(std::slice::from_ref(&record))).await;
+        let stored = self
+            .availability
+            .through("append_audit", self.store.append_audit(std::slice::from_ref(&record)))
+            .await;
         self.metrics.store("append_audit", self.store.engine(), begun.elapsed(), stored.is_err());
         match &stored {
             Ok(()) => self.metrics.observed.audit("stored", 1),
@@ -163,8 +178,14 @@ impl AuditWorker {
         let mut wait = STORE_RETRY_FIRST;
         while !batch.is_empty() {
             let begun = Instant::now();
-            let stored = self.availability.through("append_audit", self.store.append_audit(batch)).await;
-            self.metrics.store("append_audit", self.store.engine(), begun.elapsed(), stored.is_err());
+            let stored =
+                self.availability.through("append_audit", self.store.append_audit(batch)).await;
+            self.metrics.store(
+                "append_audit",
+                self.store.engine(),
+                begun.elapsed(),
+                stored.is_err(),
+            );
             match stored {
                 Ok(()) => {
                     self.metrics.observed.audit("stored", batch.len());
@@ -189,13 +210,23 @@ mod tests {
     use super::*;
 
     fn record(number: u8, body: usize) -> AuditRecord {
-        AuditRecord { id: [number; 16], at_us: 1, kind: AuditKind::Call, tenant: None, body: format!("\"{}\"", "x".repeat(body)) }
+        AuditRecord {
+            id: [number; 16],
+            at_us: 1,
+            kind: AuditKind::Call,
+            tenant: None,
+            body: format!("\"{}\"", "x".repeat(body)),
+        }
     }
 
     async fn writer() -> (Arc<dyn DurableStore>, AuditWriter, Arc<Metrics>) {
         let store: Arc<dyn DurableStore> = Arc::new(SqliteStore::in_memory().await.unwrap());
         let metrics = Arc::new(Metrics::new(false));
-        let writer = AuditWriter::start(store.clone(), Arc::new(Availability::new("sqlite")), metrics.clone());
+        let writer = AuditWriter::start(
+            store.clone(),
+            Arc::new(Availability::new("sqlite")),
+            metrics.clone(),
+        );
         (store, writer, metrics)
     }
 
@@ -216,7 +247,11 @@ mod tests {
         for number in 0..4 {
             writer.add(record(number, AUDIT_QUEUE_BYTES_MAX / 3));
         }
-        assert!(metrics.render().contains(r#"mcp_audit_records_total{outcome="dropped"} 2"#), "{}", metrics.render());
+        assert!(
+            metrics.render().contains(r#"mcp_audit_records_total{outcome="dropped"} 2"#),
+            "{}",
+            metrics.render()
+        );
         writer.add_now(record(9, 1)).await.unwrap_err();
     }
 }

@@ -86,8 +86,12 @@ impl Availability {
     pub(super) fn note(&self, operation: &'static str, begun: Instant, error: Option<&StoreError>) {
         match error.map(StoreError::cause) {
             None => self.answered(Some(operation)),
-            Some(error @ StoreError::Unavailable { .. }) => self.unavailable(operation, begun, error),
-            Some(error @ (StoreError::Busy { .. } | StoreError::Full | StoreError::Refused { .. })) => {
+            Some(error @ StoreError::Unavailable { .. }) => {
+                self.unavailable(operation, begun, error)
+            }
+            Some(
+                error @ (StoreError::Busy { .. } | StoreError::Full | StoreError::Refused { .. }),
+            ) => {
                 self.answered(None);
                 self.fails(operation, error);
             }
@@ -109,7 +113,12 @@ impl Availability {
             drop(state);
             return self.fails(operation, error);
         }
-        state.outage = Some(Outage { since: now, probe_at: now + STORE_PROBE_EVERY, probing: false, refused: 1 });
+        state.outage = Some(Outage {
+            since: now,
+            probe_at: now + STORE_PROBE_EVERY,
+            probing: false,
+            refused: 1,
+        });
         drop(state);
         tracing::warn!(operation, store = self.store, %error, "the store is away");
     }
@@ -129,10 +138,20 @@ impl Availability {
         drop(state);
         let seconds = |since: Instant| Duration::as_secs_f32(&(now - since));
         if let Some(outage) = outage {
-            tracing::info!(store = self.store, away_s = seconds(outage.since), refused = outage.refused, "the store is back");
+            tracing::info!(
+                store = self.store,
+                away_s = seconds(outage.since),
+                refused = outage.refused,
+                "the store is back"
+            );
         }
         if let Some((operation, at)) = succeeded.zip(failed_at) {
-            tracing::info!(operation, store = self.store, failed_s = seconds(at), "the store does this again");
+            tracing::info!(
+                operation,
+                store = self.store,
+                failed_s = seconds(at),
+                "the store does this again"
+            );
         }
     }
 
@@ -182,15 +201,22 @@ mod tests {
         assert!(!asked(&availability, Ok(())).await, "one is at it");
         drop(probe);
         assert!(!asked(&availability, Ok(())).await, "and was there just now");
-        eventually("the next to try", || async { if asked(&availability, Ok(())).await { Ok(()) } else { Err(()) } }).await;
-        assert!(asked(&availability, Ok(())).await && asked(&availability, Ok(())).await, "it is back");
+        eventually("the next to try", || async {
+            if asked(&availability, Ok(())).await { Ok(()) } else { Err(()) }
+        })
+        .await;
+        assert!(
+            asked(&availability, Ok(())).await && asked(&availability, Ok(())).await,
+            "it is back"
+        );
     }
 
     #[tokio::test]
     async fn who_answers_somebody_is_not_away() {
         let availability = Availability::new("test");
         let begun = Instant::now();
-        eventually("the clock", || ready(if Instant::now() > begun { Ok(()) } else { Err(()) })).await;
+        eventually("the clock", || ready(if Instant::now() > begun { Ok(()) } else { Err(()) }))
+            .await;
         availability.note("quick", begun, None);
         availability.note("slow", begun, away().as_ref().err());
         assert!(asked(&availability, Err(StoreError::Busy { detail: "locked".into() })).await);
@@ -200,7 +226,10 @@ mod tests {
     #[tokio::test]
     async fn a_statement_that_is_refused_is_no_outage_and_the_lease_needs_no_turn() {
         let availability = Availability::new("test");
-        assert!(asked(&availability, Err(StoreError::Refused { detail: "permission denied".into() })).await);
+        assert!(
+            asked(&availability, Err(StoreError::Refused { detail: "permission denied".into() }))
+                .await
+        );
         assert!(asked(&availability, away()).await, "it is there");
         assert!(!asked(&availability, Ok(())).await, "it is not any more");
         availability.beside("renew", ready(Ok(()))).await.unwrap();

@@ -20,7 +20,10 @@ use tokio::{
 
 use super::availability::Availability;
 use crate::{
-    limits::{EVENT_BATCH_BYTES_MAX, EVENT_BATCH_MAX, EVENT_QUEUE_BYTES_MAX, EVENT_QUEUE_MAX, LOST_STREAMS_MAX},
+    limits::{
+        EVENT_BATCH_BYTES_MAX, EVENT_BATCH_MAX, EVENT_QUEUE_BYTES_MAX, EVENT_QUEUE_MAX,
+        LOST_STREAMS_MAX,
+    },
     metrics::Metrics,
 };
 
@@ -51,11 +54,25 @@ impl std::fmt::Debug for EventWriter {
 
 impl EventWriter {
     /// Must be called inside the runtime. The task ends with the last clone.
-    pub(super) fn start(store: Arc<dyn EventStore>, availability: Arc<Availability>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn start(
+        store: Arc<dyn EventStore>,
+        availability: Arc<Availability>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let (queue, jobs) = mpsc::channel(EVENT_QUEUE_MAX);
         let queued_bytes = Arc::new(AtomicUsize::new(0));
         let lost = Arc::new(LossTracker { streams: Mutex::default(), metrics: metrics.clone() });
-        tokio::spawn(EventWorker { store, availability, metrics, jobs, queued_bytes: queued_bytes.clone(), lost: lost.clone() }.run());
+        tokio::spawn(
+            EventWorker {
+                store,
+                availability,
+                metrics,
+                jobs,
+                queued_bytes: queued_bytes.clone(),
+                lost: lost.clone(),
+            }
+            .run(),
+        );
         Self(Arc::new(EventWriterInner { queue, queued_bytes, lost }))
     }
 
@@ -87,7 +104,8 @@ impl EventWriter {
     pub async fn flushed(&self, session: SessionKey) -> bool {
         let (done, flushed) = oneshot::channel();
         let lost = self.0.lost.gaps_of(&session);
-        self.0.queue.send(EventJob::Flush(session, lost, done)).await.is_ok() && flushed.await.unwrap_or(false)
+        self.0.queue.send(EventJob::Flush(session, lost, done)).await.is_ok()
+            && flushed.await.unwrap_or(false)
     }
 }
 
@@ -249,13 +267,23 @@ impl LossTracker {
         }
         let Some(gap) = streams.remove((*session, *stream)) else { return };
         batch.extend(gap.record.map(|record| LogEntry::Stream { session: *session, record }));
-        batch.push(LogEntry::Trim { session: *session, stream: *stream, through: event.sequence - 1 });
+        batch.push(LogEntry::Trim {
+            session: *session,
+            stream: *stream,
+            through: event.sequence - 1,
+        });
     }
 
     /// Streams of a session with the last event of each that is lost.
     fn gaps_of(&self, session: &SessionKey) -> Vec<(u64, u64)> {
         let streams = self.lock();
-        streams.sessions.get(session).into_iter().flatten().map(|(stream, gap)| (*stream, gap.through)).collect()
+        streams
+            .sessions
+            .get(session)
+            .into_iter()
+            .flatten()
+            .map(|(stream, gap)| (*stream, gap.through))
+            .collect()
     }
 
     /// What has to be logged so that the log tells that it does not have these. Whatever was queued before they were lost is
@@ -290,9 +318,9 @@ impl LossTracker {
 fn stream_of(entry: &LogEntry) -> (SessionKey, u64) {
     match entry {
         LogEntry::Stream { session, record } => (*session, record.number),
-        LogEntry::Event { session, stream, .. } | LogEntry::Trim { session, stream, .. } | LogEntry::Drop { session, stream } => {
-            (*session, *stream)
-        }
+        LogEntry::Event { session, stream, .. }
+        | LogEntry::Trim { session, stream, .. }
+        | LogEntry::Drop { session, stream } => (*session, *stream),
     }
 }
 
@@ -333,7 +361,12 @@ mod tests {
             Ok(Vec::new())
         }
 
-        async fn stream(&self, _session: &SessionKey, _number: u64, _position: u64) -> Result<Option<StoredStream>, StoreError> {
+        async fn stream(
+            &self,
+            _session: &SessionKey,
+            _number: u64,
+            _position: u64,
+        ) -> Result<Option<StoredStream>, StoreError> {
             Ok(None)
         }
 
@@ -348,16 +381,27 @@ mod tests {
     }
 
     fn event(sequence: u64) -> LogEntry {
-        LogEntry::Event { session: KEY, stream: 1, event: LoggedEvent { sequence, kind: 2, frame: Bytes::from_static(b"{}") } }
+        LogEntry::Event {
+            session: KEY,
+            stream: 1,
+            event: LoggedEvent { sequence, kind: 2, frame: Bytes::from_static(b"{}") },
+        }
     }
 
     fn birth() -> LogEntry {
-        LogEntry::Stream { session: KEY, record: StreamRecord { number: 1, general: true, due: Vec::new(), was_read: false } }
+        LogEntry::Stream {
+            session: KEY,
+            record: StreamRecord { number: 1, general: true, due: Vec::new(), was_read: false },
+        }
     }
 
     fn writer() -> (Arc<Notebook>, EventWriter, Arc<Metrics>) {
         let (notebook, metrics) = (Arc::new(Notebook::default()), Arc::new(Metrics::new(false)));
-        (notebook.clone(), EventWriter::start(notebook, Arc::new(Availability::new("test")), metrics.clone()), metrics)
+        (
+            notebook.clone(),
+            EventWriter::start(notebook, Arc::new(Availability::new("test")), metrics.clone()),
+            metrics,
+        )
     }
 
     #[tokio::test]
@@ -375,7 +419,10 @@ mod tests {
         notebook.fails.store(true, Ordering::Relaxed);
         [birth(), event(1), event(2)].into_iter().for_each(|entry| writer.log(entry));
         assert!(!writer.flushed(KEY).await, "it is known to be incomplete");
-        assert!(writer.flushed(SessionKey::new([8; 32])).await, "nothing of another session is lost");
+        assert!(
+            writer.flushed(SessionKey::new([8; 32])).await,
+            "nothing of another session is lost"
+        );
         assert!(!writer.flushed(KEY).await, "and stays so as long as the log fails");
         notebook.fails.store(false, Ordering::Relaxed);
         [event(3), event(4)].into_iter().for_each(|entry| writer.log(entry));
@@ -407,7 +454,11 @@ mod tests {
         assert!(writer.flushed(KEY).await, "that something is missing is on record");
         let mark = LogEntry::Trim { session: KEY, stream: 1, through: last };
         let marked = notebook.entries.lock().unwrap().clone();
-        assert_eq!((marked.len(), marked.last()), (EVENT_QUEUE_MAX + 1, Some(&mark)), "behind all that found room");
+        assert_eq!(
+            (marked.len(), marked.last()),
+            (EVENT_QUEUE_MAX + 1, Some(&mark)),
+            "behind all that found room"
+        );
         writer.log(event(last + 1));
         assert!(writer.flushed(KEY).await);
         let entries = notebook.entries.lock().unwrap().clone();

@@ -24,10 +24,11 @@ pub use storage::StoreError;
 use storage::{DurableStore, EventStore, HotStore};
 // What actors name of the stores; they reach them through this module only.
 pub use storage::{
-    AuditFilter, AuditKind, AuditRecord, FullTask, InputCounts, LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES,
-    SessionIdentity, SessionKey, SessionRecord, StoredStream, StoredTask, StoredTaskSnapshot, StreamRecord, SubscriptionRecord,
-    TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskListPosition, TaskRecord, TaskStatus, TaskStep, Wakeup, WriteOp, WriteOutcome,
-    fault_point,
+    AuditFilter, AuditKind, AuditRecord, FullTask, InputCounts, LogEntry, LoggedEvent, NodeName,
+    OwnerHint, SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord, StoredStream,
+    StoredTask, StoredTaskSnapshot, StreamRecord, SubscriptionRecord, TaskAudience, TaskInput,
+    TaskLimit, TaskLimits, TaskListPosition, TaskRecord, TaskStatus, TaskStep, Wakeup, WriteOp,
+    WriteOutcome, fault_point,
     hot::{BudgetGrant, BudgetRequest, TASK_NOTIFICATION_BYTES_MAX},
 };
 
@@ -47,8 +48,13 @@ pub struct Stores {
 impl Stores {
     /// Stores that end with the process.
     pub async fn in_memory() -> Self {
-        let store = storage::SqliteStore::in_memory().await.expect("a database in memory needs nothing");
-        Self { durable: Arc::new(store), events: None, hot: Arc::new(storage::hot::MemoryHotStore::new()) }
+        let store =
+            storage::SqliteStore::in_memory().await.expect("a database in memory needs nothing");
+        Self {
+            durable: Arc::new(store),
+            events: None,
+            hot: Arc::new(storage::hot::MemoryHotStore::new()),
+        }
     }
 }
 
@@ -88,12 +94,19 @@ impl Persistence {
     pub fn new(stores: Stores, node: NodeName, seal: SealKey, metrics: Arc<Metrics>) -> Arc<Self> {
         let availability = Arc::new(Availability::new(stores.durable.engine()));
         let events_availability = match &stores.events {
-            Some(events) if events.engine() != stores.durable.engine() => Arc::new(Availability::new(events.engine())),
+            Some(events) if events.engine() != stores.durable.engine() => {
+                Arc::new(Availability::new(events.engine()))
+            }
             _ => availability.clone(),
         };
-        let persister = Persister::start(stores.durable.clone(), availability.clone(), metrics.clone());
-        let audit = AuditWriter::start(stores.durable.clone(), availability.clone(), metrics.clone());
-        let event_log = stores.events.clone().map(|events| EventWriter::start(events, events_availability.clone(), metrics.clone()));
+        let persister =
+            Persister::start(stores.durable.clone(), availability.clone(), metrics.clone());
+        let audit =
+            AuditWriter::start(stores.durable.clone(), availability.clone(), metrics.clone());
+        let event_log = stores
+            .events
+            .clone()
+            .map(|events| EventWriter::start(events, events_availability.clone(), metrics.clone()));
         Arc::new(Self {
             store: stores.durable,
             event_log,
@@ -135,7 +148,8 @@ impl Persistence {
     /// Tells the others that a session is here, for when the database can not.
     pub async fn note_owned(&self, session: &SessionKey, ttl: Duration) {
         if let Some(address) = self.address().filter(|_| self.is_shared()) {
-            let hint = OwnerHint { node: self.node().as_str().to_owned(), address: address.to_owned() };
+            let hint =
+                OwnerHint { node: self.node().as_str().to_owned(), address: address.to_owned() };
             self.hot.note_owner(session, &hint, ttl).await;
         }
     }
@@ -161,7 +175,8 @@ impl Persistence {
 
     /// Whether this process is, or was, called so: what has that owner is taken by nobody else so far.
     pub fn is_ours(&self, node: &NodeName) -> bool {
-        self.node() == *node || self.former.lock().unwrap_or_else(PoisonError::into_inner).contains(node)
+        self.node() == *node
+            || self.former.lock().unwrap_or_else(PoisonError::into_inner).contains(node)
     }
 
     /// Every name this process has, or had.
@@ -182,17 +197,29 @@ impl Persistence {
     }
 
     /// Asks the store something, and counts and times it as `operation`.
-    pub async fn timed<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
+    pub async fn timed<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Refusal> {
         self.ask(operation, work).await.map_err(|error| refusal(&error))
     }
 
     /// The same in the store's own terms. After an error of a change, the change may have been carried out.
-    pub async fn ask<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    pub async fn ask<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         self.ask_of(self.store.engine(), operation, work).await
     }
 
     /// The same for the lease, which does not wait for others to find out whether the store is back.
-    async fn ask_for_lease<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    async fn ask_for_lease<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         let begun = Instant::now();
         let result = self.availability.beside(operation, work).await;
         self.metrics.store(operation, self.store.engine(), begun.elapsed(), result.is_err());
@@ -207,7 +234,11 @@ impl Persistence {
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let begun = Instant::now();
-        let availability = if engine == self.store.engine() { &self.availability } else { &self.events_availability };
+        let availability = if engine == self.store.engine() {
+            &self.availability
+        } else {
+            &self.events_availability
+        };
         let result = availability.through(operation, work).await;
         self.metrics.store(operation, engine, begun.elapsed(), result.is_err());
         result
@@ -234,14 +265,25 @@ impl Persistence {
     }
 
     /// A logged stream with its events after `position`.
-    pub async fn logged_stream(&self, session: &SessionKey, number: u64, position: u64) -> Result<Option<StoredStream>, Refusal> {
+    pub async fn logged_stream(
+        &self,
+        session: &SessionKey,
+        number: u64,
+        position: u64,
+    ) -> Result<Option<StoredStream>, Refusal> {
         match &self.events {
-            Some(events) => self.timed_events("read_events", events.stream(session, number, position)).await,
+            Some(events) => {
+                self.timed_events("read_events", events.stream(session, number, position)).await
+            }
             None => Ok(None),
         }
     }
 
-    async fn timed_events<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
+    async fn timed_events<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Refusal> {
         let engine = self.events.as_ref().map_or("", |events| events.engine());
         self.ask_of(engine, operation, work).await.map_err(|error| refusal(&error))
     }
@@ -250,12 +292,18 @@ impl Persistence {
 /// A store's failure in a client's terms.
 pub fn refusal(error: &StoreError) -> Refusal {
     match error.cause() {
-        StoreError::Busy { .. } => Refusal::new(ErrorKind::StoreBusy, "the database is too busy, try again"),
-        StoreError::Full => Refusal::new(ErrorKind::StoreFull, "the database's disk is full"),
-        StoreError::Unavailable { .. } | StoreError::InUse { .. } => {
-            Refusal::new(ErrorKind::StoreUnavailable, "the database can not be reached now, try again")
+        StoreError::Busy { .. } => {
+            Refusal::new(ErrorKind::StoreBusy, "the database is too busy, try again")
         }
-        StoreError::Refused { .. } => Refusal::new(ErrorKind::Internal, "the database refuses what it was asked, as the broker's log says"),
+        StoreError::Full => Refusal::new(ErrorKind::StoreFull, "the database's disk is full"),
+        StoreError::Unavailable { .. } | StoreError::InUse { .. } => Refusal::new(
+            ErrorKind::StoreUnavailable,
+            "the database can not be reached now, try again",
+        ),
+        StoreError::Refused { .. } => Refusal::new(
+            ErrorKind::Internal,
+            "the database refuses what it was asked, as the broker's log says",
+        ),
         _ => Refusal::new(ErrorKind::Internal, "what is stored can not be used"),
     }
 }

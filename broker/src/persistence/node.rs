@@ -53,7 +53,11 @@ pub struct Lease {
 
 impl Default for Lease {
     fn default() -> Self {
-        Self { origin: Instant::now(), until: AtomicU64::new(0), unsettled_until: AtomicU64::new(0) }
+        Self {
+            origin: Instant::now(),
+            until: AtomicU64::new(0),
+            unsettled_until: AtomicU64::new(0),
+        }
     }
 }
 
@@ -68,7 +72,8 @@ impl Lease {
         match self.until.load(Ordering::Acquire) {
             NEVER_ENDS => Duration::ZERO,
             // A millisecond more than none: the last one of the lease is not ours.
-            until => (self.origin.elapsed() + Duration::from_millis(1)).saturating_sub(Duration::from_millis(until)),
+            until => (self.origin.elapsed() + Duration::from_millis(1))
+                .saturating_sub(Duration::from_millis(until)),
         }
     }
 
@@ -86,14 +91,20 @@ impl Lease {
     /// After a renewal that was asked for at this moment.
     fn extend(&self, asked: Instant, lease: Duration) {
         // Renewals were missed.
-        if self.left(self.millis(Instant::now())) < lease / 3 && self.until.load(Ordering::Acquire) != 0 {
-            self.unsettled_until.store(self.millis(Instant::now() + SETTLES_AFTER_LEASES * lease), Ordering::Release);
+        if self.left(self.millis(Instant::now())) < lease / 3
+            && self.until.load(Ordering::Acquire) != 0
+        {
+            self.unsettled_until.store(
+                self.millis(Instant::now() + SETTLES_AFTER_LEASES * lease),
+                Ordering::Release,
+            );
         }
         self.until.store(self.millis(asked + lease), Ordering::Release);
     }
 
     fn millis(&self, moment: Instant) -> u64 {
-        u64::try_from(moment.saturating_duration_since(self.origin).as_millis()).unwrap_or(NEVER_ENDS - 1)
+        u64::try_from(moment.saturating_duration_since(self.origin).as_millis())
+            .unwrap_or(NEVER_ENDS - 1)
     }
 
     fn extend_for_good(&self) {
@@ -136,30 +147,68 @@ pub trait LeaseObserver: Send + Sync {
 /// The part of the database that knows nodes.
 #[async_trait]
 trait NodeRegistry: Send + Sync {
-    async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError>;
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError>;
+    async fn join(
+        &self,
+        node: &NodeName,
+        address: Option<&str>,
+        lease: Duration,
+    ) -> Result<(), StoreError>;
+    async fn renew(
+        &self,
+        node: &NodeName,
+        lease: Duration,
+        draining: bool,
+    ) -> Result<LeaseRenewal, StoreError>;
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError>;
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError>;
-    async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError>;
+    async fn reclaim_sessions(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+        keys: &[SessionKey],
+    ) -> Result<Vec<(SessionKey, i64)>, StoreError>;
+    async fn reclaim_tasks(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+    ) -> Result<Vec<(TaskId, i64)>, StoreError>;
 }
 
 struct StoreNodeRegistry(Arc<dyn DurableStore>);
 
 #[async_trait]
 impl NodeRegistry for StoreNodeRegistry {
-    async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
+    async fn join(
+        &self,
+        node: &NodeName,
+        address: Option<&str>,
+        lease: Duration,
+    ) -> Result<(), StoreError> {
         self.0.join(node, address, lease).await
     }
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
+    async fn renew(
+        &self,
+        node: &NodeName,
+        lease: Duration,
+        draining: bool,
+    ) -> Result<LeaseRenewal, StoreError> {
         self.0.renew(node, lease, draining).await
     }
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
         self.0.leave(node).await
     }
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+    async fn reclaim_sessions(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+        keys: &[SessionKey],
+    ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
         self.0.reclaim_sessions(from, to, keys).await
     }
-    async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
+    async fn reclaim_tasks(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+    ) -> Result<Vec<(TaskId, i64)>, StoreError> {
         self.0.reclaim_tasks(from, to).await
     }
 }
@@ -199,16 +248,37 @@ pub struct Node {
 
 impl Node {
     /// Joins under the name `persistence` has. From now on what this process commits is its own.
-    pub async fn join(settings: NodeSettings, durable: Arc<Persistence>, metrics: Arc<Metrics>) -> Result<Arc<Self>, StoreError> {
+    pub async fn join(
+        settings: NodeSettings,
+        durable: Arc<Persistence>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Arc<Self>, StoreError> {
         let nodes = Box::new(StoreNodeRegistry(durable.store.clone()));
         let alone = !durable.is_shared();
         Self::new(nodes, alone, settings, durable, metrics).enter_first().await
     }
 
-    fn new(nodes: Box<dyn NodeRegistry>, alone: bool, settings: NodeSettings, durable: Arc<Persistence>, metrics: Arc<Metrics>) -> Self {
+    fn new(
+        nodes: Box<dyn NodeRegistry>,
+        alone: bool,
+        settings: NodeSettings,
+        durable: Arc<Persistence>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         durable.note_address(settings.address.clone());
-        let (draining, hurry, left) = (AtomicBool::new(false), Notify::new(), CancellationToken::new());
-        Self { settings, durable, nodes, metrics, alone, draining, hurry, left, renewing: tokio::sync::Mutex::default() }
+        let (draining, hurry, left) =
+            (AtomicBool::new(false), Notify::new(), CancellationToken::new());
+        Self {
+            settings,
+            durable,
+            nodes,
+            metrics,
+            alone,
+            draining,
+            hurry,
+            left,
+            renewing: tokio::sync::Mutex::default(),
+        }
     }
 
     async fn enter_first(self) -> Result<Arc<Self>, StoreError> {
@@ -270,7 +340,9 @@ impl Node {
         let (asked, node) = (Instant::now(), self.durable.node());
         let draining = self.draining.load(Ordering::Acquire);
         let renewal = if past.is_empty() {
-            self.durable.ask_for_lease("renew", self.nodes.renew(&node, self.settings.lease, draining)).await
+            self.durable
+                .ask_for_lease("renew", self.nodes.renew(&node, self.settings.lease, draining))
+                .await
         } else {
             Ok(LeaseRenewal::default()) // an earlier attempt to go on under a new name got stuck half way
         };
@@ -299,7 +371,11 @@ impl Node {
     }
 
     /// Goes on under a new name and takes back what nobody took. An error leaves `past` to be settled by the next attempt.
-    async fn rejoin(&self, replica: &dyn LeaseObserver, past: &mut FormerNames) -> Result<(), StoreError> {
+    async fn rejoin(
+        &self,
+        replica: &dyn LeaseObserver,
+        past: &mut FormerNames,
+    ) -> Result<(), StoreError> {
         let (asked, to) = (Instant::now(), NodeSettings::fresh_name(&self.settings.id));
         self.enter(&to).await?;
         // In this order: what is opened from here on has the new name and is not looked for under an old one.
@@ -310,10 +386,19 @@ impl Node {
         let sessions: Vec<SessionKey> = past.owned.sessions.iter().copied().collect();
         for from in &past.names {
             // Each tells all that the new name has by then.
-            reclaimed
-                .sessions
-                .extend(self.durable.ask_for_lease("reclaim_sessions", self.nodes.reclaim_sessions(from, &to, &sessions)).await?);
-            reclaimed.tasks.extend(self.durable.ask_for_lease("reclaim_tasks", self.nodes.reclaim_tasks(from, &to)).await?);
+            reclaimed.sessions.extend(
+                self.durable
+                    .ask_for_lease(
+                        "reclaim_sessions",
+                        self.nodes.reclaim_sessions(from, &to, &sessions),
+                    )
+                    .await?,
+            );
+            reclaimed.tasks.extend(
+                self.durable
+                    .ask_for_lease("reclaim_tasks", self.nodes.reclaim_tasks(from, &to))
+                    .await?,
+            );
         }
         reclaimed.sessions.sort_unstable();
         reclaimed.sessions.dedup();
@@ -337,7 +422,9 @@ impl Node {
 
     async fn enter(&self, node: &NodeName) -> Result<(), StoreError> {
         let lease = if self.alone { FOR_GOOD } else { self.settings.lease };
-        self.durable.ask_for_lease("join", self.nodes.join(node, self.settings.address.as_deref(), lease)).await
+        self.durable
+            .ask_for_lease("join", self.nodes.join(node, self.settings.address.as_deref(), lease))
+            .await
     }
 
     fn extend(&self, asked: Instant) {

@@ -19,7 +19,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::availability::Availability;
 use crate::{
-    limits::{PERSIST_BATCH_BYTES_MAX, PERSIST_BATCH_MAX, PERSIST_QUEUE_MAX, PERSIST_SUSPECT_BYTES},
+    limits::{
+        PERSIST_BATCH_BYTES_MAX, PERSIST_BATCH_MAX, PERSIST_QUEUE_MAX, PERSIST_SUSPECT_BYTES,
+    },
     metrics::Metrics,
 };
 
@@ -41,14 +43,22 @@ struct PendingWrite {
 
 impl Persister {
     /// Must be called inside the runtime. The lanes end with the value.
-    pub(super) fn start(store: Arc<dyn DurableStore>, availability: Arc<Availability>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn start(
+        store: Arc<dyn DurableStore>,
+        availability: Arc<Availability>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         // SQLite has one writer: a second lane would only wait for the first.
         let lanes = if store.is_exclusive() { 1 } else { SERVER_LANES };
         let depth = metrics.queue_depth("persister");
         let start_lane = |_| {
             let (queue, jobs) = mpsc::channel(PERSIST_QUEUE_MAX);
-            let (store, availability, metrics, depth) = (store.clone(), availability.clone(), metrics.clone(), depth.clone());
-            tokio::spawn(WriteLane { store, availability, metrics, depth, jobs, waiting: VecDeque::new() }.run());
+            let (store, availability, metrics, depth) =
+                (store.clone(), availability.clone(), metrics.clone(), depth.clone());
+            tokio::spawn(
+                WriteLane { store, availability, metrics, depth, jobs, waiting: VecDeque::new() }
+                    .run(),
+            );
             queue
         };
         Self { lanes: (0..lanes).map(start_lane).collect(), depth }
@@ -60,7 +70,9 @@ impl Persister {
         let lane = usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or_default();
         let (done, outcome) = oneshot::channel();
         self.lanes[lane].try_send(PendingWrite { write, done }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => StoreError::Busy { detail: "too many writes wait already".into() },
+            mpsc::error::TrySendError::Full(_) => {
+                StoreError::Busy { detail: "too many writes wait already".into() }
+            }
             mpsc::error::TrySendError::Closed(_) => ending(),
         })?;
         self.depth.inc();
@@ -117,7 +129,8 @@ impl WriteLane {
 
     async fn carry_out(&mut self, batch: Vec<PendingWrite>) {
         self.depth.sub(batch.len() as i64);
-        let (writes, waiting): (Vec<WriteOp>, Vec<_>) = batch.into_iter().map(|job| (job.write, job.done)).unzip();
+        let (writes, waiting): (Vec<WriteOp>, Vec<_>) =
+            batch.into_iter().map(|job| (job.write, job.done)).unzip();
         match self.write(&writes).await {
             Ok(outcomes) => waiting.into_iter().zip(outcomes).for_each(|(done, outcome)| {
                 let _nobody_waits = done.send(Ok(outcome));
@@ -130,7 +143,8 @@ impl WriteLane {
             Err(error) => {
                 tracing::debug!(writes = writes.len(), %error, "nothing was stored");
                 // A single large one may be what the store does not take.
-                if writes.len() > 1 || !is_busy(&error) || size(&writes[0]) < PERSIST_SUSPECT_BYTES {
+                if writes.len() > 1 || !is_busy(&error) || size(&writes[0]) < PERSIST_SUSPECT_BYTES
+                {
                     self.refuse_behind(&error);
                 }
                 for done in waiting {
@@ -155,7 +169,10 @@ impl WriteLane {
         for (write, done) in each {
             let outcome = match &given_up {
                 Some(error) => Err(StoreError::clone(error)),
-                None => self.write(std::slice::from_ref(write)).await.and_then(|mut outcomes| outcomes.pop().ok_or_else(ending)),
+                None => self
+                    .write(std::slice::from_ref(write))
+                    .await
+                    .and_then(|mut outcomes| outcomes.pop().ok_or_else(ending)),
             };
             if let Err(error) = &outcome
                 && given_up.is_none()
@@ -167,8 +184,13 @@ impl WriteLane {
                 }
             }
             // It may have been carried out with the others.
-            let outcome =
-                outcome.map_err(|error| if is_open { StoreError::OutcomeUnknown(Box::new(error.cause().clone())) } else { error });
+            let outcome = outcome.map_err(|error| {
+                if is_open {
+                    StoreError::OutcomeUnknown(Box::new(error.cause().clone()))
+                } else {
+                    error
+                }
+            });
             let _nobody_waits = done.send(outcome);
         }
         given_up
@@ -189,7 +211,8 @@ impl WriteLane {
         let begun = Instant::now();
         let outcome = self.availability.through("write", self.store.write(writes)).await;
         self.metrics.store("write", self.store.engine(), begun.elapsed(), outcome.is_err());
-        let fenced = outcome.iter().flatten().filter(|written| **written == WriteOutcome::Fenced).count();
+        let fenced =
+            outcome.iter().flatten().filter(|written| **written == WriteOutcome::Fenced).count();
         self.metrics.writes_fenced(fenced as u64);
         outcome
     }
@@ -202,8 +225,12 @@ fn size(write: &WriteOp) -> usize {
         WriteOp::EndTask { outcome, .. } => outcome.as_ref().map_or(0, Vec::len),
         WriteOp::RequestInput { request, .. } => request.len(),
         WriteOp::AnswerInput { answer, .. } => answer.len(),
-        WriteOp::OpenSession { record, .. } => record.agreement.len() + record.state.len() + record.links.len(),
-        WriteOp::UpdateSession { state, links, .. } => [state, links].into_iter().flatten().map(Vec::len).sum(),
+        WriteOp::OpenSession { record, .. } => {
+            record.agreement.len() + record.state.len() + record.links.len()
+        }
+        WriteOp::UpdateSession { state, links, .. } => {
+            [state, links].into_iter().flatten().map(Vec::len).sum()
+        }
         WriteOp::ReleaseSession { state, links, .. } => state.len() + links.len(),
         _ => 0,
     }
@@ -226,5 +253,8 @@ fn is_busy(error: &StoreError) -> bool {
 
 /// The store as a whole is in trouble, not one write.
 fn is_outage(error: &StoreError) -> bool {
-    matches!(error.cause(), StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::Full)
+    matches!(
+        error.cause(),
+        StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::Full
+    )
 }

@@ -36,7 +36,10 @@ struct Sweep<'s> {
 impl Sweep<'_> {
     async fn sessions(&self, idle: Duration) -> Result<(), StoreError> {
         for _ in 0..SWEEP_ROUNDS_MAX {
-            let gone = self.durable.ask("sweep_sessions", self.durable.store.sweep_sessions(idle, SWEEP_ROWS)).await?;
+            let gone = self
+                .durable
+                .ask("sweep_sessions", self.durable.store.sweep_sessions(idle, SWEEP_ROWS))
+                .await?;
             self.metrics.expired("sessions", gone.len() as u64);
             for session in &gone {
                 self.durable.forget_session(session).await;
@@ -50,7 +53,10 @@ impl Sweep<'_> {
 
     async fn tasks(&self) -> Result<(), StoreError> {
         for _ in 0..SWEEP_ROUNDS_MAX {
-            let gone = self.durable.ask("expire_tasks", self.durable.store.expire_tasks(SWEEP_ROWS)).await?;
+            let gone = self
+                .durable
+                .ask("expire_tasks", self.durable.store.expire_tasks(SWEEP_ROWS))
+                .await?;
             self.metrics.expired("tasks", gone.len() as u64);
             if gone.len() < SWEEP_ROWS as usize {
                 break;
@@ -58,7 +64,10 @@ impl Sweep<'_> {
         }
         let counts = self.durable.ask("task_counts", self.durable.store.task_counts()).await?;
         for status in TaskStatus::ALL {
-            let count = counts.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, count)| *count);
+            let count = counts
+                .iter()
+                .find(|(counted, _)| *counted == status)
+                .map_or(0, |(_, count)| *count);
             self.metrics.stored_tasks(status, count);
         }
         Ok(())
@@ -67,7 +76,14 @@ impl Sweep<'_> {
     async fn events(&self, retain: Duration) -> Result<(), StoreError> {
         let Some(events) = &self.durable.events else { return Ok(()) };
         for _ in 0..SWEEP_ROUNDS_MAX {
-            let gone = self.durable.ask_of(events.engine(), "expire_events", events.expire_events(retain, SWEEP_EVENTS)).await?;
+            let gone = self
+                .durable
+                .ask_of(
+                    events.engine(),
+                    "expire_events",
+                    events.expire_events(retain, SWEEP_EVENTS),
+                )
+                .await?;
             self.metrics.expired("events", gone);
             if gone < u64::from(SWEEP_EVENTS) {
                 break;

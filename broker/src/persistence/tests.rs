@@ -8,11 +8,12 @@ use std::{
 use async_trait::async_trait;
 use protocol::ids::{BackendId, TaskId, TenantId};
 use storage::{
-    AdminChange, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditFilter, AuditRecord, AuditRetentionTerms, AuditStore,
-    AuditTruncation, BackendRecord, ConfigStore, DurableStore, FullTask, KeyRecord, LeaseRenewal, NodeName, NodeRecord,
-    SessionClaimOutcome, SessionIdentity, SessionKey, SqliteStore, StoreError, StoredAuditRecord, StoredSession, StoredTask,
-    StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition, TenantRecord,
-    UnchainedAudit, WriteOp, WriteOutcome,
+    AdminChange, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditFilter,
+    AuditRecord, AuditRetentionTerms, AuditStore, AuditTruncation, BackendRecord, ConfigStore,
+    DurableStore, FullTask, KeyRecord, LeaseRenewal, NodeName, NodeRecord, SessionClaimOutcome,
+    SessionIdentity, SessionKey, SqliteStore, StoreError, StoredAuditRecord, StoredSession,
+    StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition,
+    TaskStatus, TaskTransition, TenantRecord, UnchainedAudit, WriteOp, WriteOutcome,
 };
 
 /// What becomes of a call.
@@ -39,7 +40,8 @@ pub struct Meddled {
 impl Meddled {
     pub async fn start(engine: &'static str) -> Arc<Self> {
         let inner = SqliteStore::in_memory().await.expect("a database in memory needs nothing");
-        let (on_write, on_claim): (OnWrite, OnClaim) = (Box::new(|_| Verdict::Pass), Box::new(|| Verdict::Pass));
+        let (on_write, on_claim): (OnWrite, OnClaim) =
+            (Box::new(|_| Verdict::Pass), Box::new(|| Verdict::Pass));
         let (on_write, on_claim) = (Mutex::new(on_write), Mutex::new(on_claim));
         Arc::new(Self { inner, engine, on_write, on_claim, calls: Mutex::default() })
     }
@@ -54,7 +56,12 @@ impl Meddled {
 
     /// How often this was called.
     pub fn count(&self, call: &str) -> usize {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|one| **one == call).count()
+        self.calls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .filter(|one| **one == call)
+            .count()
     }
 
     fn note(&self, call: &'static str) {
@@ -64,7 +71,11 @@ impl Meddled {
 
 #[async_trait]
 impl ConfigStore for Meddled {
-    async fn change(&self, change: AdminChange<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
+    async fn change(
+        &self,
+        change: AdminChange<'_>,
+        told: Option<&AuditRecord>,
+    ) -> Result<bool, StoreError> {
         self.note(change.name());
         self.inner.change(change, told).await
     }
@@ -104,7 +115,12 @@ impl AuditStore for Meddled {
         self.note("append_audit");
         self.inner.append_audit(records).await
     }
-    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAuditRecord>, StoreError> {
+    async fn audit(
+        &self,
+        filter: &AuditFilter,
+        after: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<StoredAuditRecord>, StoreError> {
         self.note("audit");
         self.inner.audit(filter, after, limit).await
     }
@@ -116,11 +132,20 @@ impl AuditStore for Meddled {
 
 #[async_trait]
 impl AuditChainStore for Meddled {
-    async fn audit_chains(&self, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+    async fn audit_chains(
+        &self,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<AuditChain>, StoreError> {
         self.note("audit_chains");
         self.inner.audit_chains(after, limit).await
     }
-    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditChainPage, StoreError> {
+    async fn audit_links(
+        &self,
+        name: &str,
+        after: i64,
+        limit: u32,
+    ) -> Result<AuditChainPage, StoreError> {
         self.note("audit_links");
         self.inner.audit_links(name, after, limit).await
     }
@@ -128,15 +153,27 @@ impl AuditChainStore for Meddled {
         self.note("audit_outside");
         self.inner.audit_outside().await
     }
-    async fn audit_chains_ahead(&self, by: i64, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+    async fn audit_chains_ahead(
+        &self,
+        by: i64,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<AuditChain>, StoreError> {
         self.note("audit_chains_ahead");
         self.inner.audit_chains_ahead(by, after, limit).await
     }
-    async fn put_audit_checkpoints(&self, checkpoints: &[(String, AuditCheckpoint)]) -> Result<Vec<String>, StoreError> {
+    async fn put_audit_checkpoints(
+        &self,
+        checkpoints: &[(String, AuditCheckpoint)],
+    ) -> Result<Vec<String>, StoreError> {
         self.note("put_audit_checkpoints");
         self.inner.put_audit_checkpoints(checkpoints).await
     }
-    async fn audit_chains_older(&self, before_us: i64, limit: u32) -> Result<Vec<String>, StoreError> {
+    async fn audit_chains_older(
+        &self,
+        before_us: i64,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
         self.note("audit_chains_older");
         self.inner.audit_chains_older(before_us, limit).await
     }
@@ -167,11 +204,21 @@ impl DurableStore for Meddled {
             Verdict::LoseAnswer(error) => self.inner.write(batch).await.and(Err(error)),
         }
     }
-    async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
+    async fn join(
+        &self,
+        node: &NodeName,
+        address: Option<&str>,
+        lease: Duration,
+    ) -> Result<(), StoreError> {
         self.note("join");
         self.inner.join(node, address, lease).await
     }
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
+    async fn renew(
+        &self,
+        node: &NodeName,
+        lease: Duration,
+        draining: bool,
+    ) -> Result<LeaseRenewal, StoreError> {
         self.note("renew");
         self.inner.renew(node, lease, draining).await
     }
@@ -193,11 +240,21 @@ impl DurableStore for Meddled {
         self.note("claim_session");
         self.inner.claim_session(key, seat, node, idle).await
     }
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+    async fn reclaim_sessions(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+        keys: &[SessionKey],
+    ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
         self.note("reclaim_sessions");
         self.inner.reclaim_sessions(from, to, keys).await
     }
-    async fn sessions(&self, tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Result<Vec<StoredSession>, StoreError> {
+    async fn sessions(
+        &self,
+        tenant: Option<&TenantId>,
+        after: Option<&SessionKey>,
+        limit: u32,
+    ) -> Result<Vec<StoredSession>, StoreError> {
         self.note("sessions");
         self.inner.sessions(tenant, after, limit).await
     }
@@ -205,11 +262,18 @@ impl DurableStore for Meddled {
         self.note("sessions_by_digest");
         self.inner.sessions_by_digest(digest).await
     }
-    async fn sweep_sessions(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError> {
+    async fn sweep_sessions(
+        &self,
+        idle: Duration,
+        limit: u32,
+    ) -> Result<Vec<SessionKey>, StoreError> {
         self.note("sweep_sessions");
         self.inner.sweep_sessions(idle, limit).await
     }
-    async fn subscription_counts(&self, tenant: Option<&TenantId>) -> Result<Vec<SubscriptionCount>, StoreError> {
+    async fn subscription_counts(
+        &self,
+        tenant: Option<&TenantId>,
+    ) -> Result<Vec<SubscriptionCount>, StoreError> {
         self.note("subscription_counts");
         self.inner.subscription_counts(tenant).await
     }
@@ -248,16 +312,27 @@ impl DurableStore for Meddled {
         self.note("tasks");
         self.inner.tasks(tenant, status, after, limit).await
     }
-    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError> {
+    async fn claim_tasks(
+        &self,
+        node: &NodeName,
+        limit: u32,
+        except: &[TaskId],
+    ) -> Result<Vec<FullTask>, StoreError> {
         self.note("claim_tasks");
         let verdict = (self.on_claim.lock().unwrap_or_else(PoisonError::into_inner))();
         match verdict {
             Verdict::Pass => self.inner.claim_tasks(node, limit, except).await,
             Verdict::Fail(error) => Err(error),
-            Verdict::LoseAnswer(error) => self.inner.claim_tasks(node, limit, except).await.and(Err(error)),
+            Verdict::LoseAnswer(error) => {
+                self.inner.claim_tasks(node, limit, except).await.and(Err(error))
+            }
         }
     }
-    async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
+    async fn reclaim_tasks(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+    ) -> Result<Vec<(TaskId, i64)>, StoreError> {
         self.note("reclaim_tasks");
         self.inner.reclaim_tasks(from, to).await
     }

@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
-use crate::limits::{CONCURRENCY_BACKS_OFF_TO, CONCURRENCY_MIN, CONCURRENCY_ROUND, CONCURRENCY_SLACK, CONCURRENCY_TOLERANCE};
+use crate::limits::{
+    CONCURRENCY_BACKS_OFF_TO, CONCURRENCY_MIN, CONCURRENCY_ROUND, CONCURRENCY_SLACK,
+    CONCURRENCY_TOLERANCE,
+};
 
 /// One backend's limit as it is found out.
 #[derive(Debug)]
@@ -38,7 +41,13 @@ impl AdaptiveLimit {
     }
 
     /// A call is over. Gives the new limit at the end of a round, where it changed.
-    pub fn observe(&mut self, now: Duration, took: Duration, failed: bool, in_flight: usize) -> Option<usize> {
+    pub fn observe(
+        &mut self,
+        now: Duration,
+        took: Duration,
+        failed: bool,
+        in_flight: usize,
+    ) -> Option<usize> {
         let round = &mut self.round;
         if round.answers + round.failures == 0 {
             round.since = now;
@@ -66,7 +75,8 @@ impl AdaptiveLimit {
             // What was best once need not be possible for ever: an eighth in a minute is forgotten.
             self.best = (self.best * 1.0005).min(mean);
         }
-        let slow = round.answers > 0 && mean > self.best * CONCURRENCY_TOLERANCE + CONCURRENCY_SLACK.as_secs_f64();
+        let slow = round.answers > 0
+            && mean > self.best * CONCURRENCY_TOLERANCE + CONCURRENCY_SLACK.as_secs_f64();
         let failing = round.failures * 2 > round.answers;
         if slow || failing {
             // From what was really in flight: a limit far above it would come down too late.
@@ -85,11 +95,17 @@ mod tests {
     use super::*;
 
     /// Rounds of a backend whose latency grows once more than `capacity` calls are in flight.
-    fn run(adaptive: &mut AdaptiveLimit, rounds: usize, capacity: usize, start: Duration) -> Duration {
+    fn run(
+        adaptive: &mut AdaptiveLimit,
+        rounds: usize,
+        capacity: usize,
+        start: Duration,
+    ) -> Duration {
         let mut now = start;
         for _ in 0..rounds {
             let in_flight = adaptive.limit();
-            let took = Duration::from_millis(10).mul_f64((in_flight as f64 / capacity as f64).max(1.0));
+            let took =
+                Duration::from_millis(10).mul_f64((in_flight as f64 / capacity as f64).max(1.0));
             for _ in 0..20 {
                 adaptive.observe(now, took, false, in_flight);
             }

@@ -37,7 +37,10 @@ impl AuditRetention {
         if log_is_empty {
             return Self { retain_seconds: Some(retain_seconds), shortened: None };
         }
-        Self { retain_seconds: None, shortened: Some(PendingRetention { retain_seconds, since_us: now_us }) }
+        Self {
+            retain_seconds: None,
+            shortened: Some(PendingRetention { retain_seconds, since_us: now_us }),
+        }
     }
 
     /// The terms after a start with this configuration. `Unsupported`: they stay as they are.
@@ -49,7 +52,10 @@ impl AuditRetention {
         }
         Some(match held {
             Some(held) if held <= wanted => Self { retain_seconds: Some(wanted), shortened: None },
-            held => Self { retain_seconds: held, shortened: Some(PendingRetention { retain_seconds: wanted, since_us: now_us }) },
+            held => Self {
+                retain_seconds: held,
+                shortened: Some(PendingRetention { retain_seconds: wanted, since_us: now_us }),
+            },
         })
     }
 
@@ -60,7 +66,9 @@ impl AuditRetention {
 
     /// A shorter time that does not hold yet, and when it will.
     pub fn announced(&self, now_us: i64) -> Option<(Duration, i64)> {
-        self.pending(now_us).map(|shortened| (Duration::from_secs(shortened.retain_seconds), shortened.holds_from_us()))
+        self.pending(now_us).map(|shortened| {
+            (Duration::from_secs(shortened.retain_seconds), shortened.holds_from_us())
+        })
     }
 
     fn pending(&self, now_us: i64) -> Option<&PendingRetention> {
@@ -69,7 +77,9 @@ impl AuditRetention {
 
     fn held(&self, now_us: i64) -> Option<u64> {
         match &self.shortened {
-            Some(shortened) if now_us >= shortened.holds_from_us() => Some(shortened.retain_seconds),
+            Some(shortened) if now_us >= shortened.holds_from_us() => {
+                Some(shortened.retain_seconds)
+            }
             _ => self.retain_seconds,
         }
     }
@@ -117,7 +127,11 @@ mod tests {
         let back = shorter.declared(YEAR, NOW + 1).unwrap();
         assert_eq!((back.in_force(NOW + 2 * delay()), back.announced(NOW + 2)), (Some(YEAR), None));
         let other = shorter.declared(2 * HOUR, NOW + 1).unwrap();
-        assert_eq!(other.in_force(NOW + delay()), Some(YEAR), "another value waits from its own beginning");
+        assert_eq!(
+            other.in_force(NOW + delay()),
+            Some(YEAR),
+            "another value waits from its own beginning"
+        );
         assert_eq!(other.in_force(NOW + 1 + delay()), Some(2 * HOUR));
         let late = shorter.declared(YEAR, NOW + delay()).unwrap();
         assert_eq!(late.in_force(NOW + delay()), Some(YEAR));
@@ -126,7 +140,10 @@ mod tests {
     #[test]
     fn s15_without_terms_records_are_kept_until_the_delay_is_over() {
         let unknown = AuditRetention::first(HOUR, NOW, false);
-        assert_eq!((unknown.in_force(NOW + delay() - 1), unknown.in_force(NOW + delay())), (None, Some(HOUR)));
+        assert_eq!(
+            (unknown.in_force(NOW + delay() - 1), unknown.in_force(NOW + delay())),
+            (None, Some(HOUR))
+        );
         let still = unknown.declared(2 * HOUR, NOW + 1).unwrap();
         assert_eq!(still.in_force(NOW + delay()), None);
         let text = serde_json::to_string(&unknown).unwrap();

@@ -115,11 +115,17 @@ const SLOT_COUNT_MAX: u64 = (1 << 20) - 1;
 
 impl WindowSlot {
     fn unpack(word: u64) -> Self {
-        Self { turn: word >> 40, answers: (word >> 20) & SLOT_COUNT_MAX, failures: word & SLOT_COUNT_MAX }
+        Self {
+            turn: word >> 40,
+            answers: (word >> 20) & SLOT_COUNT_MAX,
+            failures: word & SLOT_COUNT_MAX,
+        }
     }
 
     fn pack(self) -> u64 {
-        (self.turn << 40) | (self.answers.min(SLOT_COUNT_MAX) << 20) | self.failures.min(SLOT_COUNT_MAX)
+        (self.turn << 40)
+            | (self.answers.min(SLOT_COUNT_MAX) << 20)
+            | self.failures.min(SLOT_COUNT_MAX)
     }
 }
 
@@ -149,7 +155,11 @@ impl Breaker {
         if word & HELD != 0 {
             return CircuitOpen { reason: OpenReason::Operator, retry_after: None };
         }
-        let reason = if self.reason.load(Ordering::Relaxed) == 0 { OpenReason::Failures } else { OpenReason::Ratio };
+        let reason = if self.reason.load(Ordering::Relaxed) == 0 {
+            OpenReason::Failures
+        } else {
+            OpenReason::Ratio
+        };
         let left = Duration::from_millis(word >> TIME_SHIFT).saturating_sub(now);
         CircuitOpen { reason, retry_after: Some(left.max(PROBE_TAKES)) }
     }
@@ -213,12 +223,16 @@ impl Breaker {
             () if self.ratio_is_reached(now) => OpenReason::Ratio,
             () => return false,
         };
-        let closed_for = now.saturating_sub(Duration::from_millis(self.closed_at_ms.load(Ordering::Relaxed)));
+        let closed_for =
+            now.saturating_sub(Duration::from_millis(self.closed_at_ms.load(Ordering::Relaxed)));
         if closed_for >= self.settings.window {
             self.attempts.store(0, Ordering::Relaxed);
         }
         let wait = self.next_wait(chance);
-        let opened = self.word.compare_exchange(CLOSED, open_until(now + wait), Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let opened = self
+            .word
+            .compare_exchange(CLOSED, open_until(now + wait), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
         if opened {
             self.reason.store(u8::from(reason == OpenReason::Ratio), Ordering::Relaxed);
             self.attempts.fetch_add(1, Ordering::Relaxed);
@@ -229,27 +243,44 @@ impl Breaker {
     /// Doubles with every attempt up to the longest; jittered downwards, so that the first comes in time.
     fn next_wait(&self, chance: f64) -> Duration {
         let doublings = self.attempts.load(Ordering::Relaxed).min(16);
-        let ceiling = self.settings.probe_after.saturating_mul(1 << doublings).min(self.settings.probe_max.max(self.settings.probe_after));
+        let ceiling = self
+            .settings
+            .probe_after
+            .saturating_mul(1 << doublings)
+            .min(self.settings.probe_max.max(self.settings.probe_after));
         ceiling.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
     }
 
     /// When the next probe is due. None: there is nothing to probe.
     pub fn probe_at(&self) -> Option<Duration> {
         let word = self.word.load(Ordering::Relaxed);
-        (word & STATE_BITS == OPEN && word & HELD == 0).then(|| Duration::from_millis(word >> TIME_SHIFT))
+        (word & STATE_BITS == OPEN && word & HELD == 0)
+            .then(|| Duration::from_millis(word >> TIME_SHIFT))
     }
 
     /// Makes the next probe due now. False: there is nothing to probe, or it is being probed.
     pub fn probe_now(&self, now: Duration) -> bool {
         let word = self.word.load(Ordering::Relaxed);
-        self.probe_at().is_some() && self.word.compare_exchange(word, open_until(now), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.probe_at().is_some()
+            && self
+                .word
+                .compare_exchange(word, open_until(now), Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
     }
 
     /// Begins a probe, if one is due. Whoever gets `true` says what came of it.
     pub fn begin_probe(&self, now: Duration) -> bool {
         let word = self.word.load(Ordering::Relaxed);
         let due = self.probe_at().is_some_and(|at| at <= now);
-        due && self.word.compare_exchange(word, word & !STATE_BITS | HALF_OPEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        due && self
+            .word
+            .compare_exchange(
+                word,
+                word & !STATE_BITS | HALF_OPEN,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
+            .is_ok()
     }
 
     /// What came of a probe. None: an operator has decided meanwhile.
@@ -258,14 +289,20 @@ impl Breaker {
         if word & STATE_BITS != HALF_OPEN {
             return None;
         }
-        let (next, state) =
-            if well { (CLOSED, CircuitState::Closed) } else { (open_until(now + self.next_wait(chance)), CircuitState::Open) };
+        let (next, state) = if well {
+            (CLOSED, CircuitState::Closed)
+        } else {
+            (open_until(now + self.next_wait(chance)), CircuitState::Open)
+        };
         if well {
             self.forget(now);
         } else {
             self.attempts.fetch_add(1, Ordering::Relaxed);
         }
-        self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| state)
+        self.word
+            .compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()
+            .map(|_| state)
     }
 
     /// An operator opens it; it stays so until one closes it. True: it was not open before.
@@ -299,18 +336,27 @@ impl Breaker {
         let slot = &self.slots[(turn % SLOTS as u64) as usize];
         let counted = |word: u64| {
             let slot = WindowSlot::unpack(word);
-            let slot = if slot.turn == turn { slot } else { WindowSlot { turn, answers: 0, failures: 0 } };
-            Some(WindowSlot { turn, answers: slot.answers + 1, failures: slot.failures + failures }.pack())
+            let slot =
+                if slot.turn == turn { slot } else { WindowSlot { turn, answers: 0, failures: 0 } };
+            Some(
+                WindowSlot { turn, answers: slot.answers + 1, failures: slot.failures + failures }
+                    .pack(),
+            )
         };
         let _always_some = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
     }
 
     fn ratio_is_reached(&self, now: Duration) -> bool {
         let turn = self.turn(now);
-        let of_window = self.slots.iter().map(|slot| WindowSlot::unpack(slot.load(Ordering::Relaxed)));
-        let of_window = of_window.filter(|slot| slot.turn <= turn && turn - slot.turn < SLOTS as u64);
-        let (answers, failures) = of_window.fold((0, 0), |(answers, failures), slot| (answers + slot.answers, failures + slot.failures));
-        answers >= u64::from(self.settings.requests) && failures as f64 >= self.settings.error_ratio * answers as f64
+        let of_window =
+            self.slots.iter().map(|slot| WindowSlot::unpack(slot.load(Ordering::Relaxed)));
+        let of_window =
+            of_window.filter(|slot| slot.turn <= turn && turn - slot.turn < SLOTS as u64);
+        let (answers, failures) = of_window.fold((0, 0), |(answers, failures), slot| {
+            (answers + slot.answers, failures + slot.failures)
+        });
+        answers >= u64::from(self.settings.requests)
+            && failures as f64 >= self.settings.error_ratio * answers as f64
     }
 }
 
@@ -378,14 +424,22 @@ mod tests {
             breaker.succeeded(at(0));
             assert_eq!(breaker.streak(), 0);
         }
-        assert_eq!(breaker.state(), CircuitState::Closed, "16 of 20 may fail before there are 20, and this is below 5 in a row");
+        assert_eq!(
+            breaker.state(),
+            CircuitState::Closed,
+            "16 of 20 may fail before there are 20, and this is below 5 in a row"
+        );
     }
 
     #[test]
     fn half_of_twenty_within_the_window_open_it() {
         let breaker = Breaker::new(settings());
         for n in 0..19 {
-            if n % 2 == 0 { assert!(!breaker.failed(at(n * 100), at(n * 100), 0.5)) } else { breaker.succeeded(at(n * 100)) }
+            if n % 2 == 0 {
+                assert!(!breaker.failed(at(n * 100), at(n * 100), 0.5))
+            } else {
+                breaker.succeeded(at(n * 100))
+            }
         }
         assert!(breaker.failed(at(2_000), at(2_000), 0.5), "11 of 20");
         assert_eq!(breaker.resting(at(2_000)).unwrap().reason, OpenReason::Ratio);
@@ -395,7 +449,11 @@ mod tests {
     fn what_is_older_than_the_window_does_not_count() {
         let breaker = Breaker::new(settings());
         for n in 0..19 {
-            if n % 2 == 0 { assert!(!breaker.failed(at(n), at(n), 0.5)) } else { breaker.succeeded(at(n)) }
+            if n % 2 == 0 {
+                assert!(!breaker.failed(at(n), at(n), 0.5))
+            } else {
+                breaker.succeeded(at(n))
+            }
         }
         assert!(!breaker.failed(at(11_000), at(11_000), 0.5));
         (0..18).for_each(|_| breaker.succeeded(at(11_000)));
@@ -407,11 +465,21 @@ mod tests {
         for chance in [0.0, 0.5, 1.0] {
             let breaker = opened(chance);
             let after = breaker.resting(at(0)).unwrap().retry_after.unwrap();
-            assert!(after >= Duration::from_millis(500) && after <= Duration::from_secs(1), "{after:?}");
+            assert!(
+                after >= Duration::from_millis(500) && after <= Duration::from_secs(1),
+                "{after:?}"
+            );
             assert!(!breaker.begin_probe(at(499)));
-            assert!(breaker.begin_probe(at(1_000)) && !breaker.begin_probe(at(1_000)), "one probes");
+            assert!(
+                breaker.begin_probe(at(1_000)) && !breaker.begin_probe(at(1_000)),
+                "one probes"
+            );
             assert_eq!(breaker.state(), CircuitState::HalfOpen);
-            assert_eq!(breaker.resting(at(1_000)).unwrap().retry_after, Some(PROBE_TAKES), "calls still wait for the probe");
+            assert_eq!(
+                breaker.resting(at(1_000)).unwrap().retry_after,
+                Some(PROBE_TAKES),
+                "calls still wait for the probe"
+            );
         }
     }
 
@@ -420,7 +488,10 @@ mod tests {
         let breaker = opened(1.0);
         assert!(breaker.begin_probe(at(1_000)));
         assert_eq!(breaker.probed(false, at(1_000), 1.0), Some(CircuitState::Open));
-        assert!(!breaker.begin_probe(at(2_999)) && breaker.begin_probe(at(3_000)), "it waits twice as long");
+        assert!(
+            !breaker.begin_probe(at(2_999)) && breaker.begin_probe(at(3_000)),
+            "it waits twice as long"
+        );
         assert_eq!(breaker.probed(true, at(3_000), 1.0), Some(CircuitState::Closed));
         assert_eq!((breaker.admits(|| at(3_000)), breaker.streak()), (Ok(()), 0));
         assert_eq!(breaker.probed(true, at(3_000), 1.0), None, "nothing is being probed");
@@ -448,14 +519,21 @@ mod tests {
         assert!(breaker.begin_probe(at(3_100)) && breaker.probed(true, at(3_100), 1.0).is_some());
         let later = at(3_100) + Duration::from_secs(10);
         assert_eq!((0..5).filter(|_| breaker.failed(later, later, 1.0)).count(), 1);
-        assert_eq!(breaker.probe_at(), Some(later + Duration::from_secs(1)), "forgiven after a window");
+        assert_eq!(
+            breaker.probe_at(),
+            Some(later + Duration::from_secs(1)),
+            "forgiven after a window"
+        );
     }
 
     #[test]
     fn an_operator_holds_it_open_and_closes_it() {
         let breaker = Breaker::new(settings());
         assert!(breaker.hold_open() && !breaker.hold_open());
-        assert_eq!(breaker.resting(at(0)), Some(CircuitOpen { reason: OpenReason::Operator, retry_after: None }));
+        assert_eq!(
+            breaker.resting(at(0)),
+            Some(CircuitOpen { reason: OpenReason::Operator, retry_after: None })
+        );
         assert!(breaker.probe_at().is_none() && !breaker.begin_probe(at(999_999)));
         breaker.succeeded(at(0));
         assert_eq!(breaker.state(), CircuitState::Open);
@@ -463,13 +541,19 @@ mod tests {
         assert_eq!(breaker.state(), CircuitState::Closed);
         let failing = opened(1.0);
         assert!(failing.begin_probe(at(1_000)) && failing.hold_open());
-        assert_eq!((failing.probed(true, at(1_000), 1.0), failing.state()), (None, CircuitState::Open), "the operator's word holds");
+        assert_eq!(
+            (failing.probed(true, at(1_000), 1.0), failing.state()),
+            (None, CircuitState::Open),
+            "the operator's word holds"
+        );
     }
 
     #[test]
     fn an_operator_need_not_wait_for_the_probe() {
         let breaker = opened(1.0);
-        assert!(breaker.probe_now(at(10)) && breaker.begin_probe(at(10)) && !breaker.probe_now(at(10)));
+        assert!(
+            breaker.probe_now(at(10)) && breaker.begin_probe(at(10)) && !breaker.probe_now(at(10))
+        );
         assert_eq!(breaker.probed(true, at(20), 1.0), Some(CircuitState::Closed));
         assert!(!breaker.probe_now(at(30)));
     }
@@ -485,8 +569,11 @@ mod tests {
     fn of_many_threads_one_opens_it() {
         let breaker = Breaker::new(settings());
         let opened: usize = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..4).map(|_| scope.spawn(|| (0..1_000).filter(|_| breaker.failed(at(0), at(0), 0.5)).count())).collect();
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| (0..1_000).filter(|_| breaker.failed(at(0), at(0), 0.5)).count())
+                })
+                .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(opened, 1);

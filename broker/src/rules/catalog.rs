@@ -46,7 +46,8 @@ pub enum ListKind {
 }
 
 impl ListKind {
-    pub const ALL: [ListKind; 4] = [ListKind::Tools, ListKind::Prompts, ListKind::Resources, ListKind::ResourceTemplates];
+    pub const ALL: [ListKind; 4] =
+        [ListKind::Tools, ListKind::Prompts, ListKind::Resources, ListKind::ResourceTemplates];
 
     /// The member of the list result that holds the entries.
     pub fn member(self) -> &'static str {
@@ -70,7 +71,9 @@ impl ListKind {
     fn exposed_key(self, backend: &BackendId, original: &str) -> String {
         match self {
             ListKind::Tools | ListKind::Prompts => exposed_names::exposed_name(backend, original),
-            ListKind::Resources | ListKind::ResourceTemplates => exposed_names::exposed_uri(backend, original),
+            ListKind::Resources | ListKind::ResourceTemplates => {
+                exposed_names::exposed_uri(backend, original)
+            }
         }
     }
 }
@@ -94,7 +97,11 @@ pub struct CatalogEntry {
 impl CatalogEntry {
     /// Of a tool, as its backend wrote it.
     pub fn input_schema(&self) -> Option<Bytes> {
-        let document = Document::parse(&self.native, &json::Limits { bytes_max: self.native.len(), ..json::Limits::default() }).ok()?;
+        let document = Document::parse(
+            &self.native,
+            &json::Limits { bytes_max: self.native.len(), ..json::Limits::default() },
+        )
+        .ok()?;
         document.root().get("inputSchema").map(|schema| Bytes::copy_from_slice(schema.raw()))
     }
 }
@@ -152,11 +159,23 @@ pub struct ListPage {
 
 /// Takes the result of a list call apart. Entries that can not be offered are left out, each with its reason; only a
 /// result that is no list at all is an error.
-pub fn read_page(kind: ListKind, backend: &BackendId, host: TaskHost, result: &[u8]) -> Result<ListPage, &'static str> {
-    let document = Document::parse(result, &json::Limits::default()).map_err(|_| "the list is not valid JSON")?;
+pub fn read_page(
+    kind: ListKind,
+    backend: &BackendId,
+    host: TaskHost,
+    result: &[u8],
+) -> Result<ListPage, &'static str> {
+    let document = Document::parse(result, &json::Limits::default())
+        .map_err(|_| "the list is not valid JSON")?;
     let root = document.root();
-    let entries = root.get(kind.member()).filter(|v| v.kind() == ValueKind::Array).ok_or("the list result has no array of entries")?;
-    let mut page = ListPage { next_cursor: root.get("nextCursor").and_then(|v| v.as_str()).map(|c| c.into_owned()), ..ListPage::default() };
+    let entries = root
+        .get(kind.member())
+        .filter(|v| v.kind() == ValueKind::Array)
+        .ok_or("the list result has no array of entries")?;
+    let mut page = ListPage {
+        next_cursor: root.get("nextCursor").and_then(|v| v.as_str()).map(|c| c.into_owned()),
+        ..ListPage::default()
+    };
     for entry in entries.elements() {
         match read_entry(kind, backend, host, entry) {
             Ok(entry) => page.entries.push(entry),
@@ -166,17 +185,34 @@ pub fn read_page(kind: ListKind, backend: &BackendId, host: TaskHost, result: &[
     Ok(page)
 }
 
-const TWO_LINKS: &str = "its _meta has two links to a user interface, in the same or another letter case";
+const TWO_LINKS: &str =
+    "its _meta has two links to a user interface, in the same or another letter case";
 
-fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::Value<'_>) -> Result<CatalogEntry, SkippedEntry> {
+fn read_entry(
+    kind: ListKind,
+    backend: &BackendId,
+    host: TaskHost,
+    entry: json::Value<'_>,
+) -> Result<CatalogEntry, SkippedEntry> {
     let named = entry.unambiguous(kind.key());
-    let key = named.as_ref().ok().and_then(|v| v.as_ref()?.as_str()).map(|k| k.into_owned()).unwrap_or_default();
+    let key = named
+        .as_ref()
+        .ok()
+        .and_then(|v| v.as_ref()?.as_str())
+        .map(|k| k.into_owned())
+        .unwrap_or_default();
     let refuse = |why| Err(SkippedEntry { key: key.chars().take(80).collect(), why });
     // Readers differ in which of two they take: a second name could pass for another backend's.
-    let Ok(value) = named else { return refuse("it has two names or URIs, in the same or another letter case") };
-    let Some(value) = value.filter(|_| !key.is_empty()) else { return refuse("it has no name or URI") };
+    let Ok(value) = named else {
+        return refuse("it has two names or URIs, in the same or another letter case");
+    };
+    let Some(value) = value.filter(|_| !key.is_empty()) else {
+        return refuse("it has no name or URI");
+    };
     if !alike::is_read_alike(entry) {
-        return refuse("it, its annotations or its execution have a member twice, or in another letter case");
+        return refuse(
+            "it, its annotations or its execution have a member twice, or in another letter case",
+        );
     }
     if key.len() > 2048 {
         return refuse("its name or URI is longer than 2048 bytes");
@@ -184,7 +220,9 @@ fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::
     if key.chars().any(char::is_control) {
         return refuse("its name or URI holds control characters");
     }
-    if kind == ListKind::Tools && entry.get("inputSchema").is_none_or(|schema| schema.kind() != ValueKind::Object) {
+    if kind == ListKind::Tools
+        && entry.get("inputSchema").is_none_or(|schema| schema.kind() != ValueKind::Object)
+    {
         return refuse("it has no inputSchema object");
     }
     let exposed_key = kind.exposed_key(backend, &key);
@@ -193,16 +231,39 @@ fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::
     if kind == ListKind::Tools
         && host == TaskHost::Broker
         && let Some(hosted) = with_task_support(entry)
-        && let Ok(document) = Document::parse(&hosted, &json::Limits { bytes_max: hosted.len(), ..json::Limits::default() })
+        && let Ok(document) = Document::parse(
+            &hosted,
+            &json::Limits { bytes_max: hosted.len(), ..json::Limits::default() },
+        )
         && let Some(value) = document.root().get(kind.key())
     {
-        let Ok(exposed) = exposure::expose_entry(backend, &hosted, document.root(), value, &exposed_key) else { return refuse(TWO_LINKS) };
+        let Ok(exposed) =
+            exposure::expose_entry(backend, &hosted, document.root(), value, &exposed_key)
+        else {
+            return refuse(TWO_LINKS);
+        };
         let traits = ToolTraits::of(document.root());
-        return Ok(CatalogEntry { key, exposed_key, exposed, traits, native: hosted.clone(), definition });
+        return Ok(CatalogEntry {
+            key,
+            exposed_key,
+            exposed,
+            traits,
+            native: hosted.clone(),
+            definition,
+        });
     }
     let native = Bytes::copy_from_slice(entry.raw());
-    let Ok(exposed) = exposure::expose_entry(backend, &native, entry, value, &exposed_key) else { return refuse(TWO_LINKS) };
-    Ok(CatalogEntry { key, exposed_key, native, exposed, traits: ToolTraits::of(entry), definition })
+    let Ok(exposed) = exposure::expose_entry(backend, &native, entry, value, &exposed_key) else {
+        return refuse(TWO_LINKS);
+    };
+    Ok(CatalogEntry {
+        key,
+        exposed_key,
+        native,
+        exposed,
+        traits: ToolTraits::of(entry),
+        definition,
+    })
 }
 
 /// One list of one endpoint, in pages.
@@ -246,8 +307,13 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    pub fn build(tenant: TenantId, key: hmac::Key, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
-        let capabilities = ServerCapabilities::merge(backends.values().map(|lists| &lists.server.capabilities));
+    pub fn build(
+        tenant: TenantId,
+        key: hmac::Key,
+        backends: BTreeMap<BackendId, Arc<BackendLists>>,
+    ) -> Self {
+        let capabilities =
+            ServerCapabilities::merge(backends.values().map(|lists| &lists.server.capabilities));
         let mut catalog = Self {
             capabilities,
             tools: FastMap::default(),
@@ -260,27 +326,46 @@ impl Catalog {
             key,
         };
         for (backend, lists) in &backends {
-            let traits = lists.tools.iter().map(|tool| (tool.key.clone(), (tool.traits, tool.definition))).collect();
+            let traits = lists
+                .tools
+                .iter()
+                .map(|tool| (tool.key.clone(), (tool.traits, tool.definition)))
+                .collect();
             catalog.traits.insert(backend.clone(), traits);
             let mirrored = mirrored(&lists.tools);
             if !mirrored.is_empty() {
                 catalog.mirrored.insert(backend.clone(), mirrored);
             }
-            for (kind, map) in [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)] {
+            for (kind, map) in
+                [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)]
+            {
                 for entry in lists.entries(kind) {
-                    map.entry(entry.exposed_key.clone()).or_insert_with(|| Target { backend: backend.clone(), name: entry.key.clone() });
+                    map.entry(entry.exposed_key.clone()).or_insert_with(|| Target {
+                        backend: backend.clone(),
+                        name: entry.key.clone(),
+                    });
                 }
             }
             for kind in ListKind::ALL {
                 let endpoint = Endpoint::Single(backend.clone());
-                let entries = lists.entries(kind).iter().map(|entry| (entry.key.as_str(), &entry.native));
-                let pages = catalog.paginate(&endpoint, kind, entries, lists.stale.then_some(backend).into_iter());
+                let entries =
+                    lists.entries(kind).iter().map(|entry| (entry.key.as_str(), &entry.native));
+                let pages = catalog.paginate(
+                    &endpoint,
+                    kind,
+                    entries,
+                    lists.stale.then_some(backend).into_iter(),
+                );
                 catalog.lists.insert((endpoint, kind), pages);
             }
         }
         for kind in ListKind::ALL {
-            let entries = backends.values().flat_map(|lists| lists.entries(kind)).map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
-            let stale = backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
+            let entries = backends
+                .values()
+                .flat_map(|lists| lists.entries(kind))
+                .map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
+            let stale =
+                backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
             let pages = catalog.paginate(&Endpoint::Aggregated, kind, entries, stale);
             catalog.lists.insert((Endpoint::Aggregated, kind), pages);
         }
@@ -322,14 +407,24 @@ impl Catalog {
     }
 
     /// The result object of a list call.
-    pub fn list(&self, endpoint: &Endpoint, kind: ListKind, cursor: Option<&str>) -> Result<Bytes, Refusal> {
-        let bad_cursor =
-            || Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out, or its place in the list is gone");
+    pub fn list(
+        &self,
+        endpoint: &Endpoint,
+        kind: ListKind,
+        cursor: Option<&str>,
+    ) -> Result<Bytes, Refusal> {
+        let bad_cursor = || {
+            Refusal::new(
+                ErrorKind::CursorInvalid,
+                "the cursor is not one this list gave out, or its place in the list is gone",
+            )
+        };
         let Some(pages) = self.lists.get(&(endpoint.clone(), kind)) else {
             return Ok(Bytes::from(format!("{{\"{}\":[]}}", kind.member())));
         };
         let Some(cursor) = cursor else { return Ok(pages.pages[0].clone()) };
-        let last = cursor::open(&self.key, self.scope(endpoint, kind), cursor).ok_or_else(bad_cursor)?;
+        let last =
+            cursor::open(&self.key, self.scope(endpoint, kind), cursor).ok_or_else(bad_cursor)?;
         let start = pages.keys.iter().position(|key| *key == last).ok_or_else(bad_cursor)? + 1;
         if start % PAGE_ENTRIES == 0 && start / PAGE_ENTRIES < pages.pages.len() {
             return Ok(pages.pages[start / PAGE_ENTRIES].clone());
@@ -380,13 +475,17 @@ impl Catalog {
             }
         }
         let count = pages.entries.len().div_ceil(PAGE_ENTRIES).max(1);
-        pages.pages = (0..count).map(|index| self.page(endpoint, kind, &pages, index * PAGE_ENTRIES)).collect();
+        pages.pages = (0..count)
+            .map(|index| self.page(endpoint, kind, &pages, index * PAGE_ENTRIES))
+            .collect();
         pages
     }
 
     fn page(&self, endpoint: &Endpoint, kind: ListKind, pages: &Pages, start: usize) -> Bytes {
         let end = pages.entries.len().min(start + PAGE_ENTRIES);
-        let mut body = Vec::with_capacity(64 + pages.entries[start..end].iter().map(|entry| entry.len() + 1).sum::<usize>());
+        let mut body = Vec::with_capacity(
+            64 + pages.entries[start..end].iter().map(|entry| entry.len() + 1).sum::<usize>(),
+        );
         body.extend_from_slice(format!("{{\"{}\":[", kind.member()).as_bytes());
         for (index, entry) in pages.entries[start..end].iter().enumerate() {
             if index > 0 {
@@ -409,7 +508,11 @@ impl Catalog {
 fn mirrored(tools: &[CatalogEntry]) -> FastMap<String, Vec<ParamHeader>> {
     let asks = |tool: &&CatalogEntry| memmem::find(&tool.native, b"x-mcp-header").is_some();
     let headers = |tool: &CatalogEntry| {
-        let document = Document::parse(&tool.native, &json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() }).ok()?;
+        let document = Document::parse(
+            &tool.native,
+            &json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() },
+        )
+        .ok()?;
         tool_headers::param_headers(document.root().get("inputSchema")?.raw()).ok()
     };
     tools.iter().filter(asks).filter_map(|tool| Some((tool.key.clone(), headers(tool)?))).collect()
@@ -418,7 +521,11 @@ fn mirrored(tools: &[CatalogEntry]) -> FastMap<String, Vec<ParamHeader>> {
 /// `_meta` naming the backends whose part of a list is a last good copy.
 fn stale_mark<'a>(stale: impl Iterator<Item = &'a BackendId>) -> String {
     let names: Vec<String> = stale.map(|backend| format!("\"{backend}\"")).collect();
-    if names.is_empty() { String::new() } else { format!(",\"_meta\":{{\"dev.mcp-broker/stale\":[{}]}}", names.join(",")) }
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(",\"_meta\":{{\"dev.mcp-broker/stale\":[{}]}}", names.join(","))
+    }
 }
 
 const _: () = assert!(PAGE_ENTRIES > 0 && PAGE_ENTRIES <= LIST_ENTRIES_MAX);
@@ -445,8 +552,16 @@ mod tests {
 
     fn lists(name: &str, tools: usize) -> (BackendId, Arc<BackendLists>) {
         let id = backend(name);
-        let body: Vec<String> = (0..tools).map(|n| format!(r#"{{"name":"t{n}","inputSchema":{{"type":"object"}}}}"#)).collect();
-        let page = read_page(ListKind::Tools, &id, TaskHost::Backend, format!(r#"{{"tools":[{}]}}"#, body.join(",")).as_bytes()).unwrap();
+        let body: Vec<String> = (0..tools)
+            .map(|n| format!(r#"{{"name":"t{n}","inputSchema":{{"type":"object"}}}}"#))
+            .collect();
+        let page = read_page(
+            ListKind::Tools,
+            &id,
+            TaskHost::Backend,
+            format!(r#"{{"tools":[{}]}}"#, body.join(",")).as_bytes(),
+        )
+        .unwrap();
         let lists = BackendLists {
             server: Arc::new(InitializeResult {
                 version: Version::LATEST_WITH_SESSIONS,
@@ -475,7 +590,13 @@ mod tests {
         loop {
             let page = catalog.list(endpoint, ListKind::Tools, cursor.as_deref()).unwrap();
             let page: serde_json::Value = serde_json::from_slice(&page).unwrap();
-            names.extend(page["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()));
+            names.extend(
+                page["tools"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|tool| tool["name"].as_str().unwrap().to_owned()),
+            );
             match page["nextCursor"].as_str() {
                 Some(next) => cursor = Some(next.to_owned()),
                 None => return names,
@@ -495,9 +616,14 @@ mod tests {
     #[test]
     fn a_cursor_goes_on_after_its_entry_when_the_list_grows_before_it() {
         let before = catalog([lists("b", 150)]);
-        let page: serde_json::Value = serde_json::from_slice(&before.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
+        let page: serde_json::Value = serde_json::from_slice(
+            &before.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap(),
+        )
+        .unwrap();
         let after = catalog([lists("a", 5), lists("b", 150)]);
-        let rest = after.list(&Endpoint::Aggregated, ListKind::Tools, page["nextCursor"].as_str()).unwrap();
+        let rest = after
+            .list(&Endpoint::Aggregated, ListKind::Tools, page["nextCursor"].as_str())
+            .unwrap();
         let rest: serde_json::Value = serde_json::from_slice(&rest).unwrap();
         assert_eq!(rest["tools"][0]["name"], "b__t100");
         assert_eq!(rest["tools"].as_array().unwrap().len(), 50);
@@ -506,7 +632,10 @@ mod tests {
     #[test]
     fn foreign_cursors_are_refused() {
         let catalog = catalog([lists("b", 150)]);
-        let page: serde_json::Value = serde_json::from_slice(&catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
+        let page: serde_json::Value = serde_json::from_slice(
+            &catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap(),
+        )
+        .unwrap();
         let cursor = page["nextCursor"].as_str();
         assert!(catalog.list(&Endpoint::Single(backend("b")), ListKind::Tools, cursor).is_err());
         assert!(catalog.list(&Endpoint::Aggregated, ListKind::Prompts, cursor).is_err());
@@ -515,7 +644,10 @@ mod tests {
     #[test]
     fn names_lead_to_their_backend() {
         let catalog = catalog([lists("a", 1), lists("b", 1)]);
-        assert_eq!(catalog.tool("b__t0"), Some(&Target { backend: backend("b"), name: "t0".into() }));
+        assert_eq!(
+            catalog.tool("b__t0"),
+            Some(&Target { backend: backend("b"), name: "t0".into() })
+        );
         assert_eq!(catalog.tool("t0"), None);
     }
 
@@ -524,7 +656,10 @@ mod tests {
         let (id, fresh) = lists("b", 1);
         let stale = Arc::new(BackendLists { stale: true, ..(*fresh).clone() });
         let catalog = catalog([(id, stale)]);
-        let page: serde_json::Value = serde_json::from_slice(&catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
+        let page: serde_json::Value = serde_json::from_slice(
+            &catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap(),
+        )
+        .unwrap();
         assert_eq!(page["_meta"]["dev.mcp-broker/stale"][0], "b");
     }
 
@@ -550,7 +685,9 @@ mod tests {
         let page = br#"{"tools":[{"name":"plain","inputSchema":{}},{"name":"never","inputSchema":{},"execution":{"taskSupport":"forbidden"}},
             { "name":"must","inputSchema":{},"execution":{"taskSupport":"required","x":1}},{"name":"other","inputSchema":{},"execution":{}}]}"#;
         let read = |host| read_page(ListKind::Tools, &backend("b"), host, page).unwrap().entries;
-        let supports = |entries: &[CatalogEntry]| entries.iter().map(|entry| entry.traits.task_support).collect::<Vec<_>>();
+        let supports = |entries: &[CatalogEntry]| {
+            entries.iter().map(|entry| entry.traits.task_support).collect::<Vec<_>>()
+        };
         let (own, hosted) = (read(TaskHost::Backend), read(TaskHost::Broker));
         use TaskSupport::{Forbidden, Optional, Required};
         assert_eq!(supports(&own), [Forbidden, Forbidden, Required, Forbidden]);
@@ -563,6 +700,9 @@ mod tests {
             assert_eq!(shown["execution"]["taskSupport"], support);
         }
         let must: serde_json::Value = serde_json::from_slice(&hosted[2].native).unwrap();
-        assert_eq!((&must["name"], &must["execution"]["x"]), (&serde_json::json!("must"), &serde_json::json!(1)));
+        assert_eq!(
+            (&must["name"], &must["execution"]["x"]),
+            (&serde_json::json!("must"), &serde_json::json!(1))
+        );
     }
 }

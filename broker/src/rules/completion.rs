@@ -11,14 +11,17 @@ use crate::limits::COMPLETION_VALUES_MAX;
 /// Cuts an answer with too many values and says that there are more.
 pub fn limit_values(answer: &Message, splice: &mut Splice<'_>) {
     let Some(span) = answer.result else { return };
-    let Ok(document) = Document::parse(span.of(&answer.frame), &json::Limits::default()) else { return };
+    let Ok(document) = Document::parse(span.of(&answer.frame), &json::Limits::default()) else {
+        return;
+    };
     let Some(completion) = document.root().get("completion") else { return };
     let Some(values) = completion.get("values") else { return };
     let Some(last) = values.elements().nth(COMPLETION_VALUES_MAX - 1) else { return };
     if values.elements().nth(COMPLETION_VALUES_MAX).is_none() {
         return;
     }
-    let rest = Span { start: span.start + last.span().end, end: span.start + values.span().end - 1 };
+    let rest =
+        Span { start: span.start + last.span().end, end: span.start + values.span().end - 1 };
     splice.remove(rest);
     let has_more = completion.get("hasMore").map(|value| value.span().shifted(span.start));
     splice.set_member(completion.span().shifted(span.start), has_more, "hasMore", b"true");
@@ -32,7 +35,10 @@ mod tests {
 
     fn limited(values: usize, tail: &str) -> serde_json::Value {
         let values: Vec<String> = (0..values).map(|n| format!("\"v{n}\"")).collect();
-        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"completion":{{"values":[{}]{tail}}}}}}}"#, values.join(","));
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"result":{{"completion":{{"values":[{}]{tail}}}}}}}"#,
+            values.join(",")
+        );
         let message = Message::decode(Bytes::from(text), &json::Limits::default()).unwrap();
         let mut splice = Splice::new(&message.frame);
         limit_values(&message, &mut splice);

@@ -17,9 +17,13 @@ pub struct TimeoutSource<'a> {
 
 impl TimeoutSource<'_> {
     fn quiet(&self, method: Method, tool: Option<&str>) -> Option<Duration> {
-        let of = |map: Option<&BTreeMap<String, Duration>>, name: &str| map.and_then(|map| map.get(name)).copied();
+        let of = |map: Option<&BTreeMap<String, Duration>>, name: &str| {
+            map.and_then(|map| map.get(name)).copied()
+        };
         let kind = if method.info().control { self.control } else { self.call };
-        tool.and_then(|tool| of(self.tools, tool)).or_else(|| of(self.methods, method.name())).or(kind)
+        tool.and_then(|tool| of(self.tools, tool))
+            .or_else(|| of(self.methods, method.name()))
+            .or(kind)
     }
 }
 
@@ -51,19 +55,52 @@ mod tests {
     #[test]
     fn the_most_specific_wins() {
         let tools = BTreeMap::from([("slow".to_owned(), seconds(120))]);
-        let methods = BTreeMap::from([("tools/call".to_owned(), seconds(7)), ("tools/list".to_owned(), seconds(2))]);
-        let common =
-            TimeoutSource { call: Some(seconds(30)), control: Some(seconds(5)), total: Some(seconds(3_600)), ..TimeoutSource::default() };
-        let tenant = TimeoutSource { methods: Some(&methods), call: Some(seconds(20)), ..TimeoutSource::default() };
-        let backend =
-            TimeoutSource { tools: Some(&tools), control: Some(seconds(1)), total: Some(seconds(60)), ..TimeoutSource::default() };
+        let methods = BTreeMap::from([
+            ("tools/call".to_owned(), seconds(7)),
+            ("tools/list".to_owned(), seconds(2)),
+        ]);
+        let common = TimeoutSource {
+            call: Some(seconds(30)),
+            control: Some(seconds(5)),
+            total: Some(seconds(3_600)),
+            ..TimeoutSource::default()
+        };
+        let tenant = TimeoutSource {
+            methods: Some(&methods),
+            call: Some(seconds(20)),
+            ..TimeoutSource::default()
+        };
+        let backend = TimeoutSource {
+            tools: Some(&tools),
+            control: Some(seconds(1)),
+            total: Some(seconds(60)),
+            ..TimeoutSource::default()
+        };
         let quiet = |method, tool, places: &[TimeoutSource<'_>]| of(method, tool, places).quiet;
         let all = [backend, tenant, common];
-        assert_eq!(of(Method::ToolsCall, Some("slow"), &all), CallDeadline { quiet: seconds(120), total: seconds(120) });
-        assert_eq!(quiet(Method::ToolsCall, Some("fast"), &all), seconds(7), "the tenant's word on the method");
-        assert_eq!(quiet(Method::ResourcesRead, None, &all), seconds(20), "the tenant's word on calls");
-        assert_eq!(quiet(Method::ToolsList, None, &all), seconds(1), "the backend comes before the tenant");
-        assert_eq!(of(Method::ToolsCall, Some("slow"), &[common]), CallDeadline { quiet: seconds(30), total: seconds(3_600) });
+        assert_eq!(
+            of(Method::ToolsCall, Some("slow"), &all),
+            CallDeadline { quiet: seconds(120), total: seconds(120) }
+        );
+        assert_eq!(
+            quiet(Method::ToolsCall, Some("fast"), &all),
+            seconds(7),
+            "the tenant's word on the method"
+        );
+        assert_eq!(
+            quiet(Method::ResourcesRead, None, &all),
+            seconds(20),
+            "the tenant's word on calls"
+        );
+        assert_eq!(
+            quiet(Method::ToolsList, None, &all),
+            seconds(1),
+            "the backend comes before the tenant"
+        );
+        assert_eq!(
+            of(Method::ToolsCall, Some("slow"), &[common]),
+            CallDeadline { quiet: seconds(30), total: seconds(3_600) }
+        );
         assert_eq!(quiet(Method::Ping, None, &[common]), seconds(5));
     }
 }

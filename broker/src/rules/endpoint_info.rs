@@ -30,9 +30,18 @@ impl EndpointInfo {
         let (offered, name) = match kind {
             ListKind::Tools => (true, "tools"),
             ListKind::Prompts => (self.capabilities.prompts, "prompts"),
-            ListKind::Resources | ListKind::ResourceTemplates => (self.capabilities.resources, "resources"),
+            ListKind::Resources | ListKind::ResourceTemplates => {
+                (self.capabilities.resources, "resources")
+            }
         };
-        if offered { Ok(()) } else { Err(Refusal::new(ErrorKind::CapabilityMissing, format!("the server did not declare {name}"))) }
+        if offered {
+            Ok(())
+        } else {
+            Err(Refusal::new(
+                ErrorKind::CapabilityMissing,
+                format!("the server did not declare {name}"),
+            ))
+        }
     }
 
     /// One backend, as itself. `tasks`: the broker hosts tasks.
@@ -50,7 +59,9 @@ impl EndpointInfo {
         let told: Vec<String> = catalog
             .backends
             .iter()
-            .filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", cut(lists.server.instructions.as_deref()?))))
+            .filter_map(|(backend, lists)| {
+                Some(format!("# {backend}\n{}", cut(lists.server.instructions.as_deref()?)))
+            })
             .collect();
         let instructions = (!told.is_empty()).then(|| told.join("\n\n"));
         Self {
@@ -64,8 +75,13 @@ impl EndpointInfo {
 /// The backends' capabilities as the broker serves them: it keeps the lists, so it always says when one changes. The
 /// aggregated endpoint has a tool list whatever its backends have, because others may be added while a session lives. Where
 /// there are tools there are tasks: for a backend that has none the broker keeps them.
-fn advertised(capabilities: &ServerCapabilities, aggregated: bool, tasks: bool) -> ServerCapabilities {
-    let mut raw: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(capabilities.raw()).unwrap_or_default();
+fn advertised(
+    capabilities: &ServerCapabilities,
+    aggregated: bool,
+    tasks: bool,
+) -> ServerCapabilities {
+    let mut raw: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(capabilities.raw()).unwrap_or_default();
     if aggregated {
         raw.entry("tools").or_insert_with(|| serde_json::json!({}));
     }
@@ -76,7 +92,10 @@ fn advertised(capabilities: &ServerCapabilities, aggregated: bool, tasks: bool) 
     }
     raw.remove("tasks");
     if tasks && raw.contains_key("tools") {
-        raw.insert("tasks".to_owned(), serde_json::json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}));
+        raw.insert(
+            "tasks".to_owned(),
+            serde_json::json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}),
+        );
     }
     parsed(raw, capabilities)
 }
@@ -86,12 +105,16 @@ fn known_in(version: Version, capabilities: ServerCapabilities) -> ServerCapabil
     if version.tasks() || !capabilities.tasks {
         return capabilities;
     }
-    let mut raw: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(capabilities.raw()).unwrap_or_default();
+    let mut raw: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(capabilities.raw()).unwrap_or_default();
     raw.remove("tasks");
     parsed(raw, &capabilities)
 }
 
-fn parsed(raw: serde_json::Map<String, serde_json::Value>, before: &ServerCapabilities) -> ServerCapabilities {
+fn parsed(
+    raw: serde_json::Map<String, serde_json::Value>,
+    before: &ServerCapabilities,
+) -> ServerCapabilities {
     let text = serde_json::Value::Object(raw).to_string();
     ServerCapabilities::parse(text.as_bytes()).unwrap_or_else(|_| before.clone())
 }

@@ -72,7 +72,13 @@ pub struct Event {
 
 impl Event {
     /// One that was stored.
-    pub fn stored(now: Instant, sequence: u64, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Self {
+    pub fn stored(
+        now: Instant,
+        sequence: u64,
+        kind: EventKind,
+        topic: Option<Topic>,
+        frame: Bytes,
+    ) -> Self {
         Self { sequence, kind, topic, frame, at: now }
     }
 }
@@ -148,7 +154,11 @@ impl EventLog {
     /// `said`: how many messages its client has received before; `Unsupported` when nobody knows, so that no count of the client's
     /// can be understood.
     pub fn outbox(limits: LogLimits, said: Option<u64>) -> Self {
-        Self { strict: true, handed_count: said.unwrap_or(COUNT_UNKNOWN), ..Self::new(limits, None) }
+        Self {
+            strict: true,
+            handed_count: said.unwrap_or(COUNT_UNKNOWN),
+            ..Self::new(limits, None)
+        }
     }
 
     /// A stream that goes on where an earlier owner left it.
@@ -167,17 +177,31 @@ impl EventLog {
     }
 
     /// Adds an event and returns its sequence; `Unsupported` when one about the same waits already.
-    pub fn push(&mut self, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<Option<u64>, Overflow> {
+    pub fn push(
+        &mut self,
+        now: Instant,
+        kind: EventKind,
+        topic: Option<Topic>,
+        frame: Bytes,
+    ) -> Result<Option<u64>, Overflow> {
         if kind == EventKind::Answer {
             self.answers_due = self.answers_due.map(|due| due.saturating_sub(1));
         }
         if self.cut {
             return Err(Overflow);
         }
-        if topic.is_some() && self.events.iter().rev().take_while(|event| event.sequence > self.handed).any(|event| event.topic == topic) {
+        if topic.is_some()
+            && self
+                .events
+                .iter()
+                .rev()
+                .take_while(|event| event.sequence > self.handed)
+                .any(|event| event.topic == topic)
+        {
             return Ok(None);
         }
-        let (sequence, may_exceed) = (self.next_sequence, (kind == EventKind::Answer && !self.strict) || topic.is_some());
+        let (sequence, may_exceed) =
+            (self.next_sequence, (kind == EventKind::Answer && !self.strict) || topic.is_some());
         self.bytes += frame.len();
         self.events.push_back(Event { sequence, kind, topic, frame, at: now });
         self.next_sequence += 1;
@@ -211,7 +235,13 @@ impl EventLog {
 
     /// Hands out what follows `position`, as long as it is within these bounds or but one event, and returns the position
     /// after it.
-    pub fn take_after(&mut self, position: u64, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> u64 {
+    pub fn take_after(
+        &mut self,
+        position: u64,
+        count_max: usize,
+        bytes_max: usize,
+        frames: &mut Vec<Bytes>,
+    ) -> u64 {
         let (first, mut bytes, mut position) = (self.first_after(position), 0, position);
         for event in self.events.range(first..).take(count_max) {
             if bytes > 0 && bytes + event.frame.len() > bytes_max {
@@ -299,13 +329,15 @@ impl EventLog {
 
     /// Whether another event of this size fits without anything being given up.
     pub fn has_room_for(&self, bytes: usize) -> bool {
-        self.events.is_empty() || (self.events.len() < self.limits.events && self.bytes + bytes <= self.limits.bytes)
+        self.events.is_empty()
+            || (self.events.len() < self.limits.events && self.bytes + bytes <= self.limits.bytes)
     }
 
     /// Removes and returns what no connection has taken yet.
     pub fn take_unread(&mut self) -> Vec<Event> {
         let handed = self.handed;
-        let (unread, kept): (Vec<_>, Vec<_>) = self.events.drain(..).partition(|event| event.sequence > handed);
+        let (unread, kept): (Vec<_>, Vec<_>) =
+            self.events.drain(..).partition(|event| event.sequence > handed);
         self.events = kept.into();
         self.bytes = self.events.iter().map(|event| event.frame.len()).sum();
         unread
@@ -314,7 +346,9 @@ impl EventLog {
     /// Drops events older than `age`, as far as nobody waits for them: `through` is the last that was handed over to whoever
     /// reads now. For a reader that is slow the bounds of the log decide, which cut its stream instead of emptying it.
     pub fn expire(&mut self, now: Instant, age: Duration, through: u64) {
-        let over = |event: &Event| event.sequence <= through && now.saturating_duration_since(event.at) > age;
+        let over = |event: &Event| {
+            event.sequence <= through && now.saturating_duration_since(event.at) > age
+        };
         while self.events.front().is_some_and(over) {
             self.drop_front();
         }
@@ -362,11 +396,17 @@ impl EventLog {
     }
 
     fn make_room(&mut self) {
-        while self.over_limit() && self.events.front().is_some_and(|event| event.sequence <= self.handed) {
+        while self.over_limit()
+            && self.events.front().is_some_and(|event| event.sequence <= self.handed)
+        {
             self.drop_front();
         }
         while self.over_limit() {
-            let Some(oldest) = self.events.iter().position(|event| event.kind == EventKind::Droppable) else { return };
+            let Some(oldest) =
+                self.events.iter().position(|event| event.kind == EventKind::Droppable)
+            else {
+                return;
+            };
             if let Some(event) = self.events.remove(oldest) {
                 self.bytes -= event.frame.len();
                 self.left_out += 1;
@@ -387,7 +427,11 @@ impl EventLog {
 
 /// Bytes of what the client of a restored stream has seen.
 fn handed_bytes(held: &StreamSnapshot) -> usize {
-    held.events.iter().filter(|event| event.sequence <= held.position).map(|event| event.frame.len()).sum()
+    held.events
+        .iter()
+        .filter(|event| event.sequence <= held.position)
+        .map(|event| event.frame.len())
+        .sum()
 }
 
 #[cfg(test)]
@@ -401,7 +445,12 @@ mod tests {
     }
 
     fn push_about(log: &mut EventLog, topic: &Topic) -> Result<Option<u64>, Overflow> {
-        log.push(Instant::now(), EventKind::Message, Some(topic.clone()), Bytes::from_static(b"changed"))
+        log.push(
+            Instant::now(),
+            EventKind::Message,
+            Some(topic.clone()),
+            Bytes::from_static(b"changed"),
+        )
     }
 
     #[test]
@@ -505,18 +554,29 @@ mod tests {
         }
         let read = log.next_after(0).unwrap().sequence;
         log.expire(Instant::now() + Duration::from_secs(10), Duration::ZERO, read);
-        assert_eq!((log.can_resume(0), log.can_resume(read), log.count_after(read)), (Err(PositionGone), Ok(()), 2));
+        assert_eq!(
+            (log.can_resume(0), log.can_resume(read), log.count_after(read)),
+            (Err(PositionGone), Ok(()), 2)
+        );
     }
 
     #[test]
     fn what_changed_twice_unread_is_told_once() {
         let mut log = EventLog::new(LIMITS, None);
-        let (list, resource) = (Topic::List(Method::ToolsListChanged), Topic::Resource("test://one".to_owned()));
+        let (list, resource) =
+            (Topic::List(Method::ToolsListChanged), Topic::Resource("test://one".to_owned()));
         assert_eq!(push_about(&mut log, &list), Ok(Some(1)));
         assert_eq!(push_about(&mut log, &resource), Ok(Some(2)));
-        assert_eq!((push_about(&mut log, &list), push_about(&mut log, &resource)), (Ok(None), Ok(None)));
+        assert_eq!(
+            (push_about(&mut log, &list), push_about(&mut log, &resource)),
+            (Ok(None), Ok(None))
+        );
         log.next_after(0).unwrap();
-        assert_eq!(push_about(&mut log, &list), Ok(Some(3)), "the first one was read, so this is news");
+        assert_eq!(
+            push_about(&mut log, &list),
+            Ok(Some(3)),
+            "the first one was read, so this is news"
+        );
         assert_eq!(push_about(&mut log, &resource), Ok(None), "still unread");
     }
 
@@ -532,8 +592,21 @@ mod tests {
     #[test]
     fn a_restored_log_goes_on_above_what_was_there() {
         let now = Instant::now();
-        let events = [4, 5].map(|sequence| Event::stored(now, sequence, EventKind::Message, None, Bytes::from(sequence.to_string())));
-        let held = StreamSnapshot { trimmed_through: 2, position: 3, events: events.into(), last_sequence: 1 << 33 };
+        let events = [4, 5].map(|sequence| {
+            Event::stored(
+                now,
+                sequence,
+                EventKind::Message,
+                None,
+                Bytes::from(sequence.to_string()),
+            )
+        });
+        let held = StreamSnapshot {
+            trimmed_through: 2,
+            position: 3,
+            events: events.into(),
+            last_sequence: 1 << 33,
+        };
         let mut log = EventLog::restored(LIMITS, None, held);
         assert_eq!(log.can_resume(3), Ok(()));
         assert_eq!(log.can_resume(1), Err(PositionGone), "trimmed before");
@@ -544,7 +617,8 @@ mod tests {
             position = event.sequence;
             read.push((event.sequence, event.frame));
         }
-        let expected = [(4, "4"), (5, "5"), ((1 << 33) + 1, "new")].map(|(sequence, text)| (sequence, Bytes::from(text)));
+        let expected = [(4, "4"), (5, "5"), ((1 << 33) + 1, "new")]
+            .map(|(sequence, text)| (sequence, Bytes::from(text)));
         assert_eq!(read, expected);
     }
 
@@ -558,7 +632,9 @@ mod tests {
     #[test]
     fn an_outbox_is_half_full_by_events_or_by_bytes_that_wait() {
         let mut log = EventLog::outbox(LogLimits { events: 4, bytes: 100 }, None);
-        let push = |log: &mut EventLog, bytes: usize| log.push(Instant::now(), EventKind::Answer, None, vec![b'x'; bytes].into()).unwrap();
+        let push = |log: &mut EventLog, bytes: usize| {
+            log.push(Instant::now(), EventKind::Answer, None, vec![b'x'; bytes].into()).unwrap()
+        };
         for _ in 0..2 {
             push(&mut log, 1);
         }
@@ -630,11 +706,20 @@ mod tests {
             push(&mut log, EventKind::Answer, text).unwrap();
         }
         let position = log.take_after(0, 10, 1000, &mut Vec::new());
-        assert_eq!((log.position_of(4), log.position_of(3), log.position_of(2)), (Ok(position), Ok(1), Ok(0)));
-        assert_eq!((log.position_of(5), log.position_of(1)), (Err(PositionGone), Err(PositionGone)));
+        assert_eq!(
+            (log.position_of(4), log.position_of(3), log.position_of(2)),
+            (Ok(position), Ok(1), Ok(0))
+        );
+        assert_eq!(
+            (log.position_of(5), log.position_of(1)),
+            (Err(PositionGone), Err(PositionGone))
+        );
         let mut log = EventLog::outbox(limits, None);
         push(&mut log, EventKind::Answer, "1").unwrap();
         log.take_after(0, 10, 1000, &mut Vec::new());
-        assert_eq!((log.position_of(0), log.position_of(1), log.position_of(9)), (Err(PositionGone), Err(PositionGone), Err(PositionGone)));
+        assert_eq!(
+            (log.position_of(0), log.position_of(1), log.position_of(9)),
+            (Err(PositionGone), Err(PositionGone), Err(PositionGone))
+        );
     }
 }

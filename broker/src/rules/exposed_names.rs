@@ -19,7 +19,11 @@ pub fn exposed_name(backend: &BackendId, original: &str) -> String {
         return format!("{backend}{SEPARATOR}{original}");
     }
     let room = EXPOSED_NAME_BYTES_MAX - backend.as_str().len() - SEPARATOR.len() - HASH_DIGITS - 1;
-    let head: String = original.chars().map(|c| if c.is_ascii() && is_safe(c as u8) { c } else { '_' }).take(room).collect();
+    let head: String = original
+        .chars()
+        .map(|c| if c.is_ascii() && is_safe(c as u8) { c } else { '_' })
+        .take(room)
+        .collect();
     format!("{backend}{SEPARATOR}{head}_{}", stable_hash(original))
 }
 
@@ -41,7 +45,9 @@ fn is_safe(byte: u8) -> bool {
 /// FNV-1a in base 32. Stable over releases: clients keep names in their prompts and allow-lists.
 fn stable_hash(text: &str) -> String {
     const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-    let mut hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let mut hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
     (0..HASH_DIGITS)
         .map(|_| {
             let digit = DIGITS[(hash & 31) as usize];
@@ -69,8 +75,15 @@ mod tests {
         let long = "x".repeat(200);
         let longer = "x".repeat(201);
         for name in ["a.b", "größe", "", &long, &longer, "a b"] {
-            let exposed = exposed_name(&backend("a-backend-with-a-rather-long-name"[..32].trim_end_matches('-')), name);
-            assert!(exposed.len() <= EXPOSED_NAME_BYTES_MAX && exposed.bytes().all(is_safe) || name.is_empty(), "{exposed}");
+            let exposed = exposed_name(
+                &backend("a-backend-with-a-rather-long-name"[..32].trim_end_matches('-')),
+                name,
+            );
+            assert!(
+                exposed.len() <= EXPOSED_NAME_BYTES_MAX && exposed.bytes().all(is_safe)
+                    || name.is_empty(),
+                "{exposed}"
+            );
         }
         assert_ne!(exposed_name(&backend("b"), &long), exposed_name(&backend("b"), &longer));
         assert_ne!(exposed_name(&backend("b"), "a.b"), exposed_name(&backend("b"), "a b"));
@@ -78,7 +91,10 @@ mod tests {
 
     #[test]
     fn the_hash_never_changes() {
-        assert_eq!(exposed_name(&backend("b"), "files.read"), exposed_name(&backend("b"), "files.read"));
+        assert_eq!(
+            exposed_name(&backend("b"), "files.read"),
+            exposed_name(&backend("b"), "files.read")
+        );
         assert_eq!(stable_hash("files.read").len(), HASH_DIGITS);
     }
 

@@ -29,7 +29,10 @@ pub fn expose_entry(
         if let Some(link) = entry.unambiguous_path(path)?
             && let Some(uri) = link.as_str()
         {
-            splice.replace(shifted(link.span(), base), json::quote(&exposed_names::exposed_uri(backend, &uri)).into_bytes());
+            splice.replace(
+                shifted(link.span(), base),
+                json::quote(&exposed_names::exposed_uri(backend, &uri)).into_bytes(),
+            );
         }
     }
     Ok(splice.finish())
@@ -49,7 +52,11 @@ impl ResourceUris {
             && let Some(span) = answer.result.or(answer.error)
             && let Ok(document) = Document::parse(span.of(&answer.frame), &json::Limits::default())
         {
-            let mut take = |value: Value<'_>| found.extend(value.as_str().map(|uri| (value.span().shifted(span.start), uri.into_owned())));
+            let mut take = |value: Value<'_>| {
+                found.extend(
+                    value.as_str().map(|uri| (value.span().shifted(span.start), uri.into_owned())),
+                )
+            };
             each_uri(document.root(), &mut take)?;
         }
         Ok(Self(found))
@@ -58,7 +65,10 @@ impl ResourceUris {
     /// Puts the backend in front of each.
     pub fn expose(&self, backend: &BackendId, splice: &mut Splice<'_>) {
         for (span, uri) in &self.0 {
-            splice.replace(*span, json::quote(&exposed_names::exposed_uri(backend, uri)).into_bytes());
+            splice.replace(
+                *span,
+                json::quote(&exposed_names::exposed_uri(backend, uri)).into_bytes(),
+            );
         }
     }
 }
@@ -99,7 +109,8 @@ mod tests {
     use super::*;
 
     fn exposed(answer: &str) -> String {
-        let message = Message::decode(Bytes::from(answer.to_owned()), &json::Limits::default()).unwrap();
+        let message =
+            Message::decode(Bytes::from(answer.to_owned()), &json::Limits::default()).unwrap();
         let backend = BackendId::parse("b").unwrap();
         let mut splice = Splice::new(&message.frame);
         ResourceUris::find(&message, &Endpoint::Aggregated).unwrap().expose(&backend, &mut splice);
@@ -111,19 +122,27 @@ mod tests {
         let answer = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"uri: file:///x"},
             {"type":"resource_link","uri":"file:///a","name":"uri"},{"type":"resource","resource":{"uri":"file:///b","text":""}}],
             "structuredContent":{"uri":"file:///kept"}}}"#;
-        let expected = answer.replace("\"file:///a\"", "\"b+file:///a\"").replace("\"file:///b\"", "\"b+file:///b\"");
+        let expected = answer
+            .replace("\"file:///a\"", "\"b+file:///a\"")
+            .replace("\"file:///b\"", "\"b+file:///b\"");
         assert_eq!(exposed(answer), expected);
     }
 
     #[test]
     fn contents_prompts_and_not_found_errors_too() {
         for (from, to) in [
-            (r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"uri":"x:1"}]}}"#, r#"{"uri":"b+x:1"}"#),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"uri":"x:1"}]}}"#,
+                r#"{"uri":"b+x:1"}"#,
+            ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"x:1"}}}]}}"#,
                 r#""uri":"b+x:1""#,
             ),
-            (r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"no","data":{"uri":"x:1"}}}"#, r#"{"uri":"b+x:1"}"#),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"no","data":{"uri":"x:1"}}}"#,
+                r#"{"uri":"b+x:1"}"#,
+            ),
         ] {
             assert!(exposed(from).contains(to), "{}", exposed(from));
         }
@@ -131,7 +150,8 @@ mod tests {
 
     #[test]
     fn an_answer_without_uris_is_the_same_bytes() {
-        let answer = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"plain"}]}}"#;
+        let answer =
+            r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"plain"}]}}"#;
         assert_eq!(exposed(answer), answer);
     }
 
@@ -149,7 +169,9 @@ mod tests {
         ] {
             let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
             // What is beside `content` and the like is refused by decoding already.
-            let Ok(message) = Message::decode(Bytes::from(answer), &json::Limits::default()) else { continue };
+            let Ok(message) = Message::decode(Bytes::from(answer), &json::Limits::default()) else {
+                continue;
+            };
             assert!(ResourceUris::find(&message, &Endpoint::Aggregated).is_err(), "{result}");
         }
         let escaped = r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"\u0075ri":"x:1"}]}}"#;

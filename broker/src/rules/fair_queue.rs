@@ -91,7 +91,16 @@ pub enum PushOutcome<T> {
 impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
     pub fn new(max: usize) -> Self {
         let (turns, favoured, loads) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { owners: HashMap::new(), turns, favoured, loads, waiting: HashMap::new(), next: 0, weights: 0, max }
+        Self {
+            owners: HashMap::new(),
+            turns,
+            favoured,
+            loads,
+            waiting: HashMap::new(),
+            next: 0,
+            weights: 0,
+            max,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -123,7 +132,8 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
     pub fn put(&mut self, owner: &O, weight: u32, member: &M, value: T) -> PushOutcome<T> {
         let mut gone = None;
         if self.len() >= self.max {
-            gone = self.who_has_to_go(owner, weight, member).and_then(|ticket| self.take_away(ticket));
+            gone =
+                self.who_has_to_go(owner, weight, member).and_then(|ticket| self.take_away(ticket));
             if gone.is_none() {
                 return PushOutcome::Full(value);
             }
@@ -138,12 +148,23 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
     }
 
     fn insert(&mut self, owner: &O, weight: u32, member: &M, value: T) -> Ticket {
-        let (ticket, owner_number, member_number) = (Ticket(self.number()), self.number(), self.number());
+        let (ticket, owner_number, member_number) =
+            (Ticket(self.number()), self.number(), self.number());
         let entry = self.owners.entry(owner.clone()).or_insert_with(|| {
             self.turns.insert(owner_number, owner.clone());
             self.weights += u64::from(weight);
             let (members, turns, loads) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
-            OwnerQueue { weight, credit: 0, waiting: 0, turn: owner_number, favoured: false, name: owner_number, members, turns, loads }
+            OwnerQueue {
+                weight,
+                credit: 0,
+                waiting: 0,
+                turn: owner_number,
+                favoured: false,
+                name: owner_number,
+                members,
+                turns,
+                loads,
+            }
         });
         self.loads.remove(&entry.rank());
         self.weights = self.weights - u64::from(entry.weight) + u64::from(weight);
@@ -167,13 +188,19 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         let own = self.owners.get(owner);
         let (_, heaviest) = self.loads.last_key_value()?;
         let other = self.owners.get(heaviest)?;
-        if heaviest != owner && load(other.waiting, other.weight) > load(own.map_or(0, |own| own.waiting) + 1, weight) {
+        if heaviest != owner
+            && load(other.waiting, other.weight)
+                > load(own.map_or(0, |own| own.waiting) + 1, weight)
+        {
             let (_, longest) = other.loads.last_key_value()?;
             return other.members.get(longest)?.waiting.last_key_value().map(|(ticket, _)| *ticket);
         }
         let own = own?;
         let (_, longest) = own.loads.last_key_value()?;
-        let (has, would_have) = (own.members.get(longest)?, own.members.get(member).map_or(0, |member| member.waiting.len()) + 1);
+        let (has, would_have) = (
+            own.members.get(longest)?,
+            own.members.get(member).map_or(0, |member| member.waiting.len()) + 1,
+        );
         let goes = longest != member && has.waiting.len() > would_have;
         goes.then(|| has.waiting.last_key_value().map(|(ticket, _)| *ticket)).flatten()
     }
@@ -351,7 +378,13 @@ mod tests {
 
     type Queue = FairQueue<u32, u32, (u32, u32, u64)>;
 
-    fn put(queue: &mut Queue, owner: u32, weight: u32, member: u32, n: u64) -> PushOutcome<(u32, u32, u64)> {
+    fn put(
+        queue: &mut Queue,
+        owner: u32,
+        weight: u32,
+        member: u32,
+        n: u64,
+    ) -> PushOutcome<(u32, u32, u64)> {
         queue.put(&owner, weight, &member, (owner, member, n))
     }
 
@@ -406,7 +439,10 @@ mod tests {
         for n in 0..10 {
             put(&mut queue, 1, 1, 0, n);
         }
-        assert!(matches!(put(&mut queue, 1, 1, 0, 10), PushOutcome::Full(_)), "its own flood is its own problem");
+        assert!(
+            matches!(put(&mut queue, 1, 1, 0, 10), PushOutcome::Full(_)),
+            "its own flood is its own problem"
+        );
         match put(&mut queue, 2, 1, 0, 0) {
             PushOutcome::QueuedEvicting(_, gone) => assert_eq!(gone, (1, 0, 9), "the latest"),
             other => panic!("{other:?}"),
@@ -425,12 +461,21 @@ mod tests {
             put(&mut queue, 1, 1, 7, n);
         }
         for n in 0..5 {
-            assert!(matches!(put(&mut queue, 1, 1, 8, n), PushOutcome::QueuedEvicting(_, gone) if gone.1 == 7), "{n}");
+            assert!(
+                matches!(put(&mut queue, 1, 1, 8, n), PushOutcome::QueuedEvicting(_, gone) if gone.1 == 7),
+                "{n}"
+            );
         }
         assert!(matches!(put(&mut queue, 1, 1, 8, 5), PushOutcome::Full(_)), "both have five");
         assert!(matches!(put(&mut queue, 1, 1, 7, 5), PushOutcome::Full(_)));
-        assert!(matches!(put(&mut queue, 2, 1, 8, 0), PushOutcome::QueuedEvicting(_, gone) if gone.0 == 1), "another owner comes first");
-        let order: Vec<(u32, u32)> = (0..4).map(|_| next(&mut queue).unwrap()).map(|(owner, member, _)| (owner, member)).collect();
+        assert!(
+            matches!(put(&mut queue, 2, 1, 8, 0), PushOutcome::QueuedEvicting(_, gone) if gone.0 == 1),
+            "another owner comes first"
+        );
+        let order: Vec<(u32, u32)> = (0..4)
+            .map(|_| next(&mut queue).unwrap())
+            .map(|(owner, member, _)| (owner, member))
+            .collect();
         assert_eq!(order, [(1, 7), (2, 8), (1, 8), (1, 7)]);
     }
 
@@ -465,7 +510,10 @@ mod tests {
             for n in 0..20_000_u32 {
                 let owner = n * 7 % owners;
                 queue.favour(&owner, true);
-                assert_eq!(queue.take_next_favoured().map(|(owner, _)| owner), queue.known(&owner).map(|_| owner).or(Some(owner)));
+                assert_eq!(
+                    queue.take_next_favoured().map(|(owner, _)| owner),
+                    queue.known(&owner).map(|_| owner).or(Some(owner))
+                );
                 put(&mut queue, owner, 1, n, n.into());
                 queue.favour(&owner, false);
                 assert!(queue.first_favoured().is_none() && queue.take_next_favoured().is_none());
@@ -505,11 +553,18 @@ mod tests {
         for n in 0..10_000 {
             let kept = if n == 0 { Some(put(&mut queue, 1, 1, 1, n)) } else { None };
             assert!(kept.is_none_or(|put| matches!(put, PushOutcome::Queued(_))));
-            let PushOutcome::Queued(ticket) = put(&mut queue, 1, 1, 1, n) else { panic!("there is room") };
+            let PushOutcome::Queued(ticket) = put(&mut queue, 1, 1, 1, n) else {
+                panic!("there is room")
+            };
             assert!(queue.take_away(ticket).is_some() && queue.take_away(ticket).is_none());
         }
         assert_eq!(queue.owners[&1].members[&1].waiting.len(), 1);
-        assert!(next(&mut queue).is_some() && next(&mut queue).is_none() && queue.owners.is_empty() && queue.turns.is_empty());
+        assert!(
+            next(&mut queue).is_some()
+                && next(&mut queue).is_none()
+                && queue.owners.is_empty()
+                && queue.turns.is_empty()
+        );
         assert!(queue.loads.is_empty() && queue.waiting.is_empty() && queue.favoured.is_empty());
         assert_eq!(queue.weights, 0);
     }
@@ -576,7 +631,10 @@ mod tests {
         pace.moved(at(10_010), 1, true);
         assert!(pace.wait(at(10_010), 30) <= at(300), "{pace:?}");
         let mut pace = steady();
-        assert!(pace.wait(at(11_000), 30) <= at(300 + 10_000), "it may take as long again: {pace:?}");
+        assert!(
+            pace.wait(at(11_000), 30) <= at(300 + 10_000),
+            "it may take as long again: {pace:?}"
+        );
         pace.moved(at(11_000), 1, true);
         assert!(pace.wait(at(11_000), 30) < at(600), "{pace:?}");
         (1..=16).for_each(|n| pace.moved(at(11_000 + n * 10), 1, true));

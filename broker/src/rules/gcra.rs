@@ -38,17 +38,24 @@ impl GcraLimiter {
     /// Takes one request's worth of one replica's share, or says how long to wait. `now` counts from the same origin at every
     /// call.
     pub fn take(&self, rate: Rate, replicas: u32, now: Duration) -> Result<(), Duration> {
-        let (interval, tolerance, now_ns) = (rate.interval_ns(replicas), rate.tolerance_ns(replicas), nanoseconds(now));
+        let (interval, tolerance, now_ns) =
+            (rate.interval_ns(replicas), rate.tolerance_ns(replicas), nanoseconds(now));
         let mut next_at = self.next_at_ns.load(Ordering::Relaxed);
         // Further ahead it can only be by an earlier rate, which was slower: nobody waits for that.
         let most = now_ns + tolerance + interval;
         loop {
             let start = next_at.clamp(now_ns, most);
-            let (refused, next) = if start - now_ns > tolerance { (true, start) } else { (false, start + interval) };
+            let (refused, next) =
+                if start - now_ns > tolerance { (true, start) } else { (false, start + interval) };
             if refused && next == next_at {
                 return Err(Duration::from_nanos(start - now_ns - tolerance));
             }
-            match self.next_at_ns.compare_exchange_weak(next_at, next, Ordering::Relaxed, Ordering::Relaxed) {
+            match self.next_at_ns.compare_exchange_weak(
+                next_at,
+                next,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) if !refused => return Ok(()),
                 Ok(_) => next_at = next,
                 Err(current) => next_at = current,
@@ -67,7 +74,8 @@ impl GcraLimiter {
     pub fn set_left(&self, rate: Rate, replicas: u32, now: Duration, left: u32) {
         let burst = (rate.burst / replicas.max(1)).max(1);
         let taken = u64::from(burst - left.min(burst));
-        self.next_at_ns.store(nanoseconds(now) + rate.interval_ns(replicas) * taken, Ordering::Relaxed);
+        self.next_at_ns
+            .store(nanoseconds(now) + rate.interval_ns(replicas) * taken, Ordering::Relaxed);
     }
 
     /// What was taken and has not come back.
@@ -111,7 +119,10 @@ mod tests {
 
     #[test]
     fn nothing_is_saved_up_beyond_the_burst() {
-        assert_eq!(taken_at_once(&GcraLimiter::default(), rate(10, 2), 1, Duration::from_secs(3600)), 2);
+        assert_eq!(
+            taken_at_once(&GcraLimiter::default(), rate(10, 2), 1, Duration::from_secs(3600)),
+            2
+        );
     }
 
     #[test]
@@ -140,8 +151,16 @@ mod tests {
     fn replicas_have_a_share_each() {
         let (budget, rate) = (GcraLimiter::default(), rate(30, 9));
         assert_eq!(taken_at_once(&budget, rate, 3, START), 3);
-        assert_eq!(budget.take(rate, 3, START), Err(Duration::from_millis(100)), "ten a second are left of thirty");
-        assert_eq!(taken_at_once(&GcraLimiter::default(), Rate { burst: 1, ..rate }, 3, START), 1, "never none at all");
+        assert_eq!(
+            budget.take(rate, 3, START),
+            Err(Duration::from_millis(100)),
+            "ten a second are left of thirty"
+        );
+        assert_eq!(
+            taken_at_once(&GcraLimiter::default(), Rate { burst: 1, ..rate }, 3, START),
+            1,
+            "never none at all"
+        );
     }
 
     #[test]

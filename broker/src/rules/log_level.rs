@@ -62,6 +62,9 @@ mod tests {
         assert!(passes(Some(LogLevel::Debug), None));
         assert!(!passes(Some(LogLevel::Debug), Some(LogLevel::Info)));
         assert!(passes(Some(LogLevel::Info), Some(LogLevel::Info)));
-        assert!(passes(None, Some(LogLevel::Emergency)), "a level we do not know is the client's to judge");
+        assert!(
+            passes(None, Some(LogLevel::Emergency)),
+            "a level we do not know is the client's to judge"
+        );
     }
 }

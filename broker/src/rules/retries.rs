@@ -55,13 +55,19 @@ impl RetryBudget {
     pub fn earn(&self) {
         let full = RETRIES_SAVED_MAX * ONE;
         if self.share > 0 && self.saved.load(Ordering::Relaxed) < full {
-            let _ = self.saved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |saved| Some((saved + self.share).min(full)));
+            let _ = self.saved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |saved| {
+                Some((saved + self.share).min(full))
+            });
         }
     }
 
     /// Takes one retry out, if there is one.
     pub fn spend(&self) -> bool {
-        self.share > 0 && self.saved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |saved| saved.checked_sub(ONE)).is_ok()
+        self.share > 0
+            && self
+                .saved
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |saved| saved.checked_sub(ONE))
+                .is_ok()
     }
 }
 

@@ -53,7 +53,9 @@ impl Decision {
     /// The tool that is called there, as the backend knows it.
     pub fn tool(&self) -> Option<&str> {
         match self {
-            Self::Forward(plan) | Self::CreateTask(plan, _) => plan.names.tool().map(|tool| tool.name.as_str()),
+            Self::Forward(plan) | Self::CreateTask(plan, _) => {
+                plan.names.tool().map(|tool| tool.name.as_str())
+            }
             _ => None,
         }
     }
@@ -136,7 +138,9 @@ pub fn decide(
 ) -> Result<Decision, Refusal> {
     let method = message.method;
     let info = method.info();
-    let askable = info.kind == MessageKind::Request && info.direction != Direction::ServerToClient && method.served(version);
+    let askable = info.kind == MessageKind::Request
+        && info.direction != Direction::ServerToClient
+        && method.served(version);
     if !askable || matches!(info.route, Route::Handshake | Route::None) {
         return Err(unknown_method(message, version));
     }
@@ -148,7 +152,8 @@ pub fn decide(
     match info.route {
         Route::ByTool => tool_call(message, endpoint, advertised, catalog),
         Route::ByPrompt => {
-            let (plan, _) = by_name(message, endpoint, catalog, ErrorKind::PromptNotFound, catalog_prompt)?;
+            let (plan, _) =
+                by_name(message, endpoint, catalog, ErrorKind::PromptNotFound, catalog_prompt)?;
             Ok(Decision::Forward(plan))
         }
         Route::ByUri => by_uri(message, endpoint, catalog),
@@ -158,7 +163,12 @@ pub fn decide(
     }
 }
 
-fn locally(message: &Message, endpoint: &Endpoint, catalog: &Catalog, version: Version) -> Result<Decision, Refusal> {
+fn locally(
+    message: &Message,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+    version: Version,
+) -> Result<Decision, Refusal> {
     let list = |kind| {
         let cursor = message.text(message.fields.cursor);
         if message.fields.cursor.is_some() && cursor.is_none() {
@@ -177,7 +187,10 @@ fn locally(message: &Message, endpoint: &Endpoint, catalog: &Catalog, version: V
             let level = message.text(message.fields.level).and_then(|text| LogLevel::parse(&text));
             level.map(Decision::SetLevel).ok_or_else(|| {
                 let allowed = LogLevel::ALL.map(|(name, _)| name).join(", ");
-                Refusal::new(ErrorKind::InvalidParams, format!("params.level must be one of {allowed}"))
+                Refusal::new(
+                    ErrorKind::InvalidParams,
+                    format!("params.level must be one of {allowed}"),
+                )
             })
         }
         _ => Err(unknown_method(message, version)),
@@ -206,20 +219,38 @@ fn by_name(
         // One backend, its own names: it knows best which exist, listed or not.
         Endpoint::Single(backend) => (Plan::new(backend.clone(), Vec::new()), name.into_owned()),
         Endpoint::Aggregated => {
-            let target = lookup(catalog, &name).ok_or_else(|| Refusal::new(missing, format!("unknown name {}", quoted(&name))))?;
-            (Plan::new(target.backend, vec![(span, json::quote(&target.name).into_bytes())]), target.name)
+            let target = lookup(catalog, &name)
+                .ok_or_else(|| Refusal::new(missing, format!("unknown name {}", quoted(&name))))?;
+            (
+                Plan::new(target.backend, vec![(span, json::quote(&target.name).into_bytes())]),
+                target.name,
+            )
         }
     };
     supported(catalog, &plan.backend, message.method)?;
     Ok((plan, native))
 }
 
-fn tool_call(message: &Message, endpoint: &Endpoint, advertised: &ServerCapabilities, catalog: &Catalog) -> Result<Decision, Refusal> {
-    let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
-    let backend_has_tasks = catalog.backends.get(&plan.backend).is_some_and(|lists| lists.server.capabilities.tasks_tools_call);
+fn tool_call(
+    message: &Message,
+    endpoint: &Endpoint,
+    advertised: &ServerCapabilities,
+    catalog: &Catalog,
+) -> Result<Decision, Refusal> {
+    let (mut plan, tool) =
+        by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
+    let backend_has_tasks = catalog
+        .backends
+        .get(&plan.backend)
+        .is_some_and(|lists| lists.server.capabilities.tasks_tools_call);
     let traits = catalog.traits(&plan.backend, &tool);
     let asked = message.fields.task.is_some();
-    let used = task_use(asked, advertised.tasks_tools_call, traits.map(|traits| traits.task_support), backend_has_tasks)?;
+    let used = task_use(
+        asked,
+        advertised.tasks_tools_call,
+        traits.map(|traits| traits.task_support),
+        backend_has_tasks,
+    )?;
     let traits = traits.unwrap_or_default();
     let target = (used == TaskUse::Task).then(|| {
         let named = message.text(message.fields.name).map(|name| name.into_owned());
@@ -244,13 +275,22 @@ enum TaskUse {
 
 /// MCP 2025-11-25, Tasks: a call is a task only where client, server and tool agree. `wait_for_offer`: this session was told of
 /// tasks.
-fn task_use(asked: bool, offered: bool, support: Option<TaskSupport>, backend_has_tasks: bool) -> Result<TaskUse, Refusal> {
+fn task_use(
+    asked: bool,
+    offered: bool,
+    support: Option<TaskSupport>,
+    backend_has_tasks: bool,
+) -> Result<TaskUse, Refusal> {
     let refuse = |text: &str| Err(Refusal::new(ErrorKind::CapabilityMissing, text));
     match (asked, support) {
         (true, _) if !offered => Ok(TaskUse::Ignored),
-        (true, Some(TaskSupport::Forbidden)) => refuse("this tool does not run as a task, leave out params.task"),
+        (true, Some(TaskSupport::Forbidden)) => {
+            refuse("this tool does not run as a task, leave out params.task")
+        }
         (true, _) => Ok(TaskUse::Task),
-        (false, Some(TaskSupport::Required)) if backend_has_tasks => refuse("this tool only runs as a task, params.task is missing"),
+        (false, Some(TaskSupport::Required)) if backend_has_tasks => {
+            refuse("this tool only runs as a task, params.task is missing")
+        }
         (false, _) => Ok(TaskUse::None),
     }
 }
@@ -261,7 +301,9 @@ pub fn task_support(call: &Message, endpoint: &Endpoint, catalog: &Catalog) -> O
     let name = call.text(call.fields.name)?;
     let (backend, native) = match endpoint {
         Endpoint::Single(backend) => (backend, &*name),
-        Endpoint::Aggregated => catalog.tool(&name).map(|target| (&target.backend, target.name.as_str()))?,
+        Endpoint::Aggregated => {
+            catalog.tool(&name).map(|target| (&target.backend, target.name.as_str()))?
+        }
     };
     let has_tasks = catalog.backends.get(backend)?.server.capabilities.tasks_tools_call;
     has_tasks.then(|| catalog.traits(backend, native))?.map(|traits| traits.task_support)
@@ -285,29 +327,47 @@ fn by_uri(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<D
         Method::ResourcesSubscribe => Decision::Subscribe(target),
         Method::ResourcesUnsubscribe => Decision::Unsubscribe(target),
         _ => {
-            let edits = if target.uri == uri { Vec::new() } else { vec![(span, json::quote(&target.uri).into_bytes())] };
+            let edits = if target.uri == uri {
+                Vec::new()
+            } else {
+                vec![(span, json::quote(&target.uri).into_bytes())]
+            };
             let names = Named::Resource(target.uri);
             Decision::Forward(Plan { names, ..Plan::new(target.backend, edits) })
         }
     })
 }
 
-fn by_reference(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<Decision, Refusal> {
+fn by_reference(
+    message: &Message,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+) -> Result<Decision, Refusal> {
     let fields = &message.fields;
     let plan = if fields.reference_uri.is_some() {
         let (span, uri) = required_text(message, fields.reference_uri, "params.ref.uri")?;
         let target = resource_target(&uri, endpoint, catalog)?;
-        let edits = if target.uri == uri { Vec::new() } else { vec![(span, json::quote(&target.uri).into_bytes())] };
+        let edits = if target.uri == uri {
+            Vec::new()
+        } else {
+            vec![(span, json::quote(&target.uri).into_bytes())]
+        };
         Plan { names: Named::Resource(target.uri), ..Plan::new(target.backend, edits) }
     } else {
         let (span, name) = required_text(message, fields.reference_name, "params.ref.name")?;
         match endpoint {
             Endpoint::Single(backend) => Plan::new(backend.clone(), Vec::new()),
             Endpoint::Aggregated => {
-                let target = catalog
-                    .prompt(&name)
-                    .ok_or_else(|| Refusal::new(ErrorKind::ReferenceNotFound, format!("unknown prompt {}", quoted(&name))))?;
-                Plan::new(target.backend.clone(), vec![(span, json::quote(&target.name).into_bytes())])
+                let target = catalog.prompt(&name).ok_or_else(|| {
+                    Refusal::new(
+                        ErrorKind::ReferenceNotFound,
+                        format!("unknown prompt {}", quoted(&name)),
+                    )
+                })?;
+                Plan::new(
+                    target.backend.clone(),
+                    vec![(span, json::quote(&target.name).into_bytes())],
+                )
             }
         }
     };
@@ -316,27 +376,47 @@ fn by_reference(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Re
 }
 
 /// The resource a client wants to hear of.
-pub fn subscription(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<ResourceTarget, Refusal> {
+pub fn subscription(
+    uri: &str,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+) -> Result<ResourceTarget, Refusal> {
     let target = resource_target(uri, endpoint, catalog)?;
     supported(catalog, &target.backend, Method::ResourcesSubscribe)?;
     Ok(target)
 }
 
-fn resource_target(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<ResourceTarget, Refusal> {
+fn resource_target(
+    uri: &str,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+) -> Result<ResourceTarget, Refusal> {
     if uri.len() > URI_BYTES_MAX || uri.chars().any(char::is_control) || !uri.contains(':') {
-        let text = format!("a URI has a scheme, no control characters and at most {URI_BYTES_MAX} bytes");
+        let text =
+            format!("a URI has a scheme, no control characters and at most {URI_BYTES_MAX} bytes");
         return Err(Refusal::new(ErrorKind::UriInvalid, text));
     }
-    let climbs = |_| Refusal::new(ErrorKind::PathTraversal, "the path of a resource URI does not climb");
+    let climbs =
+        |_| Refusal::new(ErrorKind::PathTraversal, "the path of a resource URI does not climb");
     match endpoint {
         Endpoint::Single(backend) => {
             uri::check(uri).map_err(climbs)?;
-            Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() })
+            Ok(ResourceTarget {
+                backend: backend.clone(),
+                uri: uri.to_owned(),
+                exposed_uri: uri.to_owned(),
+            })
         }
         Endpoint::Aggregated => exposed_names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
-            .map(|(backend, native)| ResourceTarget { backend, uri: native.to_owned(), exposed_uri: uri.to_owned() })
-            .ok_or_else(|| Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri))
+            .map(|(backend, native)| ResourceTarget {
+                backend,
+                uri: native.to_owned(),
+                exposed_uri: uri.to_owned(),
+            })
+            .ok_or_else(|| {
+                Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri)
+            })
             .and_then(|target| uri::check(&target.uri).map(|()| target).map_err(climbs)),
     }
 }
@@ -349,12 +429,21 @@ fn supported(catalog: &Catalog, backend: &BackendId, method: Method) -> Result<(
     }
 }
 
-fn required_text<'a>(message: &'a Message, span: Option<Span>, path: &str) -> Result<(Span, std::borrow::Cow<'a, str>), Refusal> {
-    span.zip(message.text(span)).ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, format!("{path} must be a string")))
+fn required_text<'a>(
+    message: &'a Message,
+    span: Option<Span>,
+    path: &str,
+) -> Result<(Span, std::borrow::Cow<'a, str>), Refusal> {
+    span.zip(message.text(span))
+        .ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, format!("{path} must be a string")))
 }
 
 fn unknown_method(message: &Message, version: Version) -> Refusal {
-    let text = format!("method {} is not one a client may call in {}", quoted(&message.method_text()), version.as_str());
+    let text = format!(
+        "method {} is not one a client may call in {}",
+        quoted(&message.method_text()),
+        version.as_str()
+    );
     Refusal::new(ErrorKind::MethodNotFound, text)
 }
 
@@ -373,9 +462,16 @@ mod tests {
     use super::*;
     use crate::rules::catalog::{BackendLists, TaskHost, read_page};
 
-    fn backend(name: &str, capabilities: &str, tools: &str, prompts: &str) -> (BackendId, Arc<BackendLists>) {
+    fn backend(
+        name: &str,
+        capabilities: &str,
+        tools: &str,
+        prompts: &str,
+    ) -> (BackendId, Arc<BackendLists>) {
         let id = BackendId::parse(name).unwrap();
-        let entries = |kind, list: &str| read_page(kind, &id, TaskHost::Broker, list.as_bytes()).unwrap().entries;
+        let entries = |kind, list: &str| {
+            read_page(kind, &id, TaskHost::Broker, list.as_bytes()).unwrap().entries
+        };
         let lists = BackendLists {
             server: Arc::new(InitializeResult {
                 version: Version::LATEST_WITH_SESSIONS,
@@ -396,7 +492,8 @@ mod tests {
 
     fn catalog() -> Catalog {
         let everything = r#"{"tools":{},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{}}"#;
-        let tools = r#"{"tools":[{"name":"read","inputSchema":{}},{"name":"write.all","inputSchema":{}}]}"#;
+        let tools =
+            r#"{"tools":[{"name":"read","inputSchema":{}},{"name":"write.all","inputSchema":{}}]}"#;
         let files = backend("files", everything, tools, r#"{"prompts":[{"name":"review"}]}"#);
         let forecast = r#"{"tools":[{"name":"forecast","inputSchema":{}}]}"#;
         let weather = backend("weather", r#"{"tools":{}}"#, forecast, r#"{"prompts":[]}"#);
@@ -405,22 +502,39 @@ mod tests {
     }
 
     fn decided(request: &str, endpoint: &Endpoint) -> String {
-        let message = Message::decode(Bytes::from(request.to_owned()), &json::Limits::default()).unwrap();
+        let message =
+            Message::decode(Bytes::from(request.to_owned()), &json::Limits::default()).unwrap();
         let catalog = catalog();
-        match decide(&message, endpoint, &catalog.capabilities, Version::LATEST_WITH_SESSIONS, &catalog) {
+        match decide(
+            &message,
+            endpoint,
+            &catalog.capabilities,
+            Version::LATEST_WITH_SESSIONS,
+            &catalog,
+        ) {
             Ok(Decision::Answer(result)) => format!("answer {}", String::from_utf8_lossy(&result)),
             Ok(Decision::SetLevel(level)) => format!("level {}", level.name()),
-            Ok(Decision::Subscribe(target)) => format!("subscribe {} {}", target.backend, target.uri),
-            Ok(Decision::Unsubscribe(target)) => format!("unsubscribe {} {}", target.backend, target.uri),
+            Ok(Decision::Subscribe(target)) => {
+                format!("subscribe {} {}", target.backend, target.uri)
+            }
+            Ok(Decision::Unsubscribe(target)) => {
+                format!("unsubscribe {} {}", target.backend, target.uri)
+            }
             Ok(Decision::Forward(plan)) => {
                 let mut splice = Splice::new(&message.frame);
                 for (span, text) in &plan.edits {
                     splice.replace(*span, text.clone());
                 }
                 let task = if plan.drop_task { " without task" } else { "" };
-                format!("forward {}{task} {}", plan.backend, String::from_utf8_lossy(&splice.finish()))
+                format!(
+                    "forward {}{task} {}",
+                    plan.backend,
+                    String::from_utf8_lossy(&splice.finish())
+                )
             }
-            Ok(Decision::CreateTask(plan, target)) => format!("task {} {} {:?}", plan.backend, target.tool, target.traits.task_support),
+            Ok(Decision::CreateTask(plan, target)) => {
+                format!("task {} {} {:?}", plan.backend, target.tool, target.traits.task_support)
+            }
             Ok(Decision::Task(question)) => format!("{question:?}"),
             Ok(Decision::ListTasks) => "list tasks".to_owned(),
             Err(refusal) => format!("refuse {}", refusal.kind.name()),
@@ -467,10 +581,22 @@ mod tests {
         ] {
             for backend_has_tasks in [true, false] {
                 let plain = if backend_has_tasks { as_call } else { Some(TaskUse::None) };
-                assert_eq!(task_use(true, true, support, backend_has_tasks).ok(), as_task, "{support:?}");
-                assert_eq!(task_use(false, true, support, backend_has_tasks).ok(), plain, "{support:?}");
+                assert_eq!(
+                    task_use(true, true, support, backend_has_tasks).ok(),
+                    as_task,
+                    "{support:?}"
+                );
+                assert_eq!(
+                    task_use(false, true, support, backend_has_tasks).ok(),
+                    plain,
+                    "{support:?}"
+                );
                 let ignored = task_use(true, false, support, backend_has_tasks).ok();
-                assert_eq!(ignored, Some(TaskUse::Ignored), "a client that was not offered tasks: {support:?}");
+                assert_eq!(
+                    ignored,
+                    Some(TaskUse::Ignored),
+                    "a client that was not offered tasks: {support:?}"
+                );
             }
         }
     }
@@ -479,8 +605,18 @@ mod tests {
     fn task_03_a_task_is_made_where_tasks_were_offered() {
         let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"files__read","task":{"ttl":1}}}"#;
         let message = Message::decode(Bytes::from(call), &json::Limits::default()).unwrap();
-        let offered = ServerCapabilities::parse(br#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#).unwrap();
-        let decision = decide(&message, &Endpoint::Aggregated, &offered, Version::LATEST_WITH_SESSIONS, &catalog()).unwrap();
+        let offered = ServerCapabilities::parse(
+            br#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#,
+        )
+        .unwrap();
+        let decision = decide(
+            &message,
+            &Endpoint::Aggregated,
+            &offered,
+            Version::LATEST_WITH_SESSIONS,
+            &catalog(),
+        )
+        .unwrap();
         let Decision::CreateTask(plan, target) = decision else { panic!("{decision:?}") };
         assert_eq!(
             (plan.backend.as_str(), target.tool.as_str(), target.traits.task_support),

@@ -109,7 +109,8 @@ impl SharedRateLimiter {
         if shares.sharing == SharingMode::LocalShare {
             return self.own.take(rate, shares.replicas, now);
         }
-        self.rate.store(u64::from(rate.per_second) << 32 | u64::from(rate.burst), Ordering::Relaxed);
+        self.rate
+            .store(u64::from(rate.per_second) << 32 | u64::from(rate.burst), Ordering::Relaxed);
         add(&self.demand, 1);
         match shares.sharing {
             SharingMode::Unlimited => return Ok(()),
@@ -139,7 +140,9 @@ impl SharedRateLimiter {
             self.stock.store(0, Ordering::Relaxed);
             return false;
         }
-        self.stock.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |stock| stock.checked_sub(1)).is_ok()
+        self.stock
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |stock| stock.checked_sub(1))
+            .is_ok()
     }
 
     /// Gives back what one request took: it was counted elsewhere.
@@ -147,7 +150,11 @@ impl SharedRateLimiter {
         match shares.sharing {
             SharingMode::LocalShare => self.own.give_back(rate, shares.replicas),
             SharingMode::Global | SharingMode::LocalFallback => {
-                if self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |owed| owed.checked_sub(1)).is_ok() {
+                if self
+                    .owed
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |owed| owed.checked_sub(1))
+                    .is_ok()
+                {
                     self.own.give_back(rate, shares.replicas);
                 } else {
                     add(&self.stock, 1);
@@ -166,12 +173,17 @@ impl SharedRateLimiter {
     pub fn want(&self, shares: ReplicaShare, now: Duration) -> QuotaRequest {
         self.queued.store(false, Ordering::Release);
         let packed = self.rate.load(Ordering::Relaxed);
-        let rate = Rate { per_second: ((packed >> 32) as u32).max(1), burst: (packed as u32).max(1) };
+        let rate =
+            Rate { per_second: ((packed >> 32) as u32).max(1), burst: (packed as u32).max(1) };
         let demand = self.demand.swap(0, Ordering::Relaxed);
         // What has come back by itself meanwhile is owed no more.
-        let used = self.owed.swap(0, Ordering::Relaxed).min(self.own.taken(rate, shares.replicas, now));
+        let used =
+            self.owed.swap(0, Ordering::Relaxed).min(self.own.taken(rate, shares.replicas, now));
         let ahead = (u128::from(rate.per_second) * STOCK_AHEAD.as_millis() / 1_000).max(1) as u32;
-        let wanted = demand.saturating_add(demand / 2).min(ahead).saturating_sub(self.stock.load(Ordering::Relaxed));
+        let wanted = demand
+            .saturating_add(demand / 2)
+            .min(ahead)
+            .saturating_sub(self.stock.load(Ordering::Relaxed));
         QuotaRequest { rate, used, wanted }
     }
 
@@ -181,7 +193,8 @@ impl SharedRateLimiter {
         self.stocked_at_ns.store(nanoseconds(now), Ordering::Relaxed);
         let none_until = if got.left == 0 { nanoseconds(now + got.wait) } else { 0 };
         self.none_until_ns.store(none_until, Ordering::Relaxed);
-        let own = (got.left / shares.replicas.max(1)).saturating_sub(self.owed.load(Ordering::Relaxed));
+        let own =
+            (got.left / shares.replicas.max(1)).saturating_sub(self.owed.load(Ordering::Relaxed));
         self.own.set_left(want.rate, shares.replicas, now, own);
     }
 
@@ -199,7 +212,8 @@ impl SharedRateLimiter {
 }
 
 fn add(number: &AtomicU32, more: u32) {
-    let _always_some = number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| Some(held.saturating_add(more)));
+    let _always_some = number
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| Some(held.saturating_add(more)));
 }
 
 /// Full of meters in use, it is looked through for idle ones this often.
@@ -223,11 +237,18 @@ impl<K: Eq + Hash + Clone> RateLimiterMap<K> {
         Self { known: HashMap::new(), max, others: SharedRateLimiter::new(others), swept_at: None }
     }
 
-    pub fn of(&mut self, key: &K, now: Duration, name: impl FnOnce() -> String) -> Arc<SharedRateLimiter> {
+    pub fn of(
+        &mut self,
+        key: &K,
+        now: Duration,
+        name: impl FnOnce() -> String,
+    ) -> Arc<SharedRateLimiter> {
         if let Some(known) = self.known.get(key) {
             return known.clone();
         }
-        if self.known.len() >= self.max && self.swept_at.is_none_or(|at| now.saturating_sub(at) >= SWEEP_EVERY) {
+        if self.known.len() >= self.max
+            && self.swept_at.is_none_or(|at| now.saturating_sub(at) >= SWEEP_EVERY)
+        {
             self.swept_at = Some(now);
             self.known.retain(|_, meter| Arc::strong_count(meter) > 1 || !meter.is_idle(now));
         }
@@ -263,7 +284,12 @@ mod tests {
         assert_eq!(taken_at_once(&meter, THREE, START), 10);
         let want = meter.want(THREE, START);
         assert_eq!((want.used, want.wanted), (10, 4), "a stock for forty milliseconds");
-        meter.got(want, QuotaGrant { granted: 4, left: 0, wait: Duration::from_millis(7) }, THREE, START);
+        meter.got(
+            want,
+            QuotaGrant { granted: 4, left: 0, wait: Duration::from_millis(7) },
+            THREE,
+            START,
+        );
         assert_eq!(taken_at_once(&meter, THREE, START), 4);
         assert_eq!(meter.take(RATE, THREE, START), Err(Duration::from_millis(7)));
         assert_eq!(meter.want(THREE, START).used, 0, "it was told once");
@@ -284,14 +310,24 @@ mod tests {
     fn a_share_of_what_is_left_may_be_taken_unasked() {
         let meter = meter();
         let want = meter.want(THREE, START);
-        meter.got(QuotaRequest { rate: RATE, ..want }, QuotaGrant { granted: 0, left: 12, wait: Duration::ZERO }, THREE, START);
+        meter.got(
+            QuotaRequest { rate: RATE, ..want },
+            QuotaGrant { granted: 0, left: 12, wait: Duration::ZERO },
+            THREE,
+            START,
+        );
         assert_eq!(taken_at_once(&meter, THREE, START), 4);
     }
 
     #[test]
     fn an_old_stock_is_given_up() {
         let meter = meter();
-        meter.got(QuotaRequest { rate: RATE, used: 0, wanted: 4 }, QuotaGrant { granted: 4, left: 0, wait: Duration::ZERO }, THREE, START);
+        meter.got(
+            QuotaRequest { rate: RATE, used: 0, wanted: 4 },
+            QuotaGrant { granted: 4, left: 0, wait: Duration::ZERO },
+            THREE,
+            START,
+        );
         assert!(meter.take_of_stock(START + Duration::from_millis(900)));
         assert!(!meter.take_of_stock(START + Duration::from_millis(1_100)));
         assert!(!meter.take_of_stock(START + Duration::from_millis(900)));
@@ -300,22 +336,38 @@ mod tests {
     #[test]
     fn without_the_hot_store_it_is_as_told() {
         let meter = meter();
-        for (sharing, expected) in
-            [(SharingMode::LocalShare, 10), (SharingMode::LocalFallback, 0), (SharingMode::Unlimited, 1_000), (SharingMode::Refuse, 0)]
-        {
-            assert_eq!(taken_at_once(&meter, ReplicaShare { sharing, replicas: 3 }, START), expected, "{sharing:?}");
+        for (sharing, expected) in [
+            (SharingMode::LocalShare, 10),
+            (SharingMode::LocalFallback, 0),
+            (SharingMode::Unlimited, 1_000),
+            (SharingMode::Refuse, 0),
+        ] {
+            assert_eq!(
+                taken_at_once(&meter, ReplicaShare { sharing, replicas: 3 }, START),
+                expected,
+                "{sharing:?}"
+            );
         }
     }
 
     #[test]
     fn a_26_scopes_that_clients_choose_take_bounded_memory_and_none_in_use_is_forgotten() {
         let mut meters = RateLimiterMap::new(10, "others".into());
-        let of = |meters: &mut RateLimiterMap<u32>, key: u32, now| meters.of(&key, now, || format!("scope {key}"));
+        let of = |meters: &mut RateLimiterMap<u32>, key: u32, now| {
+            meters.of(&key, now, || format!("scope {key}"))
+        };
         for key in 0..10 {
-            assert_eq!(taken_at_once(&of(&mut meters, key, START), ReplicaShare::SINGLE_REPLICA, START), 30);
+            assert_eq!(
+                taken_at_once(&of(&mut meters, key, START), ReplicaShare::SINGLE_REPLICA, START),
+                30
+            );
         }
         assert_eq!(of(&mut meters, 11, START).name, "others", "all are in use");
-        assert_eq!(taken_at_once(&of(&mut meters, 3, START), ReplicaShare::SINGLE_REPLICA, START), 0, "and none has forgotten");
+        assert_eq!(
+            taken_at_once(&of(&mut meters, 3, START), ReplicaShare::SINGLE_REPLICA, START),
+            0,
+            "and none has forgotten"
+        );
         let later = START + Duration::from_secs(2);
         assert_eq!(of(&mut meters, 11, later).name, "scope 11");
         assert_eq!(meters.known.len(), 1);

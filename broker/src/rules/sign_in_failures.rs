@@ -151,16 +151,24 @@ impl SignInFailures {
             return FailureVerdict { wait: None, report: None };
         }
         let address = address.map(client_network);
-        let wait = address.filter(|_| per_minute > 0).and_then(|address| self.wait(now, address, per_minute));
+        let wait = address
+            .filter(|_| per_minute > 0)
+            .and_then(|address| self.wait(now, address, per_minute));
         FailureVerdict { wait, report: self.told(now, FailureSeries { address, plane, reason }) }
     }
 
     /// Reports of the series whose minute is over.
     pub fn close(&mut self, now: Duration) -> Vec<FailureReport> {
         self.addresses.retain(|_, window| !window.is_over(now));
-        let over: Vec<(FailureSeries, u64)> =
-            self.series.extract_if(|_, window| window.is_over(now)).map(|(of, window)| (of, window.count)).collect();
-        over.into_iter().filter(|(_, count)| *count > 0).map(|(series, count)| self.report(now, series, count)).collect()
+        let over: Vec<(FailureSeries, u64)> = self
+            .series
+            .extract_if(|_, window| window.is_over(now))
+            .map(|(of, window)| (of, window.count))
+            .collect();
+        over.into_iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(series, count)| self.report(now, series, count))
+            .collect()
     }
 
     /// The same of all series, before the end.
@@ -169,7 +177,9 @@ impl SignInFailures {
     }
 
     fn wait(&mut self, now: Duration, address: IpAddr, per_minute: u32) -> Option<Duration> {
-        let has_room = has_room(&mut self.addresses, &address, SIGN_IN_ADDRESSES_MAX, |window| window.is_over(now));
+        let has_room = has_room(&mut self.addresses, &address, SIGN_IN_ADDRESSES_MAX, |window| {
+            window.is_over(now)
+        });
         let window = match has_room {
             true => self.addresses.entry(address).or_insert_with(|| MinuteCounter::beginning(now)),
             false => &mut self.other_addresses,
@@ -179,7 +189,8 @@ impl SignInFailures {
 
     fn told(&mut self, now: Duration, series: FailureSeries) -> Option<FailureReport> {
         // What is over is told when it is closed, which is soon.
-        let has_room = self.series.contains_key(&series) || self.series.len() < SIGN_IN_ADDRESSES_MAX;
+        let has_room =
+            self.series.contains_key(&series) || self.series.len() < SIGN_IN_ADDRESSES_MAX;
         let series = if has_room { series } else { FailureSeries { address: None, ..series } };
         match self.series.get_mut(&series) {
             Some(window) => {
@@ -198,12 +209,21 @@ impl SignInFailures {
         if !is_logged {
             self.lines_left_out += 1;
         }
-        FailureReport { series, count, logged_after: is_logged.then(|| std::mem::take(&mut self.lines_left_out)) }
+        FailureReport {
+            series,
+            count,
+            logged_after: is_logged.then(|| std::mem::take(&mut self.lines_left_out)),
+        }
     }
 }
 
 /// Tells if a key is in a table, or may come in. Entries that are over are taken out first, where that is needed.
-fn has_room<Key: Eq + Hash, Value>(table: &mut HashMap<Key, Value>, key: &Key, max: usize, is_over: impl Fn(&Value) -> bool) -> bool {
+fn has_room<Key: Eq + Hash, Value>(
+    table: &mut HashMap<Key, Value>,
+    key: &Key,
+    max: usize,
+    is_over: impl Fn(&Value) -> bool,
+) -> bool {
     if table.contains_key(key) || table.len() < max {
         return true;
     }
@@ -232,22 +252,39 @@ mod tests {
     #[test]
     fn s08_an_address_waits_for_the_end_of_the_minute_in_which_it_failed_too_often() {
         let mut failures = SignInFailures::default();
-        let waits = |failures: &mut SignInFailures, seconds| note(failures, at(seconds), address(1)).wait;
+        let waits =
+            |failures: &mut SignInFailures, seconds| note(failures, at(seconds), address(1)).wait;
         assert_eq!([0, 1, 2].map(|seconds| waits(&mut failures, seconds)), [None; 3]);
         assert_eq!(waits(&mut failures, 20), Some(Duration::from_secs(40)));
-        assert_eq!(note(&mut failures, at(20), address(2)).wait, None, "another address is another's");
+        assert_eq!(
+            note(&mut failures, at(20), address(2)).wait,
+            None,
+            "another address is another's"
+        );
         assert_eq!(waits(&mut failures, 60), None);
-        let unlimited = (0..1_000).map(|_| failures.note(at(61), Some(address(3)), Plane::Data, SignInFailureReason::Token, 0).wait);
+        let unlimited = (0..1_000).map(|_| {
+            failures.note(at(61), Some(address(3)), Plane::Data, SignInFailureReason::Token, 0).wait
+        });
         assert!(unlimited.eq(std::iter::repeat_n(None, 1_000)));
-        let polite =
-            |reason| (0..100).all(|_| SignInFailures::default().note(START, Some(address(4)), Plane::Data, reason, 1).wait.is_none());
+        let polite = |reason| {
+            (0..100).all(|_| {
+                SignInFailures::default()
+                    .note(START, Some(address(4)), Plane::Data, reason, 1)
+                    .wait
+                    .is_none()
+            })
+        };
         assert!(polite(SignInFailureReason::Missing) && polite(SignInFailureReason::ExpiredToken));
     }
 
     #[test]
     fn s08_the_first_failure_of_a_series_is_told_at_once_and_the_others_with_their_number() {
         let mut failures = SignInFailures::default();
-        let series = FailureSeries { address: Some(address(1)), plane: Plane::Admin, reason: SignInFailureReason::AdminToken };
+        let series = FailureSeries {
+            address: Some(address(1)),
+            plane: Plane::Admin,
+            reason: SignInFailureReason::AdminToken,
+        };
         let told = |count| FailureReport { series, count, logged_after: Some(0) };
         assert_eq!(note(&mut failures, START, address(1)).report, Some(told(1)));
         assert!((0..41).all(|_| note(&mut failures, at(1), address(1)).report.is_none()));
@@ -271,12 +308,26 @@ mod tests {
             told += judged.report.map_or(0, |report| report.count);
             lines += u64::from(judged.report.is_some_and(|report| report.logged_after.is_some()));
         }
-        assert!(failures.addresses.len() <= SIGN_IN_ADDRESSES_MAX && failures.series.len() <= SIGN_IN_ADDRESSES_MAX + 27);
+        assert!(
+            failures.addresses.len() <= SIGN_IN_ADDRESSES_MAX
+                && failures.series.len() <= SIGN_IN_ADDRESSES_MAX + 27
+        );
         assert_eq!(lines, SIGN_IN_LOG_LINES_MAX);
-        assert!(note(&mut failures, START, address(many)).wait.is_some(), "further addresses share one window");
+        assert!(
+            note(&mut failures, START, address(many)).wait.is_some(),
+            "further addresses share one window"
+        );
         let rest = failures.close(at(60));
-        assert_eq!(told + rest.iter().map(|report| report.count).sum::<u64>(), u64::from(many) + 1, "each is told once");
+        assert_eq!(
+            told + rest.iter().map(|report| report.count).sum::<u64>(),
+            u64::from(many) + 1,
+            "each is told once"
+        );
         let left_out = told - SIGN_IN_LOG_LINES_MAX;
-        assert_eq!(rest.first().and_then(|report| report.logged_after), Some(left_out), "how many reports were left out is told");
+        assert_eq!(
+            rest.first().and_then(|report| report.logged_after),
+            Some(left_out),
+            "how many reports were left out is told"
+        );
     }
 }

@@ -32,7 +32,8 @@ const RETRY_MEMBERS: [&str; 3] = ["inputResponses", "requestState", "task"];
 /// The request as a session takes it, under another id.
 pub fn for_session(message: &Message, id: &RequestId) -> Result<Message, Refusal> {
     let fields = &message.fields;
-    let goes_on = fields.input_responses.is_some() || fields.request_state.is_some() || fields.task.is_some();
+    let goes_on =
+        fields.input_responses.is_some() || fields.request_state.is_some() || fields.task.is_some();
     let mut splice = Splice::new(&message.frame);
     if let Some(span) = message.id_span {
         splice.replace(span, id.raw());
@@ -46,8 +47,14 @@ pub fn for_session(message: &Message, id: &RequestId) -> Result<Message, Refusal
     }
     if goes_on {
         let request = decoded(splice.finish())?;
-        let params = request.params.ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, "params is missing"))?;
-        return decoded(Splice::new(&request.frame).retain_members(params, |key| !RETRY_MEMBERS.contains(&key)).finish());
+        let params = request
+            .params
+            .ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, "params is missing"))?;
+        return decoded(
+            Splice::new(&request.frame)
+                .retain_members(params, |key| !RETRY_MEMBERS.contains(&key))
+                .finish(),
+        );
     }
     let mut request = message.clone();
     request.id = Some(id.clone());
@@ -62,11 +69,13 @@ fn decoded(frame: Bytes) -> Result<Message, Refusal> {
 
 /// Tells two requests apart that differ in more than id, `_meta` and what is about a try before.
 pub fn digest_of(message: &Message) -> [u8; 32] {
-    let params: Option<serde_json::Value> = message.bytes(message.params).and_then(|params| serde_json::from_slice(params).ok());
+    let params: Option<serde_json::Value> =
+        message.bytes(message.params).and_then(|params| serde_json::from_slice(params).ok());
     let members: BTreeMap<String, serde_json::Value> = match params {
-        Some(serde_json::Value::Object(members)) => {
-            members.into_iter().filter(|(key, _)| key != "_meta" && !RETRY_MEMBERS.contains(&key.as_str())).collect()
-        }
+        Some(serde_json::Value::Object(members)) => members
+            .into_iter()
+            .filter(|(key, _)| key != "_meta" && !RETRY_MEMBERS.contains(&key.as_str()))
+            .collect(),
         _ => BTreeMap::new(),
     };
     let text = serde_json::json!([message.method.name(), members]).to_string();
@@ -84,7 +93,12 @@ pub struct StatelessResponse {
 }
 
 /// What the client gets as its answer, under its own id.
-pub fn answer(message: &Message, id: &RequestId, cache: Option<CacheHint>, server_info: &[u8]) -> StatelessResponse {
+pub fn answer(
+    message: &Message,
+    id: &RequestId,
+    cache: Option<CacheHint>,
+    server_info: &[u8],
+) -> StatelessResponse {
     let mut splice = Splice::new(&message.frame);
     if let Some(span) = message.id_span {
         splice.replace(span, id.raw());
@@ -107,7 +121,8 @@ pub fn answer(message: &Message, id: &RequestId, cache: Option<CacheHint>, serve
 
 /// `error.code` of an error.
 pub fn error_code(message: &Message) -> i64 {
-    let text = message.bytes(message.fields.error_code).and_then(|text| std::str::from_utf8(text).ok());
+    let text =
+        message.bytes(message.fields.error_code).and_then(|text| std::str::from_utf8(text).ok());
     text.and_then(|text| text.parse().ok()).unwrap_or(-32603)
 }
 
@@ -127,7 +142,10 @@ fn modern_code(code: i64, error: &Message) -> i64 {
 fn names_capabilities(error: &Message) -> bool {
     let Some(data) = error.bytes(error.fields.error_data) else { return false };
     let Ok(document) = Document::parse(data, &json::Limits::default()) else { return false };
-    document.root().get("requiredCapabilities").is_some_and(|required| required.kind() == ValueKind::Object)
+    document
+        .root()
+        .get("requiredCapabilities")
+        .is_some_and(|required| required.kind() == ValueKind::Object)
 }
 
 /// The HTTP status of an answer that is an error with this code.
@@ -155,7 +173,9 @@ pub fn refusal_response(refusal: &Refusal, id: Option<&RequestId>, request_id: &
     }
     let Ok(message) = decoded(frame.clone()) else { return frame };
     let Some(span) = message.fields.error_code else { return frame };
-    Splice::new(&frame).replace(span, ErrorKind::InvalidParams.code().to_string().into_bytes()).finish()
+    Splice::new(&frame)
+        .replace(span, ErrorKind::InvalidParams.code().to_string().into_bytes())
+        .finish()
 }
 
 /// A question of a backend as an input request, and under which number the session knows it. Its key is made of that number.
@@ -168,7 +188,9 @@ pub fn input_request(question: &Message) -> Option<(u64, InputRequest)> {
         _ => return None,
     };
     // What belongs to sessions and to tasks means nothing here.
-    let params = question.params.map(|params| without(params.of(&question.frame), &["elicitationId", "task", "_meta"]));
+    let params = question
+        .params
+        .map(|params| without(params.of(&question.frame), &["elicitationId", "task", "_meta"]));
     Some((number, InputRequest { key, method: question.method, params }))
 }
 
@@ -177,7 +199,11 @@ pub fn input_request(question: &Message) -> Option<(u64, InputRequest)> {
 pub fn elicitations_required(error: &Message) -> Vec<InputRequest> {
     let Some(data) = error.bytes(error.fields.error_data) else { return Vec::new() };
     let Ok(document) = Document::parse(data, &json::Limits::default()) else { return Vec::new() };
-    let Some(list) = document.root().get("elicitations").filter(|list| list.kind() == ValueKind::Array) else { return Vec::new() };
+    let Some(list) =
+        document.root().get("elicitations").filter(|list| list.kind() == ValueKind::Array)
+    else {
+        return Vec::new();
+    };
     if list.elements().any(|one| !opens_a_url(&one)) || list.elements().count() > INPUTS_MAX {
         return Vec::new();
     }
@@ -190,12 +216,20 @@ pub fn elicitations_required(error: &Message) -> Vec<InputRequest> {
 }
 
 fn opens_a_url(request: &json::Value<'_>) -> bool {
-    if check_body(request.raw(), &json::Limits { bytes_max: request.raw().len(), ..json::Limits::default() }).is_err() {
+    if check_body(
+        request.raw(),
+        &json::Limits { bytes_max: request.raw().len(), ..json::Limits::default() },
+    )
+    .is_err()
+    {
         return false; // its client could open another URL
     }
-    let is_text = |key: &str| request.get(key).is_some_and(|value| value.kind() == ValueKind::String);
+    let is_text =
+        |key: &str| request.get(key).is_some_and(|value| value.kind() == ValueKind::String);
     let mode = request.get("mode").and_then(|mode| mode.as_str());
-    request.kind() == ValueKind::Object && mode.as_deref() == Some("url") && ["url", "message", "elicitationId"].into_iter().all(is_text)
+    request.kind() == ValueKind::Object
+        && mode.as_deref() == Some("url")
+        && ["url", "message", "elicitationId"].into_iter().all(is_text)
 }
 
 fn without(object: &[u8], members: &[&str]) -> Bytes {
@@ -211,19 +245,30 @@ pub fn is_answer(method: Method, answer: &[u8]) -> bool {
     let root = document.root();
     let is = |key: &str, kind: ValueKind| root.get(key).is_some_and(|value| value.kind() == kind);
     match method {
-        Method::ElicitationCreate => match root.get("action").and_then(|action| action.as_str()).as_deref() {
-            Some("accept") => root.get("content").is_none_or(|content| content.kind() == ValueKind::Object),
-            Some("decline" | "cancel") => true,
-            _ => false,
-        },
-        Method::SamplingCreateMessage => is("role", ValueKind::String) && root.get("content").is_some(),
+        Method::ElicitationCreate => {
+            match root.get("action").and_then(|action| action.as_str()).as_deref() {
+                Some("accept") => {
+                    root.get("content").is_none_or(|content| content.kind() == ValueKind::Object)
+                }
+                Some("decline" | "cancel") => true,
+                _ => false,
+            }
+        }
+        Method::SamplingCreateMessage => {
+            is("role", ValueKind::String) && root.get("content").is_some()
+        }
         Method::RootsList => is("roots", ValueKind::Array),
         _ => false,
     }
 }
 
 /// A page of a list as a result of this revision: tools say nothing of tasks, and none has headers that no client can send.
-pub fn list_result(kind: ListKind, page: &Bytes, cache: CacheHint, server_info: &[u8]) -> Option<Bytes> {
+pub fn list_result(
+    kind: ListKind,
+    page: &Bytes,
+    cache: CacheHint,
+    server_info: &[u8],
+) -> Option<Bytes> {
     let listed = decoded(handshake::success(&RequestId::from_u64(0), &offered(kind, page))).ok()?;
     let mut splice = Splice::new(&listed.frame);
     results::complete(&mut splice, &listed, Some(cache), server_info);
@@ -233,11 +278,17 @@ pub fn list_result(kind: ListKind, page: &Bytes, cache: CacheHint, server_info: 
 
 fn offered(kind: ListKind, page: &Bytes) -> Bytes {
     let limits = json::Limits { bytes_max: page.len(), ..json::Limits::default() };
-    let Some(document) = Document::parse(page, &limits).ok().filter(|_| kind == ListKind::Tools) else { return page.clone() };
+    let Some(document) = Document::parse(page, &limits).ok().filter(|_| kind == ListKind::Tools)
+    else {
+        return page.clone();
+    };
     let Some(tools) = document.root().get(kind.member()) else { return page.clone() };
     let kept: Vec<Bytes> = tools
         .elements()
-        .filter(|tool| tool.get("inputSchema").is_none_or(|schema| tool_headers::param_headers(schema.raw()).is_ok()))
+        .filter(|tool| {
+            tool.get("inputSchema")
+                .is_none_or(|schema| tool_headers::param_headers(schema.raw()).is_ok())
+        })
         .map(|tool| match tool.get("execution") {
             Some(_) => without(tool.raw(), &["execution"]),
             None => Bytes::copy_from_slice(tool.raw()),
@@ -264,15 +315,25 @@ mod tests {
         let request = for_session(&message(text), &RequestId::from_u64(9)).unwrap();
         let sent: serde_json::Value = serde_json::from_slice(&request.frame).unwrap();
         let meta = serde_json::json!({"traceparent": "00-1-2-01", "progressToken": 7});
-        assert_eq!(sent["params"], serde_json::json!({"name": "t", "arguments": {"a": 1}, "_meta": meta}));
+        assert_eq!(
+            sent["params"],
+            serde_json::json!({"name": "t", "arguments": {"a": 1}, "_meta": meta})
+        );
         assert_eq!(sent["id"], 9);
     }
 
     #[test]
     fn a_retry_is_the_same_request() {
-        let request = |params: &str| message(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#));
-        let first = digest_of(&request(r#"{"name":"t","arguments":{"a":1,"b":2},"_meta":{"x":1}}"#));
-        let retry = request(r#"{"requestState":"s","inputResponses":{},"arguments":{"b":2,"a":1},"name":"t","_meta":{}}"#);
+        let request = |params: &str| {
+            message(&format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#
+            ))
+        };
+        let first =
+            digest_of(&request(r#"{"name":"t","arguments":{"a":1,"b":2},"_meta":{"x":1}}"#));
+        let retry = request(
+            r#"{"requestState":"s","inputResponses":{},"arguments":{"b":2,"a":1},"name":"t","_meta":{}}"#,
+        );
         assert_eq!(digest_of(&retry), first);
         assert_ne!(digest_of(&request(r#"{"name":"t","arguments":{"a":1,"b":3}}"#)), first);
         assert_ne!(digest_of(&request(r#"{"name":"u","arguments":{"a":1,"b":2}}"#)), first);
@@ -292,11 +353,22 @@ mod tests {
             (1, 1),
             (-32700, -32700),
         ] {
-            let frame =
-                Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":9,"error":{{"code":{said},"message":"m","data":{{"uri":"x:1"}}}}}}"#));
-            let answer = answer(&decoded(frame).unwrap(), &RequestId::from_raw(Bytes::from_static(b"\"a\"")), None, b"{}");
-            let expected = format!(r#"{{"jsonrpc":"2.0","id":"a","error":{{"code":{told},"message":"m","data":{{"uri":"x:1"}}}}}}"#);
-            assert_eq!((String::from_utf8_lossy(&answer.frame).into_owned(), answer.code), (expected, Some(told)));
+            let frame = Bytes::from(format!(
+                r#"{{"jsonrpc":"2.0","id":9,"error":{{"code":{said},"message":"m","data":{{"uri":"x:1"}}}}}}"#
+            ));
+            let answer = answer(
+                &decoded(frame).unwrap(),
+                &RequestId::from_raw(Bytes::from_static(b"\"a\"")),
+                None,
+                b"{}",
+            );
+            let expected = format!(
+                r#"{{"jsonrpc":"2.0","id":"a","error":{{"code":{told},"message":"m","data":{{"uri":"x:1"}}}}}}"#
+            );
+            assert_eq!(
+                (String::from_utf8_lossy(&answer.frame).into_owned(), answer.code),
+                (expected, Some(told))
+            );
         }
     }
 
@@ -311,14 +383,18 @@ mod tests {
         let error = message(
             r#"{"jsonrpc":"2.0","id":4,"error":{"code":-32042,"message":"m","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://x","message":"m"}]}}}"#,
         );
-        assert_eq!(elicitations_required(&error)[0].params.as_deref(), Some(&br#"{"mode":"url","url":"https://x","message":"m"}"#[..]));
+        assert_eq!(
+            elicitations_required(&error)[0].params.as_deref(),
+            Some(&br#"{"mode":"url","url":"https://x","message":"m"}"#[..])
+        );
         let fine = r#"{"mode":"url","elicitationId":"e","url":"https://x","message":"m"}"#;
         let two_urls = r#"{"mode":"url","elicitationId":"e","url":"https://x","Url":"https://y","message":"m"}"#;
         let no_url = r#"{"mode":"url","elicitationId":"e","url":7,"message":"m"}"#;
         for junk in ["7", "{}", r#"{"mode":"form","message":"m"}"#, no_url, two_urls, "[]"] {
             for list in [format!("[{junk}]"), format!("[{fine},{junk}]"), junk.to_owned()] {
-                let text =
-                    format!(r#"{{"jsonrpc":"2.0","id":4,"error":{{"code":-32042,"message":"m","data":{{"elicitations":{list}}}}}}}"#);
+                let text = format!(
+                    r#"{{"jsonrpc":"2.0","id":4,"error":{{"code":-32042,"message":"m","data":{{"elicitations":{list}}}}}}}"#
+                );
                 assert_eq!(elicitations_required(&message(&text)), [], "{list}");
             }
         }
@@ -333,7 +409,11 @@ mod tests {
             (ElicitationCreate, r#"{"action":"accept","content":[]}"#, false),
             (ElicitationCreate, r#"{"action":"maybe"}"#, false),
             (ElicitationCreate, "{}", false),
-            (SamplingCreateMessage, r#"{"role":"assistant","content":{"type":"text","text":"x"},"model":"m"}"#, true),
+            (
+                SamplingCreateMessage,
+                r#"{"role":"assistant","content":{"type":"text","text":"x"},"model":"m"}"#,
+                true,
+            ),
             (SamplingCreateMessage, r#"{"role":"assistant"}"#, false),
             (RootsList, r#"{"roots":[]}"#, true),
             (RootsList, r#"{"roots":{}}"#, false),
@@ -350,10 +430,14 @@ mod tests {
         let hint = CacheHint { ttl_ms: 5, scope: results::CacheScope::Private };
         let expected = r#"{"resultType":"complete","ttlMs":5,"cacheScope":"private","_meta":{"io.modelcontextprotocol/serverInfo":{}},"tools":[{"name":"a","inputSchema":{}},{"name":"c","inputSchema":{"type":"object"}}],"nextCursor":"n"}"#;
         let listed = |kind, page: &Bytes| {
-            let result: serde_json::Value = serde_json::from_slice(&list_result(kind, page, hint, b"{}").unwrap()).unwrap();
+            let result: serde_json::Value =
+                serde_json::from_slice(&list_result(kind, page, hint, b"{}").unwrap()).unwrap();
             result
         };
-        assert_eq!(listed(ListKind::Tools, &page), serde_json::from_str::<serde_json::Value>(expected).unwrap());
+        assert_eq!(
+            listed(ListKind::Tools, &page),
+            serde_json::from_str::<serde_json::Value>(expected).unwrap()
+        );
         let stale = Bytes::from_static(br#"{"prompts":[],"_meta":{"dev.mcp-broker/stale":["b"]}}"#);
         let meta = serde_json::json!({"dev.mcp-broker/stale": ["b"], "io.modelcontextprotocol/serverInfo": {}});
         assert_eq!(listed(ListKind::Prompts, &stale)["_meta"], meta);
@@ -361,11 +445,17 @@ mod tests {
 
     #[test]
     fn links_are_shared_by_what_can_be_asked() {
-        let parse = |text: &str| ClientCapabilities::parse(text.as_bytes()).unwrap().known_before_modern();
-        let one = parse(r#"{"sampling":{"tools":{}},"roots":{"listChanged":true},"experimental":{"x":{}}}"#);
+        let parse =
+            |text: &str| ClientCapabilities::parse(text.as_bytes()).unwrap().known_before_modern();
+        let one = parse(
+            r#"{"sampling":{"tools":{}},"roots":{"listChanged":true},"experimental":{"x":{}}}"#,
+        );
         let other = parse(r#"{ "roots": {}, "sampling": {"tools": {}} }"#);
         assert_eq!((one.fingerprint(), one.roots_list_changed), (other.fingerprint(), false));
         assert_eq!(parse("{}").raw(), b"{}");
-        assert!(parse(r#"{"elicitation":{}}"#).elicitation_form && !parse(r#"{"elicitation":{"url":{}}}"#).elicitation_form);
+        assert!(
+            parse(r#"{"elicitation":{}}"#).elicitation_form
+                && !parse(r#"{"elicitation":{"url":{}}}"#).elicitation_form
+        );
     }
 }

@@ -33,7 +33,10 @@ pub const NO_SESSION: SessionKey = SessionKey::new([0; 32]);
 
 /// The refusal of who asks about tasks, or calls what only runs as one, and does not declare the extension.
 pub fn not_declared(text: &str) -> Refusal {
-    capability_required(&format!("{{\"extensions\":{{{}:{{}}}}}}", json::quote(EXTENSION_TASKS)), text)
+    capability_required(
+        &format!("{{\"extensions\":{{{}:{{}}}}}}", json::quote(EXTENSION_TASKS)),
+        text,
+    )
 }
 
 /// The result of a call that became a task: the task, flat.
@@ -60,7 +63,10 @@ impl TaskReport<'_> {
             TaskStatus::InputRequired => match open_requests(self.inputs) {
                 // All of it is answered, and on its way to the backend.
                 open if open.is_empty() => (TaskStatus::Working, None),
-                open => (TaskStatus::InputRequired, Some(("inputRequests", requests_json(&open).into()))),
+                open => (
+                    TaskStatus::InputRequired,
+                    Some(("inputRequests", requests_json(&open).into())),
+                ),
             },
             TaskStatus::Cancelled => (TaskStatus::Cancelled, None),
             TaskStatus::Completed | TaskStatus::Failed => {
@@ -77,16 +83,28 @@ impl TaskReport<'_> {
 
     /// The whole notification for the stream that the request with this id opened.
     pub fn notification(&self, subscription: &RequestId, poll_interval: Duration) -> Bytes {
-        let params = format!("{{{},\"_meta\":{{\"{META_SUBSCRIPTION_ID}\":{subscription}}}}}", self.members(poll_interval));
+        let params = format!(
+            "{{{},\"_meta\":{{\"{META_SUBSCRIPTION_ID}\":{subscription}}}}}",
+            self.members(poll_interval)
+        );
         handshake::notification(Method::TasksNotification, Some(params.as_bytes()))
     }
 
     fn end(&self) -> (TaskStatus, &'static str, Bytes) {
         let outcome = self.outcome.and_then(response);
-        let result = outcome.as_ref().and_then(inlined_result).map(|result| (TaskStatus::Completed, "result", result));
-        let error = outcome.as_ref().and_then(inlined_error).map(|error| (TaskStatus::Failed, "error", error));
+        let result = outcome
+            .as_ref()
+            .and_then(inlined_result)
+            .map(|result| (TaskStatus::Completed, "result", result));
+        let error = outcome
+            .as_ref()
+            .and_then(inlined_error)
+            .map(|error| (TaskStatus::Failed, "error", error));
         result.or(error).unwrap_or_else(|| {
-            let refusal = Refusal::new(ErrorKind::Internal, "what is stored of the task's end can not be read");
+            let refusal = Refusal::new(
+                ErrorKind::Internal,
+                "what is stored of the task's end can not be read",
+            );
             (TaskStatus::Failed, "error", refusal.to_error_json(&crate::request_id()))
         })
     }
@@ -102,7 +120,9 @@ fn response(outcome: &[u8]) -> Option<Message> {
 fn inlined_result(outcome: &Message) -> Option<Bytes> {
     let mut splice = Splice::new(&outcome.frame);
     splice.set_member(outcome.result?, outcome.fields.result_type, "resultType", b"\"complete\"");
-    if let Some(meta) = outcome.fields.meta.filter(|_| outcome.fields.meta_related_task_id.is_some()) {
+    if let Some(meta) =
+        outcome.fields.meta.filter(|_| outcome.fields.meta_related_task_id.is_some())
+    {
         splice.retain_members(meta, |key| key != RELATED_TASK);
     }
     let told = tasks::decoded(splice.finish())?;
@@ -111,13 +131,18 @@ fn inlined_result(outcome: &Message) -> Option<Bytes> {
 
 fn inlined_error(outcome: &Message) -> Option<Bytes> {
     outcome.error?;
-    let told = tasks::decoded(stateless::answer(outcome, &RequestId::from_u64(0), None, b"{}").frame)?;
+    let told =
+        tasks::decoded(stateless::answer(outcome, &RequestId::from_u64(0), None, b"{}").frame)?;
     Some(told.error?.slice(&told.frame))
 }
 
 fn members(task: &StoredTask, status: TaskStatus, poll_interval: Duration) -> String {
     let record = &task.record;
-    let message = task.message.as_ref().map(|text| format!(",\"statusMessage\":{}", json::quote(text))).unwrap_or_default();
+    let message = task
+        .message
+        .as_ref()
+        .map(|text| format!(",\"statusMessage\":{}", json::quote(text)))
+        .unwrap_or_default();
     let ttl = record.ttl.map_or_else(|| "null".to_owned(), |ttl| ttl.as_millis().to_string());
     format!(
         "\"taskId\":{},\"status\":\"{}\"{message},\"createdAt\":\"{}\",\"lastUpdatedAt\":\"{}\",\"ttlMs\":{ttl},\"pollIntervalMs\":{}",
@@ -142,16 +167,28 @@ fn request_of(input: &TaskInput) -> Option<InputRequest> {
 
 /// The answers among these to what a task waits for, by its number, as they are kept. What answers nothing that is open is
 /// left out (it was answered before, or is not needed any more).
-pub fn answers(inputs: &[TaskInput], responses: &InputResponses) -> Result<Vec<(i64, Vec<u8>)>, Refusal> {
+pub fn answers(
+    inputs: &[TaskInput],
+    responses: &InputResponses,
+) -> Result<Vec<(i64, Vec<u8>)>, Refusal> {
     let mut found = Vec::new();
     for input in inputs.iter().filter(|input| input.answer.is_none()) {
         let Some(request) = request_of(input) else { continue };
-        let Some((_, answer)) = responses.answers.iter().find(|(key, _)| *key == request.key) else { continue };
+        let Some((_, answer)) = responses.answers.iter().find(|(key, _)| *key == request.key)
+        else {
+            continue;
+        };
         if !stateless::is_answer(request.method, answer) {
-            let text = format!("params.inputResponses[\"{}\"] is no answer to {}", request.key, request.method);
+            let text = format!(
+                "params.inputResponses[\"{}\"] is no answer to {}",
+                request.key, request.method
+            );
             return Err(Refusal::new(ErrorKind::InvalidParams, text));
         }
-        found.push((input.number, [b"{\"jsonrpc\":\"2.0\",\"result\":", answer.as_ref(), b"}"].concat()));
+        found.push((
+            input.number,
+            [b"{\"jsonrpc\":\"2.0\",\"result\":", answer.as_ref(), b"}"].concat(),
+        ));
     }
     Ok(found)
 }
@@ -159,7 +196,9 @@ pub fn answers(inputs: &[TaskInput], responses: &InputResponses) -> Result<Vec<(
 /// The call as one that shall be a task from its beginning.
 pub fn as_task(call: &Message) -> Result<Message, Refusal> {
     let unreadable = || Refusal::new(ErrorKind::InvalidParams, "params is missing");
-    let frame = Splice::new(&call.frame).set_member(call.params.ok_or_else(unreadable)?, call.fields.task, "task", b"{}").finish();
+    let frame = Splice::new(&call.frame)
+        .set_member(call.params.ok_or_else(unreadable)?, call.fields.task, "task", b"{}")
+        .finish();
     tasks::decoded(frame).ok_or_else(unreadable)
 }
 

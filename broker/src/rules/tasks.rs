@@ -17,7 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{catalog::ToolTraits, endpoint::Endpoint};
 use crate::{
-    limits::{IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN, TASK_TTL_MIN},
+    limits::{
+        IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN,
+        TASK_TTL_MIN,
+    },
     persistence::{StoredTask, TaskStatus, TaskStep},
     telemetry::context::CarriedTrace,
 };
@@ -39,7 +42,9 @@ impl TaskOptions {
     pub fn of(message: &Message) -> Result<Self, Refusal> {
         let wrong = |text: &str| Err(Refusal::new(ErrorKind::InvalidParams, text));
         let Some(ttl) = wished_ttl(message.bytes(message.fields.task).unwrap_or_default()) else {
-            return wrong("params.task must be an object, and its ttl a number of milliseconds, not negative");
+            return wrong(
+                "params.task must be an object, and its ttl a number of milliseconds, not negative",
+            );
         };
         Ok(Self { ttl, idempotency_key: idempotency_key(message)? })
     }
@@ -47,13 +52,21 @@ impl TaskOptions {
 
 /// What a client says makes this call the same as another.
 pub fn idempotency_key(message: &Message) -> Result<Option<String>, Refusal> {
-    let Some(meta) = message.bytes(message.fields.meta).filter(|_| message.fields.meta_has_own) else { return Ok(None) };
+    let Some(meta) = message.bytes(message.fields.meta).filter(|_| message.fields.meta_has_own)
+    else {
+        return Ok(None);
+    };
     let document = parsed(meta).ok();
     let given = document.as_ref().and_then(|meta| meta.root().get(IDEMPOTENCY_KEY));
-    match given.map(|key| key.as_str().filter(|key| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()))) {
+    match given
+        .map(|key| key.as_str().filter(|key| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len())))
+    {
         None => Ok(None),
         Some(Some(key)) => Ok(Some(key.into_owned())),
-        Some(None) => Err(Refusal::new(ErrorKind::InvalidParams, "the idempotency key must be a string of 1 to 256 bytes")),
+        Some(None) => Err(Refusal::new(
+            ErrorKind::InvalidParams,
+            "the idempotency key must be a string of 1 to 256 bytes",
+        )),
     }
 }
 
@@ -108,7 +121,13 @@ impl TaskDetails {
     /// Of a call that was under way: who knows nothing of that must leave it alone.
     const FORMAT_SENT_BEFORE: u8 = 2;
 
-    pub fn new(version: &str, endpoint: &Endpoint, capabilities: &[u8], traits: ToolTraits, tool: String) -> Self {
+    pub fn new(
+        version: &str,
+        endpoint: &Endpoint,
+        capabilities: &[u8],
+        traits: ToolTraits,
+        tool: String,
+    ) -> Self {
         Self {
             format: Self::FORMAT,
             version: version.to_owned(),
@@ -140,9 +159,10 @@ impl TaskDetails {
 
     /// `Unsupported`: written by a later version, or damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_slice(bytes)
-            .ok()
-            .filter(|details: &Self| details.format == if details.sent_before { Self::FORMAT_SENT_BEFORE } else { Self::FORMAT })
+        serde_json::from_slice(bytes).ok().filter(|details: &Self| {
+            details.format
+                == if details.sent_before { Self::FORMAT_SENT_BEFORE } else { Self::FORMAT }
+        })
     }
 
     pub fn endpoint(&self) -> Endpoint {
@@ -198,13 +218,19 @@ impl TaskOutcome {
         };
         let outcome = [b"{\"", member.as_bytes(), b"\":", body.unwrap_or(b"{}"), b"}"].concat();
         if outcome.len() > bytes_max {
-            let text = format!("the result is larger than the {bytes_max} bytes that are kept of one");
+            let text =
+                format!("the result is larger than the {bytes_max} bytes that are kept of one");
             return Err(Refusal::new(ErrorKind::ResultTooLarge, text));
         }
         let (status, message) = match answer.kind {
-            Kind::Error => (TaskStatus::Failed, answer.text(answer.fields.error_message).map(|text| for_people(&text))),
+            Kind::Error => (
+                TaskStatus::Failed,
+                answer.text(answer.fields.error_message).map(|text| for_people(&text)),
+            ),
             // MCP 2025-11-25, Tasks: a tool result with `isError` fails its task.
-            _ if is_tool_error(answer) => (TaskStatus::Failed, Some("the tool reported an error".to_owned())),
+            _ if is_tool_error(answer) => {
+                (TaskStatus::Failed, Some("the tool reported an error".to_owned()))
+            }
             _ => (TaskStatus::Completed, None),
         };
         Ok(Self { status, message, outcome })
@@ -218,8 +244,13 @@ impl TaskOutcome {
 
     /// On somebody's demand. What was asked for is not known, and will not be.
     pub fn cancelled(request_id: &str) -> Self {
-        let refusal = Refusal::new(ErrorKind::InvalidRequest, "the task was cancelled").with("status", TaskStatus::Cancelled.name());
-        Self { status: TaskStatus::Cancelled, message: Some("cancelled on request".to_owned()), ..Self::refused(&refusal, request_id) }
+        let refusal = Refusal::new(ErrorKind::InvalidRequest, "the task was cancelled")
+            .with("status", TaskStatus::Cancelled.name());
+        Self {
+            status: TaskStatus::Cancelled,
+            message: Some("cancelled on request".to_owned()),
+            ..Self::refused(&refusal, request_id)
+        }
     }
 }
 
@@ -237,7 +268,8 @@ pub fn response(outcome: &[u8], id: &RequestId, task: &TaskId) -> Option<Message
     let rest = outcome.strip_prefix(b"{")?;
     let frame = Bytes::from([b"{\"jsonrpc\":\"2.0\",\"id\":", id.raw(), b",", rest].concat());
     let message = decoded(frame)?;
-    let frame = Splice::new(&message.frame).set_meta(&message, RELATED_TASK, &related(task)).finish();
+    let frame =
+        Splice::new(&message.frame).set_meta(&message, RELATED_TASK, &related(task)).finish();
     decoded(frame)
 }
 
@@ -255,7 +287,11 @@ pub fn decoded(frame: Bytes) -> Option<Message> {
 /// The task as its client sees it.
 pub fn object(task: &StoredTask, poll_interval: Duration) -> String {
     let record = &task.record;
-    let message = task.message.as_ref().map(|text| format!(",\"statusMessage\":{}", json::quote(text))).unwrap_or_default();
+    let message = task
+        .message
+        .as_ref()
+        .map(|text| format!(",\"statusMessage\":{}", json::quote(text)))
+        .unwrap_or_default();
     let ttl = record.ttl.map_or_else(|| "null".to_owned(), |ttl| ttl.as_millis().to_string());
     format!(
         "{{\"taskId\":{},\"status\":\"{}\"{message},\"createdAt\":\"{}\",\"lastUpdatedAt\":\"{}\",\"ttl\":{ttl},\"pollInterval\":{}}}",
@@ -270,7 +306,10 @@ pub fn object(task: &StoredTask, poll_interval: Duration) -> String {
 /// The result of a call that became a task.
 pub fn created(task: &StoredTask, poll_interval: Duration) -> String {
     let related = String::from_utf8_lossy(&related(&task.record.task)).into_owned();
-    format!("{{\"task\":{},\"_meta\":{{\"{RELATED_TASK}\":{related}}}}}", object(task, poll_interval))
+    format!(
+        "{{\"task\":{},\"_meta\":{{\"{RELATED_TASK}\":{related}}}}}",
+        object(task, poll_interval)
+    )
 }
 
 /// ISO 8601, in UTC.
@@ -296,7 +335,9 @@ impl BackendTask {
         let text_of = |key: &str| task.get(key).and_then(|value| value.as_str()).map(String::from);
         Some(Self {
             id: text_of("taskId")?,
-            status: text_of("status").and_then(|status| TaskStatus::parse(&status)).unwrap_or(TaskStatus::Working),
+            status: text_of("status")
+                .and_then(|status| TaskStatus::parse(&status))
+                .unwrap_or(TaskStatus::Working),
             message: text_of("statusMessage").map(|text| for_people(&text)),
             poll_interval: task
                 .get("pollInterval")
@@ -308,7 +349,10 @@ impl BackendTask {
 }
 
 fn milliseconds(value: Value<'_>) -> Option<Duration> {
-    value.as_f64().filter(|wait| wait.is_finite() && *wait >= 0.0).map(|wait| Duration::from_millis(wait.min(1e12) as u64))
+    value
+        .as_f64()
+        .filter(|wait| wait.is_finite() && *wait >= 0.0)
+        .map(|wait| Duration::from_millis(wait.min(1e12) as u64))
 }
 
 /// MCP 2025-11-25, Tasks: an unknown or expired id is answered with invalid params.
@@ -395,18 +439,39 @@ mod tests {
 
     #[test]
     fn task_12_the_ttl_is_a_number_that_is_not_negative() {
-        assert_eq!(wish(json!({}), json!({})).unwrap(), TaskOptions { ttl: None, idempotency_key: None });
-        assert_eq!(wish(json!({"ttl": 1500}), json!({})).unwrap().ttl, Some(Duration::from_millis(1500)));
-        assert_eq!(wish(json!({"ttl": 0.5}), json!({})).unwrap().ttl, Some(Duration::from_millis(1)));
-        for bad in [json!({"ttl": -1}), json!({"ttl": "5"}), json!({"ttl": null}), json!(7), json!([])] {
-            assert_eq!(wish(bad.clone(), json!({})).unwrap_err().kind, ErrorKind::InvalidParams, "{bad}");
+        assert_eq!(
+            wish(json!({}), json!({})).unwrap(),
+            TaskOptions { ttl: None, idempotency_key: None }
+        );
+        assert_eq!(
+            wish(json!({"ttl": 1500}), json!({})).unwrap().ttl,
+            Some(Duration::from_millis(1500))
+        );
+        assert_eq!(
+            wish(json!({"ttl": 0.5}), json!({})).unwrap().ttl,
+            Some(Duration::from_millis(1))
+        );
+        for bad in
+            [json!({"ttl": -1}), json!({"ttl": "5"}), json!({"ttl": null}), json!(7), json!([])]
+        {
+            assert_eq!(
+                wish(bad.clone(), json!({})).unwrap_err().kind,
+                ErrorKind::InvalidParams,
+                "{bad}"
+            );
         }
-        assert!(wish(json!({"ttl": 1e300}), json!({})).unwrap().ttl > Some(Duration::from_secs(1 << 40)));
+        assert!(
+            wish(json!({"ttl": 1e300}), json!({})).unwrap().ttl
+                > Some(Duration::from_secs(1 << 40))
+        );
     }
 
     #[test]
     fn an_idempotency_key_is_a_short_string() {
-        assert_eq!(wish(json!({}), json!({IDEMPOTENCY_KEY: "k"})).unwrap().idempotency_key.as_deref(), Some("k"));
+        assert_eq!(
+            wish(json!({}), json!({IDEMPOTENCY_KEY: "k"})).unwrap().idempotency_key.as_deref(),
+            Some("k")
+        );
         for bad in [json!(""), json!(1), json!("x".repeat(257))] {
             assert!(wish(json!({}), json!({IDEMPOTENCY_KEY: bad})).is_err());
         }
@@ -422,16 +487,31 @@ mod tests {
         assert_eq!(after_crash(&TaskStep::Sent, &details(true)), RecoveryAction::Send);
         assert_eq!(after_crash(&TaskStep::Sent, &details(false)), RecoveryAction::Unknown);
         // It was sent before there was a record to say so.
-        assert_eq!(after_crash(&TaskStep::Queued, &details(false).sent_before()), RecoveryAction::Unknown);
-        assert_eq!(after_crash(&TaskStep::Queued, &details(true).sent_before()), RecoveryAction::Send);
+        assert_eq!(
+            after_crash(&TaskStep::Queued, &details(false).sent_before()),
+            RecoveryAction::Unknown
+        );
+        assert_eq!(
+            after_crash(&TaskStep::Queued, &details(true).sent_before()),
+            RecoveryAction::Send
+        );
         let mirrored = TaskStep::Delegated { backend_task: "t".to_owned(), link: vec![] };
-        assert_eq!([false, true].map(|harmless| after_crash(&mirrored, &details(harmless))), [RecoveryAction::Poll; 2]);
+        assert_eq!(
+            [false, true].map(|harmless| after_crash(&mirrored, &details(harmless))),
+            [RecoveryAction::Poll; 2]
+        );
     }
 
     #[test]
     fn details_survive_and_those_of_a_later_format_are_not_guessed_at() {
         let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
-        let mut details = TaskDetails::new("2025-11-25", &Endpoint::Aggregated, br#"{"sampling":{}}"#, traits, "b__x".to_owned());
+        let mut details = TaskDetails::new(
+            "2025-11-25",
+            &Endpoint::Aggregated,
+            br#"{"sampling":{}}"#,
+            traits,
+            "b__x".to_owned(),
+        );
         details.progress_token = Some("\"mine\"".to_owned());
         assert_eq!(TaskDetails::decode(&details.encode()).as_ref(), Some(&details));
         assert!(details.is_repeatable());
@@ -441,7 +521,8 @@ mod tests {
 
     #[test]
     fn task_04_the_object_has_everything_the_schema_wants() {
-        let object: Json = serde_json::from_str(&object(&stored(), Duration::from_millis(500))).unwrap();
+        let object: Json =
+            serde_json::from_str(&object(&stored(), Duration::from_millis(500))).unwrap();
         let expected = json!({"taskId": "abc", "status": "working", "createdAt": "2026-01-01T00:00:00Z",
             "lastUpdatedAt": "2026-01-01T00:00:01.5Z", "ttl": 60000, "pollInterval": 500});
         assert_eq!(object, expected);
@@ -460,46 +541,77 @@ mod tests {
             (r#""result":{"content":[],"isError":true}"#, TaskStatus::Failed),
             (r#""error":{"code":-32050,"message":"broke","data":{"why":1}}"#, TaskStatus::Failed),
         ] {
-            let answer = decoded(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":9,{body}}}"#))).unwrap();
+            let answer =
+                decoded(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":9,{body}}}"#))).unwrap();
             let ended = TaskOutcome::by_answer(&answer, 1_000).unwrap();
-            assert_eq!((ended.status, ended.outcome.as_slice()), (status, format!("{{{body}}}").as_bytes()));
-            let response = response(&ended.outcome, &RequestId::from_u64(5), &TaskId::new("abc")).unwrap();
+            assert_eq!(
+                (ended.status, ended.outcome.as_slice()),
+                (status, format!("{{{body}}}").as_bytes())
+            );
+            let response =
+                response(&ended.outcome, &RequestId::from_u64(5), &TaskId::new("abc")).unwrap();
             let shown: Json = serde_json::from_slice(&response.frame).unwrap();
             assert_eq!(shown["id"], 5);
             let meta = &shown["result"]["_meta"][RELATED_TASK]["taskId"];
             assert_eq!(meta.as_str(), shown.get("result").map(|_| "abc"), "an error has no _meta");
         }
-        let long = decoded(Bytes::from_static(br#"{"jsonrpc":"2.0","id":9,"result":{"content":[]}}"#)).unwrap();
+        let long =
+            decoded(Bytes::from_static(br#"{"jsonrpc":"2.0","id":9,"result":{"content":[]}}"#))
+                .unwrap();
         assert_eq!(TaskOutcome::by_answer(&long, 10).unwrap_err().kind, ErrorKind::ResultTooLarge);
     }
 
     #[test]
     fn task_08_a_related_task_of_the_backends_is_replaced() {
         let outcome = br#"{"result":{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"theirs"},"kept":1}}}"#;
-        let shown: Json = serde_json::from_slice(&response(outcome, &RequestId::from_u64(1), &TaskId::new("ours")).unwrap().frame).unwrap();
+        let shown: Json = serde_json::from_slice(
+            &response(outcome, &RequestId::from_u64(1), &TaskId::new("ours")).unwrap().frame,
+        )
+        .unwrap();
         assert_eq!(shown["result"]["_meta"], json!({RELATED_TASK: {"taskId": "ours"}, "kept": 1}));
     }
 
     #[test]
     fn a_backends_task_is_read_from_an_answer_and_from_a_notification() {
-        let flat = br#"{"taskId":"t","status":"completed","statusMessage":"done","pollInterval":1}"#;
+        let flat =
+            br#"{"taskId":"t","status":"completed","statusMessage":"done","pollInterval":1}"#;
         let read = BackendTask::read(flat).unwrap();
-        assert_eq!((read.id.as_str(), read.status, read.poll_interval), ("t", TaskStatus::Completed, Some(TASK_POLL_MIN)));
-        assert_eq!(BackendTask::read(br#"{"task":{"taskId":"t","status":"odd"}}"#).unwrap().status, TaskStatus::Working);
+        assert_eq!(
+            (read.id.as_str(), read.status, read.poll_interval),
+            ("t", TaskStatus::Completed, Some(TASK_POLL_MIN))
+        );
+        assert_eq!(
+            BackendTask::read(br#"{"task":{"taskId":"t","status":"odd"}}"#).unwrap().status,
+            TaskStatus::Working
+        );
         assert_eq!(BackendTask::read(b"{}"), None);
     }
 
     #[test]
     fn task_13_a_question_is_kept_without_its_id_and_gets_another() {
-        let request = message(&json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {"message": "?"}}));
+        let request = message(
+            &json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {"message": "?"}}),
+        );
         let kept = input_request(&request, &TaskId::new("abc"));
         let kept_json: Json = serde_json::from_slice(&kept).unwrap();
-        assert!(kept_json.get("id").is_none() && kept_json["params"]["_meta"][RELATED_TASK]["taskId"] == "abc", "{kept_json}");
+        assert!(
+            kept_json.get("id").is_none()
+                && kept_json["params"]["_meta"][RELATED_TASK]["taskId"] == "abc",
+            "{kept_json}"
+        );
         let asked: Json = serde_json::from_slice(&with_id(&kept, &RequestId::from_u64(3))).unwrap();
-        assert_eq!((asked["id"].as_u64(), asked["method"].as_str()), (Some(3), Some("elicitation/create")));
-        let answer = decoded(Bytes::from_static(b" {\"id\":3,\"jsonrpc\":\"2.0\",\"result\":{}}\n")).unwrap();
-        let back: Json =
-            serde_json::from_slice(&with_id(&input_answer(&answer), &RequestId::from_raw(Bytes::from_static(b"\"q\"")))).unwrap();
+        assert_eq!(
+            (asked["id"].as_u64(), asked["method"].as_str()),
+            (Some(3), Some("elicitation/create"))
+        );
+        let answer =
+            decoded(Bytes::from_static(b" {\"id\":3,\"jsonrpc\":\"2.0\",\"result\":{}}\n"))
+                .unwrap();
+        let back: Json = serde_json::from_slice(&with_id(
+            &input_answer(&answer),
+            &RequestId::from_raw(Bytes::from_static(b"\"q\"")),
+        ))
+        .unwrap();
         assert_eq!(back, json!({"jsonrpc": "2.0", "id": "q", "result": {}}));
     }
 

@@ -34,7 +34,10 @@ impl BrokerFiles {
                     PathBuf::from(name)
                 };
                 let secret = path.with_file_name(ROOT_FILE);
-                [path.clone(), secret.with_extension("key.new"), secret].into_iter().chain(BESIDE.iter().map(beside)).collect()
+                [path.clone(), secret.with_extension("key.new"), secret]
+                    .into_iter()
+                    .chain(BESIDE.iter().map(beside))
+                    .collect()
             }
             DatabaseConfig::Postgres(_) => Vec::new(),
         };
@@ -66,7 +69,8 @@ impl BrokerFiles {
     /// A file of the broker that lies at or below this path, and that only the rules for paths keep a child from.
     pub(super) fn below(&self, path: &Path, has_user: bool) -> Option<PathBuf> {
         let is_below = |own: &PathBuf| canonical(own).starts_with(path);
-        let is_open = |own: &PathBuf| !has_user || file_access::closed_to_others(own, READ).is_none();
+        let is_open =
+            |own: &PathBuf| !has_user || file_access::closed_to_others(own, READ).is_none();
         let file = self.files().find(|own| is_below(own) && is_open(own));
         let touches = |folder: &&PathBuf| is_below(folder) || path.starts_with(canonical(folder));
         file.or_else(|| self.folders.iter().find(touches)).cloned()
@@ -124,11 +128,16 @@ mod tests {
     #[test]
     fn s03_a_file_that_everybody_reads_is_told_and_one_of_ours_is_closed() {
         // Every folder above it has to be open, so it lies where those of everybody are.
-        let folder = tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir_in("/tmp").unwrap();
+        let folder = tempfile::Builder::new()
+            .permissions(std::fs::Permissions::from_mode(0o755))
+            .tempdir_in("/tmp")
+            .unwrap();
         let database = folder.path().join("broker.db");
         std::fs::write(&database, "x").unwrap();
         std::fs::set_permissions(&database, std::fs::Permissions::from_mode(0o644)).unwrap();
-        let own = BrokerFiles::new(&load_from(&format!("storage: {{url: 'sqlite:{}'}}", database.display()), []).unwrap());
+        let own = BrokerFiles::new(
+            &load_from(&format!("storage: {{url: 'sqlite:{}'}}", database.display()), []).unwrap(),
+        );
         assert!(own.all_closed().unwrap_err().contains("broker.db can be read by every user"));
         own.close();
         assert_eq!(own.all_closed(), Ok(()));

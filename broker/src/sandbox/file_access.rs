@@ -11,14 +11,24 @@ pub(super) const EXECUTE: u32 = 0o001;
 
 /// Why other users cannot do this with the file; `Unsupported` when they can. A file that is not there is closed.
 pub(super) fn closed_to_others(path: &Path, access: u32) -> Option<String> {
-    let Ok(path) = path.canonicalize() else { return Some(format!("{} is not there", path.display())) };
+    let Ok(path) = path.canonicalize() else {
+        return Some(format!("{} is not there", path.display()));
+    };
     let closed = |path: &Path, access: u32| match fs::metadata(path) {
         Ok(found) if found.mode() & access == access => None,
-        Ok(found) => Some(format!("{} is closed to other users (mode {:04o})", path.display(), found.mode() & 0o7777)),
+        Ok(found) => Some(format!(
+            "{} is closed to other users (mode {:04o})",
+            path.display(),
+            found.mode() & 0o7777
+        )),
         Err(error) => Some(format!("{}: {error}", path.display())),
     };
     let above = path.ancestors().skip(1).collect::<Vec<_>>();
-    above.into_iter().rev().find_map(|folder| closed(folder, EXECUTE)).or_else(|| closed(&path, access))
+    above
+        .into_iter()
+        .rev()
+        .find_map(|folder| closed(folder, EXECUTE))
+        .or_else(|| closed(&path, access))
 }
 
 /// Takes a file away from everybody but its owner, where it is not so already.
@@ -31,6 +41,8 @@ pub(super) fn close(path: &Path) {
         Ok(()) => {
             tracing::warn!(path = %path.display(), was = format!("{:04o}", found & 0o7777), "closed a file of the broker to other users")
         }
-        Err(error) => tracing::warn!(path = %path.display(), %error, "a file of the broker is open to other users"),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "a file of the broker is open to other users")
+        }
     }
 }

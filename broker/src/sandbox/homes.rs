@@ -9,7 +9,9 @@ use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io,
     ops::RangeInclusive,
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown},
+    os::unix::fs::{
+        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown,
+    },
     path::{Path, PathBuf},
 };
 
@@ -47,15 +49,19 @@ impl Homes {
             (None, DatabaseConfig::Sqlite(path)) => canonical(path).parent().map(Path::to_owned),
             _ => None,
         };
-        let of_the_broker = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".mcp-broker/homes"));
+        let of_the_broker =
+            || Some(PathBuf::from(std::env::var_os("HOME")?).join(".mcp-broker/homes"));
         let beside = || data.as_ref().map(|folder| folder.join("homes")).or_else(of_the_broker);
         let root = config.stdio.homes.clone().or_else(beside).filter(|root| root.is_absolute());
         Self { root, data }
     }
 
     fn root(&self) -> Result<&Path, String> {
-        let root = self.root.as_deref().ok_or("stdio.homes is not set, and the broker has no home")?;
-        let failed = |error: io::Error| format!("the folder {} for homes of children: {error}", root.display());
+        let root =
+            self.root.as_deref().ok_or("stdio.homes is not set, and the broker has no home")?;
+        let failed = |error: io::Error| {
+            format!("the folder {} for homes of children: {error}", root.display())
+        };
         DirBuilder::new().recursive(true).mode(0o711).create(root).map_err(failed)?;
         Ok(root)
     }
@@ -65,20 +71,27 @@ impl Homes {
         let root = canonical(self.root()?);
         let above: Vec<&Path> = root.ancestors().collect();
         for folder in above.into_iter().rev() {
-            let found = fs::metadata(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+            let found =
+                fs::metadata(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
             if found.mode() & 0o001 != 0 {
                 continue;
             }
             let is_ours = folder == root || self.data.as_deref() == Some(folder);
             if !is_ours || found.uid() != geteuid().as_raw() {
                 let folder = folder.display();
-                return Err(format!("{folder} is closed to other users; set stdio.homes to a folder below one that every user may pass"));
+                return Err(format!(
+                    "{folder} is closed to other users; set stdio.homes to a folder below one that every user may pass"
+                ));
             }
             if let Some(open) = readable_file_in(folder) {
-                return Err(format!("{} would be open to children; close it (chmod o=), or set stdio.homes", open.display()));
+                return Err(format!(
+                    "{} would be open to children; close it (chmod o=), or set stdio.homes",
+                    open.display()
+                ));
             }
             let mode = (found.mode() & 0o7777) | 0o001;
-            fs::set_permissions(folder, Permissions::from_mode(mode)).map_err(|error| format!("{}: {error}", folder.display()))?;
+            fs::set_permissions(folder, Permissions::from_mode(mode))
+                .map_err(|error| format!("{}: {error}", folder.display()))?;
             tracing::info!(folder = %folder.display(), mode = format!("{mode:04o}"), "users of children may pass through this folder now");
         }
         Ok(())
@@ -91,14 +104,27 @@ impl Homes {
     }
 
     /// The home of a tenant, made when it is asked for first.
-    pub(super) fn open(&self, tenant: &str, users: Option<&RangeInclusive<u32>>) -> Result<Home, String> {
+    pub(super) fn open(
+        &self,
+        tenant: &str,
+        users: Option<&RangeInclusive<u32>>,
+    ) -> Result<Home, String> {
         let root = canonical(self.root()?);
-        let name = if users.is_some() { tenant.to_owned() } else { format!("{tenant}{WITHOUT_USER}") };
+        let name =
+            if users.is_some() { tenant.to_owned() } else { format!("{tenant}{WITHOUT_USER}") };
         let path = root.join(&name);
         let failed = |error: io::Error| format!("the home {}: {error}", path.display());
-        let is_missing = |found: &io::Result<fs::Metadata>| found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        let is_missing = |found: &io::Result<fs::Metadata>| {
+            found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
         if is_missing(&fs::symlink_metadata(&path)) {
-            let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(root.join(LOCK)).map_err(failed)?;
+            let lock = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(root.join(LOCK))
+                .map_err(failed)?;
             lock.lock().map_err(failed)?;
             if is_missing(&fs::symlink_metadata(&path)) {
                 make(&root, &name, users, &lock)?;
@@ -108,22 +134,31 @@ impl Homes {
         let (owner, own) = (found.uid(), geteuid().as_raw());
         let is_owned = users.map_or(owner == own, |range| range.contains(&owner));
         if !found.is_dir() || !is_owned {
-            let expected =
-                users.map_or(format!("the user {own}"), |range| format!("a user of stdio.uid_range ({}-{})", range.start(), range.end()));
+            let expected = users.map_or(format!("the user {own}"), |range| {
+                format!("a user of stdio.uid_range ({}-{})", range.start(), range.end())
+            });
             return Err(format!(
                 "the home {} belongs to the user {owner}, and not to {expected}; remove it, or change its owner",
                 path.display()
             ));
         }
         if found.mode() & 0o077 != 0 {
-            return Err(format!("the home {} is open to other users; close it (chmod 0700)", path.display()));
+            return Err(format!(
+                "the home {} is open to other users; close it (chmod 0700)",
+                path.display()
+            ));
         }
         Ok(Home { path, user: users.map(|_| owner) })
     }
 }
 
 /// A home appears under its name with its owner, or not at all.
-fn make(root: &Path, name: &str, users: Option<&RangeInclusive<u32>>, _lock: &File) -> Result<(), String> {
+fn make(
+    root: &Path,
+    name: &str,
+    users: Option<&RangeInclusive<u32>>,
+    _lock: &File,
+) -> Result<(), String> {
     let draft = root.join(format!("{DRAFT}{name}"));
     let failed = |error: io::Error| format!("the home {}: {error}", root.join(name).display());
     match fs::remove_dir(&draft) {
@@ -132,7 +167,9 @@ fn make(root: &Path, name: &str, users: Option<&RangeInclusive<u32>>, _lock: &Fi
     }
     DirBuilder::new().mode(0o700).create(&draft).map_err(failed)?;
     if let Some(range) = users {
-        let user = free_user(root, name, range).map_err(failed)?.ok_or("every user of stdio.uid_range owns a home or runs a process")?;
+        let user = free_user(root, name, range)
+            .map_err(failed)?
+            .ok_or("every user of stdio.uid_range owns a home or runs a process")?;
         chown(&draft, Some(user), Some(user)).map_err(failed)?;
     }
     fs::rename(&draft, root.join(name)).map_err(failed)
@@ -145,16 +182,24 @@ fn free_user(root: &Path, name: &str, range: &RangeInclusive<u32>) -> io::Result
     taken.extend(fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(owner));
     let count = u64::from(range.end() - range.start()) + 1;
     // The folder is part of it, so that tenants of two brokers rarely begin at the same number.
-    let hash = digest(&SHA256, [root.as_os_str().as_encoded_bytes(), b"\0", name.as_bytes()].concat().as_slice());
-    let first = hash.as_ref().iter().take(8).fold(0_u64, |sum, byte| (sum << 8) | u64::from(*byte)) % count;
-    let candidates = (0..count).map(|step| (first + step) % count).filter_map(|offset| u32::try_from(offset).ok());
+    let hash = digest(
+        &SHA256,
+        [root.as_os_str().as_encoded_bytes(), b"\0", name.as_bytes()].concat().as_slice(),
+    );
+    let first =
+        hash.as_ref().iter().take(8).fold(0_u64, |sum, byte| (sum << 8) | u64::from(*byte)) % count;
+    let candidates = (0..count)
+        .map(|step| (first + step) % count)
+        .filter_map(|offset| u32::try_from(offset).ok());
     Ok(candidates.map(|offset| range.start() + offset).find(|user| !taken.contains(user)))
 }
 
 /// A file directly in the folder that every user could read, were it not for the folder.
 fn readable_file_in(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?.flatten();
-    let is_open = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_file() && found.mode() & 0o004 != 0);
+    let is_open = |path: &PathBuf| {
+        path.symlink_metadata().is_ok_and(|found| found.is_file() && found.mode() & 0o004 != 0)
+    };
     entries.map(|entry| entry.path()).find(is_open)
 }
 
@@ -175,7 +220,10 @@ mod tests {
         assert_eq!((home.user, fs::metadata(&home.path).unwrap().mode() & 0o777), (None, 0o700));
         fs::set_permissions(&home.path, Permissions::from_mode(0o755)).unwrap();
         assert!(homes.open("acme", None).unwrap_err().contains("open to other users"));
-        assert!(homes.meets(folder.path()).is_some() && homes.meets(&folder.path().canonicalize().unwrap().join("acme")).is_some());
+        assert!(
+            homes.meets(folder.path()).is_some()
+                && homes.meets(&folder.path().canonicalize().unwrap().join("acme")).is_some()
+        );
     }
 
     #[test]
@@ -188,15 +236,24 @@ mod tests {
         let homes = homes(folder.path());
         // As many tenants as there are users, so nearly all of them collide.
         let range = 3_000_000_000..=3_000_000_007;
-        let users: Vec<u32> = (0..8).map(|number| homes.open(&format!("t{number}"), Some(&range)).unwrap().user.unwrap()).collect();
+        let users: Vec<u32> = (0..8)
+            .map(|number| homes.open(&format!("t{number}"), Some(&range)).unwrap().user.unwrap())
+            .collect();
         assert_eq!(users.iter().collect::<HashSet<_>>().len(), 8, "{users:?}");
-        assert!(homes.open("t8", Some(&range)).unwrap_err().contains("every user of stdio.uid_range"));
+        assert!(
+            homes.open("t8", Some(&range)).unwrap_err().contains("every user of stdio.uid_range")
+        );
         for (number, user) in users.iter().enumerate() {
             assert_eq!(homes.open(&format!("t{number}"), Some(&range)).unwrap().user, Some(*user));
         }
         // A removed home frees its user; a home of somebody else is not taken.
         fs::remove_dir(folder.path().join("t3")).unwrap();
         assert_eq!(homes.open("t8", Some(&range)).unwrap().user, Some(users[3]));
-        assert!(homes.open("t0", Some(&(4_000_000_000..=4_000_000_001))).unwrap_err().contains("stdio.uid_range"));
+        assert!(
+            homes
+                .open("t0", Some(&(4_000_000_000..=4_000_000_001)))
+                .unwrap_err()
+                .contains("stdio.uid_range")
+        );
     }
 }

@@ -112,7 +112,12 @@ impl Confinement {
     }
 
     /// Completes a child's specification. Looks at files, so it may block for a moment.
-    pub fn confine(&self, tenant: &TenantId, rules: &SandboxRules, spec: &mut ChildSpec) -> Result<ConfinementLevel, ConfinementError> {
+    pub fn confine(
+        &self,
+        tenant: &TenantId,
+        rules: &SandboxRules,
+        spec: &mut ChildSpec,
+    ) -> Result<ConfinementLevel, ConfinementError> {
         if self.mode == SandboxMode::Off {
             return Ok(ConfinementLevel { name: "off", missing: Vec::new() });
         }
@@ -127,8 +132,12 @@ impl Confinement {
         let path = std::env::split_paths(&variable(spec, "PATH")).collect::<Vec<_>>();
         let files = choice.landlock_abi.map(|_| {
             let program = self.host().paths.of_program(&program, &path);
-            let read = program.into_iter().chain(spec.cwd.clone()).chain(rules.read.iter().map(PathBuf::from));
-            let shared = choice.has_user.then(|| PathBuf::from(SHARED_MEMORY)).filter(|path| path.is_dir());
+            let read = program
+                .into_iter()
+                .chain(spec.cwd.clone())
+                .chain(rules.read.iter().map(PathBuf::from));
+            let shared =
+                choice.has_user.then(|| PathBuf::from(SHARED_MEMORY)).filter(|path| path.is_dir());
             let write = rules.write.iter().map(PathBuf::from).chain(shared);
             self.files(read, write, &home.path, choice.has_user)
         });
@@ -136,7 +145,9 @@ impl Confinement {
             false => Network::None,
             // The listeners of operators tell users apart by themselves.
             true if choice.has_user => Network::Any,
-            true if choice.landlock_abi >= Some(support::ABI_TCP) => Network::Except(self.closed_ports.get().cloned().unwrap_or_default()),
+            true if choice.landlock_abi >= Some(support::ABI_TCP) => {
+                Network::Except(self.closed_ports.get().cloned().unwrap_or_default())
+            }
             true => Network::Any,
         };
         let temporary = home.path.join("tmp");
@@ -167,14 +178,21 @@ impl Confinement {
             if no_users.is_none() {
                 self.own_files.close();
             }
-            HostSupport { no_users, landlock_abi: support::landlock_abi(), paths: SystemPaths::find() }
+            HostSupport {
+                no_users,
+                landlock_abi: support::landlock_abi(),
+                paths: SystemPaths::find(),
+            }
         })
     }
 
     /// Which of the two ways this child is confined by.
     fn choose(&self, program: &Path, rules: &SandboxRules) -> Result<ChildConfinement, String> {
         let host = self.host();
-        let no_user = host.no_users.clone().or_else(|| file_access::closed_to_others(program, file_access::EXECUTE));
+        let no_user = host
+            .no_users
+            .clone()
+            .or_else(|| file_access::closed_to_others(program, file_access::EXECUTE));
         let (wants_user, wants_landlock) = match self.mode {
             SandboxMode::Uid => (true, false),
             SandboxMode::Landlock => (false, true),
@@ -187,7 +205,9 @@ impl Confinement {
             missing.push(format!("uid: {why}"));
         }
         match landlock_abi {
-            None if wants_landlock => missing.push("landlock: this kernel does not offer it".to_owned()),
+            None if wants_landlock => {
+                missing.push("landlock: this kernel does not offer it".to_owned())
+            }
             Some(abi) if abi < support::ABI_SCOPES => missing.push(lacking(abi, has_user, rules)),
             _ => {}
         }
@@ -214,13 +234,17 @@ impl Confinement {
     ) -> Result<FileRules, String> {
         let system = &self.host().paths;
         let canonical = |path: PathBuf| {
-            path.canonicalize().map_err(|error| format!("the path {} of the sandbox cannot be used: {error}", path.display()))
+            path.canonicalize().map_err(|error| {
+                format!("the path {} of the sandbox cannot be used: {error}", path.display())
+            })
         };
         let mut read: BTreeSet<PathBuf> = read.map(canonical).collect::<Result<_, _>>()?;
         read.extend(system.read.iter().cloned());
         let mut write: BTreeSet<PathBuf> = write.map(canonical).collect::<Result<_, _>>()?;
         for path in read.iter().chain(&write) {
-            if let Some(own) = self.own_files.below(path, has_user).or_else(|| self.homes.meets(path)) {
+            if let Some(own) =
+                self.own_files.below(path, has_user).or_else(|| self.homes.meets(path))
+            {
                 return Err(format!(
                     "{} would be open to this child, which may use {}; move it elsewhere, or name narrower paths",
                     own.display(),
@@ -229,7 +253,11 @@ impl Confinement {
             }
         }
         write.insert(home.to_owned());
-        Ok(FileRules { read: read.into_iter().collect(), write: write.into_iter().collect(), devices: system.devices.clone() })
+        Ok(FileRules {
+            read: read.into_iter().collect(),
+            write: write.into_iter().collect(),
+            devices: system.devices.clone(),
+        })
     }
 }
 
@@ -247,10 +275,14 @@ impl ChildConfinement {
 /// What an older kernel does not do.
 fn lacking(abi: i32, has_user: bool, rules: &SandboxRules) -> String {
     let tcp = match (abi < support::ABI_TCP && rules.network, has_user) {
-        (true, false) => "connections to the listeners of operators and replicas are not refused (ABI 4), ",
+        (true, false) => {
+            "connections to the listeners of operators and replicas are not refused (ABI 4), "
+        }
         _ => "",
     };
-    format!("landlock: this kernel has ABI {abi}: {tcp}signals and abstract sockets are kept apart by other means (ABI 6)")
+    format!(
+        "landlock: this kernel has ABI {abi}: {tcp}signals and abstract sockets are kept apart by other means (ABI 6)"
+    )
 }
 
 /// As the child will have it.

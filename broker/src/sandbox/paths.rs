@@ -58,7 +58,8 @@ const READ: &[&str] = &[
     "/sys/kernel/mm",
 ];
 /// Caches of packages, below the home of the broker.
-const CACHES: &[&str] = &[".npm", ".cache/uv", ".local/share/uv", ".local/share/pnpm", ".bun/install", ".deno"];
+const CACHES: &[&str] =
+    &[".npm", ".cache/uv", ".local/share/uv", ".local/share/pnpm", ".bun/install", ".deno"];
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 /// Beside a folder of programs with one of these names lies what they need.
 const PROGRAM_FOLDERS: [&str; 2] = ["bin", "sbin"];
@@ -77,7 +78,8 @@ impl SystemPaths {
         let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
         let caches = CACHES.iter().filter(|_| home.is_absolute()).map(|name| home.join(name));
         let existing = |paths: &mut dyn Iterator<Item = PathBuf>| -> Vec<PathBuf> {
-            let canonical: BTreeSet<PathBuf> = paths.filter_map(|path| path.canonicalize().ok()).collect();
+            let canonical: BTreeSet<PathBuf> =
+                paths.filter_map(|path| path.canonicalize().ok()).collect();
             canonical.into_iter().collect()
         };
         Self {
@@ -100,19 +102,26 @@ impl SystemPaths {
             found.insert(folder.clone());
             add_program_folder(Some(folder), &mut found);
         }
-        let canonical: BTreeSet<PathBuf> = found.into_iter().filter_map(|path| path.canonicalize().ok()).collect();
-        canonical.into_iter().filter(|path| !self.read.iter().any(|known| path.starts_with(known))).collect()
+        let canonical: BTreeSet<PathBuf> =
+            found.into_iter().filter_map(|path| path.canonicalize().ok()).collect();
+        canonical
+            .into_iter()
+            .filter(|path| !self.read.iter().any(|known| path.starts_with(known)))
+            .collect()
     }
 }
 
 fn add_program_folder(folder: Option<&Path>, found: &mut BTreeSet<PathBuf>) {
-    let Some(folder) = folder.filter(|folder| folder.file_name().is_some_and(|name| PROGRAM_FOLDERS.iter().any(|known| name == *known)))
-    else {
+    let Some(folder) = folder.filter(|folder| {
+        folder.file_name().is_some_and(|name| PROGRAM_FOLDERS.iter().any(|known| name == *known))
+    }) else {
         return;
     };
     found.insert(folder.to_owned());
     if let Some(prefix) = folder.parent().filter(|prefix| prefix.parent().is_some()) {
-        found.extend(BESIDE_PROGRAMS.iter().map(|name| prefix.join(name)).filter(|path| path.exists()));
+        found.extend(
+            BESIDE_PROGRAMS.iter().map(|name| prefix.join(name)).filter(|path| path.exists()),
+        );
     }
 }
 
@@ -120,7 +129,9 @@ fn add_program_folder(folder: Option<&Path>, found: &mut BTreeSet<PathBuf>) {
 fn links_of(program: &Path) -> Vec<PathBuf> {
     const LINKS_MAX: usize = 40;
     let mut steps = vec![program.to_owned()];
-    while let Some(target) = steps.last().and_then(|step| Some(step.parent()?.join(fs::read_link(step).ok()?))) {
+    while let Some(target) =
+        steps.last().and_then(|step| Some(step.parent()?.join(fs::read_link(step).ok()?)))
+    {
         if steps.len() == LINKS_MAX {
             break;
         }
@@ -134,7 +145,10 @@ fn links_of(program: &Path) -> Vec<PathBuf> {
 
 /// The outermost folder of packages that the file is in.
 fn packages_of(program: &Path) -> Option<&Path> {
-    program.ancestors().filter(|folder| folder.file_name().is_some_and(|name| name == NODE_MODULES)).last()
+    program
+        .ancestors()
+        .filter(|folder| folder.file_name().is_some_and(|name| name == NODE_MODULES))
+        .last()
 }
 
 #[cfg(test)]
@@ -152,7 +166,14 @@ mod tests {
     fn s03_a_virtual_environment_brings_the_interpreter_it_links_to() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        for path in ["python/bin/python3.11", "python/lib/os.py", "venv/lib/server.py", "venv/pyvenv.cfg", "venv/secret", "python/secret"] {
+        for path in [
+            "python/bin/python3.11",
+            "python/lib/os.py",
+            "venv/lib/server.py",
+            "venv/pyvenv.cfg",
+            "venv/secret",
+            "python/secret",
+        ] {
             touch(&root.join(path));
         }
         fs::create_dir_all(root.join("venv/bin")).unwrap();
@@ -161,7 +182,9 @@ mod tests {
         let paths = SystemPaths { read: vec![], devices: vec![] };
         let found = paths.of_program(&root.join("venv/bin/python"), &[]);
         let opens = |path: &str| found.iter().any(|rule| root.join(path).starts_with(rule));
-        for path in ["python/bin/python3.11", "python/lib/os.py", "venv/lib/server.py", "venv/pyvenv.cfg"] {
+        for path in
+            ["python/bin/python3.11", "python/lib/os.py", "venv/lib/server.py", "venv/pyvenv.cfg"]
+        {
             assert!(opens(path), "{path}: {found:?}");
         }
         assert!(!opens("venv/secret") && !opens("python/secret"), "{found:?}");
@@ -171,15 +194,25 @@ mod tests {
     fn s03_a_package_brings_those_beside_it_and_a_program_alone_brings_itself() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        for path in ["app/node_modules/a/dist/index.js", "app/node_modules/b/index.js", "app/.env", "tools/server", "tools/other"] {
+        for path in [
+            "app/node_modules/a/dist/index.js",
+            "app/node_modules/b/index.js",
+            "app/.env",
+            "tools/server",
+            "tools/other",
+        ] {
             touch(&root.join(path));
         }
         fs::create_dir_all(root.join("app/node_modules/.bin")).unwrap();
         symlink("../a/dist/index.js", root.join("app/node_modules/.bin/a")).unwrap();
         let paths = SystemPaths { read: vec![PathBuf::from("/usr")], devices: vec![] };
-        let found = paths.of_program(&root.join("app/node_modules/.bin/a"), &[PathBuf::from("/usr/bin"), PathBuf::from("relative")]);
+        let found = paths.of_program(
+            &root.join("app/node_modules/.bin/a"),
+            &[PathBuf::from("/usr/bin"), PathBuf::from("relative")],
+        );
         assert!(
-            found.contains(&root.join("app/node_modules")) && !found.iter().any(|rule| root.join("app/.env").starts_with(rule)),
+            found.contains(&root.join("app/node_modules"))
+                && !found.iter().any(|rule| root.join("app/.env").starts_with(rule)),
             "{found:?}"
         );
         assert_eq!(paths.of_program(&root.join("tools/server"), &[]), [root.join("tools/server")]);

@@ -60,7 +60,11 @@ fn owner(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
 
 /// Asks the kernel for the one socket; an error where it does not answer such questions.
 fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
-    let mut socket = Socket::new(Domain::from(AF_NETLINK), Type::DGRAM, Some(Protocol::from(NETLINK_SOCK_DIAG)))?;
+    let mut socket = Socket::new(
+        Domain::from(AF_NETLINK),
+        Type::DGRAM,
+        Some(Protocol::from(NETLINK_SOCK_DIAG)),
+    )?;
     socket.set_read_timeout(Some(ANSWER_WAIT))?;
     socket.send(&question(peer, local))?;
     let mut answer = [0; 1_024];
@@ -116,11 +120,15 @@ fn question(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
 fn look_up(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     let (peer, local) = (SocketEnds::of(peer), SocketEnds::of(local));
     // An address of IPv4 is in the table of IPv6 where its socket is one of IPv6.
-    let short = [TABLES[0]].into_iter().filter_map(|table| Some((table, peer.short.as_deref()?, local.short.as_deref()?)));
-    short.chain([(TABLES[1], peer.long.as_str(), local.long.as_str())]).find_map(|(table, peer, local)| {
-        let rows = fs::read(table).ok()?;
-        owner_in(&rows, &format!(" {peer} {local} "))
-    })
+    let short = [TABLES[0]]
+        .into_iter()
+        .filter_map(|table| Some((table, peer.short.as_deref()?, local.short.as_deref()?)));
+    short.chain([(TABLES[1], peer.long.as_str(), local.long.as_str())]).find_map(
+        |(table, peer, local)| {
+            let rows = fs::read(table).ok()?;
+            owner_in(&rows, &format!(" {peer} {local} "))
+        },
+    )
 }
 
 /// Columns after the two ends of a connection: state, queues, timer, retransmits, user, timeout, inode.
@@ -144,7 +152,9 @@ struct SocketEnds {
 impl SocketEnds {
     fn of(address: SocketAddr) -> Self {
         let words = |octets: &[u8]| -> String {
-            let word = |part: &[u8]| format!("{:08X}", u32::from_ne_bytes([part[0], part[1], part[2], part[3]]));
+            let word = |part: &[u8]| {
+                format!("{:08X}", u32::from_ne_bytes([part[0], part[1], part[2], part[3]]))
+            };
             octets.chunks_exact(4).map(word).collect()
         };
         let port = address.port();
@@ -152,7 +162,10 @@ impl SocketEnds {
             IpAddr::V4(ip) => (Some(words(&ip.octets())), words(&ip.to_ipv6_mapped().octets())),
             IpAddr::V6(ip) => (None, words(&ip.octets())),
         };
-        Self { short: short.map(|short| format!("{short}:{port:04X}")), long: format!("{long}:{port:04X}") }
+        Self {
+            short: short.map(|short| format!("{short}:{port:04X}")),
+            long: format!("{long}:{port:04X}"),
+        }
     }
 }
 
@@ -169,16 +182,30 @@ mod tests {
             let Ok(listener) = TcpListener::bind(bind) else { continue };
             let address = listener.local_addr().unwrap();
             // The last is an address of IPv4 at a socket of IPv6.
-            let to = if address.ip().is_unspecified() { SocketAddr::from(([127, 0, 0, 1], address.port())) } else { address };
+            let to = if address.ip().is_unspecified() {
+                SocketAddr::from(([127, 0, 0, 1], address.port()))
+            } else {
+                address
+            };
             let client = TcpStream::connect(to).unwrap();
             let (server, peer) = listener.accept().unwrap();
             let local = server.local_addr().unwrap();
-            assert_eq!((owner(peer, local), look_up(peer, local)), (Some(own), Some(own)), "{bind}");
-            assert!(ask(peer, local).is_ok_and(|found| found == Some(own)), "{bind}: this kernel has no sock_diag");
+            assert_eq!(
+                (owner(peer, local), look_up(peer, local)),
+                (Some(own), Some(own)),
+                "{bind}"
+            );
+            assert!(
+                ask(peer, local).is_ok_and(|found| found == Some(own)),
+                "{bind}: this kernel has no sock_diag"
+            );
             // Given up, it is in the table still, and nobody's.
             drop(client);
             assert_eq!((owner(peer, local), look_up(peer, local)), (None, None), "{bind}");
         }
-        assert!(is_of_this_host(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)) && !is_of_this_host("192.0.2.1".parse().unwrap()));
+        assert!(
+            is_of_this_host(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST))
+                && !is_of_this_host("192.0.2.1".parse().unwrap())
+        );
     }
 }

@@ -65,10 +65,12 @@ mod tests {
     #[test]
     fn the_bodies_to_paste_are_json() {
         let text = instructions("127.0.0.1:8080".parse().unwrap());
-        let bodies: Vec<&str> = text.lines().filter_map(|line| line.split_once("-d '")?.1.split('\'').next()).collect();
+        let bodies: Vec<&str> =
+            text.lines().filter_map(|line| line.split_once("-d '")?.1.split('\'').next()).collect();
         assert_eq!(bodies.len(), 3, "{text}");
         for body in bodies {
-            serde_json::from_str::<serde_json::Value>(body).unwrap_or_else(|error| panic!("{body}: {error}"));
+            serde_json::from_str::<serde_json::Value>(body)
+                .unwrap_or_else(|error| panic!("{body}: {error}"));
         }
     }
 }

@@ -34,15 +34,23 @@ impl InheritedSockets {
         let listeners = listeners_of(&names, passed.len())?;
         let mut inherited = BTreeMap::new();
         for (index, name) in listeners.into_iter().enumerate() {
-            let socket = passed.take_tcp_listener(index).map_err(|error| fault(format!("the socket passed on as {name}: {error}")))?;
+            let socket = passed
+                .take_tcp_listener(index)
+                .map_err(|error| fault(format!("the socket passed on as {name}: {error}")))?;
             inherited.extend(socket.map(|socket| (name, socket)));
         }
         Ok(Self(inherited))
     }
 
     /// The socket of the listener that `key` configures, if it was passed on.
-    pub(super) fn of(&mut self, key: &str, address: SocketAddr) -> Result<Option<TcpListener>, ServeError> {
-        let Some(socket) = key.strip_prefix("listen.").and_then(|name| self.0.remove(name)) else { return Ok(None) };
+    pub(super) fn of(
+        &mut self,
+        key: &str,
+        address: SocketAddr,
+    ) -> Result<Option<TcpListener>, ServeError> {
+        let Some(socket) = key.strip_prefix("listen.").and_then(|name| self.0.remove(name)) else {
+            return Ok(None);
+        };
         let system = |source| ServeError::System { what: "an inherited socket", source };
         let bound = socket.local_addr().map_err(system)?;
         if bound.ip() != address.ip() || (address.port() != 0 && bound.port() != address.port()) {
@@ -60,7 +68,9 @@ impl InheritedSockets {
     /// Whoever passes on a socket for a listener that is not configured means something else.
     pub(super) fn nothing_left(self) -> Result<(), ServeError> {
         match self.0.keys().next() {
-            Some(name) => Err(fault(format!("a socket was passed on for listen.{name}, which is not configured"))),
+            Some(name) => Err(fault(format!(
+                "a socket was passed on for listen.{name}, which is not configured"
+            ))),
             None => Ok(()),
         }
     }
@@ -80,7 +90,9 @@ fn listeners_of(names: &str, count: usize) -> Result<Vec<&'static str>, ServeErr
     let listeners: Option<Vec<_>> = given.iter().map(known).collect();
     match listeners {
         Some(listeners)
-            if listeners.len() == count && count <= NAMES.len() && (1..count).all(|at| !listeners[..at].contains(&listeners[at])) =>
+            if listeners.len() == count
+                && count <= NAMES.len()
+                && (1..count).all(|at| !listeners[..at].contains(&listeners[at])) =>
         {
             Ok(listeners)
         }
@@ -106,7 +118,14 @@ mod tests {
             assert_eq!(of(alone, 1), Ok(vec!["http"]), "{alone}");
         }
         assert_eq!(of("", 0), Ok(vec![]));
-        for (names, count) in [("", 2), ("http:http", 2), ("http:quic", 2), ("http", 2), ("http:admin", 3), ("http:admin:tcp:x", 4)] {
+        for (names, count) in [
+            ("", 2),
+            ("http:http", 2),
+            ("http:quic", 2),
+            ("http", 2),
+            ("http:admin", 3),
+            ("http:admin:tcp:x", 4),
+        ] {
             let error = of(names, count).unwrap_err();
             assert!(error.contains("http, admin, tcp"), "{names} {count}: {error}");
         }
@@ -118,14 +137,23 @@ mod tests {
         let bound = socket.local_addr().unwrap();
         let of = |key: &str, address: &str| {
             let mut inherited = InheritedSockets([("http", socket.try_clone().unwrap())].into());
-            let found = inherited.of(key, address.parse().unwrap()).map(|found| found.is_some()).map_err(|error| error.to_string());
+            let found = inherited
+                .of(key, address.parse().unwrap())
+                .map(|found| found.is_some())
+                .map_err(|error| error.to_string());
             (found, inherited.nothing_left().is_ok())
         };
         assert_eq!(of("listen.http", &bound.to_string()), (Ok(true), true));
         assert_eq!(of("listen.http", "127.0.0.1:0"), (Ok(true), true));
         assert_eq!(of("listen.admin", &bound.to_string()), (Ok(false), false));
         for other in ["0.0.0.0:0", "127.0.0.1:1", "[::1]:0"] {
-            assert!(of("listen.http", other).0.unwrap_err().contains(&format!("say listen.http: {bound}")), "{other}");
+            assert!(
+                of("listen.http", other)
+                    .0
+                    .unwrap_err()
+                    .contains(&format!("say listen.http: {bound}")),
+                "{other}"
+            );
         }
     }
 }

@@ -64,7 +64,10 @@ impl ListenerTask {
         }
     }
 
-    pub(super) fn begin<Serving>(address: SocketAddr, serve: impl FnOnce(CancellationToken) -> Serving) -> Self
+    pub(super) fn begin<Serving>(
+        address: SocketAddr,
+        serve: impl FnOnce(CancellationToken) -> Serving,
+    ) -> Self
     where
         Serving: Future<Output = ()> + Send + 'static,
     {
@@ -82,7 +85,9 @@ impl ListenerTask {
 }
 
 /// Resolves when the listener ends by itself; never, where there is none.
-pub(super) async fn ended(listener: &mut Option<ListenerTask>) -> Result<(), tokio::task::JoinError> {
+pub(super) async fn ended(
+    listener: &mut Option<ListenerTask>,
+) -> Result<(), tokio::task::JoinError> {
     match listener {
         Some(listener) => (&mut listener.task).await,
         None => std::future::pending().await,
@@ -131,13 +136,20 @@ pub(super) fn obtain(
         Some(socket) => {
             let system = |source| ServeError::System { what: "an inherited socket", source };
             tracing::info!(listener = key, %address, "the listener's socket was passed on");
-            Ok(BoundSocket { socket: TcpListener::from_std(socket).map_err(system)?, inherited: true })
+            Ok(BoundSocket {
+                socket: TcpListener::from_std(socket).map_err(system)?,
+                inherited: true,
+            })
         }
         None => Ok(BoundSocket { socket: bind(key, address, reuse_port)?, inherited: false }),
     }
 }
 
-pub(super) fn bind(key: &'static str, address: SocketAddr, reuse_port: bool) -> Result<TcpListener, ServeError> {
+pub(super) fn bind(
+    key: &'static str,
+    address: SocketAddr,
+    reuse_port: bool,
+) -> Result<TcpListener, ServeError> {
     let listening = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use storage::{
-    DurableStore, EventStore, HotStore, MemoryHotStore, PostgresOptions, PostgresStore, RedisOptions, RedisStore, SqliteOptions,
-    SqliteStore, StoreError,
+    DurableStore, EventStore, HotStore, MemoryHotStore, PostgresOptions, PostgresStore,
+    RedisOptions, RedisStore, SqliteOptions, SqliteStore, StoreError,
 };
 
 use crate::{
@@ -27,11 +27,17 @@ impl OpenDatabase {
     pub(super) async fn open(config: &Config, migrate: bool) -> Result<Self, StoreError> {
         match &config.storage.database {
             config::DatabaseConfig::Sqlite(path) => {
-                let store = Arc::new(SqliteStore::open(&SqliteOptions { path: path.clone(), migrate }).await?);
+                let store = Arc::new(
+                    SqliteStore::open(&SqliteOptions { path: path.clone(), migrate }).await?,
+                );
                 Ok(Self { durable: store.clone(), events: store })
             }
             config::DatabaseConfig::Postgres(url) => {
-                let options = PostgresOptions { url: url.expose().to_owned(), migrate, connect_timeout: CONNECT_TIMEOUT };
+                let options = PostgresOptions {
+                    url: url.expose().to_owned(),
+                    migrate,
+                    connect_timeout: CONNECT_TIMEOUT,
+                };
                 let store = Arc::new(PostgresStore::open(&options).await?);
                 Ok(Self { durable: store.clone(), events: store })
             }
@@ -39,14 +45,27 @@ impl OpenDatabase {
     }
 
     /// With Redis, where configured: it keeps the event streams then. That it is not there yet is no error.
-    pub(super) async fn with_the_rest(self, config: &Config, keys: &Keys) -> Result<Stores, StoreError> {
-        let (hot, events): (Arc<dyn HotStore>, Arc<dyn EventStore>) = match &config.storage.redis_url {
+    pub(super) async fn with_the_rest(
+        self,
+        config: &Config,
+        keys: &Keys,
+    ) -> Result<Stores, StoreError> {
+        let (hot, events): (Arc<dyn HotStore>, Arc<dyn EventStore>) = match &config
+            .storage
+            .redis_url
+        {
             None => (Arc::new(MemoryHotStore::new()), self.events),
             Some(url) => {
-                let options = RedisOptions { url: url.expose().to_owned(), key: *keys.redis, event_retention: config.events.retain };
+                let options = RedisOptions {
+                    url: url.expose().to_owned(),
+                    key: *keys.redis,
+                    event_retention: config.events.retain,
+                };
                 let redis = Arc::new(RedisStore::open(&options).await?);
                 if !redis.is_connected() {
-                    tracing::warn!("Redis can not be reached: the broker starts without it and goes on trying");
+                    tracing::warn!(
+                        "Redis can not be reached: the broker starts without it and goes on trying"
+                    );
                 }
                 (redis.clone(), redis)
             }

@@ -9,7 +9,9 @@ use protocol::error::{ErrorKind, Refusal};
 use tokio::time::{Instant, sleep};
 
 use super::{LookupOutcome, PeerLookupOutcome, SessionOwner, no_session};
-use crate::limits::{OWNER_RETRY_DOUBLINGS, OWNER_RETRY_JITTER, OWNER_RETRY_MIN, OWNER_SEARCH_EXTRA};
+use crate::limits::{
+    OWNER_RETRY_DOUBLINGS, OWNER_RETRY_JITTER, OWNER_RETRY_MIN, OWNER_SEARCH_EXTRA,
+};
 
 /// Where a search looks.
 pub(crate) trait LookupSources {
@@ -109,7 +111,8 @@ impl<P: LookupSources> OwnerLookup<P> {
     pub(crate) async fn next(&mut self) -> Result<LookupOutcome<P::Session>, Refusal> {
         let found = self.look().await;
         // Only what is not there is paid for: of what is found its owner takes.
-        let in_vain = found.as_ref().is_err_and(|refusal| refusal.kind == ErrorKind::SessionNotFound);
+        let in_vain =
+            found.as_ref().is_err_and(|refusal| refusal.kind == ErrorKind::SessionNotFound);
         if !in_vain && std::mem::take(&mut self.charged) {
             self.places.refund();
         }
@@ -156,10 +159,18 @@ impl<P: LookupSources> OwnerLookup<P> {
                 ClaimOutcome::Remote { owner, lease_left } => {
                     let in_vain = self.in_vain.take();
                     match (owner, in_vain) {
-                        (Some(owner), Some((asked, ForwardFailure::NotOwner(_)))) if owner == asked => self.wait(Duration::ZERO).await?,
-                        (Some(owner), Some((asked, ForwardFailure::Unreachable | ForwardFailure::LeaseLapsed))) if owner == asked => {
-                            self.wait(lease_left).await?
+                        (Some(owner), Some((asked, ForwardFailure::NotOwner(_))))
+                            if owner == asked =>
+                        {
+                            self.wait(Duration::ZERO).await?
                         }
+                        (
+                            Some(owner),
+                            Some((
+                                asked,
+                                ForwardFailure::Unreachable | ForwardFailure::LeaseLapsed,
+                            )),
+                        ) if owner == asked => self.wait(lease_left).await?,
                         (Some(owner), _) => return Ok(self.there(owner)),
                         (None, _) => self.wait(lease_left).await?,
                     }
@@ -210,7 +221,10 @@ impl<P: LookupSources> OwnerLookup<P> {
         let pause = lease_left.max(least) + rand::random_range(Duration::ZERO..=OWNER_RETRY_JITTER);
         self.rounds += 1;
         if Instant::now() + pause > self.deadline() {
-            let refusal = Refusal::new(ErrorKind::SessionElsewhere, "the session is on another replica, which can not be reached now");
+            let refusal = Refusal::new(
+                ErrorKind::SessionElsewhere,
+                "the session is on another replica, which can not be reached now",
+            );
             return Err(refusal.retry_after(self.lease));
         }
         sleep(pause).await;
@@ -231,7 +245,9 @@ fn is_outage(refusal: &Refusal) -> bool {
 }
 
 /// The search of a replica that was asked by another one: it looks, but neither forwards nor waits.
-pub(crate) async fn inside<P: LookupSources>(places: &P) -> Result<PeerLookupOutcome<P::Session>, Refusal> {
+pub(crate) async fn inside<P: LookupSources>(
+    places: &P,
+) -> Result<PeerLookupOutcome<P::Session>, Refusal> {
     if let Some(session) = places.here()? {
         return Ok(PeerLookupOutcome::Here(session));
     }
@@ -329,10 +345,16 @@ mod tests {
         async fn claim(&self) -> Result<ClaimOutcome<&'static str>, Refusal> {
             let mut state = self.lock();
             state.claims += 1;
-            let said = if state.record.len() > 1 { state.record.pop_front() } else { state.record.front().cloned() };
+            let said = if state.record.len() > 1 {
+                state.record.pop_front()
+            } else {
+                state.record.front().cloned()
+            };
             match said {
                 Some(Ok(Some(Record::Free))) => Ok(ClaimOutcome::Local("adopted")),
-                Some(Ok(Some(Record::Owned(owner, lease_left)))) => Ok(ClaimOutcome::Remote { owner, lease_left }),
+                Some(Ok(Some(Record::Owned(owner, lease_left)))) => {
+                    Ok(ClaimOutcome::Remote { owner, lease_left })
+                }
                 Some(Err(kind)) => Err(Refusal::new(kind, "")),
                 Some(Ok(None)) | None => Ok(ClaimOutcome::Absent),
             }
@@ -419,8 +441,14 @@ mod tests {
         for expected in ["session_not_found", "session_not_found", "rate_limited", "rate_limited"] {
             assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, expected);
         }
-        assert_eq!(script.lock().claims, claims + 2, "who is over its rate costs the record nothing");
-        assert!(inside(&&script).await.is_err_and(|refusal| refusal.kind == ErrorKind::RateLimited));
+        assert_eq!(
+            script.lock().claims,
+            claims + 2,
+            "who is over its rate costs the record nothing"
+        );
+        assert!(
+            inside(&&script).await.is_err_and(|refusal| refusal.kind == ErrorKind::RateLimited)
+        );
     }
 
     #[tokio::test]
@@ -430,23 +458,34 @@ mod tests {
             state.record = [Err(ErrorKind::StoreUnavailable)].into();
         });
         for _ in 0..3 {
-            assert!(inside(&&script).await.is_err_and(|refusal| refusal.kind == ErrorKind::StoreUnavailable));
+            assert!(
+                inside(&&script)
+                    .await
+                    .is_err_and(|refusal| refusal.kind == ErrorKind::StoreUnavailable)
+            );
         }
         script.lock().record.clear();
-        assert!(inside(&&script).await.is_err_and(|refusal| refusal.kind == ErrorKind::SessionNotFound));
+        assert!(
+            inside(&&script).await.is_err_and(|refusal| refusal.kind == ErrorKind::SessionNotFound)
+        );
         assert_eq!(script.lock().budget, Some(0), "what is not there is paid for");
     }
 
     #[tokio::test]
     async fn a_dead_owners_lease_is_waited_for_and_no_longer() {
-        let script = Script::with(|state| state.record = [owned("a", LEASE), owned("a", LEASE / 2), Ok(Some(Record::Free))].into());
+        let script = Script::with(|state| {
+            state.record = [owned("a", LEASE), owned("a", LEASE / 2), Ok(Some(Record::Free))].into()
+        });
         let mut search = OwnerLookup::new(&script, LEASE);
         let begun = Instant::now();
         assert_eq!(there(&mut search).await, "a");
         search.missed(&owner("a"), ForwardFailure::Unreachable);
         assert_eq!(there(&mut search).await, "adopted");
         let waited = begun.elapsed();
-        assert!(waited >= LEASE / 2 && waited <= LEASE / 2 + OWNER_RETRY_JITTER + SLACK, "{waited:?}");
+        assert!(
+            waited >= LEASE / 2 && waited <= LEASE / 2 + OWNER_RETRY_JITTER + SLACK,
+            "{waited:?}"
+        );
     }
 
     #[tokio::test]
@@ -457,7 +496,9 @@ mod tests {
         let mut attempts = 0;
         let refusal = loop {
             match search.next().await {
-                Ok(LookupOutcome::Remote(owner)) => search.missed(&owner, ForwardFailure::Unreachable),
+                Ok(LookupOutcome::Remote(owner)) => {
+                    search.missed(&owner, ForwardFailure::Unreachable)
+                }
                 Ok(LookupOutcome::Local(_)) => panic!("nobody adopts it"),
                 Err(refusal) => break refusal,
             }
@@ -534,7 +575,9 @@ mod tests {
             state.hint = Some(owner("x"));
             state.record = [owned("b", LEASE), Ok(Some(Record::Free))].into();
         });
-        assert!(matches!(inside(&&script).await, Ok(PeerLookupOutcome::NotLocal(Some(known))) if known == owner("b")));
+        assert!(
+            matches!(inside(&&script).await, Ok(PeerLookupOutcome::NotLocal(Some(known))) if known == owner("b"))
+        );
         assert!(matches!(inside(&&script).await, Ok(PeerLookupOutcome::Here("adopted"))));
         script.lock().draining = true;
         assert!(matches!(inside(&&script).await, Ok(PeerLookupOutcome::NotLocal(None))));

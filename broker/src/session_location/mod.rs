@@ -66,10 +66,18 @@ impl SessionLocator {
     pub fn new(secret: &[u8; 32]) -> Result<Self, PeerIdentityError> {
         let identity = PeerIdentity::from_secret(secret)?;
         let absent = NegativeCache::new(ABSENT_REMEMBERED_MAX, ABSENT_REMEMBERED_FOR);
-        Ok(Self { peers: PeerClient::new(&identity), identity, owners: OwnerCache::new(OWNERS_REMEMBERED_MAX), absent })
+        Ok(Self {
+            peers: PeerClient::new(&identity),
+            identity,
+            owners: OwnerCache::new(OWNERS_REMEMBERED_MAX),
+            absent,
+        })
     }
 }
 
 pub fn no_session() -> Refusal {
-    Refusal::new(ErrorKind::SessionNotFound, "no such session: it ended or never was; initialize anew")
+    Refusal::new(
+        ErrorKind::SessionNotFound,
+        "no such session: it ended or never was; initialize anew",
+    )
 }

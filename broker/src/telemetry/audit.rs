@@ -29,8 +29,22 @@ use crate::{
 };
 
 /// Parts of a member's name that announce a secret.
-const SECRET_WORDS: [&str; 14] =
-    ["token", "secret", "pass", "pwd", "key", "auth", "credential", "bearer", "cookie", "session", "signature", "jwt", "otp", "dsn"];
+const SECRET_WORDS: [&str; 14] = [
+    "token",
+    "secret",
+    "pass",
+    "pwd",
+    "key",
+    "auth",
+    "credential",
+    "bearer",
+    "cookie",
+    "session",
+    "signature",
+    "jwt",
+    "otp",
+    "dsn",
+];
 
 /// A record in the making.
 #[derive(Debug)]
@@ -84,7 +98,9 @@ impl AuditDraft {
             principal: self.caller.principal.to_string(),
             api_key: self.caller.key.as_ref().map(ToString::to_string),
             action: self.method.name().to_owned(),
-            target: self.target.map(|target| told(&target).chars().take(AUDIT_TARGET_CHARS_MAX).collect()),
+            target: self
+                .target
+                .map(|target| told(&target).chars().take(AUDIT_TARGET_CHARS_MAX).collect()),
             backend: self.backend.map(|backend| backend.to_string()),
             definition: self.definition.map(|definition| format!("sha256:{}", hex(&definition))),
             arguments_digest: arguments.map(digest_of),
@@ -182,8 +198,10 @@ pub(super) fn redact(value: &mut Value) {
                 }
             }
             // A name may be a secret itself, where members are what somebody found.
-            let secret: Vec<(String, String)> =
-                members.keys().filter_map(|name| secrets::masked(name).map(|shown| (name.clone(), shown))).collect();
+            let secret: Vec<(String, String)> = members
+                .keys()
+                .filter_map(|name| secrets::masked(name).map(|shown| (name.clone(), shown)))
+                .collect();
             for (name, shown) in secret {
                 let value = members.remove(&name).unwrap_or_default();
                 members.insert(shown, value);
@@ -210,18 +228,30 @@ mod tests {
 
     #[test]
     fn what_announces_a_secret_is_not_kept() {
-        let arguments = br#"{"city":"Ulm","apiKey":"canary","nested":[{"Password":{"a":"canary"},"b":1}]}"#;
+        let arguments =
+            br#"{"city":"Ulm","apiKey":"canary","nested":[{"Password":{"a":"canary"},"b":1}]}"#;
         let text = shown(arguments).unwrap().to_string();
-        assert!(!text.contains("canary") && text.contains("Ulm") && text.contains("\"b\":1"), "{text}");
+        assert!(
+            !text.contains("canary") && text.contains("Ulm") && text.contains("\"b\":1"),
+            "{text}"
+        );
     }
 
     #[test]
     fn what_looks_like_a_secret_is_not_kept_whatever_its_name() {
         let key = format!("sk-{}", "canary0Canary1Canary2");
-        let arguments = format!(r#"{{"command":"curl -H 'x: Bearer canary+canary/9='","list":["{key}"],"{key}":1,"city":"Ulm"}}"#);
+        let arguments = format!(
+            r#"{{"command":"curl -H 'x: Bearer canary+canary/9='","list":["{key}"],"{key}":1,"city":"Ulm"}}"#
+        );
         let text = shown(arguments.as_bytes()).unwrap().to_string();
-        assert!(!text.contains("anary") && text.contains("Ulm") && text.contains("curl -H"), "{text}");
-        assert_eq!(told(&format!("https://me:canary@example.com/{key}")), "https://[redacted]@example.com/[redacted]");
+        assert!(
+            !text.contains("anary") && text.contains("Ulm") && text.contains("curl -H"),
+            "{text}"
+        );
+        assert_eq!(
+            told(&format!("https://me:canary@example.com/{key}")),
+            "https://[redacted]@example.com/[redacted]"
+        );
     }
 
     #[test]

@@ -32,9 +32,17 @@ impl ChildSpan {
     /// One attempt of the current request with its backend. The context goes into `splice`, where the wire has no headers
     /// (`in_meta`) or the client sent it there. Without a span nothing of it is touched, but for baggage that is longer than
     /// anybody has to pass on.
-    pub fn attempt(message: &Message, backend: &str, transport: &'static str, in_meta: bool, splice: &mut Splice<'_>) -> Option<Self> {
+    pub fn attempt(
+        message: &Message,
+        backend: &str,
+        transport: &'static str,
+        in_meta: bool,
+        splice: &mut Splice<'_>,
+    ) -> Option<Self> {
         let request = request::current().filter(|request| request.tracing.is_some());
-        let Some((request, tracing)) = request.as_ref().and_then(|request| Some((request, request.tracing.as_ref()?))) else {
+        let Some((request, tracing)) =
+            request.as_ref().and_then(|request| Some((request, request.tracing.as_ref()?)))
+        else {
             cut_long_baggage(message, splice);
             return None;
         };
@@ -51,10 +59,18 @@ impl ChildSpan {
     pub fn question(request: Option<&Arc<RequestTelemetry>>, message: &Message) -> Option<Self> {
         let request = request?;
         let tracing = request.tracing.as_ref()?;
-        let named = message.text(message.fields.meta_traceparent).and_then(|text| TraceParent::parse(&text));
-        let parent = named.filter(|place| place.trace == tracing.place.trace).map(|place| place.span).or_else(|| tracing.latest_attempt());
+        let named = message
+            .text(message.fields.meta_traceparent)
+            .and_then(|text| TraceParent::parse(&text));
+        let parent = named
+            .filter(|place| place.trace == tracing.place.trace)
+            .map(|place| place.span)
+            .or_else(|| tracing.latest_attempt());
         let mut span = tracing.child(SpanKind::Client, message.method.name().to_owned(), parent);
-        span.attributes.extend([KeyValue::new("rpc.system", "jsonrpc"), KeyValue::new("mcp.method.name", message.method.name())]);
+        span.attributes.extend([
+            KeyValue::new("rpc.system", "jsonrpc"),
+            KeyValue::new("mcp.method.name", message.method.name()),
+        ]);
         Some(Self { request: request.clone(), span: Some(span) })
     }
 
@@ -102,7 +118,13 @@ impl Drop for ChildSpan {
 }
 
 fn cut_long_baggage(message: &Message, splice: &mut Splice<'_>) {
-    let Some(span) = message.fields.meta_baggage.filter(|span| (span.end - span.start) as usize > BAGGAGE_BYTES_MAX) else { return };
+    let Some(span) = message
+        .fields
+        .meta_baggage
+        .filter(|span| (span.end - span.start) as usize > BAGGAGE_BYTES_MAX)
+    else {
+        return;
+    };
     let kept = message.text(Some(span)).and_then(|text| cut_baggage(&text)).unwrap_or_default();
     splice.replace(span, json::quote(&kept).into_bytes());
 }

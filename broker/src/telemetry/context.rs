@@ -85,7 +85,11 @@ impl TraceParent {
         let (head, rest) = text.split_at_checked(55)?;
         let version = hex::<1>(head.get(..2)?)?[0];
         let dashes = [2, 35, 52].iter().all(|&at| head[at] == b'-');
-        if !dashes || version == 0xff || (version == 0 && !rest.is_empty()) || rest.first().is_some_and(|next| *next != b'-') {
+        if !dashes
+            || version == 0xff
+            || (version == 0 && !rest.is_empty())
+            || rest.first().is_some_and(|next| *next != b'-')
+        {
             return None;
         }
         let (trace, span) = (hex::<16>(&head[3..35])?, hex::<8>(&head[36..52])?);
@@ -130,9 +134,17 @@ impl fmt::Debug for SpanId {
 
 impl TraceContext {
     /// `Unsupported` without a `traceparent` that can be read: then the other two mean nothing either.
-    pub fn read(traceparent: &str, tracestate: Option<&str>, baggage: Option<&str>) -> Option<Self> {
+    pub fn read(
+        traceparent: &str,
+        tracestate: Option<&str>,
+        baggage: Option<&str>,
+    ) -> Option<Self> {
         let place = TraceParent::parse(traceparent)?;
-        Some(Self { place, state: tracestate.and_then(cut_state), baggage: baggage.and_then(cut_baggage) })
+        Some(Self {
+            place,
+            state: tracestate.and_then(cut_state),
+            baggage: baggage.and_then(cut_baggage),
+        })
     }
 }
 
@@ -149,7 +161,9 @@ pub fn cut_baggage(text: &str) -> Option<String> {
 /// Whole members only: half of one could mean something else. What is no visible ASCII is no member.
 fn cut(text: &str, members_max: usize, bytes_max: usize) -> Option<String> {
     let mut kept = String::new();
-    let is_member = |member: &&str| member.contains('=') && member.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    let is_member = |member: &&str| {
+        member.contains('=') && member.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+    };
     for member in text.split(',').map(str::trim).filter(is_member).take(members_max) {
         let comma = usize::from(!kept.is_empty());
         if kept.len() + comma + member.len() > bytes_max {
@@ -194,7 +208,10 @@ mod tests {
         assert!(place.sampled);
         assert_eq!(place.to_string(), GOOD);
         assert!(!TraceParent::parse(&GOOD.replace("-01", "-00")).unwrap().sampled);
-        assert!(!TraceParent::parse(&GOOD.replace("-01", "-fe")).unwrap().sampled, "other flags are not ours");
+        assert!(
+            !TraceParent::parse(&GOOD.replace("-01", "-fe")).unwrap().sampled,
+            "other flags are not ours"
+        );
     }
 
     #[test]
@@ -223,17 +240,28 @@ mod tests {
 
     #[test]
     fn giants_are_cut_at_a_member() {
-        let giant = (0..5_000).map(|number| format!("key{number}=value")).collect::<Vec<_>>().join(",");
+        let giant =
+            (0..5_000).map(|number| format!("key{number}=value")).collect::<Vec<_>>().join(",");
         let kept = cut_baggage(&giant).unwrap();
-        assert!(kept.len() <= BAGGAGE_BYTES_MAX && kept.split(',').count() == BAGGAGE_MEMBERS_MAX, "{}", kept.len());
+        assert!(
+            kept.len() <= BAGGAGE_BYTES_MAX && kept.split(',').count() == BAGGAGE_MEMBERS_MAX,
+            "{}",
+            kept.len()
+        );
         assert_eq!(cut_baggage(&format!("a={}", "x".repeat(BAGGAGE_BYTES_MAX))), None);
-        assert_eq!(cut_baggage(&format!("a=1,b={}", "x".repeat(BAGGAGE_BYTES_MAX))).as_deref(), Some("a=1"));
+        assert_eq!(
+            cut_baggage(&format!("a=1,b={}", "x".repeat(BAGGAGE_BYTES_MAX))).as_deref(),
+            Some("a=1")
+        );
         assert!(cut_state(&giant).unwrap().split(',').count() <= TRACESTATE_MEMBERS_MAX);
     }
 
     #[test]
     fn what_is_no_member_is_left_out() {
-        assert_eq!(cut_baggage("a=1,,nonsense, b=2 ,c=\u{7f},d=\r\ne=1").as_deref(), Some("a=1,b=2"));
+        assert_eq!(
+            cut_baggage("a=1,,nonsense, b=2 ,c=\u{7f},d=\r\ne=1").as_deref(),
+            Some("a=1,b=2")
+        );
         assert_eq!(TraceContext::read("nonsense", Some("a=1"), Some("b=1")), None);
     }
 

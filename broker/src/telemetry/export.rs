@@ -30,7 +30,9 @@ use transport::http_client::{self, HttpClient};
 use super::traces::{SpanRecorder, Tracer, recorder};
 use crate::{
     config::TraceConfig as Settings,
-    limits::{ERROR_BODY_BYTES_MAX, SPAN_BATCH_MAX, SPAN_BATCH_WAIT, SPAN_EXPORT_WAIT, SPAN_FLUSH_WAIT},
+    limits::{
+        ERROR_BODY_BYTES_MAX, SPAN_BATCH_MAX, SPAN_BATCH_WAIT, SPAN_EXPORT_WAIT, SPAN_FLUSH_WAIT,
+    },
     metrics::Metrics,
 };
 
@@ -42,11 +44,21 @@ pub struct ExporterHandle {
 }
 
 /// Begins to export, where an endpoint is configured. Must be called inside the runtime.
-pub fn begin(settings: &Settings, node: &str, http: HttpClient, metrics: Arc<Metrics>) -> (Tracer, ExporterHandle) {
+pub fn begin(
+    settings: &Settings,
+    node: &str,
+    http: HttpClient,
+    metrics: Arc<Metrics>,
+) -> (Tracer, ExporterHandle) {
     let stop = CancellationToken::new();
-    let Some(endpoint) = &settings.endpoint else { return (Tracer::default(), ExporterHandle { stop, task: None }) };
-    let exporter =
-        SpanExporter::builder().with_http().with_http_client(OtlpHttpClient(http)).with_endpoint(endpoint).with_timeout(SPAN_EXPORT_WAIT);
+    let Some(endpoint) = &settings.endpoint else {
+        return (Tracer::default(), ExporterHandle { stop, task: None });
+    };
+    let exporter = SpanExporter::builder()
+        .with_http()
+        .with_http_client(OtlpHttpClient(http))
+        .with_endpoint(endpoint)
+        .with_timeout(SPAN_EXPORT_WAIT);
     let mut exporter = match exporter.build() {
         Ok(exporter) => exporter,
         Err(error) => {
@@ -61,7 +73,17 @@ pub fn begin(settings: &Settings, node: &str, http: HttpClient, metrics: Arc<Met
     ];
     exporter.set_resource(&Resource::builder_empty().with_attributes(about).build());
     let (recorder, spans) = recorder(settings, metrics.clone());
-    let task = tokio::spawn(ExportTask { exporter, spans, recorder: recorder.clone(), metrics, failing: false, stop: stop.clone() }.run());
+    let task = tokio::spawn(
+        ExportTask {
+            exporter,
+            spans,
+            recorder: recorder.clone(),
+            metrics,
+            failing: false,
+            stop: stop.clone(),
+        }
+        .run(),
+    );
     (Tracer::to(recorder), ExporterHandle { stop, task: Some(task) })
 }
 

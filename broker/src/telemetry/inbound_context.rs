@@ -59,8 +59,17 @@ pub fn header_context(headers: &HeaderMap, traced: bool) -> Option<HeaderMap> {
 }
 
 /// Serves what came in, with the context its headers brought.
-pub async fn arriving<F: Future>(headers: Option<HeaderMap>, client: Option<IpAddr>, work: F) -> F::Output {
-    ARRIVAL.scope(InboundContext { name: RequestName::random(), headers: headers.map(Box::new), client }, work).await
+pub async fn arriving<F: Future>(
+    headers: Option<HeaderMap>,
+    client: Option<IpAddr>,
+    work: F,
+) -> F::Output {
+    ARRIVAL
+        .scope(
+            InboundContext { name: RequestName::random(), headers: headers.map(Box::new), client },
+            work,
+        )
+        .await
 }
 
 pub fn arrival_name() -> Option<RequestName> {

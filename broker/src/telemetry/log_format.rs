@@ -21,14 +21,23 @@ where
     N: for<'a> FormatFields<'a> + 'static,
     Format: FormatEvent<S, N>,
 {
-    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let Some(name) = request::current_name() else { return self.0.format_event(context, writer, event) };
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let Some(name) = request::current_name() else {
+            return self.0.format_event(context, writer, event);
+        };
         let mut line = String::new();
         self.0.format_event(context, Writer::new(&mut line), event)?;
         writer.write_str(&marked(
             &line,
             name,
-            request::with_current(request::RequestTelemetry::trace).flatten().map(|trace| trace.to_string()),
+            request::with_current(request::RequestTelemetry::trace)
+                .flatten()
+                .map(|trace| trace.to_string()),
         ))
     }
 }
@@ -55,9 +64,15 @@ mod tests {
     #[test]
     fn a_line_says_whose_it_is() {
         let name = RequestName(0xab);
-        assert_eq!(marked("INFO it is so a=1\n", name, None), "INFO it is so a=1 request_id=00000000000000ab\n");
+        assert_eq!(
+            marked("INFO it is so a=1\n", name, None),
+            "INFO it is so a=1 request_id=00000000000000ab\n"
+        );
         let line = marked("{\"level\":\"INFO\",\"message\":\"so\"}\n", name, Some("0af7".into()));
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!((&value["request_id"], &value["trace_id"]), (&"00000000000000ab".into(), &"0af7".into()));
+        assert_eq!(
+            (&value["request_id"], &value["trace_id"]),
+            (&"00000000000000ab".into(), &"0af7".into())
+        );
     }
 }

@@ -42,14 +42,17 @@ impl LogWriter {
         let (queue, steps) = sync_channel(LOG_LINES_MAX);
         let waiting = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&waiting);
-        std::thread::Builder::new().name("log".to_owned()).spawn(move || write(&steps, out, &counted))?;
+        std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || write(&steps, out, &counted))?;
         Ok(Self { queue, waiting })
     }
 
     fn put(&self, line: &[u8]) {
         let bytes = line.len();
         // A line that does not fit takes no room, not even for the moment in which that is found out.
-        let with_it = |waiting: usize| waiting.checked_add(bytes).filter(|all| *all <= LOG_LINES_BYTES_MAX);
+        let with_it =
+            |waiting: usize| waiting.checked_add(bytes).filter(|all| *all <= LOG_LINES_BYTES_MAX);
         if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_it).is_err() {
             return process::log_line_dropped();
         }
@@ -86,7 +89,10 @@ fn write(steps: &Receiver<WriterCommand>, mut out: impl Write, waiting: &AtomicU
                 // There is room for it now.
                 let dropped = process::log_lines_dropped();
                 if is_taken && dropped > told {
-                    tracing::warn!(lines = dropped - told, "lines of the log are missing: nobody took them in time");
+                    tracing::warn!(
+                        lines = dropped - told,
+                        "lines of the log are missing: nobody took them in time"
+                    );
                     // It may have found no room itself: then it is said again.
                     if process::log_lines_dropped() == dropped {
                         told = dropped;
@@ -180,11 +186,19 @@ mod tests {
     }
 
     /// Whoever goes on reading gets all that waited.
-    fn all_that_waited(lines: &LogWriter, step: std::sync::mpsc::Sender<()>, read: &Receiver<Vec<u8>>) -> Vec<Vec<u8>> {
+    fn all_that_waited(
+        lines: &LogWriter,
+        step: std::sync::mpsc::Sender<()>,
+        read: &Receiver<Vec<u8>>,
+    ) -> Vec<Vec<u8>> {
         drop(step);
         let deadline = Instant::now() + Duration::from_secs(60);
         while lines.waiting.load(Ordering::Relaxed) > 0 {
-            assert!(Instant::now() < deadline, "{} bytes are never written", lines.waiting.load(Ordering::Relaxed));
+            assert!(
+                Instant::now() < deadline,
+                "{} bytes are never written",
+                lines.waiting.load(Ordering::Relaxed)
+            );
             lines.flush();
         }
         read.try_iter().collect()
@@ -202,7 +216,8 @@ mod tests {
     #[test]
     fn the_lines_that_wait_are_bounded_too_and_come_in_order() {
         let (lines, step, read) = slow();
-        let all: Vec<Vec<u8>> = (0..3 * LOG_LINES_MAX).map(|n| format!("{n}\n").into_bytes()).collect();
+        let all: Vec<Vec<u8>> =
+            (0..3 * LOG_LINES_MAX).map(|n| format!("{n}\n").into_bytes()).collect();
         drops(&lines, 2 * LOG_LINES_MAX - 1, all.iter().cloned());
         let kept = all_that_waited(&lines, step, &read);
         // The first is on its way to who reads and waits no more, once the thread has come to it.

@@ -50,8 +50,12 @@ impl Redactor {
         let shown = masker.transport(&spec.transport);
         let Credentials { bearer, headers } = &spec.credentials;
         bearer.iter().chain(headers.values()).for_each(|secret| masker.note(secret));
-        let mut replaced: Vec<(String, String)> =
-            masker.hidden.into_iter().filter(|secret| secret.len() >= SOUGHT_CHARS_MIN).map(|secret| (secret, MASK.to_owned())).collect();
+        let mut replaced: Vec<(String, String)> = masker
+            .hidden
+            .into_iter()
+            .filter(|secret| secret.len() >= SOUGHT_CHARS_MIN)
+            .map(|secret| (secret, MASK.to_owned()))
+            .collect();
         if let (
             TransportSpec::Http { url } | TransportSpec::Websocket { url },
             TransportSpec::Http { url: masked } | TransportSpec::Websocket { url: masked },
@@ -122,7 +126,10 @@ impl Masker {
             TransportSpec::Stdio { command, args, env, cwd, limits } => TransportSpec::Stdio {
                 command: command.clone(),
                 args: self.args(args),
-                env: env.iter().map(|(name, value)| (name.clone(), self.hide(value).to_owned())).collect(),
+                env: env
+                    .iter()
+                    .map(|(name, value)| (name.clone(), self.hide(value).to_owned()))
+                    .collect(),
                 cwd: cwd.clone(),
                 limits: limits.clone(),
             },
@@ -131,17 +138,26 @@ impl Masker {
 
     /// Scheme, host and port remain, the plain words that the path begins with, and the names of the query.
     fn url(&mut self, url: &str) -> String {
-        let (rest, fragment) = url.split_once('#').map_or((url, None), |(rest, fragment)| (rest, Some(fragment)));
-        let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+        let (rest, fragment) =
+            url.split_once('#').map_or((url, None), |(rest, fragment)| (rest, Some(fragment)));
+        let (rest, query) =
+            rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
         let (scheme, rest) = rest.split_once("://").unwrap_or(("", rest));
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let host = match authority.rsplit_once('@') {
             Some((user, host)) => format!("{}@{host}", self.hide(user)),
             None => authority.to_owned(),
         };
-        let mut shown = format!("{scheme}{}{host}{}", if scheme.is_empty() { "" } else { "://" }, self.path(path));
+        let mut shown = format!(
+            "{scheme}{}{host}{}",
+            if scheme.is_empty() { "" } else { "://" },
+            self.path(path)
+        );
         if let Some(query) = query {
-            shown = format!("{shown}?{}", query.split('&').map(|pair| self.pair(pair)).collect::<Vec<_>>().join("&"));
+            shown = format!(
+                "{shown}?{}",
+                query.split('&').map(|pair| self.pair(pair)).collect::<Vec<_>>().join("&")
+            );
         }
         match fragment {
             Some(fragment) => format!("{shown}#{}", self.hide(fragment)),
@@ -176,7 +192,11 @@ impl Masker {
                 ArgumentKind::Secret if is_option(arg) => self.arg(arg),
                 expected => self.value(expected, arg),
             });
-            next = if shown.last() == Some(arg) { ArgumentKind::after(arg) } else { ArgumentKind::Anything };
+            next = if shown.last() == Some(arg) {
+                ArgumentKind::after(arg)
+            } else {
+                ArgumentKind::Anything
+            };
         }
         shown
     }
@@ -189,7 +209,9 @@ impl Masker {
         match arg.split_once('=') {
             Some((name, value)) if !name.is_empty() && !name.contains([':', '{', ' ', '/']) => {
                 let expected = match ArgumentKind::after(name) {
-                    ArgumentKind::Anything if audit::announces_secret(name) || is_variable(arg) => ArgumentKind::Secret,
+                    ArgumentKind::Anything if audit::announces_secret(name) || is_variable(arg) => {
+                        ArgumentKind::Secret
+                    }
                     expected => expected,
                 };
                 format!("{name}={}", self.value(expected, value))
@@ -204,10 +226,14 @@ impl Masker {
         match expected {
             ArgumentKind::Anything => self.free(value),
             ArgumentKind::Secret => self.hide(value).to_owned(),
-            ArgumentKind::Variable => after('=').map_or_else(|| value.to_owned(), |(name, value)| format!("{name}={}", self.hide(value))),
-            ArgumentKind::Header => {
-                after(':').map_or_else(|| MASK.to_owned(), |(name, value)| format!("{name}: {}", self.hide(value.trim())))
-            }
+            ArgumentKind::Variable => after('=').map_or_else(
+                || value.to_owned(),
+                |(name, value)| format!("{name}={}", self.hide(value)),
+            ),
+            ArgumentKind::Header => after(':').map_or_else(
+                || MASK.to_owned(),
+                |(name, value)| format!("{name}: {}", self.hide(value.trim())),
+            ),
             ArgumentKind::User => match after(':') {
                 Some((user, password)) => format!("{user}:{}", self.hide(password)),
                 None => self.free(value),
@@ -217,7 +243,9 @@ impl Masker {
 
     /// Text that nothing announces.
     fn free(&mut self, text: &str) -> String {
-        if let Ok(mut value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str::<Value>(text) {
+        if let Ok(mut value @ (Value::Object(_) | Value::Array(_))) =
+            serde_json::from_str::<Value>(text)
+        {
             audit::redact(&mut value);
             return value.to_string();
         }
@@ -234,14 +262,19 @@ impl Masker {
 /// `NAME=VALUE`, with a name as variables of an environment have.
 fn is_variable(text: &str) -> bool {
     let Some((name, _)) = text.split_once('=') else { return false };
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
 /// `-o` or `--option`, and nothing that is a secret.
 fn is_option(text: &str) -> bool {
-    let name = text.strip_prefix("--").or_else(|| text.strip_prefix('-').filter(|name| name.len() == 1));
-    name.map(|name| name.split('=').next().unwrap_or(name))
-        .is_some_and(|name| name.starts_with(|first: char| first.is_ascii_alphabetic()) && is_word(name))
+    let name =
+        text.strip_prefix("--").or_else(|| text.strip_prefix('-').filter(|name| name.len() == 1));
+    name.map(|name| name.split('=').next().unwrap_or(name)).is_some_and(|name| {
+        name.starts_with(|first: char| first.is_ascii_alphabetic()) && is_word(name)
+    })
 }
 
 fn is_random(text: &str) -> bool {
@@ -267,7 +300,9 @@ fn is_part(part: &str) -> bool {
     }
     match (letters.is_empty(), digits) {
         (true, _) => digits <= 4,
-        (false, 0) if letters.bytes().all(|byte| byte.is_ascii_uppercase()) => letters.len() <= CONSONANTS_MAX,
+        (false, 0) if letters.bytes().all(|byte| byte.is_ascii_uppercase()) => {
+            letters.len() <= CONSONANTS_MAX
+        }
         (false, 0..=3) => is_spoken(letters) && has_word_case(letters),
         _ => false,
     }
@@ -305,17 +340,29 @@ mod tests {
 
     #[test]
     fn query_values_are_masked() {
-        assert_eq!(shown_url("https://x.example/mcp?apiKey=canary&b=2&canary"), "https://x.example/mcp?apiKey=***&b=***&***");
+        assert_eq!(
+            shown_url("https://x.example/mcp?apiKey=canary&b=2&canary"),
+            "https://x.example/mcp?apiKey=***&b=***&***"
+        );
         assert_eq!(shown_url("https://x.example/mcp"), "https://x.example/mcp");
     }
 
     #[test]
     fn s14_paths_keep_their_plain_words_up_to_the_first_other_segment() {
         for (url, shown) in [
-            ("https://hooks.example.com/hooks/T0/B0/secret", "https://hooks.example.com/hooks/***/***/***"),
+            (
+                "https://hooks.example.com/hooks/T0/B0/secret",
+                "https://hooks.example.com/hooks/***/***/***",
+            ),
             ("https://x.example:8443/api/v1/mcp/", "https://x.example:8443/api/v1/mcp/"),
-            ("https://x.example/v2/mcpServer/2025-11-25/well_known.json", "https://x.example/v2/mcpServer/2025-11-25/well_known.json"),
-            ("https://x.example/s/8f14e45fceea167a5a36dedd4bea2543/mcp", "https://x.example/s/***/***"),
+            (
+                "https://x.example/v2/mcpServer/2025-11-25/well_known.json",
+                "https://x.example/v2/mcpServer/2025-11-25/well_known.json",
+            ),
+            (
+                "https://x.example/s/8f14e45fceea167a5a36dedd4bea2543/mcp",
+                "https://x.example/s/***/***",
+            ),
             ("https://x.example/kjhgfdsxcvbq/mcp", "https://x.example/***/***"),
             ("https://x.example/aBcDeFgH/mcp", "https://x.example/***/***"),
             ("https://x.example/a%20b", "https://x.example/***"),
@@ -341,13 +388,52 @@ mod tests {
             "--auth",
             "--seen",
         ]);
-        assert_eq!(shown, ["-y", "pkg", "--api-key", "***", "--token=***", "GITHUB_TOKEN=***", "--verbose", "seen", "--auth", "--seen"]);
+        assert_eq!(
+            shown,
+            [
+                "-y",
+                "pkg",
+                "--api-key",
+                "***",
+                "--token=***",
+                "GITHUB_TOKEN=***",
+                "--verbose",
+                "seen",
+                "--auth",
+                "--seen"
+            ]
+        );
     }
 
     #[test]
     fn s14_arguments_are_masked_however_they_are_written() {
-        let shown = shown_args(["run", "-i", "--rm", "-e", "REGION=canary", "-eDB=canary", "--env=A_B=canary", "-e", "SEEN", "image:1.2"]);
-        assert_eq!(shown, ["run", "-i", "--rm", "-e", "REGION=***", "-eDB=***", "--env=A_B=***", "-e", "SEEN", "image:1.2"]);
+        let shown = shown_args([
+            "run",
+            "-i",
+            "--rm",
+            "-e",
+            "REGION=canary",
+            "-eDB=canary",
+            "--env=A_B=canary",
+            "-e",
+            "SEEN",
+            "image:1.2",
+        ]);
+        assert_eq!(
+            shown,
+            [
+                "run",
+                "-i",
+                "--rm",
+                "-e",
+                "REGION=***",
+                "-eDB=***",
+                "--env=A_B=***",
+                "-e",
+                "SEEN",
+                "image:1.2"
+            ]
+        );
         let shown = shown_args([
             "mcp-remote",
             "https://x.example/s/9canary9/mcp?k=canary",
@@ -357,7 +443,18 @@ mod tests {
             "canary",
             "--header=A:canary",
         ]);
-        assert_eq!(shown, ["mcp-remote", "https://x.example/s/***/***?k=***", "--header", "X-Any: ***", "-H", "***", "--header=A: ***"]);
+        assert_eq!(
+            shown,
+            [
+                "mcp-remote",
+                "https://x.example/s/***/***?k=***",
+                "--header",
+                "X-Any: ***",
+                "-H",
+                "***",
+                "--header=A: ***"
+            ]
+        );
         let shown = shown_args([
             "-u",
             "ada:canary",
@@ -379,7 +476,8 @@ mod tests {
                 "--conf={\"apiKey\":\"[redacted]\",\"city\":\"Ulm\"}"
             ]
         );
-        let shown = shown_args(["serve", "8f14e45fceea167a5a36dedd4bea2543", "--mode", "9sK2mX81pQzR7vLw"]);
+        let shown =
+            shown_args(["serve", "8f14e45fceea167a5a36dedd4bea2543", "--mode", "9sK2mX81pQzR7vLw"]);
         assert_eq!(shown, ["serve", "***", "--mode", "***"]);
     }
 
@@ -407,7 +505,8 @@ mod tests {
 
     #[test]
     fn environment_values_are_masked() {
-        let spec = spec(serde_json::json!({"type": "stdio", "command": "npx", "env": {"HOME": "canary"}}));
+        let spec =
+            spec(serde_json::json!({"type": "stdio", "command": "npx", "env": {"HOME": "canary"}}));
         let text = serde_json::to_string(&transport(&spec.transport)).unwrap();
         assert!(text.contains("HOME") && !text.contains("canary"), "{text}");
     }
@@ -417,12 +516,19 @@ mod tests {
         let stdio = spec(
             serde_json::json!({"type": "stdio", "command": "npx", "args": ["--token", "canary-1", "-e", "A=canary-2"], "env": {"B": "canary-3"}}),
         );
-        let said = Redactor::of(&stdio).redacted(&"no access with canary-1, canary-2, canary-3, canary-bearer or canary-header to /srv");
+        let said = Redactor::of(&stdio).redacted(
+            &"no access with canary-1, canary-2, canary-3, canary-bearer or canary-header to /srv",
+        );
         assert_eq!(said, "no access with ***, ***, ***, *** or *** to /srv");
-        let http = spec(serde_json::json!({"type": "http", "url": "https://x.example/hooks/T0/B0/canary?k=canary-4"}));
+        let http = spec(
+            serde_json::json!({"type": "http", "url": "https://x.example/hooks/T0/B0/canary?k=canary-4"}),
+        );
         let said =
             Redactor::of(&http).redacted(&"https://x.example/hooks/T0/B0/canary?k=canary-4: not found: canary-4, Bearer abcdefgh123");
-        assert_eq!(said, "https://x.example/hooks/***/***/***?k=***: not found: ***, Bearer [redacted]");
+        assert_eq!(
+            said,
+            "https://x.example/hooks/***/***/***?k=***: not found: ***, Bearer [redacted]"
+        );
         assert!(!format!("{:?}", Redactor::of(&http)).contains("canary"));
     }
 }

@@ -12,7 +12,9 @@ use std::{
 use http::HeaderMap;
 use protocol::{error::ErrorKind, ids::BackendId};
 
-pub use super::inbound_context::{RequestName, arrival_client, arrival_name, arriving, header_context};
+pub use super::inbound_context::{
+    RequestName, arrival_client, arrival_name, arriving, header_context,
+};
 use super::{audit::AuditDraft, context::TraceId, traces::RequestTrace};
 use crate::rules::catalog::DefinitionDigest;
 
@@ -31,8 +33,18 @@ pub struct RequestTelemetry {
 }
 
 impl RequestTelemetry {
-    pub fn new(name: RequestName, tracing: Option<RequestTrace>, draft: Option<AuditDraft>) -> Arc<Self> {
-        Arc::new(Self { name, tracing, draft: Mutex::new(draft), backend: OnceLock::new(), refused: OnceLock::new() })
+    pub fn new(
+        name: RequestName,
+        tracing: Option<RequestTrace>,
+        draft: Option<AuditDraft>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            tracing,
+            draft: Mutex::new(draft),
+            backend: OnceLock::new(),
+            refused: OnceLock::new(),
+        })
     }
 
     pub fn trace(&self) -> Option<TraceId> {
@@ -167,7 +179,9 @@ mod tests {
         let begun = Instant::now();
         for _ in 0..ROUNDS {
             let request = RequestTelemetry::new(RequestName::random(), None, None);
-            std::hint::black_box(within(request, || current().is_some() && current_name().is_some()));
+            std::hint::black_box(within(request, || {
+                current().is_some() && current_name().is_some()
+            }));
         }
         let each = begun.elapsed() / ROUNDS;
         println!("{each:?} for a request");

@@ -137,7 +137,8 @@ impl<'t> SecretScan<'t> {
 
     /// Where the bytes of one kind end that begin at a place, at most `most` of them.
     fn end_of(&self, from: usize, most: usize, is: impl Fn(u8) -> bool) -> usize {
-        let length = self.text.as_bytes()[from..].iter().take(most).take_while(|byte| is(**byte)).count();
+        let length =
+            self.text.as_bytes()[from..].iter().take(most).take_while(|byte| is(**byte)).count();
         self.note(length + 1);
         from + length
     }
@@ -202,9 +203,12 @@ fn words(scan: &SecretScan<'_>, found: &mut SecretRanges) {
 
 fn is_key(word: &str) -> bool {
     let has_digit = |text: &str| text.bytes().any(|byte| byte.is_ascii_digit());
-    let is_jwt = || word.starts_with("eyJ") && word.len() >= JWT_MIN && word.matches('.').count() >= 2;
-    let is_aws = || word.len() == AWS_LENGTH && AWS_PREFIXES.iter().any(|prefix| word.starts_with(prefix));
-    let is_aws = || is_aws() && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit());
+    let is_jwt =
+        || word.starts_with("eyJ") && word.len() >= JWT_MIN && word.matches('.').count() >= 2;
+    let is_aws =
+        || word.len() == AWS_LENGTH && AWS_PREFIXES.iter().any(|prefix| word.starts_with(prefix));
+    let is_aws =
+        || is_aws() && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit());
     let is_issued = || {
         let mut rests = PREFIXES.iter().filter_map(|prefix| word.strip_prefix(prefix));
         rests.any(|rest| rest.len() >= REST_MIN && has_digit(rest))
@@ -215,7 +219,9 @@ fn is_key(word: &str) -> bool {
 /// `scheme://user:password@host`.
 fn passwords(scan: &SecretScan<'_>, found: &mut SecretRanges) {
     const AFTER_SCHEME: &str = "://";
-    let ends = |character: char| matches!(character, '/' | '?' | '#' | '"' | '\'' | '\\') || character.is_whitespace();
+    let ends = |character: char| {
+        matches!(character, '/' | '?' | '#' | '"' | '\'' | '\\') || character.is_whitespace()
+    };
     let mut at = 0;
     while let Some(begin) = scan.find(at, AFTER_SCHEME).map(|begin| begin + AFTER_SCHEME.len()) {
         let end = scan.text[begin..].find(ends).map_or(scan.text.len(), |end| begin + end);
@@ -245,21 +251,38 @@ mod tests {
         secrets.extend(["AKIA", "ASIA"].map(|prefix| key(prefix, "IOSFODNN7EXAMPLE")));
         secrets.push(key("eyJhbGciOiJIUzI1NiJ9.", "eyJzdWIiOiJjYW5hcnkifQ.c2lnbmF0dXJlLWNhbmFyeQ"));
         for secret in &secrets {
-            for text in [secret.clone(), format!("use {secret}, please"), format!("--key={secret}\n"), format!("{{\"a\":\"{secret}\"}}")] {
+            for text in [
+                secret.clone(),
+                format!("use {secret}, please"),
+                format!("--key={secret}\n"),
+                format!("{{\"a\":\"{secret}\"}}"),
+            ] {
                 let shown = masked(&text).unwrap_or_else(|| panic!("{text}"));
                 assert_eq!(shown, text.replace(secret.as_str(), REDACTED));
             }
         }
-        assert_eq!(masked("Authorization: Bearer abc/def+ghi==").unwrap(), "Authorization: Bearer [redacted]");
-        assert_eq!(masked("curl -H 'authorization: basic  dXNlcjpwYXNz'").unwrap(), "curl -H 'authorization: basic  [redacted]'");
-        assert_eq!(masked("psql postgres://me:canary@db/x?y").unwrap(), "psql postgres://[redacted]@db/x?y");
+        assert_eq!(
+            masked("Authorization: Bearer abc/def+ghi==").unwrap(),
+            "Authorization: Bearer [redacted]"
+        );
+        assert_eq!(
+            masked("curl -H 'authorization: basic  dXNlcjpwYXNz'").unwrap(),
+            "curl -H 'authorization: basic  [redacted]'"
+        );
+        assert_eq!(
+            masked("psql postgres://me:canary@db/x?y").unwrap(),
+            "psql postgres://[redacted]@db/x?y"
+        );
     }
 
     #[test]
     fn private_keys_are_left_out_whole_or_cut_off() {
         for label in ["PRIVATE KEY", "RSA PRIVATE KEY", "OPENSSH PRIVATE KEY"] {
             let pem = format!("-----BEGIN {label}-----\ncanary\ncanary\n-----END {label}-----");
-            assert_eq!(masked(&format!("a {pem} b {pem} c")).unwrap(), "a [redacted] b [redacted] c");
+            assert_eq!(
+                masked(&format!("a {pem} b {pem} c")).unwrap(),
+                "a [redacted] b [redacted] c"
+            );
             assert_eq!(masked(&format!("a {}", &pem[..40])).unwrap(), "a [redacted]");
         }
         assert_eq!(masked("-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----"), None);
@@ -341,7 +364,11 @@ mod tests {
                 let scan = SecretScan::new(&text);
                 let _shown = masked_by(&scan);
                 let read = scan.bytes_read.get();
-                assert!(read <= PASSES_MAX * text.len(), "{part:?}: {read} bytes read of {}", text.len());
+                assert!(
+                    read <= PASSES_MAX * text.len(),
+                    "{part:?}: {read} bytes read of {}",
+                    text.len()
+                );
             }
         }
     }
@@ -369,11 +396,15 @@ mod tests {
             let (mut found, mut at) = (Vec::new(), 0);
             while let Some(begin) = text[at..].find("-----BEGIN ").map(|begin| at + begin) {
                 at = begin + "-----BEGIN ".len();
-                let Some(label) = text[at..].find("-----").map(|end| &text[at..at + end]) else { break };
+                let Some(label) = text[at..].find("-----").map(|end| &text[at..at + end]) else {
+                    break;
+                };
                 if label.contains("PRIVATE KEY") {
                     at = text[at..].find("-----END ").map_or(text.len(), |end| {
                         let after = at + end + "-----END ".len();
-                        text[after..].find("-----").map_or(text.len(), |end| after + end + "-----".len())
+                        text[after..]
+                            .find("-----")
+                            .map_or(text.len(), |end| after + end + "-----".len())
                     });
                     found.push((begin, at));
                 }
@@ -387,7 +418,8 @@ mod tests {
             let (bytes, mut found, mut at, mut announced) = (text.as_bytes(), Vec::new(), 0, false);
             while at < bytes.len() {
                 let word = bytes[at..].iter().take_while(|byte| is_inside(**byte)).count();
-                let credential = bytes[at..].iter().take_while(|byte| is_of_credential(**byte)).count();
+                let credential =
+                    bytes[at..].iter().take_while(|byte| is_of_credential(**byte)).count();
                 if word == 0 {
                     announced &= bytes[at] == b' ';
                     at += 1;
@@ -409,9 +441,12 @@ mod tests {
         fn passwords(text: &str) -> Vec<(usize, usize)> {
             let (mut found, mut at) = (Vec::new(), 0);
             while let Some(begin) = text[at..].find("://").map(|begin| at + begin + 3) {
-                let ends = |character: char| "/?#\"'\\".contains(character) || character.is_whitespace();
+                let ends =
+                    |character: char| "/?#\"'\\".contains(character) || character.is_whitespace();
                 let authority = text[begin..].split(ends).next().unwrap_or_default();
-                if let Some((user, _)) = authority.rsplit_once('@').filter(|(user, _)| user.contains(':')) {
+                if let Some((user, _)) =
+                    authority.rsplit_once('@').filter(|(user, _)| user.contains(':'))
+                {
                     found.push((begin, begin + user.len()));
                 }
                 at = begin + authority.len();

@@ -52,10 +52,14 @@ pub(super) struct SpanRecorder {
 }
 
 /// One way to the exporter, and its end there.
-pub(super) fn recorder(settings: &Settings, metrics: Arc<Metrics>) -> (Arc<SpanRecorder>, mpsc::Receiver<Vec<SpanData>>) {
+pub(super) fn recorder(
+    settings: &Settings,
+    metrics: Arc<Metrics>,
+) -> (Arc<SpanRecorder>, mpsc::Receiver<Vec<SpanData>>) {
     let (queue, spans) = mpsc::channel(settings.queue_spans);
     let recorder = SpanRecorder {
-        threshold: (u128::from(u64::MAX) * u128::from(settings.ratio) / u128::from(RATIO_WHOLE)) as u64,
+        threshold: (u128::from(u64::MAX) * u128::from(settings.ratio) / u128::from(RATIO_WHOLE))
+            as u64,
         trusted: settings.trusted.clone(),
         queue,
         queued: AtomicUsize::new(0),
@@ -73,7 +77,9 @@ impl SpanRecorder {
 
     fn trusts(&self, caller: &Caller) -> bool {
         self.trusted.iter().any(|entry| match entry.split_once('/') {
-            Some((tenant, principal)) => caller.tenant.as_str() == tenant && caller.principal.as_str() == principal,
+            Some((tenant, principal)) => {
+                caller.tenant.as_str() == tenant && caller.principal.as_str() == principal
+            }
             None => entry == "*" || caller.tenant.as_str() == entry,
         })
     }
@@ -130,13 +136,22 @@ impl Tracer {
     }
 
     /// Goes on with a trace that another request, perhaps of another process, began.
-    pub fn resume(&self, carried: &CarriedTrace, method: &'static str, target: Option<String>) -> Option<RequestTrace> {
+    pub fn resume(
+        &self,
+        carried: &CarriedTrace,
+        method: &'static str,
+        target: Option<String>,
+    ) -> Option<RequestTrace> {
         let recorder = self.0.as_ref()?;
         let place = carried.traceparent.as_deref().and_then(TraceParent::parse);
         let trace = place.map_or_else(TraceId::random, |place| place.trace);
         Some(RequestTrace {
             recorder: recorder.clone(),
-            place: TraceParent { trace, span: SpanId::random(), sampled: place.is_some_and(|place| place.sampled) },
+            place: TraceParent {
+                trace,
+                span: SpanId::random(),
+                sampled: place.is_some_and(|place| place.sampled),
+            },
             parent: place.filter(|_| !carried.is_root).map(|place| place.span),
             parent_is_remote: true,
             state: carried.tracestate.clone(),
@@ -195,7 +210,12 @@ pub struct RootSpanSummary {
 impl RootSpanSummary {
     /// Named as MCP's semantic conventions have it. A name that leads to no backend is anything a client may write, and names
     /// no span.
-    pub fn of(tracing: &RequestTrace, request: RequestName, backend: Option<&BackendId>, error: Option<&'static str>) -> Self {
+    pub fn of(
+        tracing: &RequestTrace,
+        request: RequestName,
+        backend: Option<&BackendId>,
+        error: Option<&'static str>,
+    ) -> Self {
         let mut attributes = tracing.attributes.clone();
         attributes.push(KeyValue::new("mcp_broker.request_id", request.to_string()));
         if let Some(backend) = backend {
@@ -218,7 +238,10 @@ impl RequestTrace {
     fn target_attributes(&self) -> Vec<KeyValue> {
         let Some(target) = &self.target else { return Vec::new() };
         match self.method {
-            "tools/call" => vec![KeyValue::new("gen_ai.operation.name", "execute_tool"), KeyValue::new("gen_ai.tool.name", target.clone())],
+            "tools/call" => vec![
+                KeyValue::new("gen_ai.operation.name", "execute_tool"),
+                KeyValue::new("gen_ai.tool.name", target.clone()),
+            ],
             "prompts/get" => vec![KeyValue::new("gen_ai.prompt.name", target.clone())],
             _ => vec![KeyValue::new("mcp.resource.uri", target.clone())],
         }
@@ -246,7 +269,9 @@ impl RequestTrace {
     pub fn carried(&self) -> CarriedTrace {
         let span = if self.place.sampled { Some(self.place.span) } else { self.parent };
         CarriedTrace {
-            traceparent: Some(TraceParent { span: span.unwrap_or(self.place.span), ..self.place }.to_string()),
+            traceparent: Some(
+                TraceParent { span: span.unwrap_or(self.place.span), ..self.place }.to_string(),
+            ),
             tracestate: self.state.clone(),
             baggage: self.baggage.clone(),
             is_root: span.is_none(),
@@ -255,7 +280,12 @@ impl RequestTrace {
     }
 
     /// Begins a span for something this request causes. `parent`: who caused it, if not the request as a whole.
-    pub fn child(self: &RequestTrace, kind: SpanKind, name: String, parent: Option<SpanId>) -> OpenSpan {
+    pub fn child(
+        self: &RequestTrace,
+        kind: SpanKind,
+        name: String,
+        parent: Option<SpanId>,
+    ) -> OpenSpan {
         OpenSpan {
             place: TraceParent { span: SpanId::random(), ..self.place },
             parent: parent.unwrap_or(self.place.span),
@@ -273,7 +303,16 @@ impl RequestTrace {
 
     /// A span is over. After the end of the whole it goes the way that was decided then.
     pub fn end_child(&self, child: OpenSpan) {
-        let span = self.data(child.place.span, child.parent, false, child.kind, child.begun, child.name, child.attributes, child.error);
+        let span = self.data(
+            child.place.span,
+            child.parent,
+            false,
+            child.kind,
+            child.begun,
+            child.name,
+            child.attributes,
+            child.error,
+        );
         let mut open = self.open();
         match open.decided {
             None if open.ended.len() < SPANS_PER_REQUEST_MAX => open.ended.push(span),
@@ -301,7 +340,16 @@ impl RequestTrace {
         }
         let parent = self.parent.unwrap_or(SpanId([0; 8]));
         let remote = self.parent.is_some() && self.parent_is_remote;
-        spans.push(self.data(self.place.span, parent, remote, self.kind.clone(), self.begun, told.name, told.attributes, told.error));
+        spans.push(self.data(
+            self.place.span,
+            parent,
+            remote,
+            self.kind.clone(),
+            self.begun,
+            told.name,
+            told.attributes,
+            told.error,
+        ));
         self.recorder.export(spans);
     }
 
@@ -324,7 +372,11 @@ impl RequestTrace {
         mut attributes: Vec<KeyValue>,
         error: Option<&'static str>,
     ) -> SpanData {
-        let state = self.state.as_deref().and_then(|state| state.parse::<TraceState>().ok()).unwrap_or_default();
+        let state = self
+            .state
+            .as_deref()
+            .and_then(|state| state.parse::<TraceState>().ok())
+            .unwrap_or_default();
         // Exported, so it counts as sampled, for whatever reason.
         let context = SpanContext::new(
             OtelTraceId::from_bytes(self.place.trace.0),
@@ -349,14 +401,20 @@ impl RequestTrace {
             events: SpanEvents::default(),
             links: SpanLinks::default(),
             status: error.map_or(Status::Unset, Status::error),
-            instrumentation_scope: InstrumentationScope::builder("mcp-broker").with_version(env!("CARGO_PKG_VERSION")).build(),
+            instrumentation_scope: InstrumentationScope::builder("mcp-broker")
+                .with_version(env!("CARGO_PKG_VERSION"))
+                .build(),
         }
     }
 
     /// The headers by which a backend goes on with the trace below this span.
     pub fn headers(&self, place: &TraceParent) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(3);
-        let values = [(TRACEPARENT, Some(place.to_string())), (TRACESTATE, self.state.clone()), (BAGGAGE, self.baggage.clone())];
+        let values = [
+            (TRACEPARENT, Some(place.to_string())),
+            (TRACESTATE, self.state.clone()),
+            (BAGGAGE, self.baggage.clone()),
+        ];
         for (name, value) in values {
             if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
                 headers.insert(name, value);
@@ -393,14 +451,16 @@ pub struct OpenSpan {
 fn of_message(message: &Message) -> Option<TraceContext> {
     let fields = &message.fields;
     let traceparent = message.text(fields.meta_traceparent)?;
-    let (state, baggage) = (message.text(fields.meta_tracestate), message.text(fields.meta_baggage));
+    let (state, baggage) =
+        (message.text(fields.meta_tracestate), message.text(fields.meta_baggage));
     TraceContext::read(&traceparent, state.as_deref(), baggage.as_deref())
 }
 
 /// Of several headers of one name the values are one list.
 fn of_headers(headers: &HeaderMap) -> Option<TraceContext> {
     let text = |name| -> Option<String> {
-        let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+        let values: Vec<&str> =
+            headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
         (!values.is_empty()).then(|| values.join(","))
     };
     TraceContext::read(&text(TRACEPARENT)?, text(TRACESTATE).as_deref(), text(BAGGAGE).as_deref())

@@ -12,7 +12,13 @@ async fn tenants_keys_and_backends_survive_a_restart() {
     let backend = FakeBackend::echo().await;
     let mut spec = backend.spec();
     spec["credentials"] = json!({"bearer": "kept-secret-4711"});
-    let mut broker = builder().auth_required().admin_token("operator-of-tests").tenant("acme").backend("acme", "b", spec).start().await;
+    let mut broker = builder()
+        .auth_required()
+        .admin_token("operator-of-tests")
+        .tenant("acme")
+        .backend("acme", "b", spec)
+        .start()
+        .await;
     broker.admin().put_tenant("acme", json!({"weight": 7, "limits": {"burst": 5}})).await;
     let key = broker.admin().create_key("acme").await;
     for stop in ["terminate", "kill"] {
@@ -46,7 +52,10 @@ async fn declared_tenants_and_backends_are_read_only_and_live_beside_the_others(
     let config = json!({"tenants": {"acme": {}}, "backends": {"declared": declared.spec()}});
     let broker = builder().config(config).backend("default", "added", added.spec()).start().await;
     broker.admin().wait_backend_state("default", "declared", "ready").await;
-    assert_eq!(broker.connected(json!({})).await.tool_names().await, ["added__echo", "declared__echo"]);
+    assert_eq!(
+        broker.connected(json!({})).await.tool_names().await,
+        ["added__echo", "declared__echo"]
+    );
     let path = "/admin/v1/tenants/default/backends/declared";
     assert_eq!(broker.admin().put(path, &added.spec()).await.0, 409);
     assert_eq!(broker.admin().delete(path).await.0, 409);
@@ -55,9 +64,19 @@ async fn declared_tenants_and_backends_are_read_only_and_live_beside_the_others(
 }
 
 /// An answer that is a problem document; its detail.
-async fn problem(admin: &AdminClient, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
+async fn problem(
+    admin: &AdminClient,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> (u16, String) {
     let response = admin.send(method, path, body).await;
-    assert_eq!(response.content_type(), "application/problem+json", "{method} {path}: {}", response.status);
+    assert_eq!(
+        response.content_type(),
+        "application/problem+json",
+        "{method} {path}: {}",
+        response.status
+    );
     let status = response.status;
     let problem = response.json().await;
     assert!(problem["type"].is_string() && problem["title"].is_string(), "{problem}");
@@ -80,15 +99,30 @@ async fn bad_bodies_name_the_field_and_what_is_allowed() {
         (json!({"transport": {"type": "stdio", "command": ""}}), "command"),
         (json!({"transport": {"type": "stdio", "command": "x", "args": "y"}}), "args"),
         (json!({"transport": {"type": "stdio", "command": "x", "cwd": "relative"}}), "cwd"),
-        (json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "links": "some"}), "links"),
-        (json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "timeouts": {"call": "soon"}}), "timeouts.call"),
-        (json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "timeouts": {"call": "-1s"}}), "timeouts.call"),
-        (json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "colour": "red"}), "colour"),
+        (
+            json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "links": "some"}),
+            "links",
+        ),
+        (
+            json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "timeouts": {"call": "soon"}}),
+            "timeouts.call",
+        ),
+        (
+            json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "timeouts": {"call": "-1s"}}),
+            "timeouts.call",
+        ),
+        (
+            json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "colour": "red"}),
+            "colour",
+        ),
         (json!({"transport": {"type": "tcp", "address": "127.0.0.1"}}), "address"),
         (json!({"transport": {"type": "tcp", "address": "127.0.0.1:1", "url": "x"}}), "url"),
         (json!({"transport": {"type": "quic", "address": "127.0.0.1"}}), "address"),
         (json!({"transport": {"type": "websocket", "url": "http://127.0.0.1/"}}), "url"),
-        (json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "breaker": {"failures": 0}}), "breaker.failures"),
+        (
+            json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "breaker": {"failures": 0}}),
+            "breaker.failures",
+        ),
         (json!([]), ""),
     ] {
         let (status, text) = problem(&broker.admin(), "PUT", BACKEND, Some(&body)).await;
@@ -103,7 +137,8 @@ async fn bad_bodies_name_the_field_and_what_is_allowed() {
         (json!({"limits": {"bursts": 1}}), "bursts"),
         (json!({"name": "x"}), "name"),
     ] {
-        let (status, text) = problem(&broker.admin(), "PUT", "/admin/v1/tenants/acme", Some(&body)).await;
+        let (status, text) =
+            problem(&broker.admin(), "PUT", "/admin/v1/tenants/acme", Some(&body)).await;
         assert!([400, 422].contains(&status) && text.contains(field), "{body}: {status} {text}");
     }
     assert_eq!(broker.admin().get("/admin/v1/tenants/acme").await.0, 404);
@@ -114,7 +149,8 @@ async fn bad_names_unknown_things_and_wrong_methods_are_problems() {
     let (broker, _backend) = echo().await;
     let admin = broker.admin();
     for name in ["UPPER", "a__b", "-a", "a-", "a.b", "%00", "a%2Fb", &"x".repeat(40), "%C3%BC"] {
-        let (status, _) = problem(&admin, "PUT", &format!("/admin/v1/tenants/{name}"), Some(&json!({}))).await;
+        let (status, _) =
+            problem(&admin, "PUT", &format!("/admin/v1/tenants/{name}"), Some(&json!({}))).await;
         assert!([400, 404, 422].contains(&status), "{name}: {status}");
     }
     for (method, path) in [
@@ -136,31 +172,53 @@ async fn bad_names_unknown_things_and_wrong_methods_are_problems() {
     ] {
         assert_eq!(problem(&admin, method, path, None).await.0, 404, "{method} {path}");
     }
-    for (method, path) in
-        [("PATCH", "/admin/v1/tenants"), ("POST", "/admin/v1/tenants/default"), ("DELETE", "/admin/v1/sessions"), ("PUT", "/healthz")]
-    {
+    for (method, path) in [
+        ("PATCH", "/admin/v1/tenants"),
+        ("POST", "/admin/v1/tenants/default"),
+        ("DELETE", "/admin/v1/sessions"),
+        ("PUT", "/healthz"),
+    ] {
         let response = admin.send(method, path, None).await;
         assert_eq!(response.status, 405, "{method} {path}");
     }
-    let (status, _) = problem(&admin, "PUT", "/admin/v1/tenants/none/backends/b", Some(&FakeBackend::echo().await.spec())).await;
+    let (status, _) = problem(
+        &admin,
+        "PUT",
+        "/admin/v1/tenants/none/backends/b",
+        Some(&FakeBackend::echo().await.spec()),
+    )
+    .await;
     assert_eq!(status, 404, "a backend needs its tenant");
 }
 
 #[tokio::test]
 async fn a_body_that_is_not_json_or_too_large_is_a_problem() {
     let broker = builder().start().await;
-    for (body, media) in [("{", "application/json"), ("", "application/json"), ("\u{0}", "application/json"), ("a: 1", "application/yaml")]
-    {
-        let request =
-            http::Request::builder().method("PUT").uri("/admin/v1/tenants/acme").header("host", "localhost").header("content-type", media);
+    for (body, media) in [
+        ("{", "application/json"),
+        ("", "application/json"),
+        ("\u{0}", "application/json"),
+        ("a: 1", "application/yaml"),
+    ] {
+        let request = http::Request::builder()
+            .method("PUT")
+            .uri("/admin/v1/tenants/acme")
+            .header("host", "localhost")
+            .header("content-type", media);
         let request = request.body(http_body_util::Full::new(bytes::Bytes::from(body))).unwrap();
         let response = testkit::http::send_http1(broker.admin_address(), request).await.unwrap();
-        assert!([400, 415, 422].contains(&response.status), "{body:?} {media}: {}", response.status);
+        assert!(
+            [400, 415, 422].contains(&response.status),
+            "{body:?} {media}: {}",
+            response.status
+        );
         assert_eq!(response.content_type(), "application/problem+json");
     }
     let huge = json!({"weight": 1, "x": "y".repeat(4 << 20)});
     // The connection may be closed under a client that goes on sending.
-    if let Ok(response) = broker.admin().try_send("PUT", "/admin/v1/tenants/acme", Some(&huge)).await {
+    if let Ok(response) =
+        broker.admin().try_send("PUT", "/admin/v1/tenants/acme", Some(&huge)).await
+    {
         assert_eq!(response.status, 413);
     }
     assert_eq!(broker.admin().get("/admin/v1/tenants/acme").await.0, 404);
@@ -174,7 +232,12 @@ async fn health_readiness_metrics_and_openapi_are_there() {
     let (status, document) = admin.get("/admin/v1/openapi.json").await;
     assert_eq!(status, 200);
     assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
-    for path in ["/admin/v1/tenants/{tenant}", "/admin/v1/tenants/{tenant}/backends/{backend}", "/admin/v1/sessions", "/admin/v1/drain"] {
+    for path in [
+        "/admin/v1/tenants/{tenant}",
+        "/admin/v1/tenants/{tenant}/backends/{backend}",
+        "/admin/v1/sessions",
+        "/admin/v1/drain",
+    ] {
         assert!(document["paths"].get(path).is_some(), "{path}");
     }
     let client = broker.connected(json!({})).await;
@@ -195,8 +258,24 @@ async fn health_readiness_metrics_and_openapi_are_there() {
     ] {
         assert!(text.contains(&format!("# TYPE {name} ")), "{name} in {text}");
     }
-    assert_eq!(admin.metric("mcp_requests_total", &[("method", "tools/call"), ("outcome", "ok"), ("transport", "http")]).await, Some(1.0));
-    assert_eq!(admin.metric("mcp_protocol_version_negotiated_total", &[("version", "2025-11-25"), ("side", "client")]).await, Some(1.0));
+    assert_eq!(
+        admin
+            .metric(
+                "mcp_requests_total",
+                &[("method", "tools/call"), ("outcome", "ok"), ("transport", "http")]
+            )
+            .await,
+        Some(1.0)
+    );
+    assert_eq!(
+        admin
+            .metric(
+                "mcp_protocol_version_negotiated_total",
+                &[("version", "2025-11-25"), ("side", "client")]
+            )
+            .await,
+        Some(1.0)
+    );
     admin.wait_metric("mcp_sessions", &[("transport", "http")], |value| value == 1.0).await;
     client.delete_session().await;
     admin.wait_metric("mcp_sessions", &[("transport", "http")], |value| value == 0.0).await;
@@ -206,11 +285,21 @@ async fn health_readiness_metrics_and_openapi_are_there() {
 #[tokio::test]
 async fn a_backend_shows_what_it_is_and_what_it_has() {
     let backend = FakeBackend::echo().await;
-    backend.list("prompts", vec![json!({"name": "p"})]).server_info(json!({"name": "weather", "version": "7"}), None);
+    backend
+        .list("prompts", vec![json!({"name": "p"})])
+        .server_info(json!({"name": "weather", "version": "7"}), None);
     let broker = crate::broker_with(&backend).await;
     let view = broker.admin().backend("default", "b").await;
-    assert_eq!((view["state"].as_str(), view["protocol_version"].as_str()), (Some("ready"), Some("2025-11-25")), "{view}");
-    assert_eq!((view["tools"].as_u64(), view["prompts"].as_u64(), view["resources"].as_u64()), (Some(1), Some(1), Some(0)), "{view}");
+    assert_eq!(
+        (view["state"].as_str(), view["protocol_version"].as_str()),
+        (Some("ready"), Some("2025-11-25")),
+        "{view}"
+    );
+    assert_eq!(
+        (view["tools"].as_u64(), view["prompts"].as_u64(), view["resources"].as_u64()),
+        (Some(1), Some(1), Some(0)),
+        "{view}"
+    );
     let (_, all) = broker.admin().get("/admin/v1/tenants/default/backends").await;
     assert_eq!(items(&all, "backends").len(), 1, "{all}");
 }
@@ -226,15 +315,28 @@ async fn put_answers_after_the_first_handshake_or_says_why_not() {
     assert_eq!(good.seen_of("initialize").len(), 1);
     let bad = json!({"transport": {"type": "http", "url": "http://127.0.0.1:1/mcp"}});
     let (status, answer) = broker.admin().put_backend("default", "c", &bad).await;
-    assert!((200..300).contains(&status) && answer["state"] == "failed" && answer["last_error"].is_string(), "{status} {answer}");
+    assert!(
+        (200..300).contains(&status)
+            && answer["state"] == "failed"
+            && answer["last_error"].is_string(),
+        "{status} {answer}"
+    );
 }
 
 #[tokio::test]
 async fn sec_02_backends_outside_of_the_egress_policy_are_refused() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().config(json!({"egress": {"allow": [], "deny": ["127.0.0.1/32"]}})).start().await;
-    for url in [backend.url(), format!("http://[::ffff:127.0.0.1]:{}/mcp", backend.address().port()), "http://169.254.169.254/".into()] {
-        let (status, answer) = broker.admin().put_backend("default", "b", &json!({"transport": {"type": "http", "url": url}})).await;
+    let broker =
+        builder().config(json!({"egress": {"allow": [], "deny": ["127.0.0.1/32"]}})).start().await;
+    for url in [
+        backend.url(),
+        format!("http://[::ffff:127.0.0.1]:{}/mcp", backend.address().port()),
+        "http://169.254.169.254/".into(),
+    ] {
+        let (status, answer) = broker
+            .admin()
+            .put_backend("default", "b", &json!({"transport": {"type": "http", "url": url}}))
+            .await;
         let refused = (400..500).contains(&status) || answer["state"] == "failed";
         assert!(refused && answer.to_string().contains("egress"), "{url}: {status} {answer}");
     }
@@ -249,8 +351,15 @@ async fn keys_are_shown_once_and_listed_without_their_secret() {
     let (status, listed) = broker.admin().get("/admin/v1/tenants/acme/keys").await;
     assert_eq!(status, 200);
     assert!(listed.to_string().contains(&id) && !listed.to_string().contains(&key), "{listed}");
-    assert_eq!(items(&broker.admin().get("/admin/v1/tenants/default/keys").await.1, "keys").len(), 0);
-    assert_eq!(broker.admin().delete(&format!("/admin/v1/tenants/default/keys/{id}")).await.0, 404, "another tenant's key is as absent");
+    assert_eq!(
+        items(&broker.admin().get("/admin/v1/tenants/default/keys").await.1, "keys").len(),
+        0
+    );
+    assert_eq!(
+        broker.admin().delete(&format!("/admin/v1/tenants/default/keys/{id}")).await.0,
+        404,
+        "another tenant's key is as absent"
+    );
 }
 
 #[tokio::test]
@@ -259,7 +368,10 @@ async fn sec_04_a_stdio_backend_shows_no_credential_and_no_environment_value() {
     let broker = builder().backend("default", "s", script.spec()).start().await;
     let (_, shown) = broker.admin().get("/admin/v1/tenants/default/backends/s").await;
     assert!(!shown.to_string().contains("value-0815"), "{shown}");
-    assert!(text_of(&broker.connected(json!({})).await.call("s__env", json!({})).await).contains("value-0815"));
+    assert!(
+        text_of(&broker.connected(json!({})).await.call("s__env", json!({})).await)
+            .contains("value-0815")
+    );
 }
 
 #[tokio::test]

@@ -16,7 +16,8 @@ const SIZE: usize = 1024 * 1024 - 256;
 /// A backend whose tools have these schemas.
 async fn tools(schemas: &[(&str, Value)], rules: Value) -> (FakeBackend, Value) {
     let backend = FakeBackend::echo().await;
-    let tools = schemas.iter().map(|(name, schema)| json!({"name": name, "inputSchema": schema})).collect();
+    let tools =
+        schemas.iter().map(|(name, schema)| json!({"name": name, "inputSchema": schema})).collect();
     backend.list("tools", tools);
     for (name, _) in schemas {
         backend.tool(name, |_| async { testkit::Reply::text("carried out") });
@@ -35,17 +36,30 @@ fn hostile() -> [(&'static str, Value, String); 4] {
     let items = |schema: Value| json!({"type": "object", "properties": {"a": {"items": schema}}});
     let object = json!({"type": "object", "required": ["x", "y"], "properties": {"x": {"type": "string"}, "y": {"type": "integer"}}});
     // The last two are alike, so that none of these fits whatever the time.
-    let nearly_unlike: Vec<String> = (0..SIZE / 12).map(|n| format!("[{}]", 1_000_000 + n)).chain(["[1]".into(), "[1]".into()]).collect();
+    let nearly_unlike: Vec<String> = (0..SIZE / 12)
+        .map(|n| format!("[{}]", 1_000_000 + n))
+        .chain(["[1]".into(), "[1]".into()])
+        .collect();
     [
         ("objects", items(object), repeated("{}")),
         ("enum", items(json!({"enum": (0..9_000).collect::<Vec<_>>()})), repeated("9999")),
-        ("pattern", items(json!({"pattern": "^(a|b|ab)*c{1,900}$"})), repeated(&format!("\"{}\"", "ab".repeat(5_000)))),
-        ("unique", items(json!({"uniqueItems": true})), format!("{{\"a\":[[{}]]}}", nearly_unlike.join(","))),
+        (
+            "pattern",
+            items(json!({"pattern": "^(a|b|ab)*c{1,900}$"})),
+            repeated(&format!("\"{}\"", "ab".repeat(5_000))),
+        ),
+        (
+            "unique",
+            items(json!({"uniqueItems": true})),
+            format!("{{\"a\":[[{}]]}}", nearly_unlike.join(",")),
+        ),
     ]
 }
 
 fn call_of(tool: &str, arguments: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{{"name":"b__{tool}","arguments":{arguments}}}}}"#)
+    format!(
+        r#"{{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{{"name":"b__{tool}","arguments":{arguments}}}}}"#
+    )
 }
 
 /// The answer to a call whose arguments are sent as they are written here.
@@ -66,21 +80,33 @@ fn peak_bytes(broker: &TestBroker) -> usize {
 async fn s02_hostile_arguments_cost_their_tenant_its_share_and_others_nothing() {
     const MEMORY_MAX: usize = 256 * 1024 * 1024;
     let shapes = hostile();
-    let schemas: Vec<(&str, Value)> = shapes.iter().map(|(name, schema, _)| (*name, schema.clone())).collect();
+    let schemas: Vec<(&str, Value)> =
+        shapes.iter().map(|(name, schema, _)| (*name, schema.clone())).collect();
     let (loud_backend, loud) = tools(&schemas, json!({"validate_arguments": true})).await;
     let plain = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "text": {"type": "string"}}});
-    let (_quiet_backend, quiet) = tools(&[("plain", plain)], json!({"validate_arguments": true, "validate_timeout": "10s"})).await;
+    let (_quiet_backend, quiet) =
+        tools(&[("plain", plain)], json!({"validate_arguments": true, "validate_timeout": "10s"}))
+            .await;
     let broker = builder().alone().auth_required().tenant("loud").tenant("quiet");
     let broker = broker.backend("loud", "b", loud).backend("quiet", "b", quiet).start().await;
-    let loud = broker.client("/mcp").bearer(&broker.admin().create_key("loud").await).connected(json!({})).await;
-    let quiet = broker.client("/mcp").bearer(&broker.admin().create_key("quiet").await).connected(json!({})).await;
+    let loud = broker
+        .client("/mcp")
+        .bearer(&broker.admin().create_key("loud").await)
+        .connected(json!({}))
+        .await;
+    let quiet = broker
+        .client("/mcp")
+        .bearer(&broker.admin().create_key("quiet").await)
+        .connected(json!({}))
+        .await;
     let before = peak_bytes(&broker);
 
     let over = Arc::new(AtomicBool::new(false));
     let mut attacks = tokio::task::JoinSet::new();
     for (name, _, arguments) in shapes {
         for _ in 0..2 {
-            let (client, over, arguments) = (loud.fresh().connected(json!({})).await, over.clone(), arguments.clone());
+            let (client, over, arguments) =
+                (loud.fresh().connected(json!({})).await, over.clone(), arguments.clone());
             attacks.spawn(async move {
                 let mut answers = Vec::new();
                 while !over.load(Ordering::Relaxed) || answers.is_empty() {
@@ -99,10 +125,17 @@ async fn s02_hostile_arguments_cost_their_tenant_its_share_and_others_nothing() 
     over.store(true, Ordering::Relaxed);
     for (name, answer) in attacks.join_all().await.into_iter().flatten() {
         let error = &answer["error"];
-        assert_eq!((kind(error), error["data"]["refusalCode"].as_u64()), ("arguments_invalid", Some(1021)), "{name}: {answer}");
+        assert_eq!(
+            (kind(error), error["data"]["refusalCode"].as_u64()),
+            ("arguments_invalid", Some(1021)),
+            "{name}: {answer}"
+        );
         let reason = error["data"]["reason"].as_str().unwrap();
         assert!(["mismatch", "timeout", "too_costly"].contains(&reason), "{name}: {answer}");
-        assert!(error["data"]["paths"].as_array().is_none_or(|paths| paths.len() <= 5), "{name}: {answer}");
+        assert!(
+            error["data"]["paths"].as_array().is_none_or(|paths| paths.len() <= 5),
+            "{name}: {answer}"
+        );
     }
     assert_eq!(loud_backend.seen_of("tools/call").len(), 0);
     let grown = peak_bytes(&broker).saturating_sub(before);
@@ -112,7 +145,9 @@ async fn s02_hostile_arguments_cost_their_tenant_its_share_and_others_nothing() 
 #[tokio::test]
 async fn s02_arguments_that_take_too_long_are_refused_with_a_reason_of_their_own() {
     let schema = json!({"type": "object", "properties": {"a": {"items": {"pattern": "^(a|b|ab)*c{1,900}$"}}}});
-    let (backend, spec) = tools(&[("t", schema)], json!({"validate_arguments": true, "validate_timeout": "1ms"})).await;
+    let (backend, spec) =
+        tools(&[("t", schema)], json!({"validate_arguments": true, "validate_timeout": "1ms"}))
+            .await;
     let broker = builder().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     let refused = answer(&client, "t", &repeated(&format!("\"{}\"", "ab".repeat(5_000)))).await;
@@ -125,27 +160,45 @@ async fn s02_arguments_that_take_too_long_are_refused_with_a_reason_of_their_own
     // Small ones are checked at once, and the tool works.
     assert_eq!(text_of(&answer(&client, "t", r#"{"a":["c"]}"#).await["result"]), "carried out");
     let view = broker.admin().backend("default", "b").await;
-    assert_eq!(view["settings"]["tools"], json!({"validate_arguments": true, "validate_timeout": "1ms"}), "{view}");
+    assert_eq!(
+        view["settings"]["tools"],
+        json!({"validate_arguments": true, "validate_timeout": "1ms"}),
+        "{view}"
+    );
 }
 
 #[tokio::test]
 async fn s02_a_timeout_out_of_range_is_refused_with_its_place() {
     let (_backend, mut spec) = tools(&[], json!({})).await;
     let broker = builder().alone().start().await;
-    for (timeout, wrong) in [(json!("0s"), "0"), (json!("11s"), "11s"), (json!(100), "number"), (json!("soon"), "soon")] {
+    for (timeout, wrong) in
+        [(json!("0s"), "0"), (json!("11s"), "11s"), (json!(100), "number"), (json!("soon"), "soon")]
+    {
         spec["tools"] = json!({"validate_arguments": true, "validate_timeout": timeout});
-        let answer = broker.admin().send("PUT", "/admin/v1/tenants/default/backends/b", Some(&spec)).await;
+        let answer =
+            broker.admin().send("PUT", "/admin/v1/tenants/default/backends/b", Some(&spec)).await;
         assert!([400, 422].contains(&answer.status), "{timeout}");
         let text = answer.text().await;
-        assert!(text.contains("tools.validate_timeout") && text.contains("from 1ms to 10s") && text.contains(wrong), "{timeout}: {text}");
+        assert!(
+            text.contains("tools.validate_timeout")
+                && text.contains("from 1ms to 10s")
+                && text.contains(wrong),
+            "{timeout}: {text}"
+        );
     }
 }
 
 #[tokio::test]
 async fn s02_a_schema_that_would_be_large_once_compiled_is_not_used_and_operators_are_told() {
-    let parts: serde_json::Map<String, Value> = (0..1_000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
-    let schema = json!({"type": "object", "properties": {"x".repeat(20_000): {"properties": parts}}});
-    let (_backend, spec) = tools(&[("large", schema), ("plain", json!({"type": "object"}))], json!({"validate_arguments": true})).await;
+    let parts: serde_json::Map<String, Value> =
+        (0..1_000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
+    let schema =
+        json!({"type": "object", "properties": {"x".repeat(20_000): {"properties": parts}}});
+    let (_backend, spec) = tools(
+        &[("large", schema), ("plain", json!({"type": "object"}))],
+        json!({"validate_arguments": true}),
+    )
+    .await;
     let broker = builder().alone().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     let before = peak_bytes(&broker);
@@ -155,7 +208,11 @@ async fn s02_a_schema_that_would_be_large_once_compiled_is_not_used_and_operator
     broker.logged("its schema is not used").await;
     let view = broker.admin().backend("default", "b").await;
     let unchecked = view["unchecked_tools"].as_object().unwrap();
-    assert!(unchecked.len() == 1 && unchecked["large"].as_str().unwrap().contains("once it is compiled"), "{view}");
+    assert!(
+        unchecked.len() == 1
+            && unchecked["large"].as_str().unwrap().contains("once it is compiled"),
+        "{view}"
+    );
     let grown = peak_bytes(&broker).saturating_sub(before);
     assert!(grown < 128 * 1024 * 1024, "{grown}");
 }
@@ -169,28 +226,49 @@ const TWICE: [(&str, &str); 5] = [
     (r#"{"a":{"x":1},"b":0,"a":{"y":1}}"#, "/a"),
 ];
 /// Nothing in these stands twice.
-const ONCE: [&str; 3] = [r#"{"path":"a","Path":"b"}"#, r#"{"a":[{"x":1},{"x":1}],"x":1}"#, r#"{"a":"é","b":"e\u0301"}"#];
+const ONCE: [&str; 3] = [
+    r#"{"path":"a","Path":"b"}"#,
+    r#"{"a":[{"x":1},{"x":1}],"x":1}"#,
+    r#"{"a":"é","b":"e\u0301"}"#,
+];
 
 async fn refuses_members_that_stand_twice(client: &TestClient, backend: &FakeBackend) {
-    let large = format!(r#"{{"text":"{}","path":1,"deep":{{"path":1}},"path":2}}"#, "x".repeat(200_000));
+    let large =
+        format!(r#"{{"text":"{}","path":1,"deep":{{"path":1}},"path":2}}"#, "x".repeat(200_000));
     for (arguments, place) in TWICE.into_iter().chain([(large.as_str(), "/path")]) {
         let error = answer(client, "t", arguments).await["error"].take();
-        assert_eq!((kind(&error), &error["data"]["refusalCode"]), ("arguments_invalid", &json!(1021)), "{error}");
-        assert_eq!((&error["data"]["reason"], &error["data"]["path"]), (&json!("duplicate_member"), &json!(place)), "{error}");
+        assert_eq!(
+            (kind(&error), &error["data"]["refusalCode"]),
+            ("arguments_invalid", &json!(1021)),
+            "{error}"
+        );
+        assert_eq!(
+            (&error["data"]["reason"], &error["data"]["path"]),
+            (&json!("duplicate_member"), &json!(place)),
+            "{error}"
+        );
     }
     let long = "k".repeat(5_000);
     let error = answer(client, "t", &format!(r#"{{"{long}":1,"{long}":2}}"#)).await["error"].take();
     assert_eq!(error["data"]["path"].as_str().unwrap().len(), 200, "{error}");
     assert_eq!(backend.seen_of("tools/call").len(), 0, "nothing was sent");
     for arguments in ONCE {
-        assert_eq!(text_of(&answer(client, "t", arguments).await["result"]), "carried out", "{arguments}");
+        assert_eq!(
+            text_of(&answer(client, "t", arguments).await["result"]),
+            "carried out",
+            "{arguments}"
+        );
     }
     assert_eq!(backend.seen_of("tools/call").len(), ONCE.len());
 }
 
 #[tokio::test]
 async fn s07_members_that_stand_twice_are_refused_where_arguments_are_held_to_a_schema() {
-    let (backend, spec) = tools(&[("t", json!({"type": "object"}))], json!({"validate_arguments": true, "validate_timeout": "10s"})).await;
+    let (backend, spec) = tools(
+        &[("t", json!({"type": "object"}))],
+        json!({"validate_arguments": true, "validate_timeout": "10s"}),
+    )
+    .await;
     let broker = builder().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     refuses_members_that_stand_twice(&client, &backend).await;
@@ -202,8 +280,13 @@ async fn s07_members_that_stand_twice_are_refused_where_arguments_are_held_to_a_
 
 #[tokio::test]
 async fn s07_members_that_stand_twice_are_refused_where_arguments_are_audited() {
-    let (backend, spec) = tools(&[("t", json!({"type": "object"}))], json!({"validate_timeout": "10s"})).await;
-    let broker = builder().config(json!({"audit": {"calls": "arguments"}})).backend("default", "b", spec).start().await;
+    let (backend, spec) =
+        tools(&[("t", json!({"type": "object"}))], json!({"validate_timeout": "10s"})).await;
+    let broker = builder()
+        .config(json!({"audit": {"calls": "arguments"}}))
+        .backend("default", "b", spec)
+        .start()
+        .await;
     refuses_members_that_stand_twice(&broker.connected(json!({})).await, &backend).await;
 }
 
@@ -213,7 +296,11 @@ async fn s07_arguments_that_nobody_reads_on_the_way_pass_as_they_are() {
     let broker = builder().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     for (arguments, _) in TWICE {
-        assert_eq!(text_of(&answer(&client, "t", arguments).await["result"]), "carried out", "{arguments}");
+        assert_eq!(
+            text_of(&answer(&client, "t", arguments).await["result"]),
+            "carried out",
+            "{arguments}"
+        );
     }
     assert_eq!(backend.seen_of("tools/call").len(), TWICE.len());
 }

@@ -28,12 +28,23 @@ async fn what_operators_change_is_recorded_before_they_hear_of_it() {
     let (key, _) = admin.create_key_with_id("acme").await;
     let spec = json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}, "credentials": {"bearer": "canary-7"}});
     assert_eq!(admin.put("/admin/v1/tenants/acme/backends/one?wait=false", &spec).await.0, 201);
-    assert_eq!(admin.put("/admin/v1/tenants/acme/backends/one", &json!({"transport": {}})).await.0, 400);
+    assert_eq!(
+        admin.put("/admin/v1/tenants/acme/backends/one", &json!({"transport": {}})).await.0,
+        400
+    );
     assert_eq!(admin.get("/admin/v1/tenants/acme").await.0, 200);
     assert_eq!(admin.delete("/admin/v1/tenants/acme").await.0, 204);
     let all = records(&broker, "tenant=acme&kind=admin").await;
-    let told: Vec<String> =
-        all.iter().map(|record| format!("{} {}", record["action"].as_str().unwrap(), record["outcome"].as_str().unwrap())).collect();
+    let told: Vec<String> = all
+        .iter()
+        .map(|record| {
+            format!(
+                "{} {}",
+                record["action"].as_str().unwrap(),
+                record["outcome"].as_str().unwrap()
+            )
+        })
+        .collect();
     assert_eq!(
         told,
         [
@@ -45,8 +56,14 @@ async fn what_operators_change_is_recorded_before_they_hear_of_it() {
         ],
         "{all:?}"
     );
-    assert_eq!((&all[0]["principal"], &all[0]["address"], &all[3]["error"]), (&json!("admin"), &json!("127.0.0.1"), &json!("400")));
-    assert!(all[0]["arguments_digest"].as_str().unwrap().starts_with("sha256:") && all[4].get("arguments_digest").is_none());
+    assert_eq!(
+        (&all[0]["principal"], &all[0]["address"], &all[3]["error"]),
+        (&json!("admin"), &json!("127.0.0.1"), &json!("400"))
+    );
+    assert!(
+        all[0]["arguments_digest"].as_str().unwrap().starts_with("sha256:")
+            && all[4].get("arguments_digest").is_none()
+    );
     let text = format!("{all:?}");
     assert!(!text.contains("canary-7") && !text.contains(&key), "{text}");
 }
@@ -70,7 +87,10 @@ async fn a_change_is_recorded_when_it_is_made_and_not_when_its_author_hears_of_i
     assert_eq!((&record["target"], &record["outcome"]), (&json!(path), &json!("ok")), "{record}");
     assert_eq!(admin.delete(path).await.0, 204);
     let told: Vec<Value> = records(&broker, "tenant=default&kind=admin").await;
-    let actions: Vec<&str> = told.iter().map(|record| record["action"].as_str().unwrap().split(' ').next().unwrap()).collect();
+    let actions: Vec<&str> = told
+        .iter()
+        .map(|record| record["action"].as_str().unwrap().split(' ').next().unwrap())
+        .collect();
     assert_eq!(actions, ["PUT", "DELETE"], "each once: {told:?}");
 }
 
@@ -78,7 +98,8 @@ async fn a_change_is_recorded_when_it_is_made_and_not_when_its_author_hears_of_i
 async fn left_by_a_change_killed_at(point: &str, on: impl Fn() -> BrokerBuilder) -> (bool, usize) {
     on().start().await.terminate().await;
     let mut killed = on().env("MCP_BROKER_FAULT", point).start().await;
-    let answer = killed.admin().try_send("PUT", "/admin/v1/tenants/acme", Some(&json!({"weight": 2}))).await;
+    let answer =
+        killed.admin().try_send("PUT", "/admin/v1/tenants/acme", Some(&json!({"weight": 2}))).await;
     assert!(answer.is_err(), "it does not live to answer");
     assert!(!killed.exited().await.success());
     let next = on().start().await;
@@ -88,7 +109,11 @@ async fn left_by_a_change_killed_at(point: &str, on: impl Fn() -> BrokerBuilder)
 
 #[tokio::test]
 async fn a_change_and_its_record_outlive_a_crash_together_or_not_at_all() {
-    for (point, left) in [("change.executed", (false, 0)), ("change.told", (false, 0)), ("change.committed", (true, 1))] {
+    for (point, left) in [
+        ("change.executed", (false, 0)),
+        ("change.told", (false, 0)),
+        ("change.committed", (true, 1)),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().join("broker.db").display());
         let on = || builder().alone().config(json!({"storage": {"url": url}}));
@@ -106,8 +131,12 @@ async fn a_change_and_its_record_outlive_a_crash_together_or_not_at_all() {
 async fn calls_are_recorded_as_configured() {
     let backend = FakeBackend::echo().await;
     for (how, shows_arguments) in [("metadata", false), ("arguments", true)] {
-        let broker =
-            builder().auth_required().config(json!({"audit": {"calls": how}})).backend("default", "b", backend.spec()).start().await;
+        let broker = builder()
+            .auth_required()
+            .config(json!({"audit": {"calls": how}}))
+            .backend("default", "b", backend.spec())
+            .start()
+            .await;
         let key = broker.admin().create_key("default").await;
         let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
         client.call("b__echo", json!({"city": "Ulm", "apiKey": "canary-1"})).await;
@@ -127,18 +156,34 @@ async fn calls_are_recorded_as_configured() {
             assert_eq!(call[member], value, "{member} of {call}");
         }
         for digest in ["definition", "arguments_digest"] {
-            assert!(call[digest].as_str().is_some_and(|text| text.starts_with("sha256:")), "{digest} of {call}");
+            assert!(
+                call[digest].as_str().is_some_and(|text| text.starts_with("sha256:")),
+                "{digest} of {call}"
+            );
         }
-        assert!(call["principal"] != "anonymous" && call["api_key"].is_string() && call["request_id"].is_string(), "{call}");
+        assert!(
+            call["principal"] != "anonymous"
+                && call["api_key"].is_string()
+                && call["request_id"].is_string(),
+            "{call}"
+        );
         assert!(call["duration_ms"].as_f64().is_some() && call["session"].is_string(), "{call}");
-        assert_eq!((&all[1]["outcome"], &all[1]["error"]), (&json!("refused"), &json!("tool_not_found")));
+        assert_eq!(
+            (&all[1]["outcome"], &all[1]["error"]),
+            (&json!("refused"), &json!("tool_not_found"))
+        );
         let shown = &call["arguments"];
         assert_eq!(shown.is_object(), shows_arguments, "{call}");
         if shows_arguments {
             assert_eq!(*shown, json!({"city": "Ulm", "apiKey": "[redacted]"}));
         }
         let text = format!("{all:?}");
-        assert!(!text.contains("canary-1") && !text.contains(&key) && !text.contains(&client.session().unwrap()), "{text}");
+        assert!(
+            !text.contains("canary-1")
+                && !text.contains(&key)
+                && !text.contains(&client.session().unwrap()),
+            "{text}"
+        );
     }
 }
 
@@ -146,7 +191,11 @@ async fn calls_are_recorded_as_configured() {
 async fn a_changed_definition_has_another_hash_and_a_task_tells_how_it_ended() {
     let backend = FakeBackend::start().await;
     backend.tool("job", |_| async { Reply::text("done") });
-    let broker = builder().config(json!({"audit": {"calls": "metadata"}})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .config(json!({"audit": {"calls": "metadata"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     client.call("b__job", json!({})).await;
     let before = calls(&broker, 1).await[0]["definition"].clone();
@@ -157,13 +206,21 @@ async fn a_changed_definition_has_another_hash_and_a_task_tells_how_it_ended() {
         if tools[0]["description"] == "now something else" { Ok(()) } else { Err(tools) }
     })
     .await;
-    let made = client.result("tools/call", json!({"name": "b__job", "arguments": {}, "task": {}})).await;
+    let made =
+        client.result("tools/call", json!({"name": "b__job", "arguments": {}, "task": {}})).await;
     client.result("tasks/result", json!({"taskId": made["task"]["taskId"]})).await;
     let all = calls(&broker, 4).await;
-    let of_task: Vec<&Value> = all.iter().filter(|record| record["action"] == "tools/call").skip(1).collect();
+    let of_task: Vec<&Value> =
+        all.iter().filter(|record| record["action"] == "tools/call").skip(1).collect();
     assert_ne!(of_task[0]["definition"], before, "{all:?}");
-    assert_eq!(of_task[0]["request_id"], of_task[1]["request_id"], "the task stands for its request");
-    assert_eq!((&of_task[1]["transport"], &of_task[1]["outcome"]), (&json!("task"), &json!("completed")));
+    assert_eq!(
+        of_task[0]["request_id"], of_task[1]["request_id"],
+        "the task stands for its request"
+    );
+    assert_eq!(
+        (&of_task[1]["transport"], &of_task[1]["outcome"]),
+        (&json!("task"), &json!("completed"))
+    );
 }
 
 #[tokio::test]
@@ -190,8 +247,14 @@ async fn the_log_is_read_in_pages_and_exported_as_lines() {
     let exported = broker.cli(&["audit", "export", "--kind", "admin", "--since", "1h"]).await;
     assert_eq!(exported.stdout.lines().count(), all.len(), "{}", exported.stdout);
     let listed = broker.cli(&["audit", "list", "--tenant", "t3"]).await;
-    assert!(listed.stdout.contains("PUT /admin/v1/tenants/{tenant}") && !listed.stdout.contains("t4"), "{}", listed.stdout);
-    for (query, field) in [("kind=x", "kind"), ("since=never", "since"), ("limit=0", "limit"), ("what=1", "what")] {
+    assert!(
+        listed.stdout.contains("PUT /admin/v1/tenants/{tenant}") && !listed.stdout.contains("t4"),
+        "{}",
+        listed.stdout
+    );
+    for (query, field) in
+        [("kind=x", "kind"), ("since=never", "since"), ("limit=0", "limit"), ("what=1", "what")]
+    {
         let (status, problem) = broker.admin().get(&format!("/admin/v1/audit?{query}")).await;
         assert_eq!((status, problem["field"].as_str()), (400, Some(field)), "{problem}");
     }
@@ -204,7 +267,14 @@ async fn a_reload_is_recorded_and_records_outlive_the_process() {
     broker.signal(Signal::HUP);
     let before = eventually("the reload", || async {
         let all = records(&broker, "").await;
-        if all.iter().any(|record| record["action"] == "reload" && record["principal"] == "configuration") { Ok(all) } else { Err(all) }
+        if all
+            .iter()
+            .any(|record| record["action"] == "reload" && record["principal"] == "configuration")
+        {
+            Ok(all)
+        } else {
+            Err(all)
+        }
     })
     .await;
     broker.terminate().await;
@@ -235,14 +305,25 @@ async fn a_change_is_made_only_if_the_entry_is_what_its_author_saw() {
         assert_eq!(made.status, 201, "{path}");
         let tag = made.header("etag").unwrap().to_owned();
         assert_eq!(send("GET", bare, &[], None).await.header("etag"), Some(tag.as_str()));
-        assert_eq!(send("PUT", path, &[("if-none-match", "*")], Some(two.clone())).await.status, 412, "{path}");
+        assert_eq!(
+            send("PUT", path, &[("if-none-match", "*")], Some(two.clone())).await.status,
+            412,
+            "{path}"
+        );
         let changed = send("PUT", path, &[("if-match", &tag)], Some(two.clone())).await;
         assert_eq!(changed.status, 200, "{path}");
         assert_ne!(changed.header("etag"), Some(tag.as_str()));
         let stale = send("PUT", path, &[("if-match", &tag)], Some(one.clone())).await;
-        assert_eq!((stale.status, stale.json().await["type"].as_str()), (412, Some("urn:mcp-broker:problem:precondition-failed")));
+        assert_eq!(
+            (stale.status, stale.json().await["type"].as_str()),
+            (412, Some("urn:mcp-broker:problem:precondition-failed"))
+        );
         assert_eq!(send("DELETE", bare, &[("if-match", &tag)], None).await.status, 412, "{path}");
-        assert_eq!(send("DELETE", bare, &[("if-match", "nonsense")], None).await.status, 400, "{path}");
+        assert_eq!(
+            send("DELETE", bare, &[("if-match", "nonsense")], None).await.status,
+            400,
+            "{path}"
+        );
         let now = send("GET", bare, &[], None).await.header("etag").unwrap().to_owned();
         assert_eq!(send("DELETE", bare, &[("if-match", &now)], None).await.status, 204, "{path}");
     }
@@ -255,7 +336,10 @@ async fn long_lists_are_read_in_pages() {
         broker.admin().put_tenant(&format!("t{number}"), json!({})).await;
         broker.admin().create_key("default").await;
         let spec = json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}});
-        broker.admin().put(&format!("/admin/v1/tenants/default/backends/b{number}?wait=false"), &spec).await;
+        broker
+            .admin()
+            .put(&format!("/admin/v1/tenants/default/backends/b{number}?wait=false"), &spec)
+            .await;
         broker.connected(json!({})).await;
     }
     for (path, member) in [
@@ -266,12 +350,17 @@ async fn long_lists_are_read_in_pages() {
         ("tasks", "tasks"),
         ("subscriptions", "subscriptions"),
     ] {
-        let name = |entry: &Value| ["tenant", "id", "backend"].map(|name| entry[name].to_string()).join("/");
-        let names = |answer: &Value| answer[member].as_array().unwrap().iter().map(name).collect::<Vec<_>>();
+        let name = |entry: &Value| {
+            ["tenant", "id", "backend"].map(|name| entry[name].to_string()).join("/")
+        };
+        let names = |answer: &Value| {
+            answer[member].as_array().unwrap().iter().map(name).collect::<Vec<_>>()
+        };
         let (_, whole) = broker.admin().get(&format!("/admin/v1/{path}")).await;
         let (mut paged, mut after) = (Vec::new(), String::new());
         loop {
-            let (status, page) = broker.admin().get(&format!("/admin/v1/{path}?limit=2{after}")).await;
+            let (status, page) =
+                broker.admin().get(&format!("/admin/v1/{path}?limit=2{after}")).await;
             assert_eq!(status, 200, "{path}: {page}");
             assert!(page[member].as_array().unwrap().len() <= 2);
             paged.extend(names(&page));
@@ -281,5 +370,8 @@ async fn long_lists_are_read_in_pages() {
         assert_eq!(paged, names(&whole), "{path}");
         assert_eq!(broker.admin().get(&format!("/admin/v1/{path}?limit=0")).await.0, 400, "{path}");
     }
-    assert_eq!(broker.admin().get("/admin/v1/tenants/default/backends?state=sleepy").await.1["field"], "state");
+    assert_eq!(
+        broker.admin().get("/admin/v1/tenants/default/backends?state=sleepy").await.1["field"],
+        "state"
+    );
 }

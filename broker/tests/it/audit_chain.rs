@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use storage::{AuditKind, AuditRecord, AuditStore as _, ConfigStore as _, SqliteOptions, SqliteStore};
+use storage::{
+    AuditKind, AuditRecord, AuditStore as _, ConfigStore as _, SqliteOptions, SqliteStore,
+};
 use testkit::{BrokerBuilder, FakeBackend, TestBroker, eventually};
 
 use crate::builder;
@@ -23,7 +25,12 @@ fn on(folder: &Path, audit: Value) -> BrokerBuilder {
 fn edit(folder: &Path, sql: &str) {
     let script = "import sqlite3, sys; d = sqlite3.connect(sys.argv[1], timeout=30); d.executescript(sys.argv[2]); d.commit()";
     let file = folder.join("broker.db");
-    let edited = std::process::Command::new("python3").args(["-c", script]).arg(file).arg(sql).output().unwrap();
+    let edited = std::process::Command::new("python3")
+        .args(["-c", script])
+        .arg(file)
+        .arg(sql)
+        .output()
+        .unwrap();
     assert!(edited.status.success(), "{sql}: {}", String::from_utf8_lossy(&edited.stderr));
 }
 
@@ -33,7 +40,12 @@ async fn changed(broker: &TestBroker, times: usize) -> Vec<i64> {
         broker.admin().put_tenant("acme", json!({"weight": weight})).await;
     }
     let (_, answer) = broker.admin().get("/admin/v1/audit?tenant=acme&limit=1000").await;
-    let numbers: Vec<i64> = answer["records"].as_array().unwrap().iter().map(|record| record["number"].as_i64().unwrap()).collect();
+    let numbers: Vec<i64> = answer["records"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|record| record["number"].as_i64().unwrap())
+        .collect();
     assert_eq!(numbers.len(), times, "{answer}");
     numbers
 }
@@ -65,7 +77,12 @@ struct Attack {
 const ATTACKS: [Attack; 7] = [
     Attack {
         name: "an edited record",
-        sql: |numbers| format!("UPDATE audit SET body = replace(body, '\"ok\"', '\"no\"') WHERE number = {}", numbers[2]),
+        sql: |numbers| {
+            format!(
+                "UPDATE audit SET body = replace(body, '\"ok\"', '\"no\"') WHERE number = {}",
+                numbers[2]
+            )
+        },
         named: Some(2),
         says: "does not follow from its contents",
         needs_file: false,
@@ -93,7 +110,9 @@ const ATTACKS: [Attack; 7] = [
     },
     Attack {
         name: "a log that was cut off",
-        sql: |numbers| format!("DELETE FROM audit WHERE tenant = 'acme' AND number > {}", numbers[3]),
+        sql: |numbers| {
+            format!("DELETE FROM audit WHERE tenant = 'acme' AND number > {}", numbers[3])
+        },
         named: Some(3),
         says: "the log ends after 4 records",
         needs_file: false,
@@ -146,23 +165,36 @@ async fn s15_what_is_done_to_the_file_by_hand_is_found_and_named() {
     for attack in ATTACKS {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("checkpoints.jsonl");
-        let broker = on(folder.path(), json!({"checkpoint_interval": "1s", "checkpoint_file": file})).start().await;
+        let broker =
+            on(folder.path(), json!({"checkpoint_interval": "1s", "checkpoint_file": file}))
+                .start()
+                .await;
         let numbers = changed(&broker, 6).await;
         checkpointed(&file, 6).await;
         let kept = ["audit", "verify", "--checkpoint", file.to_str().unwrap()];
         for command in [&kept[..2], &kept[..]] {
             let sound = broker.cli(command).await;
-            assert!(sound.code == Some(0) && sound.stdout.contains("ok: "), "{}: {sound:?}", attack.name);
+            assert!(
+                sound.code == Some(0) && sound.stdout.contains("ok: "),
+                "{}: {sound:?}",
+                attack.name
+            );
         }
         edit(folder.path(), &format!("{UNGUARDED} {}", (attack.sql)(&numbers)));
         let which = match attack.named {
-            Some(index) => format!("record {} of the chain of tenant acme does not fit", numbers[index]),
+            Some(index) => {
+                format!("record {} of the chain of tenant acme does not fit", numbers[index])
+            }
             None => "the chain of tenant acme does not fit".to_owned(),
         };
         for command in [&kept[..2], &kept[..]].into_iter().skip(usize::from(attack.needs_file)) {
             let found = broker.cli(command).await;
             assert_eq!(found.code, Some(1), "{}: {found:?}", attack.name);
-            assert!(found.stderr.contains(&which) && found.stderr.contains(attack.says), "{}: {found:?}", attack.name);
+            assert!(
+                found.stderr.contains(&which) && found.stderr.contains(attack.says),
+                "{}: {found:?}",
+                attack.name
+            );
         }
     }
 }
@@ -171,7 +203,9 @@ async fn s15_what_is_done_to_the_file_by_hand_is_found_and_named() {
 async fn s15_a_record_beside_the_chains_and_a_chain_that_is_gone_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("checkpoints.jsonl");
-    let broker = on(folder.path(), json!({"checkpoint_interval": "1s", "checkpoint_file": file})).start().await;
+    let broker = on(folder.path(), json!({"checkpoint_interval": "1s", "checkpoint_file": file}))
+        .start()
+        .await;
     changed(&broker, 2).await;
     checkpointed(&file, 2).await;
     edit(
@@ -181,14 +215,24 @@ async fn s15_a_record_beside_the_chains_and_a_chain_that_is_gone_are_found() {
         ),
     );
     let found = broker.cli(&["audit", "verify"]).await;
-    assert!(found.code == Some(1) && found.stderr.contains("record 4711") && found.stderr.contains("belongs to no chain"), "{found:?}");
+    assert!(
+        found.code == Some(1)
+            && found.stderr.contains("record 4711")
+            && found.stderr.contains("belongs to no chain"),
+        "{found:?}"
+    );
     edit(
         folder.path(),
         "DELETE FROM audit WHERE number = 4711; DELETE FROM audit WHERE tenant = 'acme'; DELETE FROM audit_chains WHERE chain = 'acme'",
     );
     let inside = broker.cli(&["audit", "verify", "--json"]).await;
-    let answer: Value = serde_json::from_str(&inside.stdout).unwrap_or_else(|_| panic!("{inside:?}"));
-    assert_eq!((inside.code, &answer["verdict"]), (Some(0), &json!("ok")), "nothing in the database says that there was a chain");
+    let answer: Value =
+        serde_json::from_str(&inside.stdout).unwrap_or_else(|_| panic!("{inside:?}"));
+    assert_eq!(
+        (inside.code, &answer["verdict"]),
+        (Some(0), &json!("ok")),
+        "nothing in the database says that there was a chain"
+    );
     let outside = broker.cli(&["audit", "verify", "--checkpoint", file.to_str().unwrap()]).await;
     assert!(outside.code == Some(1) && outside.stderr.contains("tenant acme"), "{outside:?}");
     let wrong = broker.cli(&["audit", "verify", "--checkpoint", "/dev/null"]).await;
@@ -200,13 +244,25 @@ async fn s15_an_edited_chain_gets_no_further_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let mut broker = on(folder.path(), json!({"checkpoint_interval": "24h"})).start().await;
     let numbers = changed(&broker, 4).await;
-    edit(folder.path(), &format!("{UNGUARDED} UPDATE audit SET at_us = at_us - 1 WHERE number = {}", numbers[1]));
+    edit(
+        folder.path(),
+        &format!("{UNGUARDED} UPDATE audit SET at_us = at_us - 1 WHERE number = {}", numbers[1]),
+    );
     broker.terminate().await;
     let log = broker.log();
-    assert!(log.contains("the audit log was changed in the database") && log.contains(&format!("number={}", numbers[1])), "{log}");
+    assert!(
+        log.contains("the audit log was changed in the database")
+            && log.contains(&format!("number={}", numbers[1])),
+        "{log}"
+    );
     broker.start_again().await;
     let (_, chains) = broker.admin().get("/admin/v1/audit/chains").await;
-    let acme = chains["chains"].as_array().unwrap().iter().find(|chain| chain["tenant"] == "acme").unwrap();
+    let acme = chains["chains"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|chain| chain["tenant"] == "acme")
+        .unwrap();
     assert_eq!((&acme["count"], &acme["covered"]), (&json!(4), &json!(0)), "{chains}");
     assert_eq!(broker.cli(&["audit", "verify"]).await.code, Some(1));
 }
@@ -223,10 +279,21 @@ async fn s15_a_drain_signs_the_newest_records_and_the_log_carries_the_checkpoint
     let found = broker.cli(&["audit", "verify", "--checkpoint", log.to_str().unwrap()]).await;
     assert_eq!(found.code, Some(0), "{found:?}");
     let (_, chains) = broker.admin().get("/admin/v1/audit/chains").await;
-    let acme = chains["chains"].as_array().unwrap().iter().find(|chain| chain["tenant"] == "acme").unwrap();
+    let acme = chains["chains"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|chain| chain["tenant"] == "acme")
+        .unwrap();
     assert_eq!((&acme["count"], &acme["covered"]), (&json!(3), &json!(3)), "{chains}");
-    for (query, field) in [("checkpoint=x", "checkpoint"), ("after=x", "after"), ("limit=0", "limit"), ("what=1", "what")] {
-        let (status, problem) = broker.admin().get(&format!("/admin/v1/audit/verify?{query}")).await;
+    for (query, field) in [
+        ("checkpoint=x", "checkpoint"),
+        ("after=x", "after"),
+        ("limit=0", "limit"),
+        ("what=1", "what"),
+    ] {
+        let (status, problem) =
+            broker.admin().get(&format!("/admin/v1/audit/verify?{query}")).await;
         assert_eq!((status, problem["field"].as_str()), (400, Some(field)), "{problem}");
     }
 }
@@ -235,7 +302,12 @@ async fn s15_a_drain_signs_the_newest_records_and_the_log_carries_the_checkpoint
 async fn s15_a_retention_that_was_shortened_is_told_and_removes_nothing_yet() {
     let folder = tempfile::tempdir().unwrap();
     let mut before = on(folder.path(), json!({"retain": "720h"})).start().await;
-    before.admin().wait_metric("mcp_store_seconds_count", &[("operation", "audit_chains_older")], |count| count >= 1.0).await;
+    before
+        .admin()
+        .wait_metric("mcp_store_seconds_count", &[("operation", "audit_chains_older")], |count| {
+            count >= 1.0
+        })
+        .await;
     before.terminate().await;
     drop(before);
     let ten_hours_ago = now_us() - 10 * 3_600_000_000;
@@ -246,7 +318,10 @@ async fn s15_a_retention_that_was_shortened_is_told_and_removes_nothing_yet() {
         tenant: Some("acme".into()),
         body: r#"{"at":"","kind":"call","principal":"ada","action":"tools/call","outcome":"ok","request_id":"0","node":"n"}"#.into(),
     };
-    let store = SqliteStore::open(&SqliteOptions { path: folder.path().join("broker.db"), migrate: false }).await.unwrap();
+    let store =
+        SqliteStore::open(&SqliteOptions { path: folder.path().join("broker.db"), migrate: false })
+            .await
+            .unwrap();
     store.append_audit(&[old]).await.unwrap();
     store.close().await;
     let after = on(folder.path(), json!({"retain": "1h"})).start().await;
@@ -260,7 +335,12 @@ async fn s15_a_retention_that_was_shortened_is_told_and_removes_nothing_yet() {
     assert_eq!(told["principal"], "configuration");
     assert!(told["target"].as_str().unwrap().starts_with("720h to 1h, from "), "{told}");
     assert!(kept.is_some(), "it is older than an hour, and kept for now");
-    after.admin().wait_metric("mcp_store_seconds_count", &[("operation", "audit_chains_older")], |count| count >= 2.0).await;
+    after
+        .admin()
+        .wait_metric("mcp_store_seconds_count", &[("operation", "audit_chains_older")], |count| {
+            count >= 2.0
+        })
+        .await;
     let (_, answer) = after.admin().get("/admin/v1/audit?limit=1000&kind=call").await;
     assert_eq!(answer["records"].as_array().unwrap().len(), 1, "{answer}");
     assert_eq!(after.cli(&["audit", "verify"]).await.code, Some(0));
@@ -284,7 +364,8 @@ async fn s15_two_replicas_extend_one_chain_at_the_same_time() {
         .await;
     let key = cluster.operator().create_key("default").await;
     let work = (0..2).map(|replica| {
-        let (admin, client) = (cluster.admin(replica), cluster.client_of(replica, "/mcp").bearer(&key));
+        let (admin, client) =
+            (cluster.admin(replica), cluster.client_of(replica, "/mcp").bearer(&key));
         async move {
             let client = client.connected(json!({})).await;
             for weight in 0..CHANGES {
@@ -295,7 +376,10 @@ async fn s15_two_replicas_extend_one_chain_at_the_same_time() {
     });
     futures_util::future::join_all(work).await;
     let verified = async |replica: usize, tenant: &str| {
-        let (status, verdict) = cluster.admin(replica).get(&format!("/admin/v1/audit/verify?limit=1000&tenant={tenant}")).await;
+        let (status, verdict) = cluster
+            .admin(replica)
+            .get(&format!("/admin/v1/audit/verify?limit=1000&tenant={tenant}"))
+            .await;
         assert_eq!(status, 200, "{verdict}");
         verdict
     };
@@ -310,11 +394,17 @@ async fn s15_two_replicas_extend_one_chain_at_the_same_time() {
     // Either replica signed the newest record, and they agree.
     eventually("a checkpoint of all", || async {
         let (_, chains) = cluster.admin(1).get("/admin/v1/audit/chains").await;
-        let all = chains["chains"].as_array().unwrap().iter().all(|chain| chain["covered"] == chain["count"]);
+        let all = chains["chains"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|chain| chain["covered"] == chain["count"]);
         if all { Ok(()) } else { Err(chains) }
     })
     .await;
-    let number = cluster.sql("SELECT number FROM audit WHERE tenant = 'acme' ORDER BY number LIMIT 1 OFFSET 5").await;
+    let number = cluster
+        .sql("SELECT number FROM audit WHERE tenant = 'acme' ORDER BY number LIMIT 1 OFFSET 5")
+        .await;
     let number: i64 = number.trim().parse().unwrap();
     let guarded = format!(
         "DO $$ BEGIN UPDATE audit SET at_us = 1 WHERE number = {number}; RAISE 'it was done'; EXCEPTION WHEN OTHERS THEN IF SQLERRM = 'it was done' THEN RAISE; END IF; END $$"

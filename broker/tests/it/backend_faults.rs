@@ -7,7 +7,11 @@ use crate::{broker_with, builder, echo, kind, text_of};
 
 /// Calls the tool and gives the error.
 async fn failing(broker: &TestBroker, tool: &str) -> Value {
-    broker.connected(json!({})).await.error("tools/call", json!({"name": format!("b__{tool}")})).await
+    broker
+        .connected(json!({}))
+        .await
+        .error("tools/call", json!({"name": format!("b__{tool}")}))
+        .await
 }
 
 #[tokio::test]
@@ -22,7 +26,11 @@ async fn a_call_whose_answer_was_lost_has_an_unknown_outcome_and_is_not_repeated
     let broker = broker_with(&backend).await;
     for name in ["cut", "cut-stream", "end"] {
         let error = failing(&broker, name).await;
-        assert_eq!((error["code"].as_i64(), kind(&error)), (Some(1009), "outcome_unknown"), "{name}");
+        assert_eq!(
+            (error["code"].as_i64(), kind(&error)),
+            (Some(1009), "outcome_unknown"),
+            "{name}"
+        );
         assert_eq!(error["data"]["retryable"], false);
         assert_eq!(backend.count(|seen| seen.calls(name)), 1, "{name} was sent once");
     }
@@ -46,7 +54,8 @@ async fn a_backend_that_comes_back_is_used_again() {
     client.call("b__echo", json!({})).await;
     let address = backend.die().await;
     client.error("tools/call", json!({"name": "b__echo"})).await;
-    let listener = testkit::eventually("the port again", || tokio::net::TcpListener::bind(address)).await;
+    let listener =
+        testkit::eventually("the port again", || tokio::net::TcpListener::bind(address)).await;
     let again = FakeBackend::on_listener(listener);
     again.list("tools", vec![tool("echo")]);
     testkit::eventually("a call to succeed", || async {
@@ -89,7 +98,9 @@ async fn statuses_bodies_and_redirects_of_a_failing_backend_stay_inside() {
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     for name in ["s500", "s503", "s401", "s403", "s429", "s301", "s307", "s308", "s204"] {
-        let response = client.post(crate::request(77, "tools/call", json!({"name": format!("b__{name}")}))).await;
+        let response = client
+            .post(crate::request(77, "tools/call", json!({"name": format!("b__{name}")})))
+            .await;
         assert!(response.header("set-cookie").is_none() && response.header("location").is_none());
         let body = response.text().await;
         assert!(body.contains("\"error\"") && !body.contains("inner secret"), "{name}: {body}");
@@ -101,20 +112,32 @@ async fn statuses_bodies_and_redirects_of_a_failing_backend_stay_inside() {
 async fn what_a_backend_forbids_is_sent_once_and_stops_nobody_else() {
     let backend = FakeBackend::echo().await;
     for (name, status) in [("s401", 401), ("s403", 403), ("s413", 413)] {
-        backend.tool(name, move |_| async move { Reply::Http { status, headers: Vec::new(), body: "".into() } });
+        backend.tool(name, move |_| async move {
+            Reply::Http { status, headers: Vec::new(), body: "".into() }
+        });
     }
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     for name in ["s401", "s403", "s413"] {
         for _ in 0..3 {
             let error = client.error("tools/call", json!({"name": format!("b__{name}")})).await;
-            assert_eq!((kind(&error), &error["data"]["retryable"]), ("backend_protocol_error", &json!(false)), "{name}");
+            assert_eq!(
+                (kind(&error), &error["data"]["retryable"]),
+                ("backend_protocol_error", &json!(false)),
+                "{name}"
+            );
         }
-        assert_eq!(backend.seen().iter().filter(|seen| seen.calls(name)).count(), 3, "once for each request");
+        assert_eq!(
+            backend.seen().iter().filter(|seen| seen.calls(name)).count(),
+            3,
+            "once for each request"
+        );
     }
     client.call("b__echo", json!({})).await; // its breaker is closed
     // A task is not called again either.
-    let task = client.result("tools/call", json!({"name": "b__s403", "task": {}})).await["task"]["taskId"].clone();
+    let task =
+        client.result("tools/call", json!({"name": "b__s403", "task": {}})).await["task"]["taskId"]
+            .clone();
     client.error("tasks/result", json!({"taskId": task})).await;
     assert_eq!(backend.seen().iter().filter(|seen| seen.calls("s403")).count(), 4);
 }
@@ -124,7 +147,11 @@ async fn a_503_is_no_answer_unless_it_says_when_to_come_back() {
     let backend = FakeBackend::start().await;
     for (name, says_when) in [("plain", false), ("later", true)] {
         backend.tool(name, move |_| async move {
-            let headers = if says_when { vec![("retry-after".to_owned(), "1".to_owned())] } else { Vec::new() };
+            let headers = if says_when {
+                vec![("retry-after".to_owned(), "1".to_owned())]
+            } else {
+                Vec::new()
+            };
             Reply::Http { status: 503, headers, body: "".into() }
         });
     }
@@ -142,7 +169,11 @@ async fn a_503_is_no_answer_unless_it_says_when_to_come_back() {
     let task = client.result("tools/call", json!({"name": "b__plain", "task": {}})).await["task"]["taskId"].clone();
     let outcome = client.error("tasks/result", json!({"taskId": task})).await;
     assert_eq!(kind(&outcome), "outcome_unknown", "{outcome}");
-    assert_eq!(backend.seen().iter().filter(|seen| seen.calls("plain")).count(), 2, "once for each request");
+    assert_eq!(
+        backend.seen().iter().filter(|seen| seen.calls("plain")).count(),
+        2,
+        "once for each request"
+    );
 }
 
 #[tokio::test]
@@ -158,9 +189,16 @@ async fn b_08_an_answer_over_the_limit_is_cut() {
     let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
     for name in ["json", "stream"] {
         let error = failing(&broker, name).await;
-        assert_eq!((error["code"].as_i64(), kind(&error)), (Some(1009), "result_too_large"), "{name}");
+        assert_eq!(
+            (error["code"].as_i64(), kind(&error)),
+            (Some(1009), "result_too_large"),
+            "{name}"
+        );
     }
-    assert_eq!(text_of(&broker.connected(json!({})).await.call("b__fine", json!({})).await), "fine");
+    assert_eq!(
+        text_of(&broker.connected(json!({})).await.call("b__fine", json!({})).await),
+        "fine"
+    );
 }
 
 #[tokio::test]
@@ -182,11 +220,21 @@ async fn b_16_a_flood_of_notifications_never_costs_the_answer() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let mut call = client.begin("tools/call", json!({"name": "b__flood", "_meta": {"progressToken": 1}}));
+    let mut call =
+        client.begin("tools/call", json!({"name": "b__flood", "_meta": {"progressToken": 1}}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "after the flood");
-    let logged: Vec<_> = call.before.iter().filter(|message| message.method() == Some("notifications/message")).collect();
-    let numbers: Vec<_> = logged.iter().map(|message| message.value["params"]["data"].as_u64().unwrap()).collect();
-    assert!(numbers.is_sorted() && numbers.last() == Some(&5_000), "what may be left out is the oldest: {:?}", numbers.last());
+    let logged: Vec<_> = call
+        .before
+        .iter()
+        .filter(|message| message.method() == Some("notifications/message"))
+        .collect();
+    let numbers: Vec<_> =
+        logged.iter().map(|message| message.value["params"]["data"].as_u64().unwrap()).collect();
+    assert!(
+        numbers.is_sorted() && numbers.last() == Some(&5_000),
+        "what may be left out is the oldest: {:?}",
+        numbers.last()
+    );
 }
 
 #[tokio::test]
@@ -208,10 +256,14 @@ async fn b_time_01_progress_keeps_a_slow_call_alive_and_silence_ends_it() {
     spec["timeouts"] = json!({"call": "500ms"});
     let broker = builder().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
-    let steady = client.result("tools/call", json!({"name": "b__steady", "_meta": {"progressToken": 1}})).await;
+    let steady = client
+        .result("tools/call", json!({"name": "b__steady", "_meta": {"progressToken": 1}}))
+        .await;
     assert_eq!(text_of(&steady), "slow but steady");
     // Without a token of the client's the broker may ask for progress itself, or not; silence ends the call either way.
-    let error = client.error("tools/call", json!({"name": "b__silent", "_meta": {"progressToken": 2}})).await;
+    let error = client
+        .error("tools/call", json!({"name": "b__silent", "_meta": {"progressToken": 2}}))
+        .await;
     assert_eq!(kind(&error), "timeout");
 }
 
@@ -234,9 +286,20 @@ async fn b_02_an_answer_after_the_deadline_is_given_to_nobody() {
     spec["timeouts"] = json!({"call": "300ms"});
     let broker = builder().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
-    let error = client.begin_with_id(json!(5), "tools/call", json!({"name": "b__late", "arguments": {"first": true}})).error().await;
+    let error = client
+        .begin_with_id(
+            json!(5),
+            "tools/call",
+            json!({"name": "b__late", "arguments": {"first": true}}),
+        )
+        .error()
+        .await;
     assert_eq!(kind(&error), "timeout");
-    let again = client.begin_with_id(json!(5), "tools/call", json!({"name": "b__late", "arguments": {"first": false}}));
+    let again = client.begin_with_id(
+        json!(5),
+        "tools/call",
+        json!({"name": "b__late", "arguments": {"first": false}}),
+    );
     gate.open();
     assert_eq!(text_of(&again.result().await), "mine");
 }
@@ -246,7 +309,10 @@ async fn f_11_idle_connections_a_backend_closed_cost_no_call() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;
     for round in 0..10 {
-        assert_eq!(text_of(&client.call("b__echo", json!({"n": round})).await), json!({"n": round}).to_string());
+        assert_eq!(
+            text_of(&client.call("b__echo", json!({"n": round})).await),
+            json!({"n": round}).to_string()
+        );
         backend.cut_connections();
     }
     assert_eq!(backend.count(|seen| seen.calls("echo")), 10, "each call was sent once");
@@ -255,7 +321,9 @@ async fn f_11_idle_connections_a_backend_closed_cost_no_call() {
 #[tokio::test]
 async fn a_backend_that_is_down_is_one_warning_and_not_one_for_each_attempt() {
     let backend = FakeBackend::start().await;
-    backend.on("initialize", |_| async { Reply::Http { status: 500, headers: vec![], body: "".into() } });
+    backend.on("initialize", |_| async {
+        Reply::Http { status: 500, headers: vec![], body: "".into() }
+    });
     let broker = builder().alone().start().await;
     let (_, _) = broker.admin().put_backend("default", "b", &backend.spec()).await;
     // The last attempt may still be going on; the ones before are over, and logged.
@@ -266,7 +334,8 @@ async fn a_backend_that_is_down_is_one_warning_and_not_one_for_each_attempt() {
     }
     broker.logged("status 500").await;
     let log = broker.log();
-    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN") && line.contains("backend=b")).collect();
+    let warnings: Vec<&str> =
+        log.lines().filter(|line| line.contains("WARN") && line.contains("backend=b")).collect();
     assert_eq!(warnings.len(), 1, "{log}");
     assert!(warnings[0].contains("status 500"), "it says why: {}", warnings[0]);
 }

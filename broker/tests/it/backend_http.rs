@@ -9,11 +9,22 @@ use crate::{alone_with, broker_with, builder, echo, kind, text_of};
 async fn b_life_01_the_handshake_comes_first_and_whole() {
     let (broker, backend) = echo().await;
     broker.connected(json!({})).await.call("b__echo", json!({})).await;
-    let seen: Vec<RecordedRequest> = backend.seen().into_iter().filter(|seen| seen.http == "POST" && !seen.is("server/discover")).collect();
-    assert_eq!((seen[0].method(), seen[1].method()), (Some("initialize"), Some("notifications/initialized")));
+    let seen: Vec<RecordedRequest> = backend
+        .seen()
+        .into_iter()
+        .filter(|seen| seen.http == "POST" && !seen.is("server/discover"))
+        .collect();
+    assert_eq!(
+        (seen[0].method(), seen[1].method()),
+        (Some("initialize"), Some("notifications/initialized"))
+    );
     let params = &seen[0].message["params"];
     assert_eq!(params["protocolVersion"], "2025-11-25");
-    assert!(params["capabilities"].is_object() && params["clientInfo"]["name"].is_string() && params["clientInfo"]["version"].is_string());
+    assert!(
+        params["capabilities"].is_object()
+            && params["clientInfo"]["name"].is_string()
+            && params["clientInfo"]["version"].is_string()
+    );
 }
 
 #[tokio::test]
@@ -22,7 +33,10 @@ async fn b_life_02_older_versions_are_spoken_and_unknown_ones_fail_the_backend()
         let backend = FakeBackend::echo().await;
         backend.version(version);
         let broker = broker_with(&backend).await;
-        assert_eq!(text_of(&broker.connected(json!({})).await.call("b__echo", json!({"v": 1})).await), r#"{"v":1}"#);
+        assert_eq!(
+            text_of(&broker.connected(json!({})).await.call("b__echo", json!({"v": 1})).await),
+            r#"{"v":1}"#
+        );
         assert_eq!(broker.admin().backend("default", "b").await["protocol_version"], version);
     }
     let backend = FakeBackend::echo().await;
@@ -31,7 +45,11 @@ async fn b_life_02_older_versions_are_spoken_and_unknown_ones_fail_the_backend()
     broker.admin().put_backend("default", "b", &backend.spec()).await;
     let view = broker.admin().wait_backend_state("default", "b", "failed").await;
     assert!(view["last_error"].as_str().unwrap().contains("1999-01-01"), "{view}");
-    assert_eq!(backend.count(|seen| !seen.is("initialize") && !seen.is("server/discover")), 0, "nothing else is said to it");
+    assert_eq!(
+        backend.count(|seen| !seen.is("initialize") && !seen.is("server/discover")),
+        0,
+        "nothing else is said to it"
+    );
 }
 
 #[tokio::test]
@@ -40,7 +58,8 @@ async fn b_life_03_only_lists_the_backend_offers_are_asked_for() {
     backend.capabilities(json!({"tools": {}}));
     let broker = broker_with(&backend).await;
     assert_eq!(broker.connected(json!({})).await.tool_names().await, ["b__echo"]);
-    for method in ["prompts/list", "resources/list", "resources/templates/list", "logging/setLevel"] {
+    for method in ["prompts/list", "resources/list", "resources/templates/list", "logging/setLevel"]
+    {
         assert_eq!(backend.seen_of(method).len(), 0, "{method}");
     }
 }
@@ -51,7 +70,10 @@ async fn b_http_01_each_message_is_a_post_that_accepts_both_types() {
     broker.connected(json!({})).await.call("b__echo", json!({})).await;
     for seen in backend.seen().iter().filter(|seen| seen.http == "POST") {
         let accept = seen.header("accept").unwrap();
-        assert!(accept.contains("application/json") && accept.contains("text/event-stream"), "{accept}");
+        assert!(
+            accept.contains("application/json") && accept.contains("text/event-stream"),
+            "{accept}"
+        );
         assert_eq!(seen.header("content-type"), Some("application/json"));
         assert!(seen.message.is_object());
     }
@@ -67,7 +89,10 @@ async fn b_http_02_json_and_event_stream_answers_are_both_read() {
     });
     backend.tool("odd-stream", |call| async move {
         let answer = call.result_message(text("odd")).to_string();
-        call.raw(&format!("\u{feff}: c\r\n\r\nretry: 5\r\nevent: other\r\ndata: {{}}\r\n\r\ndata:{answer}\r\n\r\n")).await;
+        call.raw(&format!(
+            "\u{feff}: c\r\n\r\nretry: 5\r\nevent: other\r\ndata: {{}}\r\n\r\ndata:{answer}\r\n\r\n"
+        ))
+        .await;
         Reply::End
     });
     let broker = broker_with(&backend).await;
@@ -113,7 +138,8 @@ async fn b_http_08_a_stream_that_ends_early_is_resumed_by_get() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let mut call = client.begin("tools/call", json!({"name": "b__poll", "_meta": {"progressToken": 1}}));
+    let mut call =
+        client.begin("tools/call", json!({"name": "b__poll", "_meta": {"progressToken": 1}}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "resumed");
     assert_eq!(call.before.len(), 2);
     let resume = backend.wait_for("GET", |seen| seen.header("last-event-id").is_some()).await;
@@ -133,7 +159,8 @@ async fn b_http_08_a_cut_connection_is_resumed_from_the_last_event() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let result = client.result("tools/call", json!({"name": "b__cut", "_meta": {"progressToken": 1}})).await;
+    let result =
+        client.result("tools/call", json!({"name": "b__cut", "_meta": {"progressToken": 1}})).await;
     assert_eq!(text_of(&result), "resumed");
 }
 
@@ -153,7 +180,8 @@ async fn b_http_10_an_event_seen_twice_counts_once() {
     let client = broker.connected(json!({})).await;
     let mut call = client.begin_call("b__replay", json!({}));
     call.finish().await;
-    let data: Vec<&Value> = call.before.iter().map(|message| &message.value["params"]["data"]).collect();
+    let data: Vec<&Value> =
+        call.before.iter().map(|message| &message.value["params"]["data"]).collect();
     assert_eq!(data, [&json!(1), &json!(2)]);
 }
 
@@ -193,5 +221,9 @@ async fn b_18_the_get_stream_is_resumed_from_its_last_event() {
     backend.wait_get_streams(1).await;
     backend.push_raw("id: get-7\nretry: 10\ndata:\n\n").await;
     backend.end_get_streams().await;
-    backend.wait_for("GET with Last-Event-ID", |seen| seen.http == "GET" && seen.header("last-event-id") == Some("get-7")).await;
+    backend
+        .wait_for("GET with Last-Event-ID", |seen| {
+            seen.http == "GET" && seen.header("last-event-id") == Some("get-7")
+        })
+        .await;
 }

@@ -6,8 +6,16 @@ use testkit::{FakeBackend, Gate, RecordedRequest, Reply};
 use crate::{alone_with, broker_with, builder, text_of};
 
 /// The requests of the backend session that carried `wanted`.
-fn session_of(seen: &[RecordedRequest], wanted: impl Fn(&RecordedRequest) -> bool) -> Vec<RecordedRequest> {
-    let session = seen.iter().find(|seen| wanted(seen)).and_then(|seen| seen.header("mcp-session-id")).unwrap().to_owned();
+fn session_of(
+    seen: &[RecordedRequest],
+    wanted: impl Fn(&RecordedRequest) -> bool,
+) -> Vec<RecordedRequest> {
+    let session = seen
+        .iter()
+        .find(|seen| wanted(seen))
+        .and_then(|seen| seen.header("mcp-session-id"))
+        .unwrap()
+        .to_owned();
     seen.iter().filter(|seen| seen.header("mcp-session-id") == Some(&session)).cloned().collect()
 }
 
@@ -25,8 +33,19 @@ async fn b_http_03_b_http_06_session_and_version_are_on_every_later_request() {
         if seen.is("initialize") {
             assert_eq!(seen.header("mcp-session-id"), None);
         } else {
-            assert!(seen.header("mcp-session-id").is_some_and(|id| id.starts_with("fake-session-")), "{} {:?}", seen.http, seen.method());
-            assert_eq!(seen.header("mcp-protocol-version"), Some("2025-06-18"), "{} {:?}", seen.http, seen.method());
+            assert!(
+                seen.header("mcp-session-id").is_some_and(|id| id.starts_with("fake-session-")),
+                "{} {:?}",
+                seen.http,
+                seen.method()
+            );
+            assert_eq!(
+                seen.header("mcp-protocol-version"),
+                Some("2025-06-18"),
+                "{} {:?}",
+                seen.http,
+                seen.method()
+            );
         }
     }
     let of_call = session_of(&backend.seen(), |seen| seen.calls("echo"));
@@ -44,7 +63,10 @@ async fn b_http_04_a_forgotten_session_is_opened_anew_and_the_call_repeated_once
     backend.forget_sessions();
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 2})).await), r#"{"n":2}"#);
     let after: Vec<RecordedRequest> = backend.seen();
-    let answered = after.iter().filter(|seen| seen.calls("echo") && seen.message["params"]["arguments"]["n"] == 2).count();
+    let answered = after
+        .iter()
+        .filter(|seen| seen.calls("echo") && seen.message["params"]["arguments"]["n"] == 2)
+        .count();
     assert_eq!(answered, 2, "refused with 404 once, then repeated");
     backend.wait_count("the subscription again", 2, |seen| seen.is("resources/subscribe")).await;
 }
@@ -66,11 +88,19 @@ async fn auth_07_a_clients_key_never_reaches_a_backend() {
     let backend = FakeBackend::echo().await;
     let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
     let key = broker.admin().create_key("default").await;
-    let client = broker.client("/mcp").bearer(&key).header("cookie", "c=1").header("x-forwarded-for", "1.2.3.4").connected(json!({})).await;
+    let client = broker
+        .client("/mcp")
+        .bearer(&key)
+        .header("cookie", "c=1")
+        .header("x-forwarded-for", "1.2.3.4")
+        .connected(json!({}))
+        .await;
     client.call("b__echo", json!({})).await;
     for seen in backend.seen() {
         assert!(
-            ["authorization", "cookie", "x-forwarded-for", "origin"].iter().all(|name| seen.header(name).is_none()),
+            ["authorization", "cookie", "x-forwarded-for", "origin"]
+                .iter()
+                .all(|name| seen.header(name).is_none()),
             "{:?}",
             seen.headers
         );
@@ -81,7 +111,11 @@ async fn auth_07_a_clients_key_never_reaches_a_backend() {
 async fn sessions_of_a_backend_without_session_ids_share_one_link() {
     let backend = FakeBackend::echo().await;
     let broker = alone_with(&backend).await;
-    let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await, broker.connected(json!({})).await];
+    let clients = [
+        broker.connected(json!({})).await,
+        broker.connected(json!({})).await,
+        broker.connected(json!({})).await,
+    ];
     for client in &clients {
         client.call("b__echo", json!({})).await;
     }
@@ -91,14 +125,21 @@ async fn sessions_of_a_backend_without_session_ids_share_one_link() {
 
 #[tokio::test]
 async fn a_backend_that_issues_session_ids_gets_one_session_per_client_session() {
-    let backend = FakeBackend::with_tool("who", |call| async move { Reply::text(call.session.as_deref().unwrap_or("none")) }).await;
+    let backend = FakeBackend::with_tool("who", |call| async move {
+        Reply::text(call.session.as_deref().unwrap_or("none"))
+    })
+    .await;
     backend.sessions();
     let broker = broker_with(&backend).await;
     let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
     let mut own = Vec::new();
     for client in &clients {
         let first = text_of(&client.call("b__who", json!({})).await).to_owned();
-        assert_eq!(text_of(&client.call("b__who", json!({})).await), first, "the same one for the same client");
+        assert_eq!(
+            text_of(&client.call("b__who", json!({})).await),
+            first,
+            "the same one for the same client"
+        );
         own.push(first);
     }
     assert_ne!(own[0], own[1]);
@@ -129,12 +170,16 @@ async fn a_hundred_calls_at_once_each_get_their_own_answer() {
 #[tokio::test]
 async fn d3_shared_and_per_session_links_are_as_configured() {
     for (links, sharing) in [("shared", true), ("per-session", false)] {
-        let backend = FakeBackend::with_tool("who", |call| async move { Reply::text(call.session.as_deref().unwrap_or("none")) }).await;
+        let backend = FakeBackend::with_tool("who", |call| async move {
+            Reply::text(call.session.as_deref().unwrap_or("none"))
+        })
+        .await;
         backend.sessions();
         let mut spec = backend.spec();
         spec["links"] = json!(links);
         let broker = builder().backend("default", "b", spec).start().await;
-        let clients = [broker.connected(json!({})).await, broker.connected(json!({"roots": {}})).await];
+        let clients =
+            [broker.connected(json!({})).await, broker.connected(json!({"roots": {}})).await];
         let own = [
             text_of(&clients[0].call("b__who", json!({})).await).to_owned(),
             text_of(&clients[1].call("b__who", json!({})).await).to_owned(),
@@ -146,12 +191,19 @@ async fn d3_shared_and_per_session_links_are_as_configured() {
 #[tokio::test]
 async fn d3_two_principals_never_share_a_link() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().alone().auth_required().backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().auth_required().backend("default", "b", backend.spec()).start().await;
     let mut handshakes = backend.seen_of("initialize").len();
     for _ in 0..3 {
         let key = broker.admin().create_key("default").await;
         for _ in 0..2 {
-            broker.client("/mcp").bearer(&key).connected(json!({})).await.call("b__echo", json!({})).await;
+            broker
+                .client("/mcp")
+                .bearer(&key)
+                .connected(json!({}))
+                .await
+                .call("b__echo", json!({}))
+                .await;
         }
         handshakes += 1;
         assert_eq!(backend.seen_of("initialize").len(), handshakes, "one link per principal");
@@ -186,6 +238,10 @@ async fn log_04_a_level_set_before_the_first_call_reaches_the_backend_with_its_l
     client.call("b__echo", json!({})).await;
     let call = backend.wait_for("the call", |seen| seen.calls("echo")).await;
     let session = call.header("mcp-session-id").unwrap();
-    let seen = backend.wait_for("the level", |seen| seen.is("logging/setLevel") && seen.header("mcp-session-id") == Some(session)).await;
+    let seen = backend
+        .wait_for("the level", |seen| {
+            seen.is("logging/setLevel") && seen.header("mcp-session-id") == Some(session)
+        })
+        .await;
     assert_eq!(seen.message["params"]["level"], "debug");
 }

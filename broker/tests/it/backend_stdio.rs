@@ -33,8 +33,8 @@ async fn stdio_01_the_child_gets_one_message_per_line_and_nothing_else() {
     assert!(bytes.ends_with(b"\n"));
     let lines: Vec<&[u8]> = bytes[..bytes.len() - 1].split(|byte| *byte == b'\n').collect();
     for line in &lines {
-        let message: Value =
-            serde_json::from_slice(line).unwrap_or_else(|_| panic!("not one JSON message: {}", String::from_utf8_lossy(line)));
+        let message: Value = serde_json::from_slice(line)
+            .unwrap_or_else(|_| panic!("not one JSON message: {}", String::from_utf8_lossy(line)));
         assert_eq!(message["jsonrpc"], "2.0");
     }
     assert!(lines.len() >= 4, "handshake, lists and the call: {}", lines.len());
@@ -102,7 +102,9 @@ async fn stdio_05_a_child_that_dies_fails_its_calls_and_is_started_again() {
     assert_eq!((error["code"].as_i64(), kind(&error)), (Some(1009), "outcome_unknown"));
     assert_eq!(kind(&hanging.error().await), "outcome_unknown");
     let answer = eventually("a call to the restarted child", || async {
-        let answer = client.request("tools/call", json!({"name": "s__echo", "arguments": {"again": true}})).await;
+        let answer = client
+            .request("tools/call", json!({"name": "s__echo", "arguments": {"again": true}}))
+            .await;
         if answer.get("result").is_some() { Ok(answer) } else { Err(answer) }
     })
     .await;
@@ -127,7 +129,8 @@ async fn stdio_05_subscriptions_are_made_again_with_the_restarted_child() {
     })
     .await;
     client.call("s__touch", json!({})).await;
-    let update = stream.find(|message| message["method"] == "notifications/resources/updated").await;
+    let update =
+        stream.find(|message| message["method"] == "notifications/resources/updated").await;
     assert_eq!(update["params"]["uri"], "s+test://one");
 }
 
@@ -135,7 +138,13 @@ async fn stdio_05_subscriptions_are_made_again_with_the_restarted_child() {
 async fn a_child_that_never_starts_is_a_failed_backend_with_the_reason() {
     let broker = builder().start().await;
     let admin = broker.admin();
-    admin.put_backend("default", "missing", &json!({"transport": {"type": "stdio", "command": "/no/such/program"}})).await;
+    admin
+        .put_backend(
+            "default",
+            "missing",
+            &json!({"transport": {"type": "stdio", "command": "/no/such/program"}}),
+        )
+        .await;
     let view = admin.wait_backend_state("default", "missing", "failed").await;
     assert!(view["last_error"].as_str().unwrap().contains("/no/such/program"), "{view}");
     admin.put_backend("default", "broken", &stdio().broken().spec()).await;
@@ -158,7 +167,8 @@ async fn progress_questions_and_list_changes_work_over_stdio() {
         .connected(json!({"sampling": {}, "elicitation": {}, "roots": {}}))
         .await;
     let mut get = client.open_get_stream().await;
-    let mut call = client.begin("tools/call", json!({"name": "s__progress", "_meta": {"progressToken": "t"}}));
+    let mut call =
+        client.begin("tools/call", json!({"name": "s__progress", "_meta": {"progressToken": "t"}}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "done");
     assert_eq!(call.before.len(), 3);
     assert!(text_of(&client.call("s__sample", json!({"prompt": "poem"})).await).contains("poem"));
@@ -174,11 +184,16 @@ async fn progress_questions_and_list_changes_work_over_stdio() {
 #[tokio::test]
 async fn a_session_that_can_answer_questions_has_a_child_of_its_own() {
     let broker = broker_with(stdio().spec()).await;
-    let pid = |client: testkit::TestClient| async move { text_of(&client.call("s__pid", json!({})).await).to_owned() };
+    let pid = |client: testkit::TestClient| async move {
+        text_of(&client.call("s__pid", json!({})).await).to_owned()
+    };
     let plain = [broker.connected(json!({})).await, broker.connected(json!({})).await];
     let (first, second) = (pid(plain[0].clone()).await, pid(plain[1].clone()).await);
     assert_eq!(first, second, "sessions that can answer nothing share a child");
-    let able = [broker.connected(json!({"roots": {}})).await, broker.connected(json!({"roots": {}})).await];
+    let able = [
+        broker.connected(json!({"roots": {}})).await,
+        broker.connected(json!({"roots": {}})).await,
+    ];
     let (third, fourth) = (pid(able[0].clone()).await, pid(able[1].clone()).await);
     assert!(third != first && fourth != first && third != fourth, "{first} {third} {fourth}");
 }
@@ -211,7 +226,8 @@ async fn stdio_03_two_hundred_sessions_leave_no_process_behind() {
         for _ in 0..AT_ONCE {
             clients.push(broker.connected(json!({"roots": {}})).await);
         }
-        let calls: Vec<_> = clients.iter().map(|client| client.begin_call("s__echo", json!({}))).collect();
+        let calls: Vec<_> =
+            clients.iter().map(|client| client.begin_call("s__echo", json!({}))).collect();
         for call in calls {
             call.result().await;
         }
@@ -253,7 +269,8 @@ async fn many_calls_over_one_pipe_each_get_their_own_answer() {
     let broker = broker_with(stdio().spec()).await;
     let client = broker.connected(json!({})).await;
     let filler = "x".repeat(20_000);
-    let calls: Vec<_> = (0..200).map(|n| client.begin_call("s__echo", json!({"n": n, "filler": filler}))).collect();
+    let calls: Vec<_> =
+        (0..200).map(|n| client.begin_call("s__echo", json!({"n": n, "filler": filler}))).collect();
     for (n, call) in calls.into_iter().enumerate() {
         let result = call.result().await;
         assert!(text_of(&result).contains(&format!("\"n\":{n}")), "call {n}");

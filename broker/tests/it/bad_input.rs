@@ -12,7 +12,9 @@ pub(crate) fn suite(prefix: &str) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = entries
         .map(|entry| entry.unwrap())
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
-        .map(|entry| (entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path()).unwrap()))
+        .map(|entry| {
+            (entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path()).unwrap())
+        })
         .collect();
     files.sort();
     assert!(!files.is_empty(), "{folder} has {prefix} files");
@@ -25,7 +27,10 @@ async fn j_01_every_n_file_is_refused_as_a_body_and_inside_arguments() {
     let client = broker.connected(json!({})).await;
     for (name, content) in suite("n_") {
         let (status, error) = refused(client.post(content.clone()).await).await;
-        assert!(status == 400 && [-32700, -32600].contains(&error["code"].as_i64().unwrap()), "{name}: {status} {error}");
+        assert!(
+            status == 400 && [-32700, -32600].contains(&error["code"].as_i64().unwrap()),
+            "{name}: {status} {error}"
+        );
         let mut body = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"b__echo","arguments":{"x":"#.to_vec();
         body.extend_from_slice(&content);
         body.extend_from_slice(b"}}}");
@@ -33,11 +38,18 @@ async fn j_01_every_n_file_is_refused_as_a_body_and_inside_arguments() {
         // A few files are broken only as a whole document (two values, a closing bracket too many).
         if response.status != 200 {
             let (status, error) = refused(response).await;
-            assert!(status == 400 && [-32700, -32600].contains(&error["code"].as_i64().unwrap()), "{name} inside: {status} {error}");
+            assert!(
+                status == 400 && [-32700, -32600].contains(&error["code"].as_i64().unwrap()),
+                "{name} inside: {status} {error}"
+            );
         }
     }
     for seen in backend.seen_of("tools/call") {
-        assert!(serde_json::from_slice::<Value>(&seen.body).is_ok(), "a backend got {:?}", seen.body);
+        assert!(
+            serde_json::from_slice::<Value>(&seen.body).is_ok(),
+            "a backend got {:?}",
+            seen.body
+        );
     }
     client.result("ping", json!({})).await;
 }
@@ -48,11 +60,16 @@ async fn j_01_every_y_file_passes_as_an_argument_unchanged() {
     let client = broker.client("/mcp/b").connected(json!({})).await;
     for (name, content) in suite("y_") {
         let Ok(text) = String::from_utf8(content) else { continue };
-        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"echo","arguments":{{"x":{text}}}}}}}"#);
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"echo","arguments":{{"x":{text}}}}}}}"#
+        );
         client.post(body).await.expect_status(200, &name).await;
         let seen = backend.seen_of("tools/call").pop().unwrap();
         let at_backend = String::from_utf8(seen.body.to_vec()).unwrap();
-        assert!(at_backend.contains(&format!("\"arguments\":{{\"x\":{text}}}")), "{name}: {at_backend}");
+        assert!(
+            at_backend.contains(&format!("\"arguments\":{{\"x\":{text}}}")),
+            "{name}: {at_backend}"
+        );
     }
 }
 
@@ -126,12 +143,22 @@ async fn every_error_has_kind_retryable_and_request_id_and_is_counted() {
         ("tasks/get", json!({"taskId": "x"}), "task_not_found", -32602),
     ] {
         let error = client.error(method, params).await;
-        assert_eq!((kind(&error), error["code"].as_i64()), (expected, Some(code)), "{method}: {error}");
-        assert!(error["data"]["retryable"].is_boolean() && error["data"]["requestId"].is_string(), "{error}");
+        assert_eq!(
+            (kind(&error), error["code"].as_i64()),
+            (expected, Some(code)),
+            "{method}: {error}"
+        );
+        assert!(
+            error["data"]["retryable"].is_boolean() && error["data"]["requestId"].is_string(),
+            "{error}"
+        );
         let message = error["message"].as_str().unwrap();
         assert!(!message.is_empty() && !message.ends_with('.') && message.len() < 500, "{message}");
     }
-    broker.admin().wait_metric("mcp_errors_total", &[("code", "-32602")], |count| count >= 7.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_errors_total", &[("code", "-32602")], |count| count >= 7.0)
+        .await;
 }
 
 #[tokio::test]
@@ -152,7 +179,10 @@ async fn too_many_calls_in_flight_are_refused_and_the_others_go_on() {
     let calls: Vec<_> = (0..3).map(|_| client.begin_call("b__wait", json!({}))).collect();
     backend.wait_count("three calls", 3, |seen| seen.calls("wait")).await;
     let error = client.error("tools/call", json!({"name": "b__wait"})).await;
-    assert_eq!((error["code"].as_i64(), kind(&error), &error["data"]["retryable"]), (Some(1004), "too_many_calls", &json!(true)));
+    assert_eq!(
+        (error["code"].as_i64(), kind(&error), &error["data"]["retryable"]),
+        (Some(1004), "too_many_calls", &json!(true))
+    );
     client.result("ping", json!({})).await;
     gate.open();
     for call in calls {
@@ -185,7 +215,10 @@ async fn j_05_nul_escapes_are_refused_in_names_and_harmless_elsewhere() {
     let error = client.error("tools/call", json!({"name": "b__echo\u{0}"})).await;
     assert_eq!(error["code"], -32602);
     client.call("b__echo", json!({"x": "a\u{0}b"})).await;
-    assert_eq!(backend.seen_of("tools/call").pop().unwrap().message["params"]["arguments"]["x"], "a\u{0}b");
+    assert_eq!(
+        backend.seen_of("tools/call").pop().unwrap().message["params"]["arguments"]["x"],
+        "a\u{0}b"
+    );
 }
 
 #[tokio::test]
@@ -218,11 +251,14 @@ async fn a_storm_of_bad_input_leaves_another_session_untouched() {
     .await;
     let broker = broker_with(&backend).await;
     let good = broker.connected(json!({})).await;
-    let mut call = good.begin("tools/call", json!({"name": "b__wait", "_meta": {"progressToken": 1}}));
+    let mut call =
+        good.begin("tools/call", json!({"name": "b__wait", "_meta": {"progressToken": 1}}));
     call.next().await.unwrap();
     let bad = broker.connected(json!({})).await;
     for round in 0..100 {
-        for body in ["{", "[]", "\u{0}", r#"{"jsonrpc":"2.0"}"#, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#] {
+        for body in
+            ["{", "[]", "\u{0}", r#"{"jsonrpc":"2.0"}"#, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#]
+        {
             bad.post(body).await;
         }
         bad.fresh().post(request(round, "tools/call", json!({}))).await;
@@ -237,23 +273,34 @@ async fn a_storm_of_bad_input_leaves_another_session_untouched() {
 async fn sessions_per_principal_and_connections_per_address_are_bounded() {
     let backend = FakeBackend::echo().await;
     let config = json!({"limits": {"sessions_per_principal": 2, "connections_per_address": 5}});
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
-    let (status, error) = refused(broker.client("/mcp").post(crate::initialize_body("2025-11-25")).await).await;
+    let (status, error) =
+        refused(broker.client("/mcp").post(crate::initialize_body("2025-11-25")).await).await;
     assert_eq!((status, kind(&error)), (429, "too_many_sessions"));
     let mut streams = Vec::new();
     for _ in 0..5 {
         streams.push(clients[0].open_get_stream().await);
     }
-    let sixth = clients[1].try_send("POST", &clients[1].usual_headers(), request(1, "ping", json!({})).into()).await;
+    let sixth = clients[1]
+        .try_send("POST", &clients[1].usual_headers(), request(1, "ping", json!({})).into())
+        .await;
     assert!(sixth.is_err(), "{sixth:?}");
     streams.clear();
     testkit::eventually("room again", || async {
-        let answer = clients[1].try_send("POST", &clients[1].usual_headers(), request(1, "ping", json!({})).into()).await;
+        let answer = clients[1]
+            .try_send("POST", &clients[1].usual_headers(), request(1, "ping", json!({})).into())
+            .await;
         answer.map(|_| ())
     })
     .await;
-    broker.admin().wait_metric("mcp_rate_limited_total", &[("scope", "connections_per_address")], |count| count >= 1.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_rate_limited_total", &[("scope", "connections_per_address")], |count| {
+            count >= 1.0
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -269,11 +316,18 @@ async fn a_tenants_calls_in_flight_are_bounded_over_all_its_sessions() {
     })
     .await;
     let broker = broker_with(&backend).await;
-    broker.admin().put_tenant("default", json!({"limits": {"calls_in_flight_per_tenant": 2}})).await;
+    broker
+        .admin()
+        .put_tenant("default", json!({"limits": {"calls_in_flight_per_tenant": 2}}))
+        .await;
     let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
-    let calls = [clients[0].begin_call("b__wait", json!({})), clients[1].begin_call("b__wait", json!({}))];
+    let calls =
+        [clients[0].begin_call("b__wait", json!({})), clients[1].begin_call("b__wait", json!({}))];
     backend.wait_count("both calls", 2, |seen| seen.calls("wait")).await;
-    assert_eq!(kind(&clients[1].error("tools/call", json!({"name": "b__wait"})).await), "too_many_calls");
+    assert_eq!(
+        kind(&clients[1].error("tools/call", json!({"name": "b__wait"})).await),
+        "too_many_calls"
+    );
     gate.open();
     for call in calls {
         call.result().await;

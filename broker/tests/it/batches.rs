@@ -7,7 +7,8 @@ use crate::{broker_with, echo, refused, text_of};
 
 /// Every response message of an answer to a batch, whichever form it has.
 async fn responses(client: &TestClient, batch: Value) -> Vec<Value> {
-    let response = client.post(batch.to_string()).await.expect_status(200, "a batch with requests").await;
+    let response =
+        client.post(batch.to_string()).await.expect_status(200, "a batch with requests").await;
     let mut messages = Vec::new();
     let mut add = |value: Value| match value {
         Value::Array(many) => messages.extend(many),
@@ -28,7 +29,8 @@ async fn responses(client: &TestClient, batch: Value) -> Vec<Value> {
 #[tokio::test]
 async fn rpc_08_a_batch_is_refused_in_every_other_version() {
     let (broker, backend) = echo().await;
-    let batch = json!([{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "b__echo"}}]);
+    let batch =
+        json!([{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "b__echo"}}]);
     for version in ["2025-11-25", "2025-06-18"] {
         let client = broker.client("/mcp");
         client.initialize(version, json!({})).await;
@@ -58,7 +60,12 @@ async fn v_01_each_request_of_a_batch_is_answered() {
         {"jsonrpc": "2.0", "id": 5},
     ]);
     let answers = responses(&client, batch).await;
-    let of = |id: u64| answers.iter().find(|message| message["id"] == id).unwrap_or_else(|| panic!("an answer to {id}: {answers:?}"));
+    let of = |id: u64| {
+        answers
+            .iter()
+            .find(|message| message["id"] == id)
+            .unwrap_or_else(|| panic!("an answer to {id}: {answers:?}"))
+    };
     assert_eq!((text_of(&of(1)["result"]), text_of(&of(2)["result"])), ("1", "2"));
     assert_eq!(of(3)["result"], json!({}));
     assert_eq!(of(4)["error"]["code"], -32601);
@@ -75,7 +82,8 @@ async fn v_01_a_batch_of_notifications_is_202() {
     let client = broker.client("/mcp");
     client.initialize("2025-03-26", json!({})).await;
     let batch = json!([{"jsonrpc": "2.0", "method": "notifications/initialized"}, {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}}]);
-    let response = client.post(batch.to_string()).await.expect_status(202, "notifications only").await;
+    let response =
+        client.post(batch.to_string()).await.expect_status(202, "notifications only").await;
     assert_eq!(response.text().await, "");
 }
 
@@ -86,7 +94,8 @@ async fn v_01_empty_batches_and_initialize_in_a_batch_are_refused() {
     client.initialize("2025-03-26", json!({})).await;
     let (status, error) = refused(client.post("[]").await).await;
     assert_eq!((status, error["code"].as_i64()), (400, Some(-32600)));
-    let many: Vec<Value> = (0..10_000).map(|id| json!({"jsonrpc": "2.0", "id": id, "method": "ping"})).collect();
+    let many: Vec<Value> =
+        (0..10_000).map(|id| json!({"jsonrpc": "2.0", "id": id, "method": "ping"})).collect();
     let (status, error) = refused(client.post(json!(many).to_string()).await).await;
     assert_eq!((status, error["code"].as_i64()), (400, Some(-32600)));
     let initialize: Value = serde_json::from_str(&crate::initialize_body("2025-03-26")).unwrap();

@@ -16,15 +16,26 @@ async fn two_lists_in_a_row_are_byte_equal() {
     for (backend, count) in [(&one, 40), (&two, 30)] {
         backend.list("tools", (0..count).rev().map(|n| tool(&format!("t{n}"))).collect());
     }
-    let broker = builder().backend("default", "z", one.spec()).backend("default", "a", two.spec()).start().await;
+    let broker = builder()
+        .backend("default", "z", one.spec())
+        .backend("default", "a", two.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     let first = list_text(&client, 7).await;
     assert_eq!(list_text(&client, 7).await, first);
-    assert_eq!(list_text(&broker.connected(json!({})).await, 7).await, first, "in another session too");
+    assert_eq!(
+        list_text(&broker.connected(json!({})).await, 7).await,
+        first,
+        "in another session too"
+    );
     broker.admin().post("/admin/v1/tenants/default/backends/z/probe", &json!({})).await;
     assert_eq!(list_text(&client, 7).await, first, "after a refresh too");
     assert!(first.find("a__t0").unwrap() < first.find("z__t0").unwrap(), "backends by name");
-    assert!(first.find("z__t39").unwrap() < first.find("z__t0").unwrap(), "the backend's own order");
+    assert!(
+        first.find("z__t39").unwrap() < first.find("z__t0").unwrap(),
+        "the backend's own order"
+    );
 }
 
 #[tokio::test]
@@ -63,7 +74,8 @@ async fn good_and(bad: Value) -> (TestBroker, FakeBackend) {
     let good = FakeBackend::echo().await;
     // Each process finds out for itself that a backend is gone.
     let broker = builder().alone().backend("default", "good", good.spec()).start().await;
-    let (status, answer) = broker.admin().put("/admin/v1/tenants/default/backends/bad?wait=false", &bad).await;
+    let (status, answer) =
+        broker.admin().put("/admin/v1/tenants/default/backends/bad?wait=false", &bad).await;
     assert!((200..300).contains(&status), "{status} {answer}");
     (broker, good)
 }
@@ -125,7 +137,8 @@ async fn a_backend_that_died_is_served_from_its_last_good_copy_marked_stale() {
     let list = client.result("tools/list", json!({})).await;
     assert_eq!(list["_meta"]["dev.mcp-broker/stale"], json!(["bad"]), "{list}");
     assert_eq!(list["tools"].as_array().unwrap().len(), 2);
-    let listener = testkit::eventually("the port again", || tokio::net::TcpListener::bind(address)).await;
+    let listener =
+        testkit::eventually("the port again", || tokio::net::TcpListener::bind(address)).await;
     let again = FakeBackend::on_listener(listener);
     again.list("tools", vec![tool("echo"), tool("more")]);
     broker.admin().post("/admin/v1/tenants/default/backends/bad/probe", &json!({})).await;

@@ -26,18 +26,31 @@ async fn f_02_tasks_survive_kills_of_replicas_and_restarts_of_both_stores() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f_02_tasks_survive_kills_of_a_broker_with_its_own_database() {
-    let plan = ChaosPlan { kill_every: Some(Duration::from_secs(2)), store: Store::Sqlite, replicas: 1, ..ChaosPlan::new(binary(), 3) };
+    let plan = ChaosPlan {
+        kill_every: Some(Duration::from_secs(2)),
+        store: Store::Sqlite,
+        replicas: 1,
+        ..ChaosPlan::new(binary(), 3)
+    };
     chaos::run(plan).await.assert_kept();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f_03_nothing_acknowledged_is_lost_at_any_step_on_postgres() {
-    chaos::kill_at_points(KillPointPlan { named: 8, random: 1, ..KillPointPlan::new(binary(), 5) }).await.assert_kept();
+    chaos::kill_at_points(KillPointPlan { named: 8, random: 1, ..KillPointPlan::new(binary(), 5) })
+        .await
+        .assert_kept();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f_03_nothing_acknowledged_is_lost_at_any_step_on_sqlite() {
-    let points = KillPointPlan { store: Store::Sqlite, replicas: 1, named: 8, random: 1, ..KillPointPlan::new(binary(), 7) };
+    let points = KillPointPlan {
+        store: Store::Sqlite,
+        replicas: 1,
+        named: 8,
+        random: 1,
+        ..KillPointPlan::new(binary(), 7)
+    };
     chaos::kill_at_points(points).await.assert_kept();
 }
 
@@ -50,5 +63,11 @@ async fn r6_a_rolling_restart_fails_no_call_and_loses_no_event() {
 async fn r7_a_killed_replica_takes_only_its_calls_in_flight_with_it() {
     // A debug build on a busy machine takes longer than the promise, which `make chaos` measures.
     let recovered_within = Duration::from_secs(8);
-    chaos::restart_one_by_one(RollingPlan { kill: true, recovered_within, ..RollingPlan::new(binary(), 13) }).await.assert_kept();
+    chaos::restart_one_by_one(RollingPlan {
+        kill: true,
+        recovered_within,
+        ..RollingPlan::new(binary(), 13)
+    })
+    .await
+    .assert_kept();
 }

@@ -3,7 +3,9 @@
 use std::{path::Path, process::Command, time::Duration};
 
 use serde_json::{Value, json};
-use testkit::{TestBroker, TestClient, deadline::eventually_within, eventually, stdio::processes_with};
+use testkit::{
+    TestBroker, TestClient, deadline::eventually_within, eventually, stdio::processes_with,
+};
 
 use crate::{binary, builder, kind, stdio, text_of};
 
@@ -33,8 +35,13 @@ async fn a_35_a_child_gets_three_pipes_its_own_environment_and_no_privileges() {
     let folder = tempfile::tempdir().unwrap();
     let mut spec = stdio().env("CHILD_SETTING", "given").spec();
     spec["transport"]["cwd"] = json!(folder.path());
-    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let broker = builder().alone().env("BROKER_SECRET", "leak").config(json!({"stdio": {"open_files": 100}})).backend("default", "s", spec);
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let broker = builder()
+        .alone()
+        .env("BROKER_SECRET", "leak")
+        .config(json!({"stdio": {"open_files": 100}}))
+        .backend("default", "s", spec);
     let broker = broker.start().await;
     let client = session(&broker).await;
     // Sockets and files of the broker, and pipes of another child, are open by now.
@@ -45,7 +52,9 @@ async fn a_35_a_child_gets_three_pipes_its_own_environment_and_no_privileges() {
         .iter()
         .filter(|(number, to)| {
             let to = to.as_str().unwrap();
-            let own = ["anon_inode:", "socket:", "/dev/null"].iter().any(|kind| to.starts_with(kind)) || to.contains("/proc/");
+            let own =
+                ["anon_inode:", "socket:", "/dev/null"].iter().any(|kind| to.starts_with(kind))
+                    || to.contains("/proc/");
             !["0", "1", "2"].contains(&number.as_str()) && (!own || to.contains("broker.db"))
         })
         .filter(|(_, to)| !to.as_str().unwrap().starts_with("pipe:"))
@@ -57,20 +66,29 @@ async fn a_35_a_child_gets_three_pipes_its_own_environment_and_no_privileges() {
     let environment = state["environment"].as_object().unwrap();
     assert_eq!(environment["CHILD_SETTING"], "given");
     assert!(
-        !state["environment"].to_string().contains("leak") && !environment.keys().any(|name| name.starts_with("MCP_BROKER")),
+        !state["environment"].to_string().contains("leak")
+            && !environment.keys().any(|name| name.starts_with("MCP_BROKER")),
         "{environment:?}"
     );
     assert_eq!(state["no_new_privs"], "1");
     assert_eq!(state["folder"], json!(folder.path().canonicalize().unwrap()));
-    assert_eq!((&state["limits"]["Max open files"], &state["limits"]["Max core file size"]), (&json!("100"), &json!("0")));
+    assert_eq!(
+        (&state["limits"]["Max open files"], &state["limits"]["Max core file size"]),
+        (&json!("100"), &json!("0"))
+    );
     assert_eq!(state["limits"]["Max data size"], json!((4_u64 << 30).to_string()), "the default");
     let arguments = state["arguments"].as_array().unwrap();
-    assert!(!arguments.iter().any(|argument| argument == "exec-child"), "nothing of the launcher is left: {arguments:?}");
+    assert!(
+        !arguments.iter().any(|argument| argument == "exec-child"),
+        "nothing of the launcher is left: {arguments:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_child_gets_no_more_memory_and_descriptors_than_it_may() {
-    let broker = broker_with(spec(json!({"memory": "128MiB", "open_files": 40, "cpu": "1h"})), json!({})).await;
+    let broker =
+        broker_with(spec(json!({"memory": "128MiB", "open_files": 40, "cpu": "1h"})), json!({}))
+            .await;
     let client = session(&broker).await;
     assert_eq!(told(&client, "hog", json!({"bytes": 1_u64 << 30})).await, "refused");
     assert_eq!(told(&client, "hog", json!({"bytes": 16 << 20})).await, "got");
@@ -78,7 +96,11 @@ async fn a_child_gets_no_more_memory_and_descriptors_than_it_may() {
     assert!((1..40).contains(&opened), "{opened}");
     assert_eq!(told(&client, "state", json!({})).await["limits"]["Max cpu time"], "3600");
     let view = broker.admin().backend("default", "s").await;
-    assert_eq!(view["settings"]["transport"]["limits"], json!({"memory": "128MiB", "open_files": 40, "cpu": "1h"}), "{view}");
+    assert_eq!(
+        view["settings"]["transport"]["limits"],
+        json!({"memory": "128MiB", "open_files": 40, "cpu": "1h"}),
+        "{view}"
+    );
 }
 
 /// The launcher itself, as a user of its own where that can be had: what counts processes counts by user, and does not bind
@@ -97,25 +119,44 @@ fn a_fork_bomb_is_bounded() {
         if is_root {
             command.args(["--reuid", "54321", "--regid", "54321", "--clear-groups"]).arg(&launcher);
         }
-        command.args(["exec-child", limit, "--", "sh", "-c", bomb]).current_dir("/").output().unwrap()
+        command
+            .args(["exec-child", limit, "--", "sh", "-c", bomb])
+            .current_dir("/")
+            .output()
+            .unwrap()
     };
     let free = launch("--processes=50000");
     assert!(String::from_utf8_lossy(&free.stdout).contains("all"), "{free:?}");
     let bounded = launch("--processes=20");
     let said = String::from_utf8_lossy(&bounded.stderr).to_lowercase();
-    assert!(!String::from_utf8_lossy(&bounded.stdout).contains("all") && said.contains("fork"), "{bounded:?}");
+    assert!(
+        !String::from_utf8_lossy(&bounded.stdout).contains("all") && said.contains("fork"),
+        "{bounded:?}"
+    );
 }
 
 #[test]
 fn a_launcher_that_is_used_wrongly_starts_nothing() {
-    for arguments in [&[][..], &["--"], &["sh"], &["--memory=x", "--", "true"], &["--parent=1", "--", "true"], &["--what=1", "--", "true"]]
-    {
+    for arguments in [
+        &[][..],
+        &["--"],
+        &["sh"],
+        &["--memory=x", "--", "true"],
+        &["--parent=1", "--", "true"],
+        &["--what=1", "--", "true"],
+    ] {
         let output = Command::new(binary()).arg("exec-child").args(arguments).output().unwrap();
-        assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(126), true), "{arguments:?}: {output:?}");
+        assert_eq!(
+            (output.status.code(), output.stdout.is_empty()),
+            (Some(126), true),
+            "{arguments:?}: {output:?}"
+        );
     }
-    let output = Command::new(binary()).args(["exec-child", "--", "/no/such/program"]).output().unwrap();
+    let output =
+        Command::new(binary()).args(["exec-child", "--", "/no/such/program"]).output().unwrap();
     assert_eq!(output.status.code(), Some(127), "{output:?}");
-    let output = Command::new(binary()).args(["exec-child", "--", "sh", "-c", "exit 7"]).output().unwrap();
+    let output =
+        Command::new(binary()).args(["exec-child", "--", "sh", "-c", "exit 7"]).output().unwrap();
     assert_eq!(output.status.code(), Some(7), "{output:?}");
 }
 
@@ -124,7 +165,8 @@ async fn children_end_with_a_broker_that_is_killed() {
     let marker = format!("it-orphans-{}", std::process::id());
     let script = stdio().ignore_sigterm().ignore_stdin_close().marker(&marker);
     let mut broker = broker_with(script.spec(), json!({})).await;
-    let clients = [session(&broker).await, broker.client("/mcp/s").connected(json!({"roots": {}})).await];
+    let clients =
+        [session(&broker).await, broker.client("/mcp/s").connected(json!({"roots": {}})).await];
     for client in &clients {
         client.call("echo", json!({})).await;
     }
@@ -142,10 +184,16 @@ async fn children_end_with_a_broker_that_is_killed() {
 async fn b_23_what_children_started_ends_with_a_broker_that_is_killed() {
     let marker = format!("it-grandchildren-{}", std::process::id());
     let own = stdio().spec();
-    let (program, arguments) = (own["transport"]["command"].as_str().unwrap(), own["transport"]["args"].as_array().unwrap());
-    let quoted: Vec<String> = arguments.iter().map(|argument| format!("'{}'", argument.as_str().unwrap())).collect();
+    let (program, arguments) = (
+        own["transport"]["command"].as_str().unwrap(),
+        own["transport"]["args"].as_array().unwrap(),
+    );
+    let quoted: Vec<String> =
+        arguments.iter().map(|argument| format!("'{}'", argument.as_str().unwrap())).collect();
     // It holds none of the pipes, and does as it likes with signals that can be caught.
-    let grandchild = format!("sh -c 'trap \"\" TERM HUP INT PIPE; while :; do sleep 1; done' {marker} </dev/null >/dev/null 2>&1 &");
+    let grandchild = format!(
+        "sh -c 'trap \"\" TERM HUP INT PIPE; while :; do sleep 1; done' {marker} </dev/null >/dev/null 2>&1 &"
+    );
     let script = format!("{grandchild} exec '{program}' {}", quoted.join(" "));
     let spec = json!({"transport": {"type": "stdio", "command": "sh", "args": ["-c", script]}, "sandbox": {"read": [program]}});
     let mut broker = broker_with(spec, json!({})).await;
@@ -194,7 +242,10 @@ async fn a_34_a_command_is_no_line_for_a_shell() {
             "backtick",
             json!({"type": "stdio", "command": "true", "args": [format!("`{touch}`"), format!("; {touch}"), format!("| {touch}")]}),
         ),
-        ("flag", json!({"type": "stdio", "command": "--help", "args": ["exec-child", "--", "touch", witness]})),
+        (
+            "flag",
+            json!({"type": "stdio", "command": "--help", "args": ["exec-child", "--", "touch", witness]}),
+        ),
     ] {
         admin.put_backend("default", name, &json!({"transport": transport})).await;
         admin.wait_backend_state("default", name, "failed").await;
@@ -206,16 +257,32 @@ async fn a_34_a_command_is_no_line_for_a_shell() {
 async fn a_34_only_commands_the_operator_listed_are_registered_and_started() {
     let program = stdio().spec()["transport"]["command"].as_str().unwrap().to_owned();
     let folder = format!("{}/", Path::new(&program).parent().unwrap().display());
-    let mut broker =
-        builder().alone().config(json!({"stdio": {"commands": [folder]}})).backend("default", "s", stdio().spec()).start().await;
+    let mut broker = builder()
+        .alone()
+        .config(json!({"stdio": {"commands": [folder]}}))
+        .backend("default", "s", stdio().spec())
+        .start()
+        .await;
     let admin = broker.admin();
     for (transport, field) in [
         (json!({"type": "stdio", "command": "sh", "args": ["-c", "true"]}), "transport.command"),
         (json!({"type": "stdio", "command": format!("{folder}../sh")}), "transport.command"),
-        (json!({"type": "stdio", "command": program, "env": {"LD_PRELOAD": "/tmp/x.so"}}), "transport.env.LD_PRELOAD"),
-        (json!({"type": "stdio", "command": program, "env": {"NODE_OPTIONS": "--require /tmp/x.js"}}), "transport.env.NODE_OPTIONS"),
+        (
+            json!({"type": "stdio", "command": program, "env": {"LD_PRELOAD": "/tmp/x.so"}}),
+            "transport.env.LD_PRELOAD",
+        ),
+        (
+            json!({"type": "stdio", "command": program, "env": {"NODE_OPTIONS": "--require /tmp/x.js"}}),
+            "transport.env.NODE_OPTIONS",
+        ),
     ] {
-        let answer = admin.send("PUT", "/admin/v1/tenants/default/backends/x", Some(&json!({"transport": transport}))).await;
+        let answer = admin
+            .send(
+                "PUT",
+                "/admin/v1/tenants/default/backends/x",
+                Some(&json!({"transport": transport})),
+            )
+            .await;
         assert!([400, 422].contains(&answer.status), "{transport}");
         let text = answer.text().await;
         assert!(text.contains(field), "{transport}: {text}");
@@ -242,7 +309,11 @@ async fn a_tenant_has_no_more_children_than_it_may() {
     }
     let third = broker.client("/mcp/s").connected(json!({"roots": {}})).await;
     let error = third.error("tools/call", json!({"name": "echo", "arguments": {}})).await;
-    assert_eq!((kind(&error), &error["data"]["retryable"]), ("overloaded", &json!(true)), "{error}");
+    assert_eq!(
+        (kind(&error), &error["data"]["retryable"]),
+        ("overloaded", &json!(true)),
+        "{error}"
+    );
     let view = broker.admin().backend("default", "s").await;
     assert!(view["last_error"].as_str().unwrap().contains("stdio.children_per_tenant"), "{view}");
     sessions.pop().unwrap().delete_session().await;

@@ -22,7 +22,9 @@ async fn run_with_config(command: &[&str], config: &str) -> CommandOutput {
 
 #[tokio::test]
 async fn bad_usage_exits_64() {
-    for arguments in [&["nonsense"][..], &[], &["serve", "--nonsense"], &["check-config"], &["backend", "dance"]] {
+    for arguments in
+        [&["nonsense"][..], &[], &["serve", "--nonsense"], &["check-config"], &["backend", "dance"]]
+    {
         let finished = run(arguments).await;
         assert_eq!(finished.code, Some(64), "{arguments:?}: {finished:?}");
         assert!(!finished.stderr.is_empty(), "{arguments:?}");
@@ -42,7 +44,16 @@ async fn check_config_names_every_fault_on_its_own_line() {
     let finished = run_with_config(&["check-config"], faulty).await;
     assert_eq!(finished.code, Some(64), "{finished:?}");
     let told = format!("{}{}", finished.stdout, finished.stderr);
-    for path in ["listen.http", "breaker.failures", "compat.x", "errors.x", "limits.burst", "limits.brust", "timeouts.call", "colour"] {
+    for path in [
+        "listen.http",
+        "breaker.failures",
+        "compat.x",
+        "errors.x",
+        "limits.burst",
+        "limits.brust",
+        "timeouts.call",
+        "colour",
+    ] {
         assert!(told.lines().any(|line| line.contains(path)), "{path} in {told}");
     }
     assert!(told.contains("not available in this build"), "{told}");
@@ -83,9 +94,11 @@ async fn serve_says_which_needed_thing_is_missing_with_69() {
 #[tokio::test]
 async fn f_42_a_second_broker_on_the_same_file_is_refused() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().on(Topology::Sqlite).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().on(Topology::Sqlite).backend("default", "b", backend.spec()).start().await;
     let config = broker.folder().join("config.yaml");
-    let finished = builder().run(broker.folder(), &["serve", "--config", config.to_str().unwrap()]).await;
+    let finished =
+        builder().run(broker.folder(), &["serve", "--config", config.to_str().unwrap()]).await;
     assert_eq!(finished.code, Some(69), "{finished:?}");
     assert_eq!(broker.connected(json!({})).await.tool_names().await, ["b__echo"]);
 }
@@ -94,7 +107,11 @@ async fn f_42_a_second_broker_on_the_same_file_is_refused() {
 async fn http_04_the_embedded_defaults_are_loopback_and_the_example_is_valid() {
     let example = run(&["config-example"]).await;
     assert_eq!(example.code, Some(0));
-    assert!(example.stdout.contains("127.0.0.1:8080") && example.stdout.contains("127.0.0.1:9090"), "{}", example.stdout);
+    assert!(
+        example.stdout.contains("127.0.0.1:8080") && example.stdout.contains("127.0.0.1:9090"),
+        "{}",
+        example.stdout
+    );
     let checked = run_with_config(&["check-config"], &example.stdout).await;
     assert_eq!(checked.code, Some(0), "{checked:?}");
 }
@@ -103,8 +120,13 @@ async fn http_04_the_embedded_defaults_are_loopback_and_the_example_is_valid() {
 async fn migrate_creates_the_schema_and_openapi_is_a_document() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("c.yaml");
-    std::fs::write(&file, format!("storage: {{url: 'sqlite:{}'}}\n", folder.path().join("deep/x.db").display())).unwrap();
-    let finished = builder().run(folder.path(), &["migrate", "--config", file.to_str().unwrap()]).await;
+    std::fs::write(
+        &file,
+        format!("storage: {{url: 'sqlite:{}'}}\n", folder.path().join("deep/x.db").display()),
+    )
+    .unwrap();
+    let finished =
+        builder().run(folder.path(), &["migrate", "--config", file.to_str().unwrap()]).await;
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert!(folder.path().join("deep/x.db").exists());
     let document: Value = serde_json::from_str(&run(&["openapi"]).await.stdout).unwrap();
@@ -114,11 +136,16 @@ async fn migrate_creates_the_schema_and_openapi_is_a_document() {
 #[tokio::test]
 async fn the_environment_overrides_the_file() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().env("MCP_BROKER__LIMITS__SESSIONS_PER_TENANT", "1").backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .env("MCP_BROKER__LIMITS__SESSIONS_PER_TENANT", "1")
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let _one = broker.connected(json!({})).await;
     assert_eq!(broker.client("/mcp").post(crate::initialize_body("2025-11-25")).await.status, 429);
     let folder = tempfile::tempdir().unwrap();
-    let finished = builder().env("MCP_BROKER__LIMITS__BRUST", "1").run(folder.path(), &["serve"]).await;
+    let finished =
+        builder().env("MCP_BROKER__LIMITS__BRUST", "1").run(folder.path(), &["serve"]).await;
     assert_eq!(finished.code, Some(64), "{finished:?}");
     assert!(finished.stderr.contains("MCP_BROKER__LIMITS__BRUST"), "{finished:?}");
 }
@@ -136,11 +163,13 @@ async fn tenants_keys_backends_and_sessions_from_a_shell() {
     assert!(ok(&["tenant", "list"]).await.contains("acme"));
     let tenants: Value = serde_json::from_str(&ok(&["tenant", "list", "--json"]).await).unwrap();
     assert!(tenants.to_string().contains("acme"), "{tenants}");
-    let key: Value = serde_json::from_str(&ok(&["key", "create", "--tenant", "acme", "--json"]).await).unwrap();
+    let key: Value =
+        serde_json::from_str(&ok(&["key", "create", "--tenant", "acme", "--json"]).await).unwrap();
     ok(&["backend", "add", "b", "--tenant", "acme", "--url", &backend.url()]).await;
     assert!(ok(&["backend", "list", "--tenant", "acme"]).await.contains("ready"));
     assert!(ok(&["backend", "show", "b", "--tenant", "acme"]).await.contains("2025-11-25"));
-    let client = broker.client("/mcp").bearer(key["key"].as_str().unwrap()).connected(json!({})).await;
+    let client =
+        broker.client("/mcp").bearer(key["key"].as_str().unwrap()).connected(json!({})).await;
     assert_eq!(client.tool_names().await, ["b__echo"]);
     let sessions = ok(&["session", "list", "--json"]).await;
     assert!(sessions.contains("testkit"), "{sessions}");
@@ -150,7 +179,11 @@ async fn tenants_keys_backends_and_sessions_from_a_shell() {
     assert_eq!(client.post(crate::request(1, "ping", json!({}))).await.status, 401);
     ok(&["backend", "remove", "b", "--tenant", "acme"]).await;
     ok(&["tenant", "remove", "acme"]).await;
-    assert_ne!(broker.cli(&["tenant", "remove", "acme"]).await.code, Some(0), "what is not there can not be removed");
+    assert_ne!(
+        broker.cli(&["tenant", "remove", "acme"]).await.code,
+        Some(0),
+        "what is not there can not be removed"
+    );
 }
 
 #[tokio::test]

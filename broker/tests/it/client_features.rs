@@ -39,7 +39,9 @@ fn sampling(extra: Value) -> Value {
 /// A valid answer to a question of this method, with members of the test's own.
 fn answer_to(method: &str, extra: Value) -> Value {
     let mut answer = match method {
-        "sampling/createMessage" => json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"}),
+        "sampling/createMessage" => {
+            json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"})
+        }
         "elicitation/create" => json!({"action": "decline"}),
         "roots/list" => json!({"roots": []}),
         other => panic!("no answer to {other}"),
@@ -71,8 +73,14 @@ async fn cli_01_cli_07_only_declared_capabilities_and_modes_are_asked_for() {
         let client = broker.client("/mcp").answers(answers).connected(capabilities.clone()).await;
         let answer = ask(&client, method, params.clone()).await;
         match refusal {
-            Some(code) => assert_eq!(answer["error"]["code"], code, "{capabilities} {method} {params}: {answer}"),
-            None => assert_eq!(answer["result"]["answered"], true, "{capabilities} {method} {params}: {answer}"),
+            Some(code) => assert_eq!(
+                answer["error"]["code"], code,
+                "{capabilities} {method} {params}: {answer}"
+            ),
+            None => assert_eq!(
+                answer["result"]["answered"], true,
+                "{capabilities} {method} {params}: {answer}"
+            ),
         }
     }
 }
@@ -89,7 +97,8 @@ async fn cli_02_a_backend_is_told_what_the_client_in_front_can_do() {
     ] {
         let client = broker.connected(capabilities.clone()).await;
         client.call("b__echo", json!({})).await;
-        let told = backend.seen_of("initialize").pop().unwrap().message["params"]["capabilities"].clone();
+        let told =
+            backend.seen_of("initialize").pop().unwrap().message["params"]["capabilities"].clone();
         for member in ["sampling", "elicitation", "roots", "experimental"] {
             assert_eq!(told.get(member), capabilities.get(member), "{member} in {told}");
         }
@@ -113,8 +122,10 @@ async fn cli_03_a_question_goes_to_the_caller_on_the_stream_of_its_call() {
     for _ in 0..10 {
         let calls = [0, 1].map(|who| {
             let name = ["ann", "bob"][who];
-            let params = json!({"message": name, "requestedSchema": {"type": "object", "properties": {}}});
-            clients[who].begin_call("b__ask", json!({"method": "elicitation/create", "params": params}))
+            let params =
+                json!({"message": name, "requestedSchema": {"type": "object", "properties": {}}});
+            clients[who]
+                .begin_call("b__ask", json!({"method": "elicitation/create", "params": params}))
         });
         for (name, mut call) in ["ann", "bob"].into_iter().zip(calls) {
             let answer = call.finish().await;
@@ -141,7 +152,8 @@ async fn cli_03_ids_of_questions_and_answers_are_mapped_both_ways() {
             let (_, first) = call.begin_ask("roots/list", json!({"n": 1})).await;
             let (_, second) = call.begin_ask("roots/list", json!({"n": 2})).await;
             wait.open();
-            let (first, second) = (within("first", first).await.unwrap(), within("second", second).await.unwrap());
+            let (first, second) =
+                (within("first", first).await.unwrap(), within("second", second).await.unwrap());
             Reply::text(&json!([first["result"]["echo"], second["result"]["echo"]]).to_string())
         }
     })
@@ -154,7 +166,12 @@ async fn cli_03_ids_of_questions_and_answers_are_mapped_both_ways() {
     assert_ne!(questions[0].value["id"], questions[1].value["id"]);
     // Answered in the other order, from other ids than the backend's own.
     for question in questions.iter().rev() {
-        client.respond(question.value["id"].clone(), answer_to("roots/list", json!({"echo": question.value["params"]["n"]}))).await;
+        client
+            .respond(
+                question.value["id"].clone(),
+                answer_to("roots/list", json!({"echo": question.value["params"]["n"]})),
+            )
+            .await;
     }
     assert_eq!(text_of(&call.finish().await.value["result"]), "[1,2]");
 }
@@ -178,22 +195,33 @@ async fn cli_04_another_session_can_not_answer() {
 async fn cli_05_elicitation_complete_reaches_only_the_client_that_was_asked() {
     let backend = FakeBackend::with_tool("url", |call| async move {
         call.ask("elicitation/create", url()).await;
-        call.notify("notifications/elicitation/complete", json!({"elicitationId": "unknown"})).await;
+        call.notify("notifications/elicitation/complete", json!({"elicitationId": "unknown"}))
+            .await;
         call.notify("notifications/elicitation/complete", json!({"elicitationId": "e1"})).await;
         Reply::text("done")
     })
     .await;
     let broker = broker_with(&backend).await;
     let accept = |_: &str, _: &Value| Ok(json!({"action": "accept"}));
-    let client = broker.client("/mcp").answers(accept).connected(json!({"elicitation": {"url": {}}})).await;
-    let other = broker.client("/mcp").answers(accept).connected(json!({"elicitation": {"url": {}}})).await;
+    let client =
+        broker.client("/mcp").answers(accept).connected(json!({"elicitation": {"url": {}}})).await;
+    let other =
+        broker.client("/mcp").answers(accept).connected(json!({"elicitation": {"url": {}}})).await;
     let mut get = other.open_get_stream().await;
     let mut call = client.begin_call("b__url", json!({}));
     call.finish().await;
-    let complete: Vec<_> = call.before.iter().filter(|message| message.method() == Some("notifications/elicitation/complete")).collect();
+    let complete: Vec<_> = call
+        .before
+        .iter()
+        .filter(|message| message.method() == Some("notifications/elicitation/complete"))
+        .collect();
     assert_eq!(complete.len(), 1, "{:?}", call.before);
-    let asked = call.before.iter().find(|message| message.method() == Some("elicitation/create")).unwrap();
-    assert_eq!(complete[0].value["params"]["elicitationId"], asked.value["params"]["elicitationId"]);
+    let asked =
+        call.before.iter().find(|message| message.method() == Some("elicitation/create")).unwrap();
+    assert_eq!(
+        complete[0].value["params"]["elicitationId"],
+        asked.value["params"]["elicitationId"]
+    );
     other.delete_session().await;
     while let Some(event) = get.next().await {
         assert!(event.message().is_none(), "{event:?}");
@@ -220,7 +248,11 @@ async fn cli_08_a_clients_errors_and_results_pass_unchanged() {
     let (broker, _backend) = asking().await;
     let error = json!({"code": -1, "message": "User rejected sampling request", "data": {"why": [1, null]}});
     let given = error.clone();
-    let client = broker.client("/mcp").answers(move |_, _| Err(given.clone())).connected(json!({"sampling": {}})).await;
+    let client = broker
+        .client("/mcp")
+        .answers(move |_, _| Err(given.clone()))
+        .connected(json!({"sampling": {}}))
+        .await;
     let answer = ask(&client, "sampling/createMessage", sampling(json!({}))).await;
     assert_eq!(answer["error"], error);
     for action in ["accept", "decline", "cancel"] {
@@ -229,7 +261,10 @@ async fn cli_08_a_clients_errors_and_results_pass_unchanged() {
             .answers(move |_, _| Ok(json!({"action": action, "_meta": {"k": 1.0}})))
             .connected(json!({"elicitation": {}}))
             .await;
-        assert_eq!(ask(&client, "elicitation/create", form()).await["result"], json!({"action": action, "_meta": {"k": 1.0}}));
+        assert_eq!(
+            ask(&client, "elicitation/create", form()).await["result"],
+            json!({"action": action, "_meta": {"k": 1.0}})
+        );
     }
 }
 
@@ -245,20 +280,31 @@ async fn cli_08_questions_reach_the_client_unchanged() {
         "includeContext": "thisServer", "temperature": 0.10, "metadata": {"x": null}, "_meta": {"com.example/a": 1},
         "tools": [], "toolChoice": {"mode": "auto"}, "unknown": {"deep": [true]},
     }));
-    assert_eq!(ask(&client, "sampling/createMessage", params.clone()).await["result"]["got"], params);
+    assert_eq!(
+        ask(&client, "sampling/createMessage", params.clone()).await["result"]["got"],
+        params
+    );
 }
 
 #[tokio::test]
 async fn cli_09_roots_list_changed_reaches_the_sessions_backends() {
     let (broker, backend) = asking().await;
-    let client = broker.client("/mcp").answers(|_, _| Ok(json!({"roots": []}))).connected(json!({"roots": {"listChanged": true}})).await;
+    let client = broker
+        .client("/mcp")
+        .answers(|_, _| Ok(json!({"roots": []})))
+        .connected(json!({"roots": {"listChanged": true}}))
+        .await;
     ask(&client, "roots/list", json!({})).await;
     client.notify("notifications/roots/list_changed", json!({})).await;
     backend.wait_for("the change", |seen| seen.is("notifications/roots/list_changed")).await;
     let without = broker.connected(json!({"roots": {}})).await;
     without.notify("notifications/roots/list_changed", json!({})).await;
     without.result("ping", json!({})).await;
-    assert_eq!(backend.seen_of("notifications/roots/list_changed").len(), 1, "not from a client that did not declare it");
+    assert_eq!(
+        backend.seen_of("notifications/roots/list_changed").len(),
+        1,
+        "not from a client that did not declare it"
+    );
 }
 
 #[tokio::test]
@@ -288,8 +334,11 @@ async fn cli_10_when_the_session_ends_the_open_question_is_answered_with_an_erro
 async fn cli_10_a_dropped_stream_keeps_the_question_for_whoever_resumes() {
     let (broker, _backend) = asking().await;
     let client = broker.connected(json!({"roots": {}})).await;
-    let mut call =
-        client.begin_with_id(json!(1), "tools/call", json!({"name": "b__ask", "arguments": {"method": "roots/list", "params": {}}}));
+    let mut call = client.begin_with_id(
+        json!(1),
+        "tools/call",
+        json!({"name": "b__ask", "arguments": {"method": "roots/list", "params": {}}}),
+    );
     let priming = call.first_event_id().await;
     call.next().await.expect("the question");
     drop(call);
@@ -307,17 +356,30 @@ async fn a_question_outside_of_any_call_goes_to_the_session_that_owns_the_link()
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({"roots": {}})).await;
     client.call("b__echo", json!({})).await;
-    let own = backend.wait_for("the call", |seen| seen.calls("echo")).await.header("mcp-session-id").unwrap().to_owned();
+    let own = backend
+        .wait_for("the call", |seen| seen.calls("echo"))
+        .await
+        .header("mcp-session-id")
+        .unwrap()
+        .to_owned();
     let mut get = client.open_get_stream().await;
-    backend.wait_for("the session's stream", |seen| seen.http == "GET" && seen.header("mcp-session-id") == Some(&own)).await;
+    backend
+        .wait_for("the session's stream", |seen| {
+            seen.http == "GET" && seen.header("mcp-session-id") == Some(&own)
+        })
+        .await;
     testkit::eventually("the stream of that session", || async {
-        let sent = backend.push_to(&own, json!({"jsonrpc": "2.0", "id": "q", "method": "roots/list"})).await;
+        let sent = backend
+            .push_to(&own, json!({"jsonrpc": "2.0", "id": "q", "method": "roots/list"}))
+            .await;
         if sent > 0 { Ok(()) } else { Err(sent) }
     })
     .await;
     let question = get.find(|message| message["method"] == "roots/list").await;
     client.respond(question["id"].clone(), json!({"roots": [{"uri": "file:///x"}]})).await;
-    let answer = backend.wait_for("the answer", |seen| seen.message["id"] == "q" && seen.method().is_none()).await;
+    let answer = backend
+        .wait_for("the answer", |seen| seen.message["id"] == "q" && seen.method().is_none())
+        .await;
     assert_eq!(answer.message["result"], json!({"roots": [{"uri": "file:///x"}]}));
 }
 
@@ -330,7 +392,9 @@ async fn a_question_on_a_shared_link_that_names_no_call_is_refused() {
     backend.wait_get_streams(1).await;
     // Without a backend session nothing tells whose stream this is, beside the link's own capabilities.
     backend.push(json!({"jsonrpc": "2.0", "id": "s1", "method": "sampling/createMessage", "params": sampling(json!({}))})).await;
-    let answer = backend.wait_for("the answer", |seen| seen.message["id"] == "s1" && seen.method().is_none()).await;
+    let answer = backend
+        .wait_for("the answer", |seen| seen.message["id"] == "s1" && seen.method().is_none())
+        .await;
     assert!(answer.message["error"]["code"].is_i64(), "{}", answer.message);
     let error = client.error("tools/call", json!({"name": "none"})).await;
     assert_eq!(kind(&error), "tool_not_found");
@@ -339,7 +403,8 @@ async fn a_question_on_a_shared_link_that_names_no_call_is_refused() {
 #[tokio::test]
 async fn prog_01_a_clients_progress_on_a_question_goes_back_under_the_backends_token() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
-        let params = json!({"_meta": {"progressToken": "backend-token"}, "messages": [], "maxTokens": 1});
+        let params =
+            json!({"_meta": {"progressToken": "backend-token"}, "messages": [], "maxTokens": 1});
         let answer = call.ask("sampling/createMessage", params).await;
         Reply::text(&answer["result"].to_string())
     })
@@ -349,9 +414,17 @@ async fn prog_01_a_clients_progress_on_a_question_goes_back_under_the_backends_t
     let mut call = client.begin_call("b__ask", json!({}));
     let question = call.next().await.unwrap().value;
     let token = question["params"]["_meta"]["progressToken"].clone();
-    client.notify("notifications/progress", json!({"progressToken": token, "progress": 0.5, "message": "thinking"})).await;
+    client
+        .notify(
+            "notifications/progress",
+            json!({"progressToken": token, "progress": 0.5, "message": "thinking"}),
+        )
+        .await;
     let seen = backend.wait_for("the progress", |seen| seen.is("notifications/progress")).await;
-    assert_eq!(seen.message["params"], json!({"progressToken": "backend-token", "progress": 0.5, "message": "thinking"}));
+    assert_eq!(
+        seen.message["params"],
+        json!({"progressToken": "backend-token", "progress": 0.5, "message": "thinking"})
+    );
     client.respond(question["id"].clone(), answer_to("sampling/createMessage", json!({}))).await;
     call.finish().await;
 }
@@ -359,12 +432,20 @@ async fn prog_01_a_clients_progress_on_a_question_goes_back_under_the_backends_t
 #[tokio::test]
 async fn task_17_tasks_a_client_keeps_for_a_backend_are_relayed() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
-        let created = call.ask("sampling/createMessage", sampling(json!({"task": {"ttl": 1000}}))).await;
+        let created =
+            call.ask("sampling/createMessage", sampling(json!({"task": {"ttl": 1000}}))).await;
         let id = created["result"]["task"]["taskId"].clone();
         let got = call.ask("tasks/get", json!({"taskId": id})).await;
         let result = call.ask("tasks/result", json!({"taskId": id})).await;
         let cancelled = call.ask("tasks/cancel", json!({"taskId": id})).await;
-        Reply::text(&json!([got["result"]["status"], result["result"]["model"], cancelled["error"]["code"]]).to_string())
+        Reply::text(
+            &json!([
+                got["result"]["status"],
+                result["result"]["model"],
+                cancelled["error"]["code"]
+            ])
+            .to_string(),
+        )
     })
     .await;
     let broker = broker_with(&backend).await;
@@ -375,14 +456,23 @@ async fn task_17_tasks_a_client_keeps_for_a_backend_are_relayed() {
         .answers(move |method, params| match method {
             "sampling/createMessage" => Ok(json!({"task": task})),
             "tasks/get" if params["taskId"] == "client-task" => Ok(task.clone()),
-            "tasks/result" if params["taskId"] == "client-task" => Ok(answer_to("sampling/createMessage", json!({}))),
+            "tasks/result" if params["taskId"] == "client-task" => {
+                Ok(answer_to("sampling/createMessage", json!({})))
+            }
             "tasks/cancel" => Err(json!({"code": -32602, "message": "it is over"})),
             other => panic!("{other} {params}"),
         })
         .connected(capabilities)
         .await;
     assert_eq!(text_of(&client.call("b__ask", json!({})).await), r#"["working","m",-32602]"#);
-    let without = broker.client("/mcp").answers(|method, _| Ok(answer_to(method, json!({})))).connected(json!({"sampling": {}})).await;
+    let without = broker
+        .client("/mcp")
+        .answers(|method, _| Ok(answer_to(method, json!({}))))
+        .connected(json!({"sampling": {}}))
+        .await;
     let told = without.call("b__ask", json!({})).await;
-    assert!(text_of(&told).contains("null"), "a client without tasks is not asked about one: {told}");
+    assert!(
+        text_of(&told).contains("null"),
+        "a client without tasks is not asked about one: {told}"
+    );
 }

@@ -18,7 +18,11 @@ const WATCHED: Duration = Duration::from_secs(4);
 async fn two_with(clock: &FakeClock) -> (TestCluster, Ledger, String) {
     let ledger = Ledger::start().await;
     let env = clock.env();
-    let cluster = env.iter().fold(on(&ledger).cluster(2), |cluster, (name, value)| cluster.env_of(1, name, value)).start().await;
+    let cluster = env
+        .iter()
+        .fold(on(&ledger).cluster(2), |cluster, (name, value)| cluster.env_of(1, name, value))
+        .start()
+        .await;
     let key = cluster.operator().create_key("default").await;
     (cluster, ledger, key)
 }
@@ -51,9 +55,15 @@ async fn nothing_moves(cluster: &TestCluster, clients: &[TestClient]) {
             }
         }
     }
-    assert_eq!(cluster.sql("SELECT max(epoch), count(*) FROM sessions").await, format!("1|{}", clients.len()));
+    assert_eq!(
+        cluster.sql("SELECT max(epoch), count(*) FROM sessions").await,
+        format!("1|{}", clients.len())
+    );
     for replica in 0..2 {
-        let lost = cluster.admin(replica).metric("mcp_node_lease_renewals_total", &[("outcome", "lost")]).await;
+        let lost = cluster
+            .admin(replica)
+            .metric("mcp_node_lease_renewals_total", &[("outcome", "lost")])
+            .await;
         assert_eq!(lost.unwrap_or_default(), 0.0, "leases are by the database's clock");
     }
 }
@@ -70,7 +80,10 @@ async fn f_28_replicas_five_minutes_apart_keep_what_they_own() {
         for replica in 0..2 {
             let reader = cluster.at(replica, &clients[1 - number]);
             assert_eq!(over(&reader, &id).await, "completed");
-            assert_eq!(text_of(&result_of(&reader, &id).await), ledger.results(&format!("k{number}"))[0]);
+            assert_eq!(
+                text_of(&result_of(&reader, &id).await),
+                ledger.results(&format!("k{number}"))[0]
+            );
         }
         assert_eq!(ledger.count(&format!("k{number}")), 1);
     }
@@ -105,14 +118,22 @@ async fn f_27_no_task_ends_early_or_lives_on_because_a_clock_is_wrong() {
         let long = task_for(&client, "long", Duration::from_secs(600)).await;
         let short = task_for(&client, "short", Duration::from_secs(3)).await;
         let made = Instant::now();
-        testkit::eventually_within(Duration::from_secs(30), "the short task to be gone", || async {
-            match client.request("tasks/get", json!({"taskId": short})).await {
-                answer if answer["error"]["data"]["kind"] == "task_not_found" => Ok(()),
-                answer => Err(answer),
-            }
-        })
+        testkit::eventually_within(
+            Duration::from_secs(30),
+            "the short task to be gone",
+            || async {
+                match client.request("tasks/get", json!({"taskId": short})).await {
+                    answer if answer["error"]["data"]["kind"] == "task_not_found" => Ok(()),
+                    answer => Err(answer),
+                }
+            },
+        )
         .await;
-        assert!(made.elapsed() > Duration::from_secs(2), "{offset}: it had three seconds, and not {:?}", made.elapsed());
+        assert!(
+            made.elapsed() > Duration::from_secs(2),
+            "{offset}: it had three seconds, and not {:?}",
+            made.elapsed()
+        );
         let view = client.result("tasks/get", json!({"taskId": long})).await;
         assert_eq!(view["status"], "working", "{offset}: {view}");
         ledger.release();

@@ -4,7 +4,10 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{AttemptOutcome, BrokerBuilder, Call, Ledger, TestClient, TestCluster, eventually, history::OUTCOME_UNKNOWN};
+use testkit::{
+    AttemptOutcome, BrokerBuilder, Call, Ledger, TestClient, TestCluster, eventually,
+    history::OUTCOME_UNKNOWN,
+};
 
 use crate::{builder, kind, text_of};
 
@@ -48,7 +51,9 @@ pub(crate) async fn status(client: &TestClient, task: &str) -> String {
 pub(crate) async fn over(client: &TestClient, task: &str) -> String {
     eventually("the task to be over", || async {
         match client.attempt("tasks/get", json!({"taskId": task}), TAKEN_OVER_WITHIN).await {
-            AttemptOutcome::Result(view) if !["working", "input_required"].contains(&view["status"].as_str().unwrap()) => {
+            AttemptOutcome::Result(view)
+                if !["working", "input_required"].contains(&view["status"].as_str().unwrap()) =>
+            {
                 Ok(view["status"].as_str().unwrap().to_owned())
             }
             other => Err(other),
@@ -84,17 +89,26 @@ async fn proof_1_a_balancer_without_memory_is_no_difference_to_a_client() {
         let answer = client.call("b__write", json!({"key": format!("k{number}")})).await;
         assert_eq!(text_of(&answer), ledger.results(&format!("k{number}"))[0]);
     }
-    let sent = cluster.replicas().iter().map(|replica| cluster.balancer().sent_to(replica.http_address()));
+    let sent =
+        cluster.replicas().iter().map(|replica| cluster.balancer().sent_to(replica.http_address()));
     assert!(sent.clone().all(|sent| sent >= 3), "{:?}", sent.collect::<Vec<_>>());
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
     let mut stream = client.open_get_stream().await;
     stream.next().await;
     ledger.backend().wait_get_streams(1).await;
     ledger.backend().notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
-    stream.find(|message| message["method"] == "notifications/resources/updated" && message["params"]["uri"] == "b+test://one").await;
+    stream
+        .find(|message| {
+            message["method"] == "notifications/resources/updated"
+                && message["params"]["uri"] == "b+test://one"
+        })
+        .await;
     assert!((200..300).contains(&client.delete_session().await));
     for replica in 0..2 {
-        assert_eq!(cluster.at(replica, &client).post(crate::request(9, "ping", json!({}))).await.status, 404);
+        assert_eq!(
+            cluster.at(replica, &client).post(crate::request(9, "ping", json!({}))).await.status,
+            404
+        );
     }
 }
 
@@ -103,17 +117,28 @@ async fn proof_1_a_question_is_answered_and_a_call_cancelled_at_either_replica()
     let (cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;
     for (asked, answered) in [(0, 1), (1, 0), (1, 1)] {
-        let mut call: Call = cluster.at(asked, &client).begin_call("b__ask", json!({"key": format!("ask {asked}{answered}")}));
+        let mut call: Call = cluster
+            .at(asked, &client)
+            .begin_call("b__ask", json!({"key": format!("ask {asked}{answered}")}));
         let question = call.next().await.unwrap();
         assert_eq!(question.method(), Some("elicitation/create"));
         let accepted = json!({"action": "accept", "content": {"word": "yes"}});
         cluster.at(answered, &client).respond(question.value["id"].clone(), accepted).await;
         assert!(text_of(&call.finish().await.value["result"]).ends_with("told \"yes\""));
-        let hanging = cluster.at(asked, &client).begin_call("b__write", json!({"key": format!("cancel {asked}{answered}"), "hang": true}));
+        let hanging = cluster.at(asked, &client).begin_call(
+            "b__write",
+            json!({"key": format!("cancel {asked}{answered}"), "hang": true}),
+        );
         ledger.wait_for(&format!("cancel {asked}{answered}")).await;
         let before = ledger.backend().seen_of("notifications/cancelled").len();
-        cluster.at(answered, &client).notify("notifications/cancelled", json!({"requestId": hanging.id})).await;
-        ledger.backend().wait_count("the cancellation", before + 1, |seen| seen.is("notifications/cancelled")).await;
+        cluster
+            .at(answered, &client)
+            .notify("notifications/cancelled", json!({"requestId": hanging.id}))
+            .await;
+        ledger
+            .backend()
+            .wait_count("the cancellation", before + 1, |seen| seen.is("notifications/cancelled"))
+            .await;
     }
 }
 
@@ -129,9 +154,17 @@ async fn a_task_is_read_answered_and_cancelled_at_a_replica_that_does_not_run_it
     let mut waiting = there.begin("tasks/result", json!({"taskId": asking}));
     let question = waiting.next().await.unwrap();
     assert_eq!(question.method(), Some("elicitation/create"));
-    assert_eq!(question.value["params"]["_meta"]["io.modelcontextprotocol/related-task"]["taskId"], asking.as_str());
+    assert_eq!(
+        question.value["params"]["_meta"]["io.modelcontextprotocol/related-task"]["taskId"],
+        asking.as_str()
+    );
     assert_eq!(status(&here, &asking).await, "input_required");
-    there.respond(question.value["id"].clone(), json!({"action": "accept", "content": {"word": "yes"}})).await;
+    there
+        .respond(
+            question.value["id"].clone(),
+            json!({"action": "accept", "content": {"word": "yes"}}),
+        )
+        .await;
     assert!(text_of(&waiting.finish().await.value["result"]).ends_with("told \"yes\""));
     let hanging = task(&here, "write", json!({"key": "h", "hang": true})).await;
     ledger.wait_for("h").await;
@@ -158,10 +191,20 @@ async fn r1_a_result_is_collected_at_another_replica_after_a_crash() {
     let other = opened_at(&cluster, 1, &key).await;
     assert_eq!(text_of(&result_of(&other, &done).await), ledger.results("done")[0]);
     assert_eq!(over(&other, &running).await, "failed");
-    assert_eq!(kind(&other.error("tasks/result", json!({"taskId": running})).await), OUTCOME_UNKNOWN);
+    assert_eq!(
+        kind(&other.error("tasks/result", json!({"taskId": running})).await),
+        OUTCOME_UNKNOWN
+    );
     assert_eq!(over(&other, &repeatable).await, "completed");
-    assert!(ledger.results("repeatable").contains(&text_of(&result_of(&other, &repeatable).await).to_owned()));
-    assert_eq!((ledger.count("done"), ledger.count("running"), ledger.count("repeatable")), (1, 1, 2));
+    assert!(
+        ledger
+            .results("repeatable")
+            .contains(&text_of(&result_of(&other, &repeatable).await).to_owned())
+    );
+    assert_eq!(
+        (ledger.count("done"), ledger.count("running"), ledger.count("repeatable")),
+        (1, 1, 2)
+    );
     // The session that made them lives on too.
     served_at(&cluster, 1, &client).await;
     assert_eq!(status(&cluster.at(1, &client), &done).await, "completed");
@@ -186,7 +229,10 @@ async fn f_07_a_replica_that_was_stopped_for_long_is_fenced_off_when_it_goes_on(
     for replica in 0..2 {
         let reader = cluster.at(replica, &client);
         assert_eq!(status(&reader, &id).await, "failed");
-        assert_eq!(kind(&reader.error("tasks/result", json!({"taskId": id})).await), OUTCOME_UNKNOWN);
+        assert_eq!(
+            kind(&reader.error("tasks/result", json!({"taskId": id})).await),
+            OUTCOME_UNKNOWN
+        );
     }
     assert_eq!(ledger.count("a"), 1);
 }
@@ -210,7 +256,10 @@ async fn f_08_sessions_of_a_killed_replica_move_with_their_subscriptions() {
         let mut stream = cluster.at(1, client).open_get_stream().await;
         // Said without being asked, because something may have been missed.
         stream.find(|message| message["method"] == "notifications/resources/updated").await;
-        ledger.backend().notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+        ledger
+            .backend()
+            .notify("notifications/resources/updated", json!({"uri": "test://one"}))
+            .await;
         stream.find(|message| message["method"] == "notifications/resources/updated").await;
     }
     cluster.start_again(0).await;
@@ -225,7 +274,10 @@ async fn f_09_both_replicas_killed_and_one_started_lose_nothing() {
     let mut clients = Vec::new();
     for number in 0..6 {
         let client = opened_at(&cluster, number % 2, &key).await;
-        tasks.push(task(&client, "put", json!({"key": format!("k{number}"), "millis": 300 * number})).await);
+        tasks.push(
+            task(&client, "put", json!({"key": format!("k{number}"), "millis": 300 * number}))
+                .await,
+        );
         clients.push(client);
     }
     cluster.kill(0).await;
@@ -235,7 +287,11 @@ async fn f_09_both_replicas_killed_and_one_started_lose_nothing() {
         served_at(&cluster, 1, client).await;
         let there = cluster.at(1, client);
         assert_eq!(over(&there, id).await, "completed");
-        assert!(ledger.results(&format!("k{number}")).contains(&text_of(&result_of(&there, id).await).to_owned()));
+        assert!(
+            ledger
+                .results(&format!("k{number}"))
+                .contains(&text_of(&result_of(&there, id).await).to_owned())
+        );
     }
 }
 
@@ -255,7 +311,12 @@ async fn r11_a_redis_that_is_flushed_or_gone_loses_nothing() {
     for (replica, client) in [(1, &here), (0, &there)] {
         served_at(&cluster, replica, client).await;
         assert_eq!(
-            text_of(&cluster.at(replica, client).call("b__write", json!({"key": format!("r{replica}")})).await),
+            text_of(
+                &cluster
+                    .at(replica, client)
+                    .call("b__write", json!({"key": format!("r{replica}")}))
+                    .await
+            ),
             ledger.results(&format!("r{replica}"))[0]
         );
     }

@@ -8,7 +8,10 @@ use std::{
 
 use futures_util::future::join_all;
 use serde_json::json;
-use testkit::{AttemptOutcome, Direction, Ledger, TestClient, TestCluster, eventually, history::OUTCOME_UNKNOWN};
+use testkit::{
+    AttemptOutcome, Direction, Ledger, TestClient, TestCluster, eventually,
+    history::OUTCOME_UNKNOWN,
+};
 
 use crate::{
     cluster::{TAKEN_OVER_WITHIN, as_task, on, opened_at, over, result_of, served_at, task, two},
@@ -28,7 +31,10 @@ const ROUND_TRIP: Duration = Duration::from_millis(200);
 /// A call that needs no store; how long it took.
 pub(crate) async fn plain_call(client: &TestClient, ledger: &Ledger, key: &str) -> Duration {
     let begun = Instant::now();
-    assert_eq!(text_of(&client.call("b__write", json!({"key": key})).await), ledger.results(key)[0]);
+    assert_eq!(
+        text_of(&client.call("b__write", json!({"key": key})).await),
+        ledger.results(key)[0]
+    );
     begun.elapsed()
 }
 
@@ -36,15 +42,23 @@ pub(crate) async fn plain_call(client: &TestClient, ledger: &Ledger, key: &str) 
 pub(crate) async fn refused_task(client: &TestClient, key: &str) -> Duration {
     let begun = Instant::now();
     let refused = client.error("tools/call", as_task("write", json!({"key": key}))).await;
-    assert_eq!((kind(&refused), &refused["data"]["retryable"]), ("store_unavailable", &json!(true)));
+    assert_eq!(
+        (kind(&refused), &refused["data"]["retryable"]),
+        ("store_unavailable", &json!(true))
+    );
     begun.elapsed()
 }
 
 /// A task made as soon as the store takes one.
 pub(crate) async fn task_soon(client: &TestClient, key: &str) -> String {
     eventually("new tasks to be taken", || async {
-        match client.attempt("tools/call", as_task("write", json!({"key": key})), TAKEN_OVER_WITHIN).await {
-            AttemptOutcome::Result(created) => Ok(created["task"]["taskId"].as_str().unwrap().to_owned()),
+        match client
+            .attempt("tools/call", as_task("write", json!({"key": key})), TAKEN_OVER_WITHIN)
+            .await
+        {
+            AttemptOutcome::Result(created) => {
+                Ok(created["task"]["taskId"].as_str().unwrap().to_owned())
+            }
             other => Err(other),
         }
     })
@@ -88,12 +102,16 @@ async fn r9_without_postgres_calls_flow_and_what_must_be_stored_is_refused() {
     let again = refused_task(&client, "refused").await;
     assert!(again < REFUSED_WITHIN, "{again:?}");
     let asked = Instant::now();
-    let opening = cluster.client_of(1, "/mcp").bearer(&key).try_connect(json!({}), TAKEN_OVER_WITHIN).await;
+    let opening =
+        cluster.client_of(1, "/mcp").bearer(&key).try_connect(json!({}), TAKEN_OVER_WITHIN).await;
     assert_eq!(opening.map_err(|refused| refused.kind()), Err("store_unavailable".to_owned()));
     // A replica that cannot look the session up does not say that there is none.
     let unknown = cluster.client_of(1, "/mcp").bearer(&key);
     unknown.set_session(Some(&client.session().unwrap().chars().rev().collect::<String>()));
-    assert_eq!(unknown.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await.kind(), "store_unavailable");
+    assert_eq!(
+        unknown.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await.kind(),
+        "store_unavailable"
+    );
     assert!(asked.elapsed() < 2 * REFUSED_WITHIN, "{:?}", asked.elapsed());
     ledger.release();
     cluster.postgres_mut().start_again().await;
@@ -118,7 +136,10 @@ async fn f_32_a_postgres_that_never_answers_holds_up_nobody_else() {
         times.push(plain_call(&client, &ledger, &format!("c{number}")).await);
     }
     let refused = creating.error().await;
-    assert_eq!((kind(&refused), &refused["data"]["retryable"]), ("store_unavailable", &json!(true)));
+    assert_eq!(
+        (kind(&refused), &refused["data"]["retryable"]),
+        ("store_unavailable", &json!(true))
+    );
     assert!(asked.elapsed() < GIVEN_UP_WITHIN, "{:?}", asked.elapsed());
     assert!(median(times) < ROUND_TRIP, "nobody waits with it");
     // Now that it is known, one at a time finds out: of several refused one after the other hardly one waits.
@@ -157,7 +178,11 @@ async fn r12_a_replica_cut_from_postgres_stops_acknowledging_and_is_fenced() {
     ledger.release();
     cluster.join_to_postgres(0);
     served_at(&cluster, 0, &client).await;
-    assert_eq!(over(&cluster.at(0, &client), &running).await, "failed", "the late answer of the old owner is fenced off");
+    assert_eq!(
+        over(&cluster.at(0, &client), &running).await,
+        "failed",
+        "the late answer of the old owner is fenced off"
+    );
     assert_eq!((ledger.count("running"), ledger.count("refused")), (1, 0));
     assert_eq!(cluster.sql("SELECT epoch FROM sessions").await, "2", "one owner at a time");
 }
@@ -185,7 +210,10 @@ async fn r10_with_a_slow_postgres_only_what_is_stored_takes_longer() {
     assert!(median(times) < ROUND_TRIP, "a plain call waits for no answer of the database");
     let collected = tasks.iter().zip(&keys).map(async |(task, key)| {
         assert_eq!(over(&elsewhere, task).await, "completed");
-        assert_eq!((ledger.count(key), text_of(&result_of(&client, task).await)), (1, ledger.results(key)[0].as_str()));
+        assert_eq!(
+            (ledger.count(key), text_of(&result_of(&client, task).await)),
+            (1, ledger.results(key)[0].as_str())
+        );
     });
     join_all(collected).await;
     assert!(opened_at(&cluster, 1, &key).await.session().is_some(), "new sessions, too");
@@ -193,8 +221,13 @@ async fn r10_with_a_slow_postgres_only_what_is_stored_takes_longer() {
     let healed = Instant::now();
     let after = task(&client, "write", json!({"key": "after"})).await;
     assert_eq!(over(&client, &after).await, "completed");
-    assert!(healed.elapsed() < Duration::from_secs(2), "nothing is left to wait behind: {:?}", healed.elapsed());
-    let lost = cluster.operator().metric("mcp_node_lease_renewals_total", &[("outcome", "lost")]).await;
+    assert!(
+        healed.elapsed() < Duration::from_secs(2),
+        "nothing is left to wait behind: {:?}",
+        healed.elapsed()
+    );
+    let lost =
+        cluster.operator().metric("mcp_node_lease_renewals_total", &[("outcome", "lost")]).await;
     assert_eq!(lost.unwrap_or_default(), 0.0, "leases are renewed in time");
     assert_eq!(cluster.sql("SELECT max(epoch) FROM sessions").await, "1");
 }
@@ -223,9 +256,14 @@ pub(crate) async fn nothing_is_lost_under_load(
         clients.push(opened_at(cluster, number % 2, key).await);
     }
     let over_now = AtomicBool::new(false);
-    let loads = join_all(clients.iter().enumerate().map(|(number, client)| load(client, number, &over_now)));
+    let loads = join_all(
+        clients.iter().enumerate().map(|(number, client)| load(client, number, &over_now)),
+    );
     let fault = async {
-        eventually("the load to be felt", || async { if ledger.effects().len() > 12 { Ok(()) } else { Err(()) } }).await;
+        eventually("the load to be felt", || async {
+            if ledger.effects().len() > 12 { Ok(()) } else { Err(()) }
+        })
+        .await;
         fault(cluster, &clients[0]).await;
         let back = Instant::now();
         let after = task_soon(&clients[1], "after").await;
@@ -238,7 +276,11 @@ pub(crate) async fn nothing_is_lost_under_load(
 }
 
 /// What was acknowledged was done once, what was refused never; how much was acknowledged.
-async fn kept(clients: &[TestClient], loads: Vec<Vec<(String, AttemptOutcome)>>, ledger: &Ledger) -> usize {
+async fn kept(
+    clients: &[TestClient],
+    loads: Vec<Vec<(String, AttemptOutcome)>>,
+    ledger: &Ledger,
+) -> usize {
     let mut made = 0;
     for (client, asked) in clients.iter().zip(loads) {
         for (key, created) in asked {
@@ -247,11 +289,20 @@ async fn kept(clients: &[TestClient], loads: Vec<Vec<(String, AttemptOutcome)>>,
                     made += 1;
                     let id = created["task"]["taskId"].as_str().unwrap().to_owned();
                     assert_eq!(over(client, &id).await, "completed", "{key}");
-                    assert_eq!((ledger.count(&key), text_of(&result_of(client, &id).await)), (1, ledger.results(&key)[0].as_str()));
+                    assert_eq!(
+                        (ledger.count(&key), text_of(&result_of(client, &id).await)),
+                        (1, ledger.results(&key)[0].as_str())
+                    );
                 }
                 // The commit was on its way just then: nobody can say more.
-                other if other.kind() == OUTCOME_UNKNOWN => assert!(ledger.count(&key) <= 1, "{key}"),
-                other => assert_eq!((other.kind().as_str(), ledger.count(&key)), ("store_unavailable", 0), "{key}"),
+                other if other.kind() == OUTCOME_UNKNOWN => {
+                    assert!(ledger.count(&key) <= 1, "{key}")
+                }
+                other => assert_eq!(
+                    (other.kind().as_str(), ledger.count(&key)),
+                    ("store_unavailable", 0),
+                    "{key}"
+                ),
             }
         }
         ping(client).await;
@@ -260,11 +311,17 @@ async fn kept(clients: &[TestClient], loads: Vec<Vec<(String, AttemptOutcome)>>,
 }
 
 /// Asks for tasks one after the other, and how that went.
-async fn load(client: &TestClient, number: usize, over: &AtomicBool) -> Vec<(String, AttemptOutcome)> {
+async fn load(
+    client: &TestClient,
+    number: usize,
+    over: &AtomicBool,
+) -> Vec<(String, AttemptOutcome)> {
     let mut asked = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let key = format!("load {number} {}", asked.len());
-        let created = client.attempt("tools/call", as_task("write", json!({"key": key})), TAKEN_OVER_WITHIN).await;
+        let created = client
+            .attempt("tools/call", as_task("write", json!({"key": key})), TAKEN_OVER_WITHIN)
+            .await;
         let failed = !matches!(created, AttemptOutcome::Result(_));
         asked.push((key, created));
         if failed {

@@ -1,7 +1,10 @@
 //! Event streams over several replicas: resumed wherever the client comes back, and never with a gap that nobody mentions.
 
 use serde_json::{Value, json};
-use testkit::{Event, EventReader, Gate, Ledger, Reply, TestClient, TestCluster, eventually, history::OUTCOME_UNKNOWN};
+use testkit::{
+    Event, EventReader, Gate, Ledger, Reply, TestClient, TestCluster, eventually,
+    history::OUTCOME_UNKNOWN,
+};
 
 use crate::{builder, kind, request, text_of};
 
@@ -22,7 +25,8 @@ async fn stepping(go_on: &Gate) -> (TestCluster, Ledger, String) {
             Reply::text("done")
         }
     });
-    let cluster = builder().auth_required().backend("default", "b", ledger.spec()).cluster(2).start().await;
+    let cluster =
+        builder().auth_required().backend("default", "b", ledger.spec()).cluster(2).start().await;
     let key = cluster.operator().create_key("default").await;
     (cluster, ledger, key)
 }
@@ -42,7 +46,11 @@ async fn begun(client: &TestClient) -> (EventReader, Vec<String>) {
 }
 
 fn steps(events: &[Event]) -> Vec<u64> {
-    events.iter().filter_map(|event| event.message()?["params"]["progress"].as_f64()).map(|step| step as u64).collect()
+    events
+        .iter()
+        .filter_map(|event| event.message()?["params"]["progress"].as_f64())
+        .map(|step| step as u64)
+        .collect()
 }
 
 #[tokio::test]
@@ -70,14 +78,23 @@ async fn rest_of(there: &TestClient, last: &str) -> Result<Vec<Event>, Value> {
         if matches!(answer.status, 200 | 400) { Ok(answer) } else { Err(answer.text().await) }
     })
     .await;
-    if answer.is_event_stream() { Ok(answer.events().rest().await) } else { Err(answer.json().await["error"].clone()) }
+    if answer.is_event_stream() {
+        Ok(answer.events().rest().await)
+    } else {
+        Err(answer.json().await["error"].clone())
+    }
 }
 
 /// The end of a stream whose call was lost: one answer, and nothing that was there before.
 fn assert_lost(rest: &[Event]) {
     assert_eq!(steps(rest), [] as [u64; 0], "nothing comes twice: {rest:?}");
-    let answers: Vec<Value> = rest.iter().filter_map(Event::message).filter(|message| message["id"] == 7).collect();
-    assert_eq!(answers.iter().map(|answer| kind(&answer["error"])).collect::<Vec<_>>(), [OUTCOME_UNKNOWN], "{rest:?}");
+    let answers: Vec<Value> =
+        rest.iter().filter_map(Event::message).filter(|message| message["id"] == 7).collect();
+    assert_eq!(
+        answers.iter().map(|answer| kind(&answer["error"])).collect::<Vec<_>>(),
+        [OUTCOME_UNKNOWN],
+        "{rest:?}"
+    );
 }
 
 #[tokio::test]
@@ -86,7 +103,12 @@ async fn f_08_a_stream_of_a_killed_replica_tells_that_its_call_is_lost() {
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
     let (mut events, ids) = begun(&client).await;
     // That there is such a stream and whose answer is due on it is what comes first in the log.
-    cluster.admin(0).wait_metric("mcp_store_seconds_count", &[("operation", "append_events")], |appended| appended > 0.0).await;
+    cluster
+        .admin(0)
+        .wait_metric("mcp_store_seconds_count", &[("operation", "append_events")], |appended| {
+            appended > 0.0
+        })
+        .await;
     cluster.kill(0).await;
     while events.next().await.is_some() {}
     assert!(events.broken, "a killed replica ends nothing in an orderly way");
@@ -174,7 +196,10 @@ async fn f_04_a_replica_that_ends_in_good_order_hands_its_streams_on() {
     let mut last = general.next().await.unwrap().id.expect("a priming event");
     assert!(cluster.terminate(0).await, "a clean exit");
     let goodbye = general.rest().await;
-    assert!(!general.broken && goodbye.iter().any(|event| event.retry.is_some()), "told to come back: {goodbye:?}");
+    assert!(
+        !general.broken && goodbye.iter().any(|event| event.retry.is_some()),
+        "told to come back: {goodbye:?}"
+    );
     last = goodbye.iter().filter_map(|event| event.id.clone()).next_back().unwrap_or(last);
     let through = cluster.at(1, &client);
     let mut resumed = through.resume(&last).await;

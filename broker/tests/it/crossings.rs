@@ -13,19 +13,29 @@ async fn with_everything() -> FakeBackend {
     let backend = FakeBackend::with_tool("t", |_| async { Reply::text("done") }).await;
     backend.list("resources", vec![json!({"uri": "test://r", "name": "r"})]);
     backend.list("resources/templates", vec![json!({"uriTemplate": "test://{x}", "name": "x"})]);
-    backend.list("prompts", (0..120).map(|n| json!({"name": format!("p{n}"), "arguments": [{"name": "a"}]})).collect());
-    backend.on("resources/read", |call| async move { Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": "r"}]})) });
+    backend.list(
+        "prompts",
+        (0..120).map(|n| json!({"name": format!("p{n}"), "arguments": [{"name": "a"}]})).collect(),
+    );
+    backend.on("resources/read", |call| async move {
+        Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": "r"}]}))
+    });
     backend.on("prompts/get", |_| async { Reply::Result(json!({"messages": []})) });
-    backend.on("completion/complete", |_| async { Reply::Result(json!({"completion": {"values": []}})) });
+    backend.on("completion/complete", |_| async {
+        Reply::Result(json!({"completion": {"values": []}}))
+    });
     backend
 }
 
 /// The backend of `red` has a name that is nothing to `blue`, and the other way round.
 async fn two_tenants() -> (TestBroker, [FakeBackend; 2], [TestClient; 2], String) {
     let backends = [with_everything().await, with_everything().await];
-    let building = builder().auth_required().tenant("red").backend("red", "crimson", backends[0].spec());
-    let broker = building.tenant("blue").backend("blue", "turkish", backends[1].spec()).start().await;
-    let (red, blue) = (broker.admin().create_key("red").await, broker.admin().create_key("blue").await);
+    let building =
+        builder().auth_required().tenant("red").backend("red", "crimson", backends[0].spec());
+    let broker =
+        building.tenant("blue").backend("blue", "turkish", backends[1].spec()).start().await;
+    let (red, blue) =
+        (broker.admin().create_key("red").await, broker.admin().create_key("blue").await);
     let [of_red, of_blue] = [&red, &blue].map(|key| broker.client("/mcp").bearer(key));
     let clients = [of_red.connected(json!({})).await, of_blue.connected(json!({})).await];
     (broker, backends, clients, blue)
@@ -52,11 +62,25 @@ struct Asking {
 }
 
 fn askings(task: &str, cursor: &str) -> Vec<Asking> {
-    let asking = |method, foreign: &str, absent: &str, params| Asking { method, params, foreign: foreign.into(), absent: absent.into() };
-    let (tool, prompt, uri) = (["crimson__t", "magenta__t"], ["crimson__p1", "magenta__p1"], ["crimson+test://r", "magenta+test://r"]);
+    let asking = |method, foreign: &str, absent: &str, params| Asking {
+        method,
+        params,
+        foreign: foreign.into(),
+        absent: absent.into(),
+    };
+    let (tool, prompt, uri) = (
+        ["crimson__t", "magenta__t"],
+        ["crimson__p1", "magenta__p1"],
+        ["crimson+test://r", "magenta+test://r"],
+    );
     let mut all = vec![
         asking("tools/call", tool[0], tool[1], |id| json!({"name": id, "arguments": {}})),
-        asking("tools/call", tool[0], tool[1], |id| json!({"name": id, "arguments": {}, "task": {}})),
+        asking(
+            "tools/call",
+            tool[0],
+            tool[1],
+            |id| json!({"name": id, "arguments": {}, "task": {}}),
+        ),
         asking("prompts/get", prompt[0], prompt[1], |id| json!({"name": id})),
         asking(
             "completion/complete",
@@ -117,13 +141,21 @@ async fn as_fast(what: &str, mut foreign: impl AsyncFnMut(), mut absent: impl As
         took[took.len() / 2]
     });
     let apart = foreign.abs_diff(absent);
-    assert!(apart <= absent / 10 + Duration::from_micros(150), "{what}: {foreign:?} for a foreign one, {absent:?} for one that never was");
+    assert!(
+        apart <= absent / 10 + Duration::from_micros(150),
+        "{what}: {foreign:?} for a foreign one, {absent:?} for one that never was"
+    );
 }
 
 #[tokio::test]
 async fn r23_what_is_foreign_is_as_what_never_was_by_every_method() {
     let (_broker, backends, [red, blue], _key) = two_tenants().await;
-    let task = red.result("tools/call", json!({"name": "crimson__t", "arguments": {}, "task": {"ttl": 60000}})).await;
+    let task = red
+        .result(
+            "tools/call",
+            json!({"name": "crimson__t", "arguments": {}, "task": {"ttl": 60000}}),
+        )
+        .await;
     let cursor = red.result("prompts/list", json!({})).await["nextCursor"].clone();
     let askings = askings(task["task"]["taskId"].as_str().unwrap(), cursor.as_str().unwrap());
     for asking in &askings {
@@ -141,7 +173,11 @@ async fn r23_what_is_foreign_is_as_what_never_was_by_every_method() {
         let own = ask(&red, asking, foreign).await;
         assert_ne!(own.1, refused.1, "{}", asking.method);
     }
-    assert_eq!(backends[1].count(|seen| seen.body.windows(7).any(|bytes| bytes == b"crimson")), 0, "nothing of it reached blue's backend");
+    assert_eq!(
+        backends[1].count(|seen| seen.body.windows(7).any(|bytes| bytes == b"crimson")),
+        0,
+        "nothing of it reached blue's backend"
+    );
 }
 
 #[tokio::test]
@@ -165,7 +201,10 @@ async fn r23_foreign_sessions_streams_and_endpoints_are_as_what_never_was() {
         let refused = try_session(method, &foreign).await;
         assert_eq!(refused, try_session(method, &absent).await, "{method}");
         assert_eq!(refused.0, 404, "{method}: {refused:?}");
-        let (foreign, absent) = (async || drop(try_session(method, &foreign).await), async || drop(try_session(method, &absent).await));
+        let (foreign, absent) = (
+            async || drop(try_session(method, &foreign).await),
+            async || drop(try_session(method, &absent).await),
+        );
         as_fast(method, foreign, absent).await;
     }
     blue.set_session(own.as_deref());
@@ -174,7 +213,8 @@ async fn r23_foreign_sessions_streams_and_endpoints_are_as_what_never_was() {
     assert_eq!(refused, resumed(&never_was(&event)).await, "Last-Event-ID");
     assert!(refused.0 >= 400, "{refused:?}");
     let at = async |path: &str| {
-        let response = broker.client(path).bearer(&key).post(crate::initialize_body("2025-11-25")).await;
+        let response =
+            broker.client(path).bearer(&key).post(crate::initialize_body("2025-11-25")).await;
         said(response, path.trim_start_matches("/mcp/")).await
     };
     let refused = at("/mcp/crimson").await;

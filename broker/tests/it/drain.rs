@@ -7,7 +7,10 @@ use serde_json::json;
 use testkit::{FakeBackend, Gate, Reply, TestBroker, eventually};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::{alone_with, builder, initialize_body, kind, read_answer, read_to_close, refused, request, text_of};
+use crate::{
+    alone_with, builder, initialize_body, kind, read_answer, read_to_close, refused, request,
+    text_of,
+};
 
 async fn waiting(gate: &Gate) -> FakeBackend {
     let gate = gate.clone();
@@ -41,8 +44,12 @@ async fn f_04_a_call_in_flight_finishes_and_the_exit_is_clean() {
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
     broker.ask_to_end();
     draining(&broker).await;
-    let (status, error) = refused(broker.client("/mcp").post(initialize_body("2025-11-25")).await).await;
-    assert_eq!((status, kind(&error), &error["data"]["retryable"]), (503, "draining", &json!(true)));
+    let (status, error) =
+        refused(broker.client("/mcp").post(initialize_body("2025-11-25")).await).await;
+    assert_eq!(
+        (status, kind(&error), &error["data"]["retryable"]),
+        (503, "draining", &json!(true))
+    );
     gate.open();
     assert_eq!(text_of(&call.result().await), "finished");
     assert_eq!(broker.exited().await.code(), Some(0));
@@ -57,25 +64,41 @@ async fn f_04_who_is_answered_is_told_to_go_and_who_asks_nothing_is_left() {
     let mut broker = alone_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let connect = async || TcpStream::connect(broker.http_address()).await.unwrap();
-    let (mut busy, mut other, mut idle, mut half) = (connect().await, connect().await, connect().await, connect().await);
+    let (mut busy, mut other, mut idle, mut half) =
+        (connect().await, connect().await, connect().await, connect().await);
     let mut silent = connect().await;
     let ping = client.post_as_text("", &request(7, "ping", json!({})));
     for stream in [&mut busy, &mut other, &mut idle, &mut half] {
         stream.write_all(ping.as_bytes()).await.unwrap();
         let answer = read_answer(stream).await;
-        assert!(answer.starts_with("HTTP/1.1 200 ") && !answer.contains("connection: close"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200 ") && !answer.contains("connection: close"),
+            "{answer}"
+        );
     }
-    busy.write_all(client.post_as_text("", &request(8, "tools/call", json!({"name": "b__wait"}))).as_bytes()).await.unwrap();
+    busy.write_all(
+        client.post_as_text("", &request(8, "tools/call", json!({"name": "b__wait"}))).as_bytes(),
+    )
+    .await
+    .unwrap();
     half.write_all(&ping.as_bytes()[..20]).await.unwrap(); // of a head
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
     broker.ask_to_end();
     draining(&broker).await;
     other.write_all(ping.as_bytes()).await.unwrap();
     let answer = read_to_close(&mut other).await;
-    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close"),
+        "{answer}"
+    );
     gate.open();
     let answer = read_to_close(&mut busy).await;
-    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close") && answer.contains("finished"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 200 ")
+            && answer.contains("connection: close")
+            && answer.contains("finished"),
+        "{answer}"
+    );
     for stream in [&mut idle, &mut half, &mut silent] {
         assert_eq!(read_to_close(stream).await, "");
     }
@@ -87,7 +110,11 @@ async fn f_04_who_is_answered_is_told_to_go_and_who_asks_nothing_is_left() {
 async fn sse_02_streams_are_told_when_to_come_back() {
     let gate = Gate::new();
     let backend = waiting(&gate).await;
-    let mut broker = builder().config(json!({"events": {"retry": "1234ms"}})).backend("default", "b", backend.spec()).start().await;
+    let mut broker = builder()
+        .config(json!({"events": {"retry": "1234ms"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     let mut stream = client.open_get_stream().await;
     stream.next().await.unwrap();
@@ -135,7 +162,11 @@ async fn f_05_a_call_that_never_ends_is_given_up_after_the_grace() {
 #[tokio::test]
 async fn f_06_a_second_signal_ends_at_once() {
     let backend = waiting(&Gate::new()).await;
-    let mut broker = builder().config(json!({"shutdown": {"grace": "60s"}})).backend("default", "b", backend.spec()).start().await;
+    let mut broker = builder()
+        .config(json!({"shutdown": {"grace": "60s"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     let _call = client.begin_call("b__wait", json!({}));
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
@@ -151,13 +182,21 @@ async fn f_06_a_second_signal_ends_at_once() {
 async fn sessions_in_use_may_finish_but_idle_ones_are_no_reason_to_wait() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
-    let mut broker = builder().config(json!({"shutdown": {"grace": "60s"}})).backend("default", "b", backend.spec()).start().await;
+    let mut broker = builder()
+        .config(json!({"shutdown": {"grace": "60s"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     let asked = Instant::now();
     assert_eq!(broker.terminate().await.code(), Some(0));
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
-    assert_eq!(backend.live_sessions().len(), 1, "the catalog's is closed; the client's is its own, and the client may come back");
+    assert_eq!(
+        backend.live_sessions().len(),
+        1,
+        "the catalog's is closed; the client's is its own, and the client may come back"
+    );
 }
 
 #[tokio::test]

@@ -49,7 +49,10 @@ fn transports(host: &str, port: u16) -> [(&'static str, Value); 4] {
         ("http", json!({"type": "http", "url": format!("http://{host}:{port}/mcp")})),
         ("websocket", json!({"type": "websocket", "url": format!("ws://{host}:{port}/mcp")})),
         ("tcp", json!({"type": "tcp", "address": format!("{host}:{port}")})),
-        ("quic", json!({"type": "quic", "address": format!("{host}:{port}"), "server_name": "localhost"})),
+        (
+            "quic",
+            json!({"type": "quic", "address": format!("{host}:{port}"), "server_name": "localhost"}),
+        ),
     ]
 }
 
@@ -68,7 +71,14 @@ async fn a_30_addresses_that_are_refused_are_refused_at_registration() {
         "0.0.0.0",
     ] {
         for (name, transport) in transports(host, canary.port) {
-            let answer = broker.admin().send("PUT", "/admin/v1/tenants/default/backends/x", Some(&json!({"transport": transport}))).await;
+            let answer = broker
+                .admin()
+                .send(
+                    "PUT",
+                    "/admin/v1/tenants/default/backends/x",
+                    Some(&json!({"transport": transport})),
+                )
+                .await;
             assert!([400, 422].contains(&answer.status), "{name} {host}: {}", answer.status);
             assert!(answer.text().await.contains("refused address"), "{name} {host}");
         }
@@ -81,21 +91,29 @@ async fn a_30_a_31_names_are_judged_by_what_they_resolve_to_at_each_connect() {
     let (broker, canary) = (broker().await, Canary::start().await);
     let admin = broker.admin();
     // No address for our parsers, and 127.0.0.2 for the system's resolver.
-    for (at, host) in ["127.2", "2130706434", "0x7f000002", "0177.0.0.2", "127.0.2"].iter().enumerate() {
+    for (at, host) in
+        ["127.2", "2130706434", "0x7f000002", "0177.0.0.2", "127.0.2"].iter().enumerate()
+    {
         for (wire, transport) in transports(host, canary.port) {
             let name = format!("{wire}{at}");
-            let (status, body) = admin.put_backend("default", &name, &json!({"transport": transport})).await;
+            let (status, body) =
+                admin.put_backend("default", &name, &json!({"transport": transport})).await;
             if [400, 422].contains(&status) {
                 continue; // not even a name
             }
             assert!((200..300).contains(&status), "{wire} {host}: {body}");
             // Each probe is another connect.
             for _ in 0..2 {
-                admin.post(&format!("/admin/v1/tenants/default/backends/{name}/probe"), &json!({})).await;
+                admin
+                    .post(&format!("/admin/v1/tenants/default/backends/{name}/probe"), &json!({}))
+                    .await;
             }
             let view = admin.wait_backend_state("default", &name, "failed").await;
             let error = view["last_error"].as_str().unwrap();
-            assert!(error.contains("not allowed") || error.contains("resolved"), "{wire} {host}: {error}");
+            assert!(
+                error.contains("not allowed") || error.contains("resolved"),
+                "{wire} {host}: {error}"
+            );
         }
     }
     assert_eq!(canary.visits.load(Ordering::SeqCst), 0, "nobody came");

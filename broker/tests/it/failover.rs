@@ -8,7 +8,9 @@ use testkit::{AttemptOutcome, Direction, FaultProxy, Ledger, TestCluster, eventu
 
 use crate::{
     cluster::{TAKEN_OVER_WITHIN, on, opened_at, over, result_of, served_at, task, two},
-    cluster_outages::{NORMAL_WITHIN, nothing_is_lost_under_load, plain_call, refused_task, task_soon},
+    cluster_outages::{
+        NORMAL_WITHIN, nothing_is_lost_under_load, plain_call, refused_task, task_soon,
+    },
     text_of,
 };
 
@@ -25,7 +27,10 @@ async fn f_37_a_failover_to_a_synchronous_standby_loses_nothing_acknowledged() {
     let (mut cluster, ledger, key) = movable().await;
     let standby = cluster.postgres().standby(cluster.postgres().address()).await;
     cluster.postgres().commit_with_standby().await;
-    nothing_is_lost_under_load(&mut cluster, &ledger, &key, async |cluster, _| cluster.fail_over_to(standby).await).await;
+    nothing_is_lost_under_load(&mut cluster, &ledger, &key, async |cluster, _| {
+        cluster.fail_over_to(standby).await
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -52,16 +57,24 @@ async fn f_37_a_failover_to_an_asynchronous_standby_loses_what_was_not_shipped_a
         let reader = cluster.at(replica, &client);
         assert_eq!(over(&reader, &shipped).await, "completed");
         assert_eq!(text_of(&result_of(&reader, &shipped).await), ledger.results("shipped")[0]);
-        let gone = reader.attempt("tasks/get", json!({"taskId": unshipped}), TAKEN_OVER_WITHIN).await;
+        let gone =
+            reader.attempt("tasks/get", json!({"taskId": unshipped}), TAKEN_OVER_WITHIN).await;
         assert_eq!(gone.kind(), "task_not_found", "documented: {gone:?}");
     }
-    assert_eq!(["shipped", "unshipped", "after"].map(|key| ledger.count(key)), [1, 1, 1], "nothing is done again");
+    assert_eq!(
+        ["shipped", "unshipped", "after"].map(|key| ledger.count(key)),
+        [1, 1, 1],
+        "nothing is done again"
+    );
     // A session of which the database knows nothing any more: used as long as its owner lives, or gone; never an error of ours.
     let answer = late.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await;
     assert!(matches!(answer.kind().as_str(), "result" | "session_not_found"), "{answer:?}");
     // The second replica finds out by itself that the database is back.
     let new = cluster.client_of(1, "/mcp").bearer(&key);
-    eventually("new sessions there", || async { new.try_connect(json!({}), TAKEN_OVER_WITHIN).await }).await;
+    eventually("new sessions there", || async {
+        new.try_connect(json!({}), TAKEN_OVER_WITHIN).await
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -74,7 +87,14 @@ async fn f_38_a_primary_that_takes_no_writes_refuses_what_must_be_stored_and_not
     };
     read_only("on").await;
     eventually("the setting to be felt", || async {
-        match client.attempt("tools/call", crate::cluster::as_task("write", json!({"key": "early"})), TAKEN_OVER_WITHIN).await {
+        match client
+            .attempt(
+                "tools/call",
+                crate::cluster::as_task("write", json!({"key": "early"})),
+                TAKEN_OVER_WITHIN,
+            )
+            .await
+        {
             AttemptOutcome::Result(_) => Err(()),
             _ => Ok(()),
         }

@@ -13,10 +13,16 @@ async fn tool_01_names_are_unique_safe_and_lead_to_their_own_backend() {
     let long = "x".repeat(128);
     for (backend, mark) in [(&one, "one"), (&two, "two")] {
         for name in ["search", "files.read", "files read", "größe", &long, "a__b"] {
-            backend.tool(name, move |call| async move { Reply::text(&format!("{mark}:{}", call.params()["name"].as_str().unwrap())) });
+            backend.tool(name, move |call| async move {
+                Reply::text(&format!("{mark}:{}", call.params()["name"].as_str().unwrap()))
+            });
         }
     }
-    let broker = builder().backend("default", "one", one.spec()).backend("default", "two", two.spec()).start().await;
+    let broker = builder()
+        .backend("default", "one", one.spec())
+        .backend("default", "two", two.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     let names = client.tool_names().await;
     assert_eq!(names.len(), 12);
@@ -24,7 +30,11 @@ async fn tool_01_names_are_unique_safe_and_lead_to_their_own_backend() {
     assert!(names.contains(&"one__search".to_owned()) && names.contains(&"two__a__b".to_owned()));
     let mut natives = HashSet::new();
     for name in &names {
-        assert!(name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte)), "{name}");
+        assert!(
+            name.len() <= 64
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte)),
+            "{name}"
+        );
         let answer = client.call(name, json!({})).await;
         let said = text_of(&answer).to_owned();
         assert!(said.starts_with(&name[..3]), "{name} gave {said}");
@@ -50,7 +60,11 @@ async fn tool_02_an_unknown_tool_is_32602_and_no_backend_is_bothered() {
     let client = broker.connected(json!({})).await;
     for name in ["none", "b__none", "echo", "b_echo", "", "b__echo "] {
         let error = client.error("tools/call", json!({"name": name})).await;
-        assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32602), "tool_not_found"), "{name}");
+        assert_eq!(
+            (error["code"].as_i64(), kind(&error)),
+            (Some(-32602), "tool_not_found"),
+            "{name}"
+        );
     }
     for params in [json!({}), json!({"name": 7}), json!({"name": null})] {
         assert_eq!(client.error("tools/call", params).await["code"], -32602);
@@ -67,7 +81,14 @@ async fn tool_03_a_tool_error_stays_a_result() {
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     assert_eq!(client.call("b__fail", json!({})).await["isError"], true);
-    broker.admin().wait_metric("mcp_requests_total", &[("method", "tools/call"), ("outcome", "tool_error")], |value| value == 1.0).await;
+    broker
+        .admin()
+        .wait_metric(
+            "mcp_requests_total",
+            &[("method", "tools/call"), ("outcome", "tool_error")],
+            |value| value == 1.0,
+        )
+        .await;
 }
 
 #[tokio::test]
@@ -108,7 +129,11 @@ async fn tool_04_every_kind_of_content_passes_intact() {
     let why = "a content type of tomorrow must pass too";
     let single = broker.client("/mcp/b").connected(json!({})).await;
     single.content_is_invalid_on_purpose(why);
-    assert_eq!(single.call("all", json!({})).await, result, "the transparent endpoint changes nothing");
+    assert_eq!(
+        single.call("all", json!({})).await,
+        result,
+        "the transparent endpoint changes nothing"
+    );
     let mut exposed = result;
     exposed["content"][3]["resource"]["uri"] = json!("b+test://r");
     exposed["content"][4]["uri"] = json!("b+test://l");
@@ -129,7 +154,10 @@ async fn tool_04_definitions_pass_unchanged_but_for_their_name() {
     let backend = FakeBackend::start().await;
     backend.list("tools", vec![definition.clone()]);
     let broker = broker_with(&backend).await;
-    assert_eq!(broker.client("/mcp/b").connected(json!({})).await.list_all("tools/list", "tools").await, std::slice::from_ref(&definition));
+    assert_eq!(
+        broker.client("/mcp/b").connected(json!({})).await.list_all("tools/list", "tools").await,
+        std::slice::from_ref(&definition)
+    );
     let mut exposed = definition;
     exposed["name"] = json!("b__full");
     assert_eq!(broker.connected(json!({})).await.list_all("tools/list", "tools").await, [exposed]);
@@ -158,7 +186,13 @@ async fn tools_that_can_not_be_offered_are_left_out_and_the_others_served() {
 
 async fn with_resources() -> (testkit::TestBroker, FakeBackend) {
     let backend = FakeBackend::start().await;
-    backend.list("resources", vec![json!({"uri": "test://one", "name": "one"}), json!({"uri": "file:///a+b c", "name": "two"})]);
+    backend.list(
+        "resources",
+        vec![
+            json!({"uri": "test://one", "name": "one"}),
+            json!({"uri": "file:///a+b c", "name": "two"}),
+        ],
+    );
     backend.list("resourceTemplates", vec![json!({"uriTemplate": "test://t/{id}", "name": "t"})]);
     backend.on("resources/read", |call| async move {
         match call.params()["uri"].as_str() {
@@ -174,8 +208,14 @@ async fn res_01_a_uri_leads_to_its_backend_and_an_unknown_one_is_32002() {
     let (broker, backend) = with_resources().await;
     let client = broker.connected(json!({})).await;
     let listed = client.list_all("resources/list", "resources").await;
-    assert_eq!(listed.iter().map(|item| item["uri"].as_str().unwrap()).collect::<Vec<_>>(), ["b+test://one", "b+file:///a+b c"]);
-    assert_eq!(client.list_all("resources/templates/list", "resourceTemplates").await[0]["uriTemplate"], "b+test://t/{id}");
+    assert_eq!(
+        listed.iter().map(|item| item["uri"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["b+test://one", "b+file:///a+b c"]
+    );
+    assert_eq!(
+        client.list_all("resources/templates/list", "resourceTemplates").await[0]["uriTemplate"],
+        "b+test://t/{id}"
+    );
     for uri in ["test://one", "file:///a+b c", "test://t/77"] {
         let exposed = format!("b+{uri}");
         let result = client.result("resources/read", json!({"uri": exposed})).await;
@@ -185,11 +225,17 @@ async fn res_01_a_uri_leads_to_its_backend_and_an_unknown_one_is_32002() {
     let count = backend.seen_of("resources/read").len();
     for uri in ["test://one", "none+test://one", "x+y:z"] {
         let error = client.error("resources/read", json!({"uri": uri})).await;
-        assert_eq!((error["code"].as_i64(), kind(&error), error["data"]["uri"].as_str()), (Some(-32002), "resource_not_found", Some(uri)));
+        assert_eq!(
+            (error["code"].as_i64(), kind(&error), error["data"]["uri"].as_str()),
+            (Some(-32002), "resource_not_found", Some(uri))
+        );
     }
     assert_eq!(backend.seen_of("resources/read").len(), count);
     let error = client.error("resources/read", json!({"uri": "b+test://none"})).await;
-    assert_eq!((error["code"].as_i64(), error["data"]["uri"].as_str()), (Some(-32002), Some("b+test://none")));
+    assert_eq!(
+        (error["code"].as_i64(), error["data"]["uri"].as_str()),
+        (Some(-32002), Some("b+test://none"))
+    );
 }
 
 #[tokio::test]
@@ -197,8 +243,14 @@ async fn res_01_the_transparent_endpoint_keeps_native_uris() {
     let (broker, _backend) = with_resources().await;
     let client = broker.client("/mcp/b").connected(json!({})).await;
     assert_eq!(client.list_all("resources/list", "resources").await[0]["uri"], "test://one");
-    assert_eq!(client.result("resources/read", json!({"uri": "test://one"})).await["contents"][0]["uri"], "test://one");
-    assert_eq!(client.error("resources/read", json!({"uri": "test://none"})).await["data"]["uri"], "test://none");
+    assert_eq!(
+        client.result("resources/read", json!({"uri": "test://one"})).await["contents"][0]["uri"],
+        "test://one"
+    );
+    assert_eq!(
+        client.error("resources/read", json!({"uri": "test://none"})).await["data"]["uri"],
+        "test://none"
+    );
 }
 
 #[tokio::test]
@@ -207,7 +259,12 @@ async fn res_02_a_malformed_uri_is_refused() {
     let client = broker.connected(json!({})).await;
     for uri in ["", "no-scheme", "b+test://a\nb", &format!("b+test://{}", "x".repeat(100_000))] {
         let error = client.error("resources/read", json!({"uri": uri})).await;
-        assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32602), "uri_invalid"), "{:.40}", uri);
+        assert_eq!(
+            (error["code"].as_i64(), kind(&error)),
+            (Some(-32602), "uri_invalid"),
+            "{:.40}",
+            uri
+        );
     }
     for params in [json!({}), json!({"uri": 7})] {
         assert_eq!(client.error("resources/read", params).await["code"], -32602);
@@ -222,7 +279,11 @@ async fn subscribe(client: &TestClient, uri: &str) {
 #[tokio::test]
 async fn res_03_updates_reach_subscribers_only_and_each_once() {
     let (broker, backend) = with_resources().await;
-    let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await, broker.connected(json!({})).await];
+    let clients = [
+        broker.connected(json!({})).await,
+        broker.connected(json!({})).await,
+        broker.connected(json!({})).await,
+    ];
     let mut streams = Vec::new();
     for client in &clients {
         streams.push(client.open_get_stream().await);
@@ -236,7 +297,10 @@ async fn res_03_updates_reach_subscribers_only_and_each_once() {
     assert!(backend.push(update("test://other")).await >= 1);
     for stream in &mut streams[..2] {
         let (_, message) = stream.next_message().await.unwrap();
-        assert_eq!(message, json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "b+test://one"}}));
+        assert_eq!(
+            message,
+            json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "b+test://one"}})
+        );
     }
     for (client, stream) in clients.iter().zip(&mut streams) {
         client.delete_session().await;
@@ -254,7 +318,8 @@ async fn res_03_an_update_of_a_part_reaches_the_subscriber_of_the_whole() {
     subscribe(&client, "b+test://one").await;
     backend.wait_get_streams(1).await;
     backend.notify("notifications/resources/updated", json!({"uri": "test://one/part"})).await;
-    let message = stream.find(|message| message["method"] == "notifications/resources/updated").await;
+    let message =
+        stream.find(|message| message["method"] == "notifications/resources/updated").await;
     assert_eq!(message["params"]["uri"], "b+test://one/part");
 }
 
@@ -290,7 +355,10 @@ async fn res_04_a_refused_subscription_is_told_and_not_kept() {
     let (broker, backend) = with_resources().await;
     backend.on("resources/subscribe", |_| async { Reply::error(-32002, "no such thing") });
     let client = broker.connected(json!({})).await;
-    assert_eq!(client.error("resources/subscribe", json!({"uri": "b+test://one"})).await["code"], -32002);
+    assert_eq!(
+        client.error("resources/subscribe", json!({"uri": "b+test://one"})).await["code"],
+        -32002
+    );
     broker.admin().wait_metric("mcp_subscriptions", &[], |value| value == 0.0).await;
     backend.on("resources/subscribe", |_| async { Reply::Result(json!({})) });
     subscribe(&client, "b+test://one").await;
@@ -300,7 +368,8 @@ async fn res_04_a_refused_subscription_is_told_and_not_kept() {
 #[tokio::test]
 async fn res_05_tool_06_prom_02_list_changes_reach_each_session() {
     let (broker, backend) = with_resources().await;
-    let clients = [broker.connected(json!({})).await, broker.client("/mcp/b").connected(json!({})).await];
+    let clients =
+        [broker.connected(json!({})).await, broker.client("/mcp/b").connected(json!({})).await];
     let mut streams = [clients[0].open_get_stream().await, clients[1].open_get_stream().await];
     backend.wait_get_streams(1).await;
     for (list, member, item) in [
@@ -314,7 +383,11 @@ async fn res_05_tool_06_prom_02_list_changes_reach_each_session() {
         for (client, stream) in clients.iter().zip(&mut streams) {
             stream.find(|message| message["method"] == method.as_str()).await;
             let listed = client.list_all(&format!("{list}/list"), member).await;
-            assert_eq!(listed.len(), 1, "the new list is served once the change is told: {listed:?}");
+            assert_eq!(
+                listed.len(),
+                1,
+                "the new list is served once the change is told: {listed:?}"
+            );
         }
     }
 }
@@ -333,7 +406,10 @@ async fn res_06_blobs_pass_intact() {
 #[tokio::test]
 async fn prom_01_prompts_are_found_by_name_and_unknown_ones_are_32602() {
     let backend = FakeBackend::start().await;
-    backend.list("prompts", vec![json!({"name": "p", "arguments": [{"name": "a", "required": true}], "icons": []})]);
+    backend.list(
+        "prompts",
+        vec![json!({"name": "p", "arguments": [{"name": "a", "required": true}], "icons": []})],
+    );
     backend.on("prompts/get", |call| async move {
         if call.arguments()["a"].is_null() {
             return Reply::error(-32602, "argument a is required");
@@ -347,10 +423,17 @@ async fn prom_01_prompts_are_found_by_name_and_unknown_ones_are_32602() {
         client.list_all("prompts/list", "prompts").await,
         [json!({"name": "b__p", "arguments": [{"name": "a", "required": true}], "icons": []})]
     );
-    let result = client.result("prompts/get", json!({"name": "b__p", "arguments": {"a": "x"}})).await;
+    let result =
+        client.result("prompts/get", json!({"name": "b__p", "arguments": {"a": "x"}})).await;
     let resource: &Value = &result["messages"][0]["content"]["resource"];
-    assert_eq!((resource["text"].as_str(), resource["uri"].as_str()), (Some("x"), Some("b+test://r")));
-    assert_eq!(client.error("prompts/get", json!({"name": "b__p", "arguments": {}})).await["code"], -32602);
+    assert_eq!(
+        (resource["text"].as_str(), resource["uri"].as_str()),
+        (Some("x"), Some("b+test://r"))
+    );
+    assert_eq!(
+        client.error("prompts/get", json!({"name": "b__p", "arguments": {}})).await["code"],
+        -32602
+    );
     let error = client.error("prompts/get", json!({"name": "p"})).await;
     assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32602), "prompt_not_found"));
 }
@@ -363,6 +446,7 @@ async fn res_03_an_update_waits_for_the_clients_next_stream() {
     backend.wait_get_streams(2).await;
     backend.notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
     let mut stream = client.open_get_stream().await;
-    let message = stream.find(|message| message["method"] == "notifications/resources/updated").await;
+    let message =
+        stream.find(|message| message["method"] == "notifications/resources/updated").await;
     assert_eq!(message["params"]["uri"], "b+test://one");
 }

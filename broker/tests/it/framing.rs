@@ -44,40 +44,123 @@ fn ambiguous(smuggled: &str) -> Vec<Ambiguous> {
     let first_line = chunk.find('\n').unwrap_or(0) + 1;
     let with = |headers: String| format!("{host}{headers}");
     let mut cases = vec![
-        of_head("length, then chunks", with(format!("content-length: {whole}\r\ntransfer-encoding: chunked\r\n")), &ending),
-        of_head("chunks, then length", with(format!("transfer-encoding: chunked\r\ncontent-length: {first_line}\r\n")), &chunk),
-        of_head("chunks twice", with("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n".to_owned()), &ending),
-        of_head("chunks, then identity", with("transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n".to_owned()), &ending),
-        of_head("white space before the colon", with(format!("transfer-encoding : chunked\r\ncontent-length: {whole}\r\n")), &ending),
-        of_head("a folded line", with(format!("transfer-encoding:\r\n chunked\r\ncontent-length: {whole}\r\n")), &ending),
-        of_head("length twice", with(format!("content-length: {length}\r\ncontent-length: {length}\r\n")), format!("{ping}{smuggled}")),
+        of_head(
+            "length, then chunks",
+            with(format!("content-length: {whole}\r\ntransfer-encoding: chunked\r\n")),
+            &ending,
+        ),
+        of_head(
+            "chunks, then length",
+            with(format!("transfer-encoding: chunked\r\ncontent-length: {first_line}\r\n")),
+            &chunk,
+        ),
+        of_head(
+            "chunks twice",
+            with("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n".to_owned()),
+            &ending,
+        ),
+        of_head(
+            "chunks, then identity",
+            with("transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n".to_owned()),
+            &ending,
+        ),
+        of_head(
+            "white space before the colon",
+            with(format!("transfer-encoding : chunked\r\ncontent-length: {whole}\r\n")),
+            &ending,
+        ),
+        of_head(
+            "a folded line",
+            with(format!("transfer-encoding:\r\n chunked\r\ncontent-length: {whole}\r\n")),
+            &ending,
+        ),
+        of_head(
+            "length twice",
+            with(format!("content-length: {length}\r\ncontent-length: {length}\r\n")),
+            format!("{ping}{smuggled}"),
+        ),
         of_head(
             "two lengths",
-            with(format!("content-length: {length}\r\ncontent-length: {}\r\n", length + smuggled.len())),
+            with(format!(
+                "content-length: {length}\r\ncontent-length: {}\r\n",
+                length + smuggled.len()
+            )),
             format!("{ping}{smuggled}"),
         ),
         of_head("no host", format!("content-length: {length}\r\n"), format!("{ping}{smuggled}")),
-        of_head("two hosts", with(format!("host: other\r\ncontent-length: {length}\r\n")), format!("{ping}{smuggled}")),
-        of_head("a list of hosts", format!("host: localhost, other\r\ncontent-length: {length}\r\n"), format!("{ping}{smuggled}")),
-        of_head("a bare line feed", with(format!("x: y\ncontent-length: {length}\r\n")), format!("{ping}{smuggled}")),
-        of_head("a bare carriage return", with(format!("x: y\rcontent-length: {whole}\r\ntransfer-encoding: chunked\r\n")), &ending),
-        of_head("a zero byte", with(format!("x: \0\r\ncontent-length: {length}\r\n")), format!("{ping}{smuggled}")),
-        of_head("a control character", with(format!("x: a\x08b\r\ncontent-length: {length}\r\n")), format!("{ping}{smuggled}")),
-        of_head("a header without a colon", with(format!("x\r\ncontent-length: {length}\r\n")), format!("{ping}{smuggled}")),
+        of_head(
+            "two hosts",
+            with(format!("host: other\r\ncontent-length: {length}\r\n")),
+            format!("{ping}{smuggled}"),
+        ),
+        of_head(
+            "a list of hosts",
+            format!("host: localhost, other\r\ncontent-length: {length}\r\n"),
+            format!("{ping}{smuggled}"),
+        ),
+        of_head(
+            "a bare line feed",
+            with(format!("x: y\ncontent-length: {length}\r\n")),
+            format!("{ping}{smuggled}"),
+        ),
+        of_head(
+            "a bare carriage return",
+            with(format!("x: y\rcontent-length: {whole}\r\ntransfer-encoding: chunked\r\n")),
+            &ending,
+        ),
+        of_head(
+            "a zero byte",
+            with(format!("x: \0\r\ncontent-length: {length}\r\n")),
+            format!("{ping}{smuggled}"),
+        ),
+        of_head(
+            "a control character",
+            with(format!("x: a\x08b\r\ncontent-length: {length}\r\n")),
+            format!("{ping}{smuggled}"),
+        ),
+        of_head(
+            "a header without a colon",
+            with(format!("x\r\ncontent-length: {length}\r\n")),
+            format!("{ping}{smuggled}"),
+        ),
         of_body("a chunk that ends in a bare line feed", format!("{length:x}\n{ping}\r\n{ending}")),
         of_body("white space behind a size", format!("{length:x} \r\n{ping}\r\n{ending}")),
         of_body("a size with a sign", format!("+{length:x}\r\n{ping}\r\n{ending}")),
         of_body("a size with a prefix", format!("0x{length:x}\r\n{ping}\r\n{ending}")),
         of_body("a size of 2^64", format!("1{:016x}\r\n{ping}\r\n{ending}", length)),
-        of_body("a carriage return in an extension", format!("{length:x};a\rb\r\n{ping}\r\n{ending}")),
-        of_body("a chunk that is longer than it says", format!("{:x}\r\n{ping}\r\n{ending}", length - 1)),
-        of_body("an endless extension", format!("{length:x};{}\r\n{ping}\r\n{ending}", "x".repeat(100_000))),
-        of_body("a trailer that ends in a bare line feed", format!("{length:x}\r\n{ping}\r\n0\r\nx: y\n\r\n{smuggled}")),
+        of_body(
+            "a carriage return in an extension",
+            format!("{length:x};a\rb\r\n{ping}\r\n{ending}"),
+        ),
+        of_body(
+            "a chunk that is longer than it says",
+            format!("{:x}\r\n{ping}\r\n{ending}", length - 1),
+        ),
+        of_body(
+            "an endless extension",
+            format!("{length:x};{}\r\n{ping}\r\n{ending}", "x".repeat(100_000)),
+        ),
+        of_body(
+            "a trailer that ends in a bare line feed",
+            format!("{length:x}\r\n{ping}\r\n0\r\nx: y\n\r\n{smuggled}"),
+        ),
     ];
-    for encoding in
-        ["gzip, chunked", "identity", "chunked, chunked", "xchunked", "Chunked", "\u{b}chunked", "chunked;q=1", "\"chunked\"", ""]
-    {
-        cases.push(of_head("another transfer encoding", with(format!("transfer-encoding: {encoding}\r\n")), &ending));
+    for encoding in [
+        "gzip, chunked",
+        "identity",
+        "chunked, chunked",
+        "xchunked",
+        "Chunked",
+        "\u{b}chunked",
+        "chunked;q=1",
+        "\"chunked\"",
+        "",
+    ] {
+        cases.push(of_head(
+            "another transfer encoding",
+            with(format!("transfer-encoding: {encoding}\r\n")),
+            &ending,
+        ));
     }
     for length in [
         format!("+{length}"),
@@ -87,7 +170,11 @@ fn ambiguous(smuggled: &str) -> Vec<Ambiguous> {
         "-1".to_owned(),
         String::new(),
     ] {
-        cases.push(of_head("another length", with(format!("content-length: {length}\r\n")), format!("{ping}{smuggled}")));
+        cases.push(of_head(
+            "another length",
+            with(format!("content-length: {length}\r\n")),
+            format!("{ping}{smuggled}"),
+        ));
     }
     cases
 }
@@ -101,7 +188,8 @@ fn raw(line: &str, session: &str, case: &Ambiguous) -> String {
 
 fn call(session: &str, text: &str) -> String {
     let body = request(8, "tools/call", json!({"name": "b__echo", "arguments": {"text": text}}));
-    let headers = format!("mcp-session-id: {session}\r\naccept: application/json, text/event-stream\r\n");
+    let headers =
+        format!("mcp-session-id: {session}\r\naccept: application/json, text/event-stream\r\n");
     format!(
         "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}",
         body.len()
@@ -110,7 +198,10 @@ fn call(session: &str, text: &str) -> String {
 
 fn answers_in(text: &str) -> usize {
     // Texts speak of HTTP/1.1 too.
-    text.split("HTTP/1.1 ").skip(1).filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit())).count()
+    text.split("HTTP/1.1 ")
+        .skip(1)
+        .filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+        .count()
 }
 
 struct Rig {
@@ -123,7 +214,8 @@ struct Rig {
 impl Rig {
     async fn start(config: Value) -> Self {
         let backend = FakeBackend::echo().await;
-        let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+        let broker =
+            builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
         let client = broker.client("/mcp").connected(json!({})).await;
         let session = client.session().unwrap();
         Self { broker, backend, _client: client, session }
@@ -132,14 +224,27 @@ impl Rig {
     /// The texts of all calls that the backend has carried out.
     fn carried_out(&self) -> Vec<String> {
         let texts = self.backend.seen_of("tools/call").into_iter();
-        texts.map(|seen| seen.message["params"]["arguments"]["text"].as_str().unwrap_or_default().to_owned()).collect()
+        texts
+            .map(|seen| {
+                seen.message["params"]["arguments"]["text"].as_str().unwrap_or_default().to_owned()
+            })
+            .collect()
     }
 }
 
 /// One refusal, the end of the connection, and nothing done.
 fn assert_refused(name: &str, answer: &str, case: &Ambiguous) {
-    assert!(answer.starts_with("HTTP/1.1 400 ") && answers_in(answer) == 1, "{name}, {}: {:?}: {answer}", case.name, case.framing);
-    assert!(case.head_is_fine || answer.to_lowercase().contains("connection: close"), "{name}, {}: {answer}", case.name);
+    assert!(
+        answer.starts_with("HTTP/1.1 400 ") && answers_in(answer) == 1,
+        "{name}, {}: {:?}: {answer}",
+        case.name,
+        case.framing
+    );
+    assert!(
+        case.head_is_fine || answer.to_lowercase().contains("connection: close"),
+        "{name}, {}: {answer}",
+        case.name
+    );
 }
 
 #[tokio::test]
@@ -151,24 +256,36 @@ async fn framing_is_stricter_than_any_front_proxy() {
     let ping = request(7, "ping", json!({}));
     for case in ambiguous(&smuggled) {
         // What is read first decides nothing: the path for calls, the one for everything else, the one of operators.
-        let answer = raw_http(data, raw("POST /mcp HTTP/1.1", &rig.session, &case).as_bytes()).await;
+        let answer =
+            raw_http(data, raw("POST /mcp HTTP/1.1", &rig.session, &case).as_bytes()).await;
         assert_refused("a call", &answer, &case);
         if !case.head_is_fine {
             assert!(answer.contains("invalid_request"), "{answer}");
-            let answer = raw_http(data, raw("DELETE /nowhere HTTP/1.1", &rig.session, &case).as_bytes()).await;
+            let answer =
+                raw_http(data, raw("DELETE /nowhere HTTP/1.1", &rig.session, &case).as_bytes())
+                    .await;
             assert_refused("another method", &answer, &case);
         }
-        let answer = raw_http(admin, raw("PUT /admin/v1/tenants/t HTTP/1.1", &rig.session, &case).as_bytes()).await;
+        let answer = raw_http(
+            admin,
+            raw("PUT /admin/v1/tenants/t HTTP/1.1", &rig.session, &case).as_bytes(),
+        )
+        .await;
         assert_refused("an operator", &answer, &case);
         assert!(answer.contains("application/problem+json"), "{answer}");
         // Behind requests that were served, on both paths.
-        for first in [fine.clone(), format!("\r\nGET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n{fine}")] {
+        for first in
+            [fine.clone(), format!("\r\nGET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n{fine}")]
+        {
             let mut stream = TcpStream::connect(data).await.unwrap();
             stream.write_all(first.as_bytes()).await.unwrap();
             for _ in 0..first.matches(" HTTP/1.1\r\n").count() {
                 assert!(!read_answer(&mut stream).await.contains(" 400 "), "{}", case.name);
             }
-            stream.write_all(raw("POST /mcp HTTP/1.1", &rig.session, &case).as_bytes()).await.unwrap();
+            stream
+                .write_all(raw("POST /mcp HTTP/1.1", &rig.session, &case).as_bytes())
+                .await
+                .unwrap();
             assert_refused("a later call", &read_to_close(&mut stream).await, &case);
         }
         // In pieces, each read by itself.
@@ -184,11 +301,19 @@ async fn framing_is_stricter_than_any_front_proxy() {
     }
     assert!(!rig.carried_out().iter().any(|text| text == "smuggled"), "{:?}", rig.carried_out());
     // HTTP/1.0 may come without Host (RFC 9112, 3.2), and never with chunks.
-    let old = |more: &str, body: &str| format!("PUT /admin/v1/tenants/t HTTP/1.0\r\n{more}\r\n{body}");
+    let old =
+        |more: &str, body: &str| format!("PUT /admin/v1/tenants/t HTTP/1.0\r\n{more}\r\n{body}");
     let answer = raw_http(admin, old("content-length: 0\r\n", "").as_bytes()).await;
     assert!(answer.contains("Host header is missing"), "{answer}");
-    let answer = raw_http(admin, old("host: localhost\r\ntransfer-encoding: chunked\r\n", "0\r\n\r\n").as_bytes()).await;
-    assert!(answer.contains(" 400 ") && answer.contains("HTTP/1.0 has no Transfer-Encoding"), "{answer}");
+    let answer = raw_http(
+        admin,
+        old("host: localhost\r\ntransfer-encoding: chunked\r\n", "0\r\n\r\n").as_bytes(),
+    )
+    .await;
+    assert!(
+        answer.contains(" 400 ") && answer.contains("HTTP/1.0 has no Transfer-Encoding"),
+        "{answer}"
+    );
     // What is fine is served as before, with chunks too, and the connection stays.
     let chunked = format!(
         "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nmcp-session-id: {}\r\ntransfer-encoding: chunked\r\n\r\n{:x};a=b\r\n{ping}\r\n0\r\nx: y\r\n\r\n",
@@ -210,8 +335,13 @@ async fn framing_is_as_strict_over_tls() {
     let smuggled = call(&rig.session, "smuggled");
     for address in [rig.broker.http_address(), rig.broker.admin_address()] {
         for case in ambiguous(&smuggled).into_iter().filter(|case| !case.head_is_fine) {
-            let mut stream = within("TLS", authority.connect(address.port(), None, &["http/1.1"])).await.unwrap();
-            stream.write_all(raw("POST /mcp HTTP/1.1", &rig.session, &case).as_bytes()).await.unwrap();
+            let mut stream = within("TLS", authority.connect(address.port(), None, &["http/1.1"]))
+                .await
+                .unwrap();
+            stream
+                .write_all(raw("POST /mcp HTTP/1.1", &rig.session, &case).as_bytes())
+                .await
+                .unwrap();
             let mut answer = Vec::new();
             let _no_close_notify = within("the end", stream.read_to_end(&mut answer)).await;
             assert_refused("over TLS", &String::from_utf8_lossy(&answer), &case);
@@ -225,7 +355,9 @@ async fn framing_of_a_body_above_the_limit_is_refused_before_it_comes() {
     let rig = Rig::start(json!({"limits": {"message_bytes": "64KiB"}})).await;
     let head = |line: &str, length: usize| {
         let session = &rig.session;
-        format!("{line}\r\nhost: localhost\r\ncontent-type: application/json\r\nmcp-session-id: {session}\r\ncontent-length: {length}\r\n")
+        format!(
+            "{line}\r\nhost: localhost\r\ncontent-type: application/json\r\nmcp-session-id: {session}\r\ncontent-length: {length}\r\n"
+        )
     };
     for (address, line) in [
         (rig.broker.http_address(), "POST /mcp HTTP/1.1"),
@@ -234,10 +366,17 @@ async fn framing_of_a_body_above_the_limit_is_refused_before_it_comes() {
     ] {
         for more in ["", "expect: 100-continue\r\n"] {
             let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(format!("{}{more}\r\n", head(line, 2 << 20)).as_bytes()).await.unwrap();
+            stream
+                .write_all(format!("{}{more}\r\n", head(line, 2 << 20)).as_bytes())
+                .await
+                .unwrap();
             // Not a byte of it was sent.
             let answer = read_answer(&mut stream).await;
-            assert!(answer.starts_with("HTTP/1.1 413 ") && answer.to_lowercase().contains("connection: close"), "{line}: {answer}");
+            assert!(
+                answer.starts_with("HTTP/1.1 413 ")
+                    && answer.to_lowercase().contains("connection: close"),
+                "{line}: {answer}"
+            );
             // Bytes that are sent in spite of it are not taken for another request.
             let _closed = stream.write_all(call(&rig.session, "smuggled").as_bytes()).await;
             assert_eq!(read_to_close(&mut stream).await, "", "{line}");
@@ -250,9 +389,10 @@ async fn framing_of_a_body_above_the_limit_is_refused_before_it_comes() {
 async fn s17_a_chunk_above_the_limit_is_refused_before_it_comes() {
     let rig = Rig::start(json!({"limits": {"message_bytes": "64KiB"}})).await;
     let session = &rig.session;
-    for (address, line) in
-        [(rig.broker.http_address(), "POST /mcp HTTP/1.1"), (rig.broker.admin_address(), "PUT /admin/v1/tenants/t HTTP/1.1")]
-    {
+    for (address, line) in [
+        (rig.broker.http_address(), "POST /mcp HTTP/1.1"),
+        (rig.broker.admin_address(), "PUT /admin/v1/tenants/t HTTP/1.1"),
+    ] {
         for size in ["200000", "7fffffff", "ffffffffffffffff"] {
             let mut stream = TcpStream::connect(address).await.unwrap();
             let head = format!(
@@ -260,16 +400,26 @@ async fn s17_a_chunk_above_the_limit_is_refused_before_it_comes() {
             );
             stream.write_all(format!("{head}\r\n{size}\r\nabc").as_bytes()).await.unwrap();
             let answer = read_answer(&mut stream).await;
-            assert!(answer.starts_with("HTTP/1.1 413 ") && answer.to_lowercase().contains("connection: close"), "{line}, {size}: {answer}");
+            assert!(
+                answer.starts_with("HTTP/1.1 413 ")
+                    && answer.to_lowercase().contains("connection: close"),
+                "{line}, {size}: {answer}"
+            );
             let _closed = stream.write_all(call(session, "smuggled").as_bytes()).await;
             assert_eq!(read_to_close(&mut stream).await, "", "{line}, {size}");
         }
     }
     // The target of a request has no fragment.
     let mut stream = TcpStream::connect(rig.broker.http_address()).await.unwrap();
-    stream.write_all(call(session, "smuggled").replacen("/mcp", "/mcp#x", 1).as_bytes()).await.unwrap();
+    stream
+        .write_all(call(session, "smuggled").replacen("/mcp", "/mcp#x", 1).as_bytes())
+        .await
+        .unwrap();
     let answer = read_to_close(&mut stream).await;
-    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("without a fragment"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 400 ") && answer.contains("without a fragment"),
+        "{answer}"
+    );
     assert_eq!(rig.carried_out(), [""; 0]);
 }
 
@@ -277,7 +427,8 @@ async fn s17_a_chunk_above_the_limit_is_refused_before_it_comes() {
 /// the proxy has sent, and each client gets its own answers.
 async fn nothing_is_smuggled(rig: &Rig, name: &str, front: SocketAddr) {
     for (number, _) in ambiguous("").iter().enumerate() {
-        let (smuggled, victims) = (format!("smuggled-{name}-{number}"), format!("victim-{name}-{number}"));
+        let (smuggled, victims) =
+            (format!("smuggled-{name}-{number}"), format!("victim-{name}-{number}"));
         let case = &ambiguous(&call(&rig.session, &smuggled))[number];
         let mut attacker = TcpStream::connect(front).await.unwrap();
         attacker.write_all(raw("POST /mcp HTTP/1.1", &rig.session, case).as_bytes()).await.unwrap();
@@ -288,10 +439,19 @@ async fn nothing_is_smuggled(rig: &Rig, name: &str, front: SocketAddr) {
         let mut victim = TcpStream::connect(front).await.unwrap();
         victim.write_all(call(&rig.session, &victims).as_bytes()).await.unwrap();
         let answer = read_answer(&mut victim).await;
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(&victims), "{name}, {}: {answer}", case.name);
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.contains(&victims),
+            "{name}, {}: {answer}",
+            case.name
+        );
         // One that the proxy itself took for a second request was answered to who sent it.
         let was_carried_out = rig.carried_out().contains(&smuggled);
-        assert!(!was_carried_out || attacked.contains(&smuggled), "{name}, {}: {:?}: {attacked}", case.name, case.framing);
+        assert!(
+            !was_carried_out || attacked.contains(&smuggled),
+            "{name}, {}: {:?}: {attacked}",
+            case.name,
+            case.framing
+        );
         assert!(!answer.contains("smuggled"), "{name}, {}: {answer}", case.name);
     }
 }
@@ -306,7 +466,9 @@ async fn framing_is_read_in_one_way_behind_nginx() {
 #[tokio::test]
 async fn framing_is_read_in_one_way_behind_haproxy() {
     let rig = Rig::start(json!({})).await;
-    for (name, option) in [("haproxy", ""), ("lenient haproxy", "option accept-invalid-http-request")] {
+    for (name, option) in
+        [("haproxy", ""), ("lenient haproxy", "option accept-invalid-http-request")]
+    {
         let front = FrontProxy::haproxy(rig.broker.http_address(), "http", "", option).await;
         nothing_is_smuggled(&rig, name, front.address()).await;
     }

@@ -27,7 +27,10 @@ impl SmallDisk {
     fn mount(mebibytes: usize) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let size = format!("size={mebibytes}m");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(folder.path()).output();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "none"])
+            .arg(folder.path())
+            .output();
         mounted.is_ok_and(|output| output.status.success()).then_some(Self { folder, fillers: 0 })
     }
 
@@ -63,12 +66,17 @@ impl Drop for SmallDisk {
 
 /// A task that was acknowledged has its result.
 async fn collected(client: &TestClient, task: &str) {
-    assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": task})).await), "echoed", "{task}");
+    assert_eq!(
+        text_of(&client.result("tasks/result", json!({"taskId": task})).await),
+        "echoed",
+        "{task}"
+    );
 }
 
 /// Something has to be stored; gives what the client was told.
 async fn makes_a_task(client: &TestClient) -> Value {
-    let params = json!({"name": "b__t", "arguments": {"a": "x".repeat(20_000)}, "task": {"ttl": 600_000}});
+    let params =
+        json!({"name": "b__t", "arguments": {"a": "x".repeat(20_000)}, "task": {"ttl": 600_000}});
     client.request("tools/call", params).await
 }
 
@@ -79,8 +87,15 @@ async fn r20_f_24_with_a_full_disk_nothing_acknowledged_is_lost_and_the_rest_goe
         return;
     };
     let backend = FakeBackend::with_tool("t", |_| async { testkit::Reply::text("echoed") }).await;
-    let config = json!({"storage": {"url": format!("sqlite:{}", disk.path().join("broker.db").display())}});
-    let mut broker: TestBroker = builder().alone().auth_required().config(config).backend("default", "b", backend.spec()).start().await;
+    let config =
+        json!({"storage": {"url": format!("sqlite:{}", disk.path().join("broker.db").display())}});
+    let mut broker: TestBroker = builder()
+        .alone()
+        .auth_required()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let key = broker.admin().create_key("default").await;
     let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     let mut acknowledged = vec![start(&client, "b__t").await];

@@ -10,7 +10,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Gate, PostgresServer, Reply, TestBroker, deadline::eventually_within, eventually};
+use testkit::{
+    FakeBackend, Gate, PostgresServer, Reply, TestBroker, deadline::eventually_within, eventually,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -37,7 +39,9 @@ impl Crowd {
                 let mut failures = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     match exchange(address, says).await {
-                        Ok(answer) if wants(&answer) => drop(served.fetch_add(1, Ordering::Relaxed)),
+                        Ok(answer) if wants(&answer) => {
+                            drop(served.fetch_add(1, Ordering::Relaxed))
+                        }
                         Ok(answer) => failures.push(format!("answered {answer:?}")),
                         Err(error) => failures.push(error.to_string()),
                     }
@@ -101,8 +105,10 @@ async fn r6_a_process_takes_over_and_no_connection_is_refused_or_reset() {
     let any = json!({"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "tcp": "127.0.0.1:0", "reuse_port": true});
     let mut first = process(&url, any).await;
     let (http, tcp) = (first.http_address(), first.tcp_address());
-    let crowds =
-        [Crowd::at(http, |answer| answer.starts_with("HTTP/1.1 "), GET), Crowd::at(tcp, |answer| answer.starts_with("{\"jsonrpc\""), PING)];
+    let crowds = [
+        Crowd::at(http, |answer| answer.starts_with("HTTP/1.1 "), GET),
+        Crowd::at(tcp, |answer| answer.starts_with("{\"jsonrpc\""), PING),
+    ];
     for crowd in &crowds {
         crowd.served_more(50).await;
     }
@@ -135,8 +141,13 @@ impl Sockets {
         use std::os::{fd::AsRawFd as _, unix::fs::PermissionsExt as _};
         let folder = tempfile::tempdir().unwrap();
         // A duplicate is not closed where another program begins.
-        let kept: Vec<_> = sockets.iter().map(|(_, socket)| rustix::io::dup(socket).unwrap()).collect();
-        let numbers: Vec<String> = kept.iter().zip(3..).map(|(socket, number)| format!("{number}<&{}", socket.as_raw_fd())).collect();
+        let kept: Vec<_> =
+            sockets.iter().map(|(_, socket)| rustix::io::dup(socket).unwrap()).collect();
+        let numbers: Vec<String> = kept
+            .iter()
+            .zip(3..)
+            .map(|(socket, number)| format!("{number}<&{}", socket.as_raw_fd()))
+            .collect();
         let names: Vec<&str> = sockets.iter().map(|(name, _)| *name).collect();
         let script = format!(
             "#!/bin/bash\nexec {}\nLISTEN_PID=$$ LISTEN_FDS={} LISTEN_FDNAMES={} exec '{}' \"$@\"\n",
@@ -200,15 +211,23 @@ async fn sockets_that_are_passed_on_for_something_else_are_refused_at_start() {
     let fits = json!({"listen": {"http": address.to_string(), "admin": "127.0.0.1:0"}});
     for (names, config, told) in [
         (&["http"][..], &elsewhere, format!("say listen.http: {address}")),
-        (&["tcp"], &json!({"listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"}}), "listen.tcp, which is not configured".to_owned()),
+        (
+            &["tcp"],
+            &json!({"listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"}}),
+            "listen.tcp, which is not configured".to_owned(),
+        ),
         (&["http", "quic"], &fits, "http, admin, tcp".to_owned()),
     ] {
         let sockets: Vec<_> = names.iter().map(|name| (*name, &socket)).collect();
         let sockets = Sockets::passed_on(&sockets);
         let mut config = config.clone();
-        config["storage"] = json!({"url": format!("sqlite:{}", sockets.folder.path().join("b.db").display())});
+        config["storage"] =
+            json!({"url": format!("sqlite:{}", sockets.folder.path().join("b.db").display())});
         std::fs::write(sockets.folder.path().join("config.yaml"), config.to_string()).unwrap();
-        let ended = builder().program(sockets.program()).run(sockets.folder.path(), &["serve", "--config", "config.yaml"]).await;
+        let ended = builder()
+            .program(sockets.program())
+            .run(sockets.folder.path(), &["serve", "--config", "config.yaml"])
+            .await;
         assert_eq!(ended.code, Some(64), "{}", ended.stderr);
         assert!(ended.stderr.contains(&told), "{names:?}: {}", ended.stderr);
     }
@@ -217,7 +236,13 @@ async fn sockets_that_are_passed_on_for_something_else_are_refused_at_start() {
 /// The variables may be those of a process that started this one.
 #[tokio::test]
 async fn sockets_of_another_process_are_not_taken() {
-    let broker = builder().alone().env("LISTEN_PID", "1").env("LISTEN_FDS", "2").env("LISTEN_FDNAMES", "http:admin").start().await;
+    let broker = builder()
+        .alone()
+        .env("LISTEN_PID", "1")
+        .env("LISTEN_FDS", "2")
+        .env("LISTEN_FDNAMES", "http:admin")
+        .start()
+        .await;
     broker.connected(json!({})).await;
 }
 
@@ -247,7 +272,11 @@ async fn connections_are_taken_for_as_long_as_a_balancer_needs() {
     .await;
     // Nothing is in flight, so only the delay keeps the listeners open.
     let answer = exchange(broker.http_address(), GET).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 ") && answer.to_ascii_lowercase().contains("connection: close"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 ")
+            && answer.to_ascii_lowercase().contains("connection: close"),
+        "{answer}"
+    );
     assert!(broker.exited().await.success());
     assert!(asked.elapsed() >= Duration::from_secs(2), "{:?}", asked.elapsed());
     assert!(TcpStream::connect(broker.http_address()).await.is_err());
@@ -274,7 +303,9 @@ async fn http_2_connections_are_told_goodbye_and_http_1_ones_to_close() {
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
     broker.ask_to_end();
     eventually("the drain", || async {
-        let answer = exchange(broker.http_address(), &GET.replace("connection: close\r\n", "")).await.unwrap();
+        let answer = exchange(broker.http_address(), &GET.replace("connection: close\r\n", ""))
+            .await
+            .unwrap();
         if answer.to_ascii_lowercase().contains("connection: close") { Ok(()) } else { Err(answer) }
     })
     .await;
@@ -315,7 +346,11 @@ async fn r26_the_generation_tells_which_reading_of_the_file_is_in_force() {
         .await;
         assert_eq!(refused["generation"], 1, "{refused}");
         assert!(!refused["refused"]["faults"].as_array().unwrap().is_empty(), "{refused}");
-        assert_eq!(broker.admin().get("/admin/v1/tenants/one").await.0, 200, "what was in force still is");
+        assert_eq!(
+            broker.admin().get("/admin/v1/tenants/one").await.0,
+            200,
+            "what was in force still is"
+        );
     }
     std::fs::write(&file, good.replace("\"one\"", "\"two\"")).unwrap();
     broker.signal(rustix::process::Signal::HUP);

@@ -40,8 +40,16 @@ fn job(extra: Value) -> Value {
 
 async fn with_keys(backend: &FakeBackend) -> (TestBroker, TestClient, TestClient) {
     let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
-    let one = broker.client("/mcp").bearer(&broker.admin().create_key("default").await).connected(json!({})).await;
-    let other = broker.client("/mcp").bearer(&broker.admin().create_key("default").await).connected(json!({})).await;
+    let one = broker
+        .client("/mcp")
+        .bearer(&broker.admin().create_key("default").await)
+        .connected(json!({}))
+        .await;
+    let other = broker
+        .client("/mcp")
+        .bearer(&broker.admin().create_key("default").await)
+        .connected(json!({}))
+        .await;
     (broker, one, other)
 }
 
@@ -73,17 +81,28 @@ async fn task_04_task_07_a_plain_tool_runs_as_a_task_and_gives_the_same_result()
     let made = client.result("tools/call", job(json!({"arguments": {"y": 2}}))).await;
     let id = made["task"]["taskId"].as_str().unwrap().to_owned();
     let seen = backend.wait_for("the call", |seen| seen.calls("job")).await;
-    assert_eq!(seen.message["params"], json!({"name": "job", "arguments": {"y": 2}}), "nothing of a task reaches it");
+    assert_eq!(
+        seen.message["params"],
+        json!({"name": "job", "arguments": {"y": 2}}),
+        "nothing of a task reaches it"
+    );
     assert_eq!(client.result("tasks/get", json!({"taskId": id})).await["status"], "working");
     let waiting = client.begin("tasks/result", json!({"taskId": id}));
     done.open();
     let mut result = waiting.result().await;
-    assert_eq!(result["_meta"].as_object_mut().unwrap().remove(RELATED), Some(json!({"taskId": id})));
+    assert_eq!(
+        result["_meta"].as_object_mut().unwrap().remove(RELATED),
+        Some(json!({"taskId": id}))
+    );
     result.as_object_mut().unwrap().remove("_meta");
     assert_eq!(result, client.call("b__job", json!({})).await, "as a plain call");
     assert_eq!(result["content"][1]["uri"], "b+file:///a");
     let task = client.result("tasks/get", json!({"taskId": id})).await;
-    assert_eq!((task["status"].as_str(), task["ttl"].as_u64()), (Some("completed"), Some(60000)), "{task}");
+    assert_eq!(
+        (task["status"].as_str(), task["ttl"].as_u64()),
+        (Some("completed"), Some(60000)),
+        "{task}"
+    );
     assert!(task["createdAt"].as_str() <= task["lastUpdatedAt"].as_str());
 }
 
@@ -92,8 +111,11 @@ async fn a_child_process_runs_tasks_too() {
     let broker = builder().backend("default", "b", stdio().spec()).start().await;
     let client = broker.connected(json!({})).await;
     let tools = client.list_all("tools/list", "tools").await;
-    let name = tools.iter().find(|tool| tool["name"].as_str().unwrap().ends_with("echo")).unwrap()["name"].clone();
-    let made = client.result("tools/call", json!({"name": name, "arguments": {"x": 1}, "task": {}})).await;
+    let name = tools.iter().find(|tool| tool["name"].as_str().unwrap().ends_with("echo")).unwrap()
+        ["name"]
+        .clone();
+    let made =
+        client.result("tools/call", json!({"name": name, "arguments": {"x": 1}, "task": {}})).await;
     let id = made["task"]["taskId"].as_str().unwrap();
     let result = client.result("tasks/result", json!({"taskId": id})).await;
     assert!(text_of(&result).contains("\"x\""), "{result}");
@@ -102,8 +124,12 @@ async fn a_child_process_runs_tasks_too() {
 #[tokio::test]
 async fn task_07_task_18_errors_and_failed_tools_fail_the_task() {
     let backend = FakeBackend::start().await;
-    backend.tool("job", |_| async { Reply::Error(json!({"code": -32050, "message": "it broke", "data": {"why": 1}})) });
-    backend.tool("sad", |_| async { Reply::Result(json!({"content": [{"type": "text", "text": "no"}], "isError": true})) });
+    backend.tool("job", |_| async {
+        Reply::Error(json!({"code": -32050, "message": "it broke", "data": {"why": 1}}))
+    });
+    backend.tool("sad", |_| async {
+        Reply::Result(json!({"content": [{"type": "text", "text": "no"}], "isError": true}))
+    });
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let id = start(&client, "b__job").await;
@@ -122,13 +148,20 @@ async fn task_12_a_ttl_is_checked_and_the_actual_one_told() {
     let client = broker.connected(json!({})).await;
     for bad in [json!({"ttl": -1}), json!({"ttl": "1"}), json!({"ttl": null}), json!(7)] {
         let error = client.error("tools/call", json!({"name": "b__echo", "task": bad})).await;
-        assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32602), "invalid_params"), "{bad}");
+        assert_eq!(
+            (error["code"].as_i64(), kind(&error)),
+            (Some(-32602), "invalid_params"),
+            "{bad}"
+        );
     }
     let made = client.result("tools/call", json!({"name": "b__echo", "task": {}})).await;
     assert_eq!(made["task"]["ttl"], 3_600_000, "the usual one");
     let made = client.result("tools/call", json!({"name": "b__echo", "task": {"ttl": 1e15}})).await;
     assert!(made["task"]["ttl"].as_u64().unwrap() < 1_000_000_000_000, "not for ever: {made}");
-    assert_eq!(backend.count(|seen| seen.calls("echo") && seen.message["params"].get("task").is_some()), 0);
+    assert_eq!(
+        backend.count(|seen| seen.calls("echo") && seen.message["params"].get("task").is_some()),
+        0
+    );
 }
 
 #[tokio::test]
@@ -142,7 +175,8 @@ async fn task_09_a_cancelled_task_stays_cancelled_and_its_backend_is_told() {
     let waiting = client.begin("tasks/result", json!({"taskId": id}));
     let cancelled = client.result("tasks/cancel", json!({"taskId": id})).await;
     assert_eq!(cancelled["status"], "cancelled");
-    let told = backend.wait_for("the cancellation", |seen| seen.is("notifications/cancelled")).await;
+    let told =
+        backend.wait_for("the cancellation", |seen| seen.is("notifications/cancelled")).await;
     assert_eq!(told.message["params"]["requestId"], call.message["id"]);
     done.open();
     assert_eq!(waiting.error().await["data"]["status"], "cancelled", "whoever waits learns it");
@@ -161,8 +195,14 @@ async fn task_09_of_a_cancellation_and_an_answer_one_wins_and_stays() {
         let answer = client.request("tasks/cancel", json!({"taskId": id})).await;
         let status = client.result("tasks/get", json!({"taskId": id})).await["status"].clone();
         match answer.get("result") {
-            Some(task) => assert_eq!((task["status"].as_str(), status.as_str()), (Some("cancelled"), Some("cancelled"))),
-            None => assert_eq!((answer["error"]["code"].as_i64(), status.as_str()), (Some(-32602), Some("completed"))),
+            Some(task) => assert_eq!(
+                (task["status"].as_str(), status.as_str()),
+                (Some("cancelled"), Some("cancelled"))
+            ),
+            None => assert_eq!(
+                (answer["error"]["code"].as_i64(), status.as_str()),
+                (Some(-32602), Some("completed"))
+            ),
         }
         let outcome = client.request("tasks/result", json!({"taskId": id})).await;
         assert_eq!(outcome.get("result").is_some(), status == "completed", "{outcome}");
@@ -181,9 +221,14 @@ async fn task_05_a_repeated_request_finds_its_task() {
     assert_eq!(kind(&error), "invalid_params");
     let stranger = broker.connected(json!({})).await;
     let theirs = stranger.result("tools/call", key("same")).await;
-    assert_ne!(first["task"]["taskId"], theirs["task"]["taskId"], "callers without a key of their own share none");
+    assert_ne!(
+        first["task"]["taskId"], theirs["task"]["taskId"],
+        "callers without a key of their own share none"
+    );
     // The same bytes under the same id: the client did not see the answer.
-    let body = || json!({"jsonrpc": "2.0", "id": "once", "method": "tools/call", "params": {"name": "b__echo", "task": {}}}).to_string();
+    let body = || {
+        json!({"jsonrpc": "2.0", "id": "once", "method": "tools/call", "params": {"name": "b__echo", "task": {}}}).to_string()
+    };
     let one = client.begin_raw(json!("once"), body()).result().await;
     let two = client.begin_raw(json!("once"), body()).result().await;
     assert_eq!(one["task"]["taskId"], two["task"]["taskId"]);
@@ -195,7 +240,12 @@ async fn task_05_a_repeated_request_finds_its_task() {
     }
     assert_eq!(backend.count(|seen| seen.calls("echo")), 4, "each task one call");
     let seen = backend.wait_for("a call", |seen| seen.calls("echo")).await;
-    assert_eq!(seen.message["params"].get("_meta").and_then(|meta| meta.get("dev.mcp-broker/idempotency-key")), None);
+    assert_eq!(
+        seen.message["params"]
+            .get("_meta")
+            .and_then(|meta| meta.get("dev.mcp-broker/idempotency-key")),
+        None
+    );
 }
 
 #[tokio::test]
@@ -207,7 +257,11 @@ async fn task_11_callers_without_a_key_see_their_own_sessions_tasks_only() {
     let id = start(&one, "b__job").await;
     for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
         let error = other.error(method, json!({"taskId": id})).await;
-        assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32602), "task_not_found"), "{method}");
+        assert_eq!(
+            (error["code"].as_i64(), kind(&error)),
+            (Some(-32602), "task_not_found"),
+            "{method}"
+        );
     }
     assert_eq!(other.list_all("tasks/list", "tasks").await.len(), 0);
     assert_eq!(one.list_all("tasks/list", "tasks").await.len(), 1);
@@ -225,8 +279,12 @@ async fn task_11_a_long_list_comes_in_pages_and_complete() {
     let first = client.result("tasks/list", json!({})).await;
     assert_eq!(first["tasks"].as_array().unwrap().len(), 100);
     assert!(first["nextCursor"].is_string());
-    let listed: Vec<_> =
-        client.list_all("tasks/list", "tasks").await.iter().map(|task| task["taskId"].as_str().unwrap().to_owned()).collect();
+    let listed: Vec<_> = client
+        .list_all("tasks/list", "tasks")
+        .await
+        .iter()
+        .map(|task| task["taskId"].as_str().unwrap().to_owned())
+        .collect();
     assert_eq!(listed, made, "in the order they were made");
     let error = client.error("tasks/list", json!({"cursor": "made up"})).await;
     assert_eq!(error["code"], -32602);
@@ -238,12 +296,22 @@ async fn r_2_a_client_goes_away_and_another_session_of_it_collects() {
     let backend = waiting(&done).await;
     backend.sessions();
     let (broker, client, stranger) = with_keys(&backend).await;
-    let key = client.usual_headers().into_iter().find(|(name, _)| name.eq_ignore_ascii_case("authorization")).unwrap().1;
+    let key = client
+        .usual_headers()
+        .into_iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case("authorization"))
+        .unwrap()
+        .1;
     let id = start(&client, "b__job").await;
     backend.wait_for("the call", |seen| seen.calls("job")).await;
     assert_eq!(client.delete_session().await, 204);
-    let again = broker.client("/mcp").bearer(key.trim_start_matches("Bearer ")).connected(json!({})).await;
-    assert_eq!(again.result("tasks/get", json!({"taskId": id})).await["status"], "working", "it goes on without the session");
+    let again =
+        broker.client("/mcp").bearer(key.trim_start_matches("Bearer ")).connected(json!({})).await;
+    assert_eq!(
+        again.result("tasks/get", json!({"taskId": id})).await["status"],
+        "working",
+        "it goes on without the session"
+    );
     assert_eq!(kind(&stranger.error("tasks/get", json!({"taskId": id})).await), "task_not_found");
     let waiting = again.begin("tasks/result", json!({"taskId": id}));
     done.open();
@@ -265,22 +333,37 @@ async fn task_13_what_a_plain_tool_asks_reaches_the_client_on_the_result_stream(
     let answers = |method: &str, _: &Value| {
         Ok(match method {
             "elicitation/create" => json!({"action": "accept", "content": {}}),
-            _ => json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"}),
+            _ => {
+                json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"})
+            }
         })
     };
-    let client = broker.client("/mcp").answers(answers).connected(json!({"elicitation": {}, "sampling": {}})).await;
+    let client = broker
+        .client("/mcp")
+        .answers(answers)
+        .connected(json!({"elicitation": {}, "sampling": {}}))
+        .await;
     let mut stream = client.open_get_stream().await;
     let id = start(&client, "b__job").await;
     wait_status(&client, &id, "input_required").await;
     let mut call = client.begin("tasks/result", json!({"taskId": id}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "accept m");
-    let methods: Vec<_> = call.before.iter().map(|question| question.value["method"].as_str().unwrap_or_default().to_owned()).collect();
+    let methods: Vec<_> = call
+        .before
+        .iter()
+        .map(|question| question.value["method"].as_str().unwrap_or_default().to_owned())
+        .collect();
     assert_eq!(
         methods.iter().filter(|method| *method != "notifications/tasks/status").collect::<Vec<_>>(),
         ["elicitation/create", "sampling/createMessage"]
     );
     for question in call.before.iter().filter(|message| message.value.get("id").is_some()) {
-        assert_eq!(question.value["params"]["_meta"][RELATED]["taskId"], id.as_str(), "{:?}", question.value);
+        assert_eq!(
+            question.value["params"]["_meta"][RELATED]["taskId"],
+            id.as_str(),
+            "{:?}",
+            question.value
+        );
     }
     let mut told = Vec::new();
     while told.last().map(String::as_str) != Some("completed") {
@@ -295,7 +378,12 @@ async fn task_13_what_a_plain_tool_asks_reaches_the_client_on_the_result_stream(
 #[tokio::test]
 async fn task_13_another_session_of_the_principal_may_answer() {
     let backend = FakeBackend::with_tool("job", |call| async move {
-        let answer = call.ask("elicitation/create", json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}})).await;
+        let answer = call
+            .ask(
+                "elicitation/create",
+                json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}}),
+            )
+            .await;
         Reply::text(answer["result"]["action"].as_str().unwrap_or("nothing"))
     })
     .await;
@@ -306,16 +394,29 @@ async fn task_13_another_session_of_the_principal_may_answer() {
     wait_status(&maker, &id, "input_required").await;
     let mute = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     let not_asked = mute.begin("tasks/result", json!({"taskId": id}));
-    let other =
-        broker.client("/mcp").bearer(&key).answers(|_, _| Ok(json!({"action": "decline"}))).connected(json!({"elicitation": {}})).await;
+    let other = broker
+        .client("/mcp")
+        .bearer(&key)
+        .answers(|_, _| Ok(json!({"action": "decline"})))
+        .connected(json!({"elicitation": {}}))
+        .await;
     assert_eq!(text_of(&other.result("tasks/result", json!({"taskId": id})).await), "decline");
-    assert_eq!(text_of(&not_asked.result().await), "decline", "a client that can not answer waits for one that can");
+    assert_eq!(
+        text_of(&not_asked.result().await),
+        "decline",
+        "a client that can not answer waits for one that can"
+    );
 }
 
 #[tokio::test]
 async fn task_13_a_client_that_declared_nothing_is_not_asked() {
     let backend = FakeBackend::with_tool("job", |call| async move {
-        let answer = call.ask("elicitation/create", json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}})).await;
+        let answer = call
+            .ask(
+                "elicitation/create",
+                json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}}),
+            )
+            .await;
         Reply::text(&answer["error"]["code"].to_string())
     })
     .await;
@@ -337,7 +438,11 @@ async fn task_14_progress_comes_under_the_clients_token_until_the_end() {
             let mut progress = 1;
             // Again and again: nothing else tells when the client has begun to wait.
             loop {
-                call.notify("notifications/progress", json!({"progressToken": token, "progress": progress})).await;
+                call.notify(
+                    "notifications/progress",
+                    json!({"progressToken": token, "progress": progress}),
+                )
+                .await;
                 progress += 1;
                 if tokio::time::timeout(Duration::from_millis(20), gate.passed()).await.is_ok() {
                     break;
@@ -353,12 +458,18 @@ async fn task_14_progress_comes_under_the_clients_token_until_the_end() {
     let made = client.result("tools/call", job(json!({"_meta": {"progressToken": "mine"}}))).await;
     let id = made["task"]["taskId"].as_str().unwrap().to_owned();
     let (_, message) = stream.next_message().await.unwrap();
-    assert_eq!((message["method"].as_str(), message["params"]["progressToken"].as_str()), (Some("notifications/progress"), Some("mine")));
+    assert_eq!(
+        (message["method"].as_str(), message["params"]["progressToken"].as_str()),
+        (Some("notifications/progress"), Some("mine"))
+    );
     assert_eq!(message["params"]["_meta"][RELATED]["taskId"], id.as_str(), "{message}");
     let mut call = client.begin("tasks/result", json!({"taskId": id}));
     // The stream where the client waits is preferred once it waits there.
     let there = call.next().await.unwrap();
-    assert_eq!((there.method(), there.value["params"]["progressToken"].as_str()), (Some("notifications/progress"), Some("mine")));
+    assert_eq!(
+        (there.method(), there.value["params"]["progressToken"].as_str()),
+        (Some("notifications/progress"), Some("mine"))
+    );
     done.open();
     assert_eq!(text_of(&call.finish().await.value["result"]), "done");
 }
@@ -373,9 +484,17 @@ async fn a_backend_that_is_down_fails_the_task_after_the_time_for_calls() {
     let client = broker.connected(json!({})).await;
     let address = backend.die().await;
     let id = start(&client, "b__echo").await;
-    assert_eq!(client.result("tasks/get", json!({"taskId": id})).await["status"], "working", "it waits");
+    assert_eq!(
+        client.result("tasks/get", json!({"taskId": id})).await["status"],
+        "working",
+        "it waits"
+    );
     let error = client.error("tasks/result", json!({"taskId": id})).await;
-    assert_eq!((kind(&error), error["data"]["retryable"].as_bool()), ("backend_unavailable", Some(true)), "{error}");
+    assert_eq!(
+        (kind(&error), error["data"]["retryable"].as_bool()),
+        ("backend_unavailable", Some(true)),
+        "{error}"
+    );
     // One that comes back in time is used.
     let id = start(&client, "b__echo").await;
     let backend = FakeBackend::on_listener(tokio::net::TcpListener::bind(address).await.unwrap());
@@ -396,7 +515,10 @@ async fn forgetful(annotations: Value) -> FakeBackend {
         let first = calls.fetch_add(1, Ordering::Relaxed) == 0;
         async move { if first { Reply::Cut } else { Reply::text("second") } }
     });
-    backend.list("tools", vec![json!({"name": "job", "inputSchema": {"type": "object"}, "annotations": annotations})]);
+    backend.list(
+        "tools",
+        vec![json!({"name": "job", "inputSchema": {"type": "object"}, "annotations": annotations})],
+    );
     backend
 }
 
@@ -407,7 +529,11 @@ async fn f_31_a_lost_answer_is_unknown_unless_the_tool_says_it_does_no_harm() {
     let client = broker.connected(json!({})).await;
     let id = start(&client, "b__job").await;
     let error = client.error("tasks/result", json!({"taskId": id})).await;
-    assert_eq!((kind(&error), error["data"]["retryable"].as_bool()), ("outcome_unknown", Some(false)), "{error}");
+    assert_eq!(
+        (kind(&error), error["data"]["retryable"].as_bool()),
+        ("outcome_unknown", Some(false)),
+        "{error}"
+    );
     assert_eq!(backend.count(|seen| seen.calls("job")), 1, "never twice");
     for harmless in [json!({"readOnlyHint": true}), json!({"idempotentHint": true})] {
         let backend = forgetful(harmless).await;
@@ -422,10 +548,18 @@ async fn f_31_a_lost_answer_is_unknown_unless_the_tool_says_it_does_no_harm() {
 async fn a_task_outlives_the_time_of_a_plain_call() {
     let done = Gate::new();
     let backend = waiting(&done).await;
-    let broker = builder().config(json!({"timeouts": {"call": "1s"}})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .config(json!({"timeouts": {"call": "1s"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     let id = start(&client, "b__job").await;
-    assert_eq!(kind(&client.error("tools/call", json!({"name": "b__job"})).await), "timeout", "which takes a second");
+    assert_eq!(
+        kind(&client.error("tools/call", json!({"name": "b__job"})).await),
+        "timeout",
+        "which takes a second"
+    );
     assert_eq!(client.result("tasks/get", json!({"taskId": id})).await["status"], "working");
     done.open();
     assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": id})).await), "done");

@@ -15,16 +15,28 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 const BOTH: (&str, &str) = ("accept", ACCEPT_BOTH);
 
 /// The first line, and all headers, of the answer to a request that is written by hand.
-async fn asked(broker: &TestBroker, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> String {
-    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+async fn asked(
+    broker: &TestBroker,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> String {
+    let headers: String =
+        headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
-    let text = format!("{method} {path} HTTP/1.1\r\n{headers}content-length: {}\r\n\r\n{body}", body.len());
+    let text = format!(
+        "{method} {path} HTTP/1.1\r\n{headers}content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
     socket.write_all(text.as_bytes()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         match testkit::within("a head", socket.read_u8()).await {
             Ok(byte) => head.push(byte),
-            Err(error) => panic!("{method} {path}: {error} after {}", String::from_utf8_lossy(&head)),
+            Err(error) => {
+                panic!("{method} {path}: {error} after {}", String::from_utf8_lossy(&head))
+            }
         }
     }
     String::from_utf8(head).unwrap().to_lowercase()
@@ -56,8 +68,21 @@ async fn h_10_media_types_that_do_not_fit_are_refused_on_every_path() {
             assert_eq!(status(&head), 415, "{path} {headers:?}: {head}");
         }
     }
-    for accept in ["application/json", "text/event-stream", "text/html", "application/json, text/event-stream;q=0", ""] {
-        let head = asked(&broker, "POST", "/mcp", &[HOST, JSON, ("accept", accept)], &initialize_body("2025-11-25")).await;
+    for accept in [
+        "application/json",
+        "text/event-stream",
+        "text/html",
+        "application/json, text/event-stream;q=0",
+        "",
+    ] {
+        let head = asked(
+            &broker,
+            "POST",
+            "/mcp",
+            &[HOST, JSON, ("accept", accept)],
+            &initialize_body("2025-11-25"),
+        )
+        .await;
         assert_eq!(status(&head), 406, "{accept:?}: {head}");
     }
     for path in ["/mcp", "/mcp/b", "/sse", "/sse/b"] {
@@ -85,7 +110,10 @@ async fn h_10_methods_that_a_path_does_not_take_are_told_with_those_it_takes() {
             }
             let head = asked(&broker, method, path, &[HOST, JSON, BOTH], "").await;
             assert_eq!(status(&head), 405, "{method} {path}: {head}");
-            let allow = head.lines().find_map(|line| line.strip_prefix("allow: ")).unwrap_or_else(|| panic!("{method} {path}: {head}"));
+            let allow = head
+                .lines()
+                .find_map(|line| line.strip_prefix("allow: "))
+                .unwrap_or_else(|| panic!("{method} {path}: {head}"));
             assert!(taken.iter().all(|method| allow.contains(method)), "{method} {path}: {allow}");
         }
     }
@@ -95,18 +123,31 @@ async fn h_10_methods_that_a_path_does_not_take_are_told_with_those_it_takes() {
 async fn h_10_versions_that_are_none_or_two_are_refused() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
-    for version in ["", "2025-11-26", "20251125", "2025-11-25 x", "DRAFT-2025-v2", "2025-11-25\u{a0}"] {
+    for version in
+        ["", "2025-11-26", "20251125", "2025-11-25 x", "DRAFT-2025-v2", "2025-11-25\u{a0}"]
+    {
         for method in ["POST", "GET", "DELETE"] {
             let session = client.session().unwrap();
-            let headers = [HOST, JSON, BOTH, ("mcp-session-id", session.as_str()), ("mcp-protocol-version", version)];
+            let headers = [
+                HOST,
+                JSON,
+                BOTH,
+                ("mcp-session-id", session.as_str()),
+                ("mcp-protocol-version", version),
+            ];
             let body = if method == "POST" { request(1, "ping", json!({})) } else { String::new() };
-            assert_eq!(status(&asked(&broker, method, "/mcp", &headers, &body).await), 400, "{method} {version:?}");
+            assert_eq!(
+                status(&asked(&broker, method, "/mcp", &headers, &body).await),
+                400,
+                "{method} {version:?}"
+            );
         }
     }
     for second in ["2025-11-25", "2025-06-18", "2099-01-01"] {
         let mut headers = client.usual_headers();
         headers.push(("mcp-protocol-version".to_owned(), second.to_owned()));
-        let (status, error) = refused(client.send_with("POST", headers, request(1, "ping", json!({}))).await).await;
+        let (status, error) =
+            refused(client.send_with("POST", headers, request(1, "ping", json!({}))).await).await;
         assert_eq!((status, error["code"].as_i64()), (400, Some(-32600)), "{second}: {error}");
     }
     client.result("ping", json!({})).await;
@@ -130,7 +171,11 @@ async fn h_16_a_place_in_a_strangers_stream_is_told_as_one_that_never_was() {
     .await;
     let broker = builder().backend("default", "b", backend.spec()).start().await;
     let (victim, thief) = (broker.connected(json!({})).await, broker.connected(json!({})).await);
-    let body = request(1, "tools/call", json!({"name": "b__steps", "arguments": {}, "_meta": {"progressToken": 1}}));
+    let body = request(
+        1,
+        "tools/call",
+        json!({"name": "b__steps", "arguments": {}, "_meta": {"progressToken": 1}}),
+    );
     let events = victim.post_stream(body).await.rest().await;
     let ids: Vec<String> = events.iter().filter_map(|event| event.id.clone()).collect();
     assert!(ids.len() > 1, "{events:?}");
@@ -157,7 +202,10 @@ async fn h_16_a_place_in_a_strangers_stream_is_told_as_one_that_never_was() {
         "1-1\t1",
     ] {
         let (status, error) = resuming(&thief, forged).await;
-        assert!(status == 400 && ["invalid_request", "events_gone"].contains(&kind(&error)), "{forged:?}: {error}");
+        assert!(
+            status == 400 && ["invalid_request", "events_gone"].contains(&kind(&error)),
+            "{forged:?}: {error}"
+        );
     }
     assert_eq!(resuming(&thief, &"9".repeat(8_000)).await, never);
     // Of two nobody knows which counts.
@@ -183,7 +231,9 @@ async fn h_16_ids_of_requests_never_break_the_framing() {
     .await;
     let broker = builder().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
-    for id in ["a\u{0}b", "a\n\ndata: forged\n\nid: 7\r", "\u{2028}\u{85}\u{feff}", &"x".repeat(500)] {
+    for id in
+        ["a\u{0}b", "a\n\ndata: forged\n\nid: 7\r", "\u{2028}\u{85}\u{feff}", &"x".repeat(500)]
+    {
         let params = json!({"name": "b__steps", "arguments": {}, "_meta": {"progressToken": id}});
         let mut call = client.begin_with_id(json!(id), "tools/call", params);
         let answer = call.finish().await;

@@ -16,12 +16,17 @@ const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 /// A POST with these headers in place of its framing.
 fn post(framing: &str, body: &str) -> String {
-    format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{ACCEPT}{framing}\r\n{body}")
+    format!(
+        "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{ACCEPT}{framing}\r\n{body}"
+    )
 }
 
 fn answers_in(text: &str) -> usize {
     // Texts speak of HTTP/1.1 too.
-    text.split("HTTP/1.1 ").skip(1).filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit())).count()
+    text.split("HTTP/1.1 ")
+        .skip(1)
+        .filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+        .count()
 }
 
 /// Each gets one refusal at most, then the end; and a session that was there before is served as before.
@@ -36,7 +41,12 @@ async fn each_is_refused(requests: Vec<String>) {
         let answer = raw_http(broker.http_address(), text.as_bytes()).await;
         let shown: String = text.chars().take(300).collect();
         assert!(answers_in(&answer) <= 1, "{shown:?} gave {answer}");
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4") || answer.starts_with("HTTP/1.1 501"), "{shown:?} gave {answer}");
+        assert!(
+            answer.is_empty()
+                || answer.starts_with("HTTP/1.1 4")
+                || answer.starts_with("HTTP/1.1 501"),
+            "{shown:?} gave {answer}"
+        );
         assert!(!answer.contains("smuggled"), "{answer}");
     }
     assert!(backend.seen_of("tools/call").is_empty());
@@ -57,7 +67,10 @@ async fn h_01_contradicting_lengths_are_refused() {
         "content-length: \r\n".to_owned(),
         "content-length: 99999999999999999999999\r\n".to_owned(),
     ];
-    each_is_refused(lengths.iter().map(|lengths| format!("{}{SMUGGLED}", post(lengths, &body))).collect()).await;
+    each_is_refused(
+        lengths.iter().map(|lengths| format!("{}{SMUGGLED}", post(lengths, &body))).collect(),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -71,7 +84,10 @@ async fn h_01_a_body_whose_end_is_told_in_two_ways_is_refused() {
         format!("transfer-encoding: chunked\r\ncontent-length: {}\r\n", chunked.len()),
         "content-length: 0\r\ntransfer-encoding: chunked\r\n".to_owned(),
     ];
-    each_is_refused(requests.iter().map(|lengths| format!("{}{SMUGGLED}", post(lengths, &chunked))).collect()).await;
+    each_is_refused(
+        requests.iter().map(|lengths| format!("{}{SMUGGLED}", post(lengths, &chunked))).collect(),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -89,9 +105,14 @@ async fn h_02_strange_transfer_encodings_are_refused() {
         "gzip, chunked, chunked, x",
     ]
     .iter()
-    .map(|encoding| format!("{}{SMUGGLED}", post(&format!("transfer-encoding: {encoding}\r\n"), body)))
+    .map(|encoding| {
+        format!("{}{SMUGGLED}", post(&format!("transfer-encoding: {encoding}\r\n"), body))
+    })
     .collect();
-    requests.push(format!("{}{SMUGGLED}", post("transfer-encoding: chunked\r\n", body).replace("HTTP/1.1", "HTTP/1.0")));
+    requests.push(format!(
+        "{}{SMUGGLED}",
+        post("transfer-encoding: chunked\r\n", body).replace("HTTP/1.1", "HTTP/1.0")
+    ));
     requests.push(format!("{}{SMUGGLED}", post("transfer-encoding : chunked\r\n", body)));
     each_is_refused(requests).await;
 }
@@ -111,12 +132,19 @@ async fn h_03_heads_that_can_be_read_in_two_ways_are_refused() {
     ];
     let body = initialize_body("2025-11-25");
     let framing = format!("connection: close\r\ncontent-length: {}\r\n", body.len());
-    each_is_refused(heads.iter().map(|head| post(&framing, &body).replacen("host: localhost\r\n", head, 1)).collect()).await;
+    each_is_refused(
+        heads
+            .iter()
+            .map(|head| post(&framing, &body).replacen("host: localhost\r\n", head, 1))
+            .collect(),
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn h_04_chunks_that_are_none_are_refused_and_trailers_mean_nothing() {
-    let chunked = |body: &str| format!("{}{SMUGGLED}", post("transfer-encoding: chunked\r\n", body));
+    let chunked =
+        |body: &str| format!("{}{SMUGGLED}", post("transfer-encoding: chunked\r\n", body));
     let body = initialize_body("2025-11-25");
     let size = body.len();
     let requests = vec![
@@ -132,8 +160,13 @@ async fn h_04_chunks_that_are_none_are_refused_and_trailers_mean_nothing() {
     each_is_refused(requests).await;
     // Trailers are read and forgotten: neither another host nor another caller comes of them.
     let broker = builder().alone().auth_required().start().await;
-    let trailers = format!("{size:x}\r\n{body}\r\n0\r\nauthorization: Bearer x\r\nhost: evil.example\r\n\r\n");
-    let answer = raw_http(broker.http_address(), post("connection: close\r\ntransfer-encoding: chunked\r\n", &trailers).as_bytes()).await;
+    let trailers =
+        format!("{size:x}\r\n{body}\r\n0\r\nauthorization: Bearer x\r\nhost: evil.example\r\n\r\n");
+    let answer = raw_http(
+        broker.http_address(),
+        post("connection: close\r\ntransfer-encoding: chunked\r\n", &trailers).as_bytes(),
+    )
+    .await;
     assert!(answer.starts_with("HTTP/1.1 401") && answers_in(&answer) == 1, "{answer}");
 }
 
@@ -144,7 +177,9 @@ async fn h_05_the_body_of_a_refused_request_is_never_a_request() {
     for head in [
         format!("POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n"),
         format!("POST /mcp HTTP/1.1\r\nhost: evil.example\r\ncontent-length: {length}\r\n"),
-        format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n"),
+        format!(
+            "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n"
+        ),
         format!("DELETE /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n"),
         format!("GET /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n"),
     ] {
@@ -153,7 +188,8 @@ async fn h_05_the_body_of_a_refused_request_is_never_a_request() {
         assert!(answer.starts_with("HTTP/1.1 4") && answers_in(&answer) == 1, "{head:?}: {answer}");
         // On a connection that stays, the next request is the one after the body.
         let next = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-        let answer = raw_http(broker.http_address(), format!("{head}\r\n{SMUGGLED}{next}").as_bytes()).await;
+        let answer =
+            raw_http(broker.http_address(), format!("{head}\r\n{SMUGGLED}{next}").as_bytes()).await;
         assert!(answers_in(&answer) <= 2, "{head:?}: {answer}");
     }
 }
@@ -168,9 +204,16 @@ async fn h_06_upgrades_to_what_is_not_offered_are_not_taken() {
             body.len()
         );
         let next = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-        let answer = raw_http(broker.http_address(), format!("{}{next}", post(&framing, &body)).as_bytes()).await;
+        let answer =
+            raw_http(broker.http_address(), format!("{}{next}", post(&framing, &body)).as_bytes())
+                .await;
         // H-25: nor is HTTP/2 spoken after an upgrade.
-        assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains(" 101 ") && answers_in(&answer) == 2, "{upgrade}: {answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200")
+                && !answer.contains(" 101 ")
+                && answers_in(&answer) == 2,
+            "{upgrade}: {answer}"
+        );
     }
     // Behind a request for a WebSocket no other is read: its bytes could be the WebSocket's.
     let refused = "GET /ws/nobody HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
@@ -208,7 +251,13 @@ async fn h_07_targets_of_other_forms_are_refused() {
         "POST\t/mcp HTTP/1.1",
         "post /mcp HTTP/1.1",
     ];
-    each_is_refused(requests.iter().map(|line| post(&framing, &body).replacen("POST /mcp HTTP/1.1", line, 1)).collect()).await;
+    each_is_refused(
+        requests
+            .iter()
+            .map(|line| post(&framing, &body).replacen("POST /mcp HTTP/1.1", line, 1))
+            .collect(),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -233,10 +282,13 @@ async fn h_08_the_limit_of_a_head_is_exact_however_it_comes() {
     let broker = alone_with(&backend).await;
     let body = initialize_body("2025-11-25");
     // Read by the broker itself, and by the library.
-    let plain = post(&format!("connection: close\r\ncontent-length: {}\r\nx: @\r\n", body.len()), &body);
-    let chunked = plain.replace(&format!("content-length: {}", body.len()), "transfer-encoding: chunked");
+    let plain =
+        post(&format!("connection: close\r\ncontent-length: {}\r\nx: @\r\n", body.len()), &body);
+    let chunked =
+        plain.replace(&format!("content-length: {}", body.len()), "transfer-encoding: chunked");
     let chunked = chunked.replace(&body, &format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()));
-    let other = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: @\r\n\r\n".to_owned();
+    let other =
+        "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: @\r\n\r\n".to_owned();
     for (text, fine) in [(plain, 200), (chunked, 200), (other, 404)] {
         let empty = text.split_once("\r\n\r\n").unwrap().0.len() + "\r\n\r\n".len() - "@".len();
         for (bytes, status) in [(LIMIT, fine), (LIMIT + 1, 431), (100_000, 431), (1_000_000, 431)] {
@@ -253,17 +305,29 @@ async fn h_08_the_limit_of_a_head_is_exact_however_it_comes() {
                     }
                 };
                 let mut answer = Vec::new();
-                let (_, _reset) = within("the end", async { tokio::join!(writing, reader.read_to_end(&mut answer)) }).await;
+                let (_, _reset) = within("the end", async {
+                    tokio::join!(writing, reader.read_to_end(&mut answer))
+                })
+                .await;
                 let answer = String::from_utf8_lossy(&answer);
-                let shown = format!("{} of {bytes} bytes, {at_once} at once: {answer}", &text[..20]);
+                let shown =
+                    format!("{} of {bytes} bytes, {at_once} at once: {answer}", &text[..20]);
                 // The end of a connection on which much was not read may overtake the answer.
                 let is_cut = bytes > LIMIT + 1 && answer.is_empty();
-                assert!(is_cut || answer.starts_with(&format!("HTTP/1.1 {status} ")) && answers_in(&answer) == 1, "{shown}");
+                assert!(
+                    is_cut
+                        || answer.starts_with(&format!("HTTP/1.1 {status} "))
+                            && answers_in(&answer) == 1,
+                    "{shown}"
+                );
                 assert!(is_cut || answer.to_lowercase().contains("connection: close"), "{shown}");
             }
             if bytes == LIMIT + 1 {
                 let answer = raw_http(broker.http_address(), text.as_bytes()).await;
-                assert!(answer.contains("message_too_large") && answer.contains("at most 65536 bytes"), "{answer}");
+                assert!(
+                    answer.contains("message_too_large") && answer.contains("at most 65536 bytes"),
+                    "{answer}"
+                );
             }
         }
     }
@@ -274,10 +338,16 @@ async fn h_08_the_limit_of_a_head_is_exact_however_it_comes() {
 async fn h_09_encoded_bodies_are_refused_unread() {
     let body = initialize_body("2025-11-25");
     let encodings = ["gzip", "deflate", "br", "zstd", "gzip, gzip", "identity, br", "x"];
-    let framing = |encoding: &str| format!("connection: close\r\ncontent-encoding: {encoding}\r\ncontent-length: {}\r\n", body.len());
+    let framing = |encoding: &str| {
+        format!(
+            "connection: close\r\ncontent-encoding: {encoding}\r\ncontent-length: {}\r\n",
+            body.len()
+        )
+    };
     let (broker, _backend) = echo().await;
     for encoding in encodings {
-        let answer = raw_http(broker.http_address(), post(&framing(encoding), &body).as_bytes()).await;
+        let answer =
+            raw_http(broker.http_address(), post(&framing(encoding), &body).as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 415"), "{encoding}: {answer}");
     }
 }
@@ -286,17 +356,24 @@ async fn h_09_encoded_bodies_are_refused_unread() {
 async fn h_11_a_body_that_is_announced_and_does_not_come_is_waited_for_until_the_deadline() {
     let backend = FakeBackend::echo().await;
     let deadline = json!({"timeouts": {"request_read": "300ms"}});
-    let broker = builder().alone().config(deadline).backend("default", "b", backend.spec()).start().await;
-    let answer = raw_http(broker.http_address(), post("expect: 100-continue\r\ncontent-length: 100\r\n", "").as_bytes()).await;
+    let broker =
+        builder().alone().config(deadline).backend("default", "b", backend.spec()).start().await;
+    let answer = raw_http(
+        broker.http_address(),
+        post("expect: 100-continue\r\ncontent-length: 100\r\n", "").as_bytes(),
+    )
+    .await;
     assert!(answer.starts_with("HTTP/1.1 100"), "{answer}");
     assert!(answers_in(&answer) <= 2 && !answer.contains("HTTP/1.1 2"), "{answer}");
     // What else a client may expect is ignored.
     let body = initialize_body("2025-11-25");
-    let framing = format!("expect: miracles\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+    let framing =
+        format!("expect: miracles\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
     let answer = raw_http(broker.http_address(), post(&framing, &body).as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 200") && answers_in(&answer) == 1, "{answer}");
     // One refused before its body is wanted is not asked for it.
-    let refused = post("expect: 100-continue\r\ncontent-length: 100\r\nconnection: close\r\n", "").replace("localhost", "evil.example");
+    let refused = post("expect: 100-continue\r\ncontent-length: 100\r\nconnection: close\r\n", "")
+        .replace("localhost", "evil.example");
     let answer = raw_http(broker.http_address(), refused.as_bytes()).await;
     assert!(answer.is_empty() || !answer.starts_with("HTTP/1.1 2"), "{answer}");
     broker.connected(json!({})).await;
@@ -306,7 +383,10 @@ async fn h_11_a_body_that_is_announced_and_does_not_come_is_waited_for_until_the
 async fn f_16_a_request_cut_at_any_byte_is_never_carried_out() {
     let (broker, backend) = echo().await;
     let client = broker.client("/mcp").connected(json!({})).await;
-    let text = client.post_as_text("", &request(2, "tools/call", json!({"name": "b__echo", "arguments": {"cut": 12}})));
+    let text = client.post_as_text(
+        "",
+        &request(2, "tools/call", json!({"name": "b__echo", "arguments": {"cut": 12}})),
+    );
     for length in 0..text.len() {
         let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
         stream.write_all(&text.as_bytes()[..length]).await.unwrap();
@@ -322,7 +402,12 @@ async fn f_16_a_request_cut_at_any_byte_is_never_carried_out() {
 /// The ids of the answers, in their order.
 fn ids_in(text: &str) -> Vec<u64> {
     let bodies = text.split("\r\n\r\n").skip(1);
-    bodies.filter_map(|body| serde_json::Deserializer::from_str(body).into_iter::<Value>().next()?.ok()?["id"].as_u64()).collect()
+    bodies
+        .filter_map(|body| {
+            serde_json::Deserializer::from_str(body).into_iter::<Value>().next()?.ok()?["id"]
+                .as_u64()
+        })
+        .collect()
 }
 
 #[tokio::test]
@@ -342,7 +427,10 @@ async fn h_13_a_thousand_requests_in_a_row_are_answered_in_order_up_to_the_hosti
         let (mut reader, mut writer) = stream.split();
         let mut answer = Vec::new();
         // Who writes a thousand has to read meanwhile. Past the hostile one nobody takes what is written.
-        let (_, _) = tokio::join!(writer.write_all(text.as_bytes()), within("the end", reader.read_to_end(&mut answer)));
+        let (_, _) = tokio::join!(
+            writer.write_all(text.as_bytes()),
+            within("the end", reader.read_to_end(&mut answer))
+        );
         ids_in(&String::from_utf8_lossy(&answer))
     };
     assert!(pipelined(None).await.into_iter().eq(1..=1_000));
@@ -359,7 +447,12 @@ async fn h_13_a_connection_is_trusted_no_further_than_its_last_head() {
     let broker = builder().config(json!({"auth": {"required": true}})).start().await;
     let (id, key) = broker.admin().create_key_with_id("default").await;
     let body = initialize_body("2025-11-25");
-    let said = |more: &str| post(&format!("{more}authorization: Bearer {key}\r\ncontent-length: {}\r\n", body.len()), &body);
+    let said = |more: &str| {
+        post(
+            &format!("{more}authorization: Bearer {key}\r\ncontent-length: {}\r\n", body.len()),
+            &body,
+        )
+    };
     let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
     let mut status_of = async |text: String| {
         stream.write_all(text.as_bytes()).await.unwrap();
@@ -368,13 +461,20 @@ async fn h_13_a_connection_is_trusted_no_further_than_its_last_head() {
     for _ in 0..2 {
         assert_eq!(status_of(said("")).await, "200");
         assert_eq!(status_of(said("origin: http://evil.example\r\n")).await, "403");
-        assert_eq!(status_of(said("").replace("host: localhost", "host: evil.example")).await, "403");
-        assert_eq!(status_of(said("").replace("application/json\r\n", "text/plain\r\n")).await, "415");
+        assert_eq!(
+            status_of(said("").replace("host: localhost", "host: evil.example")).await,
+            "403"
+        );
+        assert_eq!(
+            status_of(said("").replace("application/json\r\n", "text/plain\r\n")).await,
+            "415"
+        );
         assert_eq!(status_of(said("").replace(ACCEPT, "accept: text/html\r\n")).await, "406");
     }
     assert_eq!(status_of(said("")).await, "200");
     assert_eq!(status_of(said("")).await, "200");
-    let (status, answer) = broker.admin().delete(&format!("/admin/v1/tenants/default/keys/{id}")).await;
+    let (status, answer) =
+        broker.admin().delete(&format!("/admin/v1/tenants/default/keys/{id}")).await;
     assert_eq!(status, 204, "{answer}");
     assert_eq!(status_of(said("")).await, "401", "who asks is asked of each request");
 }
@@ -383,7 +483,13 @@ async fn h_13_a_connection_is_trusted_no_further_than_its_last_head() {
 async fn h_25_tls_at_a_plain_listener_and_strange_bytes_end_cleanly() {
     let (broker, _backend) = echo().await;
     let hello = [&[22_u8, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3][..], &[7; 505]].concat();
-    for bytes in [&hello[..], b"\x00\x01\x02", b"SSH-2.0-x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", b"\x16\x03"] {
+    for bytes in [
+        &hello[..],
+        b"\x00\x01\x02",
+        b"SSH-2.0-x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n",
+        b"\x16\x03",
+    ] {
         let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
         let _may_be_cut = stream.write_all(bytes).await;
         let _half_closed = stream.shutdown().await;

@@ -87,8 +87,16 @@ struct Said {
 impl Raw {
     async fn connect(broker: &TestBroker, settings: &[(u16, u32)]) -> Self {
         let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
-        let settings: Vec<u8> = settings.iter().flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()).collect();
-        let hello = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, &settings), &frame(SETTINGS, ACK, 0, &[])].concat();
+        let settings: Vec<u8> = settings
+            .iter()
+            .flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
+            .collect();
+        let hello = [
+            &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+            &frame(SETTINGS, 0, 0, &settings),
+            &frame(SETTINGS, ACK, 0, &[]),
+        ]
+        .concat();
         stream.write_all(&hello).await.unwrap();
         let mut raw = Self { stream, seen: Vec::new() };
         let first = raw.next().await.expect("the broker speaks HTTP/2");
@@ -98,19 +106,26 @@ impl Raw {
 
     /// Writes as much as is taken. A broker that closes, or that reads no further, takes no more.
     async fn pour(&mut self, bytes: &[u8]) {
-        let _taken = tokio::time::timeout(Duration::from_secs(3), self.stream.write_all(bytes)).await;
+        let _taken =
+            tokio::time::timeout(Duration::from_secs(3), self.stream.write_all(bytes)).await;
     }
 
     /// The next frame; `Unsupported` at the end of the connection.
     async fn next(&mut self) -> Option<Said> {
         loop {
             if self.seen.len() >= 9 {
-                let size = u32::from_be_bytes([0, self.seen[0], self.seen[1], self.seen[2]]) as usize;
+                let size =
+                    u32::from_be_bytes([0, self.seen[0], self.seen[1], self.seen[2]]) as usize;
                 if self.seen.len() >= 9 + size {
                     let rest = self.seen.split_off(9 + size);
                     let bytes = std::mem::replace(&mut self.seen, rest);
                     let stream = u32::from_be_bytes([bytes[5], bytes[6], bytes[7], bytes[8]]);
-                    return Some(Said { kind: bytes[3], flags: bytes[4], stream, payload: bytes[9..].to_vec() });
+                    return Some(Said {
+                        kind: bytes[3],
+                        flags: bytes[4],
+                        stream,
+                        payload: bytes[9..].to_vec(),
+                    });
                 }
             }
             match within("a frame", self.stream.read_buf(&mut self.seen)).await {
@@ -138,7 +153,9 @@ impl Raw {
 
     /// The code by which a stream was refused; `Unsupported` when it was the connection.
     async fn refusal(&mut self, stream: u32, what: &str) -> Option<u32> {
-        let said = self.find(|said| said.stream == stream && (said.kind == RST_STREAM || said.kind == HEADERS)).await?;
+        let said = self
+            .find(|said| said.stream == stream && (said.kind == RST_STREAM || said.kind == HEADERS))
+            .await?;
         if said.kind == HEADERS {
             // 400, 404, 413 or 431 from the static table or as a literal: anything but the index of 200.
             assert_ne!(said.payload[0], 0x88, "{what} was answered with 200");
@@ -179,7 +196,10 @@ async fn h_20_streams_that_are_reset_at_once_end_the_connection() {
     }
     assert!(raw.next().await.is_none_or(|said| said.kind == GOAWAY), "the connection ends");
     unharmed(&broker, &canary).await;
-    assert_eq!(backend.seen_of("initialize").len(), backend.seen_of("notifications/initialized").len());
+    assert_eq!(
+        backend.seen_of("initialize").len(),
+        backend.seen_of("notifications/initialized").len()
+    );
 }
 
 #[tokio::test]
@@ -246,9 +266,15 @@ async fn h_22_floods_of_small_frames_cost_nobody_else_anything() {
 async fn h_23_ten_thousand_streams_are_not_taken() {
     let (broker, _backend, canary) = started().await;
     let mut raw = Raw::connect(&broker, &[]).await;
-    let flood: Vec<u8> = (0..10_000_u32).flat_map(|n| frame(HEADERS, END_HEADERS, 2 * n + 1, &block(&POST))).collect();
+    let flood: Vec<u8> = (0..10_000_u32)
+        .flat_map(|n| frame(HEADERS, END_HEADERS, 2 * n + 1, &block(&POST)))
+        .collect();
     raw.pour(&flood).await;
-    let refused = raw.find(|said| said.kind == GOAWAY || (said.kind == RST_STREAM && said.payload == 7_u32.to_be_bytes())).await;
+    let refused = raw
+        .find(|said| {
+            said.kind == GOAWAY || (said.kind == RST_STREAM && said.payload == 7_u32.to_be_bytes())
+        })
+        .await;
     assert!(refused.is_some(), "REFUSED_STREAM, or the end of the connection with a reason");
     unharmed(&broker, &canary).await;
 }
@@ -302,7 +328,9 @@ async fn asking_for_much_over_http1(broker: &TestBroker, canary: &TestClient) ->
 /// What is no request in HTTP/2, each as a whole head.
 fn broken_heads() -> Vec<(&'static str, Vec<u8>)> {
     let with = |more: &Headers<'_>| [block(&POST), block(more)].concat();
-    let without = |name: &str| block(&POST.iter().copied().filter(|(one, _)| *one != name).collect::<Vec<_>>());
+    let without = |name: &str| {
+        block(&POST.iter().copied().filter(|(one, _)| *one != name).collect::<Vec<_>>())
+    };
     vec![
         ("a header in capitals", with(&[("X-Y", "z")])),
         ("CR LF in a value", with(&[("x", "a\r\nb: c")])),
@@ -319,7 +347,10 @@ fn broken_heads() -> Vec<(&'static str, Vec<u8>)> {
         ("an empty path", [without(":path"), block(&[(":path", "")])].concat()),
         ("a pseudo-header at the end", [without(":path"), block(&[(":path", "/mcp")])].concat()),
         ("another host", with(&[("host", "evil.example")])),
-        ("an evil authority", [block(&[(":authority", "evil.example")]), without(":authority")].concat()),
+        (
+            "an evil authority",
+            [block(&[(":authority", "evil.example")]), without(":authority")].concat(),
+        ),
         ("a length that lies", with(&[("content-length", "5")])),
         ("two lengths", with(&[("content-length", "5"), ("content-length", "6")])),
         ("an index that is none", [block(&POST), vec![0xff, 0xff, 0xff, 0x7f]].concat()),
@@ -335,7 +366,11 @@ async fn h_24_what_is_no_request_reaches_no_handler() {
     let body = initialize_body("2025-11-25");
     for (what, head) in broken_heads() {
         let mut raw = Raw::connect(&broker, &[]).await;
-        raw.pour(&[frame(HEADERS, END_HEADERS, 1, &head), frame(DATA, END_STREAM, 1, body.as_bytes())].concat()).await;
+        raw.pour(
+            &[frame(HEADERS, END_HEADERS, 1, &head), frame(DATA, END_STREAM, 1, body.as_bytes())]
+                .concat(),
+        )
+        .await;
         raw.refusal(1, what).await;
     }
     // Frames that may not be where they are end the connection.
@@ -352,10 +387,17 @@ async fn h_24_what_is_no_request_reaches_no_handler() {
         ("a continuation of nothing", frame(CONTINUATION, END_HEADERS, 1, &block(&POST))),
         ("a push", frame(5, END_HEADERS, 1, &[0, 0, 0, 2])),
         ("too much padding", frame(HEADERS, END_HEADERS | 8, 1, &[255, 0x82])),
-        ("a frame beyond measure", [&[0xff, 0xff, 0xff, DATA, 0, 0, 0, 0, 1][..], &[0; 64]].concat()),
+        (
+            "a frame beyond measure",
+            [&[0xff, 0xff, 0xff, DATA, 0, 0, 0, 0, 1][..], &[0; 64]].concat(),
+        ),
         (
             "window overflow",
-            [frame(WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255]), frame(WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255])].concat(),
+            [
+                frame(WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255]),
+                frame(WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255]),
+            ]
+            .concat(),
         ),
     ] {
         let mut raw = Raw::connect(&broker, &[]).await;

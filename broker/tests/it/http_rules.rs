@@ -6,7 +6,10 @@ use serde_json::json;
 use testkit::{FakeBackend, HttpVersion, TestClient, client::ACCEPT_BOTH, within};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::{broker_with, builder, echo, initialize_body, kind, raw_http, read_answer, read_to_close, refused, request};
+use crate::{
+    broker_with, builder, echo, initialize_body, kind, raw_http, read_answer, read_to_close,
+    refused, request,
+};
 
 const LATEST: &str = "2025-11-25";
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -28,7 +31,11 @@ async fn an_unknown_path_or_backend_is_not_found() {
     for path in ["/", "/mcp/none", "/mcp/b/c", "/other", "/mcp/B", "/mcp/%62"] {
         let response = broker.client(path).post_raw(&[JSON, ACCEPT], initialize_body(LATEST)).await;
         let (status, error) = refused(response).await;
-        assert_eq!((status, error["code"].as_i64(), kind(&error)), (404, Some(-32600), "not_found"), "{path}");
+        assert_eq!(
+            (status, error["code"].as_i64(), kind(&error)),
+            (404, Some(-32600), "not_found"),
+            "{path}"
+        );
     }
 }
 
@@ -36,10 +43,17 @@ async fn an_unknown_path_or_backend_is_not_found() {
 async fn http_02_a_hostile_origin_is_refused_on_every_method() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
-    for origin in ["https://evil.example", "http://localhost.evil.example", "null", "http://127.0.0.1.evil.example:80", "nonsense"] {
+    for origin in [
+        "https://evil.example",
+        "http://localhost.evil.example",
+        "null",
+        "http://127.0.0.1.evil.example:80",
+        "nonsense",
+    ] {
         for method in ["POST", "GET", "DELETE"] {
             let body = if method == "POST" { request(1, "ping", json!({})) } else { String::new() };
-            let response = client.send_with(method, client.headers_with(&[("origin", origin)]), body).await;
+            let response =
+                client.send_with(method, client.headers_with(&[("origin", origin)]), body).await;
             let (status, error) = refused(response).await;
             assert_eq!((status, kind(&error)), (403, "origin_refused"), "{method} from {origin}");
         }
@@ -53,8 +67,19 @@ async fn http_02_loopback_and_configured_origins_are_served() {
     let origins = json!({"auth": {"allowed_origins": ["https://app.example.com"]}});
     let broker = builder().config(origins).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
-    for origin in ["http://localhost:3000", "http://127.0.0.1", "http://[::1]:8080", "https://app.example.com"] {
-        let response = client.send_with("POST", client.headers_with(&[("origin", origin)]), request(1, "ping", json!({}))).await;
+    for origin in [
+        "http://localhost:3000",
+        "http://127.0.0.1",
+        "http://[::1]:8080",
+        "https://app.example.com",
+    ] {
+        let response = client
+            .send_with(
+                "POST",
+                client.headers_with(&[("origin", origin)]),
+                request(1, "ping", json!({})),
+            )
+            .await;
         assert_eq!(response.status, 200, "{origin}");
     }
 }
@@ -63,13 +88,17 @@ async fn http_02_loopback_and_configured_origins_are_served() {
 async fn http_03_a_foreign_host_is_refused_on_a_loopback_listener() {
     let (broker, _backend) = echo().await;
     let client = broker.client("/mcp");
-    for host in ["evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example"] {
-        let response = client.post_raw(&[JSON, ACCEPT, ("host", host)], initialize_body(LATEST)).await;
+    for host in
+        ["evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example"]
+    {
+        let response =
+            client.post_raw(&[JSON, ACCEPT, ("host", host)], initialize_body(LATEST)).await;
         let (status, error) = refused(response).await;
         assert_eq!((status, kind(&error)), (403, "host_refused"), "{host}");
     }
     for host in ["localhost", "localhost:1234", "[::1]:99", "127.0.0.1"] {
-        let response = client.post_raw(&[JSON, ACCEPT, ("host", host)], initialize_body(LATEST)).await;
+        let response =
+            client.post_raw(&[JSON, ACCEPT, ("host", host)], initialize_body(LATEST)).await;
         assert_eq!(response.status, 200, "{host}");
     }
 }
@@ -77,15 +106,34 @@ async fn http_03_a_foreign_host_is_refused_on_a_loopback_listener() {
 #[tokio::test]
 async fn http_05_without_a_key_everything_is_unauthorized_when_keys_are_required() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().auth_required().admin_token("operator-of-tests").backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .auth_required()
+        .admin_token("operator-of-tests")
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.client("/mcp");
     for method in ["POST", "GET", "DELETE"] {
-        for key in [None, Some("Bearer nonsense"), Some("Bearer mcpb_AAAAAAAAAAAA_AAAA"), Some("Basic YTpi")] {
-            let mut headers = vec![("accept", ACCEPT_BOTH), ("content-type", "application/json"), ("mcp-session-id", "x")];
+        for key in [
+            None,
+            Some("Bearer nonsense"),
+            Some("Bearer mcpb_AAAAAAAAAAAA_AAAA"),
+            Some("Basic YTpi"),
+        ] {
+            let mut headers = vec![
+                ("accept", ACCEPT_BOTH),
+                ("content-type", "application/json"),
+                ("mcp-session-id", "x"),
+            ];
             headers.extend(key.map(|key| ("authorization", key)));
             let body = if method == "POST" { initialize_body(LATEST) } else { String::new() };
             let response = client.send(method, &headers, body).await;
-            assert!(response.header("www-authenticate").is_some_and(|value| value.starts_with("Bearer")), "{method} {key:?}");
+            assert!(
+                response
+                    .header("www-authenticate")
+                    .is_some_and(|value| value.starts_with("Bearer")),
+                "{method} {key:?}"
+            );
             let (status, error) = refused(response).await;
             assert_eq!((status, kind(&error)), (401, "unauthorized"), "{method} {key:?}");
         }
@@ -106,7 +154,11 @@ async fn http_05_the_admin_listener_insists_on_its_token() {
             ("DELETE", "/admin/v1/tenants/default"),
             ("POST", "/admin/v1/drain"),
         ] {
-            assert_eq!(admin.send(method, path, None).await.status, 401, "{method} {path} with {token:?}");
+            assert_eq!(
+                admin.send(method, path, None).await.status,
+                401,
+                "{method} {path} with {token:?}"
+            );
         }
     }
     assert_eq!(broker.admin().get("/admin/v1/tenants").await.0, 200);
@@ -117,9 +169,15 @@ async fn http_06_a_body_that_is_not_one_message_is_refused() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
     let two = format!("{}{}", request(1, "ping", json!({})), request(2, "ping", json!({})));
-    for (body, code) in
-        [("[]", -32600), ("\"x\"", -32600), ("7", -32600), ("null", -32600), ("", -32700), (two.as_str(), -32700), ("{", -32700)]
-    {
+    for (body, code) in [
+        ("[]", -32600),
+        ("\"x\"", -32600),
+        ("7", -32600),
+        ("null", -32600),
+        ("", -32700),
+        (two.as_str(), -32700),
+        ("{", -32700),
+    ] {
         let (status, error) = refused(client.post(body.to_owned()).await).await;
         assert_eq!((status, error["code"].as_i64()), (400, Some(code)), "{body:?}");
     }
@@ -141,7 +199,10 @@ async fn http_08_a_notification_or_response_of_an_unknown_session_is_refused() {
     let (broker, _backend) = echo().await;
     let client = broker.client("/mcp");
     client.set_session(Some("nobody-knows-this-session"));
-    for body in [json!({"jsonrpc": "2.0", "method": "notifications/initialized"}), json!({"jsonrpc": "2.0", "id": 1, "result": {}})] {
+    for body in [
+        json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        json!({"jsonrpc": "2.0", "id": 1, "result": {}}),
+    ] {
         let response = client.post(body.to_string()).await;
         assert_eq!(response.status, 404, "{body}");
     }
@@ -163,7 +224,11 @@ async fn http_09_requests_are_answered_as_json_or_event_stream() {
     ] {
         let response = client.post(request(5, method, params)).await;
         assert_eq!(response.status, 200, "{method}");
-        assert!(["application/json", "text/event-stream"].contains(&response.content_type()), "{method}: {:?}", response.headers);
+        assert!(
+            ["application/json", "text/event-stream"].contains(&response.content_type()),
+            "{method}: {:?}",
+            response.headers
+        );
     }
 }
 
@@ -171,13 +236,35 @@ async fn http_09_requests_are_answered_as_json_or_event_stream() {
 async fn http_10_accept_must_allow_an_answer() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
-    for accept in ["text/html", "image/*", "application/xml, text/plain", "application/json;q=0, text/event-stream;q=0"] {
-        let response = client.send_with("POST", client.headers_with(&[("accept", accept)]), request(1, "ping", json!({}))).await;
+    for accept in [
+        "text/html",
+        "image/*",
+        "application/xml, text/plain",
+        "application/json;q=0, text/event-stream;q=0",
+    ] {
+        let response = client
+            .send_with(
+                "POST",
+                client.headers_with(&[("accept", accept)]),
+                request(1, "ping", json!({})),
+            )
+            .await;
         let (status, error) = refused(response).await;
         assert_eq!((status, kind(&error)), (406, "not_acceptable"), "{accept}");
     }
-    for accept in ["*/*", "application/*, text/*", "text/event-stream, application/json;q=0.5", "APPLICATION/JSON,TEXT/EVENT-STREAM"] {
-        let response = client.send_with("POST", client.headers_with(&[("accept", accept)]), request(1, "ping", json!({}))).await;
+    for accept in [
+        "*/*",
+        "application/*, text/*",
+        "text/event-stream, application/json;q=0.5",
+        "APPLICATION/JSON,TEXT/EVENT-STREAM",
+    ] {
+        let response = client
+            .send_with(
+                "POST",
+                client.headers_with(&[("accept", accept)]),
+                request(1, "ping", json!({})),
+            )
+            .await;
         assert_eq!(response.status, 200, "{accept}");
     }
 }
@@ -187,17 +274,41 @@ async fn http_11_only_json_bodies_are_taken() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
     for media in ["text/plain", "application/jsonp", "application/x-www-form-urlencoded", "json"] {
-        let response = client.send_with("POST", client.headers_with(&[("content-type", media)]), request(1, "ping", json!({}))).await;
+        let response = client
+            .send_with(
+                "POST",
+                client.headers_with(&[("content-type", media)]),
+                request(1, "ping", json!({})),
+            )
+            .await;
         let (status, error) = refused(response).await;
         assert_eq!((status, kind(&error)), (415, "media_type_unsupported"), "{media}");
     }
-    let response = client.send_with("POST", client.headers_without(&["content-type"]), request(1, "ping", json!({}))).await;
+    let response = client
+        .send_with("POST", client.headers_without(&["content-type"]), request(1, "ping", json!({})))
+        .await;
     assert_eq!(response.status, 415);
-    let response = client.send_with("POST", client.headers_with(&[("content-encoding", "gzip")]), request(1, "ping", json!({}))).await;
+    let response = client
+        .send_with(
+            "POST",
+            client.headers_with(&[("content-encoding", "gzip")]),
+            request(1, "ping", json!({})),
+        )
+        .await;
     let (status, error) = refused(response).await;
-    assert_eq!((status, kind(&error)), (415, "media_type_unsupported"), "compressed bodies are not read");
+    assert_eq!(
+        (status, kind(&error)),
+        (415, "media_type_unsupported"),
+        "compressed bodies are not read"
+    );
     for media in ["application/json; charset=utf-8", "Application/JSON"] {
-        let response = client.send_with("POST", client.headers_with(&[("content-type", media)]), request(1, "ping", json!({}))).await;
+        let response = client
+            .send_with(
+                "POST",
+                client.headers_with(&[("content-type", media)]),
+                request(1, "ping", json!({})),
+            )
+            .await;
         assert_eq!(response.status, 200, "{media}");
     }
 }
@@ -207,7 +318,8 @@ async fn http_12_get_needs_event_stream_in_accept() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
     for accept in ["application/json", "text/html"] {
-        let response = client.send_with("GET", client.headers_with(&[("accept", accept)]), "").await;
+        let response =
+            client.send_with("GET", client.headers_with(&[("accept", accept)]), "").await;
         assert!([405, 406].contains(&response.status), "{accept}: {}", response.status);
     }
     assert_eq!(client.get_stream_raw(None).await.content_type(), "text/event-stream");
@@ -220,7 +332,9 @@ async fn http_13_an_unknown_protocol_version_header_is_refused() {
     for version in ["abc", "2099-01-01", "", "2025-11-25, 2025-06-18"] {
         for method in ["POST", "GET", "DELETE"] {
             let body = if method == "POST" { request(1, "ping", json!({})) } else { String::new() };
-            let response = client.send_with(method, client.headers_with(&[("mcp-protocol-version", version)]), body).await;
+            let response = client
+                .send_with(method, client.headers_with(&[("mcp-protocol-version", version)]), body)
+                .await;
             assert_eq!(response.status, 400, "{method} {version:?}");
         }
     }
@@ -253,15 +367,23 @@ async fn http_16_other_methods_are_not_allowed_and_told_which_are() {
         let response = broker.client("/mcp").send(method, &[JSON, ACCEPT], "").await;
         assert_eq!(response.status, 405, "{method}");
         let allow = response.header("allow").unwrap_or_default().to_owned();
-        assert!(["GET", "POST", "DELETE"].iter().all(|allowed| allow.contains(allowed)), "{method}: Allow: {allow}");
+        assert!(
+            ["GET", "POST", "DELETE"].iter().all(|allowed| allow.contains(allowed)),
+            "{method}: Allow: {allow}"
+        );
     }
 }
 
 #[tokio::test]
 async fn http_16_options_answers_allowed_origins_only() {
     let (broker, _backend) = echo().await;
-    let asking =
-        |origin| [("origin", origin), ("access-control-request-method", "POST"), ("access-control-request-headers", "mcp-session-id")];
+    let asking = |origin| {
+        [
+            ("origin", origin),
+            ("access-control-request-method", "POST"),
+            ("access-control-request-headers", "mcp-session-id"),
+        ]
+    };
     let client = broker.client("/mcp");
     let hostile = client.send("OPTIONS", &asking("https://evil.example"), "").await;
     assert!(hostile.status == 403 && hostile.header("access-control-allow-origin").is_none());
@@ -275,7 +397,11 @@ async fn http_17_a_body_over_the_limit_is_413() {
     let limit = json!({"limits": {"message_bytes": "64KiB"}});
     let broker = builder().config(limit).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
-    let body = request(1, "tools/call", json!({"name": "b__echo", "arguments": {"x": "y".repeat(70_000)}}));
+    let body = request(
+        1,
+        "tools/call",
+        json!({"name": "b__echo", "arguments": {"x": "y".repeat(70_000)}}),
+    );
     let (status, error) = refused(client.post(body.clone()).await).await;
     assert_eq!((status, kind(&error)), (413, "message_too_large"));
     let session = client.session().unwrap();
@@ -285,7 +411,11 @@ async fn http_17_a_body_over_the_limit_is_413() {
     let chunked = format!("{head}{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
     let answer = raw_http(broker.http_address(), chunked.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
-    let fits = request(1, "tools/call", json!({"name": "b__echo", "arguments": {"x": "y".repeat(50_000)}}));
+    let fits = request(
+        1,
+        "tools/call",
+        json!({"name": "b__echo", "arguments": {"x": "y".repeat(50_000)}}),
+    );
     assert_eq!(client.post(fits).await.status, 200);
 }
 
@@ -323,7 +453,8 @@ async fn http_18_pipelined_requests_are_answered_in_order() {
     let one = |id: u64, close: &str| client.post_as_text(close, &request(id, "ping", json!({})));
     let pipelined = format!("{}{}{}", one(11, ""), one(12, ""), one(13, "connection: close\r\n"));
     let answer = raw_http(broker.http_address(), pipelined.as_bytes()).await;
-    let places: Vec<_> = [11, 12, 13].iter().map(|id| answer.find(&format!("\"id\":{id}"))).collect();
+    let places: Vec<_> =
+        [11, 12, 13].iter().map(|id| answer.find(&format!("\"id\":{id}"))).collect();
     assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} in {answer}");
 }
 
@@ -335,8 +466,14 @@ async fn http_18_life_11_slow_heads_and_bodies_are_cut_at_the_deadline() {
     let head = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     for (what, bytes) in [
         ("half a head", head.to_owned()),
-        ("half a body", format!("{head}accept: {ACCEPT_BOTH}\r\ncontent-length: 500\r\n\r\n{{\"jsonrpc\"")),
-        ("half a chunk", format!("{head}accept: {ACCEPT_BOTH}\r\ntransfer-encoding: chunked\r\n\r\nff\r\n{{")),
+        (
+            "half a body",
+            format!("{head}accept: {ACCEPT_BOTH}\r\ncontent-length: 500\r\n\r\n{{\"jsonrpc\""),
+        ),
+        (
+            "half a chunk",
+            format!("{head}accept: {ACCEPT_BOTH}\r\ntransfer-encoding: chunked\r\n\r\nff\r\n{{"),
+        ),
         ("silence", String::new()),
         ("one byte", "P".to_owned()),
         ("half a preface of HTTP/2", "PRI * HTTP/2.0\r\n".to_owned()),
@@ -352,10 +489,15 @@ async fn http_18_a_connection_lives_for_as_long_as_its_next_request_comes_in_tim
     let wait = Duration::from_secs(1);
     let backend = FakeBackend::echo().await;
     let deadline = json!({"timeouts": {"request_read": "1s"}});
-    let broker = builder().alone().config(deadline).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().config(deadline).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     // Plain POSTs alone; a connection that another request has handed to the library; one whose next request is begun and not ended.
-    for (other, begun) in [("", ""), ("GET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n", ""), ("", "POST /mcp HTTP/1.1\r\nhost: lo")] {
+    for (other, begun) in [
+        ("", ""),
+        ("GET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n", ""),
+        ("", "POST /mcp HTTP/1.1\r\nhost: lo"),
+    ] {
         let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
         let began = Instant::now();
         let mut served = 0;
@@ -364,7 +506,10 @@ async fn http_18_a_connection_lives_for_as_long_as_its_next_request_comes_in_tim
             let text = client.post_as_text("", &request(served, "ping", json!({})));
             stream.write_all(text.as_bytes()).await.unwrap();
             let answer = read_answer(&mut stream).await;
-            assert!(answer.starts_with("HTTP/1.1 200 ") && !answer.contains("connection: close"), "{answer}");
+            assert!(
+                answer.starts_with("HTTP/1.1 200 ") && !answer.contains("connection: close"),
+                "{answer}"
+            );
         }
         stream.write_all(other.as_bytes()).await.unwrap();
         if !other.is_empty() {
@@ -387,7 +532,12 @@ async fn http2_with_prior_knowledge_serves_the_whole_flow() {
     let broker = broker_with(&backend).await;
     let client = broker.client("/mcp").http(HttpVersion::Http2).connected(json!({})).await;
     let calls: Vec<_> = (0..30)
-        .map(|n| client.begin("tools/call", json!({"name": "b__slow", "arguments": {"n": n}, "_meta": {"progressToken": n}})))
+        .map(|n| {
+            client.begin(
+                "tools/call",
+                json!({"name": "b__slow", "arguments": {"n": n}, "_meta": {"progressToken": n}}),
+            )
+        })
         .collect();
     for (n, mut call) in calls.into_iter().enumerate() {
         let answer = call.finish().await;
@@ -416,10 +566,14 @@ async fn hostile_framing_is_refused_and_never_read_as_a_second_request() {
     let (broker, _backend) = echo().await;
     let smuggled = "GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
     for head in [
-        format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello{smuggled}"),
+        format!(
+            "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello{smuggled}"
+        ),
         format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n{smuggled}"),
         format!("POST /mcp HTTP/1.1\r\nhost : localhost\r\n\r\n{smuggled}"),
-        format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{smuggled}"),
+        format!(
+            "POST /mcp HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{smuggled}"
+        ),
         format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\nx: a\0b\r\n\r\n{smuggled}"),
     ] {
         let answer = raw_http(broker.http_address(), head.as_bytes()).await;

@@ -18,7 +18,10 @@ async fn say_everything_nasty(broker: &testkit::TestBroker) {
         (NASTY, json!({})),
         ("tools/call", json!({"name": NASTY, "arguments": {NASTY: NASTY}})),
         ("tools/call", json!({"name": format!("b__{NASTY}"), "arguments": {}})),
-        ("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": {"progressToken": NASTY}})),
+        (
+            "tools/call",
+            json!({"name": "b__echo", "arguments": {}, "_meta": {"progressToken": NASTY}}),
+        ),
         ("prompts/get", json!({"name": NASTY})),
         ("resources/read", json!({"uri": format!("b+test://{NASTY}")})),
         ("resources/subscribe", json!({"uri": NASTY})),
@@ -45,10 +48,21 @@ async fn say_everything_nasty(broker: &testkit::TestBroker) {
 async fn a_38_nothing_a_peer_writes_makes_a_line_or_a_colour_of_the_log() {
     for format in ["text", "json"] {
         let backend = FakeBackend::echo().await;
-        backend.list("tools", vec![json!({"name": "echo", "inputSchema": {}}), json!({"name": NASTY, "inputSchema": {}})]);
+        backend.list(
+            "tools",
+            vec![
+                json!({"name": "echo", "inputSchema": {}}),
+                json!({"name": NASTY, "inputSchema": {}}),
+            ],
+        );
         let config = json!({"telemetry": {"log": "trace", "log_format": format}});
-        let mut broker =
-            builder().alone().config(config).backend("default", "b", backend.spec()).backend("default", "s", stdio().spec()).start().await;
+        let mut broker = builder()
+            .alone()
+            .config(config)
+            .backend("default", "b", backend.spec())
+            .backend("default", "s", stdio().spec())
+            .start()
+            .await;
         say_everything_nasty(&broker).await;
         broker.terminate().await;
         let log = broker.log();
@@ -56,8 +70,13 @@ async fn a_38_nothing_a_peer_writes_makes_a_line_or_a_colour_of_the_log() {
             let shown: String = line.chars().take(300).collect();
             assert!(!line.chars().any(|char| char.is_control()), "{format} line {at}: {shown:?}");
             match format {
-                "json" => assert!(serde_json::from_str::<Value>(line).is_ok(), "line {at}: {shown:?}"),
-                _ => assert!(!line.trim_start().starts_with("2026-01-01T00:00:00Z ERROR forged"), "line {at}: {shown:?}"),
+                "json" => {
+                    assert!(serde_json::from_str::<Value>(line).is_ok(), "line {at}: {shown:?}")
+                }
+                _ => assert!(
+                    !line.trim_start().starts_with("2026-01-01T00:00:00Z ERROR forged"),
+                    "line {at}: {shown:?}"
+                ),
             }
             assert!(line.len() < 200_000, "{format} line {at} has {} bytes", line.len());
         }
@@ -68,12 +87,19 @@ async fn a_38_nothing_a_peer_writes_makes_a_line_or_a_colour_of_the_log() {
 #[tokio::test]
 async fn a_39_strangers_make_no_time_series() {
     let backend = FakeBackend::echo().await;
-    let broker =
-        builder().alone().config(json!({"telemetry": {"tenant_labels": true}})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .alone()
+        .config(json!({"telemetry": {"tenant_labels": true}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     let series = async || {
         let text = broker.admin().send("GET", "/metrics", None).await.text().await;
-        let names = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned()));
+        let names = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned()));
         names.collect::<std::collections::BTreeSet<String>>()
     };
     let each = async |n: usize| {
@@ -99,15 +125,22 @@ async fn a_39_strangers_make_no_time_series() {
     let after = series().await;
     let new: Vec<&String> = after.difference(&before).collect();
     // What the process does by itself in the background comes when it comes.
-    let background = ["mcp_store_", "mcp_tasks", "mcp_backend_state", "mcp_expired_", "mcp_hot_store_"];
-    let made: Vec<_> = new.iter().filter(|name| !background.iter().any(|start| name.starts_with(start))).collect();
+    let background =
+        ["mcp_store_", "mcp_tasks", "mcp_backend_state", "mcp_expired_", "mcp_hot_store_"];
+    let made: Vec<_> =
+        new.iter().filter(|name| !background.iter().any(|start| name.starts_with(start))).collect();
     assert!(made.is_empty(), "{made:?}");
 }
 
 #[tokio::test]
 async fn a_40_errors_say_nothing_of_what_is_inside() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().alone().backend("default", "b", backend.spec()).backend("default", "s", stdio().spec()).start().await;
+    let broker = builder()
+        .alone()
+        .backend("default", "b", backend.spec())
+        .backend("default", "s", stdio().spec())
+        .start()
+        .await;
     let down = json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/inner-path"}});
     broker.admin().put_backend("default", "down", &down).await;
     let client = broker.client("/mcp").connected(json!({})).await;

@@ -32,7 +32,11 @@ async fn life_03_an_unsupported_version_is_answered_with_our_newest() {
     let (broker, _backend) = echo().await;
     for version in ["1900-01-01", "2099-01-01", "2026-07-28", "", "nonsense", "2025-11-26"] {
         let client = broker.client("/mcp");
-        assert_eq!(client.initialize(version, json!({})).await["protocolVersion"], "2025-11-25", "{version:?}");
+        assert_eq!(
+            client.initialize(version, json!({})).await["protocolVersion"],
+            "2025-11-25",
+            "{version:?}"
+        );
     }
 }
 
@@ -42,14 +46,18 @@ async fn life_04_the_initialize_result_is_complete() {
     for path in ["/mcp", "/mcp/b"] {
         let result = broker.client(path).initialize("2025-11-25", json!({})).await;
         assert!(result["capabilities"].is_object(), "{result}");
-        assert!(result["serverInfo"]["name"].is_string() && result["serverInfo"]["version"].is_string(), "{result}");
+        assert!(
+            result["serverInfo"]["name"].is_string() && result["serverInfo"]["version"].is_string(),
+            "{result}"
+        );
     }
 }
 
 #[tokio::test]
 async fn life_05_an_old_session_is_never_asked_for_what_its_version_lacks() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
-        let params = json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
+        let params =
+            json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
         Reply::text(&call.ask("elicitation/create", params).await["error"]["code"].to_string())
     })
     .await;
@@ -105,10 +113,17 @@ async fn life_07_only_what_the_backends_can_do_is_advertised() {
             ("resources/read", json!({"uri": "b+test://x"})),
             ("resources/subscribe", json!({"uri": "b+test://x"})),
             ("logging/setLevel", json!({"level": "info"})),
-            ("completion/complete", json!({"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": ""}})),
+            (
+                "completion/complete",
+                json!({"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": ""}}),
+            ),
         ] {
             let error = client.error(method, params).await;
-            assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32601), "capability_missing"), "{path} {method}");
+            assert_eq!(
+                (error["code"].as_i64(), kind(&error)),
+                (Some(-32601), "capability_missing"),
+                "{path} {method}"
+            );
             assert_eq!(backend.seen_of(method).len(), 0, "{method} did not reach the backend");
         }
     }
@@ -119,9 +134,17 @@ async fn life_07_the_aggregated_endpoint_offers_the_union() {
     let (tools, prompts) = (FakeBackend::echo().await, FakeBackend::start().await);
     tools.capabilities(json!({"tools": {"listChanged": true}}));
     prompts.capabilities(json!({"prompts": {}, "experimental": {"x": {"y": 1}}}));
-    let broker = builder().backend("default", "t", tools.spec()).backend("default", "p", prompts.spec()).start().await;
+    let broker = builder()
+        .backend("default", "t", tools.spec())
+        .backend("default", "p", prompts.spec())
+        .start()
+        .await;
     let result = broker.client("/mcp").initialize("2025-11-25", json!({})).await;
-    assert!(result["capabilities"]["tools"].is_object() && result["capabilities"]["prompts"].is_object(), "{result}");
+    assert!(
+        result["capabilities"]["tools"].is_object()
+            && result["capabilities"]["prompts"].is_object(),
+        "{result}"
+    );
     let single = broker.client("/mcp/p").initialize("2025-11-25", json!({})).await;
     assert!(single["capabilities"].get("tools").is_none(), "{single}");
 }
@@ -181,7 +204,10 @@ async fn life_12_a_malformed_initialize_names_the_member() {
         assert_eq!(error["code"], -32602, "{params}");
         assert!(error["message"].as_str().unwrap().contains(member), "{member}: {error}");
     }
-    let (_, error) = refused(broker.client("/mcp").post(r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#).await).await;
+    let (_, error) = refused(
+        broker.client("/mcp").post(r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#).await,
+    )
+    .await;
     assert_eq!(error["code"], -32602);
 }
 

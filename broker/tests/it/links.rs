@@ -85,7 +85,10 @@ async fn lists_are_fetched_again_once_the_get_stream_is_open_again() {
     backend.wait_count("lists again", fetched + 1, |seen| seen.is("tools/list")).await;
     let seen = backend.seen();
     let last = |wanted: fn(&RecordedRequest) -> bool| seen.iter().rposition(wanted).unwrap();
-    assert!(last(|seen| seen.is("tools/list")) > last(|seen| seen.http == "GET"), "what changed before the stream was open is seen");
+    assert!(
+        last(|seen| seen.is("tools/list")) > last(|seen| seen.http == "GET"),
+        "what changed before the stream was open is seen"
+    );
 }
 
 #[tokio::test]
@@ -109,11 +112,16 @@ async fn a_log_level_the_backend_did_not_take_is_sent_again() {
 #[tokio::test]
 async fn an_unreadable_answer_on_a_stream_fails_its_call_at_once() {
     let backend = FakeBackend::with_tool("broken", |call| async move {
-        call.raw(&format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{{\"text\":\"\\ud800\"}}}}\n\n", call.id())).await;
+        call.raw(&format!(
+            "data: {{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{{\"text\":\"\\ud800\"}}}}\n\n",
+            call.id()
+        ))
+        .await;
         Reply::Hang
     })
     .await;
     let broker = broker_with(&backend).await;
-    let error = broker.connected(json!({})).await.error("tools/call", json!({"name": "b__broken"})).await;
+    let error =
+        broker.connected(json!({})).await.error("tools/call", json!({"name": "b__broken"})).await;
     assert_eq!(kind(&error), "backend_protocol_error");
 }

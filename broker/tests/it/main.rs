@@ -140,13 +140,18 @@ async fn refused(response: RawResponse) -> (u16, Value) {
     let status = response.status;
     let body = response.json().await;
     assert_eq!(body["jsonrpc"], "2.0", "{body}");
-    assert!(body["error"]["code"].is_i64() && body["error"]["message"].is_string(), "an error object: {body}");
+    assert!(
+        body["error"]["code"].is_i64() && body["error"]["message"].is_string(),
+        "an error object: {body}"
+    );
     (status, body["error"].clone())
 }
 
 /// The first text of a tool result.
 fn text_of(result: &Value) -> &str {
-    result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("a tool result with text: {result}"))
+    result["content"][0]["text"]
+        .as_str()
+        .unwrap_or_else(|| panic!("a tool result with text: {result}"))
 }
 
 /// Writes bytes on a new connection and reads until the broker closes it.
@@ -161,11 +166,17 @@ async fn raw_http(address: SocketAddr, bytes: &[u8]) -> String {
 async fn read_answer(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     let is_whole = |text: &str| {
-        let length = text.to_lowercase().lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
-        text.split_once("\r\n\r\n").zip(length).is_some_and(|((_, body), length)| body.len() >= length)
+        let length = text
+            .to_lowercase()
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+        text.split_once("\r\n\r\n")
+            .zip(length)
+            .is_some_and(|((_, body), length)| body.len() >= length)
     };
     loop {
-        let count = within("an answer", stream.read_buf(&mut answer)).await.expect("the connection lives");
+        let count =
+            within("an answer", stream.read_buf(&mut answer)).await.expect("the connection lives");
         let text = String::from_utf8_lossy(&answer).into_owned();
         assert!(count > 0, "the broker has closed the connection: {text}");
         if is_whole(&text) {

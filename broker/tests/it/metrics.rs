@@ -12,7 +12,8 @@ async fn tasks_are_counted_by_their_status() {
     let (broker, keys) = tasks::broker_of(builder().alone(), &backend).await;
     let admin = broker.admin();
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
-    let (first, _second) = (tasks::start(&client, "b__job").await, tasks::start(&client, "b__job").await);
+    let (first, _second) =
+        (tasks::start(&client, "b__job").await, tasks::start(&client, "b__job").await);
     admin.wait_metric("mcp_tasks", &[("status", "working")], |count| count == 2.0).await;
     client.result("tasks/cancel", json!({"taskId": first})).await;
     admin.wait_metric("mcp_tasks", &[("status", "working")], |count| count == 1.0).await;
@@ -44,9 +45,17 @@ async fn what_waits_for_a_slow_backend_is_counted_until_it_has_left() {
     backend.wait_count("the first", 1, |seen| seen.is(CHANGED)).await;
     // The second waits for the first, and the third says nothing that the second does not say.
     client.notify(CHANGED, json!({})).await;
-    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "http_one_way")], |depth| depth == 1.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_queue_depth", &[("queue", "http_one_way")], |depth| depth == 1.0)
+        .await;
     client.notify(CHANGED, json!({})).await;
-    broker.admin().wait_metric("mcp_dropped_notifications_total", &[("kind", "repeated")], |count| count == 1.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_dropped_notifications_total", &[("kind", "repeated")], |count| {
+            count == 1.0
+        })
+        .await;
     gate.open();
     backend.wait_count("both", 2, |seen| seen.is(CHANGED)).await;
     broker.admin().wait_metric("mcp_queue_depth", &[], |depth| depth == 0.0).await;
@@ -55,14 +64,21 @@ async fn what_waits_for_a_slow_backend_is_counted_until_it_has_left() {
 #[tokio::test]
 async fn requests_are_counted_by_tenant_where_that_is_configured() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().config(json!({"telemetry": {"tenant_labels": true}})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .config(json!({"telemetry": {"tenant_labels": true}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     client.result("ping", json!({})).await;
     client.error("tools/call", json!({"name": "none"})).await;
     for (outcome, wanted) in [("ok", 2.0), ("refused", 1.0)] {
         let labels = [("tenant", "default"), ("outcome", outcome)];
-        broker.admin().wait_metric("mcp_tenant_requests_total", &labels, |count| count == wanted).await;
+        broker
+            .admin()
+            .wait_metric("mcp_tenant_requests_total", &labels, |count| count == wanted)
+            .await;
         let all = broker.admin().metric("mcp_requests_total", &[("outcome", outcome)]).await;
         assert_eq!(all, Some(wanted), "both count the same requests");
     }

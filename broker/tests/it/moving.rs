@@ -8,7 +8,8 @@ use std::{
 
 use serde_json::json;
 use testkit::{
-    AttemptOutcome, Call, DuplexClient, FakeBackend, Gate, Ledger, Reply, TestBroker, TestClient, TestCluster, duplex::Wire, eventually,
+    AttemptOutcome, Call, DuplexClient, FakeBackend, Gate, Ledger, Reply, TestBroker, TestClient,
+    TestCluster, duplex::Wire, eventually,
 };
 
 use crate::{
@@ -26,7 +27,10 @@ const CALLERS: usize = 12;
 async fn waits_at(cluster: &TestCluster, replica: usize, client: &TestClient, task: &str) -> Call {
     let before = cluster.admin(replica).metric("mcp_requests_pending", &[]).await.unwrap_or(0.0);
     let waiting = client.begin("tasks/result", json!({"taskId": task}));
-    cluster.admin(replica).wait_metric("mcp_requests_pending", &[], |pending| pending > before).await;
+    cluster
+        .admin(replica)
+        .wait_metric("mcp_requests_pending", &[], |pending| pending > before)
+        .await;
     waiting
 }
 
@@ -50,14 +54,18 @@ async fn who_waits_for_a_task_goes_on_at_another_replica() {
     let mut resumed = cluster.at(1, &here).resume(&place).await;
     ledger.release();
     let answer = resumed.find(|message| message.get("result").is_some()).await;
-    assert_eq!((&answer["id"], text_of(&answer["result"])), (&waiting.id, ledger.results("a")[0].as_str()));
+    assert_eq!(
+        (&answer["id"], text_of(&answer["result"])),
+        (&waiting.id, ledger.results("a")[0].as_str())
+    );
     assert_eq!(ledger.count("a"), 1);
 }
 
 #[tokio::test]
 async fn who_waits_and_has_no_way_back_is_asked_to_repeat() {
     let ledger = Ledger::start().await;
-    let mut cluster = on(&ledger).config(json!({"events": {"log": "off"}})).cluster(2).start().await;
+    let mut cluster =
+        on(&ledger).config(json!({"events": {"log": "off"}})).cluster(2).start().await;
     let key = cluster.operator().create_key("default").await;
     let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
     let id = task(&there, "write", json!({"key": "a", "hang": true})).await;
@@ -88,7 +96,8 @@ async fn what_a_task_asks_is_asked_again_where_its_client_waits_next() {
     let mut resumed = here.resume(&place).await;
     let again = resumed.find(|message| message["method"] == "elicitation/create").await;
     assert_ne!(again["id"], first.value["id"], "a number is not used twice");
-    here.respond(again["id"].clone(), json!({"action": "accept", "content": {"word": "yes"}})).await;
+    here.respond(again["id"].clone(), json!({"action": "accept", "content": {"word": "yes"}}))
+        .await;
     let answer = resumed.find(|message| message.get("result").is_some()).await;
     assert!(text_of(&answer["result"]).ends_with("told \"yes\""), "{answer}");
     assert_eq!(ledger.count("q"), 1);
@@ -98,7 +107,8 @@ async fn what_a_task_asks_is_asked_again_where_its_client_waits_next() {
 async fn a_restart_of_one_broker_finds_who_waited_and_what_is_watched() {
     let done = Gate::new();
     let backend = tasks::with_tasks(&done).await;
-    let mut broker = builder().alone().auth_required().backend("default", "b", backend.spec()).start().await;
+    let mut broker =
+        builder().alone().auth_required().backend("default", "b", backend.spec()).start().await;
     let key = broker.admin().create_key("default").await;
     let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     let id = tasks::start(&client, "b__job").await;
@@ -122,13 +132,17 @@ async fn a_restart_of_one_broker_finds_who_waited_and_what_is_watched() {
 async fn a_call_of_a_task_that_was_sent_stays_for_its_answer_unless_it_is_harmless() {
     let (mut cluster, ledger, key) = two().await;
     let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
-    let (once, again) = (json!({"key": "once", "hang": true}), json!({"key": "again", "hang": true}));
+    let (once, again) =
+        (json!({"key": "once", "hang": true}), json!({"key": "again", "hang": true}));
     let (once, again) = (task(&here, "write", once).await, task(&here, "put", again).await);
     ledger.wait_for("once").await;
     ledger.wait_for("again").await;
     let ended = tokio::join!(cluster.terminate(0), async {
         // The other replica takes it up, while its first owner is still there.
-        eventually("the harmless call to be sent again", || async { if ledger.count("again") == 2 { Ok(()) } else { Err(()) } }).await;
+        eventually("the harmless call to be sent again", || async {
+            if ledger.count("again") == 2 { Ok(()) } else { Err(()) }
+        })
+        .await;
         assert_eq!(status(&there, &once).await, "working");
         ledger.release();
     })
@@ -153,8 +167,13 @@ async fn watching(wire: &str) -> (TestBroker, FakeBackend, DuplexClient, String)
         _ => duplex.tcp(broker.tcp_address()).await,
     };
     let client = client.connected(json!({})).await;
-    let created = client.result("tools/call", json!({"name": "b__job", "arguments": {}, "task": {"ttl": 60000}})).await;
-    let id = created["task"]["taskId"].as_str().unwrap_or_else(|| panic!("a task: {created}")).to_owned();
+    let created = client
+        .result("tools/call", json!({"name": "b__job", "arguments": {}, "task": {"ttl": 60000}}))
+        .await;
+    let id = created["task"]["taskId"]
+        .as_str()
+        .unwrap_or_else(|| panic!("a task: {created}"))
+        .to_owned();
     backend.wait_for("the task to be watched", |seen| seen.is("tasks/get")).await;
     (broker, backend, client, id)
 }
@@ -168,7 +187,11 @@ async fn waits_on(wire: &str) {
     assert_eq!(broker.terminate().await.code(), Some(0), "{wire}");
     assert!(asked.elapsed() < SOON, "{wire}: {:?}", asked.elapsed());
     let error = waiting.error().await;
-    assert_eq!((kind(&error), &error["data"]["retryable"]), ("session_elsewhere", &json!(true)), "{wire}");
+    assert_eq!(
+        (kind(&error), &error["data"]["retryable"]),
+        ("session_elsewhere", &json!(true)),
+        "{wire}"
+    );
 }
 
 #[tokio::test]
@@ -189,7 +212,8 @@ async fn requests_on_a_websocket_wait_while_it_is_open_whether_their_session_sta
     let backend = FakeBackend::echo().await;
     let gates = [first.clone(), second.clone()];
     backend.on("tools/call", move |call| {
-        let gate = call.arguments()["gate"].as_u64().map(|gate| gates[usize::from(gate != 0)].clone());
+        let gate =
+            call.arguments()["gate"].as_u64().map(|gate| gates[usize::from(gate != 0)].clone());
         async move {
             if let Some(gate) = gate {
                 gate.passed().await;
@@ -198,11 +222,21 @@ async fn requests_on_a_websocket_wait_while_it_is_open_whether_their_session_sta
         }
     });
     let mut broker = builder().alone().backend("default", "b", backend.spec()).start().await;
-    let client = broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.unwrap().0.connected(json!({})).await;
+    let client = broker
+        .duplex()
+        .websocket(broker.http_address(), "/ws", &[])
+        .await
+        .unwrap()
+        .0
+        .connected(json!({}))
+        .await;
     let short = client.begin_call("b__echo", json!({"gate": 0})).await;
     backend.wait_count("the first call", 1, |seen| seen.is("tools/call")).await;
     broker.ask_to_end();
-    eventually("the drain to begin", || async { if broker.admin().get("/readyz").await.0 == 503 { Ok(()) } else { Err(()) } }).await;
+    eventually("the drain to begin", || async {
+        if broker.admin().get("/readyz").await.0 == 503 { Ok(()) } else { Err(()) }
+    })
+    .await;
     let long = client.begin_call("b__echo", json!({"gate": 1})).await;
     backend.wait_count("the second call", 2, |seen| seen.is("tools/call")).await;
     first.open();
@@ -234,7 +268,12 @@ async fn asking() -> FakeBackend {
                 Some(told) => told,
                 None => {
                     let schema = json!({"type": "object", "properties": {}});
-                    let answer = call.ask("elicitation/create", json!({"message": "?", "requestedSchema": schema})).await;
+                    let answer = call
+                        .ask(
+                            "elicitation/create",
+                            json!({"message": "?", "requestedSchema": schema}),
+                        )
+                        .await;
                     let told = answer["result"]["action"].as_str().unwrap_or("refused").to_owned();
                     word.lock().unwrap().get_or_insert(told).clone()
                 }
@@ -248,7 +287,8 @@ async fn asking() -> FakeBackend {
 #[tokio::test]
 async fn a_backends_task_that_asks_its_client_stays_until_it_is_answered() {
     let backend = asking().await;
-    let mut cluster = builder().auth_required().backend("default", "b", backend.spec()).cluster(2).start().await;
+    let mut cluster =
+        builder().auth_required().backend("default", "b", backend.spec()).cluster(2).start().await;
     let key = cluster.operator().create_key("default").await;
     let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
     let id = tasks::start(&here, "b__job").await;
@@ -266,11 +306,22 @@ async fn a_backends_task_that_asks_its_client_stays_until_it_is_answered() {
 }
 
 /// One call after the other until told to stop, or until nobody is there; how many were answered, and how not.
-async fn keeps_calling(client: &TestClient, name: usize, until: &Gate) -> (usize, Vec<AttemptOutcome>) {
+async fn keeps_calling(
+    client: &TestClient,
+    name: usize,
+    until: &Gate,
+) -> (usize, Vec<AttemptOutcome>) {
     let (mut answered, mut failed) = (0, Vec::new());
     while tokio::time::timeout(Duration::ZERO, until.passed()).await.is_err() {
         let arguments = json!({"key": format!("{name}/{answered}"), "millis": 60});
-        match client.attempt("tools/call", json!({"name": "b__write", "arguments": arguments}), TAKEN_OVER_WITHIN).await {
+        match client
+            .attempt(
+                "tools/call",
+                json!({"name": "b__write", "arguments": arguments}),
+                TAKEN_OVER_WITHIN,
+            )
+            .await
+        {
             AttemptOutcome::Result(_) => answered += 1,
             AttemptOutcome::NoAnswer(_) => break,
             error => {
@@ -297,7 +348,8 @@ async fn is_never_at_rest(through: usize) {
     let (mut cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;
     let (edge, over) = (cluster.at(through, &client), Gate::new());
-    let calling = futures_util::future::join_all((0..CALLERS).map(|name| keeps_calling(&edge, name, &over)));
+    let calling =
+        futures_util::future::join_all((0..CALLERS).map(|name| keeps_calling(&edge, name, &over)));
     let stays = cluster.at(1, &client);
     let (outcomes, opened, ended) = tokio::join!(calling, keeps_opening(&stays, &over), async {
         ledger.wait_for("0/3").await;

@@ -23,7 +23,8 @@ const OUTSIDE: &[&str] = &[
     "http://srv/files/x",
     "file://host/srv/files/x",
 ];
-const INSIDE: &[&str] = &["file:///srv/files/a", "file:///srv/files/c%20d", "file:///srv/files/a..b"];
+const INSIDE: &[&str] =
+    &["file:///srv/files/a", "file:///srv/files/c%20d", "file:///srv/files/a..b"];
 
 async fn with_resources(rules: Value) -> (TestBroker, FakeBackend) {
     let backend = FakeBackend::echo().await;
@@ -60,12 +61,18 @@ async fn res_003_a_uri_that_climbs_reaches_no_backend() {
             client.result("resources/read", json!({"uri": format!("{prefix}{uri}")})).await;
         }
     }
-    assert!(!backend.seen().iter().any(|seen| CLIMBING.iter().any(|uri| seen.message["params"]["uri"] == *uri)));
+    assert!(
+        !backend
+            .seen()
+            .iter()
+            .any(|seen| CLIMBING.iter().any(|uri| seen.message["params"]["uri"] == *uri))
+    );
 }
 
 #[tokio::test]
 async fn root_005_a_uri_outside_of_the_roots_reaches_no_backend() {
-    let (broker, backend) = with_resources(json!({"roots": ["file:///srv/files", "memo://"]})).await;
+    let (broker, backend) =
+        with_resources(json!({"roots": ["file:///srv/files", "memo://"]})).await;
     for (path, prefix) in [("/mcp", "b+"), ("/mcp/b", "")] {
         let client = broker.client(path).connected(json!({})).await;
         for uri in OUTSIDE {
@@ -76,19 +83,31 @@ async fn root_005_a_uri_outside_of_the_roots_reaches_no_backend() {
                     (Some(-32602), "outside_roots", 1039),
                     "{path} {method} {uri}"
                 );
-                assert!(!error.to_string().contains("/srv/files"), "the roots are the operator's: {error}");
+                assert!(
+                    !error.to_string().contains("/srv/files"),
+                    "the roots are the operator's: {error}"
+                );
             }
         }
-        let reference =
-            json!({"ref": {"type": "ref/resource", "uri": format!("{prefix}file:///etc/x")}, "argument": {"name": "a", "value": ""}});
+        let reference = json!({"ref": {"type": "ref/resource", "uri": format!("{prefix}file:///etc/x")}, "argument": {"name": "a", "value": ""}});
         assert_eq!(kind(&client.error("completion/complete", reference).await), "outside_roots");
-        assert_eq!(kind(&client.error("resources/read", json!({"uri": format!("{prefix}{}", CLIMBING[0])})).await), "path_traversal");
+        assert_eq!(
+            kind(
+                &client
+                    .error("resources/read", json!({"uri": format!("{prefix}{}", CLIMBING[0])}))
+                    .await
+            ),
+            "path_traversal"
+        );
         for uri in INSIDE.iter().chain(&["memo://insights"]) {
             client.result("resources/read", json!({"uri": format!("{prefix}{uri}")})).await;
         }
     }
-    let read: Vec<_> =
-        backend.seen_of("resources/read").iter().map(|seen| seen.message["params"]["uri"].as_str().unwrap().to_owned()).collect();
+    let read: Vec<_> = backend
+        .seen_of("resources/read")
+        .iter()
+        .map(|seen| seen.message["params"]["uri"].as_str().unwrap().to_owned())
+        .collect();
     assert_eq!(read.len(), 2 * (INSIDE.len() + 1), "{read:?}");
     let view = broker.admin().backend("default", "b").await;
     assert_eq!(view["settings"]["resources"]["roots"], json!(["file:///srv/files", "memo://"]));
@@ -101,7 +120,8 @@ async fn bad_roots_are_refused_with_their_place() {
     for root in ["/srv/files", "file:///a/../b", "file:///a%2fb", "file:///a?b"] {
         let mut spec = backend.spec();
         spec["resources"] = json!({"roots": ["file:///ok", root]});
-        let answer = broker.admin().send("PUT", "/admin/v1/tenants/default/backends/b", Some(&spec)).await;
+        let answer =
+            broker.admin().send("PUT", "/admin/v1/tenants/default/backends/b", Some(&spec)).await;
         assert!([400, 422].contains(&answer.status), "{root}");
         assert!(answer.text().await.contains("resources.roots.1"), "{root}");
     }
@@ -117,8 +137,7 @@ async fn with_schema(schema: Value, validate: bool) -> (TestBroker, FakeBackend)
 
 #[tokio::test]
 async fn tool_006_arguments_that_do_not_fit_are_refused_with_their_place_and_not_sent() {
-    let schema =
-        json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "list": {"items": {"maxLength": 3}}}});
+    let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "list": {"items": {"maxLength": 3}}}});
     let (broker, backend) = with_schema(schema.clone(), true).await;
     for (path, name) in [("/mcp", "b__echo"), ("/mcp/b", "echo")] {
         let client = broker.client(path).connected(json!({})).await;
@@ -128,15 +147,23 @@ async fn tool_006_arguments_that_do_not_fit_are_refused_with_their_place_and_not
             (json!({"n": 1, "list": ["ok", "canary-value"]}), "/list/1"),
             (json!({"n": 1.5}), "/n"),
         ] {
-            let error = client.error("tools/call", json!({"name": name, "arguments": arguments})).await;
-            assert_eq!((error["code"].as_i64(), kind(&error), number(&error)), (Some(-32602), "arguments_invalid", 1021), "{arguments}");
+            let error =
+                client.error("tools/call", json!({"name": name, "arguments": arguments})).await;
+            assert_eq!(
+                (error["code"].as_i64(), kind(&error), number(&error)),
+                (Some(-32602), "arguments_invalid", 1021),
+                "{arguments}"
+            );
             assert_eq!(error["data"]["path"], place, "{arguments}: {error}");
             assert!(!error.to_string().contains("canary-value"), "{error}");
         }
         // The call of a task is held to the same.
         let task = json!({"name": name, "arguments": {"n": "x"}, "task": {}});
         assert_eq!(kind(&client.error("tools/call", task).await), "arguments_invalid");
-        assert_eq!(text_of(&client.call(name, json!({"n": 1, "list": ["ok"]})).await), r#"{"list":["ok"],"n":1}"#);
+        assert_eq!(
+            text_of(&client.call(name, json!({"n": 1, "list": ["ok"]})).await),
+            r#"{"list":["ok"],"n":1}"#
+        );
     }
     assert_eq!(backend.count(|seen| seen.calls("echo")), 2);
     let (broker, _backend) = with_schema(schema, false).await;
@@ -147,11 +174,15 @@ async fn tool_006_arguments_that_do_not_fit_are_refused_with_their_place_and_not
 async fn a_schema_is_read_anew_when_the_list_changes() {
     let (broker, backend) = with_schema(json!({"type": "object", "required": ["a"]}), true).await;
     let client = broker.connected(json!({})).await;
-    assert_eq!(kind(&client.error("tools/call", json!({"name": "b__echo", "arguments": {}})).await), "arguments_invalid");
+    assert_eq!(
+        kind(&client.error("tools/call", json!({"name": "b__echo", "arguments": {}})).await),
+        "arguments_invalid"
+    );
     backend.list("tools", vec![json!({"name": "echo", "inputSchema": {"type": "object"}})]);
     broker.admin().post("/admin/v1/tenants/default/backends/b/probe", &json!({})).await;
     testkit::eventually("the new schema", || async {
-        let answer = client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+        let answer =
+            client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
         if answer["result"].is_object() { Ok(()) } else { Err(answer) }
     })
     .await;
@@ -161,7 +192,8 @@ async fn a_schema_is_read_anew_when_the_list_changes() {
 async fn j_24_a_schema_bomb_is_not_used_and_fetches_nothing() {
     let canary = FakeBackend::echo().await;
     let doubled = |n: usize| json!({"allOf": [{"$ref": format!("#/$defs/a{}", n + 1)}, {"$ref": format!("#/$defs/a{}", n + 1)}]});
-    let mut defs: serde_json::Map<String, Value> = (0..40).map(|n| (format!("a{n}"), doubled(n))).collect();
+    let mut defs: serde_json::Map<String, Value> =
+        (0..40).map(|n| (format!("a{n}"), doubled(n))).collect();
     defs.insert("a40".into(), json!({"type": "object", "required": ["never"]}));
     for schema in [
         json!({"type": "object", "$ref": "#/$defs/a0", "$defs": defs}),

@@ -17,7 +17,8 @@ use crate::BINARY;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 fn command(folder: &Path) -> Command {
-    let mut command = Command::new(std::env::var("MCP_BROKER_BIN").unwrap_or_else(|_| BINARY.to_owned()));
+    let mut command =
+        Command::new(std::env::var("MCP_BROKER_BIN").unwrap_or_else(|_| BINARY.to_owned()));
     command.current_dir(folder).stdin(Stdio::null());
     command
 }
@@ -42,10 +43,17 @@ impl Broker {
         let fixed = "listen: {http: '127.0.0.1:0', admin: '127.0.0.1:0'}\nstorage: {url: 'sqlite:data/b.db'}\n";
         std::fs::write(folder.join("b.yaml"), format!("{fixed}{yaml}")).unwrap();
         let mut command = command(folder);
-        let mut child = command.args(["serve", "--config", "b.yaml"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .args(["serve", "--config", "b.yaml"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let (sender, log) = channel();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
         let mut ready = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
         Self { child, ready, log }
@@ -63,7 +71,9 @@ impl Broker {
             match self.log.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(line) if line.contains(wanted) => return line,
                 Ok(line) => seen = seen + &line + "\n",
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => panic!("no log line holds {wanted:?}:\n{seen}"),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    panic!("no log line holds {wanted:?}:\n{seen}")
+                }
             }
         }
     }
@@ -103,7 +113,11 @@ fn a_bad_configuration_ends_with_64_and_every_fault() {
     assert!(!faults.contains("hush"));
     let served = run(folder.path(), &["serve", "--config", "bad.yaml"], &[]);
     assert_eq!((served.status.code(), text(&served.stdout)), (Some(64), String::new()));
-    assert!(faults.lines().all(|fault| text(&served.stderr).contains(fault)), "{}", text(&served.stderr));
+    assert!(
+        faults.lines().all(|fault| text(&served.stderr).contains(fault)),
+        "{}",
+        text(&served.stderr)
+    );
 }
 
 #[test]
@@ -119,7 +133,11 @@ fn the_printed_example_is_a_good_configuration() {
 #[test]
 fn a_fault_of_the_environment_is_one_of_the_configuration() {
     let folder = tempfile::tempdir().unwrap();
-    for variable in [("MCP_BROKER__LIMITS__BURST", "lots"), ("MCP_BROKER__LIMITS__BRUST", "1"), ("MCP_BROKER__LISTEN__TCP", "nowhere")] {
+    for variable in [
+        ("MCP_BROKER__LIMITS__BURST", "lots"),
+        ("MCP_BROKER__LIMITS__BRUST", "1"),
+        ("MCP_BROKER__LISTEN__TCP", "nowhere"),
+    ] {
         let served = run(folder.path(), &["serve"], &[variable]);
         assert_eq!(served.status.code(), Some(64), "{variable:?}");
         assert!(text(&served.stderr).contains(variable.0), "{}", text(&served.stderr));
@@ -132,13 +150,21 @@ fn what_is_not_to_be_had_at_start_ends_with_69() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let database = ("MCP_BROKER__STORAGE__URL", "sqlite:data/a.db");
-    let (admin, http) = (("MCP_BROKER__LISTEN__ADMIN", "127.0.0.1:0"), ("MCP_BROKER__LISTEN__HTTP", address.as_str()));
+    let (admin, http) = (
+        ("MCP_BROKER__LISTEN__ADMIN", "127.0.0.1:0"),
+        ("MCP_BROKER__LISTEN__HTTP", address.as_str()),
+    );
     let served = run(folder.path(), &["serve"], &[database, admin, http]);
     assert_eq!(served.status.code(), Some(69));
-    assert!(text(&served.stderr).contains(&format!("listen.http: can not listen on {address}")), "{}", text(&served.stderr));
+    assert!(
+        text(&served.stderr).contains(&format!("listen.http: can not listen on {address}")),
+        "{}",
+        text(&served.stderr)
+    );
 
     std::fs::write(folder.path().join("no-folder"), "").unwrap();
-    let served = run(folder.path(), &["serve"], &[("MCP_BROKER__STORAGE__URL", "sqlite:no-folder/b.db")]);
+    let served =
+        run(folder.path(), &["serve"], &[("MCP_BROKER__STORAGE__URL", "sqlite:no-folder/b.db")]);
     assert_eq!((served.status.code(), text(&served.stdout)), (Some(69), String::new()));
 
     let broker = Broker::start(folder.path(), "");
@@ -153,17 +179,27 @@ fn s16_a_start_says_that_the_database_is_not_verified_and_what_to_write() {
     /// The lines about it of a broker that finds no database.
     fn told(url: &str, mode: Option<&str>) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
-        let mut environment = vec![("MCP_BROKER__STORAGE__URL", url), ("MCP_BROKER__NODE__SECRET", "0123456789abcdef")];
-        environment.extend([("MCP_BROKER__LISTEN__HTTP", "127.0.0.1:0"), ("MCP_BROKER__LISTEN__ADMIN", "127.0.0.1:0")]);
+        let mut environment = vec![
+            ("MCP_BROKER__STORAGE__URL", url),
+            ("MCP_BROKER__NODE__SECRET", "0123456789abcdef"),
+        ];
+        environment.extend([
+            ("MCP_BROKER__LISTEN__HTTP", "127.0.0.1:0"),
+            ("MCP_BROKER__LISTEN__ADMIN", "127.0.0.1:0"),
+        ]);
         environment.extend(mode.map(|mode| ("PGSSLMODE", mode)));
         let ended = run(folder.path(), &["serve"], &environment);
         let said = text(&ended.stderr);
         assert_eq!(ended.status.code(), Some(69), "there is no such database: {said}");
         assert!(!said.contains("hush"), "{said}");
-        said.lines().filter(|line| line.contains("sslmode=verify-full")).map(str::to_owned).collect()
+        said.lines()
+            .filter(|line| line.contains("sslmode=verify-full"))
+            .map(str::to_owned)
+            .collect()
     }
     // No name below `invalid` has an address. Each is given some seconds, so all at once.
-    let unverified = ["postgres://u:hush@db.invalid/d", "postgres://u:hush@db.invalid/d?sslmode=require"];
+    let unverified =
+        ["postgres://u:hush@db.invalid/d", "postgres://u:hush@db.invalid/d?sslmode=require"];
     let well = [
         ("postgres://u:hush@db.invalid/d?sslmode=verify-full", None),
         ("postgres://u:hush@127.0.0.1:1/d", None),
@@ -173,11 +209,17 @@ fn s16_a_start_says_that_the_database_is_not_verified_and_what_to_write() {
         for url in unverified {
             scope.spawn(move || {
                 let lines = told(url, None);
-                assert!(lines.len() == 1 && lines[0].contains("WARN") && lines[0].contains("sslrootcert="), "{url}: {lines:?}");
+                assert!(
+                    lines.len() == 1
+                        && lines[0].contains("WARN")
+                        && lines[0].contains("sslrootcert="),
+                    "{url}: {lines:?}"
+                );
             });
         }
         for (url, mode) in well {
-            scope.spawn(move || assert_eq!(told(url, mode), Vec::<String>::new(), "{url} {mode:?}"));
+            scope
+                .spawn(move || assert_eq!(told(url, mode), Vec::<String>::new(), "{url} {mode:?}"));
         }
     });
 }
@@ -186,16 +228,34 @@ fn s16_a_start_says_that_the_database_is_not_verified_and_what_to_write() {
 fn a_secret_that_is_missing_or_another_ends_the_start() {
     let folder = tempfile::tempdir().unwrap();
     for key in ["NODE__SECRET_FILE", "AUTH__ADMIN_TOKEN_FILE", "STORAGE__URL_FILE"] {
-        let served = run(folder.path(), &["serve"], &[(&format!("MCP_BROKER__{key}"), "nowhere/secret")]);
+        let served =
+            run(folder.path(), &["serve"], &[(&format!("MCP_BROKER__{key}"), "nowhere/secret")]);
         assert_eq!(served.status.code(), Some(64), "{key}");
-        assert!(text(&served.stderr).contains(key) && text(&served.stderr).contains("nowhere/secret"), "{}", text(&served.stderr));
+        assert!(
+            text(&served.stderr).contains(key) && text(&served.stderr).contains("nowhere/secret"),
+            "{}",
+            text(&served.stderr)
+        );
     }
-    let shared = run(folder.path(), &["serve"], &[("MCP_BROKER__STORAGE__URL", "postgres://u:hush@127.0.0.1:1/d")]);
+    let shared = run(
+        folder.path(),
+        &["serve"],
+        &[("MCP_BROKER__STORAGE__URL", "postgres://u:hush@127.0.0.1:1/d")],
+    );
     assert_eq!(shared.status.code(), Some(64));
-    assert!(text(&shared.stderr).contains("node.secret") && !text(&shared.stderr).contains("hush"), "{}", text(&shared.stderr));
+    assert!(
+        text(&shared.stderr).contains("node.secret") && !text(&shared.stderr).contains("hush"),
+        "{}",
+        text(&shared.stderr)
+    );
 
     let broker = Broker::start(folder.path(), "");
-    let admin = broker.ready.split_whitespace().find_map(|pair| pair.strip_prefix("admin=")).unwrap().to_owned();
+    let admin = broker
+        .ready
+        .split_whitespace()
+        .find_map(|pair| pair.strip_prefix("admin="))
+        .unwrap()
+        .to_owned();
     let add = ["backend", "add", "nobody", "--url", "http://127.0.0.1:9/"];
     let added = run(folder.path(), &add, &[("MCP_BROKER_ADMIN_URL", &format!("http://{admin}"))]);
     assert!(added.status.success(), "{}", text(&added.stderr));
@@ -206,9 +266,17 @@ fn a_secret_that_is_missing_or_another_ends_the_start() {
     std::fs::remove_file(&secret).unwrap();
     let lost = run(folder.path(), &["serve", "--config", "b.yaml"], &[]);
     assert_eq!((lost.status.code(), text(&lost.stdout)), (Some(70), String::new()));
-    assert!(text(&lost.stderr).contains("restore it beside the database"), "{}", text(&lost.stderr));
+    assert!(
+        text(&lost.stderr).contains("restore it beside the database"),
+        "{}",
+        text(&lost.stderr)
+    );
     std::fs::write(&secret, kept).unwrap();
-    let other = run(folder.path(), &["serve", "--config", "b.yaml"], &[("MCP_BROKER__NODE__SECRET", "another-secret-of-a-node")]);
+    let other = run(
+        folder.path(),
+        &["serve", "--config", "b.yaml"],
+        &[("MCP_BROKER__NODE__SECRET", "another-secret-of-a-node")],
+    );
     assert_eq!(other.status.code(), Some(70));
     assert!(text(&other.stderr).contains("backend default/nobody"), "{}", text(&other.stderr));
 }
@@ -217,16 +285,31 @@ fn a_secret_that_is_missing_or_another_ends_the_start() {
 fn a_database_file_of_another_build_ends_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let database = ("MCP_BROKER__STORAGE__URL", "sqlite:data/b.db");
-    let early = run(folder.path(), &["serve"], &[database, ("MCP_BROKER__STORAGE__MIGRATE_ON_START", "false")]);
+    let early = run(
+        folder.path(),
+        &["serve"],
+        &[database, ("MCP_BROKER__STORAGE__MIGRATE_ON_START", "false")],
+    );
     assert_eq!((early.status.code(), text(&early.stdout)), (Some(69), String::new()));
     assert!(text(&early.stderr).contains("mcp-broker migrate"), "{}", text(&early.stderr));
     assert_eq!(run(folder.path(), &["migrate"], &[database]).status.code(), Some(0));
     let newer = "import sqlite3; d = sqlite3.connect('data/b.db'); \
         d.execute('UPDATE _sqlx_migrations SET version = 999 WHERE version = (SELECT max(version) FROM _sqlx_migrations)'); d.commit()";
-    assert!(std::process::Command::new("python3").args(["-c", newer]).current_dir(folder.path()).status().unwrap().success());
+    assert!(
+        std::process::Command::new("python3")
+            .args(["-c", newer])
+            .current_dir(folder.path())
+            .status()
+            .unwrap()
+            .success()
+    );
     for command in ["serve", "migrate"] {
         let refused = run(folder.path(), &[command], &[database]);
-        assert_eq!((refused.status.code(), text(&refused.stdout)), (Some(69), String::new()), "{command}");
+        assert_eq!(
+            (refused.status.code(), text(&refused.stdout)),
+            (Some(69), String::new()),
+            "{command}"
+        );
         let sentence = text(&refused.stderr);
         assert!(sentence.contains("999") && sentence.contains("newer"), "{command}: {sentence}");
     }
@@ -262,9 +345,14 @@ fn a_reload_follows_the_file_and_a_bad_one_changes_nothing() {
     assert!(broker.logged("a restart will follow").contains("\"section\":\"limits\""));
     assert!(broker.logged("configuration reloaded").contains("\"tenants\":1"));
     rewrite("tenants: {acme: {weight: 0}}\n");
-    assert!(broker.logged("the configuration is not reloaded").contains("tenants.acme.weight: is 0"));
+    assert!(
+        broker.logged("the configuration is not reloaded").contains("tenants.acme.weight: is 0")
+    );
     rewrite("tenants: {acme: {}}\n");
-    assert!(broker.logged("configuration reloaded").contains("\"tenants\":0"), "what was in force before the bad file still is");
+    assert!(
+        broker.logged("configuration reloaded").contains("\"tenants\":0"),
+        "what was in force before the bad file still is"
+    );
     broker.signal(Signal::TERM);
     assert_eq!(broker.ended().code(), Some(0));
 }
@@ -274,7 +362,10 @@ fn the_demo_tells_what_to_type() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = command(folder.path())
         .arg("demo")
-        .envs([("MCP_BROKER__LISTEN__HTTP", "127.0.0.1:0"), ("MCP_BROKER__LISTEN__ADMIN", "127.0.0.1:0")])
+        .envs([
+            ("MCP_BROKER__LISTEN__HTTP", "127.0.0.1:0"),
+            ("MCP_BROKER__LISTEN__ADMIN", "127.0.0.1:0"),
+        ])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -286,11 +377,16 @@ fn the_demo_tells_what_to_type() {
     });
     let mut ready = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-    let address = ready.split_whitespace().find_map(|word| word.strip_prefix("http=")).unwrap().to_owned();
+    let address =
+        ready.split_whitespace().find_map(|word| word.strip_prefix("http=")).unwrap().to_owned();
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let told = reader.join().unwrap().unwrap();
-    assert!(told.contains(&format!("curl -sS http://{address}/mcp")) && told.contains("\"method\":\"tools/call\""), "{told}");
+    assert!(
+        told.contains(&format!("curl -sS http://{address}/mcp"))
+            && told.contains("\"method\":\"tools/call\""),
+        "{told}"
+    );
 }
 
 /// Whoever started the broker has stopped reading what it says, at the level that says most.
@@ -300,21 +396,44 @@ async fn o_08_a_log_that_nobody_reads_holds_up_nobody() {
     let config = "listen: {http: '127.0.0.1:0', admin: '127.0.0.1:0'}\nstorage: {url: 'sqlite:b.db'}\ntelemetry: {log: trace}\n";
     std::fs::write(folder.path().join("b.yaml"), config).unwrap();
     let mut command = command(folder.path());
-    let mut child = command.args(["serve", "--config", "b.yaml"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .args(["serve", "--config", "b.yaml"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let (mut ready, mut said) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     let broker = Broker { child, ready, log: channel().1 };
-    let address = |name: &str| broker.ready.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap().parse().unwrap();
-    let (client, admin) = (TestClient::new(address("http="), "/mcp"), AdminClient::new(address("admin="), None));
+    let address = |name: &str| {
+        broker
+            .ready
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix(name))
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    let (client, admin) =
+        (TestClient::new(address("http="), "/mcp"), AdminClient::new(address("admin="), None));
     within("a session", client.initialize("2025-03-26", json!({}))).await;
     // Each of them is a line. A pipe takes 64 KiB, the queue some thousands.
     let unknown = |id: usize| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "unknown"}});
     let batch = json!((0..90).map(unknown).collect::<Vec<_>>()).to_string();
     eventually_within(DEADLINE, "lines to be dropped", || async {
         for _ in 0..10 {
-            within("an answer though nobody reads", client.post(batch.clone())).await.expect_status(200, "a batch").await.text().await;
+            within("an answer though nobody reads", client.post(batch.clone()))
+                .await
+                .expect_status(200, "a batch")
+                .await
+                .text()
+                .await;
         }
-        admin.metric("mcp_log_lines_dropped_total", &[]).await.filter(|lines| *lines > 0.0).ok_or("none yet")
+        admin
+            .metric("mcp_log_lines_dropped_total", &[])
+            .await
+            .filter(|lines| *lines > 0.0)
+            .ok_or("none yet")
     })
     .await;
     // Whoever reads again is told what is missing, and the end waits for nobody.
@@ -328,6 +447,11 @@ async fn o_08_a_log_that_nobody_reads_holds_up_nobody() {
     });
     let said = within("what is missing", told).await.unwrap();
     broker.signal(Signal::TERM);
-    assert!(within("the end", tokio::task::spawn_blocking(move || broker.ended())).await.unwrap().success());
+    assert!(
+        within("the end", tokio::task::spawn_blocking(move || broker.ended()))
+            .await
+            .unwrap()
+            .success()
+    );
     drop(said);
 }

@@ -7,7 +7,8 @@ use std::{
 
 use serde_json::{Value, json};
 use testkit::{
-    Direction, FakeBackend, FaultProxy, PipeBackend, Reply, TestBroker, TestClient, backend::tool, eventually, eventually_within,
+    Direction, FakeBackend, FaultProxy, PipeBackend, Reply, TestBroker, TestClient, backend::tool,
+    eventually, eventually_within,
 };
 
 use crate::{builder, kind, stdio, text_of};
@@ -30,7 +31,11 @@ async fn until_open(client: &TestClient, name: &str) -> Value {
 }
 
 /// A backend `b` with the tool `echo` dies and comes back.
-async fn dies_and_returns<D: Future, R: Future<Output = T>, T>(spec: Value, die: impl FnOnce() -> D, revive: impl FnOnce() -> R) {
+async fn dies_and_returns<D: Future, R: Future<Output = T>, T>(
+    spec: Value,
+    die: impl FnOnce() -> D,
+    revive: impl FnOnce() -> R,
+) {
     let broker = builder().alone().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
@@ -39,8 +44,15 @@ async fn dies_and_returns<D: Future, R: Future<Output = T>, T>(spec: Value, die:
     die().await;
 
     let refusal = until_open(&client, "b__echo").await;
-    assert_eq!((refusal["code"].as_i64(), kind(&refusal)), (Some(1008), "backend_unavailable"), "{refusal}");
-    assert_eq!((&refusal["data"]["retryable"], &refusal["data"]["refusalCode"]), (&json!(true), &json!(1008)));
+    assert_eq!(
+        (refusal["code"].as_i64(), kind(&refusal)),
+        (Some(1008), "backend_unavailable"),
+        "{refusal}"
+    );
+    assert_eq!(
+        (&refusal["data"]["retryable"], &refusal["data"]["refusalCode"]),
+        (&json!(true), &json!(1008))
+    );
     let after = refusal["data"]["retryAfterMs"].as_u64().unwrap();
     assert!((1..=3_000).contains(&after), "{refusal}");
 
@@ -48,10 +60,16 @@ async fn dies_and_returns<D: Future, R: Future<Output = T>, T>(spec: Value, die:
     assert!(["open", "half_open"].contains(&view["breaker"]["state"].as_str().unwrap()), "{view}");
     assert_eq!(view["breaker"]["reason"], "failures_in_a_row", "{view}");
     assert!(broker.admin().metric("mcp_breaker_state", &[("backend", "b")]).await.unwrap() >= 1.0);
-    assert!(client.tool_names().await.contains(&"b__echo".to_owned()), "lists go on from the last good copy");
+    assert!(
+        client.tool_names().await.contains(&"b__echo".to_owned()),
+        "lists go on from the last good copy"
+    );
     let asked = Instant::now();
     for _ in 0..20 {
-        assert!(client.error("tools/call", json!({"name": "b__echo"})).await["data"]["breaker"].is_string());
+        assert!(
+            client.error("tools/call", json!({"name": "b__echo"})).await["data"]["breaker"]
+                .is_string()
+        );
     }
     println!("a refusal takes {:?}", asked.elapsed() / 20);
     assert!(asked.elapsed() < Duration::from_secs(1), "refused at once: {:?}", asked.elapsed());
@@ -68,7 +86,10 @@ async fn dies_and_returns<D: Future, R: Future<Output = T>, T>(spec: Value, die:
     broker.admin().wait_backend_state("default", "b", "ready").await;
     assert_eq!(broker.admin().metric("mcp_breaker_state", &[("backend", "b")]).await, Some(0.0));
     for to in ["open", "half_open", "closed"] {
-        let count = broker.admin().metric("mcp_breaker_transitions_total", &[("backend", "b"), ("to", to)]).await;
+        let count = broker
+            .admin()
+            .metric("mcp_breaker_transitions_total", &[("backend", "b"), ("to", to)])
+            .await;
         assert!(count.unwrap_or_default() >= 1.0, "to {to}: {count:?}");
     }
 }
@@ -81,7 +102,8 @@ async fn b_03_the_breaker_opens_and_closes_with_an_http_backend() {
         spec,
         || backend.die(),
         || async move {
-            let listener = eventually("the port again", || tokio::net::TcpListener::bind(address)).await;
+            let listener =
+                eventually("the port again", || tokio::net::TcpListener::bind(address)).await;
             let again = FakeBackend::on_listener(listener);
             again.list("tools", vec![tool("echo")]);
             again
@@ -107,11 +129,17 @@ async fn b_03_the_breaker_opens_and_closes_with_a_child_process() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken");
     let own = stdio().marker(&format!("it-breaker-{}", std::process::id())).spec();
-    let (program, arguments) = (own["transport"]["command"].as_str().unwrap(), own["transport"]["args"].as_array().unwrap());
-    let quoted: Vec<String> = arguments.iter().map(|argument| format!("'{}'", argument.as_str().unwrap())).collect();
-    let script = format!("test -e '{}' && exit 3; exec '{program}' {}", broken.display(), quoted.join(" "));
+    let (program, arguments) = (
+        own["transport"]["command"].as_str().unwrap(),
+        own["transport"]["args"].as_array().unwrap(),
+    );
+    let quoted: Vec<String> =
+        arguments.iter().map(|argument| format!("'{}'", argument.as_str().unwrap())).collect();
+    let script =
+        format!("test -e '{}' && exit 3; exec '{program}' {}", broken.display(), quoted.join(" "));
     let spec = json!({"transport": {"type": "stdio", "command": "sh", "args": ["-c", script]}, "sandbox": {"read": [program]}});
-    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))
+        .unwrap();
     let die = || async {
         std::fs::write(&broken, "").unwrap();
         for pid in testkit::stdio::processes_with(&format!("it-breaker-{}", std::process::id())) {
@@ -175,7 +203,10 @@ async fn freezes_and_thaws(mut spec: Value, proxy: FaultProxy) {
     proxy.hold(Direction::Upstream, true);
     let refusal = until_open(&client, "b__echo").await;
     assert_eq!(refusal["data"]["breaker"], "failures_in_a_row");
-    broker.admin().wait_metric("mcp_breaker_transitions_total", &[("to", "open")], |count| count >= 2.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_breaker_transitions_total", &[("to", "open")], |count| count >= 2.0)
+        .await;
     proxy.heal();
     let well = Instant::now();
     eventually_within(RECOVERY, "a call to succeed", || async {
@@ -190,14 +221,22 @@ async fn freezes_and_thaws(mut spec: Value, proxy: FaultProxy) {
 async fn a_frozen_tcp_backend_gets_calls_again_when_it_thaws() {
     let backend = PipeBackend::tcp(&stdio()).await;
     let proxy = FaultProxy::start(backend.address()).await;
-    freezes_and_thaws(json!({"transport": {"type": "tcp", "address": proxy.address().to_string()}}), proxy).await;
+    freezes_and_thaws(
+        json!({"transport": {"type": "tcp", "address": proxy.address().to_string()}}),
+        proxy,
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_frozen_http_backend_gets_calls_again_when_it_thaws() {
     let backend = FakeBackend::echo().await;
     let proxy = FaultProxy::start(backend.address()).await;
-    freezes_and_thaws(json!({"transport": {"type": "http", "url": format!("http://{}/mcp", proxy.address())}}), proxy).await;
+    freezes_and_thaws(
+        json!({"transport": {"type": "http", "url": format!("http://{}/mcp", proxy.address())}}),
+        proxy,
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -209,8 +248,12 @@ async fn b_01_a_call_that_is_never_answered_ends_at_its_deadline_on_every_wire()
     let tcp = PipeBackend::tcp(&stdio().record(&record("tcp"))).await;
     let websocket = PipeBackend::websocket(&stdio().record(&record("websocket"))).await;
     let mut building = builder().alone();
-    let specs =
-        [("http", http.spec()), ("tcp", tcp.spec()), ("websocket", websocket.spec()), ("stdio", stdio().record(&record("stdio")).spec())];
+    let specs = [
+        ("http", http.spec()),
+        ("tcp", tcp.spec()),
+        ("websocket", websocket.spec()),
+        ("stdio", stdio().record(&record("stdio")).spec()),
+    ];
     for (name, mut spec) in specs {
         spec["timeouts"] = json!({"tools": {"hang": "400ms"}});
         building = building.backend("default", name, spec);
@@ -225,7 +268,10 @@ async fn b_01_a_call_that_is_never_answered_ends_at_its_deadline_on_every_wire()
         let took = asked.elapsed();
         println!("{name}: {took:?} of 400 ms");
         assert_eq!(kind(&error), "timeout", "{name}");
-        assert!(took >= Duration::from_millis(400) && took < Duration::from_millis(700), "{name}: {took:?}");
+        assert!(
+            took >= Duration::from_millis(400) && took < Duration::from_millis(700),
+            "{name}: {took:?}"
+        );
         if name == "http" {
             http.wait_for("the cancellation", |seen| seen.is("notifications/cancelled")).await;
         } else {
@@ -243,7 +289,8 @@ async fn b_03_calls_that_die_with_one_process_are_one_failure() {
     let broker = builder().alone().backend("default", "b", stdio().spec()).start().await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
-    let mut hanging: Vec<_> = (0..8).map(|_| client.begin("tools/call", json!({"name": "b__hang"}))).collect();
+    let mut hanging: Vec<_> =
+        (0..8).map(|_| client.begin("tools/call", json!({"name": "b__hang"}))).collect();
     eventually("all to be there", || async {
         let there = broker.admin().backend("default", "b").await["calls_in_flight"].clone();
         if there == 8 { Ok(()) } else { Err(there) }
@@ -254,13 +301,19 @@ async fn b_03_calls_that_die_with_one_process_are_one_failure() {
         assert_eq!(kind(&call.finish().await.value["error"]), "outcome_unknown");
     }
     let view = broker.admin().backend("default", "b").await;
-    assert_eq!((&view["breaker"]["state"], &view["breaker"]["failures_in_a_row"]), (&json!("closed"), &json!(1)), "{view}");
+    assert_eq!(
+        (&view["breaker"]["state"], &view["breaker"]["failures_in_a_row"]),
+        (&json!("closed"), &json!(1)),
+        "{view}"
+    );
 }
 
 #[tokio::test]
 async fn what_a_backend_answers_and_what_a_client_gives_up_is_no_failure() {
     let backend = FakeBackend::start().await;
-    backend.tool("sad", |_| async { Reply::Result(json!({"isError": true, "content": [{"type": "text", "text": "no"}]})) });
+    backend.tool("sad", |_| async {
+        Reply::Result(json!({"isError": true, "content": [{"type": "text", "text": "no"}]}))
+    });
     backend.tool("wrong", |_| async { Reply::error(-32000, "no") });
     backend.tool("throttled", |_| async { Reply::status(429) });
     backend.tool("large", |_| async { Reply::text(&"x".repeat(400_000)) });
@@ -269,7 +322,8 @@ async fn what_a_backend_answers_and_what_a_client_gives_up_is_no_failure() {
         Reply::Hang
     });
     let config = json!({"limits": {"message_bytes": "256KiB"}});
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     for _ in 0..8 {
         client.result("tools/call", json!({"name": "b__sad"})).await;
@@ -284,7 +338,11 @@ async fn what_a_backend_answers_and_what_a_client_gives_up_is_no_failure() {
     }
     backend.wait_count("the cancellations", 8, |seen| seen.is("notifications/cancelled")).await;
     let view = broker.admin().backend("default", "b").await;
-    assert_eq!((&view["breaker"]["state"], &view["breaker"]["failures_in_a_row"]), (&json!("closed"), &json!(0)), "{view}");
+    assert_eq!(
+        (&view["breaker"]["state"], &view["breaker"]["failures_in_a_row"]),
+        (&json!("closed"), &json!(0)),
+        "{view}"
+    );
 }
 
 #[tokio::test]
@@ -293,7 +351,14 @@ async fn every_kind_of_failure_opens_it() {
         ("status", Reply::status(500)),
         ("unavailable", Reply::status(503)),
         ("cut", Reply::Cut),
-        ("noise", Reply::Http { status: 200, headers: vec![("content-type".to_owned(), "application/json".to_owned())], body: "{".into() }),
+        (
+            "noise",
+            Reply::Http {
+                status: 200,
+                headers: vec![("content-type".to_owned(), "application/json".to_owned())],
+                body: "{".into(),
+            },
+        ),
         ("hang", Reply::Hang),
     ] {
         let backend = FakeBackend::start().await;
@@ -308,11 +373,17 @@ async fn every_kind_of_failure_opens_it() {
         let client = broker.connected(json!({})).await;
         for n in 1..=5 {
             let error = client.error("tools/call", json!({"name": "b__t"})).await;
-            assert!(error["data"]["breaker"].is_null(), "{name}: the {n}th reaches the backend: {error}");
+            assert!(
+                error["data"]["breaker"].is_null(),
+                "{name}: the {n}th reaches the backend: {error}"
+            );
         }
         let error = client.error("tools/call", json!({"name": "b__t"})).await;
         assert_eq!(error["data"]["breaker"], "failures_in_a_row", "{name}: {error}");
-        assert!((20_000..=60_000).contains(&error["data"]["retryAfterMs"].as_u64().unwrap()), "{error}");
+        assert!(
+            (20_000..=60_000).contains(&error["data"]["retryAfterMs"].as_u64().unwrap()),
+            "{error}"
+        );
         assert_eq!(backend.count(|seen| seen.calls("t")), 5, "{name}");
     }
 }
@@ -330,10 +401,15 @@ async fn a_backend_that_fails_half_the_time_is_left_alone() {
     let broker = builder().alone().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     for n in 0..21 {
-        let _either = client.request("tools/call", json!({"name": "b__t", "arguments": {"n": n}})).await;
+        let _either =
+            client.request("tools/call", json!({"name": "b__t", "arguments": {"n": n}})).await;
     }
     let view = broker.admin().backend("default", "b").await;
-    assert_eq!((&view["breaker"]["state"], &view["breaker"]["reason"]), (&json!("open"), &json!("error_ratio")), "{view}");
+    assert_eq!(
+        (&view["breaker"]["state"], &view["breaker"]["reason"]),
+        (&json!("open"), &json!("error_ratio")),
+        "{view}"
+    );
     let sent = backend.count(|seen| seen.calls("t"));
     assert!((20..=21).contains(&sent), "as soon as there are twenty: {sent}");
 }
@@ -355,7 +431,11 @@ async fn a_flapping_backend_gets_fewer_and_fewer_calls() {
         })
         .await;
         assert_eq!(backend.count(|seen| seen.calls("t")), round + 1);
-        waits.push(client.error("tools/call", json!({"name": "b__t"})).await["data"]["retryAfterMs"].as_u64().unwrap());
+        waits.push(
+            client.error("tools/call", json!({"name": "b__t"})).await["data"]["retryAfterMs"]
+                .as_u64()
+                .unwrap(),
+        );
     }
     println!("waits for the next probe: {waits:?} ms");
     assert!(waits[4] > 4 * waits[0], "{waits:?}");
@@ -368,9 +448,16 @@ async fn an_operator_opens_closes_and_probes() {
     let client = broker.connected(json!({})).await;
     let path = "/admin/v1/tenants/default/backends/b/breaker";
     let (status, view) = broker.admin().post(path, &json!({"state": "open"})).await;
-    assert_eq!((status, &view["breaker"]["state"], &view["breaker"]["reason"]), (200, &json!("open"), &json!("operator")), "{view}");
+    assert_eq!(
+        (status, &view["breaker"]["state"], &view["breaker"]["reason"]),
+        (200, &json!("open"), &json!("operator")),
+        "{view}"
+    );
     let refusal = client.error("tools/call", json!({"name": "b__echo"})).await;
-    assert_eq!((kind(&refusal), &refusal["data"]["breaker"]), ("backend_unavailable", &json!("operator")));
+    assert_eq!(
+        (kind(&refusal), &refusal["data"]["breaker"]),
+        ("backend_unavailable", &json!("operator"))
+    );
     assert!(refusal["data"]["retryAfterMs"].is_null(), "nobody knows: {refusal}");
     broker.admin().post("/admin/v1/tenants/default/backends/b/probe", &json!({})).await;
     assert_eq!(state(&broker).await, "open", "a probe does not overrule an operator");
@@ -378,24 +465,38 @@ async fn an_operator_opens_closes_and_probes() {
     let shown = broker.cli(&["backend", "breaker", "b", "closed"]).await;
     assert!(shown.code == Some(0) && shown.stdout.contains("closed"), "{shown:?}");
     client.call("b__echo", json!({})).await;
-    for (body, field) in [(json!({"state": "ajar"}), "state"), (json!({}), "state"), (json!({"state": "open", "x": 1}), "x")] {
+    for (body, field) in [
+        (json!({"state": "ajar"}), "state"),
+        (json!({}), "state"),
+        (json!({"state": "open", "x": 1}), "x"),
+    ] {
         let (status, problem) = broker.admin().post(path, &body).await;
         assert_eq!((status, problem["field"].as_str()), (400, Some(field)), "{problem}");
     }
-    assert_eq!(broker.admin().post("/admin/v1/tenants/default/backends/none/breaker", &json!({"state": "open"})).await.0, 404);
+    assert_eq!(
+        broker
+            .admin()
+            .post("/admin/v1/tenants/default/backends/none/breaker", &json!({"state": "open"}))
+            .await
+            .0,
+        404
+    );
 }
 
 #[tokio::test]
 async fn a_probe_that_an_operator_asks_for_is_made_at_once() {
     let backend = FakeBackend::start().await;
-    backend.tool("t", |call| async move { if call.arguments()["bad"] == true { Reply::status(500) } else { Reply::text("fine") } });
+    backend.tool("t", |call| async move {
+        if call.arguments()["bad"] == true { Reply::status(500) } else { Reply::text("fine") }
+    });
     let mut spec = backend.spec();
     spec["breaker"] = json!({"failures": 1, "probe_after": "30m", "probe_max": "1h"});
     let broker = builder().alone().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     client.error("tools/call", json!({"name": "b__t", "arguments": {"bad": true}})).await;
     assert_eq!(state(&broker).await, "open");
-    let (_, view) = broker.admin().post("/admin/v1/tenants/default/backends/b/probe", &json!({})).await;
+    let (_, view) =
+        broker.admin().post("/admin/v1/tenants/default/backends/b/probe", &json!({})).await;
     assert_eq!(view["breaker"]["state"], "closed", "{view}");
     assert_eq!(text_of(&client.call("b__t", json!({})).await), "fine");
 }

@@ -28,7 +28,11 @@ async fn timed_out_after(broker: &TestBroker, method: &str, name: &str) -> Durat
     let client = broker.connected(json!({})).await;
     let asked = Instant::now();
     let error = client.error(method, json!({"name": name})).await;
-    assert_eq!((error["code"].as_i64(), kind(&error), &error["data"]["refusalCode"]), (Some(1069), "timeout", &json!(1069)), "{error}");
+    assert_eq!(
+        (error["code"].as_i64(), kind(&error), &error["data"]["refusalCode"]),
+        (Some(1069), "timeout", &json!(1069)),
+        "{error}"
+    );
     asked.elapsed()
 }
 
@@ -41,7 +45,13 @@ async fn the_most_specific_deadline_holds() {
         "timeouts": {"call": "2m"}, "breaker": {"enabled": false},
         "tenants": {"default": {"timeouts": {"call": "1s", "methods": {"tools/call": "1400ms"}}}},
     });
-    let broker = builder().alone().config(config).backend("default", "a", spec).backend("default", "b", second.spec()).start().await;
+    let broker = builder()
+        .alone()
+        .config(config)
+        .backend("default", "a", spec)
+        .backend("default", "b", second.spec())
+        .start()
+        .await;
     let wanted = [
         ("tools/call", "a__tool", 200, "the backend's word on the tool"),
         ("tools/call", "a__other", 600, "the backend's word on the method"),
@@ -51,7 +61,10 @@ async fn the_most_specific_deadline_holds() {
     for (method, name, ms, why) in wanted {
         let took = timed_out_after(&broker, method, name).await;
         println!("{why}: {took:?}");
-        assert!(took >= Duration::from_millis(ms) && took < Duration::from_millis(ms + 400), "{why}: {took:?}");
+        assert!(
+            took >= Duration::from_millis(ms) && took < Duration::from_millis(ms + 400),
+            "{why}: {took:?}"
+        );
     }
     first.wait_count("the cancellations", 3, |seen| seen.is("notifications/cancelled")).await;
 }
@@ -73,9 +86,15 @@ async fn progress_extends_a_deadline_to_the_maximum_and_no_further() {
     let broker = builder().alone().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     let asked = Instant::now();
-    let error = client.error("tools/call", json!({"name": "b__busy", "_meta": {"progressToken": 1}})).await;
+    let error =
+        client.error("tools/call", json!({"name": "b__busy", "_meta": {"progressToken": 1}})).await;
     assert_eq!(kind(&error), "timeout");
-    assert!(asked.elapsed() >= Duration::from_millis(900) && asked.elapsed() < Duration::from_millis(1_500), "{:?}", asked.elapsed());
+    assert!(
+        asked.elapsed() >= Duration::from_millis(900)
+            && asked.elapsed() < Duration::from_millis(1_500),
+        "{:?}",
+        asked.elapsed()
+    );
 }
 
 /// A tool that says of itself that it may be called twice, and fails as often as is asked.
@@ -84,7 +103,9 @@ async fn flaky(harmless: bool) -> (FakeBackend, Arc<AtomicUsize>) {
     let backend = FakeBackend::start().await;
     let failures = left.clone();
     backend.tool("t", move |_| {
-        let fails = failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        let fails = failures
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+            .is_ok();
         async move { if fails { Reply::Cut } else { Reply::text("fine") } }
     });
     let mut described = tool("t");
@@ -107,7 +128,11 @@ async fn f_31_a_lost_call_is_sent_again_only_where_its_tool_says_that_it_is_harm
             assert_eq!(kind(&answer["error"]), "outcome_unknown");
         }
         assert_eq!(backend.count(|seen| seen.calls("t")), if harmless { 2 } else { 1 });
-        let sent = broker.admin().metric("mcp_retries_total", &[("outcome", "sent")]).await.unwrap_or_default();
+        let sent = broker
+            .admin()
+            .metric("mcp_retries_total", &[("outcome", "sent")])
+            .await
+            .unwrap_or_default();
         assert_eq!(sent, f64::from(u8::from(harmless)));
     }
 }
@@ -117,11 +142,15 @@ async fn retries_are_a_tenth_of_the_calls_and_can_be_switched_off() {
     for (enabled, sent_most) in [(true, 60 + 1 + 6), (false, 60)] {
         let (backend, failures) = flaky(true).await;
         let config = json!({"breaker": {"enabled": false}, "retries": {"enabled": enabled}});
-        let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+        let broker =
+            builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
         let client = broker.connected(json!({})).await;
         failures.store(usize::MAX, Ordering::SeqCst);
         for _ in 0..60 {
-            assert_eq!(kind(&client.error("tools/call", json!({"name": "b__t"})).await), "outcome_unknown");
+            assert_eq!(
+                kind(&client.error("tools/call", json!({"name": "b__t"})).await),
+                "outcome_unknown"
+            );
         }
         let sent = backend.count(|seen| seen.calls("t"));
         println!("60 calls, all lost: sent {sent} times (retries: {enabled})");
@@ -162,17 +191,33 @@ async fn what_finds_no_room_waits_and_what_finds_no_room_to_wait_is_refused() {
     let first = client.begin("tools/call", json!({"name": "b__t"}));
     backend.wait_count("the first", 1, |seen| seen.calls("t")).await;
     let second = client.begin("tools/call", json!({"name": "b__t"}));
-    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 1.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 1.0)
+        .await;
     let view = broker.admin().backend("default", "b").await;
-    assert_eq!([&view["calls_in_flight"], &view["calls_queued"], &view["calls_max"]], [&json!(1), &json!(1), &json!(1)]);
+    assert_eq!(
+        [&view["calls_in_flight"], &view["calls_queued"], &view["calls_max"]],
+        [&json!(1), &json!(1), &json!(1)]
+    );
     let asked = Instant::now();
     let refusal = client.error("tools/call", json!({"name": "b__t"})).await;
-    assert_eq!((refusal["code"].as_i64(), kind(&refusal), &refusal["data"]["retryable"]), (Some(1004), "overloaded", &json!(true)));
-    assert!(refusal["data"]["retryAfterMs"].as_u64().unwrap() > 0 && asked.elapsed() < Duration::from_millis(500), "{refusal}");
+    assert_eq!(
+        (refusal["code"].as_i64(), kind(&refusal), &refusal["data"]["retryable"]),
+        (Some(1004), "overloaded", &json!(true))
+    );
+    assert!(
+        refusal["data"]["retryAfterMs"].as_u64().unwrap() > 0
+            && asked.elapsed() < Duration::from_millis(500),
+        "{refusal}"
+    );
     assert_eq!(backend.count(|seen| seen.calls("t")), 1, "one at a time");
     gate.open();
     assert_eq!((text_of(&first.result().await), text_of(&second.result().await)), ("done", "done"));
-    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 0.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 0.0)
+        .await;
 }
 
 #[tokio::test]
@@ -183,11 +228,22 @@ async fn a_call_whose_time_is_over_before_its_turn_is_never_sent() {
     backend.wait_count("the first", 1, |seen| seen.calls("patient")).await;
     let asked = Instant::now();
     let refusal = client.error("tools/call", json!({"name": "b__t"})).await;
-    assert_eq!((kind(&refusal), &refusal["data"]["retryable"]), ("timeout", &json!(true)), "nothing was sent: {refusal}");
+    assert_eq!(
+        (kind(&refusal), &refusal["data"]["retryable"]),
+        ("timeout", &json!(true)),
+        "nothing was sent: {refusal}"
+    );
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
     gate.open();
-    assert_eq!((text_of(&first.result().await), text_of(&client.call("b__t", json!({})).await)), ("done", "done"));
-    assert_eq!(backend.count(|seen| seen.calls("t")), 1, "the one that waited in vain was not sent later");
+    assert_eq!(
+        (text_of(&first.result().await), text_of(&client.call("b__t", json!({})).await)),
+        ("done", "done")
+    );
+    assert_eq!(
+        backend.count(|seen| seen.calls("t")),
+        1,
+        "the one that waited in vain was not sent later"
+    );
 }
 
 #[tokio::test]
@@ -196,9 +252,16 @@ async fn who_waits_for_a_backend_that_turns_out_dead_is_told_at_once() {
     let client = broker.connected(json!({})).await;
     let _first = client.begin("tools/call", json!({"name": "b__t"}));
     backend.wait_count("the first", 1, |seen| seen.calls("t")).await;
-    let waiting: Vec<_> = (0..3).map(|_| client.begin("tools/call", json!({"name": "b__t"}))).collect();
-    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 3.0).await;
-    broker.admin().post("/admin/v1/tenants/default/backends/b/breaker", &json!({"state": "open"})).await;
+    let waiting: Vec<_> =
+        (0..3).map(|_| client.begin("tools/call", json!({"name": "b__t"}))).collect();
+    broker
+        .admin()
+        .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 3.0)
+        .await;
+    broker
+        .admin()
+        .post("/admin/v1/tenants/default/backends/b/breaker", &json!({"state": "open"}))
+        .await;
     for call in waiting {
         assert_eq!(within("the refusal", call.error()).await["data"]["breaker"], "operator");
     }
@@ -211,16 +274,23 @@ async fn one_session_can_not_fill_the_queue_of_a_backend_for_other_sessions_of_i
     let loud = broker.connected(json!({})).await;
     let first = loud.begin("tools/call", json!({"name": "b__t"}));
     backend.wait_count("the first", 1, |seen| seen.calls("t")).await;
-    let flood: Vec<_> = (0..20).map(|_| loud.begin("tools/call", json!({"name": "b__t"}))).collect();
-    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 20.0).await;
+    let flood: Vec<_> =
+        (0..20).map(|_| loud.begin("tools/call", json!({"name": "b__t"}))).collect();
+    broker
+        .admin()
+        .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 20.0)
+        .await;
     // Its own flood is its own problem: nothing of what waits has to go for more of it.
     assert_eq!(kind(&loud.error("tools/call", json!({"name": "b__t"})).await), "overloaded");
     let quiet = broker.connected(json!({})).await;
-    let calls: Vec<_> = (0..3).map(|_| quiet.begin("tools/call", json!({"name": "b__patient"}))).collect();
+    let calls: Vec<_> =
+        (0..3).map(|_| quiet.begin("tools/call", json!({"name": "b__patient"}))).collect();
     // Which of the flood came last is not known; three of them went.
-    let mut flood: tokio::task::JoinSet<Value> = flood.into_iter().map(|call| async { call.response().await.value }).collect();
+    let mut flood: tokio::task::JoinSet<Value> =
+        flood.into_iter().map(|call| async { call.response().await.value }).collect();
     for _ in 0..3 {
-        let displaced = within("three of the flood to go", flood.join_next()).await.unwrap().unwrap();
+        let displaced =
+            within("three of the flood to go", flood.join_next()).await.unwrap().unwrap();
         assert_eq!(kind(&displaced["error"]), "overloaded", "{displaced}");
     }
     gate.open();
@@ -228,8 +298,12 @@ async fn one_session_can_not_fill_the_queue_of_a_backend_for_other_sessions_of_i
         assert_eq!(text_of(&call.result().await), "done");
     }
     // In turns: not all of the flood was before them.
-    let order: Vec<bool> =
-        backend.seen().iter().filter(|seen| seen.calls("t") || seen.calls("patient")).map(|seen| seen.calls("t")).collect();
+    let order: Vec<bool> = backend
+        .seen()
+        .iter()
+        .filter(|seen| seen.calls("t") || seen.calls("patient"))
+        .map(|seen| seen.calls("t"))
+        .collect();
     assert!(order.iter().take(7).filter(|of_flood| !**of_flood).count() == 3, "{order:?}");
     assert_eq!(text_of(&first.result().await), "done");
     while let Some(answer) = flood.join_next().await {
@@ -240,7 +314,10 @@ async fn one_session_can_not_fill_the_queue_of_a_backend_for_other_sessions_of_i
 #[tokio::test]
 async fn two_tenants_whose_backends_hang_leave_room_in_the_broker_for_a_third() {
     let (hung, good) = (silent(&["t"]).await, FakeBackend::echo().await);
-    let mut building = builder().alone().auth_required().config(json!({"limits": {"calls_in_flight": 64}, "breaker": {"enabled": false}}));
+    let mut building = builder()
+        .alone()
+        .auth_required()
+        .config(json!({"limits": {"calls_in_flight": 64}, "breaker": {"enabled": false}}));
     for (tenant, backend) in [("one", &hung), ("two", &hung), ("three", &good)] {
         building = building.tenant(tenant).backend(tenant, "b", backend.spec());
     }
@@ -252,7 +329,10 @@ async fn two_tenants_whose_backends_hang_leave_room_in_the_broker_for_a_third() 
         held.extend((0..40).map(|_| client.begin("tools/call", json!({"name": "b__t"}))));
     }
     // Of 64 places 8 are kept, 2 of them for each of four tenants.
-    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "calls")], |depth| depth == 80.0 - 56.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_queue_depth", &[("queue", "calls")], |depth| depth == 80.0 - 56.0)
+        .await;
     let key = broker.admin().create_key("three").await;
     let third = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     for _ in 0..20 {
@@ -265,14 +345,25 @@ async fn two_tenants_whose_backends_hang_leave_room_in_the_broker_for_a_third() 
 #[tokio::test]
 async fn r14_a_tenant_that_holds_nothing_does_not_wait_for_one_that_holds_all_the_little_room() {
     let (hung, good) = (silent(&["t"]).await, FakeBackend::echo().await);
-    let building = builder().alone().auth_required().config(json!({"limits": {"calls_in_flight": 20}, "breaker": {"enabled": false}}));
-    let building = building.tenant("loud").backend("loud", "b", hung.spec()).tenant("quiet").backend("quiet", "b", good.spec());
+    let building = builder()
+        .alone()
+        .auth_required()
+        .config(json!({"limits": {"calls_in_flight": 20}, "breaker": {"enabled": false}}));
+    let building = building
+        .tenant("loud")
+        .backend("loud", "b", hung.spec())
+        .tenant("quiet")
+        .backend("quiet", "b", good.spec());
     let broker = building.start().await;
     let loud = broker.admin().create_key("loud").await;
     let loud = broker.client("/mcp").bearer(&loud).connected(json!({})).await;
-    let _held: Vec<_> = (0..50).map(|_| loud.begin("tools/call", json!({"name": "b__t"}))).collect();
+    let _held: Vec<_> =
+        (0..50).map(|_| loud.begin("tools/call", json!({"name": "b__t"}))).collect();
     // An eighth of the twenty is kept.
-    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "calls")], |depth| depth == 50.0 - 18.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_queue_depth", &[("queue", "calls")], |depth| depth == 50.0 - 18.0)
+        .await;
     let quiet = broker.admin().create_key("quiet").await;
     let quiet = broker.client("/mcp").bearer(&quiet).connected(json!({})).await;
     for _ in 0..20 {
@@ -288,12 +379,19 @@ async fn one_slow_call_in_front_refuses_nobody_who_comes_after_it() {
     let client = broker.connected(json!({})).await;
     let first = client.begin("tools/call", json!({"name": "b__patient"}));
     backend.wait_count("the first", 1, |seen| seen.calls("patient")).await;
-    let mut waiting: Vec<_> = (0..60).map(|_| client.begin("tools/call", json!({"name": "b__t"}))).collect();
-    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 60.0).await;
+    let mut waiting: Vec<_> =
+        (0..60).map(|_| client.begin("tools/call", json!({"name": "b__t"}))).collect();
+    broker
+        .admin()
+        .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 60.0)
+        .await;
     // All that shall happen is that time passes, in which nothing moves.
     tokio::time::sleep(Duration::from_secs(1)).await;
     waiting.extend((0..3).map(|_| client.begin("tools/call", json!({"name": "b__t"}))));
-    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 63.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 63.0)
+        .await;
     gate.open();
     assert_eq!(text_of(&first.result().await), "done");
     for call in waiting {
@@ -315,7 +413,8 @@ async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
         .backend("acme", "b", spec)
         .start()
         .await;
-    let (loud, quiet) = (broker.admin().create_key("acme").await, broker.admin().create_key("acme").await);
+    let (loud, quiet) =
+        (broker.admin().create_key("acme").await, broker.admin().create_key("acme").await);
     let loud = broker.client("/mcp").bearer(&loud).connected(json!({})).await;
     let quiet = broker.client("/mcp").bearer(&quiet).connected(json!({})).await;
     let mut flood = vec![loud.begin("tools/call", json!({"name": "b__t"}))];
@@ -323,18 +422,30 @@ async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
     // One by one: a machine that is busy takes its time for many at once.
     for waiting in 1..=40 {
         flood.push(loud.begin("tools/call", json!({"name": "b__t"})));
-        broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == f64::from(waiting)).await;
+        broker
+            .admin()
+            .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| {
+                depth == f64::from(waiting)
+            })
+            .await;
     }
     let call = quiet.begin("tools/call", json!({"name": "b__patient"}));
-    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 41.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 41.0)
+        .await;
     gate.open();
     assert_eq!(text_of(&call.result().await), "done");
     for call in flood {
         call.result().await;
     }
     // The one that was at the backend, and one in turn.
-    let order: Vec<bool> =
-        backend.seen().iter().filter(|seen| seen.calls("t") || seen.calls("patient")).map(|seen| seen.calls("t")).collect();
+    let order: Vec<bool> = backend
+        .seen()
+        .iter()
+        .filter(|seen| seen.calls("t") || seen.calls("patient"))
+        .map(|seen| seen.calls("t"))
+        .collect();
     let before = order.iter().take_while(|of_flood| **of_flood).count();
     assert!(before <= 2, "{before} of the flood came first");
 }
@@ -370,7 +481,8 @@ async fn adaptive_concurrency_finds_what_a_backend_can_take() {
         })
         .collect();
     let limit = eventually("the limit to come down", || async {
-        let limit = broker.admin().metric("mcp_backend_calls_max", &[("backend", "b")]).await.unwrap();
+        let limit =
+            broker.admin().metric("mcp_backend_calls_max", &[("backend", "b")]).await.unwrap();
         if limit < 40.0 { Ok(limit) } else { Err(limit) }
     })
     .await;

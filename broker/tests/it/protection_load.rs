@@ -102,12 +102,19 @@ async fn r15_goodput_at_three_times_saturation_stays_near_the_peak() {
         late += tally.late.load(Ordering::Relaxed);
     }
     let share = rates / peaks;
-    let told = format!("goodput at three times the peak: {:.0} % of it; {good} done, {refused} refused, {late} late", 100.0 * share);
+    let told = format!(
+        "goodput at three times the peak: {:.0} % of it; {good} done, {refused} refused, {late} late",
+        100.0 * share
+    );
     println!("{told}");
     assert!(share >= 0.8, "it collapses: {told}");
     // What can not be done is refused, and not begun and given up.
     assert!(refused > late && refused * 4 > good, "{told}");
-    assert_eq!(broker.admin().backend("default", "b").await["breaker"]["state"], "closed", "waiting in our queue is no failure");
+    assert_eq!(
+        broker.admin().backend("default", "b").await["breaker"]["state"],
+        "closed",
+        "waiting in our queue is no failure"
+    );
 }
 
 /// A backend for tenants of weight one to ten, in a broker that lets ten calls be in flight; [`served`] makes 160 more wait.
@@ -117,10 +124,15 @@ async fn ten_tenants(takes: Duration) -> (BrokerBuilder, FakeBackend) {
         Reply::text("done")
     })
     .await;
-    let config = json!({"limits": {"calls_in_flight": 10, "connections_per_second_per_address": 0}});
+    let config =
+        json!({"limits": {"calls_in_flight": 10, "connections_per_second_per_address": 0}});
     let mut building = builder().alone().auth_required().config(config);
     for weight in 1..=10 {
-        building = building.tenant(&format!("t{weight}")).backend(&format!("t{weight}"), "b", backend.spec());
+        building = building.tenant(&format!("t{weight}")).backend(
+            &format!("t{weight}"),
+            "b",
+            backend.spec(),
+        );
     }
     (building, backend)
 }
@@ -136,8 +148,13 @@ async fn keys(operator: &AdminClient) -> Vec<(usize, String)> {
 }
 
 /// Of so many calls that are answered once all wait and each has had its turns, how many are whose.
-async fn served(clients: Vec<(usize, TestClient)>, all_wait: impl Future<Output = ()>, calls: usize) -> Vec<(usize, usize)> {
-    let (over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Semaphore::new(0)));
+async fn served(
+    clients: Vec<(usize, TestClient)>,
+    all_wait: impl Future<Output = ()>,
+    calls: usize,
+) -> Vec<(usize, usize)> {
+    let (over, answered) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Semaphore::new(0)));
     let counts: Arc<[AtomicUsize; 10]> = Arc::default();
     let mut workers = tokio::task::JoinSet::new();
     for (weight, client) in clients {
@@ -158,7 +175,11 @@ async fn served(clients: Vec<(usize, TestClient)>, all_wait: impl Future<Output 
     answered.forget_permits(usize::MAX >> 4);
     let counted = async |calls: usize| {
         let enough = answered.acquire_many(calls as u32);
-        tokio::time::timeout(Duration::from_secs(120), enough).await.expect("calls go on").unwrap().forget();
+        tokio::time::timeout(Duration::from_secs(120), enough)
+            .await
+            .expect("calls go on")
+            .unwrap()
+            .forget();
         counts.each_ref().map(|count| count.load(Ordering::Relaxed))
     };
     let (before, after) = (counted(calls / 5).await, counted(calls).await);
@@ -172,12 +193,19 @@ async fn served(clients: Vec<(usize, TestClient)>, all_wait: impl Future<Output 
 fn assert_shares(served: &[(usize, usize)], off: f64, turns: usize) {
     let all: usize = served.iter().map(|(_, served)| served).sum();
     let round = all as f64 / 55.0;
-    let of_fair = |weight: usize, served: usize| 100.0 * (served as f64 / (round * weight as f64) - 1.0);
-    let shares: Vec<String> = served.iter().map(|(weight, served)| format!("{:+.1} %", of_fair(*weight, *served))).collect();
+    let of_fair =
+        |weight: usize, served: usize| 100.0 * (served as f64 / (round * weight as f64) - 1.0);
+    let shares: Vec<String> = served
+        .iter()
+        .map(|(weight, served)| format!("{:+.1} %", of_fair(*weight, *served)))
+        .collect();
     println!("{all} calls; off their share by weight 1 to 10: {}", shares.join(", "));
     for (weight, served) in served {
         let (fair, turns) = (round * *weight as f64, (turns * (weight + 1)) as f64);
-        assert!((*served as f64 - fair).abs() <= off * fair + turns, "weight {weight}: {served}, fair is {fair:.1}");
+        assert!(
+            (*served as f64 - fair).abs() <= off * fair + turns,
+            "weight {weight}: {served}, fair is {fair:.1}"
+        );
     }
 }
 
@@ -205,12 +233,18 @@ async fn r14_ten_tenants_on_three_replicas_get_shares_by_weight() {
     let mut clients = Vec::new();
     for (weight, key) in keys(&cluster.operator()).await {
         for replica in 0..3 {
-            clients.push((weight, cluster.client_of(replica, "/mcp").bearer(&key).connected(json!({})).await));
+            clients.push((
+                weight,
+                cluster.client_of(replica, "/mcp").bearer(&key).connected(json!({})).await,
+            ));
         }
     }
     let all_wait = async {
         for replica in 0..3 {
-            cluster.admin(replica).wait_metric("mcp_queue_depth", &[("queue", "calls")], |depth| depth > 155.0).await;
+            cluster
+                .admin(replica)
+                .wait_metric("mcp_queue_depth", &[("queue", "calls")], |depth| depth > 155.0)
+                .await;
         }
     };
     let served = served(clients, all_wait, 55 * 25).await;
@@ -232,7 +266,12 @@ async fn fifty(hung: &FakeBackend, good: &FakeBackend) -> (TestBroker, TestClien
 }
 
 /// How long this takes here and there, in turns, so that what else this machine does is in both; the middle of each.
-async fn in_turns(here: &TestClient, there: &TestClient, count: usize, ask: impl AsyncFn(&TestClient, usize)) -> [Duration; 2] {
+async fn in_turns(
+    here: &TestClient,
+    there: &TestClient,
+    count: usize,
+    ask: impl AsyncFn(&TestClient, usize),
+) -> [Duration; 2] {
     let mut took = [Vec::new(), Vec::new()];
     for n in 0..count {
         for (client, took) in [here, there].into_iter().zip(&mut took) {
@@ -253,8 +292,10 @@ async fn r13_one_of_fifty_backends_hangs_and_nobody_else_notices() {
     for name in ["hang", "for_ever"] {
         hung.tool(name, |_| async { Reply::Hang });
     }
-    let ((_broker, client), (_quiet, undisturbed)) = tokio::join!(fifty(&hung, &good), fifty(&hung, &good));
-    let _held: Vec<_> = (0..8).map(|_| client.begin("tools/call", json!({"name": "b0__for_ever"}))).collect();
+    let ((_broker, client), (_quiet, undisturbed)) =
+        tokio::join!(fifty(&hung, &good), fifty(&hung, &good));
+    let _held: Vec<_> =
+        (0..8).map(|_| client.begin("tools/call", json!({"name": "b0__for_ever"}))).collect();
     hung.wait_count("the calls", 8, |seen| seen.calls("for_ever")).await;
     let lists = in_turns(&client, &undisturbed, 60, async |client, _| {
         client.result("tools/list", json!({})).await;
@@ -264,9 +305,14 @@ async fn r13_one_of_fifty_backends_hangs_and_nobody_else_notices() {
         client.call(&format!("b{}__echo", n % 49 + 1), json!({})).await;
     });
     let calls = calls.await;
-    println!("medians beside calls that hang, and without: lists {lists:?}, calls to others {calls:?}");
+    println!(
+        "medians beside calls that hang, and without: lists {lists:?}, calls to others {calls:?}"
+    );
     for [beside, without] in [lists, calls] {
-        assert!(beside <= without * 3 / 2 + Duration::from_millis(3), "others wait for the hung one: {beside:?}, {without:?}");
+        assert!(
+            beside <= without * 3 / 2 + Duration::from_millis(3),
+            "others wait for the hung one: {beside:?}, {without:?}"
+        );
     }
 
     let callers: Vec<_> = (0..4)

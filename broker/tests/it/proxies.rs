@@ -17,8 +17,15 @@ const TRUSTED: &str = "127.0.0.1/32";
 
 async fn started(listen: Value, more: Value) -> TestBroker {
     let backend = FakeBackend::echo().await;
-    let listen = json!({"listen": {"trusted_proxies": [TRUSTED]}, "audit": {"calls": "metadata"}}).merged(listen);
-    builder().alone().config(listen).config(more).backend("default", "b", backend.spec()).start().await
+    let listen = json!({"listen": {"trusted_proxies": [TRUSTED]}, "audit": {"calls": "metadata"}})
+        .merged(listen);
+    builder()
+        .alone()
+        .config(listen)
+        .config(more)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await
 }
 
 trait Merged {
@@ -53,7 +60,9 @@ async fn audited(broker: &TestBroker, tenant: &str) -> Value {
     let path = format!("/admin/v1/audit?tenant={tenant}&kind=admin");
     let look = || async {
         let (_, answer) = within("the audit log", broker.admin().get(&path)).await;
-        let address = answer["records"].as_array().and_then(|records| records.last().map(|record| record["address"].clone()));
+        let address = answer["records"]
+            .as_array()
+            .and_then(|records| records.last().map(|record| record["address"].clone()));
         address.ok_or(answer)
     };
     eventually("the record", look).await
@@ -69,7 +78,11 @@ async fn asked(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &str) -> S
 #[tokio::test]
 async fn s16_operators_behind_nginx_are_audited_by_their_own_addresses() {
     let broker = started(json!({}), json!({})).await;
-    let nginx = FrontProxy::nginx(broker.admin_address(), "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;").await;
+    let nginx = FrontProxy::nginx(
+        broker.admin_address(),
+        "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
+    )
+    .await;
     // What a client writes itself stands before what the proxy adds.
     let forged = "x-forwarded-for: 203.0.113.9\r\nforwarded: for=203.0.113.9\r\n";
     for (tenant, headers) in [("plain", ""), ("forged", forged)] {
@@ -78,7 +91,8 @@ async fn s16_operators_behind_nginx_are_audited_by_their_own_addresses() {
         assert_eq!(audited(&broker, tenant).await, "127.0.0.42", "{tenant}");
     }
     // A peer that is not trusted is believed in nothing.
-    let answer = asked(from("127.0.0.43", broker.admin_address()).await, &put("direct", forged)).await;
+    let answer =
+        asked(from("127.0.0.43", broker.admin_address()).await, &put("direct", forged)).await;
     assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
     assert_eq!(audited(&broker, "direct").await, "127.0.0.43");
 }
@@ -86,7 +100,11 @@ async fn s16_operators_behind_nginx_are_audited_by_their_own_addresses() {
 #[tokio::test]
 async fn s16_clients_behind_nginx_are_audited_by_their_own_addresses() {
     let broker = started(json!({}), json!({})).await;
-    let nginx = FrontProxy::nginx(broker.http_address(), "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;").await;
+    let nginx = FrontProxy::nginx(
+        broker.http_address(),
+        "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
+    )
+    .await;
     let client = broker.connected(json!({})).await;
     let session = client.session().unwrap();
     let body = crate::request(5, "tools/call", json!({"name": "b__echo", "arguments": {}}));
@@ -98,8 +116,9 @@ async fn s16_clients_behind_nginx_are_audited_by_their_own_addresses() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let look = || async {
         let (_, answer) = broker.admin().get("/admin/v1/audit?kind=call").await;
-        let called =
-            answer["records"].as_array().and_then(|records| records.iter().find(|record| record["action"] == "tools/call").cloned());
+        let called = answer["records"].as_array().and_then(|records| {
+            records.iter().find(|record| record["action"] == "tools/call").cloned()
+        });
         called.map(|record| record["address"].clone()).ok_or(answer)
     };
     assert_eq!(eventually("the record of the call", look).await, "127.0.0.42");
@@ -116,18 +135,28 @@ async fn s16_proxy_protocol_of_haproxy_names_the_client_over_http_and_tcp() {
         let get = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n";
         let front = FrontProxy::haproxy(broker.http_address(), "tcp", version, "").await;
         // Connections are counted for each client, and not for the proxy, from whose address all of them come.
-        let (mut first, mut other) = (from("127.0.0.5", front.address()).await, from("127.0.0.6", front.address()).await);
+        let (mut first, mut other) =
+            (from("127.0.0.5", front.address()).await, from("127.0.0.6", front.address()).await);
         for stream in [&mut first, &mut other] {
             stream.write_all(get.as_bytes()).await.unwrap();
             assert!(read_answer(stream).await.starts_with("HTTP/1.1 404"), "{version}");
         }
         let mut second = from("127.0.0.5", front.address()).await;
         let _closed = second.write_all(get.as_bytes()).await;
-        assert_eq!(read_to_close(&mut second).await, "", "{version}: the client has its one connection");
+        assert_eq!(
+            read_to_close(&mut second).await,
+            "",
+            "{version}: the client has its one connection"
+        );
         drop((first, other));
         // Before TLS.
-        let secured = within("TLS", authority.connect(front.address().port(), None, &["http/1.1"])).await;
-        let answer = asked(secured.unwrap(), "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
+        let secured =
+            within("TLS", authority.connect(front.address().port(), None, &["http/1.1"])).await;
+        let answer = asked(
+            secured.unwrap(),
+            "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+        )
+        .await;
         assert!(answer.starts_with("HTTP/1.1 404"), "{version}: {answer}");
         let front = FrontProxy::haproxy(broker.tcp_address(), "tcp", version, "").await;
         let mut stream = from("127.0.0.7", front.address()).await;
@@ -151,15 +180,32 @@ async fn s16_a_header_is_needed_from_trusted_proxies_and_refused_from_others() {
     let header = "PROXY TCP4 192.0.2.1 127.0.0.1 1 2\r\n";
     assert_eq!(asked(from("127.0.0.1", broker.http_address()).await, get).await, "");
     broker.logged("it does not begin with a PROXY protocol header of version 1 or 2").await;
-    assert!(asked(from("127.0.0.1", broker.http_address()).await, &format!("{header}{get}")).await.starts_with("HTTP/1.1 404"));
-    assert!(asked(from("127.0.0.9", broker.http_address()).await, get).await.starts_with("HTTP/1.1 404"), "a client without a proxy");
-    assert_eq!(asked(from("127.0.0.9", broker.http_address()).await, &format!("{header}{get}")).await, "");
-    assert_eq!(asked(from("127.0.0.1", broker.http_address()).await, &format!("PROXY TCP9 x\r\n{get}")).await, "");
+    assert!(
+        asked(from("127.0.0.1", broker.http_address()).await, &format!("{header}{get}"))
+            .await
+            .starts_with("HTTP/1.1 404")
+    );
+    assert!(
+        asked(from("127.0.0.9", broker.http_address()).await, get)
+            .await
+            .starts_with("HTTP/1.1 404"),
+        "a client without a proxy"
+    );
+    assert_eq!(
+        asked(from("127.0.0.9", broker.http_address()).await, &format!("{header}{get}")).await,
+        ""
+    );
+    assert_eq!(
+        asked(from("127.0.0.1", broker.http_address()).await, &format!("PROXY TCP9 x\r\n{get}"))
+            .await,
+        ""
+    );
 }
 
 #[tokio::test]
 async fn s16_a_stranger_with_a_header_is_told_of_in_the_log() {
-    let broker = started_behind(json!({"proxy_protocol": {"http": true, "admin": false}}), json!({})).await;
+    let broker =
+        started_behind(json!({"proxy_protocol": {"http": true, "admin": false}}), json!({})).await;
     let header = "PROXY TCP4 192.0.2.1 127.0.0.1 1 2\r\n";
     assert_eq!(asked(from("127.0.0.9", broker.http_address()).await, header).await, "");
     broker.logged("its address is not in listen.trusted_proxies").await;
@@ -168,10 +214,17 @@ async fn s16_a_stranger_with_a_header_is_told_of_in_the_log() {
 #[tokio::test]
 async fn s16_operators_are_audited_by_the_address_of_the_proxy_header() {
     // What the test itself asks comes from another address, without a proxy.
-    let broker = started_behind(json!({"trusted_proxies": ["127.0.0.77/32"], "proxy_protocol": {"admin": true}}), json!({})).await;
+    let broker = started_behind(
+        json!({"trusted_proxies": ["127.0.0.77/32"], "proxy_protocol": {"admin": true}}),
+        json!({}),
+    )
+    .await;
     for (tenant, source) in [("one", "192.0.2.1"), ("two", "198.51.100.2")] {
         let mut stream = from("127.0.0.77", broker.admin_address()).await;
-        stream.write_all(format!("PROXY TCP4 {source} 127.0.0.1 1 2\r\n").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("PROXY TCP4 {source} 127.0.0.1 1 2\r\n").as_bytes())
+            .await
+            .unwrap();
         let answer = asked(stream, &put(tenant, "")).await;
         assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
         assert_eq!(audited(&broker, tenant).await, source);

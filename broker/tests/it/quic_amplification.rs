@@ -12,7 +12,12 @@ use crate::builder;
 const RETRY: u8 = 0b1111_0000;
 
 /// Sends from an address of its own. How much was sent, and what came back until a whole handshake of another client was over.
-async fn answers(address: SocketAddr, authority: &Authority, datagrams: &[Vec<u8>], is_answered: bool) -> (usize, Vec<Vec<u8>>) {
+async fn answers(
+    address: SocketAddr,
+    authority: &Authority,
+    datagrams: &[Vec<u8>],
+    is_answered: bool,
+) -> (usize, Vec<Vec<u8>>) {
     let victim = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     for datagram in datagrams {
         victim.send_to(datagram, address).await.unwrap();
@@ -40,8 +45,10 @@ async fn quic_amplification_an_address_that_is_not_proved_gets_less_than_it_sent
     let hello = QuicPeer::hello(&authority, "mcp", None).await;
     let again = [&hello[..], &hello[..], &hello[..]].concat();
     let foreign = QuicPeer::hello(&authority, "h3", None).await;
-    let forged = QuicPeer::hello(&authority, "mcp", Some(b"a token that the broker has not made")).await;
-    let garbage = vec![vec![0x55; 1200], vec![0x41; 40], vec![0xff; 1200], vec![0; 1200], Vec::new()];
+    let forged =
+        QuicPeer::hello(&authority, "mcp", Some(b"a token that the broker has not made")).await;
+    let garbage =
+        vec![vec![0x55; 1200], vec![0x41; 40], vec![0xff; 1200], vec![0; 1200], Vec::new()];
     let mut unknown_version = hello.clone();
     unknown_version.iter_mut().for_each(|datagram| datagram[1..5].copy_from_slice(&[0xba; 4]));
     let cases = [

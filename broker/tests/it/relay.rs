@@ -41,7 +41,13 @@ fn document() -> impl Strategy<Value = String> {
         Just(r#""data: x\n\nevent: y""#.to_owned()),
         "[a-zA-Z0-9 _.,:;{}\\[\\]+-]{0,40}".prop_map(|text| format!("\"{text}\"")),
     ];
-    let leaf = prop_oneof![number, string, Just("true".to_owned()), Just("false".to_owned()), Just("null".to_owned())];
+    let leaf = prop_oneof![
+        number,
+        string,
+        Just("true".to_owned()),
+        Just("false".to_owned()),
+        Just("null".to_owned())
+    ];
     let blank = prop_oneof![Just(""), Just(" "), Just("  \t "), Just("")];
     let key = prop_oneof![
         Just("\"name\"".to_owned()),
@@ -55,12 +61,16 @@ fn document() -> impl Strategy<Value = String> {
         "[a-z]{0,8}".prop_map(|text| format!("\"{text}\"")),
     ];
     leaf.prop_recursive(5, 60, 6, move |inner| {
-        let member = (key.clone(), blank.clone(), blank.clone(), inner.clone())
-            .prop_map(|(key, before, after, value)| format!("{before}{key}{after}:{before}{value}{after}"));
-        let element = (blank.clone(), inner).prop_map(|(blank, value)| format!("{blank}{value}{blank}"));
+        let member = (key.clone(), blank.clone(), blank.clone(), inner.clone()).prop_map(
+            |(key, before, after, value)| format!("{before}{key}{after}:{before}{value}{after}"),
+        );
+        let element =
+            (blank.clone(), inner).prop_map(|(blank, value)| format!("{blank}{value}{blank}"));
         prop_oneof![
-            proptest::collection::vec(member, 0..6).prop_map(|members| format!("{{{}}}", members.join(","))),
-            proptest::collection::vec(element, 0..6).prop_map(|elements| format!("[{}]", elements.join(","))),
+            proptest::collection::vec(member, 0..6)
+                .prop_map(|members| format!("{{{}}}", members.join(","))),
+            proptest::collection::vec(element, 0..6)
+                .prop_map(|elements| format!("[{}]", elements.join(","))),
         ]
     })
 }
@@ -78,18 +88,34 @@ async fn rpc_11_random_documents_survive_a_call_and_its_result_byte_for_byte() {
         // The arguments as they came: between the markers the test put around them.
         let start = body.find("\"from\":0,").expect("the marker") + "\"from\":0,".len();
         let end = body.rfind(",\"to\":0").expect("the marker");
-        Reply::ResultText(format!("{{\"content\":[],\"structuredContent\":{{\"from\":0,{},\"to\":0}}}}", &body[start..end]))
+        Reply::ResultText(format!(
+            "{{\"content\":[],\"structuredContent\":{{\"from\":0,{},\"to\":0}}}}",
+            &body[start..end]
+        ))
     })
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     for document in documents() {
         let part = format!("\"from\":0,\"x\":{document},\"to\":0");
-        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"b__mirror","arguments":{{{part}}}}}}}"#);
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"b__mirror","arguments":{{{part}}}}}}}"#
+        );
         let answer = client.begin_raw(json!(1), body).response().await;
-        let seen = backend.seen_of("tools/call").pop().unwrap_or_else(|| panic!("{document} did not arrive: {}", answer.text));
-        assert!(String::from_utf8_lossy(&seen.body).contains(&part), "{document} arrived as {:?}", seen.body);
-        assert!(answer.text.contains(&format!("\"structuredContent\":{{{part}}}")), "{document} came back as {}", answer.text);
+        let seen = backend
+            .seen_of("tools/call")
+            .pop()
+            .unwrap_or_else(|| panic!("{document} did not arrive: {}", answer.text));
+        assert!(
+            String::from_utf8_lossy(&seen.body).contains(&part),
+            "{document} arrived as {:?}",
+            seen.body
+        );
+        assert!(
+            answer.text.contains(&format!("\"structuredContent\":{{{part}}}")),
+            "{document} came back as {}",
+            answer.text
+        );
     }
 }
 
@@ -130,7 +156,9 @@ async fn rpc_11_list_entries_keep_their_bytes_on_both_endpoints() {
         .into_iter()
         .take(30)
         .enumerate()
-        .map(|(n, document)| format!(r#"{{"inputSchema":{{"type":"object","x":{document}}}, "name" : "t{n}"  }}"#))
+        .map(|(n, document)| {
+            format!(r#"{{"inputSchema":{{"type":"object","x":{document}}}, "name" : "t{n}"  }}"#)
+        })
         .collect();
     let listed = entries.clone();
     backend.on("tools/list", move |_| {
@@ -138,14 +166,21 @@ async fn rpc_11_list_entries_keep_their_bytes_on_both_endpoints() {
         async move { Reply::ResultText(result) }
     });
     let broker = broker_with(&backend).await;
-    let native = broker.client("/mcp/b").connected(json!({})).await.begin("tools/list", json!({})).response().await;
+    let native = broker
+        .client("/mcp/b")
+        .connected(json!({}))
+        .await
+        .begin("tools/list", json!({}))
+        .response()
+        .await;
     let exposed = broker.connected(json!({})).await.begin("tools/list", json!({})).response().await;
     // That the broker runs these tools as tasks is all that is added.
     let as_sent = |text: &str| text.replace(r#""execution":{"taskSupport":"optional"},"#, "");
     let (native, exposed) = (as_sent(&native.text), as_sent(&exposed.text));
     for (n, entry) in entries.iter().enumerate() {
         assert!(native.contains(entry), "{entry} is not in {native}");
-        let renamed = entry.replace(&format!("\"name\" : \"t{n}\""), &format!("\"name\" : \"b__t{n}\""));
+        let renamed =
+            entry.replace(&format!("\"name\" : \"t{n}\""), &format!("\"name\" : \"b__t{n}\""));
         assert!(exposed.contains(&renamed), "{renamed} is not in {exposed}");
     }
 }

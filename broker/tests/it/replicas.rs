@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, FakeBackend, PostgresServer, TestBroker, eventually, servers::RedisServer};
+use testkit::{
+    BrokerBuilder, FakeBackend, PostgresServer, TestBroker, eventually, servers::RedisServer,
+};
 
 use super::builder;
 
@@ -53,8 +55,12 @@ async fn replicas_that_start_at_once_share_tenants_keys_and_backends() {
     let (one, two) = two(&server.database().await).await;
     let seen = nodes(&one).await;
     assert_eq!(seen.iter().map(id).collect::<Vec<_>>(), ["one", "two"], "{seen:?}");
-    assert!(seen.iter().all(|node| node["address"].as_str().unwrap().starts_with("127.0.0.1:") && node["lease_ms"].as_u64() > Some(0)));
-    assert_eq!(seen.iter().map(|node| node["is_this"].as_bool().unwrap()).collect::<Vec<_>>(), [true, false]);
+    assert!(seen.iter().all(|node| node["address"].as_str().unwrap().starts_with("127.0.0.1:")
+        && node["lease_ms"].as_u64() > Some(0)));
+    assert_eq!(
+        seen.iter().map(|node| node["is_this"].as_bool().unwrap()).collect::<Vec<_>>(),
+        [true, false]
+    );
 
     one.admin().put_tenant("acme", json!({"weight": 3})).await;
     let (key_id, key) = two.admin().create_key_with_id("acme").await;
@@ -159,10 +165,18 @@ async fn an_outage_of_the_database_is_told_and_survived() {
     ] {
         let answer = broker.admin().send(method, path, body.as_ref()).await;
         let (status, problem) = (answer.status, answer.json().await);
-        assert_eq!((status, &problem["type"]), (503, &json!("urn:mcp-broker:problem:store-unavailable")), "{method} {path}: {problem}");
+        assert_eq!(
+            (status, &problem["type"]),
+            (503, &json!("urn:mcp-broker:problem:store-unavailable")),
+            "{method} {path}: {problem}"
+        );
     }
     assert!(asked.elapsed() < Duration::from_secs(18), "no call hangs: {:?}", asked.elapsed());
-    assert_eq!(broker.admin().get("/admin/v1/tenants").await.0, 200, "what is in force needs no database");
+    assert_eq!(
+        broker.admin().get("/admin/v1/tenants").await.0,
+        200,
+        "what is in force needs no database"
+    );
     let answer = until_status(&broker, "/readyz", 503).await;
     assert_eq!(answer["status"], "store_unavailable");
     server.start_again().await;
@@ -187,7 +201,10 @@ async fn a_start_without_the_database_is_refused_with_a_sentence() {
     for command in ["serve", "migrate"] {
         let ended = builder().run(folder.path(), &[command, "--config", "config.yaml"]).await;
         assert_eq!(ended.code, Some(69), "{command}: {ended:?}");
-        assert!(ended.stderr.contains("database") && !ended.stderr.contains("hush-hush"), "{ended:?}");
+        assert!(
+            ended.stderr.contains("database") && !ended.stderr.contains("hush-hush"),
+            "{ended:?}"
+        );
     }
 }
 
@@ -201,7 +218,11 @@ async fn migrate_brings_a_server_up_to_date() {
     let early = builder().run(folder.path(), &["serve", "--config", "config.yaml"]).await;
     assert_eq!(early.code, Some(69), "{early:?}");
     let migrated = builder().run(folder.path(), &["migrate", "--config", "config.yaml"]).await;
-    assert_eq!((migrated.code, migrated.stdout.trim()), (Some(0), "the schema of the PostgreSQL database is up to date"), "{migrated:?}");
+    assert_eq!(
+        (migrated.code, migrated.stdout.trim()),
+        (Some(0), "the schema of the PostgreSQL database is up to date"),
+        "{migrated:?}"
+    );
     replica(&url, "one").config(json!({"storage": {"migrate_on_start": false}})).start().await;
 }
 
@@ -209,7 +230,8 @@ async fn migrate_brings_a_server_up_to_date() {
 async fn redis_may_come_and_go() {
     let (server, redis) = (PostgresServer::fast().await, RedisServer::start().await);
     let url = server.database().await;
-    let with_redis = |name| replica(&url, name).config(json!({"storage": {"redis_url": redis.url()}}));
+    let with_redis =
+        |name| replica(&url, name).config(json!({"storage": {"redis_url": redis.url()}}));
     let one = with_redis("one").start().await;
     redis.kill().await;
     let two = with_redis("two").start().await;
@@ -218,7 +240,12 @@ async fn redis_may_come_and_go() {
     until_status(&two, "/admin/v1/tenants/acme", 200).await;
     redis.start_again().await;
     for broker in [&one, &two] {
-        broker.admin().wait_metric("mcp_hot_store_connected", &[("store", "redis")], |connected| connected == 1.0).await;
+        broker
+            .admin()
+            .wait_metric("mcp_hot_store_connected", &[("store", "redis")], |connected| {
+                connected == 1.0
+            })
+            .await;
     }
     two.admin().put_tenant("acme", json!({"weight": 3})).await;
     eventually("the change is known", || async {
@@ -236,7 +263,11 @@ async fn an_operator_ends_a_session_from_any_replica() {
     let seen = two.admin().sessions("default").await;
     assert_eq!(seen.len(), 1, "{seen:?}");
     let id = seen[0]["id"].as_str().unwrap();
-    assert!(seen[0]["node"].as_str().unwrap().starts_with("one/") && seen[0]["protocol_version"] == "2025-11-25", "{seen:?}");
+    assert!(
+        seen[0]["node"].as_str().unwrap().starts_with("one/")
+            && seen[0]["protocol_version"] == "2025-11-25",
+        "{seen:?}"
+    );
     assert!(!seen[0]["client_name"].as_str().unwrap().is_empty(), "{seen:?}");
     assert_eq!(two.admin().delete(&format!("/admin/v1/sessions/{id}")).await.0, 204);
     eventually("the session is over where it was", || async {

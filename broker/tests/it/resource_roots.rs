@@ -52,7 +52,9 @@ async fn careless_backend() -> FakeBackend {
     for method in ["resources/subscribe", "resources/unsubscribe"] {
         backend.on(method, |_| async { Reply::Result(json!({})) });
     }
-    backend.on("completion/complete", |_| async { Reply::Result(json!({"completion": {"values": []}})) });
+    backend.on("completion/complete", |_| async {
+        Reply::Result(json!({"completion": {"values": []}}))
+    });
     backend
 }
 
@@ -106,10 +108,16 @@ async fn s06_a_query_hides_no_way_out_of_the_roots_in_any_method() {
             for uri in &uris {
                 for (method, params) in about(&format!("{prefix}{uri}")) {
                     let error = client.error(method, params).await;
-                    assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32602), "path_traversal"), "{path} {method} {uri}");
+                    assert_eq!(
+                        (error["code"].as_i64(), kind(&error)),
+                        (Some(-32602), "path_traversal"),
+                        "{path} {method} {uri}"
+                    );
                 }
             }
-            let read = client.result("resources/read", json!({"uri": format!("{prefix}{}/a", files.root())})).await;
+            let read = client
+                .result("resources/read", json!({"uri": format!("{prefix}{}/a", files.root())}))
+                .await;
             assert_eq!(read["contents"][0]["text"], "inside");
         }
     }
@@ -120,17 +128,22 @@ async fn s06_a_query_hides_no_way_out_of_the_roots_in_any_method() {
 async fn s06_requests_that_stand_alone_are_held_to_the_roots_with_every_reader() {
     let (files, backend) = (Files::new(), careless_backend().await);
     let mut uris = leading_out(&files.root());
-    let broker = builder().backend("default", "b", with_root(&backend, &files.root())).start().await;
+    let broker =
+        builder().backend("default", "b", with_root(&backend, &files.root())).start().await;
     let client = Modern::of(&broker, "/mcp");
     for uri in &uris {
         let error = client.error("resources/read", json!({"uri": format!("b+{uri}")})).await;
         assert_eq!(kind(&error), "path_traversal", "{uri}");
     }
     let aside = format!("{}?x", files.root());
-    assert_eq!(kind(&client.error("resources/read", json!({"uri": format!("b+{aside}")})).await), "outside_roots");
+    assert_eq!(
+        kind(&client.error("resources/read", json!({"uri": format!("b+{aside}")})).await),
+        "outside_roots"
+    );
     uris.push(aside);
     let inside = format!("b+{}/a", files.root());
-    let wish: Vec<String> = uris.iter().map(|uri| format!("b+{uri}")).chain([inside.clone()]).collect();
+    let wish: Vec<String> =
+        uris.iter().map(|uri| format!("b+{uri}")).chain([inside.clone()]).collect();
     let wish = json!({"notifications": {"resourceSubscriptions": wish}});
     let mut events = client.post(json!("listening"), "subscriptions/listen", wish).await.events();
     let acknowledged = events.next_message().await.expect("the stream is open").1;
@@ -142,13 +155,21 @@ async fn s06_requests_that_stand_alone_are_held_to_the_roots_with_every_reader()
 #[tokio::test]
 async fn s06_what_is_typed_into_a_template_does_not_lead_out() {
     let (files, backend) = (Files::new(), careless_backend().await);
-    let broker = builder().backend("default", "b", with_root(&backend, &files.root())).start().await;
+    let broker =
+        builder().backend("default", "b", with_root(&backend, &files.root())).start().await;
     let client = broker.connected(json!({})).await;
-    let template = json!({"type": "ref/resource", "uri": format!("b+{}/{{folder}}/{{name}}", files.root())});
+    let template =
+        json!({"type": "ref/resource", "uri": format!("b+{}/{{folder}}/{{name}}", files.root())});
     let ask = |value: &str, folder: &str| json!({"ref": template, "argument": {"name": "name", "value": value}, "context": {"arguments": {"folder": folder}}});
-    for (value, folder) in [("../../secret", ""), ("", "../.."), ("/etc/", "x"), ("%2e%2e/x", "x"), ("a", "..?")] {
+    for (value, folder) in
+        [("../../secret", ""), ("", "../.."), ("/etc/", "x"), ("%2e%2e/x", "x"), ("a", "..?")]
+    {
         let error = client.error("completion/complete", ask(value, folder)).await;
-        assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32602), "path_traversal"), "{value} {folder}");
+        assert_eq!(
+            (error["code"].as_i64(), kind(&error)),
+            (Some(-32602), "path_traversal"),
+            "{value} {folder}"
+        );
     }
     assert_eq!(backend.count(|seen| seen.is("completion/complete")), 0);
     client.result("completion/complete", ask("read", "notes/old")).await;
@@ -158,7 +179,12 @@ async fn s06_what_is_typed_into_a_template_does_not_lead_out() {
 async fn targets(broker: &TestBroker, wanted: usize) -> Vec<Value> {
     eventually("the requests in the audit log", || async {
         let (_, answer) = broker.admin().get("/admin/v1/audit?limit=1000&kind=call").await;
-        let found: Vec<Value> = answer["records"].as_array().unwrap().iter().map(|record| record["target"].clone()).collect();
+        let found: Vec<Value> = answer["records"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|record| record["target"].clone())
+            .collect();
         if found.len() >= wanted { Ok(found) } else { Err(found) }
     })
     .await
@@ -167,13 +193,27 @@ async fn targets(broker: &TestBroker, wanted: usize) -> Vec<Value> {
 #[tokio::test]
 async fn s06_the_audit_log_shows_all_that_could_be_a_path() {
     let backend = careless_backend().await;
-    let broker = builder().alone().config(json!({"audit": {"calls": "metadata"}})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .alone()
+        .config(json!({"audit": {"calls": "metadata"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
-    for uri in ["b+file:///srv/a?/../../etc/passwd", "b+notes://a#/../b", "b+https://example.com/a?token=canary"] {
+    for uri in [
+        "b+file:///srv/a?/../../etc/passwd",
+        "b+notes://a#/../b",
+        "b+https://example.com/a?token=canary",
+    ] {
         client.request("resources/read", json!({"uri": uri})).await;
     }
     client.request("completion/complete", about("b+file:///srv/a?b")[3].1.clone()).await;
-    let shown = ["b+file:///srv/a?/../../etc/passwd", "b+notes://a#/../b", "b+https://example.com/a?[redacted]", "b+file:///srv/a?b"];
+    let shown = [
+        "b+file:///srv/a?/../../etc/passwd",
+        "b+notes://a#/../b",
+        "b+https://example.com/a?[redacted]",
+        "b+file:///srv/a?b",
+    ];
     assert_eq!(targets(&broker, shown.len()).await, shown);
 }
 
@@ -186,16 +226,21 @@ async fn s06_subscriptions_are_held_to_the_roots_the_backend_has_now() {
     for uri in [&inside, &outside] {
         client.result("resources/subscribe", json!({"uri": format!("b+{uri}")})).await;
     }
-    let told = |uri: &str| backend.count(|seen| seen.is("resources/subscribe") && seen.message["params"]["uri"] == uri);
+    let told = |uri: &str| {
+        backend.count(|seen| seen.is("resources/subscribe") && seen.message["params"]["uri"] == uri)
+    };
     assert_eq!((told(&inside), told(&outside)), (1, 1));
     broker.admin().ready_backend("default", "b", &with_root(&backend, &files.root())).await;
     backend
-        .wait_count("the subscription to be put back", 2, |seen| seen.is("resources/subscribe") && seen.message["params"]["uri"] == inside)
+        .wait_count("the subscription to be put back", 2, |seen| {
+            seen.is("resources/subscribe") && seen.message["params"]["uri"] == inside
+        })
         .await;
     // A request that comes behind it in the session has found the others forgotten.
     let error = client.error("resources/subscribe", json!({"uri": format!("b+{outside}")})).await;
     assert_eq!(kind(&error), "outside_roots");
     assert_eq!((told(&inside), told(&outside)), (2, 1));
-    let subscribed = broker.admin().wait_metric("mcp_subscriptions", &[], |count| count == 1.0).await;
+    let subscribed =
+        broker.admin().wait_metric("mcp_subscriptions", &[], |count| count == 1.0).await;
     assert_eq!(subscribed, 1.0);
 }

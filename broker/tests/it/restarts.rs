@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{EventReader, FakeBackend, Gate, Reply, TestBroker, TestClient, backend::tool, eventually};
+use testkit::{
+    EventReader, FakeBackend, Gate, Reply, TestBroker, TestClient, backend::tool, eventually,
+};
 
 use crate::{builder, kind, refused, request, text_of};
 
@@ -49,7 +51,11 @@ fn back(broker: &TestBroker, client: &TestClient) -> TestClient {
 
 /// Writes of the store so far.
 async fn writes(broker: &TestBroker) -> f64 {
-    broker.admin().metric("mcp_store_seconds_count", &[("operation", "write")]).await.unwrap_or_default()
+    broker
+        .admin()
+        .metric("mcp_store_seconds_count", &[("operation", "write")])
+        .await
+        .unwrap_or_default()
 }
 
 /// Waits until what is written behind has been: the store was left alone for a while.
@@ -59,7 +65,9 @@ async fn written_behind(broker: &TestBroker) {
     while quiet < 15 {
         let metrics = admin.metrics().await;
         let counts = metrics.lines().filter(|line| line.starts_with("mcp_store_seconds_count"));
-        let now: String = counts.filter(|line| line.contains(r#""write""#) || line.contains(r#""append_events""#)).collect();
+        let now: String = counts
+            .filter(|line| line.contains(r#""write""#) || line.contains(r#""append_events""#))
+            .collect();
         quiet = if now == last { quiet + 1 } else { 0 };
         last = now;
         tokio::time::sleep(Duration::from_millis(100)).await; // longer in all than the pause between two rounds
@@ -69,7 +77,12 @@ async fn written_behind(broker: &TestBroker) {
 async fn methods(stream: &mut EventReader, count: usize) -> Vec<String> {
     let mut methods = Vec::new();
     while methods.len() < count {
-        methods.push(stream.next_message().await.unwrap().1["method"].as_str().unwrap_or("an answer").to_owned());
+        methods.push(
+            stream.next_message().await.unwrap().1["method"]
+                .as_str()
+                .unwrap_or("an answer")
+                .to_owned(),
+        );
     }
     methods
 }
@@ -103,20 +116,29 @@ async fn a_session_goes_on_after_a_restart_with_all_it_had() {
         client.result("logging/setLevel", json!({"level": "warning"})).await;
         client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
         written_behind(&broker).await;
-        let subscribed = backend.seen_of("resources/subscribe")[0].header("mcp-session-id").map(str::to_owned);
+        let subscribed =
+            backend.seen_of("resources/subscribe")[0].header("mcp-session-id").map(str::to_owned);
 
         restart(&mut broker, end).await;
         let client = back(&broker, &client);
         let mut call = client.begin_call("b__log", json!({}));
         assert_eq!(text_of(&call.finish().await.value["result"]), "logged", "{end:?}");
-        let logged: Vec<_> = call.before.iter().map(|message| message.value["params"]["level"].clone()).collect();
+        let logged: Vec<_> =
+            call.before.iter().map(|message| message.value["params"]["level"].clone()).collect();
         assert_eq!(logged, ["error"], "{end:?}: the log level is kept");
         let called = backend.wait_for("the call", |seen| seen.calls("log")).await;
-        assert_eq!(called.header("mcp-session-id").map(str::to_owned), subscribed, "{end:?}: the session at the backend goes on");
+        assert_eq!(
+            called.header("mcp-session-id").map(str::to_owned),
+            subscribed,
+            "{end:?}: the session at the backend goes on"
+        );
         // The subscription is put back, and as nobody knows what was missed, the client is told to look.
         let mut stream = client.open_get_stream().await;
         let (_, told) = stream.next_message().await.unwrap();
-        assert_eq!((&told["method"], &told["params"]["uri"]), (&json!("notifications/resources/updated"), &json!("b+test://one")));
+        assert_eq!(
+            (&told["method"], &told["params"]["uri"]),
+            (&json!("notifications/resources/updated"), &json!("b+test://one"))
+        );
         backend.wait_get_streams(2).await;
         backend.notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
         assert_eq!(methods(&mut stream, 1).await, ["notifications/resources/updated"], "{end:?}");
@@ -138,7 +160,11 @@ async fn a_backend_that_forgot_its_sessions_is_initialised_anew_and_the_client_n
     let client = back(&broker, &client);
     client.call("b__echo", json!({"round": 2})).await;
     assert!(backend.seen_of("initialize").len() > before.0);
-    let carried_out = backend.seen().iter().filter(|seen| seen.calls("echo") && seen.message["params"]["arguments"]["round"] == 2).count();
+    let carried_out = backend
+        .seen()
+        .iter()
+        .filter(|seen| seen.calls("echo") && seen.message["params"]["arguments"]["round"] == 2)
+        .count();
     assert!(carried_out <= 2, "refused once, carried out once");
 }
 
@@ -152,7 +178,11 @@ async fn ids_of_requests_at_a_backends_session_do_not_repeat_over_a_restart() {
     restart(&mut broker, End::Crash).await;
     back(&broker, &client).call("b__echo", json!({})).await;
     let calls: Vec<_> = backend.seen_of("tools/call");
-    assert_eq!(calls[0].header("mcp-session-id"), calls[1].header("mcp-session-id"), "the same session there");
+    assert_eq!(
+        calls[0].header("mcp-session-id"),
+        calls[1].header("mcp-session-id"),
+        "the same session there"
+    );
     assert_ne!(calls[0].message["id"], calls[1].message["id"]);
 }
 
@@ -171,23 +201,35 @@ async fn sse_09_a_get_stream_is_resumed_after_a_restart_without_loss_or_repeat()
         drop(stream);
         backend.list("resources", vec![]);
         backend.notify("notifications/resources/list_changed", json!({})).await;
-        broker.admin().wait_backend("default", "b", "no resource", |view| view["resources"] == 0).await;
+        broker
+            .admin()
+            .wait_backend("default", "b", "no resource", |view| view["resources"] == 0)
+            .await;
         written_behind(&broker).await;
 
         restart(&mut broker, end).await;
         let client = back(&broker, &client);
         let mut resumed = client.resume(&read.unwrap()).await;
         let (missed, told) = resumed.next_message().await.unwrap();
-        assert_eq!(told["method"], "notifications/resources/list_changed", "{end:?}: what was missed");
+        assert_eq!(
+            told["method"], "notifications/resources/list_changed",
+            "{end:?}: what was missed"
+        );
         // It goes on as the session's stream, with ids that were not there before.
         backend.wait_get_streams(1).await;
         backend.list("tools", vec![tool("echo")]);
         backend.notify("notifications/tools/list_changed", json!({})).await;
         let (new, told) = resumed.next_message().await.unwrap();
         assert_eq!(told["method"], "notifications/tools/list_changed", "{end:?}");
-        let sequence = |id: &Option<String>| id.as_deref().unwrap().split_once('-').unwrap().1.parse::<u64>().unwrap();
+        let sequence = |id: &Option<String>| {
+            id.as_deref().unwrap().split_once('-').unwrap().1.parse::<u64>().unwrap()
+        };
         assert!(sequence(&new) > sequence(&missed));
-        assert_eq!(until_deleted(&client, resumed).await, Vec::<Value>::new(), "{end:?}: nothing twice");
+        assert_eq!(
+            until_deleted(&client, resumed).await,
+            Vec::<Value>::new(),
+            "{end:?}: nothing twice"
+        );
     }
 }
 
@@ -224,7 +266,11 @@ async fn lists_that_changed_while_no_process_was_there_are_told() {
     let mut stream = client.open_get_stream().await;
     assert_eq!(methods(&mut stream, 1).await, ["notifications/tools/list_changed"]);
     assert_eq!(client.tool_names().await, ["b__echo", "b__new"]);
-    assert_eq!(until_deleted(&client, stream).await, Vec::<Value>::new(), "the others are as they were");
+    assert_eq!(
+        until_deleted(&client, stream).await,
+        Vec::<Value>::new(),
+        "the others are as they were"
+    );
 }
 
 #[tokio::test]
@@ -242,7 +288,8 @@ async fn a_position_that_is_gone_is_said_and_everything_that_may_have_changed_is
     let mut told = methods(&mut stream, 4).await;
     told.sort();
     let list = |name: &str| format!("notifications/{name}/list_changed");
-    let mut expected = vec![list("tools"), list("resources"), "notifications/resources/updated".to_owned()];
+    let mut expected =
+        vec![list("tools"), list("resources"), "notifications/resources/updated".to_owned()];
     let prompts = told.contains(&list("prompts"));
     expected.extend(prompts.then(|| list("prompts")));
     expected.sort();
@@ -273,7 +320,9 @@ async fn calls_that_ended_with_the_process_are_answered_on_their_streams() {
     written_behind(&broker).await;
     restart(&mut broker, End::Crash).await;
     let client = back(&broker, &client);
-    for (from, messages) in [(priming.as_str(), 2), (progress.as_deref().unwrap(), 1), (priming.as_str(), 2)] {
+    for (from, messages) in
+        [(priming.as_str(), 2), (progress.as_deref().unwrap(), 1), (priming.as_str(), 2)]
+    {
         let events = client.resume(from).await.rest().await;
         let told: Vec<Value> = events.iter().filter_map(testkit::Event::message).collect();
         assert_eq!(told.len(), messages, "{told:?}");
@@ -284,7 +333,14 @@ async fn calls_that_ended_with_the_process_are_answered_on_their_streams() {
     written_behind(&broker).await;
     restart(&mut broker, End::Crash).await;
     let client = back(&broker, &client);
-    let told: Vec<Value> = client.resume(&priming).await.rest().await.iter().filter_map(testkit::Event::message).collect();
+    let told: Vec<Value> = client
+        .resume(&priming)
+        .await
+        .rest()
+        .await
+        .iter()
+        .filter_map(testkit::Event::message)
+        .collect();
     assert_eq!((told.len(), kind(&told[1]["error"])), (2, "outcome_unknown"));
     let ahead = format!("{}-9999999999999", priming.split_once('-').unwrap().0);
     let (status, error) = refused(client.get_stream_raw(Some(&ahead)).await).await;
@@ -322,7 +378,12 @@ async fn no_request_finds_a_tool_unknown_that_its_session_had_before() {
     // Both come while the backend is only just being reached: the one that takes the session up, and one that finds it.
     let calls = tokio::spawn({
         let (one, other) = (client.clone(), client.clone());
-        async move { tokio::join!(one.call("b__echo", json!({"text": "one"})), other.call("b__echo", json!({"text": "other"}))) }
+        async move {
+            tokio::join!(
+                one.call("b__echo", json!({"text": "one"})),
+                other.call("b__echo", json!({"text": "other"}))
+            )
+        }
     });
     broker.admin().wait_metric("mcp_sessions_adopted_total", &[], |adopted| adopted > 0.0).await;
     gate.open();
@@ -345,37 +406,57 @@ async fn what_a_backend_offers_that_was_not_reached_since_the_restart_is_not_den
     gate.open();
     broker.admin().wait_backend_state("default", "b", "ready").await;
     client.call("b__echo", json!({})).await;
-    assert_eq!(kind(&client.error("tools/call", json!({"name": "b__none", "arguments": {}})).await), "tool_not_found");
+    assert_eq!(
+        kind(&client.error("tools/call", json!({"name": "b__none", "arguments": {}})).await),
+        "tool_not_found"
+    );
 }
 
 #[tokio::test]
 async fn ses_05_a_session_that_ended_stays_ended() {
     let backend = backend().await;
     let mut broker = start(&backend).await;
-    let (deleted, ended, kept) = (broker.connected(json!({})).await, broker.connected(json!({})).await, broker.connected(json!({})).await);
+    let (deleted, ended, kept) = (
+        broker.connected(json!({})).await,
+        broker.connected(json!({})).await,
+        broker.connected(json!({})).await,
+    );
     kept.call("b__echo", json!({})).await;
     written_behind(&broker).await;
     assert_eq!(deleted.delete_session().await, 204);
     let sessions = broker.admin().sessions("default").await;
-    let (first, writes_before) = (sessions[0]["id"].as_str().unwrap().to_owned(), writes(&broker).await);
+    let (first, writes_before) =
+        (sessions[0]["id"].as_str().unwrap().to_owned(), writes(&broker).await);
     assert_eq!(sessions.len(), 2);
     let (status, _) = broker.admin().delete(&format!("/admin/v1/sessions/{first}")).await;
     assert!((200..300).contains(&status), "{status}");
-    broker.admin().wait_metric("mcp_store_seconds_count", &[("operation", "write")], |count| count > writes_before).await;
+    broker
+        .admin()
+        .wait_metric("mcp_store_seconds_count", &[("operation", "write")], |count| {
+            count > writes_before
+        })
+        .await;
     restart(&mut broker, End::Crash).await;
-    let (deleted, ended, kept) = (back(&broker, &deleted), back(&broker, &ended), back(&broker, &kept));
+    let (deleted, ended, kept) =
+        (back(&broker, &deleted), back(&broker, &ended), back(&broker, &kept));
     assert_eq!(deleted.post(request(1, "ping", json!({}))).await.status, 404);
     assert_eq!(ended.post(request(1, "ping", json!({}))).await.status, 404, "by an operator");
     assert_eq!(kept.delete_session().await, 204, "also of a session that was only just taken up");
-    backend.wait_for("the goodbye to a backend's session that was never used again", |seen| seen.http == "DELETE").await;
+    backend
+        .wait_for("the goodbye to a backend's session that was never used again", |seen| {
+            seen.http == "DELETE"
+        })
+        .await;
 }
 
 #[tokio::test]
 async fn ses_06_a_foreign_caller_finds_nothing_after_a_restart_either() {
     let backend = backend().await;
-    let mut broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    let mut broker =
+        builder().auth_required().backend("default", "b", backend.spec()).start().await;
     let admin = broker.admin();
-    let ((own_id, own), other) = (admin.create_key_with_id("default").await, admin.create_key("default").await);
+    let ((own_id, own), other) =
+        (admin.create_key_with_id("default").await, admin.create_key("default").await);
     let client = broker.client("/mcp").bearer(&own).connected(json!({})).await;
     let session = client.session();
     restart(&mut broker, End::Crash).await;
@@ -389,7 +470,8 @@ async fn ses_06_a_foreign_caller_finds_nothing_after_a_restart_either() {
         assert_eq!(client.delete_session().await, 404);
     }
     assert_eq!(at(&own, "/mcp").post(request(1, "ping", json!({}))).await.status, 200);
-    let (status, _) = broker.admin().delete(&format!("/admin/v1/tenants/default/keys/{own_id}")).await;
+    let (status, _) =
+        broker.admin().delete(&format!("/admin/v1/tenants/default/keys/{own_id}")).await;
     assert!((200..300).contains(&status), "{status}");
     // Other replicas hear of it a moment later.
     eventually("the key to be refused", || async {
@@ -403,7 +485,8 @@ async fn ses_06_a_foreign_caller_finds_nothing_after_a_restart_either() {
 async fn ses_07_the_time_without_a_process_counts_as_idle() {
     let backend = backend().await;
     let config = json!({"session": {"idle": "2s"}});
-    let mut broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let mut broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     let soon = broker.connected(json!({})).await;
     broker.kill().await;

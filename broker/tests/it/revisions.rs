@@ -10,7 +10,9 @@ const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11
 
 fn answer(method: &str) -> Value {
     match method {
-        "sampling/createMessage" => json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"}),
+        "sampling/createMessage" => {
+            json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"})
+        }
         "elicitation/create" => json!({"action": "accept", "content": {"name": "ann"}}),
         "roots/list" => json!({"roots": [{"uri": "file:///r", "name": "r"}]}),
         _ => json!({}),
@@ -20,9 +22,18 @@ fn answer(method: &str) -> Value {
 /// Says on one call's stream whatever a backend may, whether or not the client in front understands it.
 async fn speak(call: BackendCall) -> Reply {
     call.progress(1.0, 3.0).await;
-    call.notify("notifications/progress", json!({"progressToken": call.progress_token(), "progress": 2, "message": "m"})).await;
-    call.notify("notifications/message", json!({"level": "error", "logger": "l", "data": {"x": [null]}})).await;
-    call.notify("notifications/resources/updated", json!({"uri": "test://one", "title": "one"})).await;
+    call.notify(
+        "notifications/progress",
+        json!({"progressToken": call.progress_token(), "progress": 2, "message": "m"}),
+    )
+    .await;
+    call.notify(
+        "notifications/message",
+        json!({"level": "error", "logger": "l", "data": {"x": [null]}}),
+    )
+    .await;
+    call.notify("notifications/resources/updated", json!({"uri": "test://one", "title": "one"}))
+        .await;
     for change in ["tools", "resources", "prompts"] {
         call.notify(&format!("notifications/{change}/list_changed"), json!({})).await;
     }
@@ -33,9 +44,15 @@ async fn speak(call: BackendCall) -> Reply {
         ("ping", json!({})),
         ("roots/list", json!({"_meta": {"com.example/k": 1}})),
         ("sampling/createMessage", json!({"messages": [text], "maxTokens": 5})),
-        ("sampling/createMessage", json!({"messages": [text], "maxTokens": 5, "task": {"ttl": 1000}})),
+        (
+            "sampling/createMessage",
+            json!({"messages": [text], "maxTokens": 5, "task": {"ttl": 1000}}),
+        ),
         ("elicitation/create", json!({"message": "m", "requestedSchema": schema})),
-        ("elicitation/create", json!({"mode": "url", "message": "m", "url": "https://example.com/", "elicitationId": "e"})),
+        (
+            "elicitation/create",
+            json!({"mode": "url", "message": "m", "url": "https://example.com/", "elicitationId": "e"}),
+        ),
     ] {
         told.push(call.ask(method, params).await.get("result").is_some());
     }
@@ -51,10 +68,18 @@ async fn backend(revision: &str) -> FakeBackend {
         call.gone().await;
         Reply::Hang
     });
-    backend.list("resources", vec![json!({"uri": "test://one", "name": "one", "title": "One", "size": 1})]);
+    backend.list(
+        "resources",
+        vec![json!({"uri": "test://one", "name": "one", "title": "One", "size": 1})],
+    );
     backend.list("resourceTemplates", vec![json!({"uriTemplate": "test://{x}", "name": "t"})]);
-    backend.list("prompts", vec![json!({"name": "p", "arguments": [{"name": "a", "required": true}]})]);
-    backend.on("completion/complete", |_| async { Reply::Result(json!({"completion": {"values": ["v"], "total": 2, "hasMore": true}})) });
+    backend.list(
+        "prompts",
+        vec![json!({"name": "p", "arguments": [{"name": "a", "required": true}]})],
+    );
+    backend.on("completion/complete", |_| async {
+        Reply::Result(json!({"completion": {"values": ["v"], "total": 2, "hasMore": true}}))
+    });
     backend
 }
 
@@ -86,7 +111,10 @@ async fn ask_everything(client: &TestClient) {
         ("resources/subscribe", uri.clone()),
         ("resources/read", uri.clone()),
         ("prompts/get", json!({"name": "b__p", "arguments": {"a": "x"}})),
-        ("completion/complete", json!({"ref": {"type": "ref/prompt", "name": "b__p"}, "argument": {"name": "a", "value": "x"}})),
+        (
+            "completion/complete",
+            json!({"ref": {"type": "ref/prompt", "name": "b__p"}, "argument": {"name": "a", "value": "x"}}),
+        ),
         ("tools/call", json!({"name": "b__fails"})),
         ("resources/unsubscribe", uri),
     ] {
@@ -113,16 +141,28 @@ async fn v_04_every_pair_of_revisions_is_spoken_as_its_schema_says() {
             let client = client(&broker, of_client).await;
             let mut get = client.open_get_stream().await;
             ask_everything(&client).await;
-            let mut call = client.begin("tools/call", json!({"name": "b__all", "_meta": {"progressToken": "t"}}));
+            let mut call = client
+                .begin("tools/call", json!({"name": "b__all", "_meta": {"progressToken": "t"}}));
             let told = call.finish().await;
             let told: Vec<bool> = serde_json::from_str(text_of(&told.value["result"])).unwrap();
-            assert_eq!(told[..3], [true; 3], "{of_client} in front of {of_backend}: ping, roots and sampling are in every revision");
+            assert_eq!(
+                told[..3],
+                [true; 3],
+                "{of_client} in front of {of_backend}: ping, roots and sampling are in every revision"
+            );
             let (both, newest) = (of_client.min(of_backend), "2025-11-25");
-            assert_eq!((told[4], told[5]), (both >= "2025-06-18", both >= newest), "{of_client} in front of {of_backend}: {told:?}");
-            let hanging = client.begin_with_id(json!("h"), "tools/call", json!({"name": "b__hang"}));
+            assert_eq!(
+                (told[4], told[5]),
+                (both >= "2025-06-18", both >= newest),
+                "{of_client} in front of {of_backend}: {told:?}"
+            );
+            let hanging =
+                client.begin_with_id(json!("h"), "tools/call", json!({"name": "b__hang"}));
             let calls = backend.count(|seen| seen.calls("hang"));
             backend.wait_count("the call", calls.max(1), |seen| seen.calls("hang")).await;
-            client.notify("notifications/cancelled", json!({"requestId": "h", "reason": "enough"})).await;
+            client
+                .notify("notifications/cancelled", json!({"requestId": "h", "reason": "enough"}))
+                .await;
             client.notify("notifications/roots/list_changed", json!({})).await;
             drop(hanging);
             client.delete_session().await;
@@ -135,14 +175,14 @@ async fn v_04_every_pair_of_revisions_is_spoken_as_its_schema_says() {
 #[tokio::test]
 async fn v_04_a_child_of_each_revision_is_spoken_to_as_its_schema_says() {
     for of_backend in REVISIONS {
-        let broker = builder().backend("default", "b", stdio().version(of_backend).spec()).start().await;
+        let broker =
+            builder().backend("default", "b", stdio().version(of_backend).spec()).start().await;
         for of_client in REVISIONS {
             let client = client(&broker, of_client).await;
             client.result("logging/setLevel", json!({"level": "debug"})).await;
             client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
             for tool in ["echo", "progress", "sample", "roots", "log", "touch", "stray"] {
-                let params =
-                    json!({"name": format!("b__{tool}"), "arguments": {"prompt": "p", "message": "m"}, "_meta": {"progressToken": 1}});
+                let params = json!({"name": format!("b__{tool}"), "arguments": {"prompt": "p", "message": "m"}, "_meta": {"progressToken": 1}});
                 client.result("tools/call", params).await;
             }
             client.begin_with_id(json!("h"), "tools/call", json!({"name": "b__hang"}));
@@ -150,10 +190,20 @@ async fn v_04_a_child_of_each_revision_is_spoken_to_as_its_schema_says() {
             client.notify("notifications/roots/list_changed", json!({})).await;
             client.delete_session().await;
         }
-        let noted = || broker.traffic().into_iter().map(|note| std::fs::read_to_string(note).unwrap()).collect::<String>();
+        let noted = || {
+            broker
+                .traffic()
+                .into_iter()
+                .map(|note| std::fs::read_to_string(note).unwrap())
+                .collect::<String>()
+        };
         eventually("the children's notes", || async {
             let noted = noted();
-            if noted.contains("< ") && noted.contains("notifications/roots/list_changed") { Ok(()) } else { Err(noted) }
+            if noted.contains("< ") && noted.contains("notifications/roots/list_changed") {
+                Ok(())
+            } else {
+                Err(noted)
+            }
         })
         .await;
     }
@@ -163,5 +213,9 @@ async fn v_04_a_child_of_each_revision_is_spoken_to_as_its_schema_says() {
 #[should_panic(expected = "1 messages of the broker are not as MCP says")]
 async fn v_04_what_a_child_was_told_wrongly_fails_the_test() {
     let broker = builder().start().await;
-    std::fs::write(broker.folder().join("traffic/child"), "< {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n").unwrap();
+    std::fs::write(
+        broker.folder().join("traffic/child"),
+        "< {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n",
+    )
+    .unwrap();
 }

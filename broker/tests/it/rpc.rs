@@ -16,8 +16,13 @@ async fn rpc_01_every_message_says_jsonrpc_2_0() {
     })
     .await;
     let broker = broker_with(&backend).await;
-    let client = broker.client("/mcp").answers(|_, _| Ok(json!({"roots": []}))).connected(json!({"roots": {}})).await;
-    let mut call = client.begin("tools/call", json!({"name": "b__talk", "_meta": {"progressToken": "x"}}));
+    let client = broker
+        .client("/mcp")
+        .answers(|_, _| Ok(json!({"roots": []})))
+        .connected(json!({"roots": {}}))
+        .await;
+    let mut call =
+        client.begin("tools/call", json!({"name": "b__talk", "_meta": {"progressToken": "x"}}));
     let answer = call.finish().await;
     assert_eq!(call.before.len(), 2);
     for message in call.before.iter().chain([&answer]) {
@@ -33,8 +38,12 @@ async fn rpc_02_ids_towards_a_backend_are_never_used_twice() {
     let (broker, backend) = echo().await;
     let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
     for round in 0..50 {
-        let calls: Vec<_> =
-            clients.iter().map(|client| client.begin_with_id(json!(round), "tools/call", json!({"name": "b__echo"}))).collect();
+        let calls: Vec<_> = clients
+            .iter()
+            .map(|client| {
+                client.begin_with_id(json!(round), "tools/call", json!({"name": "b__echo"}))
+            })
+            .collect();
         for call in calls {
             call.result().await;
         }
@@ -44,7 +53,10 @@ async fn rpc_02_ids_towards_a_backend_are_never_used_twice() {
         let id = &seen.message["id"];
         assert!(id.is_u64() || id.is_string(), "{id}");
         // Each link is its own sequence; over HTTP without sessions both clients share one.
-        assert!(ids.insert((seen.header("mcp-session-id").map(str::to_owned), id.to_string())), "{id} was used twice");
+        assert!(
+            ids.insert((seen.header("mcp-session-id").map(str::to_owned), id.to_string())),
+            "{id} was used twice"
+        );
     }
     assert_eq!(ids.len(), 100);
 }
@@ -53,11 +65,32 @@ async fn rpc_02_ids_towards_a_backend_are_never_used_twice() {
 async fn rpc_03_the_response_carries_the_id_as_it_was_sent() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
-    for id in ["1", "\"1\"", "\"a b\"", "9007199254740991", "-5", "0", "18446744073709551615", "\"\"", r#""\u0041\/""#, "\"é\""] {
-        for (method, params) in [("tools/call", r#"{"name":"b__echo"}"#), ("ping", "{}"), ("tools/list", "{}"), ("none", "{}")] {
-            let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+    for id in [
+        "1",
+        "\"1\"",
+        "\"a b\"",
+        "9007199254740991",
+        "-5",
+        "0",
+        "18446744073709551615",
+        "\"\"",
+        r#""\u0041\/""#,
+        "\"é\"",
+    ] {
+        for (method, params) in [
+            ("tools/call", r#"{"name":"b__echo"}"#),
+            ("ping", "{}"),
+            ("tools/list", "{}"),
+            ("none", "{}"),
+        ] {
+            let body =
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
             let answer = client.begin_raw(serde_json::from_str(id).unwrap(), body).response().await;
-            assert!(answer.text.contains(&format!("\"id\":{id}")), "{method}: {id} in {}", answer.text);
+            assert!(
+                answer.text.contains(&format!("\"id\":{id}")),
+                "{method}: {id} in {}",
+                answer.text
+            );
         }
     }
 }
@@ -68,7 +101,9 @@ async fn rpc_04_other_ids_are_refused() {
     let client = broker.connected(json!({})).await;
     let long = format!("\"{}\"", "x".repeat(5000));
     for id in ["null", "true", "{}", "[1]", "1.5", "1e3", "18446744073709551616", long.as_str()] {
-        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"b__echo"}}}}"#);
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"b__echo"}}}}"#
+        );
         let response = client.post(body).await;
         let status = response.status;
         let body = response.json().await;
@@ -90,7 +125,9 @@ async fn rpc_05_a_backend_that_answers_wrongly_becomes_one_clear_error() {
         ("half", r#"{"jsonrpc":"2.0","id":ID,"result":{"content":["#),
         ("version", r#"{"jsonrpc":"1.0","id":ID,"result":{}}"#),
     ] {
-        backend.tool(name, move |call| async move { Reply::Message(answer.replace("ID", &call.id().to_string())) });
+        backend.tool(name, move |call| async move {
+            Reply::Message(answer.replace("ID", &call.id().to_string()))
+        });
     }
     backend.tool("fine", |_| async { Reply::text("fine") });
     let broker = broker_with(&backend).await;
@@ -125,7 +162,11 @@ async fn rpc_06_notifications_are_never_answered() {
         assert!(!answer.contains("\"result\""), "{body}: {answer}");
     }
     client.result("ping", json!({})).await;
-    assert_eq!(backend.seen_of("tools/call").len(), 0, "tools/call as a notification is not carried out");
+    assert_eq!(
+        backend.seen_of("tools/call").len(),
+        0,
+        "tools/call as a notification is not carried out"
+    );
 }
 
 #[tokio::test]
@@ -149,7 +190,10 @@ async fn rpc_07_malformed_messages_get_their_precise_code() {
         (r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"x"}}"#, &[-32600]),
         (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#, &[-32600]),
         (r#"{"jsonrpc":"2.0","id":1,"method":"ping","m\u0065thod":"tools/list"}"#, &[-32600]),
-        (r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"b"}}"#, &[-32600, -32602]),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"b"}}"#,
+            &[-32600, -32602],
+        ),
         (r#"{"jsonrpc":"2.0","id":1,"method":"\ud800"}"#, &[-32600, -32700]),
     ] {
         let (status, error) = refused(client.post(body).await).await;
@@ -165,7 +209,15 @@ async fn rpc_07_malformed_messages_get_their_precise_code() {
 async fn rpc_09_an_unknown_method_is_32601() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;
-    for method in ["foo/bar", "", "tools/Call", "initialized", "sampling/createMessage", "elicitation/create", "roots/list"] {
+    for method in [
+        "foo/bar",
+        "",
+        "tools/Call",
+        "initialized",
+        "sampling/createMessage",
+        "elicitation/create",
+        "roots/list",
+    ] {
         let response = client.post(request(4, method, json!({}))).await;
         assert_eq!(response.status, 200, "{method}");
         let body = response.json().await;
@@ -192,7 +244,8 @@ async fn rpc_10_an_id_in_flight_is_refused_and_the_first_call_unharmed() {
     let first = client.begin_with_id(json!(7), "tools/call", json!({"name": "b__wait"}));
     backend.wait_for("the first call", |seen| seen.calls("wait")).await;
     for method in ["tools/call", "ping"] {
-        let (_, error) = refused(client.post(request(7, method, json!({"name": "b__wait"}))).await).await;
+        let (_, error) =
+            refused(client.post(request(7, method, json!({"name": "b__wait"}))).await).await;
         assert_eq!(error["code"], -32600, "{method}");
     }
     // The same digits as a string are another id.
@@ -210,7 +263,8 @@ async fn rpc_12_stray_answers_of_a_backend_are_dropped_and_counted() {
             call.send(json!({"jsonrpc": "2.0", "id": id, "result": text("stray")})).await;
         }
         let as_text = call.id().to_string();
-        call.send(json!({"jsonrpc": "2.0", "id": as_text, "result": text("id of another type")})).await;
+        call.send(json!({"jsonrpc": "2.0", "id": as_text, "result": text("id of another type")}))
+            .await;
         Reply::text("mine")
     })
     .await;
@@ -221,7 +275,10 @@ async fn rpc_12_stray_answers_of_a_backend_are_dropped_and_counted() {
     let mut call = client.begin_call("b__stray", json!({}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "mine");
     assert!(call.before.is_empty(), "{:?}", call.before);
-    broker.admin().wait_metric("mcp_dropped_answers_total", &unknown, |value| value >= before + 4.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_dropped_answers_total", &unknown, |value| value >= before + 4.0)
+        .await;
 }
 
 #[tokio::test]
@@ -250,8 +307,14 @@ async fn rpc_12_a_second_answer_is_dropped_as_late_and_not_as_a_strangers() {
     let broker = builder().alone().backend("default", "b", stdio().spec()).start().await;
     let client = broker.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__twice", json!({})).await), "first");
-    broker.admin().wait_metric("mcp_dropped_answers_total", &[("reason", "late")], |count| count == 1.0).await;
-    assert_eq!(broker.admin().metric("mcp_dropped_answers_total", &[("reason", "unknown_id")]).await, None);
+    broker
+        .admin()
+        .wait_metric("mcp_dropped_answers_total", &[("reason", "late")], |count| count == 1.0)
+        .await;
+    assert_eq!(
+        broker.admin().metric("mcp_dropped_answers_total", &[("reason", "unknown_id")]).await,
+        None
+    );
 }
 
 #[tokio::test]

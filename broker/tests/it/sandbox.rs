@@ -46,7 +46,12 @@ async fn topology(mode: &str, user: Option<u32>) -> Topology {
     chown(&token_file, user, user).unwrap();
     let config = json!({"stdio": {"sandbox": mode}, "auth": {"admin_token": null, "admin_token_file": token_file}});
     let spec = stdio().spec();
-    let builder = builder().alone().on(testkit::Topology::Sqlite).admin_token(TOKEN).config(config).tenant("other");
+    let builder = builder()
+        .alone()
+        .on(testkit::Topology::Sqlite)
+        .admin_token(TOKEN)
+        .config(config)
+        .tenant("other");
     let builder = builder.backend("default", "s", spec.clone()).backend("other", "s", spec);
     let broker = by(builder, user).start().await;
     Topology { broker, token_file, _folder: folder }
@@ -67,7 +72,8 @@ impl Topology {
     /// The homes of the two tenants.
     fn homes(&self, level: &str) -> [PathBuf; 2] {
         let suffix = if level.contains("uid") { "" } else { ".landlock" };
-        ["default", "other"].map(|tenant| self.broker.folder().join("homes").join(format!("{tenant}{suffix}")))
+        ["default", "other"]
+            .map(|tenant| self.broker.folder().join("homes").join(format!("{tenant}{suffix}")))
     }
 
     async fn level(&self) -> Value {
@@ -79,8 +85,9 @@ impl Topology {
         let (broker, pid) = (&self.broker, self.broker.pid());
         let folder = broker.folder().display();
         let mut attacks: Vec<(String, Vec<String>)> = Vec::new();
-        let mut add =
-            |name: &str, command: &[&str]| attacks.push((name.to_owned(), command.iter().map(|word| (*word).to_owned()).collect()));
+        let mut add = |name: &str, command: &[&str]| {
+            attacks.push((name.to_owned(), command.iter().map(|word| (*word).to_owned()).collect()))
+        };
         for file in ["secret.key", "broker.db", "broker.db-wal", "config.yaml"] {
             add(file, &["cat", &format!("{folder}/{file}")]);
         }
@@ -91,13 +98,37 @@ impl Topology {
             add(file, &["sh", "-c", &format!("exec 3</proc/{pid}/{file}")]);
         }
         add("signal", &["sh", "-c", &format!("kill -0 {pid}")]);
-        add("limits", &["python", &format!("import resource; resource.prlimit({pid}, resource.RLIMIT_NOFILE)")]);
+        add(
+            "limits",
+            &[
+                "python",
+                &format!("import resource; resource.prlimit({pid}, resource.RLIMIT_NOFILE)"),
+            ],
+        );
         // PTRACE_SEIZE, which does not stop the broker where it succeeds.
-        add("ptrace", &["python", &format!("import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(0x4206, {pid}, 0, 0) != 0)")]);
+        add(
+            "ptrace",
+            &[
+                "python",
+                &format!(
+                    "import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(0x4206, {pid}, 0, 0) != 0)"
+                ),
+            ],
+        );
         let admin = broker.admin_address().port();
         let ask = "s.sendall(b'GET /healthz HTTP/1.0\\r\\nhost: localhost\\r\\n\\r\\n'); assert s.recv(9)";
-        add("admin port", &["python", &format!("import socket; s = socket.create_connection(('127.0.0.1', {admin}), 5); {ask}")]);
-        let by_mptcp = format!("import socket; s = socket.socket(2, 1, 262); s.settimeout(5); s.connect(('127.0.0.1', {admin})); {ask}");
+        add(
+            "admin port",
+            &[
+                "python",
+                &format!(
+                    "import socket; s = socket.create_connection(('127.0.0.1', {admin}), 5); {ask}"
+                ),
+            ],
+        );
+        let by_mptcp = format!(
+            "import socket; s = socket.socket(2, 1, 262); s.settimeout(5); s.connect(('127.0.0.1', {admin})); {ask}"
+        );
         add("admin port by MPTCP", &["python", &by_mptcp]);
         let fast_open = format!(
             "import socket; s = socket.socket(); s.settimeout(5); s.sendto(b'GET /healthz HTTP/1.0\\r\\nhost: localhost\\r\\n\\r\\n', 0x20000000, ('127.0.0.1', {admin})); assert s.recv(9)"
@@ -115,7 +146,8 @@ async fn run(client: &TestClient, command: &[String]) -> Value {
     if words[0] == "python" {
         words.splice(0..1, [PYTHON.to_owned(), "-c".to_owned()]);
     }
-    let answer = client.request("tools/call", json!({"name": "run", "arguments": {"command": words}})).await;
+    let answer =
+        client.request("tools/call", json!({"name": "run", "arguments": {"command": words}})).await;
     assert!(answer["result"].is_object(), "{command:?}: {answer}");
     serde_json::from_str(text_of(&answer["result"])).unwrap()
 }
@@ -139,20 +171,31 @@ async fn assert_confined(mode: &str, user: Option<u32>, level: &str) {
         assert!(ended["status"] != 0 && ended["out"] == "", "{mode} as {user:?}: {name}: {ended}");
         // What it could not do is what failed, and not the program.
         let said = ended["err"].as_str().unwrap().to_lowercase();
-        let denied = ["denied", "not permitted", "permission", "not supported", "reset", "broken pipe", "assertionerror"]
-            .iter()
-            .any(|word| said.contains(word));
+        let denied = [
+            "denied",
+            "not permitted",
+            "permission",
+            "not supported",
+            "reset",
+            "broken pipe",
+            "assertionerror",
+        ]
+        .iter()
+        .any(|word| said.contains(word));
         assert!(denied || name == "ptrace", "{mode} as {user:?}: {name}: {ended}");
     }
     assert_eq!(topology.broker.admin().backend("default", "s").await["state"], "ready");
-    let at_home =
-        "test \"$PWD\" = \"$HOME\" && echo kept > \"$HOME/file\" && cat file && test -w \"$TMPDIR\" && cat /etc/hosts > /dev/null";
+    let at_home = "test \"$PWD\" = \"$HOME\" && echo kept > \"$HOME/file\" && cat file && test -w \"$TMPDIR\" && cat /etc/hosts > /dev/null";
     let ended = shell(&client, at_home).await;
     assert_eq!((&ended["status"], &ended["out"]), (&json!(0), &json!("kept\n")), "{mode}: {ended}");
     assert_eq!(std::fs::metadata(&own).unwrap().mode() & 0o777, 0o700);
     let data = topology.broker.http_address().port();
     let connect = format!("import socket; socket.create_connection(('127.0.0.1', {data}), 5)");
-    assert_eq!(run(&client, &["python".to_owned(), connect]).await["status"], 0, "{mode}: other ports are open");
+    assert_eq!(
+        run(&client, &["python".to_owned(), connect]).await["status"],
+        0,
+        "{mode}: other ports are open"
+    );
 }
 
 #[tokio::test]
@@ -194,7 +237,9 @@ async fn s03_with_off_the_child_of_the_finding_succeeds_and_the_log_warns() {
     std::fs::write(foreign.join("secret"), "of another tenant").unwrap();
     for (name, command) in topology.attacks(&foreign) {
         // Memory and environment are closed to processes of the same user, unless that is root.
-        if !rustix::process::geteuid().is_root() && ["environ", "maps", "mem", "ptrace", "limits"].contains(&name.as_str()) {
+        if !rustix::process::geteuid().is_root()
+            && ["environ", "maps", "mem", "ptrace", "limits"].contains(&name.as_str())
+        {
             continue;
         }
         // Kernels may lack these two ways, or be told not to offer them.
@@ -212,13 +257,25 @@ async fn s03_tenants_have_users_of_their_own_that_last() {
         return;
     }
     let mut topology = topology("auto", None).await;
-    let owners = |topology: &Topology| topology.homes("uid").map(|home| std::fs::metadata(home).unwrap().uid());
+    let owners = |topology: &Topology| {
+        topology.homes("uid").map(|home| std::fs::metadata(home).unwrap().uid())
+    };
     let [one, other] = owners(&topology);
-    assert!(one != other && [one, other].iter().all(|user| (200_000..=265_535).contains(user)), "{one} {other}");
-    let ended = shell(&topology.client().await, "id -u; id -g; id -G; grep ^Cap /proc/self/status").await;
+    assert!(
+        one != other && [one, other].iter().all(|user| (200_000..=265_535).contains(user)),
+        "{one} {other}"
+    );
+    let ended =
+        shell(&topology.client().await, "id -u; id -g; id -G; grep ^Cap /proc/self/status").await;
     let said: Vec<&str> = ended["out"].as_str().unwrap().lines().collect();
     assert_eq!(said[..3], [one.to_string(), one.to_string(), one.to_string()], "{ended}");
-    assert!(said[3..].iter().filter(|line| !line.starts_with("CapBnd")).all(|line| line.ends_with("\t0000000000000000")), "{ended}");
+    assert!(
+        said[3..]
+            .iter()
+            .filter(|line| !line.starts_with("CapBnd"))
+            .all(|line| line.ends_with("\t0000000000000000")),
+        "{ended}"
+    );
     assert!(topology.broker.terminate().await.success());
     topology.broker.start_again().await;
     topology.client().await.call("echo", json!({})).await;
@@ -241,7 +298,11 @@ async fn s03_children_with_other_users_and_what_they_started_end_with_the_broker
     };
     for mode in ["uid", "auto"] {
         let script = stdio().grandchildren(2).ignore_sigterm().ignore_stdin_close().marker(&marker);
-        let builder = builder().alone().config(json!({"stdio": {"sandbox": mode}})).backend("default", "s", script.spec());
+        let builder = builder().alone().config(json!({"stdio": {"sandbox": mode}})).backend(
+            "default",
+            "s",
+            script.spec(),
+        );
         let mut broker = builder.start().await;
         let processes = processes_with(&marker);
         assert!(processes.len() >= 3, "{processes:?}");
@@ -259,7 +320,8 @@ async fn s03_children_with_other_users_and_what_they_started_end_with_the_broker
 }
 
 async fn refusal(config: Value, spec: Value, user: Option<u32>) -> String {
-    let broker = by(builder().alone().on(testkit::Topology::Sqlite).config(config), user).start().await;
+    let broker =
+        by(builder().alone().on(testkit::Topology::Sqlite).config(config), user).start().await;
     broker.admin().put_backend("default", "s", &spec).await;
     let view = broker.admin().wait_backend_state("default", "s", "failed").await;
     view["last_error"].as_str().unwrap().to_owned()
@@ -269,7 +331,10 @@ async fn refusal(config: Value, spec: Value, user: Option<u32>) -> String {
 async fn s03_a_level_that_is_not_to_be_had_refuses_the_backend_with_a_sentence() {
     let user = rustix::process::geteuid().is_root().then_some(NOBODY_ELSE);
     let said = refusal(json!({"stdio": {"sandbox": "uid"}}), stdio().spec(), user).await;
-    assert!(said.contains("cannot be confined on this host") && said.contains("CAP_SETUID"), "{said}");
+    assert!(
+        said.contains("cannot be confined on this host") && said.contains("CAP_SETUID"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -282,11 +347,19 @@ async fn s03_files_of_the_broker_below_a_path_of_the_sandbox_refuse_the_backend(
         let mut spec = stdio().spec();
         spec["sandbox"] = json!({access: [folder.path()]});
         let builder = builder().alone().on(testkit::Topology::Sqlite).admin_token(TOKEN);
-        let broker = builder.config(json!({"auth": {"admin_token": null}})).config(config.clone()).start().await;
+        let broker = builder
+            .config(json!({"auth": {"admin_token": null}}))
+            .config(config.clone())
+            .start()
+            .await;
         broker.admin().put_backend("default", "s", &spec).await;
         let view = broker.admin().wait_backend_state("default", "s", "failed").await;
         let said = view["last_error"].as_str().unwrap();
-        assert!(said.contains(&token.display().to_string()) && said.contains("would be open to this child"), "{said}");
+        assert!(
+            said.contains(&token.display().to_string())
+                && said.contains("would be open to this child"),
+            "{said}"
+        );
         // The homes of all are nobody's to name.
         spec["sandbox"] = json!({access: [broker.folder().join("homes")]});
         std::fs::create_dir_all(broker.folder().join("homes")).unwrap();
@@ -305,7 +378,12 @@ async fn s03_a_configuration_that_everybody_reads_refuses_children_that_only_hav
     if !is_root() {
         return;
     }
-    let broker = builder().alone().on(testkit::Topology::Sqlite).config(json!({"stdio": {"sandbox": "uid"}})).start().await;
+    let broker = builder()
+        .alone()
+        .on(testkit::Topology::Sqlite)
+        .config(json!({"stdio": {"sandbox": "uid"}}))
+        .start()
+        .await;
     let file = broker.folder().join("config.yaml");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     broker.admin().put_backend("default", "s", &stdio().spec()).await;
@@ -325,18 +403,28 @@ async fn s03_paths_of_a_backend_open_what_they_name_and_no_more() {
         std::fs::create_dir(&path).unwrap();
         std::fs::write(path.join("file"), name).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
-        std::fs::set_permissions(path.join("file"), std::fs::Permissions::from_mode(0o666)).unwrap();
+        std::fs::set_permissions(path.join("file"), std::fs::Permissions::from_mode(0o666))
+            .unwrap();
     }
     let at = |name: &str| folder.path().join(name).display().to_string();
     let mut spec = stdio().spec();
     spec["sandbox"] = json!({"read": [at("read")], "write": [at("write")]});
-    let builder = builder().alone().config(json!({"stdio": {"sandbox": "landlock"}})).backend("default", "s", spec);
+    let builder = builder()
+        .alone()
+        .config(json!({"stdio": {"sandbox": "landlock"}}))
+        .backend("default", "s", spec);
     let broker = builder.start().await;
     let client = broker.client("/mcp/s").connected(json!({})).await;
     for (script, works) in [
         (format!("cat {}/file", at("read")), true),
         (format!("echo x >> {}/file", at("read")), false),
-        (format!("cat {0}/file && echo x > {0}/new && mv {0}/new {0}/newer && rm {0}/newer", at("write")), true),
+        (
+            format!(
+                "cat {0}/file && echo x > {0}/new && mv {0}/new {0}/newer && rm {0}/newer",
+                at("write")
+            ),
+            true,
+        ),
         (format!("cat {}/file", at("neither")), false),
         (format!("echo x > {}/new", at("neither")), false),
         ("cat /etc/shadow".to_owned(), false),
@@ -351,11 +439,18 @@ async fn s03_paths_of_a_backend_open_what_they_name_and_no_more() {
 
 #[tokio::test]
 async fn s03_without_network_a_child_opens_no_socket_of_the_internet() {
-    let modes = if rustix::process::geteuid().is_root() { &["auto", "uid", "landlock"][..] } else { &["landlock"] };
+    let modes = if rustix::process::geteuid().is_root() {
+        &["auto", "uid", "landlock"][..]
+    } else {
+        &["landlock"]
+    };
     for mode in modes {
         let mut spec = stdio().spec();
         spec["sandbox"] = json!({"network": false});
-        let builder = builder().alone().config(json!({"stdio": {"sandbox": mode}})).backend("default", "s", spec);
+        let builder = builder()
+            .alone()
+            .config(json!({"stdio": {"sandbox": mode}}))
+            .backend("default", "s", spec);
         let broker = builder.start().await;
         let client = broker.client("/mcp/s").connected(json!({})).await;
         let port = broker.http_address().port();
@@ -365,15 +460,23 @@ async fn s03_without_network_a_child_opens_no_socket_of_the_internet() {
             "import socket; socket.socket(socket.AF_INET6, socket.SOCK_STREAM)".to_owned(),
         ] {
             let ended = run(&client, &["python".to_owned(), attempt.clone()]).await;
-            assert!(ended["status"] == 1 && ended["err"].as_str().unwrap().contains("not supported"), "{mode}: {attempt}: {ended}");
+            assert!(
+                ended["status"] == 1 && ended["err"].as_str().unwrap().contains("not supported"),
+                "{mode}: {attempt}: {ended}"
+            );
         }
     }
 }
 
 /// Runs a script of Python below the launcher, which becomes it.
 fn launched(options: &[&str], script: &str) -> String {
-    let output =
-        Command::new(binary()).arg("exec-child").args(options).args(["--", PYTHON, "-c", script]).current_dir("/").output().unwrap();
+    let output = Command::new(binary())
+        .arg("exec-child")
+        .args(options)
+        .args(["--", PYTHON, "-c", script])
+        .current_dir("/")
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{options:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -426,7 +529,8 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN); os.killpg(0, signal.SIGTERM); oth
 ";
     let mut command = Command::new(binary());
     command.args(["exec-child", "--own-signals=1", "--", PYTHON, "-c", script]);
-    let output = std::os::unix::process::CommandExt::process_group(&mut command, 0).output().unwrap();
+    let output =
+        std::os::unix::process::CommandExt::process_group(&mut command, 0).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(said, "refused refused refused\nsent sent sent\nrefused\nrefused\n", "{output:?}");
 }
@@ -437,15 +541,29 @@ async fn s04_variables_that_are_not_named_for_a_command_are_refused() {
     let commands = json!([{"command": program, "env": ["LOG_LEVEL"]}, "npx"]);
     let broker = builder().alone().config(json!({"stdio": {"commands": commands}})).start().await;
     let admin = broker.admin();
-    for name in
-        ["PYTHONWARNINGS", "BROWSER", "BASH_FUNC_x%%", "HOME", "NODE_EXTRA_CA_CERTS", "JDK_JAVA_OPTIONS", "GIT_SSH_COMMAND", "LD_PRELOAD"]
-    {
-        for (command, allowed) in [(program.as_str(), "LOG_LEVEL"), ("npx", "no variables for this command")] {
-            let body = json!({"transport": {"type": "stdio", "command": command, "env": {name: "x"}}});
-            let answer = admin.send("PUT", "/admin/v1/tenants/default/backends/x", Some(&body)).await;
+    for name in [
+        "PYTHONWARNINGS",
+        "BROWSER",
+        "BASH_FUNC_x%%",
+        "HOME",
+        "NODE_EXTRA_CA_CERTS",
+        "JDK_JAVA_OPTIONS",
+        "GIT_SSH_COMMAND",
+        "LD_PRELOAD",
+    ] {
+        for (command, allowed) in
+            [(program.as_str(), "LOG_LEVEL"), ("npx", "no variables for this command")]
+        {
+            let body =
+                json!({"transport": {"type": "stdio", "command": command, "env": {name: "x"}}});
+            let answer =
+                admin.send("PUT", "/admin/v1/tenants/default/backends/x", Some(&body)).await;
             assert!([400, 422].contains(&answer.status), "{name}");
             let text = answer.text().await;
-            assert!(text.contains(&format!("transport.env.{name}")) && text.contains(allowed), "{name}: {text}");
+            assert!(
+                text.contains(&format!("transport.env.{name}")) && text.contains(allowed),
+                "{name}: {text}"
+            );
         }
     }
     admin.ready_backend("default", "s", &stdio().env("LOG_LEVEL", "debug").spec()).await;

@@ -39,7 +39,10 @@ async fn told_to_operators(broker: &TestBroker) -> Vec<(String, String)> {
         told.push((path.clone(), broker.admin().send("GET", &path, None).await.text().await));
     }
     let wrong = broker.admin().with_token(Some(&secret("wrong-admin")));
-    told.push(("a wrong token".to_owned(), wrong.send("GET", "/admin/v1/tenants", None).await.text().await));
+    told.push((
+        "a wrong token".to_owned(),
+        wrong.send("GET", "/admin/v1/tenants", None).await.text().await,
+    ));
     let path = "/admin/v1/tenants/default/backends/bad";
     for body in [
         json!({"transport": {"type": "http", "url": "http://127.0.0.1:1/"}, "credentials": {"bearer": format!("{}\n", secret("bearer"))}}),
@@ -51,7 +54,13 @@ async fn told_to_operators(broker: &TestBroker) -> Vec<(String, String)> {
         assert!([400, 422].contains(&answer.status), "{body}");
         told.push((format!("refused {body}").replace(CANARY, "..."), answer.text().await));
     }
-    for arguments in [&["backend", "list"][..], &["backend", "show", "b"], &["session", "list"], &["key", "list"], &["tenant", "list"]] {
+    for arguments in [
+        &["backend", "list"][..],
+        &["backend", "show", "b"],
+        &["session", "list"],
+        &["key", "list"],
+        &["tenant", "list"],
+    ] {
         let finished = broker.cli(arguments).await;
         assert_eq!(finished.code, Some(0), "{arguments:?}: {}", finished.stderr);
         told.push((arguments.join(" "), finished.stdout + &finished.stderr));
@@ -65,21 +74,38 @@ async fn told_to_clients(broker: &TestBroker, key: &str) -> Vec<(String, String)
     let ping = || request(1, "ping", json!({}));
     let wrong = broker.client("/mcp").bearer(&secret("wrong-key"));
     told.push(("a wrong key".to_owned(), refused(wrong.post(ping()).await).await.1.to_string()));
-    let basic = broker.client("/mcp").header("authorization", &format!("Basic {}", secret("basic")));
+    let basic =
+        broker.client("/mcp").header("authorization", &format!("Basic {}", secret("basic")));
     told.push(("basic".to_owned(), refused(basic.post(ping()).await).await.1.to_string()));
     let in_query = broker.client(&format!("/mcp?api_key={}", secret("query-key")));
-    told.push(("a key in the query".to_owned(), refused(in_query.post(ping()).await).await.1.to_string()));
-    let client = broker.client("/mcp").bearer(key).header("cookie", &format!("s={}", secret("cookie")));
+    told.push((
+        "a key in the query".to_owned(),
+        refused(in_query.post(ping()).await).await.1.to_string(),
+    ));
+    let client =
+        broker.client("/mcp").bearer(key).header("cookie", &format!("s={}", secret("cookie")));
     let guessed = client.fresh();
     guessed.set_session(Some(&secret("guessed-session")));
-    told.push(("a guessed session".to_owned(), refused(guessed.post(ping()).await).await.1.to_string()));
+    told.push((
+        "a guessed session".to_owned(),
+        refused(guessed.post(ping()).await).await.1.to_string(),
+    ));
     client.initialize("2025-11-25", json!({})).await;
     let hidden = json!({"token": secret("argument")});
     for tool in ["b__fails", "b__html", "down__x", "none"] {
-        told.push((tool.to_owned(), client.error("tools/call", json!({"name": tool, "arguments": hidden})).await.to_string()));
+        told.push((
+            tool.to_owned(),
+            client
+                .error("tools/call", json!({"name": tool, "arguments": hidden}))
+                .await
+                .to_string(),
+        ));
     }
     let half = request(1, "tools/call", json!({"name": "b__echo", "arguments": hidden}));
-    told.push(("half a body".to_owned(), refused(client.post(half[..half.len() - 3].to_owned()).await).await.1.to_string()));
+    told.push((
+        "half a body".to_owned(),
+        refused(client.post(half[..half.len() - 3].to_owned()).await).await.1.to_string(),
+    ));
     let meta = json!({"name": "b__echo", "arguments": hidden, "_meta": {"progressToken": {"x": secret("token")}}});
     told.push(("a bad token".to_owned(), client.request("tools/call", meta).await.to_string()));
     client.call("b__echo", hidden.clone()).await;
@@ -91,14 +117,19 @@ async fn told_to_clients(broker: &TestBroker, key: &str) -> Vec<(String, String)
 async fn broker(backend: &FakeBackend) -> TestBroker {
     let mut http = backend.spec();
     http["transport"]["url"] = json!(format!("{}?token={}", backend.url(), secret("url")));
-    http["credentials"] = json!({"bearer": secret("bearer"), "headers": {"x-api-key": secret("header")}});
+    http["credentials"] =
+        json!({"bearer": secret("bearer"), "headers": {"x-api-key": secret("header")}});
     let child = stdio().noisy_stderr().env("CHILD_SECRET", &secret("child-env")).spec();
     let down = json!({
         "transport": {"type": "http", "url": format!("http://127.0.0.1:9/mcp?token={}", secret("down-url"))},
         "credentials": {"bearer": secret("down-bearer")},
     });
     let config = json!({"telemetry": {"log": "trace"}, "node": {"secret": secret("node")}, "backends": {"down": down}});
-    let builder = builder().config(config).auth_required().admin_token(&secret("admin")).env("UNRELATED_SECRET", &secret("env"));
+    let builder = builder()
+        .config(config)
+        .auth_required()
+        .admin_token(&secret("admin"))
+        .env("UNRELATED_SECRET", &secret("env"));
     builder.backend("default", "b", http).backend("default", "child", child).start().await
 }
 
@@ -108,11 +139,16 @@ async fn a_41_log_03_no_secret_is_told_to_anybody() {
     backend.sessions();
     backend.on("tools/call", |call| async move {
         match call.params()["name"].as_str().unwrap() {
-            "fails" => {
-                Reply::Http { status: 401, headers: vec![("www-authenticate".into(), secret("challenge"))], body: secret("body").into() }
-            }
+            "fails" => Reply::Http {
+                status: 401,
+                headers: vec![("www-authenticate".into(), secret("challenge"))],
+                body: secret("body").into(),
+            },
             "html" => {
-                let headers = vec![("content-type".to_owned(), "text/html".to_owned()), ("set-cookie".to_owned(), secret("set-cookie"))];
+                let headers = vec![
+                    ("content-type".to_owned(), "text/html".to_owned()),
+                    ("set-cookie".to_owned(), secret("set-cookie")),
+                ];
                 Reply::Http { status: 500, headers, body: secret("page").into() }
             }
             _ => Reply::text("done"),
@@ -124,7 +160,11 @@ async fn a_41_log_03_no_secret_is_told_to_anybody() {
     let client = broker.client("/mcp").bearer(&key).connected(json!({"sampling": {}})).await;
     client.call("b__echo", json!({})).await;
     let call = backend.wait_for("the call", |seen| seen.calls("echo")).await;
-    assert_eq!(call.header("authorization"), Some(format!("Bearer {}", secret("bearer")).as_str()), "the secrets are in use");
+    assert_eq!(
+        call.header("authorization"),
+        Some(format!("Bearer {}", secret("bearer")).as_str()),
+        "the secrets are in use"
+    );
 
     let mut places = told_to_clients(&broker, &key).await;
     places.extend(told_to_operators(&broker).await);
@@ -134,10 +174,15 @@ async fn a_41_log_03_no_secret_is_told_to_anybody() {
     places.push(("the command line".to_owned(), String::from_utf8_lossy(&line).into_owned()));
     broker.terminate().await;
     // What is stored is hashed or sealed. (Tasks and events are stored as they are; there are none here with secrets.)
-    for entry in
-        std::fs::read_dir(broker.folder()).unwrap().flatten().filter(|entry| entry.file_name().to_string_lossy().contains("broker.db"))
+    for entry in std::fs::read_dir(broker.folder())
+        .unwrap()
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().contains("broker.db"))
     {
-        places.push((entry.path().display().to_string(), String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap()).into_owned()));
+        places.push((
+            entry.path().display().to_string(),
+            String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap()).into_owned(),
+        ));
     }
     assert!(places.iter().any(|(place, _)| place.ends_with("broker.db")), "the database was read");
     broker.logged("TRACE").await; // the log tells everything
@@ -146,8 +191,16 @@ async fn a_41_log_03_no_secret_is_told_to_anybody() {
     let backend_session = call.header("mcp-session-id").unwrap().to_owned();
     for (place, text) in places {
         for secret in [CANARY, &key, &session, &backend_session] {
-            let at =
-                text.find(secret).map(|at| text[..at].chars().rev().take(300).collect::<Vec<_>>().into_iter().rev().collect::<String>());
+            let at = text.find(secret).map(|at| {
+                text[..at]
+                    .chars()
+                    .rev()
+                    .take(300)
+                    .collect::<Vec<_>>()
+                    .into_iter()
+                    .rev()
+                    .collect::<String>()
+            });
             assert!(at.is_none(), "{secret} is told by {place}, after: {}", at.unwrap_or_default());
         }
     }
@@ -161,8 +214,13 @@ async fn told_of_backends(broker: &TestBroker, names: &[&str]) -> Vec<(String, S
         let path = path.trim_end_matches('/');
         told.push((path.to_owned(), broker.admin().send("GET", path, None).await.text().await));
     }
-    told.push(("audit".to_owned(), broker.admin().send("GET", "/admin/v1/audit?limit=1000", None).await.text().await));
-    for arguments in [&["backend", "list"][..], &["backend", "show", names[0]], &["audit", "export"]] {
+    told.push((
+        "audit".to_owned(),
+        broker.admin().send("GET", "/admin/v1/audit?limit=1000", None).await.text().await,
+    ));
+    for arguments in
+        [&["backend", "list"][..], &["backend", "show", names[0]], &["audit", "export"]]
+    {
         let finished = broker.cli(arguments).await;
         told.push((arguments.join(" "), finished.stdout + &finished.stderr));
     }
@@ -173,7 +231,8 @@ async fn told_of_backends(broker: &TestBroker, names: &[&str]) -> Vec<(String, S
 #[tokio::test]
 async fn s14_settings_and_errors_of_backends_show_what_operators_need_and_no_secret() {
     let broker = builder().config(json!({"telemetry": {"log": "debug"}})).start().await;
-    let (token, variable, header, segment) = (secret("token"), secret("variable"), secret("header"), secret("segment"));
+    let (token, variable, header, segment) =
+        (secret("token"), secret("variable"), secret("header"), secret("segment"));
     // What stays behind holds standard output open, so that the end of the process is what is noticed.
     let says_all = r#"echo "no access with $*" >&2; sleep 600 & exit 3"#;
     let args = [
@@ -193,21 +252,32 @@ async fn s14_settings_and_errors_of_backends_show_what_operators_need_and_no_sec
     let http = format!("http://127.0.0.1:9/hooks/{segment}/mcp?k={token}");
     let websocket = format!("ws://127.0.0.1:9/v1/mcp/{segment}");
     for (name, transport) in [
-        ("child", json!({"type": "stdio", "command": "sh", "args": args, "env": {"MODE": variable}})),
+        (
+            "child",
+            json!({"type": "stdio", "command": "sh", "args": args, "env": {"MODE": variable}}),
+        ),
         ("http", json!({"type": "http", "url": http})),
         ("socket", json!({"type": "websocket", "url": websocket})),
     ] {
-        let (status, answer) =
-            broker.admin().put(&format!("/admin/v1/tenants/default/backends/{name}"), &json!({"transport": transport})).await;
+        let (status, answer) = broker
+            .admin()
+            .put(
+                &format!("/admin/v1/tenants/default/backends/{name}"),
+                &json!({"transport": transport}),
+            )
+            .await;
         assert_eq!(status, 201, "{answer}");
         assert!(answer["last_error"].is_string(), "{answer}");
         assert!(!answer.to_string().contains(CANARY), "{answer}");
     }
     let path = "/admin/v1/tenants/default/backends/bad";
-    for url in
-        [format!("http://me:{token}@127.0.0.1:9/"), format!("http://127.0.0.1:9/#{token}"), format!("http://127.0.0.1:99999/{token}")]
-    {
-        let (status, answer) = broker.admin().put(path, &json!({"transport": {"type": "http", "url": url}})).await;
+    for url in [
+        format!("http://me:{token}@127.0.0.1:9/"),
+        format!("http://127.0.0.1:9/#{token}"),
+        format!("http://127.0.0.1:99999/{token}"),
+    ] {
+        let (status, answer) =
+            broker.admin().put(path, &json!({"transport": {"type": "http", "url": url}})).await;
         assert!([400, 422].contains(&status) && !answer.to_string().contains(CANARY), "{answer}");
     }
     eventually("what the child said", || async {
@@ -218,11 +288,26 @@ async fn s14_settings_and_errors_of_backends_show_what_operators_need_and_no_sec
     for (place, text) in told_of_backends(&broker, &["child", "http", "socket"]).await {
         assert!(!text.contains(CANARY), "{place}: {text}");
     }
-    let shown = broker.admin().backend("default", "child").await["settings"]["transport"]["args"].clone();
-    let expected =
-        ["-c", says_all, "sh", "--api-key", "***", "--password=***", "-e", "REGION=***", "-H", "X-Any: ***", "--mode", "shown-word"];
+    let shown =
+        broker.admin().backend("default", "child").await["settings"]["transport"]["args"].clone();
+    let expected = [
+        "-c",
+        says_all,
+        "sh",
+        "--api-key",
+        "***",
+        "--password=***",
+        "-e",
+        "REGION=***",
+        "-H",
+        "X-Any: ***",
+        "--mode",
+        "shown-word",
+    ];
     assert_eq!(shown, json!(expected));
-    let url = async |name: &str| broker.admin().backend("default", name).await["settings"]["transport"]["url"].clone();
+    let url = async |name: &str| {
+        broker.admin().backend("default", name).await["settings"]["transport"]["url"].clone()
+    };
     assert_eq!(url("http").await, "http://127.0.0.1:9/hooks/***/***?k=***");
     assert_eq!(url("socket").await, "ws://127.0.0.1:9/v1/mcp/***");
 }

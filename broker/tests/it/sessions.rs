@@ -26,7 +26,10 @@ async fn ses_03_a_request_without_a_session_id_is_400() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
     let without = client.fresh();
-    for body in [request(1, "tools/list", json!({})), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string()] {
+    for body in [
+        request(1, "tools/list", json!({})),
+        json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string(),
+    ] {
         let (status, error) = refused(without.post(body).await).await;
         assert_eq!((status, kind(&error)), (400, "session_required"));
     }
@@ -79,7 +82,8 @@ async fn ses_05_delete_ends_streams_cancels_calls_and_closes_the_backend_session
     let mut stream = client.open_get_stream().await;
     let mut call = client.begin_call("b__hang", json!({}));
     within("the call at the backend", entered.passed()).await;
-    let wire_id = backend.wait_for("the call", |seen| seen.calls("hang")).await.message["id"].clone();
+    let wire_id =
+        backend.wait_for("the call", |seen| seen.calls("hang")).await.message["id"].clone();
     backend.wait_live_sessions(|count| count == before + 1).await;
     assert!((200..300).contains(&client.delete_session().await));
     while stream.next().await.is_some() {}
@@ -99,17 +103,27 @@ async fn ses_05_the_end_of_a_session_unsubscribes_at_the_backend() {
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
     backend.wait_for("the subscription", |seen| seen.is("resources/subscribe")).await;
     client.delete_session().await;
-    let seen = backend.wait_for("the end of the subscription", |seen| seen.is("resources/unsubscribe")).await;
+    let seen = backend
+        .wait_for("the end of the subscription", |seen| seen.is("resources/unsubscribe"))
+        .await;
     assert_eq!(seen.message["params"]["uri"], "test://one");
 }
 
 #[tokio::test]
 async fn ses_06_another_principals_session_is_as_absent() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().auth_required().tenant("other").backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .auth_required()
+        .tenant("other")
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let admin = broker.admin();
-    let (own, same_tenant, other_tenant) =
-        (admin.create_key("default").await, admin.create_key("default").await, admin.create_key("other").await);
+    let (own, same_tenant, other_tenant) = (
+        admin.create_key("default").await,
+        admin.create_key("default").await,
+        admin.create_key("other").await,
+    );
     let client = broker.client("/mcp").bearer(&own).connected(json!({})).await;
     let session = client.session().unwrap();
     for key in [&same_tenant, &other_tenant] {
@@ -118,9 +132,16 @@ async fn ses_06_another_principals_session_is_as_absent() {
         let (status, error) = refused(thief.post(request(1, "tools/list", json!({}))).await).await;
         let stranger = broker.client("/mcp").bearer(key);
         stranger.set_session(Some("no-such-session"));
-        let (absent_status, absent) = refused(stranger.post(request(1, "tools/list", json!({}))).await).await;
-        assert_eq!((status, kind(&error), &error["message"]), (absent_status, kind(&absent), &absent["message"]));
-        assert_eq!((status, thief.get_stream_raw(None).await.status, thief.delete_session().await), (404, 404, 404));
+        let (absent_status, absent) =
+            refused(stranger.post(request(1, "tools/list", json!({}))).await).await;
+        assert_eq!(
+            (status, kind(&error), &error["message"]),
+            (absent_status, kind(&absent), &absent["message"])
+        );
+        assert_eq!(
+            (status, thief.get_stream_raw(None).await.status, thief.delete_session().await),
+            (404, 404, 404)
+        );
     }
     let without = broker.client("/mcp");
     without.set_session(Some(&session));
@@ -131,7 +152,11 @@ async fn ses_06_another_principals_session_is_as_absent() {
 #[tokio::test]
 async fn ses_06_a_session_belongs_to_its_endpoint() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().backend("default", "b", backend.spec()).backend("default", "c", backend.spec()).start().await;
+    let broker = builder()
+        .backend("default", "b", backend.spec())
+        .backend("default", "c", backend.spec())
+        .start()
+        .await;
     let client = broker.client("/mcp/b").connected(json!({})).await;
     let elsewhere = broker.client("/mcp/c");
     elsewhere.set_session(client.session().as_deref());
@@ -142,7 +167,11 @@ async fn ses_06_a_session_belongs_to_its_endpoint() {
 #[tokio::test]
 async fn ses_07_an_idle_session_expires() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().config(json!({"session": {"idle": "300ms"}})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .config(json!({"session": {"idle": "300ms"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     let admin = broker.admin();
     eventually("the session's expiry", || async {
@@ -187,7 +216,8 @@ async fn ses_08_same_ids_and_tokens_in_two_sessions_never_cross() {
     let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
     for round in 0..20 {
         let calls = [0, 1].map(|who| {
-            let params = json!({"name": "b__who", "arguments": {"who": who}, "_meta": {"progressToken": 1}});
+            let params =
+                json!({"name": "b__who", "arguments": {"who": who}, "_meta": {"progressToken": 1}});
             clients[who].begin_with_id(json!(round), "tools/call", params)
         });
         for (who, mut call) in calls.into_iter().enumerate() {
@@ -204,11 +234,19 @@ async fn ses_08_same_ids_and_tokens_in_two_sessions_never_cross() {
 #[tokio::test]
 async fn sessions_over_the_limit_are_refused_with_429() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().config(json!({"limits": {"sessions_per_tenant": 2}})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .config(json!({"limits": {"sessions_per_tenant": 2}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let first = broker.connected(json!({})).await;
     let _second = broker.connected(json!({})).await;
-    let (status, error) = refused(broker.client("/mcp").post(initialize_body("2025-11-25")).await).await;
-    assert_eq!((status, kind(&error), error["code"].as_i64()), (429, "too_many_sessions", Some(1003)));
+    let (status, error) =
+        refused(broker.client("/mcp").post(initialize_body("2025-11-25")).await).await;
+    assert_eq!(
+        (status, kind(&error), error["code"].as_i64()),
+        (429, "too_many_sessions", Some(1003))
+    );
     assert_eq!(error["data"]["retryable"], true);
     first.delete_session().await;
     broker.connected(json!({})).await;

@@ -2,7 +2,9 @@
 //! Credentials that are never taken: short admin tokens, API keys of anonymous callers, pages of other origins.
 
 use serde_json::{Value, json};
-use testkit::{Authority, BrokerBuilder, FakeBackend, QuicPeer, TestBroker, Topology, duplex::Wire, eventually};
+use testkit::{
+    Authority, BrokerBuilder, FakeBackend, QuicPeer, TestBroker, Topology, duplex::Wire, eventually,
+};
 
 use crate::{
     builder, initialize_body, kind, refused,
@@ -23,7 +25,11 @@ fn limited() -> BrokerBuilder {
 }
 
 async fn failures(broker: &TestBroker, plane: &str, reason: &str) -> f64 {
-    broker.admin().metric("mcp_auth_failures_total", &[("plane", plane), ("reason", reason)]).await.unwrap_or(0.0)
+    broker
+        .admin()
+        .metric("mcp_auth_failures_total", &[("plane", plane), ("reason", reason)])
+        .await
+        .unwrap_or(0.0)
 }
 
 /// The records of failed sign-ins at a plane.
@@ -31,26 +37,47 @@ async fn recorded(broker: &TestBroker, plane: &str) -> Vec<Value> {
     eventually("a record of the failed sign-in", || async {
         let (status, answer) = broker.admin().get("/admin/v1/audit?limit=1000").await;
         assert_eq!(status, 200, "{answer}");
-        let is_wanted = |record: &&Value| record["action"] == "sign_in" && record["target"] == plane;
-        let found: Vec<Value> = answer["records"].as_array().unwrap().iter().filter(is_wanted).cloned().collect();
+        let is_wanted =
+            |record: &&Value| record["action"] == "sign_in" && record["target"] == plane;
+        let found: Vec<Value> =
+            answer["records"].as_array().unwrap().iter().filter(is_wanted).cloned().collect();
         if found.is_empty() { Err(answer) } else { Ok(found) }
     })
     .await
 }
 
 fn assert_recorded(records: &[Value], kind: &str, reason: &str) {
-    assert_eq!(records.len(), 1, "one for each address, plane and reason within a minute: {records:?}");
+    assert_eq!(
+        records.len(),
+        1,
+        "one for each address, plane and reason within a minute: {records:?}"
+    );
     let record = &records[0];
     assert_eq!(
-        (&record["kind"], &record["outcome"], &record["error"], &record["address"], &record["count"], &record["principal"]),
-        (&json!(kind), &json!("refused"), &json!(reason), &json!("127.0.0.1"), &json!(1), &json!("unknown")),
+        (
+            &record["kind"],
+            &record["outcome"],
+            &record["error"],
+            &record["address"],
+            &record["count"],
+            &record["principal"]
+        ),
+        (
+            &json!(kind),
+            &json!("refused"),
+            &json!(reason),
+            &json!("127.0.0.1"),
+            &json!(1),
+            &json!("unknown")
+        ),
         "{record}"
     );
     assert!(record["tenant"].is_null() && record["api_key"].is_null(), "{record}");
 }
 
 #[tokio::test]
-async fn s08_wrong_admin_tokens_are_counted_logged_and_audited_and_the_right_one_is_never_told_to_wait() {
+async fn s08_wrong_admin_tokens_are_counted_logged_and_audited_and_the_right_one_is_never_told_to_wait()
+ {
     let broker = limited().start().await;
     let wrong = broker.admin().with_token(Some("operator-of-testz"));
     for number in 0..2 * PER_MINUTE {
@@ -62,30 +89,46 @@ async fn s08_wrong_admin_tokens_are_counted_logged_and_audited_and_the_right_one
             assert!((1..=61).contains(&wait), "{wait}");
             assert_eq!(answer.json().await["type"], "urn:mcp-broker:problem:too-many-sign-ins");
         }
-        assert_eq!(broker.admin().get("/admin/v1/tenants").await.0, 200, "from the same address, after failure {number}");
+        assert_eq!(
+            broker.admin().get("/admin/v1/tenants").await.0,
+            200,
+            "from the same address, after failure {number}"
+        );
     }
     assert_eq!(failures(&broker, "admin", "admin_token").await, 10.0);
-    assert_eq!(broker.admin().metric("mcp_rate_limited_total", &[("scope", "sign_in_failures")]).await, Some(5.0));
+    assert_eq!(
+        broker.admin().metric("mcp_rate_limited_total", &[("scope", "sign_in_failures")]).await,
+        Some(5.0)
+    );
     broker.logged("sign-ins failed").await;
     assert_eq!(broker.log().matches("sign-ins failed").count(), 1, "{}", broker.log());
     assert_recorded(&recorded(&broker, "admin").await, "admin", "admin_token");
     assert!(!broker.log().contains("operator-of-test"), "no token is told");
 
     // A request without a token asks how to sign in.
-    assert_eq!(broker.admin().with_token(None).send("GET", "/admin/v1/tenants", None).await.status, 401);
+    assert_eq!(
+        broker.admin().with_token(None).send("GET", "/admin/v1/tenants", None).await.status,
+        401
+    );
     assert_eq!(failures(&broker, "admin", "missing").await, 1.0);
 }
 
 #[tokio::test]
 async fn s08_the_failures_of_a_minute_are_told_with_their_number_before_the_end() {
-    let mut broker = guarded().config(json!({"limits": {"sign_in_failures_per_minute": 0}})).start().await;
+    let mut broker =
+        guarded().config(json!({"limits": {"sign_in_failures_per_minute": 0}})).start().await;
     let wrong = broker.admin().with_token(Some("operator-of-testz"));
     for _ in 0..21 {
-        assert_eq!(wrong.send("GET", "/admin/v1/tenants", None).await.status, 401, "0 is any number");
+        assert_eq!(
+            wrong.send("GET", "/admin/v1/tenants", None).await.status,
+            401,
+            "0 is any number"
+        );
     }
     broker.terminate().await;
     broker.start_again().await;
-    let counts: Vec<Value> = recorded(&broker, "admin").await.iter().map(|record| record["count"].clone()).collect();
+    let counts: Vec<Value> =
+        recorded(&broker, "admin").await.iter().map(|record| record["count"].clone()).collect();
     assert_eq!(counts, [json!(1), json!(20)]);
 }
 
@@ -108,13 +151,34 @@ async fn s08_wrong_keys_are_counted_and_audited_over_every_wire() {
         assert_eq!(failures(&broker, "data", "api_key").await, expected, "{what}");
     };
 
-    assert_eq!(broker.client("/mcp").bearer(WRONG_KEY).post(initialize_body("2025-11-25")).await.status, 401);
+    assert_eq!(
+        broker.client("/mcp").bearer(WRONG_KEY).post(initialize_body("2025-11-25")).await.status,
+        401
+    );
     counted("HTTP").await;
-    assert_eq!(Modern::of(&broker, "/mcp").bearer(WRONG_KEY).post(json!(1), "tools/list", json!({})).await.status, 401);
+    assert_eq!(
+        Modern::of(&broker, "/mcp")
+            .bearer(WRONG_KEY)
+            .post(json!(1), "tools/list", json!({}))
+            .await
+            .status,
+        401
+    );
     counted("HTTP of 2026-07-28").await;
-    assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.map(|_| ()).unwrap_err(), 401);
+    assert_eq!(
+        broker
+            .duplex()
+            .websocket(broker.http_address(), "/ws", &headers)
+            .await
+            .map(|_| ())
+            .unwrap_err(),
+        401
+    );
     counted("WebSocket").await;
-    assert_eq!(Wire::legacy(broker.http_address(), "/sse", &headers).await.map(|_| ()).unwrap_err(), 401);
+    assert_eq!(
+        Wire::legacy(broker.http_address(), "/sse", &headers).await.map(|_| ()).unwrap_err(),
+        401
+    );
     counted("HTTP+SSE").await;
     let lines = broker.duplex().tcp(broker.tcp_address()).await;
     assert_eq!(kind(&lines.initialize(json!({}), token.clone()).await["error"]), "unauthorized");
@@ -128,39 +192,78 @@ async fn s08_wrong_keys_are_counted_and_audited_over_every_wire() {
 
     assert_recorded(&recorded(&broker, "data").await, "call", "api_key");
     let malformed = broker.client("/mcp");
-    let answer =
-        malformed.send_with("POST", malformed.headers_with(&[("authorization", "Basic YTpi")]), initialize_body("2025-11-25")).await;
+    let answer = malformed
+        .send_with(
+            "POST",
+            malformed.headers_with(&[("authorization", "Basic YTpi")]),
+            initialize_body("2025-11-25"),
+        )
+        .await;
     assert_eq!(answer.status, 401);
     assert_eq!(broker.client("/mcp").post(initialize_body("2025-11-25")).await.status, 401);
-    assert_eq!((failures(&broker, "data", "malformed").await, failures(&broker, "data", "missing").await), (1.0, 1.0));
+    assert_eq!(
+        (failures(&broker, "data", "malformed").await, failures(&broker, "data", "missing").await),
+        (1.0, 1.0)
+    );
     assert!(!broker.log().contains(WRONG_KEY), "no key is told");
 }
 
 #[tokio::test]
-async fn s08_an_address_that_fails_too_often_is_told_to_wait_on_every_wire_and_good_keys_are_taken() {
+async fn s08_an_address_that_fails_too_often_is_told_to_wait_on_every_wire_and_good_keys_are_taken()
+{
     let backend = FakeBackend::echo().await;
-    let broker = limited().config(json!({"listen": {"tcp": "127.0.0.1:0"}})).backend("default", "b", backend.spec()).start().await;
+    let broker = limited()
+        .config(json!({"listen": {"tcp": "127.0.0.1:0"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let key = broker.admin().create_key("default").await;
     for _ in 0..PER_MINUTE {
-        let (status, error) = refused(broker.client("/mcp").bearer(WRONG_KEY).post(initialize_body("2025-11-25")).await).await;
+        let (status, error) = refused(
+            broker.client("/mcp").bearer(WRONG_KEY).post(initialize_body("2025-11-25")).await,
+        )
+        .await;
         assert_eq!((status, kind(&error)), (401, "unauthorized"));
     }
-    let response = broker.client("/mcp").bearer(WRONG_KEY).post(initialize_body("2025-11-25")).await;
+    let response =
+        broker.client("/mcp").bearer(WRONG_KEY).post(initialize_body("2025-11-25")).await;
     assert!(response.header("retry-after").is_some());
     let (status, error) = refused(response).await;
-    assert_eq!((status, kind(&error), &error["data"]["retryable"]), (429, "too_many_sign_ins", &json!(true)), "{error}");
+    assert_eq!(
+        (status, kind(&error), &error["data"]["retryable"]),
+        (429, "too_many_sign_ins", &json!(true)),
+        "{error}"
+    );
     let bearer = format!("Bearer {WRONG_KEY}");
     let headers = [("authorization", bearer.as_str())];
-    assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.map(|_| ()).unwrap_err(), 429);
-    assert_eq!(Wire::legacy(broker.http_address(), "/sse", &headers).await.map(|_| ()).unwrap_err(), 429);
+    assert_eq!(
+        broker
+            .duplex()
+            .websocket(broker.http_address(), "/ws", &headers)
+            .await
+            .map(|_| ())
+            .unwrap_err(),
+        429
+    );
+    assert_eq!(
+        Wire::legacy(broker.http_address(), "/sse", &headers).await.map(|_| ()).unwrap_err(),
+        429
+    );
     let lines = broker.duplex().tcp(broker.tcp_address()).await;
     let answer = lines.initialize(json!({}), json!({"dev.mcp-broker/token": WRONG_KEY})).await;
     assert_eq!(kind(&answer["error"]), "too_many_sign_ins");
     lines.ended().await;
-    let lines = broker.duplex().speaking(testkit::judge::Revision::V2026_07_28).tcp(broker.tcp_address()).await;
+    let lines = broker
+        .duplex()
+        .speaking(testkit::judge::Revision::V2026_07_28)
+        .tcp(broker.tcp_address())
+        .await;
     let mut shown = meta(json!({}));
     shown["dev.mcp-broker/token"] = json!(WRONG_KEY);
-    assert_eq!(kind(&lines.error("tools/list", json!({"_meta": shown})).await), "too_many_sign_ins");
+    assert_eq!(
+        kind(&lines.error("tools/list", json!({"_meta": shown})).await),
+        "too_many_sign_ins"
+    );
     lines.ended().await;
 
     // A client without a key learns how to get one, and one with a good key is let in.
@@ -168,52 +271,82 @@ async fn s08_an_address_that_fails_too_often_is_told_to_wait_on_every_wire_and_g
     let good = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     good.call("b__echo", json!({})).await;
     let lines = broker.duplex().tcp(broker.tcp_address()).await;
-    lines.connected_with(json!({}), json!({"dev.mcp-broker/token": key})).await.call("b__echo", json!({})).await;
+    lines
+        .connected_with(json!({}), json!({"dev.mcp-broker/token": key}))
+        .await
+        .call("b__echo", json!({}))
+        .await;
 }
 
 #[tokio::test]
 async fn s08_certificates_that_name_no_tenant_are_counted_where_nothing_else_is_shown() {
     let authority = Authority::new();
-    let (server, nobody, absent) = (authority.server("server"), authority.server("nobody"), authority.client("absent", "ann"));
+    let (server, nobody, absent) =
+        (authority.server("server"), authority.server("nobody"), authority.client("absent", "ann"));
     let config = json!({
         "listen": {"tcp": "127.0.0.1:0"},
         "tls": {"cert_file": server.cert, "key_file": server.key, "client_ca_file": authority.ca(), "client_auth": "optional"},
     });
     let broker = guarded().config(config).start().await;
     for (certificate, reason) in [(&nobody, "certificate"), (&absent, "tenant")] {
-        let stream = authority.connect(broker.tcp_address().port(), Some(certificate), &["mcp"]).await.unwrap();
+        let stream = authority
+            .connect(broker.tcp_address().port(), Some(certificate), &["mcp"])
+            .await
+            .unwrap();
         let lines = broker.duplex().over(Wire::lines(stream));
-        assert_eq!(kind(&lines.initialize(json!({}), json!({})).await["error"]), "unauthorized", "{reason}");
+        assert_eq!(
+            kind(&lines.initialize(json!({}), json!({})).await["error"]),
+            "unauthorized",
+            "{reason}"
+        );
         lines.ended().await;
-        let stream = authority.connect(broker.http_address().port(), Some(certificate), &["http/1.1"]).await.unwrap();
-        assert_eq!(Wire::websocket(stream, "localhost", "/ws", &[]).await.map(|_| ()).unwrap_err(), 401, "{reason}");
+        let stream = authority
+            .connect(broker.http_address().port(), Some(certificate), &["http/1.1"])
+            .await
+            .unwrap();
+        assert_eq!(
+            Wire::websocket(stream, "localhost", "/ws", &[]).await.map(|_| ()).unwrap_err(),
+            401,
+            "{reason}"
+        );
         assert_eq!(failures(&broker, "data", reason).await, 2.0, "{reason}");
     }
-    let reasons: Vec<Value> = recorded(&broker, "data").await.iter().map(|record| record["error"].clone()).collect();
+    let reasons: Vec<Value> =
+        recorded(&broker, "data").await.iter().map(|record| record["error"].clone()).collect();
     assert_eq!(reasons, [json!("certificate"), json!("tenant")]);
 }
 
 #[tokio::test]
 async fn s08_an_admin_token_of_fewer_than_16_bytes_is_a_fault_of_the_configuration() {
     let folder = tempfile::tempdir().unwrap();
-    for (file, name, text) in [("short", "admin_token_file", "fifteen-bytes-x\n"), ("long", "admin_token_file", "sixteen-bytes-xx\n")] {
+    for (file, name, text) in [
+        ("short", "admin_token_file", "fifteen-bytes-x\n"),
+        ("long", "admin_token_file", "sixteen-bytes-xx\n"),
+    ] {
         let path = folder.path().join(file);
         std::fs::write(&path, text).unwrap();
         let config = folder.path().join(format!("{file}.yaml"));
         std::fs::write(&config, json!({"auth": {name: path}}).to_string()).unwrap();
-        let finished = builder().run(folder.path(), &["check-config", config.to_str().unwrap()]).await;
+        let finished =
+            builder().run(folder.path(), &["check-config", config.to_str().unwrap()]).await;
         if file == "long" {
             assert_eq!(finished.code, Some(0), "{}", finished.stderr);
             continue;
         }
         let told = finished.stdout + &finished.stderr;
         assert_eq!(finished.code, Some(64), "{told}");
-        assert!(told.contains("auth.admin_token_file") && told.contains("too short") && told.contains("at least 16 bytes"), "{told}");
+        assert!(
+            told.contains("auth.admin_token_file")
+                && told.contains("too short")
+                && told.contains("at least 16 bytes"),
+            "{told}"
+        );
     }
     for (token, code) in [("x", 64), ("fifteen-bytes-x", 64), ("sixteen-bytes-xx", 0)] {
         let config = folder.path().join("text.yaml");
         std::fs::write(&config, json!({"auth": {"admin_token": token}}).to_string()).unwrap();
-        let finished = builder().run(folder.path(), &["check-config", config.to_str().unwrap()]).await;
+        let finished =
+            builder().run(folder.path(), &["check-config", config.to_str().unwrap()]).await;
         assert_eq!(finished.code, Some(code), "{token}: {}{}", finished.stdout, finished.stderr);
     }
 }
@@ -229,36 +362,64 @@ async fn s11_no_api_key_speaks_for_anonymous_callers_or_for_principals_of_tokens
             (422, &json!("urn:mcp-broker:problem:reserved"), &json!("principal")),
             "{answer}"
         );
-        assert!(answer["detail"].as_str().unwrap().contains("allowed: a name other than"), "{answer}");
+        assert!(
+            answer["detail"].as_str().unwrap().contains("allowed: a name other than"),
+            "{answer}"
+        );
         let finished = broker.cli(&["key", "create", "--principal", principal]).await;
-        assert!(finished.code != Some(0) && finished.stderr.contains("allowed: a name other than"), "{}", finished.stderr);
+        assert!(
+            finished.code != Some(0) && finished.stderr.contains("allowed: a name other than"),
+            "{}",
+            finished.stderr
+        );
     }
     assert_eq!(broker.admin().post(keys, &json!({"principal": "a\u{202e}b"})).await.0, 400);
     let (status, made) = broker.admin().post(keys, &json!({"principal": "ann"})).await;
     assert_eq!(status, 201, "{made}");
     let key = made["key"].as_str().unwrap().to_owned();
-    assert_eq!(broker.client("/mcp").bearer(&key).post(initialize_body("2025-11-25")).await.status, 200);
+    assert_eq!(
+        broker.client("/mcp").bearer(&key).post(initialize_body("2025-11-25")).await.status,
+        200
+    );
 
     // A row that other hands have written.
     broker.terminate().await;
     let text = "import glob, sqlite3\nfor path in glob.glob('**/*.db', recursive=True):\n    d = sqlite3.connect(path)\n    d.execute(\"UPDATE api_keys SET principal = 'anonymous'\")\n    d.commit()\n";
-    let changed = std::process::Command::new("python3").args(["-c", text]).current_dir(broker.folder()).output().unwrap();
+    let changed = std::process::Command::new("python3")
+        .args(["-c", text])
+        .current_dir(broker.folder())
+        .output()
+        .unwrap();
     assert!(changed.status.success(), "{}", String::from_utf8_lossy(&changed.stderr));
     broker.start_again().await;
-    assert_eq!(broker.client("/mcp").bearer(&key).post(initialize_body("2025-11-25")).await.status, 401);
+    assert_eq!(
+        broker.client("/mcp").bearer(&key).post(initialize_body("2025-11-25")).await.status,
+        401
+    );
     broker.logged("a stored API key is not taken").await;
 }
 
 #[tokio::test]
 async fn s13_a_page_of_an_origin_of_clients_writes_nothing_through_an_open_admin_api() {
-    let origins = json!({"auth": {"allowed_origins": ["https://app.example.com", "http://localhost:3000"]}});
+    let origins =
+        json!({"auth": {"allowed_origins": ["https://app.example.com", "http://localhost:3000"]}});
     let broker = builder().alone().config(origins).start().await;
     let body = json!({"weight": 2});
     for origin in ["https://app.example.com", "http://localhost:3000"] {
         let client = broker.client("/mcp");
-        let served = client.send_with("POST", client.headers_with(&[("origin", origin)]), initialize_body("2025-11-25")).await;
+        let served = client
+            .send_with(
+                "POST",
+                client.headers_with(&[("origin", origin)]),
+                initialize_body("2025-11-25"),
+            )
+            .await;
         assert_eq!(served.status, 200, "clients' pages are served at the listeners of clients");
-        for (method, path) in [("PUT", "/admin/v1/tenants/acme"), ("POST", "/admin/v1/drain"), ("GET", "/admin/v1/tenants")] {
+        for (method, path) in [
+            ("PUT", "/admin/v1/tenants/acme"),
+            ("POST", "/admin/v1/drain"),
+            ("GET", "/admin/v1/tenants"),
+        ] {
             let body = Some(&body).filter(|_| method == "PUT");
             let answer = broker.admin().send_with(method, path, &[("origin", origin)], body).await;
             assert_eq!(answer.status, 403, "{method} {path} from {origin}");
@@ -267,5 +428,12 @@ async fn s13_a_page_of_an_origin_of_clients_writes_nothing_through_an_open_admin
     }
     assert_eq!(broker.admin().get("/admin/v1/tenants/acme").await.0, 404);
     let own = format!("http://{}", broker.admin_address());
-    assert_eq!(broker.admin().send_with("PUT", "/admin/v1/tenants/acme", &[("origin", &own)], Some(&body)).await.status, 201);
+    assert_eq!(
+        broker
+            .admin()
+            .send_with("PUT", "/admin/v1/tenants/acme", &[("origin", &own)], Some(&body))
+            .await
+            .status,
+        201
+    );
 }

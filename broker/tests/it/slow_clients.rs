@@ -57,14 +57,24 @@ const UNREAD: u64 = 16;
 const UNREAD_BYTES: usize = 500_000;
 
 /// A client over TCP that has opened a session, asked so many times for the same and read nothing yet.
-pub(crate) async fn asking(address: SocketAddr, calls: u64, tool: &str, arguments: Value) -> TcpStream {
+pub(crate) async fn asking(
+    address: SocketAddr,
+    calls: u64,
+    tool: &str,
+    arguments: Value,
+) -> TcpStream {
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.write_all(asking_for_much(calls, tool, &arguments).as_bytes()).await.unwrap();
     socket
 }
 
 /// The same of one that will not read, with as little room in its socket as there can be.
-pub(crate) async fn asking_without_reading(address: SocketAddr, calls: u64, tool: &str, arguments: Value) -> TcpStream {
+pub(crate) async fn asking_without_reading(
+    address: SocketAddr,
+    calls: u64,
+    tool: &str,
+    arguments: Value,
+) -> TcpStream {
     saying_without_reading(address, &asking_for_much(calls, tool, &arguments)).await
 }
 
@@ -78,8 +88,13 @@ async fn saying_without_reading(address: SocketAddr, text: &str) -> TcpStream {
 /// All that a client says that opens a session and calls a tool so many times.
 pub(crate) fn asking_for_much(calls: u64, tool: &str, arguments: &Value) -> String {
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
-    let calls = (0..calls).map(|id| request(10 + id, "tools/call", json!({"name": tool, "arguments": arguments})));
-    [initialize_body("2025-11-25"), initialized].into_iter().chain(calls).map(|line| line + "\n").collect()
+    let calls = (0..calls)
+        .map(|id| request(10 + id, "tools/call", json!({"name": tool, "arguments": arguments})));
+    [initialize_body("2025-11-25"), initialized]
+        .into_iter()
+        .chain(calls)
+        .map(|line| line + "\n")
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,10 +112,18 @@ async fn r17_many_clients_that_read_nothing_are_cut_and_nobody_else_notices() {
     // In a process of its own, which has nothing to do but this.
     let mut large = stdio().spec();
     large["links"] = json!("shared");
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).backend("default", "large", large).start().await;
+    let broker = builder()
+        .alone()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .backend("default", "large", large)
+        .start()
+        .await;
     let canary = broker.connected(json!({})).await;
     canary.call("b__echo", json!({})).await;
-    let of_broker = async |name: &str, labels: &[(&str, &str)]| broker.admin().metric(name, labels).await.unwrap_or(0.0);
+    let of_broker = async |name: &str, labels: &[(&str, &str)]| {
+        broker.admin().metric(name, labels).await.unwrap_or(0.0)
+    };
     let before = of_broker("process_open_fds", &[]).await;
     // All is asked before the first answer comes; a client that is asked for no more while much waits for it is cut as late as
     // `PATIENCE` says.
@@ -114,7 +137,8 @@ async fn r17_many_clients_that_read_nothing_are_cut_and_nobody_else_notices() {
         deaf_ones.push(saying_without_reading(broker.tcp_address(), &asked).await);
     }
     let connected = begun.elapsed();
-    let (mut calls, until) = (Vec::new(), Instant::now() + CUT_WITHIN + PATIENCE + EACH * count as u32);
+    let (mut calls, until) =
+        (Vec::new(), Instant::now() + CUT_WITHIN + PATIENCE + EACH * count as u32);
     let cut = [("scope", "outbox_bytes")];
     loop {
         let asked = Instant::now();
@@ -154,7 +178,8 @@ async fn r17_many_slow_clients_are_cut_and_nobody_else_notices() {
         "limits": {"connections_per_address": 10_000, "connection_burst_per_address": 20_000, "connections": 10_000},
     });
     let backend = testkit::FakeBackend::echo().await;
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let canary = broker.connected(json!({})).await;
     canary.call("b__echo", json!({})).await;
     let open = async || broker.admin().metric("process_open_fds", &[]).await.unwrap();

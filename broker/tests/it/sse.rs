@@ -29,7 +29,11 @@ async fn stepping(gate: &Gate) -> FakeBackend {
 
 fn steps_body(id: u64, count: u64, tag: &str) -> String {
     let arguments = json!({"count": count, "tag": tag});
-    request(id, "tools/call", json!({"name": "b__steps", "arguments": arguments, "_meta": {"progressToken": id}}))
+    request(
+        id,
+        "tools/call",
+        json!({"name": "b__steps", "arguments": arguments, "_meta": {"progressToken": id}}),
+    )
 }
 
 /// Reads events until `count` messages came; gives every event.
@@ -100,8 +104,15 @@ async fn sse_05_each_message_is_on_exactly_one_of_many_streams() {
     let backend = stepping(&gate).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let gets = [client.open_get_stream().await, client.open_get_stream().await, client.open_get_stream().await];
-    let mut posts = [client.post_stream(steps_body(1, 2, "one")).await, client.post_stream(steps_body(2, 2, "two")).await];
+    let gets = [
+        client.open_get_stream().await,
+        client.open_get_stream().await,
+        client.open_get_stream().await,
+    ];
+    let mut posts = [
+        client.post_stream(steps_body(1, 2, "one")).await,
+        client.post_stream(steps_body(2, 2, "two")).await,
+    ];
     for post in &mut posts {
         messages(post, 2).await;
     }
@@ -113,16 +124,27 @@ async fn sse_05_each_message_is_on_exactly_one_of_many_streams() {
     for post in &mut posts {
         for event in post.rest().await {
             let message = event.message();
-            assert!(message.is_none_or(|message| message.get("result").is_some()), "only the response is left on a POST stream");
+            assert!(
+                message.is_none_or(|message| message.get("result").is_some()),
+                "only the response is left on a POST stream"
+            );
         }
     }
     // The session's end closes the GET streams, so that all they carried can be counted.
-    let readers: Vec<_> = gets.into_iter().map(|mut get| tokio::spawn(async move { collect(&mut get).await })).collect();
+    let readers: Vec<_> = gets
+        .into_iter()
+        .map(|mut get| tokio::spawn(async move { collect(&mut get).await }))
+        .collect();
     wait_told(&client, &backend).await;
     client.delete_session().await;
     let mut told = 0;
     for reader in readers {
-        told += reader.await.unwrap().iter().filter(|message| message["method"] == "notifications/prompts/list_changed").count();
+        told += reader
+            .await
+            .unwrap()
+            .iter()
+            .filter(|message| message["method"] == "notifications/prompts/list_changed")
+            .count();
     }
     assert_eq!(told, 1);
 }
@@ -216,7 +238,10 @@ async fn sse_09_a_call_goes_on_while_nobody_listens() {
     // Resume while the call is still running: the stream goes on live.
     let mut resumed = client.resume(&priming).await;
     let again = resumed.next().await.unwrap();
-    assert!(again.is_priming() && again.id.as_ref() == Some(&priming), "what a client knows is told to each connection: {again:?}");
+    assert!(
+        again.is_priming() && again.id.as_ref() == Some(&priming),
+        "what a client knows is told to each connection: {again:?}"
+    );
     messages(&mut resumed, 1).await;
     gate.open();
     let (_, answer) = resumed.next_message().await.unwrap();
@@ -336,9 +361,14 @@ async fn sse_12_a_finished_stream_is_forgotten_after_its_time() {
     let gate = Gate::new();
     gate.open();
     let backend = stepping(&gate).await;
-    let broker = builder().config(json!({"events": {"retain": "50ms"}})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .config(json!({"events": {"retain": "50ms"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
-    let priming = client.post_stream(steps_body(1, 1, "x")).await.rest().await[0].id.clone().unwrap();
+    let priming =
+        client.post_stream(steps_body(1, 1, "x")).await.rest().await[0].id.clone().unwrap();
     testkit::eventually("the stream to be forgotten", || async {
         let response = client.get_stream_raw(Some(&priming)).await;
         if response.status >= 400 { Ok(()) } else { Err(response.status) }
@@ -353,7 +383,10 @@ async fn sse_13_line_breaks_in_a_backends_json_never_break_the_framing() {
     backend.tool("pretty", move |call| async move {
         call.progress(1.0, 2.0).await;
         let id = call.id();
-        Reply::Message(format!("{{\"jsonrpc\":\"2.0\",\ndata:  \"id\":{id},\ndata:  \"result\": {}}}", text(nasty)))
+        Reply::Message(format!(
+            "{{\"jsonrpc\":\"2.0\",\ndata:  \"id\":{id},\ndata:  \"result\": {}}}",
+            text(nasty)
+        ))
     });
     backend.tool("as-json", move |call| async move {
         let pretty = serde_json::to_string_pretty(&call.result_message(text(nasty))).unwrap();
@@ -455,7 +488,11 @@ async fn sse_12_after_an_overflow_a_client_can_open_its_stream_anew() {
         backend.push(json!({"jsonrpc": "2.0", "id": id, "method": "roots/list"})).await;
     }
     testkit::eventually("the flood to have arrived", || async {
-        let dropped = broker.admin().metric("mcp_dropped_notifications_total", &[("kind", "slow_client")]).await.unwrap_or_default();
+        let dropped = broker
+            .admin()
+            .metric("mcp_dropped_notifications_total", &[("kind", "slow_client")])
+            .await
+            .unwrap_or_default();
         if dropped >= 10.0 { Ok(()) } else { Err(dropped) }
     })
     .await;
@@ -467,7 +504,10 @@ async fn sse_12_after_an_overflow_a_client_can_open_its_stream_anew() {
 #[tokio::test]
 async fn what_changed_many_times_is_told_once_to_whoever_did_not_listen() {
     let backend = FakeBackend::echo().await;
-    backend.list("resources", ["one", "two"].map(|name| json!({"uri": format!("test://{name}"), "name": name})).to_vec());
+    backend.list(
+        "resources",
+        ["one", "two"].map(|name| json!({"uri": format!("test://{name}"), "name": name})).to_vec(),
+    );
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     for uri in ["b+test://one", "b+test://two"] {
@@ -478,7 +518,12 @@ async fn what_changed_many_times_is_told_once_to_whoever_did_not_listen() {
         backend.notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
     }
     backend.notify("notifications/resources/updated", json!({"uri": "test://two"})).await;
-    broker.admin().wait_metric("mcp_dropped_notifications_total", &[("kind", "repeated")], |count| count == 19.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_dropped_notifications_total", &[("kind", "repeated")], |count| {
+            count == 19.0
+        })
+        .await;
     let mut stream = client.open_get_stream().await;
     let mut told = Vec::new();
     while told.last().is_none_or(|uri: &Value| uri != "b+test://two") {

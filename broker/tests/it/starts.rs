@@ -31,7 +31,10 @@ async fn f_10_spoilt_rows_are_set_aside_and_everything_else_is_served() {
     let mut cluster = others.cluster(1).start().await;
     let key = cluster.operator().create_key("default").await;
     let (good, bad) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 0, &key).await);
-    let (kept, lost) = (task(&good, "write", json!({"key": "kept"})).await, task(&good, "write", json!({"key": "lost"})).await);
+    let (kept, lost) = (
+        task(&good, "write", json!({"key": "kept"})).await,
+        task(&good, "write", json!({"key": "lost"})).await,
+    );
     for id in [&kept, &lost] {
         assert_eq!(over(&good, id).await, "completed");
     }
@@ -40,7 +43,9 @@ async fn f_10_spoilt_rows_are_set_aside_and_everything_else_is_served() {
     for poison in [
         format!("UPDATE tenants SET settings = '{{\"{CANARY}' WHERE tenant = 'other'"),
         format!("UPDATE backends SET settings = '{CANARY}' WHERE backend = 'spoilt'"),
-        format!("UPDATE sessions SET agreement = '{CANARY}', state = '{CANARY}', links = '{CANARY}' WHERE key = {newest}"),
+        format!(
+            "UPDATE sessions SET agreement = '{CANARY}', state = '{CANARY}', links = '{CANARY}' WHERE key = {newest}"
+        ),
         format!("UPDATE tasks SET status = 'lost' WHERE task = '{lost}'"),
     ] {
         cluster.sql(&poison).await;
@@ -52,10 +57,20 @@ async fn f_10_spoilt_rows_are_set_aside_and_everything_else_is_served() {
         let good = cluster.at(0, &good);
         cluster.admin(0).wait_backend_state("default", "b", "ready").await;
         assert_eq!(text_of(&result_of(&good, &kept).await), ledger.results("kept")[0]);
-        assert_eq!(good.attempt("tasks/get", json!({"taskId": lost}), TAKEN_OVER_WITHIN).await.kind(), "task_not_found");
-        assert_eq!(over(&good, &task(&good, "write", json!({"key": "new"})).await).await, "completed");
+        assert_eq!(
+            good.attempt("tasks/get", json!({"taskId": lost}), TAKEN_OVER_WITHIN).await.kind(),
+            "task_not_found"
+        );
+        assert_eq!(
+            over(&good, &task(&good, "write", json!({"key": "new"})).await).await,
+            "completed"
+        );
         assert!(opened_at(&cluster, 0, &key).await.session().is_some());
-        assert_ne!(ping_kind(&cluster.at(0, &bad)).await, "result", "what it agreed on is not known any more");
+        assert_ne!(
+            ping_kind(&cluster.at(0, &bad)).await,
+            "result",
+            "what it agreed on is not known any more"
+        );
         cluster.admin(0).wait_metric("mcp_rows_unreadable_total", &[], |count| count >= 3.0).await;
         for spoilt in ["backend default/spoilt", "tenant other"] {
             cluster.replicas()[0].logged(spoilt).await;
@@ -91,8 +106,19 @@ async fn r_8_replicas_go_on_while_a_newer_build_adds_to_the_schema() {
     let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
     let hanging = task(&here, "put", json!({"key": "hanging", "hang": true})).await;
     ledger.wait_for("hanging").await;
-    for table in ["tenants", "api_keys", "backends", "nodes", "sessions", "subscriptions", "tasks", "task_inputs"] {
-        cluster.sql(&format!("ALTER TABLE {table} ADD COLUMN later TEXT DEFAULT 'of a newer build'")).await;
+    for table in [
+        "tenants",
+        "api_keys",
+        "backends",
+        "nodes",
+        "sessions",
+        "subscriptions",
+        "tasks",
+        "task_inputs",
+    ] {
+        cluster
+            .sql(&format!("ALTER TABLE {table} ADD COLUMN later TEXT DEFAULT 'of a newer build'"))
+            .await;
     }
     cluster.sql("UPDATE _sqlx_migrations SET version = 999 WHERE version = (SELECT max(version) FROM _sqlx_migrations)").await;
     for (number, client) in [&here, &there].into_iter().enumerate() {
@@ -110,7 +136,11 @@ async fn r_8_replicas_go_on_while_a_newer_build_adds_to_the_schema() {
     assert_eq!(status(&there, &hanging).await, "completed");
     let refused = cluster.try_start_again(0, &[]).await.unwrap_err();
     assert!(refused.contains("999"), "{refused}");
-    assert_eq!(cluster.sql("SELECT count(*) FROM tasks WHERE later IS NULL").await, "0", "what it added is left alone");
+    assert_eq!(
+        cluster.sql("SELECT count(*) FROM tasks WHERE later IS NULL").await,
+        "0",
+        "what it added is left alone"
+    );
 }
 
 #[tokio::test]

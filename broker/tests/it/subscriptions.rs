@@ -31,7 +31,11 @@ async fn res_04_a_subscribe_that_was_cancelled_and_fails_leaves_nothing() {
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     for n in 0..5 {
-        let _call = client.begin_with_id(json!(1000 + n), "resources/subscribe", json!({"uri": format!("b+test://{n}")}));
+        let _call = client.begin_with_id(
+            json!(1000 + n),
+            "resources/subscribe",
+            json!({"uri": format!("b+test://{n}")}),
+        );
         backend.wait_count("the subscribe", n + 1, |seen| seen.is("resources/subscribe")).await;
         client.notify("notifications/cancelled", json!({"requestId": 1000 + n})).await;
     }
@@ -39,7 +43,11 @@ async fn res_04_a_subscribe_that_was_cancelled_and_fails_leaves_nothing() {
     eventually("nothing to be left", || async {
         let (_, listed) = broker.admin().get("/admin/v1/subscriptions?tenant=default").await;
         let gauge = broker.admin().metric("mcp_subscriptions", &[]).await;
-        if listed.to_string().contains("test://") || gauge != Some(0.0) { Err(format!("{listed} {gauge:?}")) } else { Ok(()) }
+        if listed.to_string().contains("test://") || gauge != Some(0.0) {
+            Err(format!("{listed} {gauge:?}"))
+        } else {
+            Ok(())
+        }
     })
     .await;
 }
@@ -54,7 +62,8 @@ async fn res_03_subscriptions_move_to_the_backend_that_replaces_theirs() {
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
     let mut stream = client.open_get_stream().await;
     broker.admin().ready_backend("default", "b", &two.spec()).await;
-    two.wait_for("the subscription at the new backend", |seen| seen.is("resources/subscribe")).await;
+    two.wait_for("the subscription at the new backend", |seen| seen.is("resources/subscribe"))
+        .await;
     // Something may have been missed: the client is told, beside what it hears of the changed lists.
     let updated = loop {
         let (_, message) = stream.next_message().await.unwrap();
@@ -86,7 +95,9 @@ async fn res_03_requests_for_one_uri_at_once_all_hear_that_it_was_refused() {
     let (backend, gate) = refusing_late(-32002).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let calls: Vec<_> = (0..3).map(|_| client.begin("resources/subscribe", json!({"uri": "b+test://one"}))).collect();
+    let calls: Vec<_> = (0..3)
+        .map(|_| client.begin("resources/subscribe", json!({"uri": "b+test://one"})))
+        .collect();
     backend.wait_for("the first of them", |seen| seen.is("resources/subscribe")).await;
     gate.open();
     for call in calls {

@@ -12,9 +12,15 @@ use crate::{
 };
 
 /// A broker on this database; `point`: where it is killed.
-async fn broker_on(folder: &Path, point: Option<&str>, backend: Option<&FakeBackend>) -> TestBroker {
+async fn broker_on(
+    folder: &Path,
+    point: Option<&str>,
+    backend: Option<&FakeBackend>,
+) -> TestBroker {
     let url = format!("sqlite:{}", folder.join("broker.db").display());
-    let mut builder = builder().auth_required().config(json!({"storage": {"url": url}, "timeouts": {"client_request": "5s"}}));
+    let mut builder = builder()
+        .auth_required()
+        .config(json!({"storage": {"url": url}, "timeouts": {"client_request": "5s"}}));
     if let Some(point) = point {
         builder = builder.env("MCP_BROKER_FAULT", point);
     }
@@ -37,10 +43,14 @@ async fn killed_at(point: &str, backend: &FakeBackend, answers: bool) -> Left {
     let folder = tempfile::tempdir().unwrap();
     let mut first = broker_on(folder.path(), Some(point), Some(backend)).await;
     let key = first.admin().create_key("default").await;
-    let client = first.client("/mcp").bearer(&key).answers(|_, _| Ok(json!({"action": "accept", "content": {}})));
+    let client = first
+        .client("/mcp")
+        .bearer(&key)
+        .answers(|_, _| Ok(json!({"action": "accept", "content": {}})));
     let client = client.connected(json!({"elicitation": {}})).await;
     // Whether the answer comes before the end is up to chance; the task is in the list all the same.
-    let _made = client.begin("tools/call", json!({"name": "b__job", "task": {"ttl": 60000}, "arguments": {}}));
+    let _made = client
+        .begin("tools/call", json!({"name": "b__job", "task": {"ttl": 60000}, "arguments": {}}));
     let waiting = async {
         if answers {
             let id = waits_for_input(&client).await;
@@ -66,7 +76,9 @@ async fn waits_for_input(client: &TestClient) -> String {
     let look = || async {
         let listed = client.list_all("tasks/list", "tasks").await;
         match listed.first() {
-            Some(task) if task["status"] == "input_required" => Ok(task["taskId"].as_str().unwrap().to_owned()),
+            Some(task) if task["status"] == "input_required" => {
+                Ok(task["taskId"].as_str().unwrap().to_owned())
+            }
             other => Err(format!("{other:?}")),
         }
     };
@@ -80,14 +92,20 @@ async fn backend(annotations: Value) -> FakeBackend {
         call.open_stream().await;
         Reply::text("done")
     });
-    backend.list("tools", vec![json!({"name": "job", "inputSchema": {"type": "object"}, "annotations": annotations})]);
+    backend.list(
+        "tools",
+        vec![json!({"name": "job", "inputSchema": {"type": "object"}, "annotations": annotations})],
+    );
     backend
 }
 
 /// Status, `data.kind` of the error if it is one, and how often the tool was called.
 async fn outcome(left: &Left, backend: &FakeBackend) -> (String, String, usize) {
     let outcome = left.client.request("tasks/result", json!({"taskId": left.id})).await;
-    let status = left.client.result("tasks/get", json!({"taskId": left.id})).await["status"].as_str().unwrap().to_owned();
+    let status = left.client.result("tasks/get", json!({"taskId": left.id})).await["status"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let kind = outcome["error"]["data"]["kind"].as_str().unwrap_or("").to_owned();
     if outcome.get("result").is_some() {
         assert_eq!(text_of(&outcome["result"]), "done");
@@ -116,13 +134,21 @@ async fn f_32_killed_at_each_step_a_task_ends_honestly() {
 
 #[tokio::test]
 async fn f_33_killed_at_each_step_a_harmless_tool_is_called_again() {
-    for (point, calls) in
-        [("task.created", 1), ("task.sent.committed", 1), ("task.request.written", 2), ("task.answered", 2), ("task.ended.committed", 1)]
-    {
+    for (point, calls) in [
+        ("task.created", 1),
+        ("task.sent.committed", 1),
+        ("task.request.written", 2),
+        ("task.answered", 2),
+        ("task.ended.committed", 1),
+    ] {
         for annotations in [json!({"readOnlyHint": true}), json!({"idempotentHint": true})] {
             let backend = backend(annotations).await;
             let left = killed_at(point, &backend, false).await;
-            assert_eq!(outcome(&left, &backend).await, ("completed".to_owned(), String::new(), calls), "{point}");
+            assert_eq!(
+                outcome(&left, &backend).await,
+                ("completed".to_owned(), String::new(), calls),
+                "{point}"
+            );
         }
     }
 }
@@ -136,7 +162,10 @@ async fn f_34_a_task_the_backend_keeps_is_watched_by_the_next_life() {
             backend.sessions();
         }
         let left = killed_at("task.mirrored.committed", &backend, false).await;
-        assert_eq!(left.client.result("tasks/get", json!({"taskId": left.id})).await["status"], "working");
+        assert_eq!(
+            left.client.result("tasks/get", json!({"taskId": left.id})).await["status"],
+            "working"
+        );
         let waiting = left.client.begin("tasks/result", json!({"taskId": left.id}));
         done.open();
         assert_eq!(text_of(&waiting.result().await), "result of task-1", "sessions: {sessions}");
@@ -148,13 +177,18 @@ async fn f_34_a_task_the_backend_keeps_is_watched_by_the_next_life() {
 async fn f_35_a_question_dies_with_who_asked_it() {
     for (point, answers) in [("task.input.asked", false), ("task.input.answered", true)] {
         let backend = FakeBackend::with_tool("job", |call| async move {
-            let form = json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
+            let form =
+                json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
             let (_id, _answer) = call.begin_ask("elicitation/create", form).await;
             Reply::Hang
         })
         .await;
         let left = killed_at(point, &backend, answers).await;
-        assert_eq!(outcome(&left, &backend).await, ("failed".to_owned(), "outcome_unknown".to_owned(), 1), "{point}");
+        assert_eq!(
+            outcome(&left, &backend).await,
+            ("failed".to_owned(), "outcome_unknown".to_owned(), 1),
+            "{point}"
+        );
     }
 }
 
@@ -175,7 +209,11 @@ async fn r_1_what_was_acknowledged_is_there_after_a_kill() {
     let mut first = broker_on(folder.path(), None, Some(&backend)).await;
     let key = first.admin().create_key("default").await;
     let client = first.client("/mcp").bearer(&key).connected(json!({})).await;
-    let (quick, slow, cancelled) = (start(&client, "b__quick").await, start(&client, "b__job").await, start(&client, "b__job").await);
+    let (quick, slow, cancelled) = (
+        start(&client, "b__quick").await,
+        start(&client, "b__job").await,
+        start(&client, "b__job").await,
+    );
     wait_status(&client, &quick, "completed").await;
     client.result("tasks/cancel", json!({"taskId": cancelled})).await;
     backend.wait_count("both calls", 2, |seen| seen.calls("job")).await;
@@ -184,11 +222,18 @@ async fn r_1_what_was_acknowledged_is_there_after_a_kill() {
     second.admin().wait_backend_state("default", "b", "ready").await;
     let client = second.client("/mcp").bearer(&key).connected(json!({})).await;
     assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": quick})).await), "quick");
-    assert_eq!(client.error("tasks/result", json!({"taskId": cancelled})).await["data"]["status"], "cancelled");
+    assert_eq!(
+        client.error("tasks/result", json!({"taskId": cancelled})).await["data"]["status"],
+        "cancelled"
+    );
     let error = client.error("tasks/result", json!({"taskId": slow})).await;
     assert_eq!(error["data"]["kind"], "outcome_unknown", "{error}");
     done.open();
-    assert_eq!(client.result("tasks/get", json!({"taskId": slow})).await["status"], "failed", "and stays so");
+    assert_eq!(
+        client.result("tasks/get", json!({"taskId": slow})).await["status"],
+        "failed",
+        "and stays so"
+    );
     assert_eq!(backend.count(|seen| seen.calls("job")), 2);
 }
 
@@ -209,8 +254,7 @@ async fn r_9_a_drain_gives_tasks_away_and_the_next_life_goes_on_with_them() {
             }
         });
     }
-    let described =
-        |name: &str, read_only: bool| json!({"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": read_only}});
+    let described = |name: &str, read_only: bool| json!({"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": read_only}});
     plain.list("tools", vec![described("read", true), described("write", false)]);
     let url = format!("sqlite:{}", folder.path().join("broker.db").display());
     let config = json!({"storage": {"url": url}, "shutdown": {"grace": "1s"}});
@@ -223,7 +267,11 @@ async fn r_9_a_drain_gives_tasks_away_and_the_next_life_goes_on_with_them() {
         .await;
     let key = first.admin().create_key("default").await;
     let client = first.client("/mcp").bearer(&key).connected(json!({})).await;
-    let (kept, read, write) = (start(&client, "b__job").await, start(&client, "p__read").await, start(&client, "p__write").await);
+    let (kept, read, write) = (
+        start(&client, "b__job").await,
+        start(&client, "p__read").await,
+        start(&client, "p__write").await,
+    );
     plain.wait_count("both calls", 2, |seen| seen.is("tools/call")).await;
     keeping.wait_for("a look at the task", |seen| seen.is("tasks/get")).await;
     first.terminate().await;
@@ -237,8 +285,14 @@ async fn r_9_a_drain_gives_tasks_away_and_the_next_life_goes_on_with_them() {
     plain.wait_count("the harmless call again", 3, |seen| seen.is("tools/call")).await;
     done.open();
     assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": read})).await), "done");
-    assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": kept})).await), "result of task-1");
-    assert_eq!((plain.count(|seen| seen.calls("write")), keeping.count(|seen| seen.calls("job"))), (1, 1));
+    assert_eq!(
+        text_of(&client.result("tasks/result", json!({"taskId": kept})).await),
+        "result of task-1"
+    );
+    assert_eq!(
+        (plain.count(|seen| seen.calls("write")), keeping.count(|seen| seen.calls("job"))),
+        (1, 1)
+    );
 }
 
 #[tokio::test]
@@ -260,7 +314,8 @@ async fn task_12_an_expired_task_is_gone_and_its_call_is_given_up() {
 async fn task_15_limits_hold() {
     let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
     backend.tool("large", |_| async { Reply::text(&"x".repeat(5_000)) });
-    let tasks = json!({"tasks": {"running_per_tenant": 2, "stored_per_tenant": 4, "result_bytes": "4KiB"}});
+    let tasks =
+        json!({"tasks": {"running_per_tenant": 2, "stored_per_tenant": 4, "result_bytes": "4KiB"}});
     let broker = builder().config(tasks).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     let large = start(&client, "b__large").await;
@@ -268,7 +323,11 @@ async fn task_15_limits_hold() {
     assert_eq!(error["data"]["kind"], "result_too_large", "{error}");
     let running = [start(&client, "b__job").await, start(&client, "b__job").await];
     let error = client.error("tools/call", json!({"name": "b__job", "task": {}})).await;
-    assert_eq!((error["data"]["kind"].as_str(), error["data"]["retryable"].as_bool()), (Some("task_limit"), Some(true)), "{error}");
+    assert_eq!(
+        (error["data"]["kind"].as_str(), error["data"]["retryable"].as_bool()),
+        (Some("task_limit"), Some(true)),
+        "{error}"
+    );
     client.result("tasks/cancel", json!({"taskId": running[0]})).await;
     start(&client, "b__job").await;
     client.result("tasks/cancel", json!({"taskId": running[1]})).await;
@@ -279,12 +338,18 @@ async fn task_15_limits_hold() {
 #[tokio::test]
 async fn task_01_tasks_can_be_switched_off() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().config(json!({"tasks": {"enabled": false}})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .config(json!({"tasks": {"enabled": false}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.client("/mcp");
     let offered = client.initialize("2025-11-25", json!({})).await;
     assert!(offered["capabilities"].get("tasks").is_none(), "{offered}");
     assert!(client.list_all("tools/list", "tools").await[0].get("execution").is_none());
-    let result = client.result("tools/call", json!({"name": "b__echo", "arguments": {"x": 1}, "task": {"ttl": 1}})).await;
+    let result = client
+        .result("tools/call", json!({"name": "b__echo", "arguments": {"x": 1}, "task": {"ttl": 1}}))
+        .await;
     assert_eq!(text_of(&result), r#"{"x":1}"#);
     assert_eq!(client.error("tasks/list", json!({})).await["code"], -32601);
 }

@@ -7,11 +7,15 @@ use std::sync::{
 };
 
 use serde_json::json;
-use testkit::{AttemptOutcome, FakeBackend, Ledger, PostgresServer, Reply, TestBroker, TestClient, eventually};
+use testkit::{
+    AttemptOutcome, FakeBackend, Ledger, PostgresServer, Reply, TestBroker, TestClient, eventually,
+};
 
 use crate::{
     builder,
-    cluster::{TAKEN_OVER_WITHIN, as_task, on, opened_at, over, result_of, served_at, status, task, two},
+    cluster::{
+        TAKEN_OVER_WITHIN, as_task, on, opened_at, over, result_of, served_at, status, task, two,
+    },
     kind, text_of,
 };
 
@@ -25,9 +29,17 @@ async fn a_run_goes_on_under_the_epoch_it_finds_and_stops_where_another_owns_its
     let lost = task(&client, "write", json!({"key": "lost", "hang": true})).await;
     ledger.wait_for("kept").await;
     ledger.wait_for("lost").await;
-    cluster.sql(&format!("INSERT INTO nodes (node, lease_until_us) VALUES ('stranger', now_us() + {HOUR_US})")).await;
+    cluster
+        .sql(&format!(
+            "INSERT INTO nodes (node, lease_until_us) VALUES ('stranger', now_us() + {HOUR_US})"
+        ))
+        .await;
     cluster.sql(&format!("UPDATE tasks SET epoch = epoch + 1 WHERE task = '{kept}'")).await;
-    cluster.sql(&format!("UPDATE tasks SET epoch = epoch + 1, owner = 'stranger' WHERE task = '{lost}'")).await;
+    cluster
+        .sql(&format!(
+            "UPDATE tasks SET epoch = epoch + 1, owner = 'stranger' WHERE task = '{lost}'"
+        ))
+        .await;
     ledger.release();
     assert_eq!(over(&client, &kept).await, "completed");
     assert_eq!(text_of(&result_of(&client, &kept).await), ledger.results("kept")[0]);
@@ -56,25 +68,44 @@ async fn f_34_a_task_whose_commit_is_in_doubt_is_told_as_such_and_not_taken_back
     call["_meta"] = json!({"dev.mcp-broker/idempotency-key": "one"});
     let creating = client.begin("tools/call", call.clone());
     let writing = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
-    eventually("the task to be made", || async { if cluster.sql(writing).await == "0" { Err(()) } else { Ok(()) } }).await;
+    eventually("the task to be made", || async {
+        if cluster.sql(writing).await == "0" { Err(()) } else { Ok(()) }
+    })
+    .await;
     cluster.proxy(0).refuse().await;
     cluster.proxy(0).reset();
     // Before the server gives up: it goes on with what it was sent.
     cluster.sql("INSERT INTO gate VALUES (TRUE)").await;
     let refused = creating.error().await;
-    assert_eq!((kind(&refused), &refused["data"]["retryable"]), ("outcome_unknown", &json!(false)), "{refused}");
-    eventually("the task", || async { if cluster.sql("SELECT count(*) FROM tasks").await == "1" { Ok(()) } else { Err(()) } }).await;
+    assert_eq!(
+        (kind(&refused), &refused["data"]["retryable"]),
+        ("outcome_unknown", &json!(false)),
+        "{refused}"
+    );
+    eventually("the task", || async {
+        if cluster.sql("SELECT count(*) FROM tasks").await == "1" { Ok(()) } else { Err(()) }
+    })
+    .await;
     cluster.proxy(0).accept_again().await;
     let found = eventually("the task to be found by its key", || async {
         match client.attempt("tools/call", call.clone(), TAKEN_OVER_WITHIN).await {
-            AttemptOutcome::Result(known) => Ok(known["task"]["taskId"].as_str().unwrap().to_owned()),
+            AttemptOutcome::Result(known) => {
+                Ok(known["task"]["taskId"].as_str().unwrap().to_owned())
+            }
             other => Err(other),
         }
     })
     .await;
-    assert_eq!(over(&client, &found).await, "completed", "whoever was led to it is not deprived of it");
+    assert_eq!(
+        over(&client, &found).await,
+        "completed",
+        "whoever was led to it is not deprived of it"
+    );
     assert_eq!(text_of(&result_of(&client, &found).await), ledger.results("doubtful")[0]);
-    assert_eq!((ledger.count("doubtful"), client.list_all("tasks/list", "tasks").await.len()), (1, 1));
+    assert_eq!(
+        (ledger.count("doubtful"), client.list_all("tasks/list", "tasks").await.len()),
+        (1, 1)
+    );
 }
 
 /// The same, after all has been done for which the server has limits.
@@ -97,7 +128,10 @@ async fn f_34_a_task_whose_commit_takes_longer_than_anybody_waits_is_carried_out
     let refused = client.begin("tools/call", call.clone()).error().await;
     assert_eq!(kind(&refused), "outcome_unknown", "{refused}");
     let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND clock_timestamp() - xact_start > '11 seconds'";
-    eventually("everybody to have given up", || async { if cluster.sql(waits).await == "0" { Err(()) } else { Ok(()) } }).await;
+    eventually("everybody to have given up", || async {
+        if cluster.sql(waits).await == "0" { Err(()) } else { Ok(()) }
+    })
+    .await;
     cluster.sql("INSERT INTO gate VALUES (TRUE)").await;
     ledger.wait_for("late").await;
     let known = client.result("tools/call", call).await;
@@ -116,7 +150,10 @@ async fn f_28_a_database_whose_clock_is_an_hour_behind_takes_no_time_from_tasks(
         ))
         .await;
     let ahead = "SELECT count(*) FROM nodes WHERE lease_until_us > now_us() + 60000000";
-    eventually("leases by that clock", || async { if cluster.sql(ahead).await == "0" { Ok(()) } else { Err(()) } }).await;
+    eventually("leases by that clock", || async {
+        if cluster.sql(ahead).await == "0" { Ok(()) } else { Err(()) }
+    })
+    .await;
     let client = opened_at(&cluster, 0, &key).await;
     let here = task(&client, "write", json!({"key": "here"})).await;
     assert_eq!(over(&client, &here).await, "completed");
@@ -124,7 +161,10 @@ async fn f_28_a_database_whose_clock_is_an_hour_behind_takes_no_time_from_tasks(
     ledger.wait_for("moved").await;
     cluster.kill(0).await;
     served_at(&cluster, 1, &client).await;
-    eventually("the harmless call again", || async { if ledger.count("moved") == 2 { Ok(()) } else { Err(()) } }).await;
+    eventually("the harmless call again", || async {
+        if ledger.count("moved") == 2 { Ok(()) } else { Err(()) }
+    })
+    .await;
     ledger.release();
     assert_eq!(over(&cluster.at(1, &client), &moved).await, "completed");
 }
@@ -135,15 +175,24 @@ async fn a_call_the_backend_did_not_look_at_is_sent_by_whoever_comes_next() {
     let busy = is_busy.clone();
     let backend = FakeBackend::with_tool("job", move |_| {
         let busy = busy.load(Ordering::SeqCst);
-        async move { if busy { Reply::Http { status: 429, headers: Vec::new(), body: String::new().into() } } else { Reply::text("done") } }
+        async move {
+            if busy {
+                Reply::Http { status: 429, headers: Vec::new(), body: String::new().into() }
+            } else {
+                Reply::text("done")
+            }
+        }
     })
     .await;
-    let mut cluster = builder().auth_required().backend("default", "b", backend.spec()).cluster(2).start().await;
+    let mut cluster =
+        builder().auth_required().backend("default", "b", backend.spec()).cluster(2).start().await;
     let key = cluster.operator().create_key("default").await;
     let client = opened_at(&cluster, 0, &key).await;
     let id = task(&client, "job", json!({})).await;
     backend.wait_for("the call", |seen| seen.calls("job")).await;
-    let step = || async { if cluster.sql("SELECT step FROM tasks").await == "0" { Ok(()) } else { Err(()) } };
+    let step = || async {
+        if cluster.sql("SELECT step FROM tasks").await == "0" { Ok(()) } else { Err(()) }
+    };
     eventually("it to be on record that nothing was done", step).await;
     cluster.kill(0).await;
     is_busy.store(false, Ordering::SeqCst);
@@ -155,9 +204,11 @@ async fn a_call_the_backend_did_not_look_at_is_sent_by_whoever_comes_next() {
 
 #[tokio::test]
 async fn an_outcome_the_database_never_takes_ends_its_task_and_no_other() {
-    let backend = FakeBackend::with_tool("large", |_| async { Reply::text(&"x".repeat(2 << 20)) }).await;
+    let backend =
+        FakeBackend::with_tool("large", |_| async { Reply::text(&"x".repeat(2 << 20)) }).await;
     backend.tool("small", |_| async { Reply::text("small") });
-    let cluster = builder().auth_required().backend("default", "b", backend.spec()).cluster(1).start().await;
+    let cluster =
+        builder().auth_required().backend("default", "b", backend.spec()).cluster(1).start().await;
     let key = cluster.operator().create_key("default").await;
     let client = opened_at(&cluster, 0, &key).await;
     let refusing = "CREATE FUNCTION refuses() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -172,7 +223,11 @@ async fn an_outcome_the_database_never_takes_ends_its_task_and_no_other() {
     }
     assert_eq!(over(&client, &large).await, "failed");
     let error = client.error("tasks/result", json!({"taskId": large})).await;
-    assert_eq!((kind(&error), &error["data"]["retryable"]), ("result_too_large", &json!(false)), "{error}");
+    assert_eq!(
+        (kind(&error), &error["data"]["retryable"]),
+        ("result_too_large", &json!(false)),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -182,20 +237,36 @@ async fn all_that_is_waited_for_is_looked_at_with_one_question() {
     let id = task(&client, "write", json!({"key": "awaited", "hang": true})).await;
     ledger.wait_for("awaited").await;
     let (waiter, admin) = (opened_at(&cluster, 1, &key).await, cluster.admin(1));
-    let waiting: Vec<_> = (0..20).map(|_| waiter.begin("tasks/result", json!({"taskId": id}))).collect();
-    let asked = async |operation| admin.metric("mcp_store_seconds_count", &[("operation", operation)]).await.unwrap_or(0.0);
-    admin.wait_metric("mcp_store_seconds_count", &[("operation", "task")], |asked| asked >= 40.0).await;
+    let waiting: Vec<_> =
+        (0..20).map(|_| waiter.begin("tasks/result", json!({"taskId": id}))).collect();
+    let asked = async |operation| {
+        admin.metric("mcp_store_seconds_count", &[("operation", operation)]).await.unwrap_or(0.0)
+    };
+    admin
+        .wait_metric("mcp_store_seconds_count", &[("operation", "task")], |asked| asked >= 40.0)
+        .await;
     let looks = asked("look_at").await;
-    admin.wait_metric("mcp_store_seconds_count", &[("operation", "look_at")], |now| now >= looks + 2.0).await;
+    admin
+        .wait_metric("mcp_store_seconds_count", &[("operation", "look_at")], |now| {
+            now >= looks + 2.0
+        })
+        .await;
     let before = (asked("task").await, asked("look_at").await);
-    admin.wait_metric("mcp_store_seconds_count", &[("operation", "look_at")], |now| now >= before.1 + 3.0).await;
+    admin
+        .wait_metric("mcp_store_seconds_count", &[("operation", "look_at")], |now| {
+            now >= before.1 + 3.0
+        })
+        .await;
     assert!(asked("task").await <= before.0 + 2.0, "nobody looks for itself");
     // An end of which no word comes.
     cluster.sql("UPDATE tasks SET status = 'cancelled', revision = revision + 1").await;
     for call in waiting {
         assert_eq!(call.error().await["data"]["status"], "cancelled");
     }
-    ledger.backend().wait_for("the call to be given up", |seen| seen.is("notifications/cancelled")).await;
+    ledger
+        .backend()
+        .wait_for("the call to be given up", |seen| seen.is("notifications/cancelled"))
+        .await;
 }
 
 /// One of several on this database, with a backend of its own or without.
@@ -223,7 +294,8 @@ async fn a_task_of_a_backend_that_is_not_known_here_waits_for_who_knows_it() {
     let other = replica(&url, "other", None).await;
     knows.admin().wait_backend_state("default", "b", "ready").await;
     let key = knows.admin().create_key("default").await;
-    let id = task(&connected(&knows, &key).await, "put", json!({"key": "kept", "hang": true})).await;
+    let id =
+        task(&connected(&knows, &key).await, "put", json!({"key": "kept", "hang": true})).await;
     ledger.wait_for("kept").await;
     knows.kill().await;
     eventually("the other to have given it back", || async {
@@ -237,7 +309,10 @@ async fn a_task_of_a_backend_that_is_not_known_here_waits_for_who_knows_it() {
     assert_eq!(status(&there, &id).await, "working", "it is not ended by who does not know it");
     let again = replica(&url, "again", Some(&ledger)).await;
     again.admin().wait_backend_state("default", "b", "ready").await;
-    eventually("the call again", || async { if ledger.count("kept") == 2 { Ok(()) } else { Err(()) } }).await;
+    eventually("the call again", || async {
+        if ledger.count("kept") == 2 { Ok(()) } else { Err(()) }
+    })
+    .await;
     ledger.release();
     assert_eq!(over(&there, &id).await, "completed");
 }

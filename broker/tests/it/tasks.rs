@@ -96,15 +96,23 @@ pub(crate) async fn broker(backend: &FakeBackend) -> (TestBroker, Vec<String>) {
     broker_of(builder(), backend).await
 }
 
-pub(crate) async fn broker_of(builder: BrokerBuilder, backend: &FakeBackend) -> (TestBroker, Vec<String>) {
+pub(crate) async fn broker_of(
+    builder: BrokerBuilder,
+    backend: &FakeBackend,
+) -> (TestBroker, Vec<String>) {
     let broker = builder.auth_required().backend("default", "b", backend.spec()).start().await;
-    let keys = vec![broker.admin().create_key("default").await, broker.admin().create_key("default").await];
+    let keys = vec![
+        broker.admin().create_key("default").await,
+        broker.admin().create_key("default").await,
+    ];
     (broker, keys)
 }
 
 /// Starts a task and gives the client's id of it.
 pub(crate) async fn start(client: &TestClient, tool: &str) -> String {
-    let result = client.result("tools/call", json!({"name": tool, "arguments": {}, "task": {"ttl": 60000}})).await;
+    let result = client
+        .result("tools/call", json!({"name": tool, "arguments": {}, "task": {"ttl": 60000}}))
+        .await;
     assert_eq!(result["task"]["status"], "working", "{result}");
     result["task"]["taskId"].as_str().unwrap().to_owned()
 }
@@ -139,9 +147,18 @@ async fn task_04_task_05_a_created_task_has_our_own_unguessable_id() {
     let backend = with_tasks(&Gate::new()).await;
     let (broker, keys) = broker(&backend).await;
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
-    let result = client.result("tools/call", json!({"name": "b__job", "arguments": {"x": 1}, "task": {"ttl": 5000}})).await;
+    let result = client
+        .result(
+            "tools/call",
+            json!({"name": "b__job", "arguments": {"x": 1}, "task": {"ttl": 5000}}),
+        )
+        .await;
     let id = result["task"]["taskId"].as_str().unwrap();
-    assert_eq!((result["task"]["status"].as_str(), result["task"]["ttl"].as_u64()), (Some("working"), Some(5000)), "{result}");
+    assert_eq!(
+        (result["task"]["status"].as_str(), result["task"]["ttl"].as_u64()),
+        (Some("working"), Some(5000)),
+        "{result}"
+    );
     assert_eq!(result["_meta"][RELATED]["taskId"], id);
     assert!(id.len() >= 24 && !id.contains("task-1"), "{id}");
     let seen = backend.wait_for("the call", |seen| seen.calls("job")).await;
@@ -158,17 +175,32 @@ async fn b_task_02_the_backends_task_is_asked_after_at_its_pace_and_its_result_f
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
     let id = start(&client, "b__job").await;
     let got = client.result("tasks/get", json!({"taskId": id})).await;
-    assert_eq!((got["taskId"].as_str(), got["status"].as_str()), (Some(id.as_str()), Some("working")));
+    assert_eq!(
+        (got["taskId"].as_str(), got["status"].as_str()),
+        (Some(id.as_str()), Some("working"))
+    );
     let waiting = client.begin("tasks/result", json!({"taskId": id}));
-    backend.wait_count("tasks/get", 3, |seen| seen.is("tasks/get") && seen.message["params"]["taskId"] == "task-1").await;
+    backend
+        .wait_count("tasks/get", 3, |seen| {
+            seen.is("tasks/get") && seen.message["params"]["taskId"] == "task-1"
+        })
+        .await;
     assert_eq!(backend.seen_of("tasks/result").len(), 0, "it is not over");
-    assert_eq!(client.result("tasks/get", json!({"taskId": id})).await["status"], "working", "a waiting result blocks nobody");
+    assert_eq!(
+        client.result("tasks/get", json!({"taskId": id})).await["status"],
+        "working",
+        "a waiting result blocks nobody"
+    );
     done.open();
     let result = waiting.result().await;
     assert_eq!(text_of(&result), "result of task-1");
     assert_eq!(result["_meta"][RELATED]["taskId"], id.as_str());
     assert_eq!(client.result("tasks/get", json!({"taskId": id})).await["status"], "completed");
-    assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": id})).await), "result of task-1", "as often as it is asked for");
+    assert_eq!(
+        text_of(&client.result("tasks/result", json!({"taskId": id})).await),
+        "result of task-1",
+        "as often as it is asked for"
+    );
     assert_eq!(backend.seen_of("tasks/result").len(), 1);
 }
 
@@ -180,11 +212,18 @@ async fn task_09_cancel_reaches_the_backends_task() {
     let id = start(&client, "b__job").await;
     backend.wait_for("the call", |seen| seen.calls("job")).await;
     let cancelled = client.result("tasks/cancel", json!({"taskId": id})).await;
-    assert_eq!((cancelled["taskId"].as_str(), cancelled["status"].as_str()), (Some(id.as_str()), Some("cancelled")));
+    assert_eq!(
+        (cancelled["taskId"].as_str(), cancelled["status"].as_str()),
+        (Some(id.as_str()), Some("cancelled"))
+    );
     let told = backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
     assert_eq!(told.message["params"]["taskId"], "task-1");
     assert_eq!(backend.seen_of("notifications/cancelled").len(), 0);
-    assert_eq!(client.error("tasks/cancel", json!({"taskId": id})).await["code"], -32602, "it is over");
+    assert_eq!(
+        client.error("tasks/cancel", json!({"taskId": id})).await["code"],
+        -32602,
+        "it is over"
+    );
     let error = client.error("tasks/result", json!({"taskId": id})).await;
     assert_eq!(error["data"]["status"], "cancelled", "{error}");
 }
@@ -201,19 +240,31 @@ async fn task_10_task_11_tasks_belong_to_their_principal() {
     for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
         for foreign in [id.as_str(), "absent", "task-1", ""] {
             let error = other.error(method, json!({"taskId": foreign})).await;
-            assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32602), "task_not_found"), "{method} {foreign}");
+            assert_eq!(
+                (error["code"].as_i64(), kind(&error)),
+                (Some(-32602), "task_not_found"),
+                "{method} {foreign}"
+            );
         }
         assert_eq!(other.error(method, json!({})).await["code"], -32602);
     }
-    let mut listed: Vec<_> =
-        owner.list_all("tasks/list", "tasks").await.iter().map(|task| task["taskId"].as_str().unwrap().to_owned()).collect();
+    let mut listed: Vec<_> = owner
+        .list_all("tasks/list", "tasks")
+        .await
+        .iter()
+        .map(|task| task["taskId"].as_str().unwrap().to_owned())
+        .collect();
     listed.sort();
     let mut expected = vec![id.clone(), second];
     expected.sort();
     assert_eq!(listed, expected, "complete");
     assert_eq!(other.list_all("tasks/list", "tasks").await.len(), 0);
     let again = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
-    assert_eq!(again.result("tasks/get", json!({"taskId": id})).await["status"], "working", "another session of the owner may ask");
+    assert_eq!(
+        again.result("tasks/get", json!({"taskId": id})).await["status"],
+        "working",
+        "another session of the owner may ask"
+    );
     let (status, shown) = broker.admin().get("/admin/v1/tasks?tenant=default").await;
     assert_eq!(status, 200);
     assert_eq!(testkit::admin::items(&shown, "tasks").len(), 2, "{shown}");
@@ -246,13 +297,18 @@ async fn task_08_a_word_of_the_backend_shortens_the_wait_and_the_client_hears_of
     testkit::eventually("the backend to be asked", word).await;
     let (_, message) = stream.next_message().await.unwrap();
     assert_eq!(message["method"], "notifications/tasks/status");
-    assert_eq!((message["params"]["taskId"].as_str(), message["params"]["status"].as_str()), (Some(id.as_str()), Some("completed")));
+    assert_eq!(
+        (message["params"]["taskId"].as_str(), message["params"]["status"].as_str()),
+        (Some(id.as_str()), Some("completed"))
+    );
 }
 
 #[tokio::test]
 async fn task_13_a_question_of_a_task_reaches_the_client_on_the_result_stream() {
     let backend = with_tasks(&Gate::new()).await;
-    backend.on("tasks/get", |call| async move { Reply::Result(task(call.params()["taskId"].as_str().unwrap(), "input_required")) });
+    backend.on("tasks/get", |call| async move {
+        Reply::Result(task(call.params()["taskId"].as_str().unwrap(), "input_required"))
+    });
     backend.on("tasks/result", |call| async move {
         let id = call.params()["taskId"].clone();
         let params = json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}, "_meta": {RELATED: {"taskId": id}}});
@@ -260,8 +316,12 @@ async fn task_13_a_question_of_a_task_reaches_the_client_on_the_result_stream() 
         Reply::Result(json!({"content": [{"type": "text", "text": answer["result"]["action"]}], "_meta": {RELATED: {"taskId": id}}}))
     });
     let (broker, keys) = broker(&backend).await;
-    let client =
-        broker.client("/mcp").bearer(&keys[0]).answers(|_, _| Ok(json!({"action": "decline"}))).connected(json!({"elicitation": {}})).await;
+    let client = broker
+        .client("/mcp")
+        .bearer(&keys[0])
+        .answers(|_, _| Ok(json!({"action": "decline"})))
+        .connected(json!({"elicitation": {}}))
+        .await;
     let id = start(&client, "b__job").await;
     let mut call = client.begin("tasks/result", json!({"taskId": id}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "decline");
@@ -275,8 +335,12 @@ async fn task_13_a_question_of_a_task_reaches_the_client_on_the_result_stream() 
 #[tokio::test]
 async fn task_07_a_task_that_ended_in_an_error_gives_that_error() {
     let backend = with_tasks(&Gate::new()).await;
-    backend.on("tasks/get", |call| async move { Reply::Result(task(call.params()["taskId"].as_str().unwrap(), "failed")) });
-    backend.on("tasks/result", |_| async { Reply::Error(json!({"code": -32050, "message": "it broke", "data": {"why": 1}})) });
+    backend.on("tasks/get", |call| async move {
+        Reply::Result(task(call.params()["taskId"].as_str().unwrap(), "failed"))
+    });
+    backend.on("tasks/result", |_| async {
+        Reply::Error(json!({"code": -32050, "message": "it broke", "data": {"why": 1}}))
+    });
     let (broker, keys) = broker(&backend).await;
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
     let id = start(&client, "b__job").await;
@@ -304,10 +368,16 @@ async fn task_03_the_member_is_ignored_for_clients_that_were_not_offered_tasks()
     let (broker, backend) = echo().await;
     let client = broker.client("/mcp");
     client.initialize("2025-06-18", json!({})).await;
-    let result = client.result("tools/call", json!({"name": "b__echo", "arguments": {"x": 1}, "task": {"ttl": 1}})).await;
+    let result = client
+        .result("tools/call", json!({"name": "b__echo", "arguments": {"x": 1}, "task": {"ttl": 1}}))
+        .await;
     assert_eq!(text_of(&result), r#"{"x":1}"#);
     let seen = backend.wait_for("the call", |seen| seen.calls("echo")).await;
-    assert!(seen.message["params"].get("task").is_none(), "a backend without tasks is not asked for one: {}", seen.message);
+    assert!(
+        seen.message["params"].get("task").is_none(),
+        "a backend without tasks is not asked for one: {}",
+        seen.message
+    );
 }
 
 #[tokio::test]
@@ -318,7 +388,11 @@ async fn task_16_a_task_its_backend_forgot_is_unknown_and_says_so() {
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
     let id = start(&client, "b__job").await;
     let error = client.error("tasks/result", json!({"taskId": id})).await;
-    assert_eq!((kind(&error), error["data"]["retryable"].as_bool()), ("outcome_unknown", Some(false)), "{error}");
+    assert_eq!(
+        (kind(&error), error["data"]["retryable"].as_bool()),
+        ("outcome_unknown", Some(false)),
+        "{error}"
+    );
     wait_status(&client, &id, "failed").await;
 }
 
@@ -329,13 +403,22 @@ async fn task_14_the_progress_token_stays_good_while_the_task_runs() {
     let (broker, keys) = broker(&backend).await;
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
     let mut stream = client.open_get_stream().await;
-    let result = client.result("tools/call", json!({"name": "b__job", "task": {}, "_meta": {"progressToken": "mine"}})).await;
+    let result = client
+        .result(
+            "tools/call",
+            json!({"name": "b__job", "task": {}, "_meta": {"progressToken": "mine"}}),
+        )
+        .await;
     assert_eq!(result["task"]["status"], "working");
     let token = backend.wait_for("the call", |seen| seen.calls("job")).await.message["params"]["_meta"]["progressToken"].clone();
     backend.wait_get_streams(2).await;
-    let params = json!({"progressToken": token, "progress": 1, "_meta": {RELATED: {"taskId": "task-1"}}});
+    let params =
+        json!({"progressToken": token, "progress": 1, "_meta": {RELATED: {"taskId": "task-1"}}});
     backend.notify("notifications/progress", params).await;
     let (_, message) = stream.next_message().await.unwrap();
-    assert_eq!((message["method"].as_str(), message["params"]["progressToken"].as_str()), (Some("notifications/progress"), Some("mine")));
+    assert_eq!(
+        (message["method"].as_str(), message["params"]["progressToken"].as_str()),
+        (Some("notifications/progress"), Some("mine"))
+    );
     assert_eq!(message["params"]["_meta"][RELATED]["taskId"], result["task"]["taskId"]);
 }

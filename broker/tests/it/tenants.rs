@@ -12,11 +12,16 @@ async fn marked(mark: &'static str) -> FakeBackend {
     let backend = FakeBackend::start().await;
     backend.tool("search", move |call| async move {
         for step in 1..=3 {
-            let params = json!({"progressToken": call.progress_token(), "progress": step, "message": mark});
+            let params =
+                json!({"progressToken": call.progress_token(), "progress": step, "message": mark});
             call.notify("notifications/progress", params).await;
         }
-        let answer =
-            call.ask("elicitation/create", json!({"message": mark, "requestedSchema": {"type": "object", "properties": {}}})).await;
+        let answer = call
+            .ask(
+                "elicitation/create",
+                json!({"message": mark, "requestedSchema": {"type": "object", "properties": {}}}),
+            )
+            .await;
         Reply::text(&format!(
             "{mark}:{}:{}",
             call.arguments()["who"].as_str().unwrap_or(""),
@@ -24,9 +29,13 @@ async fn marked(mark: &'static str) -> FakeBackend {
         ))
     });
     backend.list("resources", vec![json!({"uri": "test://r", "name": mark})]);
-    backend.list("prompts", (0..120).map(|n| json!({"name": format!("p{n}"), "description": mark})).collect());
-    backend
-        .on("resources/read", move |call| async move { Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": mark}]})) });
+    backend.list(
+        "prompts",
+        (0..120).map(|n| json!({"name": format!("p{n}"), "description": mark})).collect(),
+    );
+    backend.on("resources/read", move |call| async move {
+        Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": mark}]}))
+    });
     backend
 }
 
@@ -89,7 +98,11 @@ async fn sec_05_ses_08_same_names_and_ids_at_the_same_time_never_cross() {
     }
     for (who, backend) in ["blue", "red"].into_iter().zip(&backends) {
         for seen in backend.seen() {
-            assert!(!String::from_utf8_lossy(&seen.body).contains(who), "the other tenant's bytes at a backend: {:?}", seen.body);
+            assert!(
+                !String::from_utf8_lossy(&seen.body).contains(who),
+                "the other tenant's bytes at a backend: {:?}",
+                seen.body
+            );
         }
     }
 }
@@ -113,7 +126,9 @@ async fn sec_05_updates_and_list_changes_stay_in_their_tenant() {
     backends[0].notify("notifications/resources/updated", json!({"uri": "test://r"})).await;
     let mut told = Vec::new();
     for _ in 0..2 {
-        told.push(streams[0].next_message().await.unwrap().1["method"].as_str().unwrap().to_owned());
+        told.push(
+            streams[0].next_message().await.unwrap().1["method"].as_str().unwrap().to_owned(),
+        );
     }
     told.sort();
     assert_eq!(told, ["notifications/resources/updated", "notifications/tools/list_changed"]);
@@ -142,8 +157,11 @@ async fn sec_05_a_foreign_session_cursor_or_stream_is_as_absent() {
     let blue = client(&broker, &keys[1], "blue").connected(json!({})).await;
     let (own_session, red_session) = (blue.session(), red.session());
     let cursor = red.result("prompts/list", json!({})).await["nextCursor"].clone();
-    let foreign = refused(blue.post(request(1, "prompts/list", json!({"cursor": cursor}))).await).await;
-    let absent = refused(blue.post(request(1, "prompts/list", json!({"cursor": "bm9uc2Vuc2U"}))).await).await;
+    let foreign =
+        refused(blue.post(request(1, "prompts/list", json!({"cursor": cursor}))).await).await;
+    let absent =
+        refused(blue.post(request(1, "prompts/list", json!({"cursor": "bm9uc2Vuc2U"}))).await)
+            .await;
     assert_eq!(kind(&foreign.1), "cursor_invalid");
     same_as_absent(foreign, absent, "cursor").await;
 
@@ -164,8 +182,13 @@ async fn sec_05_a_foreign_session_cursor_or_stream_is_as_absent() {
         ("tasks/get", json!({"taskId": "foreign"}), json!({"taskId": "absent"})),
         ("resources/read", json!({"uri": "red+test://r"}), json!({"uri": "nope+test://r"})),
     ] {
-        let (foreign, absent) = (blue.error(method, params).await, blue.error(method, unknown).await);
-        assert_eq!((foreign["code"].as_i64(), &foreign["data"]["kind"]), (absent["code"].as_i64(), &absent["data"]["kind"]), "{method}");
+        let (foreign, absent) =
+            (blue.error(method, params).await, blue.error(method, unknown).await);
+        assert_eq!(
+            (foreign["code"].as_i64(), &foreign["data"]["kind"]),
+            (absent["code"].as_i64(), &absent["data"]["kind"]),
+            "{method}"
+        );
     }
     assert_eq!(red.tool_names().await, ["b__search"]);
 }
@@ -177,9 +200,13 @@ async fn sec_05_a_tenant_sees_only_its_own_backends() {
     broker.admin().ready_backend("red", "extra", &extra.spec()).await;
     let blue = client(&broker, &keys[1], "blue").connected(json!({})).await;
     assert_eq!(blue.tool_names().await, ["b__search"]);
-    assert_eq!(kind(&blue.error("tools/call", json!({"name": "extra__echo"})).await), "tool_not_found");
+    assert_eq!(
+        kind(&blue.error("tools/call", json!({"name": "extra__echo"})).await),
+        "tool_not_found"
+    );
     for path in ["/mcp/extra", "/mcp/none"] {
-        let response = broker.client(path).bearer(&keys[1]).post(crate::initialize_body("2025-11-25")).await;
+        let response =
+            broker.client(path).bearer(&keys[1]).post(crate::initialize_body("2025-11-25")).await;
         assert_eq!(response.status, 404, "{path}");
     }
     assert_eq!(extra.seen_of("tools/call").len(), 0);
@@ -198,7 +225,15 @@ async fn a_disabled_or_removed_tenant_is_shut_out_at_once() {
     client(&broker, &keys[0], "red").connected(json!({})).await;
     let (status, _) = broker.admin().delete("/admin/v1/tenants/red").await;
     assert!((200..300).contains(&status));
-    assert_eq!(broker.client("/mcp").bearer(&keys[0]).post(crate::initialize_body("2025-11-25")).await.status, 401);
+    assert_eq!(
+        broker
+            .client("/mcp")
+            .bearer(&keys[0])
+            .post(crate::initialize_body("2025-11-25"))
+            .await
+            .status,
+        401
+    );
     assert_eq!(blue.tool_names().await, ["b__search"]);
 }
 
@@ -210,14 +245,20 @@ async fn a_revoked_key_is_refused_at_once() {
     let (status, _) = broker.admin().delete(&format!("/admin/v1/tenants/red/keys/{id}")).await;
     assert!((200..300).contains(&status));
     assert_eq!(doomed.post(request(1, "ping", json!({}))).await.status, 401);
-    assert_eq!(broker.client("/mcp").bearer(&key).post(crate::initialize_body("2025-11-25")).await.status, 401);
+    assert_eq!(
+        broker.client("/mcp").bearer(&key).post(crate::initialize_body("2025-11-25")).await.status,
+        401
+    );
     client(&broker, &keys[0], "red").connected(json!({})).await;
 }
 
 #[tokio::test]
 async fn tool_05_a_tenant_over_its_rate_is_refused_and_the_other_is_not() {
     let (broker, _backends, keys) = two_tenants().await;
-    broker.admin().put_tenant("red", json!({"limits": {"requests_per_second": 1, "burst": 3}})).await;
+    broker
+        .admin()
+        .put_tenant("red", json!({"limits": {"requests_per_second": 1, "burst": 3}}))
+        .await;
     let red = client(&broker, &keys[0], "red");
     let blue = client(&broker, &keys[1], "blue").connected(json!({})).await;
     let mut limited = None;
@@ -226,7 +267,10 @@ async fn tool_05_a_tenant_over_its_rate_is_refused_and_the_other_is_not() {
         if response.status == 429 {
             let retry = response.header("retry-after").map(str::to_owned);
             let (_, error) = refused(response).await;
-            assert_eq!((error["code"].as_i64(), kind(&error), &error["data"]["retryable"]), (Some(1003), "rate_limited", &json!(true)));
+            assert_eq!(
+                (error["code"].as_i64(), kind(&error), &error["data"]["retryable"]),
+                (Some(1003), "rate_limited", &json!(true))
+            );
             assert!(error["data"]["retryAfterMs"].is_u64() || retry.is_some(), "{error}");
             limited = Some(id);
             break;

@@ -4,7 +4,10 @@
 use std::{collections::HashSet, path::Path};
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, CollectedSpan, Collector, CollectorBehavior, FakeBackend, Ledger, Reply, TestBroker, eventually};
+use testkit::{
+    BrokerBuilder, CollectedSpan, Collector, CollectorBehavior, FakeBackend, Ledger, Reply,
+    TestBroker, eventually,
+};
 
 use crate::{
     builder,
@@ -34,7 +37,10 @@ fn heard(file: &Path) -> Vec<Value> {
 async fn call_heard(file: &Path, tool: &str) -> Value {
     eventually("the child to hear the call", || async {
         let all = heard(file);
-        let call = all.iter().find(|message| message["method"] == "tools/call" && message["params"]["name"] == tool).cloned();
+        let call = all
+            .iter()
+            .find(|message| message["method"] == "tools/call" && message["params"]["name"] == tool)
+            .cloned();
         call.ok_or(all)
     })
     .await
@@ -42,7 +48,9 @@ async fn call_heard(file: &Path, tool: &str) -> Value {
 
 /// `(trace, span)` of what a message carries.
 fn carried(message: &Value) -> (String, String) {
-    let text = message["params"]["_meta"]["traceparent"].as_str().unwrap_or_else(|| panic!("a traceparent in {message}"));
+    let text = message["params"]["_meta"]["traceparent"]
+        .as_str()
+        .unwrap_or_else(|| panic!("a traceparent in {message}"));
     let parts: Vec<&str> = text.split('-').collect();
     (parts[1].to_owned(), parts[2].to_owned())
 }
@@ -53,13 +61,17 @@ fn assert_connected(spans: &[CollectedSpan]) {
     let mut known: HashSet<&str> = spans.iter().map(|span| span.id.as_str()).collect();
     known.insert(CLIENT_SPAN);
     assert!(spans.iter().all(|span| span.trace == TRACE), "{spans:#?}");
-    let orphans: Vec<_> = spans.iter().filter(|span| !known.contains(span.parent.as_str())).collect();
+    let orphans: Vec<_> =
+        spans.iter().filter(|span| !known.contains(span.parent.as_str())).collect();
     assert!(orphans.is_empty(), "{orphans:#?} of {spans:#?}");
     assert!(spans.iter().any(|span| span.parent == CLIENT_SPAN), "{spans:#?}");
 }
 
 fn find<'a>(spans: &'a [CollectedSpan], kind: &str, name: &str) -> &'a CollectedSpan {
-    spans.iter().find(|span| span.kind == kind && span.name == name).unwrap_or_else(|| panic!("a span {kind} {name} in {spans:#?}"))
+    spans
+        .iter()
+        .find(|span| span.kind == kind && span.name == name)
+        .unwrap_or_else(|| panic!("a span {kind} {name} in {spans:#?}"))
 }
 
 fn has(spans: &[CollectedSpan], kind: &str, name: &str) -> bool {
@@ -67,7 +79,10 @@ fn has(spans: &[CollectedSpan], kind: &str, name: &str) -> bool {
 }
 
 async fn with_child(collector: &Collector, folder: &Path, more: Value) -> TestBroker {
-    traced_with(collector, more).backend("default", "b", stdio().record(&folder.join("heard")).spec()).start().await
+    traced_with(collector, more)
+        .backend("default", "b", stdio().record(&folder.join("heard")).spec())
+        .start()
+        .await
 }
 
 #[tokio::test]
@@ -75,12 +90,24 @@ async fn a_call_is_one_trace_from_the_client_to_a_child() {
     let (collector, folder) = (Collector::start().await, tempfile::tempdir().unwrap());
     let broker = with_child(&collector, folder.path(), json!({"trusted": ["*"], "ratio": 0})).await;
     let client = broker.connected(json!({})).await;
-    let meta = json!({"traceparent": traceparent(true), "tracestate": "vendor=1", "baggage": "user=ada"});
-    client.result("tools/call", json!({"name": "b__echo", "arguments": {"secret": "canary"}, "_meta": meta})).await;
+    let meta =
+        json!({"traceparent": traceparent(true), "tracestate": "vendor=1", "baggage": "user=ada"});
+    client
+        .result(
+            "tools/call",
+            json!({"name": "b__echo", "arguments": {"secret": "canary"}, "_meta": meta}),
+        )
+        .await;
     let spans = collector.trace(TRACE, "both spans", |spans| spans.len() == 2).await;
     assert_connected(&spans);
-    let (server, attempt) = (find(&spans, "SERVER", "tools/call b__echo"), find(&spans, "CLIENT", "tools/call b__echo"));
-    assert_eq!((server.parent.as_str(), attempt.parent.as_str()), (CLIENT_SPAN, server.id.as_str()));
+    let (server, attempt) = (
+        find(&spans, "SERVER", "tools/call b__echo"),
+        find(&spans, "CLIENT", "tools/call b__echo"),
+    );
+    assert_eq!(
+        (server.parent.as_str(), attempt.parent.as_str()),
+        (CLIENT_SPAN, server.id.as_str())
+    );
     for (name, value) in [
         ("mcp.method.name", "tools/call"),
         ("gen_ai.tool.name", "b__echo"),
@@ -90,24 +117,40 @@ async fn a_call_is_one_trace_from_the_client_to_a_child() {
     ] {
         assert_eq!(server.attribute(name), value, "{name} of {server:#?}");
     }
-    assert!(!server.attribute("rpc.jsonrpc.request_id").is_empty() && !server.attribute("mcp.protocol.version").is_empty());
+    assert!(
+        !server.attribute("rpc.jsonrpc.request_id").is_empty()
+            && !server.attribute("mcp.protocol.version").is_empty()
+    );
     let session = client.session().unwrap();
-    assert!(!server.attribute("mcp.session.id").is_empty() && server.attribute("mcp.session.id") != session, "hashed");
+    assert!(
+        !server.attribute("mcp.session.id").is_empty()
+            && server.attribute("mcp.session.id") != session,
+        "hashed"
+    );
     assert_eq!(server.resource["service.name"], "mcp-broker");
     assert!(!format!("{spans:?}").contains("canary"), "no arguments: {spans:#?}");
     let call = call_heard(&folder.path().join("heard"), "echo").await;
     assert_eq!(carried(&call), (TRACE.to_owned(), attempt.id.clone()), "{call}");
-    assert_eq!((&call["params"]["_meta"]["tracestate"], &call["params"]["_meta"]["baggage"]), (&json!("vendor=1"), &json!("user=ada")));
+    assert_eq!(
+        (&call["params"]["_meta"]["tracestate"], &call["params"]["_meta"]["baggage"]),
+        (&json!("vendor=1"), &json!("user=ada"))
+    );
 }
 
 #[tokio::test]
 async fn headers_are_read_and_passed_on_as_headers() {
     let (collector, backend) = (Collector::start().await, FakeBackend::echo().await);
-    let broker = traced_with(&collector, json!({})).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        traced_with(&collector, json!({})).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
-    let body =
-        |id: u64| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "b__echo", "arguments": {}}}).to_string();
-    let headers = client.headers_with(&[("traceparent", &traceparent(true)), ("baggage", "a=1"), ("tracestate", "v=1")]);
+    let body = |id: u64| {
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "b__echo", "arguments": {}}}).to_string()
+    };
+    let headers = client.headers_with(&[
+        ("traceparent", &traceparent(true)),
+        ("baggage", "a=1"),
+        ("tracestate", "v=1"),
+    ]);
     assert_eq!(client.send_with("POST", headers, body(900)).await.status, 200);
     let spans = collector.trace(TRACE, "both spans", |spans| spans.len() == 2).await;
     assert_connected(&spans);
@@ -115,19 +158,32 @@ async fn headers_are_read_and_passed_on_as_headers() {
     let attempt = find(&spans, "CLIENT", "tools/call b__echo");
     assert_eq!(seen.header("traceparent"), Some(format!("00-{TRACE}-{}-01", attempt.id).as_str()));
     assert_eq!((seen.header("baggage"), seen.header("tracestate")), (Some("a=1"), Some("v=1")));
-    assert!(seen.message["params"].get("_meta").is_none_or(|meta| meta.get("traceparent").is_none()), "{}", seen.message);
+    assert!(
+        seen.message["params"].get("_meta").is_none_or(|meta| meta.get("traceparent").is_none()),
+        "{}",
+        seen.message
+    );
     // A caller without a trace begins one, which the backend goes on with.
     client.call("b__echo", json!({})).await;
     let seen = backend.wait_count("two calls", 2, |seen| seen.calls("echo")).await;
     let own = seen[1].header("traceparent").unwrap();
     assert!(!own.contains(TRACE), "{own}");
-    collector.trace(own.split('-').nth(1).unwrap(), "a trace of its own", |spans| spans.iter().any(|span| span.parent.is_empty())).await;
+    collector
+        .trace(own.split('-').nth(1).unwrap(), "a trace of its own", |spans| {
+            spans.iter().any(|span| span.parent.is_empty())
+        })
+        .await;
 }
 
 #[tokio::test]
 async fn a_task_and_what_it_asks_are_in_the_trace_of_their_request() {
     let (collector, folder) = (Collector::start().await, tempfile::tempdir().unwrap());
-    let broker = with_child(&collector, folder.path(), json!({"trusted": ["default/anonymous"], "ratio": 0})).await;
+    let broker = with_child(
+        &collector,
+        folder.path(),
+        json!({"trusted": ["default/anonymous"], "ratio": 0}),
+    )
+    .await;
     let client = broker
         .client("/mcp")
         .answers(|_, _| Ok(json!({"action": "accept", "content": {"name": "Ann"}})))
@@ -145,10 +201,18 @@ async fn a_task_and_what_it_asks_are_in_the_trace_of_their_request() {
         }
     };
     assert!(text_of(&result.finish().await.value["result"]).contains("Ann"));
-    let spans = collector.trace(TRACE, "all spans", |spans| has(spans, "INTERNAL", "tools/call b__elicit") && spans.len() >= 4).await;
+    let spans = collector
+        .trace(TRACE, "all spans", |spans| {
+            has(spans, "INTERNAL", "tools/call b__elicit") && spans.len() >= 4
+        })
+        .await;
     assert_connected(&spans);
     let asked = find(&spans, "CLIENT", "elicitation/create");
-    assert_eq!(carried(&question.value), (TRACE.to_owned(), asked.id.clone()), "the client goes on with it");
+    assert_eq!(
+        carried(&question.value),
+        (TRACE.to_owned(), asked.id.clone()),
+        "the client goes on with it"
+    );
     let attempt = find(&spans, "CLIENT", "tools/call b__elicit");
     assert_eq!(asked.parent, attempt.id);
     assert_eq!(attempt.parent, find(&spans, "INTERNAL", "tools/call b__elicit").id);
@@ -160,8 +224,13 @@ async fn a_task_and_what_it_asks_are_in_the_trace_of_their_request() {
 async fn a_question_of_a_call_is_in_its_trace() {
     let (collector, folder) = (Collector::start().await, tempfile::tempdir().unwrap());
     let broker = with_child(&collector, folder.path(), json!({})).await;
-    let answer = json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"});
-    let client = broker.client("/mcp").answers(move |_, _| Ok(answer.clone())).connected(json!({"sampling": {}})).await;
+    let answer =
+        json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"});
+    let client = broker
+        .client("/mcp")
+        .answers(move |_, _| Ok(answer.clone()))
+        .connected(json!({"sampling": {}}))
+        .await;
     let params = json!({"name": "b__sample", "arguments": {"prompt": "hi"}, "_meta": {"traceparent": traceparent(true)}});
     client.result("tools/call", params).await;
     let spans = collector.trace(TRACE, "three spans", |spans| spans.len() == 3).await;
@@ -175,7 +244,8 @@ async fn a_question_of_a_call_is_in_its_trace() {
 async fn a_trace_stays_whole_when_another_replica_takes_over() {
     let (collector, ledger) = (Collector::start().await, Ledger::start().await);
     let traces = json!({"endpoint": collector.endpoint(), "trusted": ["*"], "ratio": 0});
-    let mut cluster = on(&ledger).config(json!({"telemetry": {"traces": traces}})).cluster(2).start().await;
+    let mut cluster =
+        on(&ledger).config(json!({"telemetry": {"traces": traces}})).cluster(2).start().await;
     let key = cluster.operator().create_key("default").await;
     let client = opened_at(&cluster, 0, &key).await;
     let there = cluster.at(1, &client);
@@ -186,24 +256,42 @@ async fn a_trace_stays_whole_when_another_replica_takes_over() {
     as_task["_meta"] = meta.clone();
     let made = client.result("tools/call", as_task).await;
     ledger.wait_for("moved").await;
-    let servers = |spans: &[CollectedSpan]| spans.iter().filter(|span| span.kind == "SERVER").count();
+    let servers =
+        |spans: &[CollectedSpan]| spans.iter().filter(|span| span.kind == "SERVER").count();
     collector.trace(TRACE, "what the first replica did", |spans| servers(spans) == 2).await;
     // In the middle of the task's call; it does no harm twice, so the next owner makes it again.
     cluster.kill(0).await;
     served_at(&cluster, 1, &client).await;
-    eventually("the call again", || async { if ledger.count("moved") == 2 { Ok(()) } else { Err(()) } }).await;
+    eventually("the call again", || async {
+        if ledger.count("moved") == 2 { Ok(()) } else { Err(()) }
+    })
+    .await;
     ledger.release();
     assert_eq!(over(&there, made["task"]["taskId"].as_str().unwrap()).await, "completed");
     there.result("tools/call", call("served by the next owner")).await;
-    let all = |spans: &[CollectedSpan]| servers(spans) == 3 && has(spans, "INTERNAL", "tools/call b__put");
+    let all = |spans: &[CollectedSpan]| {
+        servers(spans) == 3 && has(spans, "INTERNAL", "tools/call b__put")
+    };
     let spans = collector.trace(TRACE, "what the second replica did", |spans| all(spans)).await;
     assert_connected(&spans);
-    let (run, attempt) = (find(&spans, "INTERNAL", "tools/call b__put"), find(&spans, "CLIENT", "tools/call b__put"));
-    assert_eq!((attempt.parent.as_str(), run.parent.as_str()), (run.id.as_str(), find(&spans, "SERVER", "tools/call b__put").id.as_str()));
+    let (run, attempt) = (
+        find(&spans, "INTERNAL", "tools/call b__put"),
+        find(&spans, "CLIENT", "tools/call b__put"),
+    );
+    assert_eq!(
+        (attempt.parent.as_str(), run.parent.as_str()),
+        (run.id.as_str(), find(&spans, "SERVER", "tools/call b__put").id.as_str())
+    );
     let seen = ledger.backend().wait_count("both calls", 2, |seen| seen.calls("put")).await;
-    assert_eq!(seen[1].header("traceparent"), Some(format!("00-{TRACE}-{}-01", attempt.id).as_str()));
+    assert_eq!(
+        seen[1].header("traceparent"),
+        Some(format!("00-{TRACE}-{}-01", attempt.id).as_str())
+    );
     let first = find(&spans, "SERVER", "tools/call b__put");
-    assert_ne!(run.resource["service.instance.id"], first.resource["service.instance.id"], "two processes: {spans:#?}");
+    assert_ne!(
+        run.resource["service.instance.id"], first.resource["service.instance.id"],
+        "two processes: {spans:#?}"
+    );
 }
 
 #[tokio::test]
@@ -220,20 +308,33 @@ async fn what_is_sampled_out_is_exported_when_it_fails() {
     let failed = find(&spans, "SERVER", "tools/call b__exit");
     assert!(failed.failed && failed.attribute("error.type") == "outcome_unknown", "{failed:#?}");
     assert!(find(&spans, "CLIENT", "tools/call b__exit").failed);
-    let calls: Vec<Value> = heard(&folder.path().join("heard")).into_iter().filter(|message| message["method"] == "tools/call").collect();
-    assert!(calls.iter().all(|call| call["params"]["_meta"]["traceparent"].as_str().unwrap().ends_with("-00")), "{calls:?}");
+    let calls: Vec<Value> = heard(&folder.path().join("heard"))
+        .into_iter()
+        .filter(|message| message["method"] == "tools/call")
+        .collect();
+    assert!(
+        calls
+            .iter()
+            .all(|call| call["params"]["_meta"]["traceparent"].as_str().unwrap().ends_with("-00")),
+        "{calls:?}"
+    );
     // The same of a task, whose failure comes long after the request that made it.
     let params = json!({"name": "b__exit", "arguments": {}, "task": {}, "_meta": meta});
     let made = client.result("tools/call", params).await;
     let _failed = client.request("tasks/result", json!({"taskId": made["task"]["taskId"]})).await;
-    let spans = collector.trace(TRACE, "the failed task", |spans| has(spans, "INTERNAL", "tools/call b__exit")).await;
+    let spans = collector
+        .trace(TRACE, "the failed task", |spans| has(spans, "INTERNAL", "tools/call b__exit"))
+        .await;
     assert_connected(&spans);
 }
 
 #[tokio::test]
 async fn a_42_strangers_decide_nothing_and_carry_little() {
     let (collector, backend) = (Collector::start().await, FakeBackend::echo().await);
-    let broker = traced_with(&collector, json!({"ratio": 0, "trusted": ["acme"]})).backend("default", "b", backend.spec()).start().await;
+    let broker = traced_with(&collector, json!({"ratio": 0, "trusted": ["acme"]}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     let giant = (0..3_000).map(|number| format!("k{number}=v")).collect::<Vec<_>>().join(",");
     let meta = json!({"traceparent": traceparent(true), "baggage": giant});
@@ -242,7 +343,10 @@ async fn a_42_strangers_decide_nothing_and_carry_little() {
     let baggage = seen.message["params"]["_meta"]["baggage"].as_str().unwrap();
     assert!(baggage.len() <= 8_192 && baggage.split(',').count() <= 64, "{} bytes", baggage.len());
     assert!(seen.header("baggage").unwrap().len() <= 8_192);
-    assert!(seen.header("traceparent").unwrap().ends_with("-00"), "the stranger's flag is not followed");
+    assert!(
+        seen.header("traceparent").unwrap().ends_with("-00"),
+        "the stranger's flag is not followed"
+    );
     // A failure follows, so that what was to be exported before it has come.
     let meta = json!({"traceparent": traceparent(true)});
     client.error("tools/call", json!({"name": "b__nothing", "arguments": {}, "_meta": meta})).await;
@@ -262,7 +366,10 @@ async fn without_an_endpoint_nothing_is_touched_but_giants() {
     let meta = json!({"traceparent": traceparent(true), "baggage": "a=1"});
     client.result("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": meta})).await;
     let seen = backend.wait_for("the call", |seen| seen.calls("echo")).await;
-    assert_eq!((&seen.message["params"]["_meta"]["traceparent"], seen.header("traceparent")), (&json!(traceparent(true)), None));
+    assert_eq!(
+        (&seen.message["params"]["_meta"]["traceparent"], seen.header("traceparent")),
+        (&json!(traceparent(true)), None)
+    );
     let meta = json!({"baggage": format!("a=1,b={}", "x".repeat(10_000))});
     client.result("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": meta})).await;
     let seen = backend.wait_count("two calls", 2, |seen| seen.calls("echo")).await;
@@ -273,7 +380,11 @@ async fn without_an_endpoint_nothing_is_touched_but_giants() {
 async fn o_08_a_collector_that_hangs_or_is_gone_slows_nobody() {
     let (collector, backend) = (Collector::start().await, FakeBackend::start().await);
     backend.tool("echo", |_| async { Reply::text("x") });
-    let broker = traced_with(&collector, json!({"queue_spans": 20})).alone().backend("default", "b", backend.spec()).start().await;
+    let broker = traced_with(&collector, json!({"queue_spans": 20}))
+        .alone()
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(json!({})).await;
     collector.is(CollectorBehavior::Hangs);
     let begun = std::time::Instant::now();
@@ -282,7 +393,9 @@ async fn o_08_a_collector_that_hangs_or_is_gone_slows_nobody() {
     }
     assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
     let dropped = |text: &str| {
-        let lines = text.lines().filter(|line| line.starts_with("mcp_trace_spans_total{outcome=\"queue_full\"}"));
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with("mcp_trace_spans_total{outcome=\"queue_full\"}"));
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>()
     };
     assert!(dropped(&broker.admin().metrics().await) > 0);
@@ -299,7 +412,9 @@ async fn log_lines_of_a_request_say_which_and_what_the_client_is_told_finds_them
         let broker = builder().alone().config(config).start().await;
         let client = broker.connected(json!({})).await;
         let meta = json!({"traceparent": traceparent(true)});
-        let error = client.error("tools/call", json!({"name": "nothing", "arguments": {}, "_meta": meta})).await;
+        let error = client
+            .error("tools/call", json!({"name": "nothing", "arguments": {}, "_meta": meta}))
+            .await;
         let id = error["data"]["requestId"].as_str().unwrap().to_owned();
         let line = eventually("the line", || async {
             let log = broker.log();

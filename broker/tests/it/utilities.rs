@@ -28,8 +28,16 @@ async fn can_01_a_cancel_names_the_same_call_at_the_backend() {
     let backend = waiting(&gate).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let _first = client.begin_with_id(json!("one"), "tools/call", json!({"name": "b__wait", "arguments": {"n": 1}}));
-    let _second = client.begin_with_id(json!("two"), "tools/call", json!({"name": "b__wait", "arguments": {"n": 2}}));
+    let _first = client.begin_with_id(
+        json!("one"),
+        "tools/call",
+        json!({"name": "b__wait", "arguments": {"n": 1}}),
+    );
+    let _second = client.begin_with_id(
+        json!("two"),
+        "tools/call",
+        json!({"name": "b__wait", "arguments": {"n": 2}}),
+    );
     let calls = backend.wait_count("both calls", 2, |seen| seen.calls("wait")).await;
     client.notify("notifications/cancelled", json!({"requestId": "two", "reason": "enough"})).await;
     let cancel = backend.wait_for("the cancel", |seen| seen.is("notifications/cancelled")).await;
@@ -55,7 +63,10 @@ async fn can_02_initialize_is_never_cancelled() {
     spec["timeouts"] = json!({"initialize": "200ms"});
     let broker = builder().start().await;
     let (_, _) = broker.admin().put_backend("default", "b", &spec).await;
-    broker.admin().wait_backend("default", "b", "failed", |view| view["state"] != "connecting").await;
+    broker
+        .admin()
+        .wait_backend("default", "b", "failed", |view| view["state"] != "connecting")
+        .await;
     gate.open();
     assert_eq!(backend.seen_of("notifications/cancelled").len(), 0);
     let client = broker.client("/mcp");
@@ -76,9 +87,18 @@ async fn can_03_a_cancelled_call_is_not_answered_and_a_late_answer_is_dropped() 
     client.notify("notifications/cancelled", json!({"requestId": 5})).await;
     backend.wait_for("the cancel", |seen| seen.is("notifications/cancelled")).await;
     gate.open();
-    assert!(call.next_or_end().await.is_none_or(|message| !message.is_response() || message.value["error"].is_object()), "no result");
+    assert!(
+        call.next_or_end()
+            .await
+            .is_none_or(|message| !message.is_response() || message.value["error"].is_object()),
+        "no result"
+    );
     broker.admin().wait_metric("mcp_requests_pending", &[], |value| value == 0.0).await;
-    assert_eq!(client.begin_with_id(json!(5), "ping", json!({})).result().await, json!({}), "the id is free again");
+    assert_eq!(
+        client.begin_with_id(json!(5), "ping", json!({})).result().await,
+        json!({}),
+        "the id is free again"
+    );
 }
 
 #[tokio::test]
@@ -94,7 +114,12 @@ async fn can_04_unknown_finished_and_malformed_cancels_are_ignored() {
         json!({"requestId": {}}),
         json!({"requestId": 1.5}),
     ] {
-        let response = client.post(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).to_string()).await;
+        let response = client
+            .post(
+                json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+                    .to_string(),
+            )
+            .await;
         assert!([202, 400].contains(&response.status), "{params}: {}", response.status);
     }
     client.result("ping", json!({})).await;
@@ -105,7 +130,8 @@ async fn can_04_unknown_finished_and_malformed_cancels_are_ignored() {
 async fn can_07_a_backend_that_cancels_its_own_question_is_passed_on() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         let (id, _answer) = call.begin_ask("roots/list", json!({})).await;
-        call.notify("notifications/cancelled", json!({"requestId": id, "reason": "never mind"})).await;
+        call.notify("notifications/cancelled", json!({"requestId": id, "reason": "never mind"}))
+            .await;
         Reply::text("done")
     })
     .await;
@@ -113,8 +139,16 @@ async fn can_07_a_backend_that_cancels_its_own_question_is_passed_on() {
     let client = broker.connected(json!({"roots": {}})).await;
     let mut call = client.begin_call("b__ask", json!({}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "done");
-    let question = call.before.iter().find(|message| message.method() == Some("roots/list")).expect("the question");
-    let cancel = call.before.iter().find(|message| message.method() == Some("notifications/cancelled")).expect("the cancel");
+    let question = call
+        .before
+        .iter()
+        .find(|message| message.method() == Some("roots/list"))
+        .expect("the question");
+    let cancel = call
+        .before
+        .iter()
+        .find(|message| message.method() == Some("notifications/cancelled"))
+        .expect("the cancel");
     assert_eq!(cancel.value["params"]["requestId"], question.value["id"]);
 }
 
@@ -134,7 +168,11 @@ async fn life_10_a_call_over_its_deadline_is_cancelled_at_the_backend() {
 }
 
 async fn progress(call: &BackendCall, token: &Value, progress: f64) {
-    call.notify("notifications/progress", json!({"progressToken": token, "progress": progress, "total": 10.5, "message": "m"})).await;
+    call.notify(
+        "notifications/progress",
+        json!({"progressToken": token, "progress": progress, "total": 10.5, "message": "m"}),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -147,15 +185,23 @@ async fn prog_01_the_clients_token_comes_back_with_its_type() {
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     for token in [json!(1), json!("1"), json!("a b"), json!(0), json!(9_007_199_254_740_993_u64)] {
-        let mut call = client.begin("tools/call", json!({"name": "b__p", "_meta": {"progressToken": token, "other": "kept"}}));
+        let mut call = client.begin(
+            "tools/call",
+            json!({"name": "b__p", "_meta": {"progressToken": token, "other": "kept"}}),
+        );
         call.finish().await;
         assert_eq!(call.before.len(), 1, "{token}");
         let params = &call.before[0].value["params"];
-        assert_eq!(*params, json!({"progressToken": token, "progress": 1.5, "total": 10.5, "message": "m"}));
+        assert_eq!(
+            *params,
+            json!({"progressToken": token, "progress": 1.5, "total": 10.5, "message": "m"})
+        );
     }
     let seen = backend.seen_of("tools/call");
-    let tokens: std::collections::HashSet<String> =
-        seen.iter().map(|seen| seen.message["params"]["_meta"]["progressToken"].to_string()).collect();
+    let tokens: std::collections::HashSet<String> = seen
+        .iter()
+        .map(|seen| seen.message["params"]["_meta"]["progressToken"].to_string())
+        .collect();
     assert_eq!(tokens.len(), seen.len(), "unique at the backend");
     assert!(seen.iter().all(|seen| seen.message["params"]["_meta"]["other"] == "kept"));
 }
@@ -175,7 +221,8 @@ async fn prog_02_progress_after_the_end_or_with_an_unknown_token_is_dropped() {
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let mut get = client.open_get_stream().await;
-    let mut call = client.begin("tools/call", json!({"name": "b__p", "_meta": {"progressToken": "mine"}}));
+    let mut call =
+        client.begin("tools/call", json!({"name": "b__p", "_meta": {"progressToken": "mine"}}));
     call.finish().await;
     assert_eq!(call.before.len(), 1, "{:?}", call.before);
     assert_eq!(call.before[0].value["params"]["progress"], 2.0);
@@ -197,9 +244,14 @@ async fn prog_03_progress_towards_the_client_only_rises() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let mut call = client.begin("tools/call", json!({"name": "b__p", "_meta": {"progressToken": 1}}));
+    let mut call =
+        client.begin("tools/call", json!({"name": "b__p", "_meta": {"progressToken": 1}}));
     call.finish().await;
-    let values: Vec<f64> = call.before.iter().map(|message| message.value["params"]["progress"].as_f64().unwrap()).collect();
+    let values: Vec<f64> = call
+        .before
+        .iter()
+        .map(|message| message.value["params"]["progress"].as_f64().unwrap())
+        .collect();
     assert_eq!(values, [1.0, 3.0, 3.5, 9.0]);
 }
 
@@ -254,7 +306,10 @@ async fn ping_01_a_backends_ping_is_answered_by_the_broker() {
 #[tokio::test]
 async fn ping_02_a_backend_that_stops_answering_is_noticed_and_connected_to_anew() {
     let backend = FakeBackend::echo().await;
-    let (silent, answering) = (std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)), std::sync::atomic::Ordering::SeqCst);
+    let (silent, answering) = (
+        std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)),
+        std::sync::atomic::Ordering::SeqCst,
+    );
     for method in ["ping", "initialize"] {
         let silent = silent.clone();
         backend.on(method, move |call| {
@@ -270,7 +325,8 @@ async fn ping_02_a_backend_that_stops_answering_is_noticed_and_connected_to_anew
             }
         });
     }
-    let config = json!({"timeouts": {"ping_interval": "100ms", "control": "300ms", "initialize": "300ms"}});
+    let config =
+        json!({"timeouts": {"ping_interval": "100ms", "control": "300ms", "initialize": "300ms"}});
     let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
     backend.wait_count("pings of a backend that answers", 2, |seen| seen.is("ping")).await;
     assert_eq!(broker.admin().backend("default", "b").await["state"], "ready");
@@ -287,22 +343,50 @@ async fn page_01_bad_and_foreign_cursors_are_32602() {
     let backend = FakeBackend::start().await;
     backend.list("tools", (0..150).map(|n| tool(&format!("t{n}"))).collect());
     backend.list("prompts", (0..150).map(|n| json!({"name": format!("p{n}")})).collect());
-    let broker = builder().tenant("other").backend("default", "b", backend.spec()).backend("other", "b", backend.spec()).start().await;
+    let broker = builder()
+        .tenant("other")
+        .backend("default", "b", backend.spec())
+        .backend("other", "b", backend.spec())
+        .start()
+        .await;
     let key = broker.admin().create_key("other").await;
     let client = broker.connected(json!({})).await;
-    let cursor = client.result("tools/list", json!({})).await["nextCursor"].as_str().unwrap().to_owned();
-    assert_eq!(client.result("tools/list", json!({"cursor": cursor})).await["tools"].as_array().unwrap().len(), 50);
+    let cursor =
+        client.result("tools/list", json!({})).await["nextCursor"].as_str().unwrap().to_owned();
+    assert_eq!(
+        client.result("tools/list", json!({"cursor": cursor})).await["tools"]
+            .as_array()
+            .unwrap()
+            .len(),
+        50
+    );
     let altered = format!("{}{}", &cursor[1..], &cursor[..1]);
     for bad in ["", "x", "page:100", altered.as_str(), &cursor[..cursor.len() - 1]] {
         let error = client.error("tools/list", json!({"cursor": bad})).await;
-        assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32602), "cursor_invalid"), "{bad}");
+        assert_eq!(
+            (error["code"].as_i64(), kind(&error)),
+            (Some(-32602), "cursor_invalid"),
+            "{bad}"
+        );
     }
     assert_eq!(client.error("tools/list", json!({"cursor": 7})).await["code"], -32602);
-    assert_eq!(kind(&client.error("prompts/list", json!({"cursor": cursor})).await), "cursor_invalid", "another list");
+    assert_eq!(
+        kind(&client.error("prompts/list", json!({"cursor": cursor})).await),
+        "cursor_invalid",
+        "another list"
+    );
     let single = broker.client("/mcp/b").connected(json!({})).await;
-    assert_eq!(kind(&single.error("tools/list", json!({"cursor": cursor})).await), "cursor_invalid", "another endpoint");
+    assert_eq!(
+        kind(&single.error("tools/list", json!({"cursor": cursor})).await),
+        "cursor_invalid",
+        "another endpoint"
+    );
     let foreign = broker.client("/mcp").bearer(&key).connected(json!({})).await;
-    assert_eq!(kind(&foreign.error("tools/list", json!({"cursor": cursor})).await), "cursor_invalid", "another tenant");
+    assert_eq!(
+        kind(&foreign.error("tools/list", json!({"cursor": cursor})).await),
+        "cursor_invalid",
+        "another tenant"
+    );
 }
 
 #[tokio::test]
@@ -330,19 +414,30 @@ async fn page_03_a_backend_whose_cursors_go_in_a_circle_is_not_followed_for_ever
     });
     let broker = builder().backend("default", "fine", fine.spec()).start().await;
     broker.admin().put_backend("default", "circle", &circle.spec()).await;
-    broker.admin().wait_backend("default", "circle", "an end", |view| view["state"] != "connecting").await;
-    assert!(broker.connected(json!({})).await.tool_names().await.contains(&"fine__echo".to_owned()));
+    broker
+        .admin()
+        .wait_backend("default", "circle", "an end", |view| view["state"] != "connecting")
+        .await;
+    assert!(
+        broker.connected(json!({})).await.tool_names().await.contains(&"fine__echo".to_owned())
+    );
     assert!(circle.seen_of("tools/list").len() < 50, "{}", circle.seen_of("tools/list").len());
 }
 
 async fn log(call: &BackendCall, level: &str) {
-    call.notify("notifications/message", json!({"level": level, "data": {"said": level}, "logger": "l"})).await;
+    call.notify(
+        "notifications/message",
+        json!({"level": level, "data": {"said": level}, "logger": "l"}),
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn log_02_set_level_filters_per_session() {
     let backend = FakeBackend::with_tool("log", |call| async move {
-        for level in ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"] {
+        for level in
+            ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+        {
             log(&call, level).await;
         }
         Reply::text("done")
@@ -355,7 +450,11 @@ async fn log_02_set_level_filters_per_session() {
     for (client, expected) in [(&quiet, 4), (&loud, 8)] {
         let mut call = client.begin_call("b__log", json!({}));
         call.finish().await;
-        let levels: Vec<_> = call.before.iter().map(|message| message.value["params"]["level"].as_str().unwrap().to_owned()).collect();
+        let levels: Vec<_> = call
+            .before
+            .iter()
+            .map(|message| message.value["params"]["level"].as_str().unwrap().to_owned())
+            .collect();
         assert_eq!(levels.len(), expected, "{levels:?}");
         assert_eq!(call.before[0].value["params"]["data"]["said"], levels[0]);
     }
@@ -365,7 +464,9 @@ async fn log_02_set_level_filters_per_session() {
 async fn log_02_a_bad_level_is_32602() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
-    for params in [json!({"level": "loud"}), json!({"level": 3}), json!({}), json!({"level": "INFO"})] {
+    for params in
+        [json!({"level": "loud"}), json!({"level": 3}), json!({}), json!({"level": "INFO"})]
+    {
         let error = client.error("logging/setLevel", params.clone()).await;
         assert_eq!(error["code"], -32602, "{params}");
     }
@@ -381,7 +482,11 @@ async fn log_04_a_shared_backend_gets_the_most_verbose_level() {
     quiet.result("logging/setLevel", json!({"level": "error"})).await;
     loud.result("logging/setLevel", json!({"level": "debug"})).await;
     quiet.result("logging/setLevel", json!({"level": "warning"})).await;
-    backend.wait_for("the verbose level", |seen| seen.is("logging/setLevel") && seen.message["params"]["level"] == "debug").await;
+    backend
+        .wait_for("the verbose level", |seen| {
+            seen.is("logging/setLevel") && seen.message["params"]["level"] == "debug"
+        })
+        .await;
     quiet.call("b__echo", json!({})).await;
     let last = backend.seen_of("logging/setLevel").pop().unwrap();
     assert_eq!(last.message["params"]["level"], "debug");
@@ -409,21 +514,39 @@ async fn comp_02_references_reach_the_backend_with_its_own_names() {
     let backend = FakeBackend::start().await;
     backend.list("prompts", vec![json!({"name": "p"})]);
     backend.list("resourceTemplates", vec![json!({"uriTemplate": "test://{id}", "name": "t"})]);
-    backend.on("completion/complete", |_| async { Reply::Result(json!({"completion": {"values": ["x"]}})) });
+    backend.on("completion/complete", |_| async {
+        Reply::Result(json!({"completion": {"values": ["x"]}}))
+    });
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let argument = json!({"name": "a", "value": "v"});
     let context = json!({"arguments": {"b": "c"}});
     for (reference, native) in [
         (json!({"type": "ref/prompt", "name": "b__p"}), json!({"type": "ref/prompt", "name": "p"})),
-        (json!({"type": "ref/resource", "uri": "b+test://{id}"}), json!({"type": "ref/resource", "uri": "test://{id}"})),
+        (
+            json!({"type": "ref/resource", "uri": "b+test://{id}"}),
+            json!({"type": "ref/resource", "uri": "test://{id}"}),
+        ),
     ] {
-        let result = client.result("completion/complete", json!({"ref": reference, "argument": argument, "context": context})).await;
+        let result = client
+            .result(
+                "completion/complete",
+                json!({"ref": reference, "argument": argument, "context": context}),
+            )
+            .await;
         assert_eq!(result["completion"]["values"], json!(["x"]));
         let seen = backend.seen_of("completion/complete").pop().unwrap();
-        assert_eq!(seen.message["params"], json!({"ref": native, "argument": argument, "context": context}));
+        assert_eq!(
+            seen.message["params"],
+            json!({"ref": native, "argument": argument, "context": context})
+        );
     }
-    let error = client.error("completion/complete", json!({"ref": {"type": "ref/prompt", "name": "none"}, "argument": argument})).await;
+    let error = client
+        .error(
+            "completion/complete",
+            json!({"ref": {"type": "ref/prompt", "name": "none"}, "argument": argument}),
+        )
+        .await;
     assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32602), "reference_not_found"));
 }
 
@@ -436,9 +559,15 @@ async fn meta_01_meta_02_meta_passes_both_ways_and_nothing_is_added() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let meta = json!({"com.example/ask": {"deep": [1, 2.50]}, "": 1, "modelcontextprotocol.io/x": 2});
-    let result = client.result("tools/call", json!({"name": "b__meta", "arguments": {}, "_meta": meta})).await;
-    assert_eq!(result["_meta"], json!({"com.example/answer": [1, null], "plain": true, "io.modelcontextprotocol/unknown": {"x": 1}}));
+    let meta =
+        json!({"com.example/ask": {"deep": [1, 2.50]}, "": 1, "modelcontextprotocol.io/x": 2});
+    let result = client
+        .result("tools/call", json!({"name": "b__meta", "arguments": {}, "_meta": meta}))
+        .await;
+    assert_eq!(
+        result["_meta"],
+        json!({"com.example/answer": [1, null], "plain": true, "io.modelcontextprotocol/unknown": {"x": 1}})
+    );
     let seen = backend.seen_of("tools/call").pop().unwrap();
     let mut at_backend = seen.message["params"]["_meta"].clone();
     at_backend.as_object_mut().unwrap().remove("progressToken");

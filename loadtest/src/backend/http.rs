@@ -31,7 +31,8 @@ pub(super) async fn serve(mut socket: TcpStream, answers: Arc<Responder>) -> any
             fill(&mut socket, &mut buffer, missing).await?;
         }
         let body = buffer.split_to(head.body_bytes);
-        let said = if head.is_post { answers.to(&body) } else { super::responder::Reply::default() };
+        let said =
+            if head.is_post { answers.to(&body) } else { super::responder::Reply::default() };
         if said.is_call && !answers.delay().is_zero() {
             tokio::time::sleep(answers.delay()).await;
         }
@@ -44,28 +45,45 @@ pub(super) async fn serve(mut socket: TcpStream, answers: Arc<Responder>) -> any
 fn write_response(out: &mut Vec<u8>, is_post: bool, answer: Option<Bytes>) {
     match answer {
         Some(answer) => {
-            out.extend_from_slice(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: ");
+            out.extend_from_slice(
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: ",
+            );
             out.extend_from_slice(answer.len().to_string().as_bytes());
             out.extend_from_slice(b"\r\n\r\n");
             out.extend_from_slice(&answer);
         }
-        None if is_post => out.extend_from_slice(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"),
+        None if is_post => {
+            out.extend_from_slice(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+        }
         // No streams and no sessions to end (MCP 2025-11-25, Transports).
-        None => out.extend_from_slice(b"HTTP/1.1 405 Method Not Allowed\r\nAllow: POST\r\nContent-Length: 0\r\n\r\n"),
+        None => out.extend_from_slice(
+            b"HTTP/1.1 405 Method Not Allowed\r\nAllow: POST\r\nContent-Length: 0\r\n\r\n",
+        ),
     }
 }
 
 /// The next request's head; `None` when the client is done.
-async fn head(socket: &mut TcpStream, buffer: &mut BytesMut) -> anyhow::Result<Option<RequestHead>> {
+async fn head(
+    socket: &mut TcpStream,
+    buffer: &mut BytesMut,
+) -> anyhow::Result<Option<RequestHead>> {
     loop {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
         if let httparse::Status::Complete(bytes) = request.parse(buffer)? {
-            let length = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
-            let body_bytes =
-                length.map_or(Ok(0), |length| std::str::from_utf8(length.value).context("a length")?.parse().context("a length"))?;
+            let length = request
+                .headers
+                .iter()
+                .find(|header| header.name.eq_ignore_ascii_case("content-length"));
+            let body_bytes = length.map_or(Ok(0), |length| {
+                std::str::from_utf8(length.value).context("a length")?.parse().context("a length")
+            })?;
             ensure!(body_bytes <= BODY_BYTES_MAX, "the body is too large");
-            return Ok(Some(RequestHead { bytes, is_post: request.method == Some("POST"), body_bytes }));
+            return Ok(Some(RequestHead {
+                bytes,
+                is_post: request.method == Some("POST"),
+                body_bytes,
+            }));
         }
         buffer.reserve(4096);
         if socket.read_buf(buffer).await? == 0 {

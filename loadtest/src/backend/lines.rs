@@ -37,7 +37,10 @@ pub async fn serve_stdio(offer: &BackendOptions) -> anyhow::Result<()> {
     serve(source, LineWriter::new(tokio::io::stdout()), Arc::new(Responder::new(offer))).await
 }
 
-pub(super) async fn serve_quic(incoming: QuicIncoming, answers: Arc<Responder>) -> anyhow::Result<()> {
+pub(super) async fn serve_quic(
+    incoming: QuicIncoming,
+    answers: Arc<Responder>,
+) -> anyhow::Result<()> {
     let (connection, source, sink) = incoming.establish(PATIENCE).await?;
     let requests = connection.clone();
     let of_requests = answers.clone();
@@ -50,7 +53,10 @@ pub(super) async fn serve_quic(incoming: QuicIncoming, answers: Arc<Responder>) 
 }
 
 /// The server's half of the upgrade, whatever the path.
-pub(super) async fn serve_websocket(mut socket: TcpStream, answers: Arc<Responder>) -> anyhow::Result<()> {
+pub(super) async fn serve_websocket(
+    mut socket: TcpStream,
+    answers: Arc<Responder>,
+) -> anyhow::Result<()> {
     let mut head = BytesMut::new();
     let request = loop {
         ensure!(socket.read_buf(&mut head).await? > 0 && head.len() < HEAD_BYTES_MAX, "no upgrade");
@@ -58,22 +64,33 @@ pub(super) async fn serve_websocket(mut socket: TcpStream, answers: Arc<Responde
         let mut request = httparse::Request::new(&mut headers);
         if request.parse(&head)?.is_complete() {
             let built = ::http::Request::get("/");
-            break request.headers.iter().fold(built, |built, header| built.header(header.name, header.value)).body(())?;
+            break request
+                .headers
+                .iter()
+                .fold(built, |built, header| built.header(header.name, header.value))
+                .body(())?;
         }
     };
     let response = websocket::accept(&request)?;
     let mut lines = b"HTTP/1.1 101 Switching Protocols\r\n".to_vec();
     for (name, value) in response.headers() {
-        lines.extend_from_slice(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+        lines.extend_from_slice(
+            &[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat(),
+        );
     }
     lines.extend_from_slice(b"\r\n");
     socket.write_all(&lines).await?;
-    let limits = websocket::Limits { message_bytes_max: MESSAGE_BYTES_MAX, ..websocket::Limits::default() };
+    let limits =
+        websocket::Limits { message_bytes_max: MESSAGE_BYTES_MAX, ..websocket::Limits::default() };
     let (source, sink) = websocket::server(Stream::Plain(socket), Bytes::new(), &limits);
     serve(source, sink, answers).await
 }
 
-async fn serve(mut source: impl FrameSource, mut sink: impl FrameSink, answers: Arc<Responder>) -> anyhow::Result<()> {
+async fn serve(
+    mut source: impl FrameSource,
+    mut sink: impl FrameSink,
+    answers: Arc<Responder>,
+) -> anyhow::Result<()> {
     let (delayed, mut due) = mpsc::channel::<Bytes>(DELAYED_MAX);
     let mut out = Vec::new();
     loop {
@@ -95,7 +112,12 @@ async fn serve(mut source: impl FrameSource, mut sink: impl FrameSink, answers: 
     }
 }
 
-fn take(answers: &Arc<Responder>, frame: &[u8], delayed: &mpsc::Sender<Bytes>, out: &mut Vec<Bytes>) {
+fn take(
+    answers: &Arc<Responder>,
+    frame: &[u8],
+    delayed: &mpsc::Sender<Bytes>,
+    out: &mut Vec<Bytes>,
+) {
     let said = answers.to(frame);
     if said.is_call && !answers.delay().is_zero() {
         let (delay, delayed) = (answers.delay(), delayed.clone());

@@ -78,7 +78,11 @@ impl Backend {
         Ok(Self { address, serving: serving.abort_handle() })
     }
 
-    pub async fn quic(address: &str, tls: Arc<ServerTls>, offer: &BackendOptions) -> anyhow::Result<Self> {
+    pub async fn quic(
+        address: &str,
+        tls: Arc<ServerTls>,
+        offer: &BackendOptions,
+    ) -> anyhow::Result<Self> {
         let listener = QuicListener::bind(address.parse()?, tls, quic::Limits::default(), None)?;
         let address = listener.local_addr()?;
         let answers = Arc::new(Responder::new(offer));
@@ -103,7 +107,8 @@ impl Drop for Backend {
 }
 
 async fn bound(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(address).await.with_context(|| format!("can not listen on {address}"))?;
+    let listener =
+        TcpListener::bind(address).await.with_context(|| format!("can not listen on {address}"))?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }

@@ -54,12 +54,14 @@ pub(super) struct Reply {
 }
 
 const CALL_HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
-const CALL_METHOD: &[u8] = br#","method":"tools/call","params":{"name":"echo","arguments":{"text":""#;
+const CALL_METHOD: &[u8] =
+    br#","method":"tools/call","params":{"name":"echo","arguments":{"text":""#;
 
 impl Responder {
     pub(super) fn new(offer: &BackendOptions) -> Self {
         let schema = json!({"type": "object", "properties": {"text": {"type": "string"}}});
-        let echo = json!({"name": "echo", "description": "Gives back its text.", "inputSchema": schema});
+        let echo =
+            json!({"name": "echo", "description": "Gives back its text.", "inputSchema": schema});
         let others = (0..offer.tools).map(|number| {
             let text = "One of many tools that nobody calls; it is here for the lists to be long.";
             json!({"name": format!("tool_{number}"), "description": text, "inputSchema": schema})
@@ -84,30 +86,46 @@ impl Responder {
             return Reply { answer: Some(answer), is_call: true, ..Reply::default() };
         }
         let Ok(request) = serde_json::from_slice::<Request<'_>>(frame) else {
-            let answer = Bytes::from_static(br#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not a message"}}"#);
+            let answer = Bytes::from_static(
+                br#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not a message"}}"#,
+            );
             return Reply { answer: Some(answer), ..Reply::default() };
         };
-        let (Some(id), Some(method)) = (request.id, request.method.as_deref()) else { return Reply::default() };
-        let params = request.params.and_then(|params| serde_json::from_str::<Params<'_>>(params.get()).ok()).unwrap_or_default();
+        let (Some(id), Some(method)) = (request.id, request.method.as_deref()) else {
+            return Reply::default();
+        };
+        let params = request
+            .params
+            .and_then(|params| serde_json::from_str::<Params<'_>>(params.get()).ok())
+            .unwrap_or_default();
         let result: Result<Cow<'_, str>, &str> = match method {
             "initialize" => Ok(initialized(params.version).into()),
-            "ping" | "resources/subscribe" | "resources/unsubscribe" | "logging/setLevel" => Ok("{}".into()),
+            "ping" | "resources/subscribe" | "resources/unsubscribe" | "logging/setLevel" => {
+                Ok("{}".into())
+            }
             "tools/list" => Ok(Cow::Borrowed(&*self.tools)),
             "resources/list" => Ok(Cow::Borrowed(&*self.resources)),
             "resources/templates/list" => Ok(r#"{"resourceTemplates":[]}"#.into()),
             "resources/read" => {
                 let uri = params.uri.as_deref().unwrap_or_default();
-                Ok(json!({"contents": [{"uri": uri, "mimeType": "text/plain", "text": "a text"}]}).to_string().into())
+                Ok(json!({"contents": [{"uri": uri, "mimeType": "text/plain", "text": "a text"}]})
+                    .to_string()
+                    .into())
             }
             "tools/call" => {
-                let text = params.arguments.and_then(|arguments| arguments.text).map_or(r#""""#, RawValue::get);
+                let text = params
+                    .arguments
+                    .and_then(|arguments| arguments.text)
+                    .map_or(r#""""#, RawValue::get);
                 Ok(format!(r#"{{"content":[{{"type":"text","text":{text}}}]}}"#).into())
             }
             _ => Err("this server has no such method"),
         };
         let answer = match result {
             Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
-            Err(message) => format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"{message}"}}}}"#),
+            Err(message) => format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"{message}"}}}}"#
+            ),
         };
         let update = (method == "resources/subscribe").then(|| {
             let params = json!({"uri": params.uri.as_deref().unwrap_or_default()});
@@ -120,7 +138,9 @@ impl Responder {
 fn initialized(version: Option<&RawValue>) -> String {
     let version = version.map_or(r#""2025-11-25""#, RawValue::get);
     let capabilities = r#"{"tools":{},"resources":{"subscribe":true}}"#;
-    format!(r#"{{"protocolVersion":{version},"capabilities":{capabilities},"serverInfo":{{"name":"mcp-loadtest","version":"1"}}}}"#)
+    format!(
+        r#"{{"protocolVersion":{version},"capabilities":{capabilities},"serverInfo":{{"name":"mcp-loadtest","version":"1"}}}}"#
+    )
 }
 
 /// The call that almost every message is, answered without reading it as JSON: its text holds nothing that ends a string early.
@@ -136,7 +156,9 @@ fn quick_echo(frame: &[u8]) -> Option<Bytes> {
         return None;
     }
     let mut answer = Vec::with_capacity(text.len() + 96);
-    for part in [CALL_HEAD, id, br#","result":{"content":[{"type":"text","text":""#, text, br#""}]}}"#] {
+    for part in
+        [CALL_HEAD, id, br#","result":{"content":[{"type":"text","text":""#, text, br#""}]}}"#]
+    {
         answer.extend_from_slice(part);
     }
     Some(answer.into())
@@ -149,7 +171,10 @@ mod tests {
     use super::*;
 
     fn answered(frame: &str) -> Value {
-        serde_json::from_slice(&Responder::new(&BackendOptions::default()).to(frame.as_bytes()).answer.unwrap()).unwrap()
+        serde_json::from_slice(
+            &Responder::new(&BackendOptions::default()).to(frame.as_bytes()).answer.unwrap(),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -166,13 +191,29 @@ mod tests {
     #[test]
     fn every_request_is_answered_and_nothing_else() {
         let answers = Responder::new(&BackendOptions { tools: 3, ..BackendOptions::default() });
-        assert!(answers.to(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).answer.is_none());
-        let listed: Value = serde_json::from_slice(&answers.to(br#"{"id":"x","method":"tools/list"}"#).answer.unwrap()).unwrap();
-        assert_eq!((listed["id"].as_str(), listed["result"]["tools"].as_array().unwrap().len()), (Some("x"), 4));
+        assert!(
+            answers
+                .to(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#)
+                .answer
+                .is_none()
+        );
+        let listed: Value = serde_json::from_slice(
+            &answers.to(br#"{"id":"x","method":"tools/list"}"#).answer.unwrap(),
+        )
+        .unwrap();
+        assert_eq!(
+            (listed["id"].as_str(), listed["result"]["tools"].as_array().unwrap().len()),
+            (Some("x"), 4)
+        );
         assert_eq!(answered(r#"{"id":1,"method":"nothing"}"#)["error"]["code"], -32601);
         assert_eq!(answered("{")["error"]["code"], -32700);
-        assert_eq!(answered(r#"{"id":1,"method":"initialize","params":{"protocolVersion":"x"}}"#)["result"]["protocolVersion"], "x");
-        let said = answers.to(br#"{"id":1,"method":"resources/subscribe","params":{"uri":"load://text/1"}}"#);
+        assert_eq!(
+            answered(r#"{"id":1,"method":"initialize","params":{"protocolVersion":"x"}}"#)["result"]
+                ["protocolVersion"],
+            "x"
+        );
+        let said = answers
+            .to(br#"{"id":1,"method":"resources/subscribe","params":{"uri":"load://text/1"}}"#);
         assert!(String::from_utf8_lossy(&said.update.unwrap()).contains("load://text/1"));
     }
 }

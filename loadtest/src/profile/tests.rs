@@ -13,13 +13,25 @@ fn the_examples_are_good() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        let profile = Profile::parse(&text).unwrap_or_else(|faults| panic!("{}: {faults}", path.display()));
+        let profile =
+            Profile::parse(&text).unwrap_or_else(|faults| panic!("{}: {faults}", path.display()));
         assert!(text.starts_with("# "), "{} does not say what it is for", path.display());
         assert!(profile.kind == LoopModel::Closed || profile.schedule.calls() > 0);
         names.push(path.file_name().unwrap().to_string_lossy().into_owned());
     }
     names.sort();
-    assert_eq!(names, ["closed.yaml", "mixed.yaml", "quick.yaml", "ramp.yaml", "soak.yaml", "spike.yaml", "steady.yaml"]);
+    assert_eq!(
+        names,
+        [
+            "closed.yaml",
+            "mixed.yaml",
+            "quick.yaml",
+            "ramp.yaml",
+            "soak.yaml",
+            "spike.yaml",
+            "steady.yaml"
+        ]
+    );
 }
 
 #[test]
@@ -39,7 +51,10 @@ mix:
 ";
     let profile = Profile::parse(text).unwrap();
     assert_eq!((profile.kind, profile.callers(), profile.listen), (LoopModel::Open, 6, true));
-    assert_eq!((profile.warm_up, profile.timeout), (Duration::from_millis(500), Duration::from_secs(2)));
+    assert_eq!(
+        (profile.warm_up, profile.timeout),
+        (Duration::from_millis(500), Duration::from_secs(2))
+    );
     assert_eq!((profile.schedule.time(), profile.schedule.calls()), (Duration::from_secs(61), 910));
     let operations: Vec<&Operation> = profile.mix.operations().collect();
     assert_eq!(operations[0], &Operation::Call { tool: "say".to_owned(), bytes: vec![256, 4096] });
@@ -83,9 +98,15 @@ fn what_the_reader_of_yaml_finds_names_key_and_line() {
 
 #[test]
 fn a_closed_loop_has_no_rate() {
-    assert!(faults("loop: closed\nphases: [{for: 1s, rate: 5}]\nmix: [{method: ping}]").contains("a closed loop has no rate"));
+    assert!(
+        faults("loop: closed\nphases: [{for: 1s, rate: 5}]\nmix: [{method: ping}]")
+            .contains("a closed loop has no rate")
+    );
     assert!(Profile::parse("loop: closed\nphases: [{for: 1s}]\nmix: [{method: ping}]").is_ok());
-    assert!(faults("loop: closed\nwarm_up: 1s\nphases: [{for: 1s}]\nmix: [{method: ping}]").contains("something has to be left"));
+    assert!(
+        faults("loop: closed\nwarm_up: 1s\nphases: [{for: 1s}]\nmix: [{method: ping}]")
+            .contains("something has to be left")
+    );
 }
 
 #[test]
@@ -95,6 +116,9 @@ fn a_load_without_sessions_asks_for_nothing_that_needs_one() {
     for place in ["mix[1].method: ping", "mix[2].method: task", "listen:"] {
         assert!(faults.contains(place) && !faults.contains("mix[0]"), "{faults}");
     }
-    let profile = Profile::parse("era: 2026-07-28\nphases: [{for: 1s, rate: 1}]\nmix: [{method: tools/call}]").unwrap();
+    let profile = Profile::parse(
+        "era: 2026-07-28\nphases: [{for: 1s, rate: 1}]\nmix: [{method: tools/call}]",
+    )
+    .unwrap();
     assert_eq!(profile.era, Era::Stateless);
 }

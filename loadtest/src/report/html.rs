@@ -55,7 +55,12 @@ impl Scale {
             latency: most(&mut windows().map(|window| window.latency.p99)) * 1.05,
             rate: most(&mut windows().map(|window| window.rate)) * 1.05,
             failed: most(&mut windows().map(|window| (window.refused + window.wrong) as f64)),
-            resident: most(&mut runs.iter().flat_map(|run| &run.usage).map(|sample| sample.resident_bytes as f64)) * 1.05,
+            resident: most(
+                &mut runs
+                    .iter()
+                    .flat_map(|run| &run.usage)
+                    .map(|sample| sample.resident_bytes as f64),
+            ) * 1.05,
         }
     }
 }
@@ -68,11 +73,14 @@ fn label(run: &Report) -> String {
 fn comparison(runs: &[Report]) -> String {
     let mut table = "<table><tr><th>run</th><th>calls/s</th><th>p50</th><th>p99</th><th>CPU a call</th><th>verdict</th></tr>".to_owned();
     let first = &runs[0];
-    let ratio = |value: f64, of: f64| if of > 0.0 { format!(" ({:.2})", value / of) } else { String::new() };
+    let ratio = |value: f64, of: f64| {
+        if of > 0.0 { format!(" ({:.2})", value / of) } else { String::new() }
+    };
     for run in runs {
-        let cpu = run
-            .cpu_us_per_call
-            .map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.1} µs{}", ratio(cpu, first.cpu_us_per_call.unwrap_or_default())));
+        let cpu = run.cpu_us_per_call.map_or_else(
+            || "-".to_owned(),
+            |cpu| format!("{cpu:.1} µs{}", ratio(cpu, first.cpu_us_per_call.unwrap_or_default())),
+        );
         let _ = write!(
             table,
             "<tr><td>{}</td><td>{:.0}{}</td><td>{}{}</td><td>{}{}</td><td>{cpu}</td><td>{}</td></tr>",
@@ -90,12 +98,20 @@ fn comparison(runs: &[Report]) -> String {
 }
 
 fn verdict(run: &Report) -> &'static str {
-    if run.is_good() { "<span class=\"good\">good</span>" } else { "<span class=\"bad\">failed</span>" }
+    if run.is_good() {
+        "<span class=\"good\">good</span>"
+    } else {
+        "<span class=\"bad\">failed</span>"
+    }
 }
 
 fn section(run: &Report, scale: &Scale) -> String {
     let mut html = format!("<section><h2>{} {}</h2>", label(run), verdict(run));
-    let kind = if run.open_loop { "open loop: latency counts from when a call was due" } else { "closed loop" };
+    let kind = if run.open_loop {
+        "open loop: latency counts from when a call was due"
+    } else {
+        "closed loop"
+    };
     let _ = write!(
         html,
         "<p>{}; {} sessions with {} requests in flight; {} calls in {:.1} s, {:.0} a second; {kind}.</p>",
@@ -112,14 +128,19 @@ fn section(run: &Report, scale: &Scale) -> String {
     html += "<table><tr><th>method</th><th>calls</th><th>refused</th><th>wrong</th><th>p50</th><th>p90</th><th>p99</th><th>p99.9</th><th>max</th></tr>";
     for (name, figures) in &run.operations {
         let latency = figures.latency;
-        let times = [latency.p50, latency.p90, latency.p99, latency.p999, latency.max].map(|ms| format!("<td>{}</td>", shown(ms)));
-        let counts = format!("<td>{}</td><td>{}</td><td>{}</td>", figures.calls, figures.refused, figures.wrong);
+        let times = [latency.p50, latency.p90, latency.p99, latency.p999, latency.max]
+            .map(|ms| format!("<td>{}</td>", shown(ms)));
+        let counts = format!(
+            "<td>{}</td><td>{}</td><td>{}</td>",
+            figures.calls, figures.refused, figures.wrong
+        );
         let _ = write!(html, "<tr><td>{name}</td>{counts}{}</tr>", times.concat());
     }
     html += "</table>";
     html += &pictures(run, scale);
     if !run.refusals.is_empty() {
-        let refusals: Vec<String> = run.refusals.iter().map(|(why, count)| format!("{count} x {}", escaped(why))).collect();
+        let refusals: Vec<String> =
+            run.refusals.iter().map(|(why, count)| format!("{count} x {}", escaped(why))).collect();
         let _ = write!(html, "<p>Refused: {}.</p>", refusals.join(", "));
     }
     if !run.witnesses.is_empty() {
@@ -129,7 +150,9 @@ fn section(run: &Report, scale: &Scale) -> String {
 }
 
 fn pictures(run: &Report, scale: &Scale) -> String {
-    let over_time = |value: &dyn Fn(&super::WindowFigures) -> f64| run.windows.iter().map(|window| (window.at_s, value(window))).collect();
+    let over_time = |value: &dyn Fn(&super::WindowFigures) -> f64| {
+        run.windows.iter().map(|window| (window.at_s, value(window))).collect()
+    };
     let latencies = [
         Series { name: "p50", points: over_time(&|window| window.latency.p50) },
         Series { name: "p90", points: over_time(&|window| window.latency.p90) },
@@ -152,15 +175,27 @@ fn pictures(run: &Report, scale: &Scale) -> String {
 fn usage(samples: &[Sample], scale: &Scale) -> String {
     let cores = samples.windows(2).map(|pair| {
         let [before, after] = pair else { return (0.0, 0.0) };
-        (after.at_s, (after.cpu_s - before.cpu_s) / (after.at_s - before.at_s).max(f64::MIN_POSITIVE))
+        (
+            after.at_s,
+            (after.cpu_s - before.cpu_s) / (after.at_s - before.at_s).max(f64::MIN_POSITIVE),
+        )
     });
     let cores: Vec<(f64, f64)> = cores.collect();
     let most = cores.iter().map(|(_, cores)| *cores).fold(1.0, f64::max);
-    let resident = samples.iter().map(|sample| (sample.at_s, sample.resident_bytes as f64)).collect();
-    let processor =
-        chart("Processor of the target", &[Series { name: "cores", points: cores }], scale.seconds, most, |cores| format!("{cores:.2}"));
+    let resident =
+        samples.iter().map(|sample| (sample.at_s, sample.resident_bytes as f64)).collect();
+    let processor = chart(
+        "Processor of the target",
+        &[Series { name: "cores", points: cores }],
+        scale.seconds,
+        most,
+        |cores| format!("{cores:.2}"),
+    );
     let memory = [Series { name: "resident", points: resident }];
-    processor + &chart("Memory of the target", &memory, scale.seconds, scale.resident, |bytes| format!("{:.0} MiB", bytes / 1048576.0))
+    processor
+        + &chart("Memory of the target", &memory, scale.seconds, scale.resident, |bytes| {
+            format!("{:.0} MiB", bytes / 1048576.0)
+        })
 }
 
 fn escaped(text: &str) -> String {

@@ -87,7 +87,13 @@ pub struct Sample {
 }
 
 impl Report {
-    pub(crate) fn new(site: &LoadTarget, profile: &Profile, record: &Recorder, measured: Duration, usage: Vec<Sample>) -> Self {
+    pub(crate) fn new(
+        site: &LoadTarget,
+        profile: &Profile,
+        record: &Recorder,
+        measured: Duration,
+        usage: Vec<Sample>,
+    ) -> Self {
         let totals = record.totals();
         let mut all = Window::default();
         totals.windows.iter().for_each(|window| all.merge(window));
@@ -99,7 +105,9 @@ impl Report {
         let mut report = Self {
             name: String::new(),
             target: site.target.to_string(),
-            began_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().saturating_sub(measured.as_secs())),
+            began_at: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |now| now.as_secs().saturating_sub(measured.as_secs())),
             measured_s: measured.as_secs_f64(),
             open_loop: profile.kind == LoopModel::Open,
             sessions: profile.sessions,
@@ -108,13 +116,19 @@ impl Report {
             refused: all.refused,
             rate: all.well as f64 / measured.as_secs_f64().max(f64::MIN_POSITIVE),
             latency: Latency::of(&all.latency),
-            operations: operations.into_iter().map(|(name, window)| (name.to_owned(), OperationFigures::of(&window))).collect(),
+            operations: operations
+                .into_iter()
+                .map(|(name, window)| (name.to_owned(), OperationFigures::of(&window)))
+                .collect(),
             windows: windows(&totals.windows, record.window(), measured),
             refusals: totals.refusals,
             wrong: wrong(&site.findings),
             witnesses: site.findings.witnesses(),
             notifications: site.notifications.load(std::sync::atomic::Ordering::Relaxed),
-            cpu_us_per_call: usage.last().filter(|_| all.calls() > 0).map(|last| last.cpu_s * 1e6 / all.calls() as f64),
+            cpu_us_per_call: usage
+                .last()
+                .filter(|_| all.calls() > 0)
+                .map(|last| last.cpu_s * 1e6 / all.calls() as f64),
             usage,
             faults: Vec::new(),
         };
@@ -130,7 +144,8 @@ impl Report {
             self.faults.push(format!("{count} answers were {kind}"));
         }
         if self.refused as f64 > refused_max * self.calls as f64 {
-            let kinds: Vec<String> = self.refusals.iter().map(|(why, count)| format!("{count} x {why}")).collect();
+            let kinds: Vec<String> =
+                self.refusals.iter().map(|(why, count)| format!("{count} x {why}")).collect();
             let share = 100.0 * self.refused as f64 / self.calls as f64;
             self.faults.push(format!(
                 "{share:.1} % of the calls were refused ({}), {} % are allowed",
@@ -147,17 +162,30 @@ impl Report {
     /// The figures and the verdict, for a terminal.
     pub fn summary(&self) -> String {
         let Latency { p50, p90, p99, p999, max, .. } = self.latency;
-        let mut text = format!("{}: {} calls in {:.1} s, {:.0} a second\n", self.target, self.calls, self.measured_s, self.rate);
+        let mut text = format!(
+            "{}: {} calls in {:.1} s, {:.0} a second\n",
+            self.target, self.calls, self.measured_s, self.rate
+        );
         let from = if self.open_loop { "from when each call was due" } else { "closed loop" };
         let times = [("p50", p50), ("p90", p90), ("p99", p99), ("p99.9", p999), ("max", max)];
-        let times: Vec<String> = times.iter().map(|(name, ms)| format!("{name} {}", shown(*ms))).collect();
+        let times: Vec<String> =
+            times.iter().map(|(name, ms)| format!("{name} {}", shown(*ms))).collect();
         let _ = writeln!(text, "latency ({from}): {}", times.join(", "));
         for (name, figures) in self.operations.iter().filter(|_| self.operations.len() > 1) {
             let OperationFigures { calls, latency, .. } = figures;
-            let _ = writeln!(text, "  {name}: {calls} calls, p50 {}, p99 {}", shown(latency.p50), shown(latency.p99));
+            let _ = writeln!(
+                text,
+                "  {name}: {calls} calls, p50 {}, p99 {}",
+                shown(latency.p50),
+                shown(latency.p99)
+            );
         }
         if let (Some(cpu), Some(last)) = (self.cpu_us_per_call, self.usage.last()) {
-            let _ = writeln!(text, "target: {cpu:.1} µs of processor time a call, {} MiB resident", last.resident_bytes >> 20);
+            let _ = writeln!(
+                text,
+                "target: {cpu:.1} µs of processor time a call, {} MiB resident",
+                last.resident_bytes >> 20
+            );
         }
         if self.notifications > 0 {
             let _ = writeln!(text, "{} notifications", self.notifications);
@@ -185,14 +213,20 @@ pub fn shown(ms: f64) -> String {
 impl Latency {
     pub fn of(histogram: &Histogram) -> Self {
         let ms = |duration: Duration| duration.as_secs_f64() * 1000.0;
-        let [p50, p90, p99, p999] = [0.5, 0.9, 0.99, 0.999].map(|share| ms(histogram.quantile(share)));
+        let [p50, p90, p99, p999] =
+            [0.5, 0.9, 0.99, 0.999].map(|share| ms(histogram.quantile(share)));
         Self { mean: ms(histogram.mean()), p50, p90, p99, p999, max: ms(histogram.max()) }
     }
 }
 
 impl OperationFigures {
     fn of(window: &Window) -> Self {
-        Self { calls: window.calls(), refused: window.refused, wrong: window.wrong, latency: Latency::of(&window.latency) }
+        Self {
+            calls: window.calls(),
+            refused: window.refused,
+            wrong: window.wrong,
+            latency: Latency::of(&window.latency),
+        }
     }
 }
 

@@ -17,13 +17,20 @@ fn report(rate: f64) -> Report {
         refused: 3,
         rate,
         latency,
-        operations: [("tools/call".to_owned(), OperationFigures { calls: 100, refused: 3, wrong: 0, latency })].into(),
+        operations: [(
+            "tools/call".to_owned(),
+            OperationFigures { calls: 100, refused: 3, wrong: 0, latency },
+        )]
+        .into(),
         windows: vec![window(1.0), window(2.0), window(3.0)],
         refusals: [("code -32000".to_owned(), 3)].into(),
         wrong: BTreeMap::new(),
         witnesses: Vec::new(),
         notifications: 0,
-        usage: vec![Sample { at_s: 1.0, cpu_s: 0.5, resident_bytes: 1 << 20 }, Sample { at_s: 2.0, cpu_s: 1.0, resident_bytes: 2 << 20 }],
+        usage: vec![
+            Sample { at_s: 1.0, cpu_s: 0.5, resident_bytes: 1 << 20 },
+            Sample { at_s: 2.0, cpu_s: 1.0, resident_bytes: 2 << 20 },
+        ],
         cpu_us_per_call: Some(12.5),
         faults: Vec::new(),
     }
@@ -61,8 +68,14 @@ fn the_page_shows_all_runs_and_needs_nothing_from_elsewhere() {
     other.name = "<script>alert(1)</script>".to_owned();
     other.faults.push("5 answers were lost".to_owned());
     let page = page(&[report(10.0), other]);
-    assert_eq!(page.matches("<svg").count(), 10, "latency, throughput, errors, processor and memory of two runs");
-    assert!(page.contains("20 (2.00)") && page.contains("5 answers were lost") && page.contains("p99"));
+    assert_eq!(
+        page.matches("<svg").count(),
+        10,
+        "latency, throughput, errors, processor and memory of two runs"
+    );
+    assert!(
+        page.contains("20 (2.00)") && page.contains("5 answers were lost") && page.contains("p99")
+    );
     for absent in ["<script", "http-equiv", "src=", "href=", "url(", "@import"] {
         assert!(!page.contains(absent), "{absent} is in the page");
     }

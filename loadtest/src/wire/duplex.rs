@@ -50,7 +50,13 @@ impl Duplex {
         let connection = Self { writer, ledger: Arc::default() };
         match target.wire {
             Wire::Tcp => {
-                let stream = tcp::connect(&target.address, egress, target.encrypted.then_some(tls), *timeout).await?;
+                let stream = tcp::connect(
+                    &target.address,
+                    egress,
+                    target.encrypted.then_some(tls),
+                    *timeout,
+                )
+                .await?;
                 let (source, sink) = stream.into_lines(MESSAGE_BYTES_MAX, *timeout);
                 connection.begin(site, source, sink, orders, ());
             }
@@ -59,15 +65,34 @@ impl Duplex {
                 if let Some(key) = key {
                     headers.insert(AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {key}"))?);
                 }
-                let limits = websocket::Limits { message_bytes_max: MESSAGE_BYTES_MAX, ..websocket::Limits::default() };
+                let limits = websocket::Limits {
+                    message_bytes_max: MESSAGE_BYTES_MAX,
+                    ..websocket::Limits::default()
+                };
                 let url = target.to_string().parse().context("a URL")?;
-                let options = websocket::ConnectOptions { url: &url, headers, egress, tls, limits: &limits, timeout: *timeout };
+                let options = websocket::ConnectOptions {
+                    url: &url,
+                    headers,
+                    egress,
+                    tls,
+                    limits: &limits,
+                    timeout: *timeout,
+                };
                 let (source, sink) = websocket::connect(options).await?;
                 connection.begin(site, source, sink, orders, ());
             }
             _ => {
-                let limits = quic::Limits { message_bytes_max: MESSAGE_BYTES_MAX, ..quic::Limits::default() };
-                let options = quic::ConnectOptions { address: &target.address, egress, tls, limits: &limits, timeout: *timeout };
+                let limits = quic::Limits {
+                    message_bytes_max: MESSAGE_BYTES_MAX,
+                    ..quic::Limits::default()
+                };
+                let options = quic::ConnectOptions {
+                    address: &target.address,
+                    egress,
+                    tls,
+                    limits: &limits,
+                    timeout: *timeout,
+                };
                 let (client, source, sink) = quic::connect(options).await?;
                 // The connection lives as long as somebody has it.
                 connection.begin(site, source, sink, orders, client);
@@ -101,8 +126,14 @@ impl Duplex {
         self.writer.send(WriterCommand::Frame(frame)).await.ok()
     }
 
-    pub(super) async fn call(&self, site: &LoadTarget, id: u64, request: Bytes) -> Result<Bytes, NoAnswer> {
-        let ended = || NoAnswer::Lost(format!("the connection ended before request {id} had its answer"));
+    pub(super) async fn call(
+        &self,
+        site: &LoadTarget,
+        id: u64,
+        request: Bytes,
+    ) -> Result<Bytes, NoAnswer> {
+        let ended =
+            || NoAnswer::Lost(format!("the connection ended before request {id} had its answer"));
         let answer = lock(&self.ledger).expect(id).ok_or_else(ended)?;
         let answered = tokio::time::timeout(site.timeout, async {
             self.say(request).await.ok_or_else(ended)?;
@@ -148,7 +179,12 @@ async fn write(mut sink: impl FrameSink, mut orders: mpsc::Receiver<WriterComman
     }
 }
 
-async fn read(site: &LoadTarget, mut source: impl FrameSource, ledger: &Mutex<PendingRequests>, writer: &mpsc::WeakSender<WriterCommand>) {
+async fn read(
+    site: &LoadTarget,
+    mut source: impl FrameSource,
+    ledger: &Mutex<PendingRequests>,
+    writer: &mpsc::WeakSender<WriterCommand>,
+) {
     while let Ok(Some(frame)) = source.next().await {
         match answer::incoming(&frame) {
             Incoming::Answer(id) => {
@@ -161,7 +197,9 @@ async fn read(site: &LoadTarget, mut source: impl FrameSource, ledger: &Mutex<Pe
                 let answer = if method == "ping" {
                     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)
                 } else {
-                    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"not spoken here"}}}}"#)
+                    format!(
+                        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"not spoken here"}}}}"#
+                    )
                 };
                 // The peer's requests must not wait behind our own: with a full queue there is no answer.
                 if let Some(writer) = writer.upgrade() {

@@ -13,7 +13,11 @@ use crate::{
 };
 
 /// Reads until the stream ends.
-pub(super) async fn count(site: &LoadTarget, mut stream: HttpStream, length: BodyLength) -> anyhow::Result<()> {
+pub(super) async fn count(
+    site: &LoadTarget,
+    mut stream: HttpStream,
+    length: BodyLength,
+) -> anyhow::Result<()> {
     if length != BodyLength::Chunked {
         bail!("an event stream of a known length");
     }
@@ -25,7 +29,10 @@ pub(super) async fn count(site: &LoadTarget, mut stream: HttpStream, length: Bod
             match answer::incoming(&data) {
                 Incoming::Notification(_) | Incoming::Request { .. } => site.notified(),
                 Incoming::Answer(_) | Incoming::Unreadable => {
-                    site.findings.note(FindingKind::Unsolicited, &format!("on the GET stream: {}", excerpt(&data)));
+                    site.findings.note(
+                        FindingKind::Unsolicited,
+                        &format!("on the GET stream: {}", excerpt(&data)),
+                    );
                 }
             }
         }

@@ -40,7 +40,10 @@ fn headers(target: &Target, key: Option<&str>, session_id: Option<&str>) -> Stri
         lines += &format!("Authorization: Bearer {key}\r\n");
     }
     if let Some(id) = session_id {
-        lines += &format!("Mcp-Session-Id: {id}\r\nMCP-Protocol-Version: {}\r\n", Era::Sessions.version());
+        lines += &format!(
+            "Mcp-Session-Id: {id}\r\nMCP-Protocol-Version: {}\r\n",
+            Era::Sessions.version()
+        );
     }
     lines
 }
@@ -53,20 +56,37 @@ pub fn post_head(target: &Target, key: Option<&str>, session_id: Option<&str>) -
 }
 
 fn first_answer(response: Response) -> anyhow::Result<Bytes> {
-    let answer = response.messages()?.into_iter().find(|frame| answer::incoming(frame) == Incoming::Answer(0));
+    let answer = response
+        .messages()?
+        .into_iter()
+        .find(|frame| answer::incoming(frame) == Incoming::Answer(0));
     answer.context("no answer to the first request")
 }
 
 impl HttpSession {
-    pub(super) async fn open(site: &LoadTarget, key: Option<&str>, initialize: Bytes, initialized: Bytes) -> anyhow::Result<(Self, Bytes)> {
+    pub(super) async fn open(
+        site: &LoadTarget,
+        key: Option<&str>,
+        initialize: Bytes,
+        initialized: Bytes,
+    ) -> anyhow::Result<(Self, Bytes)> {
         let target = &site.target;
         let mut stream = HttpStream::connect(&target.address).await?;
         let opened = stream.post(&post_head(target, key, None), &initialize).await?;
-        ensure!(opened.status == 200, "initialize got HTTP status {}: {}", opened.status, excerpt(&opened.body));
+        ensure!(
+            opened.status == 200,
+            "initialize got HTTP status {}: {}",
+            opened.status,
+            excerpt(&opened.body)
+        );
         let id = opened.session_id.as_deref();
         let common = headers(target, key, id);
-        let without_body =
-            |method: &str| format!("{method} {} HTTP/1.1\r\n{common}Accept: text/event-stream\r\nContent-Length: 0\r\n\r\n", target.path);
+        let without_body = |method: &str| {
+            format!(
+                "{method} {} HTTP/1.1\r\n{common}Accept: text/event-stream\r\nContent-Length: 0\r\n\r\n",
+                target.path
+            )
+        };
         let session = Self {
             post_head: post_head(target, key, id),
             get: without_body("GET"),
@@ -76,14 +96,27 @@ impl HttpSession {
             ended: AtomicBool::new(false),
         };
         let accepted = stream.post(&session.post_head, &initialized).await?;
-        ensure!(accepted.status == 202, "notifications/initialized got HTTP status {}", accepted.status);
+        ensure!(
+            accepted.status == 202,
+            "notifications/initialized got HTTP status {}",
+            accepted.status
+        );
         Ok((session, first_answer(opened)?))
     }
 
     /// For requests that stand alone, each with a head of its own.
-    pub(super) async fn alone(site: &LoadTarget, head: &str, discover: &[u8]) -> anyhow::Result<(Self, Bytes)> {
+    pub(super) async fn alone(
+        site: &LoadTarget,
+        head: &str,
+        discover: &[u8],
+    ) -> anyhow::Result<(Self, Bytes)> {
         let found = HttpStream::connect(&site.target.address).await?.post(head, discover).await?;
-        ensure!(found.status == 200, "server/discover got HTTP status {}: {}", found.status, excerpt(&found.body));
+        ensure!(
+            found.status == 200,
+            "server/discover got HTTP status {}: {}",
+            found.status,
+            excerpt(&found.body)
+        );
         let (post_head, get, delete) = (String::new(), String::new(), String::new());
         let (listening, ended) = (Mutex::default(), AtomicBool::new(false));
         let session = Self { post_head, get, delete, has_session_id: false, listening, ended };
@@ -104,9 +137,13 @@ impl HttpSession {
             Some(stream) => stream,
             None => HttpStream::connect(&site.target.address).await.map_err(lost)?,
         };
-        let response = stream.post(head.unwrap_or(&self.post_head), &request).await.map_err(lost)?;
+        let response =
+            stream.post(head.unwrap_or(&self.post_head), &request).await.map_err(lost)?;
         if !stream.buffer.is_empty() {
-            site.findings.note(FindingKind::Duplicate, &format!("after the answer to request {id}: {}", excerpt(&stream.buffer)));
+            site.findings.note(
+                FindingKind::Duplicate,
+                &format!("after the answer to request {id}: {}", excerpt(&stream.buffer)),
+            );
         } else if !response.closes {
             *kept = Some(stream);
         }
@@ -119,7 +156,8 @@ impl HttpSession {
                 Incoming::Answer(number) if number == id && own.is_none() => own = Some(frame),
                 Incoming::Answer(number) => {
                     // One that has had its answer, one that has not, or none at all: all that is known is that it is not ours.
-                    let wrong = if number == id { FindingKind::Duplicate } else { FindingKind::Swapped };
+                    let wrong =
+                        if number == id { FindingKind::Duplicate } else { FindingKind::Swapped };
                     site.findings.note(wrong, &format!("request {id} got {}", excerpt(&frame)));
                     *kept = None;
                     if own.is_none() {
@@ -128,7 +166,10 @@ impl HttpSession {
                 }
                 Incoming::Notification(_) | Incoming::Request { .. } => site.notified(),
                 Incoming::Unreadable => {
-                    site.findings.note(FindingKind::Corrupted, &format!("request {id} got {}", excerpt(&frame)));
+                    site.findings.note(
+                        FindingKind::Corrupted,
+                        &format!("request {id} got {}", excerpt(&frame)),
+                    );
                     return Err(NoAnswer::Wrong);
                 }
             }
@@ -143,13 +184,16 @@ impl HttpSession {
         let head = stream.head().await?;
         ensure!(head.status == 200 && head.is_events, "GET got HTTP status {}", head.status);
         let site = site.clone();
-        let reading = tokio::spawn(async move { get_stream::count(&site, stream, head.length).await });
-        *self.listening.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading.abort_handle());
+        let reading =
+            tokio::spawn(async move { get_stream::count(&site, stream, head.length).await });
+        *self.listening.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(reading.abort_handle());
         Ok(())
     }
 
     pub(super) async fn close(&self, site: &LoadTarget) {
-        if let Some(reading) = self.listening.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(reading) = self.listening.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
             reading.abort();
         }
         if self.has_session_id && !self.ended.swap(true, Ordering::Relaxed) {

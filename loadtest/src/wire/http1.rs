@@ -66,7 +66,9 @@ pub struct HttpStream {
 
 impl HttpStream {
     pub async fn connect(address: &str) -> anyhow::Result<Self> {
-        let socket = TcpStream::connect(address).await.with_context(|| format!("no connection to {address}"))?;
+        let socket = TcpStream::connect(address)
+            .await
+            .with_context(|| format!("no connection to {address}"))?;
         socket.set_nodelay(true)?;
         Ok(Self { socket, buffer: BytesMut::new(), request: Vec::new() })
     }
@@ -105,7 +107,10 @@ impl HttpStream {
     async fn fill(&mut self, wanted: usize) -> anyhow::Result<()> {
         ensure!(self.buffer.len() <= MESSAGE_BYTES_MAX, "the response is endless");
         self.buffer.reserve(wanted.clamp(4096, 1024 * 1024));
-        ensure!(self.socket.read_buf(&mut self.buffer).await? > 0, "the connection ended in the middle of a response");
+        ensure!(
+            self.socket.read_buf(&mut self.buffer).await? > 0,
+            "the connection ended in the middle of a response"
+        );
         Ok(())
     }
 
@@ -148,7 +153,13 @@ impl HttpStream {
 fn head_of(response: &httparse::Response<'_, '_>) -> anyhow::Result<ResponseHead> {
     let status = response.code.context("a response has a status")?;
     // 202 and 204 may come without a length; there is no body then.
-    let mut head = ResponseHead { status, is_events: false, length: BodyLength::Known(0), session_id: None, closes: false };
+    let mut head = ResponseHead {
+        status,
+        is_events: false,
+        length: BodyLength::Known(0),
+        session_id: None,
+        closes: false,
+    };
     for header in response.headers.iter() {
         let value = std::str::from_utf8(header.value)?.trim();
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);

@@ -51,12 +51,26 @@ pub struct LoadTarget {
 }
 
 impl LoadTarget {
-    pub fn new(target: Target, tls: &ClientTlsFiles, timeout: Duration) -> anyhow::Result<Arc<Self>> {
-        let anywhere = ["0.0.0.0/0", "::/0"].map(|range| range.parse().context("a range of all addresses"));
+    pub fn new(
+        target: Target,
+        tls: &ClientTlsFiles,
+        timeout: Duration,
+    ) -> anyhow::Result<Arc<Self>> {
+        let anywhere =
+            ["0.0.0.0/0", "::/0"].map(|range| range.parse().context("a range of all addresses"));
         let allow = anywhere.into_iter().collect::<anyhow::Result<_>>()?;
         let egress = EgressPolicy { loopback: true, allow, ..EgressPolicy::default() };
-        let (era, findings, notifications) = (Era::default(), Findings::default(), AtomicU64::new(0));
-        Ok(Arc::new(Self { target, era, tls: ClientTls::load(tls)?, egress, timeout, findings, notifications }))
+        let (era, findings, notifications) =
+            (Era::default(), Findings::default(), AtomicU64::new(0));
+        Ok(Arc::new(Self {
+            target,
+            era,
+            tls: ClientTls::load(tls)?,
+            egress,
+            timeout,
+            findings,
+            notifications,
+        }))
     }
 
     /// The same with nothing found yet, for another run.
@@ -108,8 +122,13 @@ pub struct Session {
 }
 
 /// The first answer is the right one.
-fn opened(method: &str, answer: &[u8], is_right: impl Fn(&serde_json::Value) -> bool) -> anyhow::Result<()> {
-    let read = answer::read(answer).with_context(|| format!("{method}: {}", crate::findings::excerpt(answer)))?;
+fn opened(
+    method: &str,
+    answer: &[u8],
+    is_right: impl Fn(&serde_json::Value) -> bool,
+) -> anyhow::Result<()> {
+    let read = answer::read(answer)
+        .with_context(|| format!("{method}: {}", crate::findings::excerpt(answer)))?;
     let fits = read.error.is_none() && read.result.is_some_and(|result| is_right(&result));
     ensure!(fits, "{method} was refused: {}", crate::findings::excerpt(answer));
     Ok(())
@@ -137,15 +156,20 @@ impl Session {
             "protocolVersion": Era::Sessions.version(), "capabilities": {}, "clientInfo": era::client_info(),
             "_meta": era::own_meta(&site.target, key),
         });
-        let initialize = Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{params}}}"#));
-        let initialized = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        let initialize = Bytes::from(format!(
+            r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{params}}}"#
+        ));
+        let initialized =
+            Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         let (kind, answer) = match site.target.wire {
             Wire::Http => {
-                let (session, answer) = http::HttpSession::open(site, key, initialize, initialized).await?;
+                let (session, answer) =
+                    http::HttpSession::open(site, key, initialize, initialized).await?;
                 (SessionKind::Http(session), answer)
             }
             _ => {
-                let (connection, answer) = Duplex::open(site, key, initialize, Some(initialized)).await?;
+                let (connection, answer) =
+                    Duplex::open(site, key, initialize, Some(initialized)).await?;
                 (SessionKind::Duplex(connection), answer)
             }
         };
@@ -160,7 +184,8 @@ impl Session {
         let discover = Bytes::from(alone.request(0, METHOD, "{}"));
         let (kind, answer) = match site.target.wire {
             Wire::Http => {
-                let (session, answer) = http::HttpSession::alone(site, &alone.head(METHOD, None), &discover).await?;
+                let (session, answer) =
+                    http::HttpSession::alone(site, &alone.head(METHOD, None), &discover).await?;
                 (SessionKind::Http(session), answer)
             }
             _ => {
@@ -169,8 +194,17 @@ impl Session {
             }
         };
         let version = json!(Era::Stateless.version());
-        opened(METHOD, &answer, |result| result["supportedVersions"].as_array().is_some_and(|versions| versions.contains(&version)))?;
-        Ok(Arc::new(Self { site: site.clone(), kind, alone: Some(alone), next_id: AtomicU64::new(1) }))
+        opened(METHOD, &answer, |result| {
+            result["supportedVersions"]
+                .as_array()
+                .is_some_and(|versions| versions.contains(&version))
+        })?;
+        Ok(Arc::new(Self {
+            site: site.clone(),
+            kind,
+            alone: Some(alone),
+            next_id: AtomicU64::new(1),
+        }))
     }
 
     pub fn lane(self: &Arc<Self>) -> RequestSlot {
@@ -225,10 +259,18 @@ impl RequestSlot {
     }
 
     /// Asks in the words of the era. `name`: of what the method is about; `params`: an object without `_meta`.
-    pub async fn ask(&mut self, id: u64, method: &str, name: Option<&str>, params: &str) -> Result<Bytes, NoAnswer> {
+    pub async fn ask(
+        &mut self,
+        id: u64,
+        method: &str,
+        name: Option<&str>,
+        params: &str,
+    ) -> Result<Bytes, NoAnswer> {
         match &self.session.alone {
             None => {
-                let request = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+                let request = format!(
+                    r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#
+                );
                 self.call(id, Bytes::from(request)).await
             }
             Some(alone) => {
@@ -243,7 +285,12 @@ impl RequestSlot {
         self.send(id, None, request).await
     }
 
-    async fn send(&mut self, id: u64, head: Option<&str>, request: Bytes) -> Result<Bytes, NoAnswer> {
+    async fn send(
+        &mut self,
+        id: u64,
+        head: Option<&str>,
+        request: Bytes,
+    ) -> Result<Bytes, NoAnswer> {
         let (session, stream) = (&self.session, &mut self.stream);
         match &session.kind {
             SessionKind::Duplex(connection) => connection.call(&session.site, id, request).await,
@@ -254,7 +301,10 @@ impl RequestSlot {
                     Err(_) => {
                         // What still comes on it belongs to nobody.
                         *stream = None;
-                        Err(NoAnswer::Lost(format!("request {id} has no answer after {:?}", session.site.timeout)))
+                        Err(NoAnswer::Lost(format!(
+                            "request {id} has no answer after {:?}",
+                            session.site.timeout
+                        )))
                     }
                 }
             }

@@ -70,7 +70,11 @@ impl PendingRequests {
         if self.given_up.remove(&id) {
             return Err(FindingKind::Late);
         }
-        Err(if self.answered.contains(id) && id < self.sent_below { FindingKind::Duplicate } else { FindingKind::Unsolicited })
+        Err(if self.answered.contains(id) && id < self.sent_below {
+            FindingKind::Duplicate
+        } else {
+            FindingKind::Unsolicited
+        })
     }
 
     /// Nobody waits any more.

@@ -46,7 +46,8 @@ async fn broker(config: Value, backend: Value) -> TestBroker {
     let limits = json!({"limits": {"requests_per_second": 1_000_000, "burst": 1_000_000}});
     // Where cargo puts the programs of the workspace.
     let programs = PathBuf::from(env!("CARGO_BIN_EXE_mcp-loadtest"));
-    let builder = BrokerBuilder::new(programs.with_file_name("mcp-broker")).config(limits).config(config);
+    let builder =
+        BrokerBuilder::new(programs.with_file_name("mcp-broker")).config(limits).config(config);
     builder.backend("default", "fast", json!({"transport": backend})).alone().start().await
 }
 
@@ -56,7 +57,8 @@ async fn report(target: String, ca: Option<PathBuf>) -> Report {
     let mut reports = Vec::new();
     for (profile, calls) in [(PROFILE, 180), (PROFILE_ALONE, 120)] {
         let profile = Profile::parse(profile).unwrap();
-        let load = Load { site: site.speaking(profile.era), profile, keys: Vec::new(), pids: Vec::new() };
+        let load =
+            Load { site: site.speaking(profile.era), profile, keys: Vec::new(), pids: Vec::new() };
         let report = run::run(&load, |_| ()).await.unwrap();
         assert!(report.is_good() && report.calls == calls, "{}", report.summary());
         reports.push(report);
@@ -67,14 +69,22 @@ async fn report(target: String, ca: Option<PathBuf>) -> Report {
 #[tokio::test]
 async fn over_http_to_a_backend_over_http() {
     let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
-    let broker = broker(json!({}), json!({"type": "http", "url": format!("http://{}/mcp", backend.address())})).await;
+    let broker = broker(
+        json!({}),
+        json!({"type": "http", "url": format!("http://{}/mcp", backend.address())}),
+    )
+    .await;
     report(format!("http://{}/mcp/fast", broker.http_address()), None).await;
 }
 
 #[tokio::test]
 async fn over_tcp_to_a_backend_over_tcp() {
     let backend = Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
-    let broker = broker(json!({"listen": {"tcp": "127.0.0.1:0"}}), json!({"type": "tcp", "address": backend.address().to_string()})).await;
+    let broker = broker(
+        json!({"listen": {"tcp": "127.0.0.1:0"}}),
+        json!({"type": "tcp", "address": backend.address().to_string()}),
+    )
+    .await;
     let report = report(format!("tcp://{}/fast", broker.tcp_address()), None).await;
     assert!(report.notifications > 0, "subscribers are told: {}", report.summary());
 }
@@ -82,7 +92,11 @@ async fn over_tcp_to_a_backend_over_tcp() {
 #[tokio::test]
 async fn over_websocket_to_a_backend_over_websocket() {
     let backend = Backend::websocket("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
-    let broker = broker(json!({}), json!({"type": "websocket", "url": format!("ws://{}/", backend.address())})).await;
+    let broker = broker(
+        json!({}),
+        json!({"type": "websocket", "url": format!("ws://{}/", backend.address())}),
+    )
+    .await;
     report(format!("ws://{}/ws/fast", broker.http_address()), None).await;
 }
 

@@ -42,11 +42,17 @@ impl Folder {
 #[tokio::test]
 async fn a_good_target_is_exit_code_0_with_results_as_json_and_as_a_page() {
     let backend = Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
-    let (folder, target, pid) = (Folder::new(), format!("tcp://{}", backend.address()), std::process::id().to_string());
-    let ran = folder.run(&["run", &target, "-p", "p.yaml", "--json", "r.json", "--html", "r.html", "--pid", &pid]).await;
+    let (folder, target, pid) =
+        (Folder::new(), format!("tcp://{}", backend.address()), std::process::id().to_string());
+    let ran = folder
+        .run(&[
+            "run", &target, "-p", "p.yaml", "--json", "r.json", "--html", "r.html", "--pid", &pid,
+        ])
+        .await;
     assert_eq!(ran.status.code(), Some(0), "{ran:?}");
     assert!(String::from_utf8_lossy(&ran.stdout).contains("calls in 0.3 s"), "{ran:?}");
-    let report: Report = serde_json::from_slice(&std::fs::read(folder.file("r.json")).unwrap()).unwrap();
+    let report: Report =
+        serde_json::from_slice(&std::fs::read(folder.file("r.json")).unwrap()).unwrap();
     assert!(report.calls > 0 && report.cpu_us_per_call.is_some() && !report.usage.is_empty());
     assert!(std::fs::read_to_string(folder.file("r.html")).unwrap().contains("<svg"));
 
@@ -54,22 +60,33 @@ async fn a_good_target_is_exit_code_0_with_results_as_json_and_as_a_page() {
     let together = folder.run(&["report", "r.json", "other.json", "--html", "both.html"]).await;
     assert_eq!(together.status.code(), Some(0), "{together:?}");
     let page = std::fs::read_to_string(folder.file("both.html")).unwrap();
-    assert!(page.contains("<h2>r ") && page.contains("<h2>other "), "runs are named after their files");
+    assert!(
+        page.contains("<h2>r ") && page.contains("<h2>other "),
+        "runs are named after their files"
+    );
 }
 
 #[tokio::test]
 async fn a_wrong_answer_is_exit_code_1_and_said() {
     let server = FaultServer::tcp(Fault::Swaps).await;
-    let ran = Folder::new().run(&["run", &format!("tcp://{}", server.address()), "-p", "p.yaml"]).await;
+    let ran =
+        Folder::new().run(&["run", &format!("tcp://{}", server.address()), "-p", "p.yaml"]).await;
     let said = String::from_utf8_lossy(&ran.stdout);
     assert_eq!(ran.status.code(), Some(1), "{said}");
-    assert!(said.contains("answers were swapped") && said.contains("swapped: tools/call, request"), "{said}");
+    assert!(
+        said.contains("answers were swapped") && said.contains("swapped: tools/call, request"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
 async fn what_can_not_be_done_is_exit_code_64_with_a_sentence() {
     let folder = Folder::new();
-    std::fs::write(folder.file("bad.yaml"), "{phases: [{for: 1s, rate: 1}], mix: [{method: pong}], sessions: 0}").unwrap();
+    std::fs::write(
+        folder.file("bad.yaml"),
+        "{phases: [{for: 1s, rate: 1}], mix: [{method: pong}], sessions: 0}",
+    )
+    .unwrap();
     let nobody = format!("tcp://{}", nobody().await);
     for (arguments, wanted) in [
         (["run", &nobody, "-p", "p.yaml"], "no session at tcp://"),
@@ -86,16 +103,23 @@ async fn what_can_not_be_done_is_exit_code_64_with_a_sentence() {
 
 #[tokio::test]
 async fn two_targets_are_compared_in_turns() {
-    let (fast, slow) =
-        (BackendOptions::default(), BackendOptions { delay: std::time::Duration::from_millis(5), ..BackendOptions::default() });
+    let (fast, slow) = (
+        BackendOptions::default(),
+        BackendOptions { delay: std::time::Duration::from_millis(5), ..BackendOptions::default() },
+    );
     let a = Backend::http("127.0.0.1:0", &fast).await.unwrap();
     let b = Backend::http("127.0.0.1:0", &slow).await.unwrap();
     let targets = [a, b].map(|backend| (format!("http://{}/", backend.address()), backend));
-    let ran = Folder::new().run(&["compare", &targets[0].0, &targets[1].0, "-p", "p.yaml", "--rounds", "2"]).await;
+    let ran = Folder::new()
+        .run(&["compare", &targets[0].0, &targets[1].0, "-p", "p.yaml", "--rounds", "2"])
+        .await;
     let said = String::from_utf8_lossy(&ran.stdout);
     assert_eq!(ran.status.code(), Some(0), "{said}");
     let row = |name: &str| -> f64 {
-        let row = said.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {said}"));
+        let row = said
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_else(|| panic!("no {name} in {said}"));
         row.split_whitespace().last().unwrap().parse().unwrap()
     };
     assert!(row("calls/s") < 1.0 && row("p50") > 1.0, "{said}");
@@ -103,21 +127,40 @@ async fn two_targets_are_compared_in_turns() {
 
 #[tokio::test]
 async fn the_backend_says_where_it_listens_and_answers_over_stdio() {
-    let mut child =
-        program().args(["backend", "--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = program()
+        .args(["backend", "--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     for (wire, target) in [("http", "http"), ("tcp", "tcp")] {
         let line = lines.next_line().await.unwrap().unwrap();
         let address = line.strip_prefix(&format!("{wire} ")).unwrap_or_else(|| panic!("{line}"));
-        let report =
-            super::report(&format!("{target}://{address}"), "{phases: [{for: 200ms, rate: 100}], mix: [{method: tools/call}]}").await;
+        let report = super::report(
+            &format!("{target}://{address}"),
+            "{phases: [{for: 200ms, rate: 100}], mix: [{method: tools/call}]}",
+        )
+        .await;
         assert!(report.is_good() && report.calls == 20, "{}", report.summary());
     }
 
     use tokio::io::AsyncWriteExt as _;
-    let mut child =
-        program().args(["backend", "--stdio"]).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n").await.unwrap();
+    let mut child = program()
+        .args(["backend", "--stdio"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n")
+        .await
+        .unwrap();
     let ended = child.wait_with_output().await.unwrap();
-    assert_eq!(String::from_utf8_lossy(&ended.stdout), "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n");
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stdout),
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n"
+    );
 }

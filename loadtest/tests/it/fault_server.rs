@@ -68,14 +68,23 @@ impl FaultServer {
     async fn start(fault: Fault, http: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
-        let state = Arc::new(State { fault, calls: AtomicU64::new(0), last: Mutex::default(), standing: Mutex::default() });
+        let state = Arc::new(State {
+            fault,
+            calls: AtomicU64::new(0),
+            last: Mutex::default(),
+            standing: Mutex::default(),
+        });
         let accepting = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let (reader, writer) = socket.into_split();
                 let (reader, state) = (BufReader::new(reader), state.clone());
-                tokio::spawn(
-                    async move { if http { state.over_http(reader, writer).await } else { state.over_tcp(reader, writer).await } },
-                );
+                tokio::spawn(async move {
+                    if http {
+                        state.over_http(reader, writer).await
+                    } else {
+                        state.over_tcp(reader, writer).await
+                    }
+                });
             }
         });
         Self { address, accepting: accepting.abort_handle() }
@@ -100,19 +109,27 @@ impl State {
             // Each on its own, so that a delayed one holds up no other.
             tokio::spawn(async move {
                 for answer in state.answers(&line).await {
-                    let _gone = writer.lock().await.write_all(format!("{answer}\n").as_bytes()).await;
+                    let _gone =
+                        writer.lock().await.write_all(format!("{answer}\n").as_bytes()).await;
                 }
             });
         }
     }
 
-    async fn over_http(self: Arc<Self>, mut reader: BufReader<OwnedReadHalf>, mut writer: OwnedWriteHalf) {
+    async fn over_http(
+        self: Arc<Self>,
+        mut reader: BufReader<OwnedReadHalf>,
+        mut writer: OwnedWriteHalf,
+    ) {
         while let Some(body) = request(&mut reader).await {
             let message: Value = serde_json::from_str(&body).unwrap_or_default();
             let mut out = String::new();
             for answer in self.answers(&body).await {
                 let answer = answer.to_string();
-                out += &format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
+                out += &format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{answer}",
+                    answer.len()
+                );
             }
             if out.is_empty() && message["id"].is_null() {
                 out = "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n".to_owned();
@@ -126,16 +143,21 @@ impl State {
     async fn answers(&self, line: &str) -> Vec<Value> {
         let message: Value = serde_json::from_str(line).expect("a client speaks JSON");
         let id = message["id"].clone();
-        let answer = |id: &Value, result: Value| json!({"jsonrpc": "2.0", "id": id, "result": result});
+        let answer =
+            |id: &Value, result: Value| json!({"jsonrpc": "2.0", "id": id, "result": result});
         match message["method"].as_str().unwrap_or_default() {
             _ if id.is_null() => Vec::new(),
             "initialize" => {
-                vec![answer(&id, json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "f", "version": "1"}}))]
+                vec![answer(
+                    &id,
+                    json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "f", "version": "1"}}),
+                )]
             }
             _ => {
                 let text = message["params"]["arguments"]["text"].clone();
                 let number = self.calls.fetch_add(1, Ordering::SeqCst);
-                let before = std::mem::replace(&mut *self.last.lock().await, (id.clone(), text.clone()));
+                let before =
+                    std::mem::replace(&mut *self.last.lock().await, (id.clone(), text.clone()));
                 let echo = |text: &Value| json!({"content": [{"type": "text", "text": text}]});
                 let right = answer(&id, echo(&text));
                 if let Fault::StandsStill(time) = self.fault {
@@ -154,13 +176,18 @@ impl State {
                     Fault::Doubles => vec![right.clone(), right],
                     Fault::Swaps => vec![answer(&id, echo(&before.1))],
                     Fault::Renames => vec![answer(&before.0, echo(&text))],
-                    Fault::Corrupts => vec![answer(&id, echo(&json!(text.as_str().unwrap_or_default().replacen("work", "wurk", 1))))],
+                    Fault::Corrupts => vec![answer(
+                        &id,
+                        echo(&json!(text.as_str().unwrap_or_default().replacen("work", "wurk", 1))),
+                    )],
                     Fault::Invents => vec![right, answer(&json!(1_000_000_007), echo(&text))],
                     Fault::Delays(time) => {
                         tokio::time::sleep(time).await;
                         vec![right]
                     }
-                    Fault::Refuses => vec![json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32001, "message": "no"}})],
+                    Fault::Refuses => vec![
+                        json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32001, "message": "no"}}),
+                    ],
                 }
             }
         }

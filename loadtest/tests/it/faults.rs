@@ -77,7 +77,11 @@ async fn payloads_with_another_byte_are_corrupted() {
 #[tokio::test]
 async fn answers_to_nothing_are_strangers() {
     assert_eq!(over_tcp(Fault::Invents).await, ["stranger"]);
-    assert_eq!(over_http(Fault::Invents).await, ["doubled"], "over HTTP it is a second response, whatever its id");
+    assert_eq!(
+        over_http(Fault::Invents).await,
+        ["doubled"],
+        "over HTTP it is a second response, whatever its id"
+    );
 }
 
 #[tokio::test]
@@ -99,7 +103,11 @@ async fn refusals_are_answers_and_count_against_their_own_limit() {
     let server = FaultServer::http(Fault::Refuses).await;
     let target = format!("http://{}/mcp", server.address());
     let strict = report(&target, CLOSED).await;
-    assert!(!strict.is_good() && strict.wrong.is_empty() && strict.refusals["code -32001"] > 0, "{}", strict.summary());
+    assert!(
+        !strict.is_good() && strict.wrong.is_empty() && strict.refusals["code -32001"] > 0,
+        "{}",
+        strict.summary()
+    );
     let tolerant = report(&target, &format!("{CLOSED}refused_max: 0.2\n")).await;
     assert!(tolerant.is_good(), "{}", tolerant.summary());
 }

@@ -21,8 +21,12 @@ use transport::tls::ClientTlsFiles;
 /// A load as a test wants it; the profile is its YAML.
 fn load(target: &str, profile: &str) -> Load {
     let profile = Profile::parse(profile).expect("the test's profile is good");
-    let site: Arc<LoadTarget> =
-        LoadTarget::new(target.parse().expect("a target"), &ClientTlsFiles::default(), profile.timeout).expect("TLS is there");
+    let site: Arc<LoadTarget> = LoadTarget::new(
+        target.parse().expect("a target"),
+        &ClientTlsFiles::default(),
+        profile.timeout,
+    )
+    .expect("TLS is there");
     Load { site, profile, keys: Vec::new(), pids: Vec::new() }
 }
 

@@ -15,7 +15,8 @@ const STALL: Duration = Duration::from_millis(1000);
 async fn a_server_that_stands_still_shows_it_in_the_percentiles_of_an_open_loop_only() {
     let server = FaultServer::tcp(Fault::StandsStill(STALL)).await;
     let target = format!("tcp://{}", server.address());
-    let open = "{sessions: 2, in_flight: 2, phases: [{for: 3s, rate: 200}], mix: [{method: tools/call}]}";
+    let open =
+        "{sessions: 2, in_flight: 2, phases: [{for: 3s, rate: 200}], mix: [{method: tools/call}]}";
     let open = report(&target, open).await;
     assert!(open.is_good() && open.calls == 600, "{}", open.summary());
     // A third of the calls became due while nobody was answered: half a second on average.
@@ -25,7 +26,11 @@ async fn a_server_that_stands_still_shows_it_in_the_percentiles_of_an_open_loop_
     let target = format!("tcp://{}", server.address());
     let closed = "{loop: closed, sessions: 2, in_flight: 2, phases: [{for: 3s}], mix: [{method: tools/call}]}";
     let closed = report(&target, closed).await;
-    assert!(closed.latency.p90 < 100.0 && closed.latency.max >= 950.0, "only those in flight have seen it: {}", closed.summary());
+    assert!(
+        closed.latency.p90 < 100.0 && closed.latency.max >= 950.0,
+        "only those in flight have seen it: {}",
+        closed.summary()
+    );
 }
 
 #[tokio::test]
@@ -33,7 +38,12 @@ async fn calls_that_never_began_are_lost() {
     let server = FaultServer::http(Fault::StandsStill(Duration::from_secs(60))).await;
     let profile = "{sessions: 1, in_flight: 1, timeout: 300ms, phases: [{for: 1s, rate: 200}], mix: [{method: tools/call}]}";
     let report = report(&format!("http://{}/mcp", server.address()), profile).await;
-    assert_eq!(report.calls, 200, "every call of the schedule is accounted for: {}", report.summary());
+    assert_eq!(
+        report.calls,
+        200,
+        "every call of the schedule is accounted for: {}",
+        report.summary()
+    );
     assert!(!report.is_good() && report.wrong["lost"] > 50, "{}", report.summary());
 }
 

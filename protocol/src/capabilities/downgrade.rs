@@ -12,14 +12,26 @@ impl ClientCapabilities {
         let mut raw = String::from("{");
         let mut part = |name: &str, declared: bool, members: [(&str, bool); 2]| {
             if declared {
-                let members: Vec<String> = members.iter().filter(|(_, set)| *set).map(|(member, _)| format!("\"{member}\":{{}}")).collect();
+                let members: Vec<String> = members
+                    .iter()
+                    .filter(|(_, set)| *set)
+                    .map(|(member, _)| format!("\"{member}\":{{}}"))
+                    .collect();
                 let comma = if raw.len() > 1 { "," } else { "" };
                 raw.push_str(&format!("{comma}\"{name}\":{{{}}}", members.join(",")));
             }
         };
-        part("elicitation", self.elicitation(), [("form", self.elicitation_form), ("url", self.elicitation_url)]);
+        part(
+            "elicitation",
+            self.elicitation(),
+            [("form", self.elicitation_form), ("url", self.elicitation_url)],
+        );
         part("roots", self.roots, [("", false), ("", false)]);
-        part("sampling", self.sampling, [("context", self.sampling_context), ("tools", self.sampling_tools)]);
+        part(
+            "sampling",
+            self.sampling,
+            [("context", self.sampling_context), ("tools", self.sampling_tools)],
+        );
         raw.push('}');
         Self {
             raw: raw.into(),

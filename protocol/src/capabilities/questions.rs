@@ -18,7 +18,9 @@ pub(super) fn ambiguous(member: AmbiguousMember) -> Refusal {
 pub(super) fn asks_for_several(params: &[u8]) -> bool {
     let Ok(document) = parse_object(params) else { return false };
     let properties = document.root().path(&["requestedSchema", "properties"]);
-    let is_array = |property: Value<'_>| property.get("type").and_then(|kind| kind.as_str()).as_deref() == Some("array");
+    let is_array = |property: Value<'_>| {
+        property.get("type").and_then(|kind| kind.as_str()).as_deref() == Some("array")
+    };
     properties.is_some_and(|properties| properties.members().any(|member| is_array(member.value)))
 }
 
@@ -41,7 +43,10 @@ mod tests {
             let question = Message::decode(Bytes::from(text), &Limits::default()).unwrap();
             client.permits(&question, Version::V2024_11_05)
         };
-        assert_eq!(asked(r#"{"role":"user","content":{"type":"text","text":"t","Vendor":1,"vendor":2}}"#), Ok(()));
+        assert_eq!(
+            asked(r#"{"role":"user","content":{"type":"text","text":"t","Vendor":1,"vendor":2}}"#),
+            Ok(())
+        );
         for hidden in [
             r#"{"role":"user","content":{"type":"text","text":"t"},"Content":{"type":"audio"}}"#,
             r#"{"role":"user","content":{"type":"text","text":"t"},"content":{"type":"audio"}}"#,

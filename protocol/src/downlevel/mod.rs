@@ -51,7 +51,10 @@ impl ObjectKind {
             Method::ToolsCall => Self::ToolResult,
             Method::PromptsGet => Self::PromptResult,
             Method::ResourcesRead => Self::ReadResult,
-            Method::ToolsList | Method::PromptsList | Method::ResourcesList | Method::ResourcesTemplatesList => Self::Lists,
+            Method::ToolsList
+            | Method::PromptsList
+            | Method::ResourcesList
+            | Method::ResourcesTemplatesList => Self::Lists,
             _ => return None,
         })
     }
@@ -64,7 +67,9 @@ impl ObjectKind {
             (Self::ReadResult, "contents") | (Self::Block, "resource") => Self::Contents,
             (Self::Lists, "tools") => Self::Tool,
             (Self::Lists, "prompts") => Self::Prompt,
-            (Self::Lists, "resources" | "resourceTemplates") | (Self::Prompt, "arguments") => Self::Described,
+            (Self::Lists, "resources" | "resourceTemplates") | (Self::Prompt, "arguments") => {
+                Self::Described
+            }
             (Self::Block | Self::Described, "annotations") => Self::Annotations,
             _ => return None,
         })
@@ -74,13 +79,20 @@ impl ObjectKind {
     fn known_since(self, key: &str) -> Version {
         match (self, key) {
             (Self::Tool, "annotations") => Version::V2025_03_26,
-            (Self::ToolResult, "structuredContent") | (Self::Tool, "outputSchema") | (Self::Annotations, "lastModified") => {
-                Version::V2025_06_18
-            }
-            (Self::Block | Self::Contents | Self::Tool | Self::Prompt | Self::Described, "_meta" | "title") => Version::V2025_06_18,
+            (Self::ToolResult, "structuredContent")
+            | (Self::Tool, "outputSchema")
+            | (Self::Annotations, "lastModified") => Version::V2025_06_18,
+            (
+                Self::Block | Self::Contents | Self::Tool | Self::Prompt | Self::Described,
+                "_meta" | "title",
+            ) => Version::V2025_06_18,
             (Self::Server, "title") => Version::V2025_06_18,
-            (Self::Server, "icons" | "description" | "websiteUrl") | (Self::Tool, "execution") => Version::V2025_11_25,
-            (Self::Block | Self::Tool | Self::Prompt | Self::Described, "icons") => Version::V2025_11_25,
+            (Self::Server, "icons" | "description" | "websiteUrl") | (Self::Tool, "execution") => {
+                Version::V2025_11_25
+            }
+            (Self::Block | Self::Tool | Self::Prompt | Self::Described, "icons") => {
+                Version::V2025_11_25
+            }
             _ => Version::V2024_11_05,
         }
     }
@@ -104,7 +116,9 @@ impl Translator {
         }
         let limits = Limits { bytes_max: frame.len(), depth_max: frame.len() };
         let Ok(message) = Message::decode(frame.clone(), &limits) else { return frame };
-        let told = message.result.and_then(|result| Some((result, self.result(method, result.of(&frame))?)));
+        let told = message
+            .result
+            .and_then(|result| Some((result, self.result(method, result.of(&frame))?)));
         match told {
             Some((result, told)) => Splice::new(&frame).replace(result, told).finish(),
             None => frame,
@@ -123,7 +137,11 @@ impl Translator {
 
     /// `serverInfo` for this reader. `None`: as it is.
     pub fn server_info(self, info: &[u8]) -> Option<Vec<u8>> {
-        if self.strict && !self.knows_everything() { self.rewritten(info, ObjectKind::Server) } else { None }
+        if self.strict && !self.knows_everything() {
+            self.rewritten(info, ObjectKind::Server)
+        } else {
+            None
+        }
     }
 
     fn rewritten(self, text: &[u8], thing: ObjectKind) -> Option<Vec<u8>> {
@@ -136,13 +154,17 @@ impl Translator {
     /// A value, or each element of an array, in this reader's words. `None`: as it is.
     fn value(self, value: Value<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
         match value.kind() {
-            ValueKind::Object if thing == ObjectKind::Block => self.block(value).or_else(|| self.object(value, thing)),
+            ValueKind::Object if thing == ObjectKind::Block => {
+                self.block(value).or_else(|| self.object(value, thing))
+            }
             ValueKind::Object => self.object(value, thing),
             ValueKind::Array => {
                 let elements: Vec<(Value<'_>, Option<Vec<u8>>)> =
                     value.elements().map(|element| (element, self.value(element, thing))).collect();
                 elements.iter().any(|(_, rewritten)| rewritten.is_some()).then(|| {
-                    let texts = elements.into_iter().map(|(element, rewritten)| rewritten.unwrap_or_else(|| element.raw().to_vec()));
+                    let texts = elements.into_iter().map(|(element, rewritten)| {
+                        rewritten.unwrap_or_else(|| element.raw().to_vec())
+                    });
                     joined(b'[', texts, b']')
                 })
             }
@@ -159,9 +181,13 @@ impl Translator {
                 changed = true;
                 continue;
             }
-            let mut text = thing.member(&member.key).and_then(|thing| self.value(member.value, thing));
+            let mut text =
+                thing.member(&member.key).and_then(|thing| self.value(member.value, thing));
             if let (Some(block), "content") = (&told, member.key.as_ref()) {
-                text = Some(with_element(text.as_deref().unwrap_or_else(|| member.value.raw()), block));
+                text = Some(with_element(
+                    text.as_deref().unwrap_or_else(|| member.value.raw()),
+                    block,
+                ));
             }
             changed |= text.is_some();
             let value = text.unwrap_or_else(|| member.value.raw().to_vec());
@@ -182,7 +208,11 @@ impl Translator {
         let instead = match text("type").as_deref() {
             Some("audio") if !self.version.audio() => {
                 let (data, kind) = (text("data")?, text("mimeType").unwrap_or_default());
-                let resource = format!("{{\"uri\":\"{AUDIO_URI}\",\"mimeType\":{},\"blob\":{}}}", quote(&kind), quote(&data));
+                let resource = format!(
+                    "{{\"uri\":\"{AUDIO_URI}\",\"mimeType\":{},\"blob\":{}}}",
+                    quote(&kind),
+                    quote(&data)
+                );
                 format!("\"type\":\"resource\",\"resource\":{resource}")
             }
             Some("resource_link") if !self.version.structured_content() => {
@@ -192,7 +222,8 @@ impl Translator {
             _ => return None,
         };
         let annotations = block.get("annotations").map(|value| {
-            let known = self.value(value, ObjectKind::Annotations).unwrap_or_else(|| value.raw().to_vec());
+            let known =
+                self.value(value, ObjectKind::Annotations).unwrap_or_else(|| value.raw().to_vec());
             format!(",\"annotations\":{}", String::from_utf8_lossy(&known))
         });
         Some(format!("{{{instead}{}}}", annotations.unwrap_or_default()).into_bytes())
@@ -205,7 +236,12 @@ fn untold(result: Value<'_>) -> Option<Vec<u8>> {
     let read = |text: &[u8]| serde_json::from_slice::<serde_json::Value>(text).ok();
     let wanted = read(structured.raw())?;
     let tells = |block: Value<'_>| {
-        block.get("text").and_then(|text| text.as_str()).and_then(|text| read(text.as_bytes())).as_ref() == Some(&wanted)
+        block
+            .get("text")
+            .and_then(|text| text.as_str())
+            .and_then(|text| read(text.as_bytes()))
+            .as_ref()
+            == Some(&wanted)
     };
     if result.get("content").is_some_and(|content| content.elements().any(tells)) {
         return None;
@@ -236,7 +272,8 @@ fn joined(open: u8, parts: impl Iterator<Item = Vec<u8>>, close: u8) -> Vec<u8> 
 /// that opens none: its user can, and the model can say so. `None`: it names no URL.
 pub fn urls_as_result(error: &Message) -> Option<Vec<u8>> {
     let data = error.bytes(error.fields.error_data)?;
-    let document = Document::parse(data, &Limits { bytes_max: data.len(), ..Limits::default() }).ok()?;
+    let document =
+        Document::parse(data, &Limits { bytes_max: data.len(), ..Limits::default() }).ok()?;
     let elicitations = document.root().get("elicitations")?;
     let told: Vec<Vec<u8>> = elicitations
         .elements()
@@ -244,7 +281,13 @@ pub fn urls_as_result(error: &Message) -> Option<Vec<u8>> {
             let url = one.get("url")?.as_str()?;
             let why = one.get("message").and_then(|message| message.as_str()).unwrap_or_default();
             let text = format!("open {url} first, then try again: {why}");
-            Some(format!("{{\"type\":\"text\",\"text\":{}}}", quote(text.trim_end_matches([':', ' ']))).into_bytes())
+            Some(
+                format!(
+                    "{{\"type\":\"text\",\"text\":{}}}",
+                    quote(text.trim_end_matches([':', ' ']))
+                )
+                .into_bytes(),
+            )
         })
         .collect();
     if told.is_empty() {
@@ -285,7 +328,11 @@ mod tests {
             read(Version::V2025_03_26, false, Method::PromptsGet, &prompt),
             format!(r#"{{"messages":[{{"role":"user","content":{as_text}}}]}}"#)
         );
-        assert_eq!(read(Version::V2024_11_05, false, Method::CompletionComplete, &result), result, "nothing of it has content");
+        assert_eq!(
+            read(Version::V2024_11_05, false, Method::CompletionComplete, &result),
+            result,
+            "nothing of it has content"
+        );
     }
 
     #[test]
@@ -293,7 +340,10 @@ mod tests {
         let tools = r#"{"tools":[{"name":"a","title":"A","inputSchema":{"title":"kept"},"outputSchema":{},"annotations":{"title":"x"},"icons":[],"execution":{},"_meta":{}}]}"#;
         for (version, expected) in [
             (Version::V2024_11_05, r#"{"tools":[{"name":"a","inputSchema":{"title":"kept"}}]}"#),
-            (Version::V2025_03_26, r#"{"tools":[{"name":"a","inputSchema":{"title":"kept"},"annotations":{"title":"x"}}]}"#),
+            (
+                Version::V2025_03_26,
+                r#"{"tools":[{"name":"a","inputSchema":{"title":"kept"},"annotations":{"title":"x"}}]}"#,
+            ),
             (
                 Version::V2025_06_18,
                 r#"{"tools":[{"name":"a","title":"A","inputSchema":{"title":"kept"},"outputSchema":{},"annotations":{"title":"x"},"_meta":{}}]}"#,
@@ -302,7 +352,11 @@ mod tests {
         ] {
             assert_eq!(read(version, true, Method::ToolsList, tools), expected);
             // How a tool runs as a task was written there by the broker, and is for who can have tasks.
-            let open = if version < Version::V2025_11_25 { tools.replace(r#""execution":{},"#, "") } else { tools.to_owned() };
+            let open = if version < Version::V2025_11_25 {
+                tools.replace(r#""execution":{},"#, "")
+            } else {
+                tools.to_owned()
+            };
             assert_eq!(read(version, false, Method::ToolsList, tools), open);
         }
         let prompts = r#"{"prompts":[{"name":"p","arguments":[{"name":"a","title":"t"}],"icons":[]}],"nextCursor":"c"}"#;
@@ -311,28 +365,41 @@ mod tests {
             r#"{"prompts":[{"name":"p","arguments":[{"name":"a"}]}],"nextCursor":"c"}"#
         );
         let contents = r#"{"contents":[{"uri":"a:b","text":"t","_meta":{}}]}"#;
-        assert_eq!(read(Version::V2024_11_05, true, Method::ResourcesRead, contents), r#"{"contents":[{"uri":"a:b","text":"t"}]}"#);
-        let info = Translator { version: Version::V2025_06_18, strict: true }.server_info(br#"{"name":"n","title":"t","icons":[]}"#);
+        assert_eq!(
+            read(Version::V2024_11_05, true, Method::ResourcesRead, contents),
+            r#"{"contents":[{"uri":"a:b","text":"t"}]}"#
+        );
+        let info = Translator { version: Version::V2025_06_18, strict: true }
+            .server_info(br#"{"name":"n","title":"t","icons":[]}"#);
         assert_eq!(info.unwrap(), br#"{"name":"n","title":"t"}"#);
     }
 
     #[test]
     fn structured_content_is_told_before_it_is_left_out() {
         let strict = |result: &str| read(Version::V2025_03_26, true, Method::ToolsCall, result);
-        assert_eq!(strict(r#"{"content":[],"structuredContent":{"a":1.50}}"#), r#"{"content":[{"type":"text","text":"{\"a\":1.50}"}]}"#);
+        assert_eq!(
+            strict(r#"{"content":[],"structuredContent":{"a":1.50}}"#),
+            r#"{"content":[{"type":"text","text":"{\"a\":1.50}"}]}"#
+        );
         let told = r#"{"content":[{"type":"text","text":"{ \"a\": 1.5 }"}],"structuredContent":{"a":1.5}}"#;
         assert_eq!(strict(told), r#"{"content":[{"type":"text","text":"{ \"a\": 1.5 }"}]}"#);
         let beside = r#"{"structuredContent":{"a":1},"content":[{"type":"resource_link","uri":"u:x","name":"n"}]}"#;
-        assert_eq!(strict(beside), r#"{"content":[{"type":"text","text":"n u:x"},{"type":"text","text":"{\"a\":1}"}]}"#);
+        assert_eq!(
+            strict(beside),
+            r#"{"content":[{"type":"text","text":"n u:x"},{"type":"text","text":"{\"a\":1}"}]}"#
+        );
     }
 
     #[test]
     fn an_error_that_asks_for_urls_is_a_result_that_names_them() {
         let error = |data: &str| {
-            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32042,"message":"m","data":{data}}}}}"#);
+            let text = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32042,"message":"m","data":{data}}}}}"#
+            );
             urls_as_result(&Message::decode(Bytes::from(text), &Limits::default()).unwrap())
         };
-        let told = error(r#"{"elicitations":[{"url":"https://a.example","message":"sign in"}]}"#).unwrap();
+        let told =
+            error(r#"{"elicitations":[{"url":"https://a.example","message":"sign in"}]}"#).unwrap();
         assert_eq!(
             String::from_utf8(told).unwrap(),
             r#"{"content":[{"type":"text","text":"open https://a.example first, then try again: sign in"}],"isError":true}"#

@@ -31,7 +31,9 @@ pub fn question_for(version: Version, request: &Message) -> Option<Bytes> {
     let document = Document::parse(params.of(&request.frame), &limits(&request.frame)).ok()?;
     let mut splice = Splice::new(&request.frame);
     let mut changed = false;
-    for content in document.root().get("messages")?.elements().filter_map(|message| message.get("content")) {
+    for content in
+        document.root().get("messages")?.elements().filter_map(|message| message.get("content"))
+    {
         if let Some(block) = only_block(content) {
             splice.replace(shifted(content.span(), params), block.raw().to_vec());
             changed = true;
@@ -43,17 +45,32 @@ pub fn question_for(version: Version, request: &Message) -> Option<Bytes> {
 /// What a client answered to a sampling request, as a server of this revision reads it. `None`: as it is. An `Err` is what
 /// the server gets instead.
 pub fn answer_for(version: Version, answer: &Message) -> Result<Option<Bytes>, Refusal> {
-    let Some(result) = answer.result.filter(|_| answer.kind == Kind::Result && !version.sampling_tools()) else { return Ok(None) };
+    let Some(result) =
+        answer.result.filter(|_| answer.kind == Kind::Result && !version.sampling_tools())
+    else {
+        return Ok(None);
+    };
     let text = result.of(&answer.frame);
     // Roots and forms have no content of this kind.
     if memchr::memmem::find(text, b"\"content\"").is_none() {
         return Ok(None);
     }
     let Ok(document) = Document::parse(text, &limits(text)) else { return Ok(None) };
-    let Some(content) = document.root().get("content").filter(|_| document.root().get("role").is_some()) else { return Ok(None) };
-    let unknown = |what: &str| Refusal::new(ErrorKind::Internal, format!("the client answered with {what}, which {version} does not have"));
+    let Some(content) =
+        document.root().get("content").filter(|_| document.root().get("role").is_some())
+    else {
+        return Ok(None);
+    };
+    let unknown = |what: &str| {
+        Refusal::new(
+            ErrorKind::Internal,
+            format!("the client answered with {what}, which {version} does not have"),
+        )
+    };
     let block = match content.kind() {
-        ValueKind::Array => only_block(content).ok_or_else(|| unknown("several blocks of content"))?,
+        ValueKind::Array => {
+            only_block(content).ok_or_else(|| unknown("several blocks of content"))?
+        }
         _ => content,
     };
     match block.get("type").and_then(|kind| kind.as_str()).as_deref() {
@@ -86,11 +103,18 @@ mod tests {
     #[test]
     fn a_question_with_arrays_of_one_block_has_blocks() {
         let request = |content: &str| {
-            let messages = format!(r#"[{{"role":"user","content":{content}}},{{"role":"user","content":{{"type":"text","text":"b"}}}}]"#);
-            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{{"messages":{messages},"maxTokens":1}}}}"#)
+            let messages = format!(
+                r#"[{{"role":"user","content":{content}}},{{"role":"user","content":{{"type":"text","text":"b"}}}}]"#
+            );
+            format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{{"messages":{messages},"maxTokens":1}}}}"#
+            )
         };
         let (one, block) = (r#"[ {"type":"text","text":"a"} ]"#, r#"{"type":"text","text":"a"}"#);
-        assert_eq!(question_for(Version::V2025_06_18, &message(request(one))).map(text), Some(request(block)));
+        assert_eq!(
+            question_for(Version::V2025_06_18, &message(request(one))).map(text),
+            Some(request(block))
+        );
         assert_eq!(question_for(Version::V2025_11_25, &message(request(one))), None);
         assert_eq!(question_for(Version::V2024_11_05, &message(request(block))), None);
     }
@@ -98,21 +122,41 @@ mod tests {
     #[test]
     fn an_answer_with_one_block_is_told_to_everybody_and_others_to_who_has_arrays() {
         let answer = |content: &str| {
-            message(format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"role":"assistant","model":"m","content":{content}}}}}"#))
+            message(format!(
+                r#"{{"jsonrpc":"2.0","id":1,"result":{{"role":"assistant","model":"m","content":{content}}}}}"#
+            ))
         };
         let block = r#"{"type":"text","text":"a"}"#;
-        let collapsed = answer_for(Version::V2025_06_18, &answer(&format!("[{block}]"))).unwrap().map(text).unwrap();
+        let collapsed = answer_for(Version::V2025_06_18, &answer(&format!("[{block}]")))
+            .unwrap()
+            .map(text)
+            .unwrap();
         assert!(collapsed.contains(&format!(r#""content":{block}}}"#)), "{collapsed}");
         assert_eq!(answer_for(Version::V2025_06_18, &answer(block)), Ok(None));
-        assert_eq!(answer_for(Version::V2025_11_25, &answer(&format!("[{block},{block}]"))), Ok(None));
+        assert_eq!(
+            answer_for(Version::V2025_11_25, &answer(&format!("[{block},{block}]"))),
+            Ok(None)
+        );
         for (version, content) in [
             (Version::V2025_06_18, format!("[{block},{block}]")),
-            (Version::V2025_06_18, r#"{"type":"tool_use","id":"1","name":"n","input":{}}"#.to_owned()),
-            (Version::V2024_11_05, r#"{"type":"audio","data":"","mimeType":"audio/wav"}"#.to_owned()),
+            (
+                Version::V2025_06_18,
+                r#"{"type":"tool_use","id":"1","name":"n","input":{}}"#.to_owned(),
+            ),
+            (
+                Version::V2024_11_05,
+                r#"{"type":"audio","data":"","mimeType":"audio/wav"}"#.to_owned(),
+            ),
         ] {
-            assert_eq!(answer_for(version, &answer(&content)).map_err(|refusal| refusal.kind), Err(ErrorKind::Internal));
+            assert_eq!(
+                answer_for(version, &answer(&content)).map_err(|refusal| refusal.kind),
+                Err(ErrorKind::Internal)
+            );
         }
-        let form = message(r#"{"jsonrpc":"2.0","id":1,"result":{"action":"accept","content":{"type":"audio"}}}"#.to_owned());
+        let form = message(
+            r#"{"jsonrpc":"2.0","id":1,"result":{"action":"accept","content":{"type":"audio"}}}"#
+                .to_owned(),
+        );
         assert_eq!(answer_for(Version::V2024_11_05, &form), Ok(None));
     }
 }

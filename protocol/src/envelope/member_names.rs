@@ -4,7 +4,8 @@
 use crate::json::NameIndex;
 
 /// Of the message itself.
-pub(super) static ENVELOPE: NameIndex = NameIndex::new(&["jsonrpc", "id", "method", "params", "result", "error"]);
+pub(super) static ENVELOPE: NameIndex =
+    NameIndex::new(&["jsonrpc", "id", "method", "params", "result", "error"]);
 
 /// Of params and result.
 pub(super) static BODY: NameIndex = NameIndex::new(&[
@@ -73,7 +74,8 @@ pub(super) static BODY: NameIndex = NameIndex::new(&[
 pub(super) static ERROR: NameIndex = NameIndex::new(&["code", "message", "data"]);
 
 /// Of `task` and of a related task.
-pub(super) static TASK: NameIndex = NameIndex::new(&["taskId", "status", "statusMessage", "ttl", "pollInterval", "pollIntervalMs"]);
+pub(super) static TASK: NameIndex =
+    NameIndex::new(&["taskId", "status", "statusMessage", "ttl", "pollInterval", "pollIntervalMs"]);
 
 /// Of `argument`. All texts in it are held to the roots, whatever they are called.
 static ARGUMENT: NameIndex = NameIndex::new(&["name", "value"]);
@@ -85,8 +87,13 @@ static CONTEXT: NameIndex = NameIndex::new(&["arguments"]);
 static COMPLETION: NameIndex = NameIndex::new(&["values", "hasMore"]);
 
 /// Of `notifications`, by which a client says what it wants to be told.
-pub(super) static NOTIFICATIONS: NameIndex =
-    NameIndex::new(&["toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions", "taskIds"]);
+pub(super) static NOTIFICATIONS: NameIndex = NameIndex::new(&[
+    "toolsListChanged",
+    "promptsListChanged",
+    "resourcesListChanged",
+    "resourceSubscriptions",
+    "taskIds",
+]);
 
 /// Of `ref`.
 pub(super) static REFERENCE: NameIndex = NameIndex::new(&["type", "name", "uri"]);

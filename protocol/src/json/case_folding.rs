@@ -84,7 +84,9 @@ impl NameIndex {
         match self.spelling(key) {
             Spelling::Unknown => Ok(()),
             Spelling::Other(name) => Err(MemberFault::Misspelled(name)),
-            Spelling::Exact(at) if seen.0 >> at & 1 == 1 => Err(MemberFault::Duplicate(self.names[usize::from(at)])),
+            Spelling::Exact(at) if seen.0 >> at & 1 == 1 => {
+                Err(MemberFault::Duplicate(self.names[usize::from(at)]))
+            }
             Spelling::Exact(at) => {
                 seen.0 |= 1 << at;
                 Ok(())
@@ -105,8 +107,11 @@ impl NameIndex {
         if length > NAME_BYTES_MAX {
             return Spelling::Unknown;
         }
-        let alike = &self.by_length[usize::from(self.starts[length])..usize::from(self.starts[length + 1])];
-        let found = alike.iter().find(|at| self.names[usize::from(**at)].as_bytes().eq_ignore_ascii_case(&folded));
+        let alike =
+            &self.by_length[usize::from(self.starts[length])..usize::from(self.starts[length + 1])];
+        let found = alike
+            .iter()
+            .find(|at| self.names[usize::from(**at)].as_bytes().eq_ignore_ascii_case(&folded));
         match found.map(|at| (*at, self.names[usize::from(*at)])) {
             None => Spelling::Unknown,
             Some((at, name)) if name.as_bytes() == key => Spelling::Exact(at),
@@ -122,7 +127,8 @@ const fn initial(first: u8) -> u64 {
 
 /// Whether some reader takes `key` for `name`: the same text, or the same but for case.
 pub(super) fn reads_as(key: &[u8], name: &str) -> bool {
-    key.len() >= name.len() && without_case(key).is_some_and(|folded| folded.eq_ignore_ascii_case(name.as_bytes()))
+    key.len() >= name.len()
+        && without_case(key).is_some_and(|folded| folded.eq_ignore_ascii_case(name.as_bytes()))
 }
 
 /// `key` with the letters beyond ASCII replaced that fold to an ASCII letter. `None`: it holds any other, so it folds to no name
@@ -135,7 +141,8 @@ fn without_case(key: &[u8]) -> Option<Cow<'_, [u8]>> {
     if key.len() > 3 * NAME_BYTES_MAX {
         return None;
     }
-    let folded: Option<Vec<u8>> = std::str::from_utf8(key).ok()?.chars().map(ascii_letter).collect();
+    let folded: Option<Vec<u8>> =
+        std::str::from_utf8(key).ok()?.chars().map(ascii_letter).collect();
     folded.map(Cow::Owned)
 }
 
@@ -154,7 +161,8 @@ fn ascii_letter(letter: char) -> Option<u8> {
 mod tests {
     use super::*;
 
-    static NAMES: NameIndex = NameIndex::new(&["id", "method", "params", "progressToken", "_meta", "task"]);
+    static NAMES: NameIndex =
+        NameIndex::new(&["id", "method", "params", "progressToken", "_meta", "task"]);
 
     #[test]
     fn a_name_in_another_case_is_found_and_the_name_itself_is_not() {
@@ -171,13 +179,21 @@ mod tests {
             ("ta\u{17f}\u{212a}", "task"),
         ] {
             assert_eq!(NAMES.spelling(key.as_bytes()), Spelling::Other(name), "{key}");
-            assert_eq!(NAMES.admit(key.as_bytes(), &mut Seen::default()), Err(MemberFault::Misspelled(name)), "{key}");
+            assert_eq!(
+                NAMES.admit(key.as_bytes(), &mut Seen::default()),
+                Err(MemberFault::Misspelled(name)),
+                "{key}"
+            );
             assert!(reads_as(key.as_bytes(), name), "{key}");
         }
         let mut seen = Seen::default();
         for name in NAMES.names {
             assert_eq!(NAMES.admit(name.as_bytes(), &mut seen), Ok(()), "{name}");
-            assert_eq!(NAMES.admit(name.as_bytes(), &mut seen), Err(MemberFault::Duplicate(name)), "{name}");
+            assert_eq!(
+                NAMES.admit(name.as_bytes(), &mut seen),
+                Err(MemberFault::Duplicate(name)),
+                "{name}"
+            );
             assert!(reads_as(name.as_bytes(), name), "{name}");
         }
     }
@@ -186,10 +202,23 @@ mod tests {
     fn other_names_are_left_alone() {
         let long = "m".repeat(300);
         let long_beyond_ascii = "\u{212a}".repeat(300);
-        for key in ["", "ids", "i", "metho", "methods", "\u{e9}d", "meta", "p\u{430}rams", "progress_token", &long, &long_beyond_ascii] {
+        for key in [
+            "",
+            "ids",
+            "i",
+            "metho",
+            "methods",
+            "\u{e9}d",
+            "meta",
+            "p\u{430}rams",
+            "progress_token",
+            &long,
+            &long_beyond_ascii,
+        ] {
             assert_eq!(NAMES.spelling(key.as_bytes()), Spelling::Unknown, "{key}");
             let mut seen = Seen::default();
-            let twice = [NAMES.admit(key.as_bytes(), &mut seen), NAMES.admit(key.as_bytes(), &mut seen)];
+            let twice =
+                [NAMES.admit(key.as_bytes(), &mut seen), NAMES.admit(key.as_bytes(), &mut seen)];
             assert_eq!(twice, [Ok(()), Ok(())], "{key}");
         }
     }

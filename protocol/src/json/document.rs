@@ -5,7 +5,10 @@
 
 use std::borrow::Cow;
 
-use super::{JsonError, Limits, MemberFault, NameIndex, Seen, Span, ValueKind, Walker, scan, case_folding, unquote};
+use super::{
+    JsonError, Limits, MemberFault, NameIndex, Seen, Span, ValueKind, Walker, case_folding, scan,
+    unquote,
+};
 
 /// A validated JSON text that can be asked for its parts. For messages read rarely.
 #[derive(Debug)]
@@ -118,7 +121,9 @@ impl<'a> Value<'a> {
     /// equals it but for case.
     pub fn unambiguous(&self, key: &str) -> Result<Option<Value<'a>>, AmbiguousMember> {
         let mut found = None;
-        for member in self.members().filter(|member| case_folding::reads_as(member.key.as_bytes(), key)) {
+        for member in
+            self.members().filter(|member| case_folding::reads_as(member.key.as_bytes(), key))
+        {
             if member.key != key || found.replace(member.value).is_some() {
                 return Err(AmbiguousMember(key.into()));
             }
@@ -189,7 +194,8 @@ impl<'a> Iterator for Members<'a> {
             self.walker = None;
             return None;
         };
-        let member = Member { key: key.text(), key_span: key.span(), value: Value { walker: *walker } };
+        let member =
+            Member { key: key.text(), key_span: key.span(), value: Value { walker: *walker } };
         walker.skip();
         Some(member)
     }

@@ -16,7 +16,12 @@ const KEYS_IN_LINE: usize = 16;
 
 /// The path (RFC 6901) of the first member of `text` whose key stands in its object already, cut after `chars_max` characters.
 /// `None`: there is none.
-pub fn duplicate_member(text: &[u8], limits: &Limits, hasher: &impl BuildHasher, chars_max: usize) -> Result<Option<String>, JsonError> {
+pub fn duplicate_member(
+    text: &[u8],
+    limits: &Limits,
+    hasher: &impl BuildHasher,
+    chars_max: usize,
+) -> Result<Option<String>, JsonError> {
     scan(text, limits, |walker| first(walker, hasher, chars_max))
 }
 
@@ -81,7 +86,11 @@ impl Hasher for DigestHasher {
 }
 
 /// Passes over the value under the cursor, all of it: a text is JSON to its end, or nothing that was found in it counts.
-fn first<'a>(walker: &mut Walker<'a>, hasher: &impl BuildHasher, chars_max: usize) -> Option<String> {
+fn first<'a>(
+    walker: &mut Walker<'a>,
+    hasher: &impl BuildHasher,
+    chars_max: usize,
+) -> Option<String> {
     let mut around: Vec<OpenContainer<'a>> = Vec::new();
     let mut found = None;
     loop {
@@ -197,12 +206,17 @@ mod tests {
 
     #[test]
     fn s07_the_place_is_bounded_and_a_text_that_is_no_json_is_an_error() {
-        let deep = format!("{}{}{}", r#"{"kkkkkkkkkk":"#.repeat(100), r#"{"a":1,"a":2}"#, "}".repeat(100));
+        let deep =
+            format!("{}{}{}", r#"{"kkkkkkkkkk":"#.repeat(100), r#"{"a":1,"a":2}"#, "}".repeat(100));
         assert_eq!(found(&deep).unwrap().chars().count(), 200);
         let long = "x".repeat(1_000_000);
         assert_eq!(found(&format!("{{\"{long}\":1,\"{long}\":2}}")).unwrap().len(), 200);
         for text in ["{", r#"{"a":1,}"#, r#"{"a":1} {"a":1}"#, r#"{"a":nul}"#] {
-            assert!(duplicate_member(text.as_bytes(), &Limits::default(), &RandomState::new(), 200).is_err(), "{text}");
+            assert!(
+                duplicate_member(text.as_bytes(), &Limits::default(), &RandomState::new(), 200)
+                    .is_err(),
+                "{text}"
+            );
         }
         let limits = Limits { depth_max: 3, ..Limits::default() };
         assert!(duplicate_member(b"[[[[]]]]", &limits, &RandomState::new(), 200).is_err());
@@ -217,13 +231,29 @@ mod tests {
 
     /// JSON text whose objects may hold a member twice.
     fn texts() -> impl Strategy<Value = String> {
-        let leaf = prop_oneof![Just("1".to_owned()), Just("\"a\"".to_owned()), Just("null".to_owned()), Just("{}".to_owned())];
+        let leaf = prop_oneof![
+            Just("1".to_owned()),
+            Just("\"a\"".to_owned()),
+            Just("null".to_owned()),
+            Just("{}".to_owned())
+        ];
         leaf.prop_recursive(4, 32, 6, |inner| {
-            let key = prop_oneof![Just("a"), Just("\\u0061"), Just("b"), Just("c/d"), Just(""), Just("A")];
+            let key = prop_oneof![
+                Just("a"),
+                Just("\\u0061"),
+                Just("b"),
+                Just("c/d"),
+                Just(""),
+                Just("A")
+            ];
             prop_oneof![
-                prop::collection::vec(inner.clone(), 0..4).prop_map(|items| format!("[{}]", items.join(" , "))),
+                prop::collection::vec(inner.clone(), 0..4)
+                    .prop_map(|items| format!("[{}]", items.join(" , "))),
                 prop::collection::vec((key, inner), 0..4).prop_map(|members| {
-                    let members: Vec<String> = members.into_iter().map(|(key, value)| format!("\"{key}\" : {value}")).collect();
+                    let members: Vec<String> = members
+                        .into_iter()
+                        .map(|(key, value)| format!("\"{key}\" : {value}"))
+                        .collect();
                     format!("{{{}}}", members.join(","))
                 }),
             ]
@@ -250,14 +280,20 @@ mod tests {
                     fn visit_str<E>(self, _: &str) -> Result<Seen, E> {
                         Ok(Seen(false))
                     }
-                    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut items: A) -> Result<Seen, A::Error> {
+                    fn visit_seq<A: serde::de::SeqAccess<'de>>(
+                        self,
+                        mut items: A,
+                    ) -> Result<Seen, A::Error> {
                         let mut any = false;
                         while let Some(Seen(seen)) = items.next_element()? {
                             any |= seen;
                         }
                         Ok(Seen(any))
                     }
-                    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut members: A) -> Result<Seen, A::Error> {
+                    fn visit_map<A: serde::de::MapAccess<'de>>(
+                        self,
+                        mut members: A,
+                    ) -> Result<Seen, A::Error> {
                         let (mut any, mut keys) = (false, HashSet::new());
                         while let Some((key, Seen(seen))) = members.next_entry::<String, Seen>()? {
                             any |= seen | !keys.insert(key);

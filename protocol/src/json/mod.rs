@@ -14,12 +14,12 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
+pub(crate) use self::{case_folding::Seen, walker::Walker};
 pub use self::{
     case_folding::{MemberFault, NameIndex},
     document::{AmbiguousMember, Document, Elements, Member, Members, Value},
     duplicates::duplicate_member,
 };
-pub(crate) use self::{case_folding::Seen, walker::Walker};
 
 /// Largest JSON text accepted unless configured otherwise.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -128,7 +128,11 @@ pub enum ValueKind {
 
 /// Hands a walker on the outermost value of `text` to `read`, which passes over all of it. What was read counts for nothing where
 /// the text is no JSON. Allocates nothing, unless arrays and objects are more than 64 levels deep.
-pub(crate) fn scan<'a, R>(text: &'a [u8], limits: &Limits, read: impl FnOnce(&mut Walker<'a>) -> R) -> Result<R, JsonError> {
+pub(crate) fn scan<'a, R>(
+    text: &'a [u8],
+    limits: &Limits,
+    read: impl FnOnce(&mut Walker<'a>) -> R,
+) -> Result<R, JsonError> {
     let max = limits.bytes_max.min(SPAN_BYTES_MAX);
     if text.len() > max {
         return Err(JsonError::TooLarge { size: text.len(), max });

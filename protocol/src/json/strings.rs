@@ -98,7 +98,8 @@ fn escape(text: &[u8], at: usize) -> Option<usize> {
         b'u' => match code_unit(text, at + 1)? {
             0xDC00..=0xDFFF => None,
             0xD800..=0xDBFF => {
-                let is_pair = text.get(at + 5..at + 7)? == b"\\u" && matches!(code_unit(text, at + 7)?, 0xDC00..=0xDFFF);
+                let is_pair = text.get(at + 5..at + 7)? == b"\\u"
+                    && matches!(code_unit(text, at + 7)?, 0xDC00..=0xDFFF);
                 is_pair.then_some(at + 11)
             }
             _ => Some(at + 5),
@@ -108,7 +109,9 @@ fn escape(text: &[u8], at: usize) -> Option<usize> {
 }
 
 fn code_unit(text: &[u8], at: usize) -> Option<u32> {
-    text.get(at..at + 4)?.iter().try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?))
+    text.get(at..at + 4)?
+        .iter()
+        .try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?))
 }
 
 #[cfg(test)]
@@ -123,7 +126,9 @@ mod tests {
     #[test]
     fn every_byte_is_found_at_every_place_of_texts_of_every_length() {
         for length in (0..3 * CHUNK).chain(2 * BLOCK..2 * BLOCK + 3 * CHUNK) {
-            let mut text: Vec<u8> = (0..length).map(|index| [b'a', 0x20, 0x21, 0x7f, 0x80, 0xff, b'[', b']'][index % 8]).collect();
+            let mut text: Vec<u8> = (0..length)
+                .map(|index| [b'a', 0x20, 0x21, 0x7f, 0x80, 0xff, b'[', b']'][index % 8])
+                .collect();
             assert_eq!(plain(&text), length);
             for place in (0..length).rev() {
                 for byte in [0, 0x1f, b'"', b'\\', b'\n'] {
@@ -135,7 +140,11 @@ mod tests {
         }
         for byte in 0..=u8::MAX {
             assert_eq!(is_special(byte), byte < 0x20 || byte == b'"' || byte == b'\\', "{byte}");
-            assert_eq!(specials_in(&[byte; CHUNK]) == u32::from(u16::MAX), is_special(byte), "{byte}");
+            assert_eq!(
+                specials_in(&[byte; CHUNK]) == u32::from(u16::MAX),
+                is_special(byte),
+                "{byte}"
+            );
             assert_eq!(!is_plain(&[byte; BLOCK]), is_special(byte), "{byte}");
         }
     }

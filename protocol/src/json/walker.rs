@@ -67,7 +67,17 @@ impl<'a> Walker<'a> {
     pub(super) fn new(text: &'a [u8], limits: &Limits) -> Self {
         let (levels_max, values_left) = (limits.depth_max, VALUES_MAX - 1);
         let (is_first, broken, has_uri_key) = (false, None, false);
-        let mut walker = Self { text, at: 0, levels_left: levels_max, values_left, end: 0, is_first, broken, levels_max, has_uri_key };
+        let mut walker = Self {
+            text,
+            at: 0,
+            levels_left: levels_max,
+            values_left,
+            end: 0,
+            is_first,
+            broken,
+            levels_max,
+            has_uri_key,
+        };
         walker.pass_blank();
         walker
     }
@@ -143,7 +153,8 @@ impl<'a> Walker<'a> {
         self.pass_blank();
         let is_first = std::mem::replace(&mut self.is_first, false);
         if self.byte() == close {
-            (self.at, self.end, self.levels_left) = (self.at + 1, self.at + 1, self.levels_left + 1);
+            (self.at, self.end, self.levels_left) =
+                (self.at + 1, self.at + 1, self.levels_left + 1);
             return false;
         }
         if !is_first {
@@ -256,7 +267,8 @@ impl<'a> Walker<'a> {
         if self.byte() != b',' {
             return Err(JsonError::Malformed);
         }
-        self.values_left = self.values_left.checked_sub(1).ok_or(JsonError::TooManyValues { max: VALUES_MAX })?;
+        self.values_left =
+            self.values_left.checked_sub(1).ok_or(JsonError::TooManyValues { max: VALUES_MAX })?;
         self.at += 1;
         self.pass_blank();
         Ok(())

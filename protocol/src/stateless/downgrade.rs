@@ -25,7 +25,8 @@ fn limits(text: &[u8]) -> Limits {
 /// A client's capabilities as this revision has them: tasks are an extension, which the broker always declares, and nobody
 /// says any more that roots change.
 pub fn client_capabilities(legacy: &[u8]) -> Bytes {
-    let mut all: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(legacy).unwrap_or_default();
+    let mut all: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(legacy).unwrap_or_default();
     all.remove("tasks");
     if let Some(serde_json::Value::Object(roots)) = all.get_mut("roots") {
         roots.remove("listChanged");
@@ -42,12 +43,19 @@ pub fn client_capabilities(legacy: &[u8]) -> Bytes {
 pub fn initialize_answer(discovered: &DiscoverResult, name: &str) -> InitializeResult {
     let raw = Bytes::copy_from_slice(discovered.capabilities.raw());
     let whole = Span { start: 0, end: u32::try_from(raw.len()).unwrap_or(u32::MAX) };
-    let kept = Splice::new(&raw).retain_members(whole, |key| key != "extensions" && key != "tasks").finish();
+    let kept = Splice::new(&raw)
+        .retain_members(whole, |key| key != "extensions" && key != "tasks")
+        .finish();
     let unnamed = || Bytes::from(format!("{{\"name\":{},\"version\":\"\"}}", quote(name)));
-    let server_info = discovered.server_info.clone().filter(|info| text_member(info, "name").is_some()).unwrap_or_else(unnamed);
+    let server_info = discovered
+        .server_info
+        .clone()
+        .filter(|info| text_member(info, "name").is_some())
+        .unwrap_or_else(unnamed);
     InitializeResult {
         version: Version::V2026_07_28,
-        capabilities: ServerCapabilities::parse(&kept).unwrap_or_else(|_| ServerCapabilities::none()),
+        capabilities: ServerCapabilities::parse(&kept)
+            .unwrap_or_else(|_| ServerCapabilities::none()),
         server_name: text_member(&server_info, "name").unwrap_or_default(),
         server_version: text_member(&server_info, "version").unwrap_or_default(),
         server_info,
@@ -70,7 +78,11 @@ pub fn supported_versions(refusal: &Message) -> Vec<Version> {
     let Some(data) = refusal.bytes(refusal.fields.error_data) else { return Vec::new() };
     let Ok(document) = Document::parse(data, &limits(data)) else { return Vec::new() };
     let supported = document.root().get("supported");
-    supported.into_iter().flat_map(|all| all.elements()).filter_map(|one| Version::parse(&one.as_str()?)).collect()
+    supported
+        .into_iter()
+        .flat_map(|all| all.elements())
+        .filter_map(|one| Version::parse(&one.as_str()?))
+        .collect()
 }
 
 /// A complete answer without what only this revision has.
@@ -98,9 +110,17 @@ enum TargetEra {
 
 /// A resource that is not there has a code of its own in earlier revisions.
 fn error(answer: &Message, method: Method) -> Bytes {
-    let names_uri = || answer.bytes(answer.fields.error_data).is_some_and(|data| text_member(data, "uri").is_some());
+    let names_uri = || {
+        answer
+            .bytes(answer.fields.error_data)
+            .is_some_and(|data| text_member(data, "uri").is_some())
+    };
     match answer.fields.error_code {
-        Some(code) if method == Method::ResourcesRead && error_code(answer) == Some(-32602) && names_uri() => {
+        Some(code)
+            if method == Method::ResourcesRead
+                && error_code(answer) == Some(-32602)
+                && names_uri() =>
+        {
             Splice::new(&answer.frame).replace(code, b"-32002".as_slice()).finish()
         }
         _ => answer.frame.clone(),
@@ -138,19 +158,27 @@ fn structured_as_text(result: &[u8]) -> Option<Vec<u8>> {
     memchr::memmem::find(result, b"structuredContent")?;
     let document = Document::parse(result, &limits(result)).ok()?;
     let root = document.root();
-    let structured = root.get("structuredContent").filter(|value| value.kind() != ValueKind::Object)?;
+    let structured =
+        root.get("structuredContent").filter(|value| value.kind() != ValueKind::Object)?;
     let shown = String::from_utf8_lossy(structured.raw()).into_owned();
-    let content: Vec<Value<'_>> = root.get("content").into_iter().flat_map(|content| content.elements()).collect();
-    let is_told = content.iter().any(|block| block.get("text").and_then(|text| text.as_str()).is_some_and(|text| text == shown));
-    let mut blocks: Vec<String> = content.iter().map(|block| String::from_utf8_lossy(block.raw()).into_owned()).collect();
+    let content: Vec<Value<'_>> =
+        root.get("content").into_iter().flat_map(|content| content.elements()).collect();
+    let is_told = content.iter().any(|block| {
+        block.get("text").and_then(|text| text.as_str()).is_some_and(|text| text == shown)
+    });
+    let mut blocks: Vec<String> =
+        content.iter().map(|block| String::from_utf8_lossy(block.raw()).into_owned()).collect();
     if !is_told {
         blocks.push(format!("{{\"type\":\"text\",\"text\":{}}}", quote(&shown)));
     }
     let mut members = vec![format!("\"content\":[{}]", blocks.join(","))];
-    let others = root
-        .members()
-        .filter(|member| is_kept(&member.key, Method::ToolsCall) && !matches!(member.key.as_ref(), "content" | "structuredContent"));
-    members.extend(others.map(|member| format!("{}:{}", quote(&member.key), String::from_utf8_lossy(member.value.raw()))));
+    let others = root.members().filter(|member| {
+        is_kept(&member.key, Method::ToolsCall)
+            && !matches!(member.key.as_ref(), "content" | "structuredContent")
+    });
+    members.extend(others.map(|member| {
+        format!("{}:{}", quote(&member.key), String::from_utf8_lossy(member.value.raw()))
+    }));
     Some(format!("{{{}}}", members.join(",")).into_bytes())
 }
 
@@ -161,9 +189,12 @@ pub fn tools_result(result: &[u8]) -> Option<Vec<u8>> {
     let document = Document::parse(result, &limits(result)).ok()?;
     let promises_other = |tool: &Value<'_>| {
         let schema = tool.get("outputSchema");
-        schema.is_some_and(|schema| schema.get("type").and_then(|kind| kind.as_str()).as_deref() != Some("object"))
+        schema.is_some_and(|schema| {
+            schema.get("type").and_then(|kind| kind.as_str()).as_deref() != Some("object")
+        })
     };
-    let tools: Vec<Value<'_>> = document.root().get("tools")?.elements().filter(promises_other).collect();
+    let tools: Vec<Value<'_>> =
+        document.root().get("tools")?.elements().filter(promises_other).collect();
     if tools.is_empty() {
         return None;
     }
@@ -179,11 +210,14 @@ pub fn tools_result(result: &[u8]) -> Option<Vec<u8>> {
 /// which this revision has no need of.
 pub fn question(id: &RequestId, request: &InputRequest, elicitation: &str) -> Bytes {
     let params = request.params.as_deref().map(|params| {
-        let is_url = request.method == Method::ElicitationCreate && text_member(params, "mode").as_deref() == Some("url");
+        let is_url = request.method == Method::ElicitationCreate
+            && text_member(params, "mode").as_deref() == Some("url");
         let given = text_member(params, "elicitationId").is_some();
         let rest = params.trim_ascii().strip_prefix(b"{").filter(|_| is_url && !given);
         match rest {
-            Some(rest) => [format!("{{\"elicitationId\":{},", quote(elicitation)).as_bytes(), rest].concat(),
+            Some(rest) => {
+                [format!("{{\"elicitationId\":{},", quote(elicitation)).as_bytes(), rest].concat()
+            }
             None => params.to_vec(),
         }
     });
@@ -195,13 +229,16 @@ pub fn subscription_id(message: &Message) -> Option<RequestId> {
     let meta = message.bytes(message.fields.meta)?;
     let document = Document::parse(meta, &limits(meta)).ok()?;
     let id = document.root().get(META_SUBSCRIPTION_ID)?;
-    matches!(id.kind(), ValueKind::String | ValueKind::Number).then(|| RequestId::from_raw(Bytes::copy_from_slice(id.raw())))
+    matches!(id.kind(), ValueKind::String | ValueKind::Number)
+        .then(|| RequestId::from_raw(Bytes::copy_from_slice(id.raw())))
 }
 
 /// A notification without the id of the stream it came on.
 pub fn without_subscription_id(message: &Message) -> Bytes {
     match message.fields.meta {
-        Some(meta) => Splice::new(&message.frame).remove_member(meta, META_SUBSCRIPTION_ID).finish(),
+        Some(meta) => {
+            Splice::new(&message.frame).remove_member(meta, META_SUBSCRIPTION_ID).finish()
+        }
         None => message.frame.clone(),
     }
 }
@@ -215,24 +252,43 @@ mod tests {
     }
 
     fn shown(result: &str, method: Method) -> String {
-        let frame = answer(&message(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#)), method);
+        let frame =
+            answer(&message(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#)), method);
         let text = String::from_utf8(frame.to_vec()).unwrap();
-        text.strip_prefix(r#"{"jsonrpc":"2.0","id":1,"result":"#).unwrap().strip_suffix('}').unwrap().to_owned()
+        text.strip_prefix(r#"{"jsonrpc":"2.0","id":1,"result":"#)
+            .unwrap()
+            .strip_suffix('}')
+            .unwrap()
+            .to_owned()
     }
 
     #[test]
     fn results_lose_what_earlier_revisions_do_not_know() {
-        let read = r#"{"resultType":"complete","contents":[],"ttlMs":5,"cacheScope":"private","x":1}"#;
+        let read =
+            r#"{"resultType":"complete","contents":[],"ttlMs":5,"cacheScope":"private","x":1}"#;
         assert_eq!(shown(read, Method::ResourcesRead), r#"{"contents":[],"x":1}"#);
-        assert_eq!(shown(r#"{"resultType":"complete","content":[],"ttlMs":5}"#, Method::ToolsCall), r#"{"content":[],"ttlMs":5}"#);
-        assert_eq!(shown(r#"{ "content": [] }"#, Method::ToolsCall), r#"{ "content": [] }"#, "untouched");
+        assert_eq!(
+            shown(r#"{"resultType":"complete","content":[],"ttlMs":5}"#, Method::ToolsCall),
+            r#"{"content":[],"ttlMs":5}"#
+        );
+        assert_eq!(
+            shown(r#"{ "content": [] }"#, Method::ToolsCall),
+            r#"{ "content": [] }"#,
+            "untouched"
+        );
     }
 
     #[test]
     fn structured_content_that_is_no_object_is_told_as_text() {
-        let told = shown(r#"{"resultType":"complete","content":[],"structuredContent":[1,2],"isError":false}"#, Method::ToolsCall);
+        let told = shown(
+            r#"{"resultType":"complete","content":[],"structuredContent":[1,2],"isError":false}"#,
+            Method::ToolsCall,
+        );
         assert_eq!(told, r#"{"content":[{"type":"text","text":"[1,2]"}],"isError":false}"#);
-        let twice = shown(r#"{"content":[{"type":"text","text":"7"}],"structuredContent":7}"#, Method::ToolsCall);
+        let twice = shown(
+            r#"{"content":[{"type":"text","text":"7"}],"structuredContent":7}"#,
+            Method::ToolsCall,
+        );
         assert_eq!(twice, r#"{"content":[{"type":"text","text":"7"}]}"#);
         let object = r#"{"content":[],"structuredContent":{"a":1}}"#;
         assert_eq!(shown(object, Method::ToolsCall), object);
@@ -241,18 +297,26 @@ mod tests {
     #[test]
     fn nb_res_01_a_missing_resource_has_its_old_code() {
         let error = |code: &str, data: &str, method| {
-            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"m","data":{data}}}}}"#);
+            let text = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"m","data":{data}}}}}"#
+            );
             error_code(&message(std::str::from_utf8(&answer(&message(&text), method)).unwrap()))
         };
         assert_eq!(error("-32602", r#"{"uri":"a:b"}"#, Method::ResourcesRead), Some(-32002));
-        assert_eq!(error("-32602", "{}", Method::ResourcesRead), Some(-32602), "another parameter is meant");
+        assert_eq!(
+            error("-32602", "{}", Method::ResourcesRead),
+            Some(-32602),
+            "another parameter is meant"
+        );
         assert_eq!(error("-32602", r#"{"uri":"a:b"}"#, Method::ToolsCall), Some(-32602));
         assert_eq!(error("-32002", r#"{"uri":"a:b"}"#, Method::ResourcesRead), Some(-32002));
     }
 
     #[test]
     fn what_a_client_declares_is_told_in_new_words() {
-        let told = client_capabilities(br#"{"roots":{"listChanged":true},"sampling":{},"tasks":{"list":{}},"x":{}}"#);
+        let told = client_capabilities(
+            br#"{"roots":{"listChanged":true},"sampling":{},"tasks":{"list":{}},"x":{}}"#,
+        );
         let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
         let expected = serde_json::json!({"roots": {}, "sampling": {}, "x": {}, "extensions": {EXTENSION_TASKS: {}}});
         assert_eq!(told, expected);
@@ -263,13 +327,18 @@ mod tests {
         let url = InputRequest {
             key: "k".into(),
             method: Method::ElicitationCreate,
-            params: Some(Bytes::from_static(br#"{"mode":"url","url":"https://a.example","message":"m"}"#)),
+            params: Some(Bytes::from_static(
+                br#"{"mode":"url","url":"https://a.example","message":"m"}"#,
+            )),
         };
         let id = RequestId::from_raw(Bytes::from_static(b"\"input-1\""));
         let asked = message(std::str::from_utf8(&question(&id, &url, "e1")).unwrap());
         assert_eq!(asked.text(asked.fields.elicitation_id).as_deref(), Some("e1"));
         let roots = InputRequest { key: "r".into(), method: Method::RootsList, params: None };
-        assert_eq!(question(&id, &roots, "e2"), br#"{"jsonrpc":"2.0","id":"input-1","method":"roots/list"}"#.as_slice());
+        assert_eq!(
+            question(&id, &roots, "e2"),
+            br#"{"jsonrpc":"2.0","id":"input-1","method":"roots/list"}"#.as_slice()
+        );
     }
 
     #[test]
@@ -278,14 +347,20 @@ mod tests {
         let said = message(text);
         assert_eq!(subscription_id(&said).and_then(|id| id.as_u64()), Some(7));
         let passed = message(std::str::from_utf8(&without_subscription_id(&said)).unwrap());
-        assert_eq!((subscription_id(&passed), passed.text(passed.fields.uri).as_deref()), (None, Some("a:b")));
+        assert_eq!(
+            (subscription_id(&passed), passed.text(passed.fields.uri).as_deref()),
+            (None, Some("a:b"))
+        );
     }
 
     #[test]
     fn tools_promise_objects_or_nothing() {
         let tools = br#"{"tools":[{"name":"a","outputSchema":{"type":"array"}},{"name":"b","outputSchema":{"type":"object"}}]}"#;
         let kept = tools_result(tools).unwrap();
-        assert_eq!(kept, br#"{"tools":[{"name":"a"},{"name":"b","outputSchema":{"type":"object"}}]}"#);
+        assert_eq!(
+            kept,
+            br#"{"tools":[{"name":"a"},{"name":"b","outputSchema":{"type":"object"}}]}"#
+        );
         assert_eq!(tools_result(&kept), None);
     }
 }

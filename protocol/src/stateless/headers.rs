@@ -61,11 +61,15 @@ pub fn says(value: &[u8], text: &str) -> Result<bool, BadHeaderValue> {
 
 /// The text is its own header value.
 fn is_plain(text: &str) -> bool {
-    text.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) && text.trim_matches(' ') == text && !is_wrapped(text)
+    text.bytes().all(|byte| matches!(byte, 0x20..=0x7e))
+        && text.trim_matches(' ') == text
+        && !is_wrapped(text)
 }
 
 fn is_wrapped(text: &str) -> bool {
-    text.len() >= SENTINEL_START.len() + SENTINEL_END.len() && text.starts_with(SENTINEL_START) && text.ends_with(SENTINEL_END)
+    text.len() >= SENTINEL_START.len() + SENTINEL_END.len()
+        && text.starts_with(SENTINEL_START)
+        && text.ends_with(SENTINEL_END)
 }
 
 /// Where the value is that `Mcp-Name` repeats, and what it is called; `None` for requests that carry no such header. The
@@ -74,7 +78,9 @@ pub fn named_value(message: &Message) -> Option<(Option<Span>, &'static str)> {
     match message.method {
         Method::ToolsCall | Method::PromptsGet => Some((message.fields.name, "params.name")),
         Method::ResourcesRead => Some((message.fields.uri, "params.uri")),
-        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => Some((message.fields.task_id, "params.taskId")),
+        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => {
+            Some((message.fields.task_id, "params.taskId"))
+        }
         _ => None,
     }
 }
@@ -93,7 +99,9 @@ mod tests {
 
     #[test]
     fn other_text_is_wrapped_and_comes_back() {
-        for text in [" a", "a ", "naïve", "日本", "a\nb", "\u{7f}", "=?base64?YQ==?=", "=?base64??="] {
+        for text in
+            [" a", "a ", "naïve", "日本", "a\nb", "\u{7f}", "=?base64?YQ==?=", "=?base64??="]
+        {
             let encoded = encode(text);
             assert!(encoded.is_ascii() && encoded.starts_with("=?base64?"), "{encoded}");
             assert_eq!(decode(encoded.as_bytes()).unwrap(), text);
@@ -107,7 +115,11 @@ mod tests {
             assert_eq!(says(encode(text).as_bytes(), "other"), Ok(false), "{text}");
         }
         assert_eq!(says("naïve".as_bytes(), "naïve"), Err(BadHeaderValue), "it has to be wrapped");
-        assert_eq!(says(b"=?base64?YQ==?=", "=?base64?YQ==?="), Ok(false), "it stands for another text");
+        assert_eq!(
+            says(b"=?base64?YQ==?=", "=?base64?YQ==?="),
+            Ok(false),
+            "it stands for another text"
+        );
     }
 
     #[test]
@@ -117,6 +129,10 @@ mod tests {
         }
         assert_eq!(decode(b"\xff"), Err(BadHeaderValue));
         assert_eq!(decode(b" \tpadded  ").unwrap(), "padded");
-        assert_eq!(decode(b"=?BASE64?YQ==?=").unwrap(), "=?BASE64?YQ==?=", "the marks are compared exactly");
+        assert_eq!(
+            decode(b"=?BASE64?YQ==?=").unwrap(),
+            "=?BASE64?YQ==?=",
+            "the marks are compared exactly"
+        );
     }
 }

@@ -50,7 +50,8 @@ impl InputRequired {
     /// Reads a result object whose type is `input_required`.
     pub fn parse(result: &[u8]) -> Result<Self, &'static str> {
         let limits = Limits { bytes_max: result.len(), ..Limits::default() };
-        let document = Document::parse(result, &limits).map_err(|_| "the result is not valid JSON")?;
+        let document =
+            Document::parse(result, &limits).map_err(|_| "the result is not valid JSON")?;
         let root = document.root();
         let state = root.get("requestState");
         if state.is_some_and(|state| state.kind() != ValueKind::String) {
@@ -59,14 +60,22 @@ impl InputRequired {
         let state = state.and_then(|state| state.as_str()).map(|state| state.into_owned());
         let mut requests: Vec<InputRequest> = Vec::new();
         match root.get("inputRequests") {
-            None if state.is_none() => return Err("neither inputRequests nor requestState is there"),
+            None if state.is_none() => {
+                return Err("neither inputRequests nor requestState is there");
+            }
             None => {}
-            Some(all) if all.kind() != ValueKind::Object => return Err("inputRequests must be an object"),
+            Some(all) if all.kind() != ValueKind::Object => {
+                return Err("inputRequests must be an object");
+            }
             Some(all) => {
                 for member in all.members() {
                     let named = member.value.unambiguous("method").map_err(|_| AMBIGUOUS)?;
-                    let method = named.and_then(|method| method.as_str()).map(|method| Method::parse(&method));
-                    let method = method.filter(|method| is_input(*method)).ok_or("an input request has no method that asks for input")?;
+                    let method = named
+                        .and_then(|method| method.as_str())
+                        .map(|method| Method::parse(&method));
+                    let method = method
+                        .filter(|method| is_input(*method))
+                        .ok_or("an input request has no method that asks for input")?;
                     if requests.len() == INPUTS_MAX {
                         return Err("there are too many input requests");
                     }
@@ -74,7 +83,9 @@ impl InputRequired {
                         return Err("two input requests have one key");
                     }
                     let params = member.value.unambiguous("params").map_err(|_| AMBIGUOUS)?;
-                    params.map_or(Ok(()), |params| check_body(params.raw(), &limits)).map_err(|_| AMBIGUOUS)?;
+                    params
+                        .map_or(Ok(()), |params| check_body(params.raw(), &limits))
+                        .map_err(|_| AMBIGUOUS)?;
                     let params = params.map(|params| Bytes::copy_from_slice(params.raw()));
                     requests.push(InputRequest { key: member.key.into_owned(), method, params });
                 }
@@ -97,7 +108,9 @@ impl InputRequired {
             out.extend_from_slice(b",\"requestState\":");
             quote_into(&mut out, state);
         }
-        out.extend_from_slice(format!(",\"_meta\":{{{}:", quote(super::META_SERVER_INFO)).as_bytes());
+        out.extend_from_slice(
+            format!(",\"_meta\":{{{}:", quote(super::META_SERVER_INFO)).as_bytes(),
+        );
         out.extend_from_slice(server_info);
         out.extend_from_slice(b"}}}");
         out.into()
@@ -141,11 +154,19 @@ impl InputResponses {
     pub fn parse(message: &Message) -> Result<Self, Refusal> {
         let state = message.text(message.fields.request_state).map(|state| state.into_owned());
         if message.fields.request_state.is_some() && state.is_none() {
-            return Err(Refusal::new(ErrorKind::InvalidParams, "params.requestState must be a string"));
+            return Err(Refusal::new(
+                ErrorKind::InvalidParams,
+                "params.requestState must be a string",
+            ));
         }
-        let Some(text) = message.bytes(message.fields.input_responses) else { return Ok(Self { answers: Vec::new(), state }) };
+        let Some(text) = message.bytes(message.fields.input_responses) else {
+            return Ok(Self { answers: Vec::new(), state });
+        };
         let bad = || {
-            Refusal::new(ErrorKind::InvalidParams, "params.inputResponses must be an object of at most 256 result objects, each key once")
+            Refusal::new(
+                ErrorKind::InvalidParams,
+                "params.inputResponses must be an object of at most 256 result objects, each key once",
+            )
         };
         let limits = Limits { bytes_max: text.len(), ..Limits::default() };
         let document = Document::parse(text, &limits).map_err(|_| bad())?;
@@ -171,14 +192,21 @@ impl InputResponses {
 pub fn required_capability(question: &Message) -> Option<&'static str> {
     let params = question.bytes(question.params).unwrap_or_default();
     let has = |member: &str| {
-        let document = Document::parse(params, &Limits { bytes_max: params.len(), ..Limits::default() });
+        let document =
+            Document::parse(params, &Limits { bytes_max: params.len(), ..Limits::default() });
         document.is_ok_and(|document| document.root().get(member).is_some())
     };
     Some(match question.method {
         Method::RootsList => r#"{"roots":{}}"#,
-        Method::SamplingCreateMessage if has("tools") || has("toolChoice") => r#"{"sampling":{"tools":{}}}"#,
+        Method::SamplingCreateMessage if has("tools") || has("toolChoice") => {
+            r#"{"sampling":{"tools":{}}}"#
+        }
         Method::SamplingCreateMessage => r#"{"sampling":{}}"#,
-        Method::ElicitationCreate if question.text(question.fields.mode).as_deref() == Some("url") => r#"{"elicitation":{"url":{}}}"#,
+        Method::ElicitationCreate
+            if question.text(question.fields.mode).as_deref() == Some("url") =>
+        {
+            r#"{"elicitation":{"url":{}}}"#
+        }
         Method::ElicitationCreate => r#"{"elicitation":{"form":{}}}"#,
         _ => return None,
     })
@@ -201,11 +229,18 @@ mod tests {
             r#"{"method":"elicitation/create","params":{"mode":"form","Mode":"url"}}"#,
             r#"{"method":"elicitation/create","params":{},"Params":{}}"#,
         ] {
-            let result = format!(r#"{{"resultType":"input_required","inputRequests":{{"a":{request}}}}}"#);
+            let result =
+                format!(r#"{{"resultType":"input_required","inputRequests":{{"a":{request}}}}}"#);
             assert_eq!(InputRequired::parse(result.as_bytes()), Err(AMBIGUOUS), "{request}");
         }
-        for answer in [r#"{"action":"accept","_META":{}}"#, r#"{"_meta":{"progressToken":1,"progressToken":2}}"#] {
-            let refusal = InputResponses::parse(&request(&format!(r#"{{"name":"t","inputResponses":{{"a":{answer}}}}}"#))).unwrap_err();
+        for answer in [
+            r#"{"action":"accept","_META":{}}"#,
+            r#"{"_meta":{"progressToken":1,"progressToken":2}}"#,
+        ] {
+            let refusal = InputResponses::parse(&request(&format!(
+                r#"{{"name":"t","inputResponses":{{"a":{answer}}}}}"#
+            )))
+            .unwrap_err();
             assert_eq!(refusal.kind, ErrorKind::InvalidRequest, "{answer}");
         }
     }
@@ -225,7 +260,10 @@ mod tests {
         };
         let frame = asked.to_response(&RequestId::from_u64(3), br#"{"name":"b"}"#);
         let message = Message::decode(frame, &Limits::default()).unwrap();
-        assert_eq!(super::super::results::ResultType::of(&message), super::super::results::ResultType::InputRequired);
+        assert_eq!(
+            super::super::results::ResultType::of(&message),
+            super::super::results::ResultType::InputRequired
+        );
         assert_eq!(InputRequired::parse(message.bytes(message.result).unwrap()).unwrap(), asked);
         let text = String::from_utf8_lossy(&message.frame).into_owned();
         assert_eq!(text.matches("\"id\"").count(), 1, "what is asked has no id: {text}");
@@ -247,13 +285,23 @@ mod tests {
 
     #[test]
     fn n_mrtr_04_answers_are_read_or_refused() {
-        let read = InputResponses::parse(&request(r#"{"requestState":"s","inputResponses":{"a":{"action":"accept"},"b":{}}}"#)).unwrap();
+        let read = InputResponses::parse(&request(
+            r#"{"requestState":"s","inputResponses":{"a":{"action":"accept"},"b":{}}}"#,
+        ))
+        .unwrap();
         assert_eq!((read.answers.len(), read.state.as_deref()), (2, Some("s")));
         assert_eq!(InputResponses::parse(&request("{}")).unwrap(), InputResponses::default());
-        for bad in
-            [r#"{"requestState":1}"#, r#"{"inputResponses":[]}"#, r#"{"inputResponses":{"a":1}}"#, r#"{"inputResponses":{"a":{},"a":{}}}"#]
-        {
-            assert_eq!(InputResponses::parse(&request(bad)).unwrap_err().kind, ErrorKind::InvalidParams, "{bad}");
+        for bad in [
+            r#"{"requestState":1}"#,
+            r#"{"inputResponses":[]}"#,
+            r#"{"inputResponses":{"a":1}}"#,
+            r#"{"inputResponses":{"a":{},"a":{}}}"#,
+        ] {
+            assert_eq!(
+                InputResponses::parse(&request(bad)).unwrap_err().kind,
+                ErrorKind::InvalidParams,
+                "{bad}"
+            );
         }
     }
 }

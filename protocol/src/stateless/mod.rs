@@ -26,7 +26,8 @@ pub const META_SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 /// `_meta` of everything on a stream of notifications: the id of the request that opened it.
 pub const META_SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 /// The members of a request's `_meta` that are between two neighbours and never passed on.
-pub const HOP_META: [&str; 4] = [META_PROTOCOL_VERSION, META_CLIENT_CAPABILITIES, META_CLIENT_INFO, META_LOG_LEVEL];
+pub const HOP_META: [&str; 4] =
+    [META_PROTOCOL_VERSION, META_CLIENT_CAPABILITIES, META_CLIENT_INFO, META_LOG_LEVEL];
 
 /// The extension of tasks.
 pub const EXTENSION_TASKS: &str = "io.modelcontextprotocol/tasks";
@@ -64,7 +65,9 @@ pub const fn is_cacheable(method: Method) -> bool {
 /// Whether a client may send this request in the revision.
 pub fn is_request(method: Method) -> bool {
     let info = method.info();
-    method.served(Version::V2026_07_28) && info.kind == crate::method::MessageKind::Request && method.from_client()
+    method.served(Version::V2026_07_28)
+        && info.kind == crate::method::MessageKind::Request
+        && method.from_client()
 }
 
 #[cfg(test)]
@@ -86,7 +89,13 @@ mod tests {
             Method::ElicitationCreate,
         ];
         assert!(removed.into_iter().all(|method| !is_request(method)));
-        let kept = [Method::ServerDiscover, Method::ToolsCall, Method::SubscriptionsListen, Method::TasksUpdate, Method::TasksGet];
+        let kept = [
+            Method::ServerDiscover,
+            Method::ToolsCall,
+            Method::SubscriptionsListen,
+            Method::TasksUpdate,
+            Method::TasksGet,
+        ];
         assert!(kept.into_iter().all(is_request));
     }
 

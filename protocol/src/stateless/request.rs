@@ -6,7 +6,9 @@ use crate::capabilities::ClientCapabilities;
 use crate::envelope::Message;
 use crate::error::{ErrorKind, Refusal};
 use crate::json::quote;
-use crate::stateless::{META_CLIENT_CAPABILITIES, META_CLIENT_INFO, META_LOG_LEVEL, META_PROTOCOL_VERSION};
+use crate::stateless::{
+    META_CLIENT_CAPABILITIES, META_CLIENT_INFO, META_LOG_LEVEL, META_PROTOCOL_VERSION,
+};
 use crate::version::Version;
 
 /// Longest text of a peer that is repeated in an error.
@@ -34,11 +36,17 @@ impl RequestMeta {
         if message.bytes(fields.meta).is_none_or(|meta| meta.first() != Some(&b'{')) {
             return Err(missing("_meta", "an object"));
         }
-        let version = message.text(fields.meta_protocol_version).ok_or_else(|| missing(META_PROTOCOL_VERSION, "a string"))?;
-        let known = Version::parse(&version).filter(|version| !version.has_sessions() && supported.contains(version));
+        let version = message
+            .text(fields.meta_protocol_version)
+            .ok_or_else(|| missing(META_PROTOCOL_VERSION, "a string"))?;
+        let known = Version::parse(&version)
+            .filter(|version| !version.has_sessions() && supported.contains(version));
         let version = known.ok_or_else(|| unsupported_version(&version, supported))?;
-        let capabilities = message.bytes(fields.meta_client_capabilities).filter(|text| text.first() == Some(&b'{'));
-        let capabilities = capabilities.ok_or_else(|| missing(META_CLIENT_CAPABILITIES, "an object"))?;
+        let capabilities = message
+            .bytes(fields.meta_client_capabilities)
+            .filter(|text| text.first() == Some(&b'{'));
+        let capabilities =
+            capabilities.ok_or_else(|| missing(META_CLIENT_CAPABILITIES, "an object"))?;
         let log_level = message.text(fields.meta_log_level).map(|level| level.into_owned());
         if fields.meta_log_level.is_some() && log_level.is_none() {
             return Err(missing(META_LOG_LEVEL, "a string"));
@@ -56,22 +64,30 @@ impl RequestMeta {
 
 /// A required member of `_meta` is not there, or not what it must be.
 fn missing(member: &str, expected: &str) -> Refusal {
-    Refusal::new(ErrorKind::MetaInvalid, format!("every request of 2026-07-28 needs params._meta with {member}, {expected}"))
+    Refusal::new(
+        ErrorKind::MetaInvalid,
+        format!("every request of 2026-07-28 needs params._meta with {member}, {expected}"),
+    )
 }
 
 /// The refusal of a revision, with those that may be asked for.
 pub fn unsupported_version(requested: &str, supported: &[Version]) -> Refusal {
     let requested: String = requested.chars().take(QUOTED_CHARS_MAX).collect();
     let names: Vec<&str> = supported.iter().map(|version| version.as_str()).collect();
-    Refusal::new(ErrorKind::UnsupportedProtocolVersion, format!("protocol version {} is not served", quote(&requested)))
-        .with("supported", names)
-        .with("requested", requested)
+    Refusal::new(
+        ErrorKind::UnsupportedProtocolVersion,
+        format!("protocol version {} is not served", quote(&requested)),
+    )
+    .with("supported", names)
+    .with("requested", requested)
 }
 
 /// The refusal of a request that declares too little: `required` is the JSON object of what is missing.
 pub fn capability_required(required: &str, message: impl Into<String>) -> Refusal {
-    let required: serde_json::Value = serde_json::from_str(required).unwrap_or_else(|_| serde_json::json!({}));
-    Refusal::new(ErrorKind::ClientCapabilityRequired, message).with("requiredCapabilities", required)
+    let required: serde_json::Value =
+        serde_json::from_str(required).unwrap_or_else(|_| serde_json::json!({}));
+    Refusal::new(ErrorKind::ClientCapabilityRequired, message)
+        .with("requiredCapabilities", required)
 }
 
 /// The members of a request's `_meta` as its sender writes them, each with its JSON text.
@@ -95,7 +111,9 @@ mod tests {
     use crate::json::Limits;
 
     fn read(meta: &str) -> Result<RequestMeta, Refusal> {
-        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"_meta":{meta}}}}}"#);
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"_meta":{meta}}}}}"#
+        );
         let message = Message::decode(Bytes::from(text), &Limits::default()).unwrap();
         RequestMeta::read(&message, &Version::ALL)
     }
@@ -120,39 +138,62 @@ mod tests {
             ("{}", "protocolVersion"),
             (r#"{"io.modelcontextprotocol/protocolVersion":7}"#, "protocolVersion"),
             (&format!("{{{VERSION}}}"), "clientCapabilities"),
-            (&format!(r#"{{{VERSION},"io.modelcontextprotocol/clientCapabilities":[]}}"#), "clientCapabilities"),
             (
-                &format!(r#"{{{VERSION},"io.modelcontextprotocol/clientCapabilities":{{}},"io.modelcontextprotocol/logLevel":1}}"#),
+                &format!(r#"{{{VERSION},"io.modelcontextprotocol/clientCapabilities":[]}}"#),
+                "clientCapabilities",
+            ),
+            (
+                &format!(
+                    r#"{{{VERSION},"io.modelcontextprotocol/clientCapabilities":{{}},"io.modelcontextprotocol/logLevel":1}}"#
+                ),
                 "logLevel",
             ),
             ("7", "_meta"),
         ] {
             let refusal = read(meta).unwrap_err();
-            assert_eq!((refusal.kind, refusal.kind.code()), (ErrorKind::MetaInvalid, -32602), "{meta}");
+            assert_eq!(
+                (refusal.kind, refusal.kind.code()),
+                (ErrorKind::MetaInvalid, -32602),
+                "{meta}"
+            );
             assert!(refusal.message.contains(member) || member == "_meta", "{refusal}");
         }
-        let bare = Message::decode(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"server/discover"}"#), &Limits::default());
-        assert_eq!(RequestMeta::read(&bare.unwrap(), &Version::ALL).unwrap_err().kind, ErrorKind::MetaInvalid);
+        let bare = Message::decode(
+            Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"server/discover"}"#),
+            &Limits::default(),
+        );
+        assert_eq!(
+            RequestMeta::read(&bare.unwrap(), &Version::ALL).unwrap_err().kind,
+            ErrorKind::MetaInvalid
+        );
     }
 
     #[test]
     fn n_ver_01_other_revisions_are_refused_with_those_that_are_served() {
         for asked in ["2099-01-01", "2025-11-25"] {
-            let meta =
-                format!(r#"{{"io.modelcontextprotocol/protocolVersion":"{asked}","io.modelcontextprotocol/clientCapabilities":{{}}}}"#);
+            let meta = format!(
+                r#"{{"io.modelcontextprotocol/protocolVersion":"{asked}","io.modelcontextprotocol/clientCapabilities":{{}}}}"#
+            );
             let refusal = read(&meta).unwrap_err();
             assert_eq!(refusal.kind.code(), -32022);
             let text = refusal.to_error_json("r");
             let text = String::from_utf8_lossy(&text);
-            assert!(text.contains(r#""supported":["2024-11-05""#) && text.contains(&format!(r#""requested":"{asked}""#)), "{text}");
+            assert!(
+                text.contains(r#""supported":["2024-11-05""#)
+                    && text.contains(&format!(r#""requested":"{asked}""#)),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn what_is_written_can_be_read() {
-        let members = meta_members(br#"{"roots":{}}"#, Some(br#"{"name":"b","version":"2"}"#), Some("error"));
-        let members: Vec<String> =
-            members.iter().map(|(key, value)| format!("{}:{}", quote(key), String::from_utf8_lossy(value))).collect();
+        let members =
+            meta_members(br#"{"roots":{}}"#, Some(br#"{"name":"b","version":"2"}"#), Some("error"));
+        let members: Vec<String> = members
+            .iter()
+            .map(|(key, value)| format!("{}:{}", quote(key), String::from_utf8_lossy(value)))
+            .collect();
         let meta = read(&format!("{{{}}}", members.join(","))).unwrap();
         assert!(meta.capabilities.roots && !meta.tasks);
         assert_eq!(meta.log_level.as_deref(), Some("error"));

@@ -83,7 +83,8 @@ impl CacheHint {
         let limits = Limits { bytes_max: result.len(), ..Limits::default() };
         let Ok(document) = Document::parse(result, &limits) else { return Self::NONE };
         let root = document.root();
-        let public = root.get("cacheScope").and_then(|value| value.as_str()).as_deref() == Some("public");
+        let public =
+            root.get("cacheScope").and_then(|value| value.as_str()).as_deref() == Some("public");
         Self {
             ttl_ms: root.get("ttlMs").and_then(|value| value.as_u64()).unwrap_or(0),
             scope: if public { CacheScope::Public } else { CacheScope::Private },
@@ -97,7 +98,12 @@ impl CacheHint {
 
 /// A complete result response around a result object of the broker's own making that has none of the members added here,
 /// `_meta` included. `members`: the object without its braces.
-pub fn complete_response(id: &RequestId, members: &[u8], cache: Option<CacheHint>, server_info: &[u8]) -> Bytes {
+pub fn complete_response(
+    id: &RequestId,
+    members: &[u8],
+    cache: Option<CacheHint>,
+    server_info: &[u8],
+) -> Bytes {
     let mut out = Vec::with_capacity(members.len() + server_info.len() + 192);
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     out.extend_from_slice(id.raw());
@@ -120,34 +126,67 @@ pub fn complete_response(id: &RequestId, members: &[u8], cache: Option<CacheHint
 pub fn listen_ended(id: &RequestId, server_info: &[u8]) -> Bytes {
     let meta = server_meta(server_info, Some(id));
     let id = String::from_utf8_lossy(id.raw()).into_owned();
-    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"resultType\":\"complete\",{meta}}}}}").into()
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"resultType\":\"complete\",{meta}}}}}")
+        .into()
 }
 
 fn server_meta(server_info: &[u8], subscription: Option<&RequestId>) -> String {
-    let subscription = subscription.map_or(String::new(), |id| format!(",\"{META_SUBSCRIPTION_ID}\":{id}"));
-    format!("\"_meta\":{{\"{META_SERVER_INFO}\":{}{subscription}}}", String::from_utf8_lossy(server_info))
+    let subscription =
+        subscription.map_or(String::new(), |id| format!(",\"{META_SUBSCRIPTION_ID}\":{id}"));
+    format!(
+        "\"_meta\":{{\"{META_SERVER_INFO}\":{}{subscription}}}",
+        String::from_utf8_lossy(server_info)
+    )
 }
 
 /// Gives a result of an earlier revision what this one requires. `splice` edits the frame of `answer`, which is a result.
 /// What the server said of these already, it said for somebody else.
-pub fn complete<'a>(splice: &mut Splice<'a>, answer: &Message, cache: Option<CacheHint>, server_info: &[u8]) {
+pub fn complete<'a>(
+    splice: &mut Splice<'a>,
+    answer: &Message,
+    cache: Option<CacheHint>,
+    server_info: &[u8],
+) {
     let Some(result) = answer.result.filter(|_| answer.kind == Kind::Result) else { return };
     let fields = &answer.fields;
-    let says_nothing = [fields.result_type, fields.ttl_ms, fields.cache_scope, fields.meta].iter().all(Option::is_none);
+    let says_nothing = [fields.result_type, fields.ttl_ms, fields.cache_scope, fields.meta]
+        .iter()
+        .all(Option::is_none);
     if says_nothing {
         // What nearly all servers of earlier revisions answer: all of it goes in at one place.
         let hint = cache.map_or(String::new(), |cache| format!(",{}", cache.members()));
-        let is_empty = answer.frame[result.start as usize + 1..].trim_ascii_start().first() == Some(&b'}');
+        let is_empty =
+            answer.frame[result.start as usize + 1..].trim_ascii_start().first() == Some(&b'}');
         let comma: &[u8] = if is_empty { b"" } else { b"," };
         let (before, key): (&[u8], &[u8]) = (b",\"_meta\":{\"", META_SERVER_INFO.as_bytes());
-        let text = [b"\"resultType\":\"complete\"", hint.as_bytes(), before, key, b"\":", server_info, b"}", comma].concat();
+        let text = [
+            b"\"resultType\":\"complete\"",
+            hint.as_bytes(),
+            before,
+            key,
+            b"\":",
+            server_info,
+            b"}",
+            comma,
+        ]
+        .concat();
         splice.insert(result.start + 1, text);
         return;
     }
     splice.set_member(result, answer.fields.result_type, "resultType", b"\"complete\"");
     if let Some(cache) = cache {
-        splice.set_member(result, answer.fields.ttl_ms, "ttlMs", cache.ttl_ms.to_string().as_bytes());
-        splice.set_member(result, answer.fields.cache_scope, "cacheScope", quote(cache.scope.name()).as_bytes());
+        splice.set_member(
+            result,
+            answer.fields.ttl_ms,
+            "ttlMs",
+            cache.ttl_ms.to_string().as_bytes(),
+        );
+        splice.set_member(
+            result,
+            answer.fields.cache_scope,
+            "cacheScope",
+            quote(cache.scope.name()).as_bytes(),
+        );
     }
     splice.set_meta(answer, META_SERVER_INFO, server_info);
 }
@@ -173,31 +212,50 @@ impl DiscoverResult {
     /// Reads the result object.
     pub fn parse(result: &[u8]) -> Result<Self, &'static str> {
         let limits = Limits { bytes_max: result.len(), ..Limits::default() };
-        let document = Document::parse(result, &limits).map_err(|_| "the result is not valid JSON")?;
+        let document =
+            Document::parse(result, &limits).map_err(|_| "the result is not valid JSON")?;
         let root = document.root();
-        let versions = root.get("supportedVersions").filter(|value| value.kind() == ValueKind::Array);
+        let versions =
+            root.get("supportedVersions").filter(|value| value.kind() == ValueKind::Array);
         let versions = versions.ok_or("the result has no array supportedVersions")?;
-        let mut versions: Vec<Version> = versions.elements().filter_map(|one| Version::parse(&one.as_str()?)).collect();
+        let mut versions: Vec<Version> =
+            versions.elements().filter_map(|one| Version::parse(&one.as_str()?)).collect();
         versions.sort_unstable();
         versions.dedup();
-        let capabilities = root.get("capabilities").filter(|value| value.kind() == ValueKind::Object);
+        let capabilities =
+            root.get("capabilities").filter(|value| value.kind() == ValueKind::Object);
         let capabilities = capabilities.ok_or("the result has no object capabilities")?;
-        let extensions = capabilities.get("extensions").into_iter().flat_map(|all| all.members()).map(|one| one.key.into_owned());
+        let extensions = capabilities
+            .get("extensions")
+            .into_iter()
+            .flat_map(|all| all.members())
+            .map(|one| one.key.into_owned());
         Ok(Self {
             versions,
             extensions: extensions.collect(),
-            capabilities: ServerCapabilities::parse(capabilities.raw()).map_err(|_| "the capabilities can not be read")?,
-            instructions: root.get("instructions").and_then(|value| value.as_str()).map(|text| text.into_owned()),
-            server_info: root.path(&["_meta", META_SERVER_INFO]).map(|value| Bytes::copy_from_slice(value.raw())),
+            capabilities: ServerCapabilities::parse(capabilities.raw())
+                .map_err(|_| "the capabilities can not be read")?,
+            instructions: root
+                .get("instructions")
+                .and_then(|value| value.as_str())
+                .map(|text| text.into_owned()),
+            server_info: root
+                .path(&["_meta", META_SERVER_INFO])
+                .map(|value| Bytes::copy_from_slice(value.raw())),
             cache: CacheHint::read(result),
         })
     }
 }
 
 /// The members of a discover result but for type, cache hint and `_meta`, for [`complete_response`].
-pub fn discover_members(versions: &[Version], capabilities: &[u8], instructions: Option<&str>) -> Vec<u8> {
+pub fn discover_members(
+    versions: &[Version],
+    capabilities: &[u8],
+    instructions: Option<&str>,
+) -> Vec<u8> {
     let versions: Vec<String> = versions.iter().map(|version| quote(version.as_str())).collect();
-    let mut out = format!("\"supportedVersions\":[{}],\"capabilities\":", versions.join(",")).into_bytes();
+    let mut out =
+        format!("\"supportedVersions\":[{}],\"capabilities\":", versions.join(",")).into_bytes();
     out.extend_from_slice(capabilities);
     if let Some(instructions) = instructions {
         out.extend_from_slice(b",\"instructions\":");
@@ -211,7 +269,9 @@ pub fn discover_members(versions: &[Version], capabilities: &[u8], instructions:
 pub fn modern_capabilities(legacy: &ServerCapabilities, tasks: bool) -> Bytes {
     let text = Bytes::copy_from_slice(legacy.raw());
     let span = crate::json::Span { start: 0, end: u32::try_from(text.len()).unwrap_or(u32::MAX) };
-    let kept = Splice::new(&text).retain_members(span, |key| !matches!(key, "tasks" | "extensions")).finish();
+    let kept = Splice::new(&text)
+        .retain_members(span, |key| !matches!(key, "tasks" | "extensions"))
+        .finish();
     if !tasks {
         return kept;
     }
@@ -277,9 +337,11 @@ impl SubscriptionFilter {
     /// The object, only with what is in it.
     pub fn to_json(&self) -> String {
         let mut members = Vec::new();
-        for (name, set) in
-            [("toolsListChanged", self.tools), ("promptsListChanged", self.prompts), ("resourcesListChanged", self.resources)]
-        {
+        for (name, set) in [
+            ("toolsListChanged", self.tools),
+            ("promptsListChanged", self.prompts),
+            ("resourcesListChanged", self.resources),
+        ] {
             if set {
                 members.push(format!("\"{name}\":true"));
             }
@@ -319,7 +381,13 @@ mod tests {
             (r#"{"resultType":"later"}"#, ResultType::Unknown),
             (r#"{"resultType":7}"#, ResultType::Unknown),
         ] {
-            assert_eq!(ResultType::of(&message(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#))), expected, "{result}");
+            assert_eq!(
+                ResultType::of(&message(&format!(
+                    r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#
+                ))),
+                expected,
+                "{result}"
+            );
         }
     }
 
@@ -340,13 +408,17 @@ mod tests {
             let mut splice = Splice::new(&answer.frame);
             complete(&mut splice, &answer, Some(hint), br#"{"name":"b"}"#);
             let text = splice.finish();
-            assert_eq!(String::from_utf8_lossy(&text), format!(r#"{{"jsonrpc":"2.0","id":1,"result":{expected}}}"#));
+            assert_eq!(
+                String::from_utf8_lossy(&text),
+                format!(r#"{{"jsonrpc":"2.0","id":1,"result":{expected}}}"#)
+            );
         }
     }
 
     #[test]
     fn n_disc_01_a_discover_result_comes_back() {
-        let capabilities = br#"{"tools":{"listChanged":true},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+        let capabilities =
+            br#"{"tools":{"listChanged":true},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
         let members = discover_members(&Version::ALL, capabilities, Some("do \"this\""));
         let hint = CacheHint { ttl_ms: 60_000, scope: CacheScope::Public };
         let info = br#"{"name":"n","version":"1"}"#;
@@ -355,26 +427,41 @@ mod tests {
         let read = DiscoverResult::parse(answer.bytes(answer.result).unwrap()).unwrap();
         assert_eq!((read.versions.as_slice(), read.cache), (&Version::ALL[..], hint));
         assert!(read.capabilities.tools_list_changed && !read.capabilities.prompts);
-        assert_eq!((read.extensions.as_slice(), read.instructions.as_deref()), (&[EXTENSION_TASKS.to_owned()][..], Some("do \"this\"")));
+        assert_eq!(
+            (read.extensions.as_slice(), read.instructions.as_deref()),
+            (&[EXTENSION_TASKS.to_owned()][..], Some("do \"this\""))
+        );
         assert_eq!(read.server_info.as_deref(), Some(&info[..]));
     }
 
     #[test]
     fn legacy_tasks_become_an_extension() {
-        let legacy = ServerCapabilities::parse(br#"{"tools":{},"tasks":{"list":{}},"experimental":{"x":{}}}"#).unwrap();
+        let legacy = ServerCapabilities::parse(
+            br#"{"tools":{},"tasks":{"list":{}},"experimental":{"x":{}}}"#,
+        )
+        .unwrap();
         assert_eq!(modern_capabilities(&legacy, false), r#"{"tools":{},"experimental":{"x":{}}}"#);
         let with = modern_capabilities(&legacy, true);
-        assert_eq!(with, r#"{"extensions":{"io.modelcontextprotocol/tasks":{}},"tools":{},"experimental":{"x":{}}}"#);
+        assert_eq!(
+            with,
+            r#"{"extensions":{"io.modelcontextprotocol/tasks":{}},"tools":{},"experimental":{"x":{}}}"#
+        );
     }
 
     #[test]
     fn filters_are_read_and_written() {
-        let text = r#"{"toolsListChanged":true,"resourceSubscriptions":["file:///a"],"taskIds":["t"]}"#;
+        let text =
+            r#"{"toolsListChanged":true,"resourceSubscriptions":["file:///a"],"taskIds":["t"]}"#;
         let filter = SubscriptionFilter::parse(text.as_bytes()).unwrap();
         assert!(filter.has(ListKind::Tools) && !filter.has(ListKind::Prompts));
         assert_eq!(filter.to_json(), text);
         assert_eq!(SubscriptionFilter::parse(b"{}").unwrap().to_json(), "{}");
-        for bad in ["[]", r#"{"toolsListChanged":1}"#, r#"{"resourceSubscriptions":"a"}"#, r#"{"resourceSubscriptions":[1]}"#] {
+        for bad in [
+            "[]",
+            r#"{"toolsListChanged":1}"#,
+            r#"{"resourceSubscriptions":"a"}"#,
+            r#"{"resourceSubscriptions":[1]}"#,
+        ] {
             assert!(SubscriptionFilter::parse(bad.as_bytes()).is_err(), "{bad}");
         }
     }
@@ -384,9 +471,14 @@ mod tests {
         for id in ["7", "\"7\""] {
             let id = RequestId::from_raw(Bytes::from(id.to_owned()));
             let frame = subscribed(Method::ToolsListChanged, &id, "");
-            let expected = format!(r#""params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}}}"#);
+            let expected = format!(
+                r#""params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}}}"#
+            );
             assert!(String::from_utf8_lossy(&frame).contains(&expected));
-            assert!(String::from_utf8_lossy(&listen_ended(&id, b"{}")).contains(&format!("subscriptionId\":{id}")));
+            assert!(
+                String::from_utf8_lossy(&listen_ended(&id, b"{}"))
+                    .contains(&format!("subscriptionId\":{id}"))
+            );
         }
     }
 }

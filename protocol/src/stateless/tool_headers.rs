@@ -57,10 +57,14 @@ pub enum BadAnnotation {
 
 /// The arguments a tool with this `inputSchema` wants repeated.
 pub fn param_headers(schema: &[u8]) -> Result<Vec<ParamHeader>, BadAnnotation> {
-    if memchr::memmem::find(schema, b"x-mcp-header").is_none() && memchr::memmem::find(schema, b"\\u").is_none() {
+    if memchr::memmem::find(schema, b"x-mcp-header").is_none()
+        && memchr::memmem::find(schema, b"\\u").is_none()
+    {
         return Ok(Vec::new());
     }
-    let document = Document::parse(schema, &Limits { bytes_max: schema.len(), ..Limits::default() }).map_err(|_| BadAnnotation::Schema)?;
+    let document =
+        Document::parse(schema, &Limits { bytes_max: schema.len(), ..Limits::default() })
+            .map_err(|_| BadAnnotation::Schema)?;
     let mut found = Vec::new();
     properties(document.root(), &mut Vec::new(), &mut found)?;
     let annotated = count(document.root(), 0)?;
@@ -75,7 +79,11 @@ pub fn param_headers(schema: &[u8]) -> Result<Vec<ParamHeader>, BadAnnotation> {
     Ok(found)
 }
 
-fn properties(schema: Value<'_>, path: &mut Vec<String>, found: &mut Vec<ParamHeader>) -> Result<(), BadAnnotation> {
+fn properties(
+    schema: Value<'_>,
+    path: &mut Vec<String>,
+    found: &mut Vec<ParamHeader>,
+) -> Result<(), BadAnnotation> {
     if path.len() > DEPTH_MAX {
         return Err(BadAnnotation::NotReachable);
     }
@@ -105,7 +113,8 @@ fn count(value: Value<'_>, depth: usize) -> Result<usize, BadAnnotation> {
     }
     let mut sum = 0;
     for member in value.members() {
-        let is_annotation = member.key == "x-mcp-header" && !matches!(member.value.kind(), ValueKind::Object | ValueKind::Bool);
+        let is_annotation = member.key == "x-mcp-header"
+            && !matches!(member.value.kind(), ValueKind::Object | ValueKind::Bool);
         sum += usize::from(is_annotation) + count(member.value, depth + 1)?;
     }
     for element in value.elements() {
@@ -116,7 +125,10 @@ fn count(value: Value<'_>, depth: usize) -> Result<usize, BadAnnotation> {
 
 /// RFC 9110, Tokens.
 fn is_token(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
 impl ParamHeader {
@@ -124,7 +136,9 @@ impl ParamHeader {
     /// its type, which is for the server to judge, and where two readers would find different arguments.
     pub fn text(&self, arguments: Option<&[u8]>) -> Option<String> {
         let arguments = arguments?;
-        let document = Document::parse(arguments, &Limits { bytes_max: arguments.len(), ..Limits::default() }).ok()?;
+        let document =
+            Document::parse(arguments, &Limits { bytes_max: arguments.len(), ..Limits::default() })
+                .ok()?;
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
         let value = document.root().unambiguous_path(&path).ok()??;
         match self.kind {
@@ -137,16 +151,27 @@ impl ParamHeader {
     /// Whether the argument is there and not null, for any reader.
     pub fn is_given(&self, arguments: Option<&[u8]>) -> bool {
         let Some(arguments) = arguments else { return false };
-        let Ok(document) = Document::parse(arguments, &Limits { bytes_max: arguments.len(), ..Limits::default() }) else { return false };
+        let Ok(document) =
+            Document::parse(arguments, &Limits { bytes_max: arguments.len(), ..Limits::default() })
+        else {
+            return false;
+        };
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
-        document.root().unambiguous_path(&path).map_or(true, |value| value.is_some_and(|value| !value.is_null()))
+        document
+            .root()
+            .unambiguous_path(&path)
+            .map_or(true, |value| value.is_some_and(|value| !value.is_null()))
     }
 
     /// Whether a header with this value says what the arguments say.
     pub fn agrees(&self, value: &[u8], arguments: Option<&[u8]>) -> bool {
-        let (Some(expected), Ok(given)) = (self.text(arguments), headers::decode(value)) else { return false };
+        let (Some(expected), Ok(given)) = (self.text(arguments), headers::decode(value)) else {
+            return false;
+        };
         match self.kind {
-            ParamType::Integer => integer(given.as_bytes()).is_some_and(|number| number.to_string() == expected),
+            ParamType::Integer => {
+                integer(given.as_bytes()).is_some_and(|number| number.to_string() == expected)
+            }
             ParamType::Text | ParamType::Boolean => given == expected,
         }
     }
@@ -177,19 +202,33 @@ mod tests {
         let names: Vec<&str> = headers.iter().map(|one| one.header.as_str()).collect();
         assert_eq!(names, ["mcp-param-region", "mcp-param-count", "mcp-param-on"]);
         let arguments = br#"{"region":"eu \u00e9","deep":{"count":4.0,"on":true}}"#;
-        let texts: Vec<Option<String>> = headers.iter().map(|one| one.text(Some(arguments))).collect();
+        let texts: Vec<Option<String>> =
+            headers.iter().map(|one| one.text(Some(arguments))).collect();
         assert_eq!(texts, [Some("eu é".into()), Some("4".into()), Some("true".into())]);
         assert!(headers[0].agrees(headers::encode("eu é").as_bytes(), Some(arguments)));
-        assert!(headers[1].agrees(b"4", Some(arguments)) && headers[1].agrees(b"4.0", Some(arguments)));
-        assert!(!headers[1].agrees(b"5", Some(arguments)) && !headers[2].agrees(b"True", Some(arguments)));
+        assert!(
+            headers[1].agrees(b"4", Some(arguments)) && headers[1].agrees(b"4.0", Some(arguments))
+        );
+        assert!(
+            !headers[1].agrees(b"5", Some(arguments))
+                && !headers[2].agrees(b"True", Some(arguments))
+        );
     }
 
     #[test]
     fn s01_an_argument_that_readers_find_in_different_places_agrees_with_no_header() {
         let region = &param_headers(SCHEMA.as_bytes()).unwrap()[0];
-        for arguments in [r#"{"region":"eu","region":"us"}"#, r#"{"region":"eu","Region":"us"}"#, r#"{"Region":"eu"}"#] {
+        for arguments in [
+            r#"{"region":"eu","region":"us"}"#,
+            r#"{"region":"eu","Region":"us"}"#,
+            r#"{"Region":"eu"}"#,
+        ] {
             let arguments = Some(arguments.as_bytes());
-            assert!(region.is_given(arguments) && !region.agrees(b"eu", arguments) && !region.agrees(b"us", arguments));
+            assert!(
+                region.is_given(arguments)
+                    && !region.agrees(b"eu", arguments)
+                    && !region.agrees(b"us", arguments)
+            );
         }
     }
 
@@ -210,7 +249,10 @@ mod tests {
             (r#"{"type":"string","x-mcp-header":7}"#, BadAnnotation::Name),
             (r#"{"type":"number","x-mcp-header":"A"}"#, BadAnnotation::Type),
             (r#"{"x-mcp-header":"A"}"#, BadAnnotation::Type),
-            (r#"{"type":"array","items":{"type":"string","x-mcp-header":"A"}}"#, BadAnnotation::NotReachable),
+            (
+                r#"{"type":"array","items":{"type":"string","x-mcp-header":"A"}}"#,
+                BadAnnotation::NotReachable,
+            ),
             (r#"{"anyOf":[{"type":"string","x-mcp-header":"A"}]}"#, BadAnnotation::NotReachable),
         ] {
             let schema = format!(r#"{{"type":"object","properties":{{"p":{property}}}}}"#);

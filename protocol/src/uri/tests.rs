@@ -57,7 +57,8 @@ fn rfc_3986(uri: &str) -> Option<String> {
         Some(rest) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
         None => ("", rest),
     };
-    let is_here = scheme.eq_ignore_ascii_case("file") && (host.is_empty() || host.eq_ignore_ascii_case("localhost"));
+    let is_here = scheme.eq_ignore_ascii_case("file")
+        && (host.is_empty() || host.eq_ignore_ascii_case("localhost"));
     is_here.then(|| opened(&unescaped(&opened(path)?)))?
 }
 
@@ -88,10 +89,16 @@ fn go(uri: &str) -> Option<String> {
 
 /// Python's `urlparse`, which drops tabs and line breaks, with `unquote` and a `Path` of it; the host is ignored.
 fn python(uri: &str) -> Option<String> {
-    let uri: String = uri.trim_start_matches(|char: char| char <= ' ').chars().filter(|char| !matches!(char, '\t' | '\r' | '\n')).collect();
+    let uri: String = uri
+        .trim_start_matches(|char: char| char <= ' ')
+        .chars()
+        .filter(|char| !matches!(char, '\t' | '\r' | '\n'))
+        .collect();
     let (_, rest) = uri.split_once(':')?;
     let rest = rest.split('#').next()?.split('?').next()?;
-    let path = rest.strip_prefix("//").map_or(rest, |rest| &rest[rest.find(['/', '?', '#']).unwrap_or(rest.len())..]);
+    let path = rest
+        .strip_prefix("//")
+        .map_or(rest, |rest| &rest[rest.find(['/', '?', '#']).unwrap_or(rest.len())..]);
     opened(&unescaped(path))
 }
 
@@ -128,19 +135,22 @@ fn joined_by_segments(uri: &str) -> Option<String> {
 /// Path parameters (`;x=1`) are left out of each segment, as servlet containers do.
 fn without_parameters(uri: &str) -> Option<String> {
     let path = uri.strip_prefix("file://").unwrap_or(uri).split(['?', '#']).next()?;
-    let segments: Vec<&str> = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default()).collect();
+    let segments: Vec<&str> =
+        path.split('/').map(|segment| segment.split(';').next().unwrap_or_default()).collect();
     opened(&unescaped(&segments.join("/")))
 }
 
 /// Windows: backslashes are slashes, a drive starts over, and names lose dots and spaces at their ends.
 fn windows(uri: &str) -> Option<String> {
-    let path = unescaped(uri.strip_prefix("file://").unwrap_or(uri)).replace('\\', "/").replace('|', ":");
+    let path =
+        unescaped(uri.strip_prefix("file://").unwrap_or(uri)).replace('\\', "/").replace('|', ":");
     let mut kept = Vec::new();
     for segment in path.split('/') {
         let shown = segment.trim_end_matches(' ');
         let is_up = shown.len() >= 2 && shown.bytes().all(|byte| byte == b'.');
         let name = if is_up { ".." } else { segment.trim_end_matches(['.', ' ']) };
-        if name.len() >= 2 && name.as_bytes()[1] == b':' && name.as_bytes()[0].is_ascii_alphabetic() {
+        if name.len() >= 2 && name.as_bytes()[1] == b':' && name.as_bytes()[0].is_ascii_alphabetic()
+        {
             kept = vec!["", "drive"];
         }
         kept.push(name);
@@ -153,7 +163,9 @@ fn compatible(uri: &str) -> Option<String> {
     let text: String = unescaped(uri)
         .chars()
         .map(|char| {
-            char::from_u32(u32::from(char).wrapping_sub(0xfee0)).filter(|_| ('\u{ff01}'..='\u{ff5e}').contains(&char)).unwrap_or(char)
+            char::from_u32(u32::from(char).wrapping_sub(0xfee0))
+                .filter(|_| ('\u{ff01}'..='\u{ff5e}').contains(&char))
+                .unwrap_or(char)
         })
         .collect();
     stripped(&text)
@@ -181,7 +193,11 @@ fn is_below(path: &str, folder: &str) -> bool {
 
 /// The readers that would look outside of the folder.
 fn led_astray(uri: &str) -> Vec<&'static str> {
-    READERS.iter().filter(|(_, read)| read(uri).is_some_and(|path| !is_below(&path, FOLDER))).map(|(name, _)| *name).collect()
+    READERS
+        .iter()
+        .filter(|(_, read)| read(uri).is_some_and(|path| !is_below(&path, FOLDER)))
+        .map(|(name, _)| *name)
+        .collect()
 }
 
 const BEGINNINGS: &[&str] = &[
@@ -454,28 +470,66 @@ fn a_root_holds_itself_and_what_is_below() {
         assert!(!root.holds(uri), "{uri}");
     }
     let everything = Root::parse("file:///").unwrap();
-    assert!(everything.holds("file:///etc/x") && everything.holds("file:///") && !everything.holds("file://host/x"));
+    assert!(
+        everything.holds("file:///etc/x")
+            && everything.holds("file:///")
+            && !everything.holds("file://host/x")
+    );
     let letters = Root::parse("file:///srv/grün").unwrap();
-    assert!(letters.holds("file:///srv/gr%C3%BCn/a%20b") && letters.holds("file:///srv/grün") && !letters.holds("file:///srv/gr%FCn/a"));
+    assert!(
+        letters.holds("file:///srv/gr%C3%BCn/a%20b")
+            && letters.holds("file:///srv/grün")
+            && !letters.holds("file:///srv/gr%FCn/a")
+    );
 }
 
 #[test]
 fn roots_of_other_schemes() {
     let site = Root::parse("https://Example.com/maps").unwrap();
-    assert!(site.holds("https://example.com/maps/1?x=1") && !site.holds("https://example.com.evil/maps/1"));
-    assert!(site.holds("https://example.com/maps?u=http://a/b") && site.holds("https://EXAMPLE.com/maps#a"));
+    assert!(
+        site.holds("https://example.com/maps/1?x=1")
+            && !site.holds("https://example.com.evil/maps/1")
+    );
+    assert!(
+        site.holds("https://example.com/maps?u=http://a/b")
+            && site.holds("https://EXAMPLE.com/maps#a")
+    );
     assert!(!site.holds("https://example.com/map") && !site.holds("http://example.com/maps/1"));
-    assert!(!site.holds("https://example.com@evil/maps/1") && !site.holds("https://example.com/maps//evil/x"));
+    assert!(
+        !site.holds("https://example.com@evil/maps/1")
+            && !site.holds("https://example.com/maps//evil/x")
+    );
     let host = Root::parse("https://example.com").unwrap();
-    assert!(host.holds("https://example.com") && host.holds("https://example.com/a") && host.holds("https://example.com?a"));
-    for uri in ["https://example.com\\@evil/", "https://example.com:1/", "https://example.com@evil/", "https://example.com//evil"] {
+    assert!(
+        host.holds("https://example.com")
+            && host.holds("https://example.com/a")
+            && host.holds("https://example.com?a")
+    );
+    for uri in [
+        "https://example.com\\@evil/",
+        "https://example.com:1/",
+        "https://example.com@evil/",
+        "https://example.com//evil",
+    ] {
         assert!(!host.holds(uri), "{uri}");
     }
     let memo = Root::parse("memo://").unwrap();
-    assert!(memo.holds("memo://insights") && memo.holds("memo:x") && !memo.holds("memos://insights") && !memo.holds("MEMO:x"));
-    assert!(!Root::of_nothing().holds("") && !Root::of_nothing().holds("file:///") && !Root::of_nothing().holds(".."));
+    assert!(
+        memo.holds("memo://insights")
+            && memo.holds("memo:x")
+            && !memo.holds("memos://insights")
+            && !memo.holds("MEMO:x")
+    );
+    assert!(
+        !Root::of_nothing().holds("")
+            && !Root::of_nothing().holds("file:///")
+            && !Root::of_nothing().holds("..")
+    );
     assert!(!Root::of_nothing().holds(":..") && !Root::of_nothing().holds(":../x"));
-    assert!(Root::parse("urn:isbn").is_some_and(|root| root.holds("urn:isbn") && !root.holds("urn:isbn:1")));
+    assert!(
+        Root::parse("urn:isbn")
+            .is_some_and(|root| root.holds("urn:isbn") && !root.holds("urn:isbn:1"))
+    );
     for text in [
         "",
         "/srv",
@@ -496,7 +550,12 @@ fn roots_of_other_schemes() {
 #[test]
 fn s06_what_is_joined_to_a_folder_has_no_control_characters() {
     for control in ['\0', '\u{1}', '\t', '\n', '\r', '\u{1b}', '\u{7f}', '\u{85}', '\u{9f}'] {
-        for path in [format!("..{control}/x"), format!(".{control}./.{control}./etc"), format!("{control}/etc"), format!("a{control}b")] {
+        for path in [
+            format!("..{control}/x"),
+            format!(".{control}./.{control}./etc"),
+            format!("{control}/etc"),
+            format!("a{control}b"),
+        ] {
             assert_eq!(check_relative(&path), Err(Traversal), "{path:?}");
         }
     }
@@ -527,7 +586,12 @@ fn s06_characters_that_readers_leave_out_hide_nothing() {
         '\u{e0041}',
         '\u{e0100}',
     ] {
-        for path in [format!(".{hidden}./x"), format!("..{hidden}/x"), format!("{hidden}../x"), format!("a/..{hidden}")] {
+        for path in [
+            format!(".{hidden}./x"),
+            format!("..{hidden}/x"),
+            format!("{hidden}../x"),
+            format!("a/..{hidden}"),
+        ] {
             assert_eq!(check_relative(&path), Err(Traversal), "{path:?}");
             let uri = format!("{FOLDER_URI}/{path}");
             assert_eq!(check(&uri), Err(Traversal), "{uri:?}");
@@ -545,7 +609,19 @@ fn s06_what_is_joined_to_a_folder_stays_in_it() {
     for path in ["", "a", "a/b.txt", "a b", "a?b", "what..", "a/"] {
         assert_eq!(check_relative(path), Ok(()), "{path}");
     }
-    for path in ["..", "../a", "a/../b", "/etc", "%2fetc", "\\etc", "a//b", "C:\\x", "a/%2e%2e", "?..", "a\u{ff0f}\u{ff0f}b"] {
+    for path in [
+        "..",
+        "../a",
+        "a/../b",
+        "/etc",
+        "%2fetc",
+        "\\etc",
+        "a//b",
+        "C:\\x",
+        "a/%2e%2e",
+        "?..",
+        "a\u{ff0f}\u{ff0f}b",
+    ] {
         assert_eq!(check_relative(path), Err(Traversal), "{path}");
     }
 }

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use protocol::capabilities::ListKind;
-use protocol::{ClientCapabilities, ErrorKind, Limits, Message, Method, ServerCapabilities, Version};
+use protocol::{
+    ClientCapabilities, ErrorKind, Limits, Message, Method, ServerCapabilities, Version,
+};
 
 fn client(text: &str) -> ClientCapabilities {
     ClientCapabilities::parse(text.as_bytes()).expect("capabilities")
@@ -21,8 +23,9 @@ fn refusal(capabilities: &str, version: Version, method: &str, params: &str) -> 
 
 #[test]
 fn server_requests_need_the_clients_capability() {
-    let check =
-        |capabilities, method, expected| assert_eq!(refusal(capabilities, Version::V2025_11_25, method, "{}"), expected, "{method}");
+    let check = |capabilities, method, expected| {
+        assert_eq!(refusal(capabilities, Version::V2025_11_25, method, "{}"), expected, "{method}")
+    };
     check("{}", "ping", None);
     check("{}", "roots/list", Some(ErrorKind::CapabilityMissing));
     check(r#"{"roots":{}}"#, "roots/list", None);
@@ -41,9 +44,17 @@ fn server_requests_need_the_clients_capability() {
 #[test]
 fn elicitation_modes_are_kept_apart() {
     let check = |capabilities, version, params, expected| {
-        assert_eq!(refusal(capabilities, version, "elicitation/create", params), expected, "{capabilities} {params}");
+        assert_eq!(
+            refusal(capabilities, version, "elicitation/create", params),
+            expected,
+            "{capabilities} {params}"
+        );
     };
-    let (form_only, url_only, both) = (r#"{"elicitation":{}}"#, r#"{"elicitation":{"url":{}}}"#, r#"{"elicitation":{"form":{},"url":{}}}"#);
+    let (form_only, url_only, both) = (
+        r#"{"elicitation":{}}"#,
+        r#"{"elicitation":{"url":{}}}"#,
+        r#"{"elicitation":{"form":{},"url":{}}}"#,
+    );
     let latest = Version::V2025_11_25;
     check(form_only, latest, "{}", None);
     check(form_only, latest, r#"{"mode":"form"}"#, None);
@@ -63,7 +74,11 @@ fn elicitation_modes_are_kept_apart() {
 #[test]
 fn sampling_with_tools_needs_more() {
     let check = |capabilities, version, params, expected| {
-        assert_eq!(refusal(capabilities, version, "sampling/createMessage", params), expected, "{capabilities} {params}");
+        assert_eq!(
+            refusal(capabilities, version, "sampling/createMessage", params),
+            expected,
+            "{capabilities} {params}"
+        );
     };
     let (plain, tools) = (r#"{"sampling":{}}"#, r#"{"sampling":{"tools":{}}}"#);
     let blocks = r#"{"messages":[{"role":"user","content":{"type":"text"}},{"role":"user","content":[{"type":"text"}]}]}"#;
@@ -76,7 +91,10 @@ fn sampling_with_tools_needs_more() {
     let several = r#"{"messages":[{"role":"user","content":[{"type":"text"},{"type":"text"}]}]}"#;
     check(plain, Version::V2025_11_25, several, None);
     check(plain, Version::V2025_06_18, several, Some(ErrorKind::InvalidParams));
-    for audio in [r#"{"messages":[{"content":{"type":"audio"}}]}"#, r#"{"messages":[{"content":[{"type":"audio"}]}]}"#] {
+    for audio in [
+        r#"{"messages":[{"content":{"type":"audio"}}]}"#,
+        r#"{"messages":[{"content":[{"type":"audio"}]}]}"#,
+    ] {
         check(plain, Version::V2024_11_05, audio, Some(ErrorKind::InvalidParams));
         check(plain, Version::V2025_03_26, audio, None);
     }
@@ -94,12 +112,19 @@ fn forms_with_a_choice_of_several_need_the_revision_that_has_them() {
 #[test]
 fn client_requests_need_the_servers_capability() {
     let latest = Version::V2025_11_25;
-    let kind = |server: &ServerCapabilities, method, version| server.permits(method, version).err().map(|refusal| refusal.kind);
+    let kind = |server: &ServerCapabilities, method, version| {
+        server.permits(method, version).err().map(|refusal| refusal.kind)
+    };
     let none = ServerCapabilities::none();
     let missing = Some(ErrorKind::CapabilityMissing);
-    for method in
-        [Method::ToolsList, Method::ToolsCall, Method::PromptsGet, Method::ResourcesRead, Method::LoggingSetLevel, Method::TasksGet]
-    {
+    for method in [
+        Method::ToolsList,
+        Method::ToolsCall,
+        Method::PromptsGet,
+        Method::ResourcesRead,
+        Method::LoggingSetLevel,
+        Method::TasksGet,
+    ] {
         assert_eq!(kind(&none, method, latest), missing, "{method}");
     }
     assert_eq!(kind(&none, Method::Ping, latest), None);
@@ -124,13 +149,21 @@ fn client_requests_need_the_servers_capability() {
 fn what_a_client_can_answer() {
     assert!(!ClientCapabilities::none().can_answer());
     assert!(!client(r#"{"experimental":{"x":{}},"tasks":{}}"#).can_answer());
-    for one in [r#"{"roots":{}}"#, r#"{"sampling":{}}"#, r#"{"elicitation":{}}"#, r#"{"elicitation":{"url":{}}}"#] {
+    for one in [
+        r#"{"roots":{}}"#,
+        r#"{"sampling":{}}"#,
+        r#"{"elicitation":{}}"#,
+        r#"{"elicitation":{"url":{}}}"#,
+    ] {
         assert!(client(one).can_answer(), "{one}");
     }
     let odd = client(r#"{ "roots": {"listChanged":true}, "x": 1e2 }"#);
     assert!(odd.roots_list_changed);
     assert_eq!(odd.raw(), br#"{ "roots": {"listChanged":true}, "x": 1e2 }"#);
-    assert_eq!(odd.fingerprint(), client(r#"{ "roots": {"listChanged":true}, "x": 1e2 }"#).fingerprint());
+    assert_eq!(
+        odd.fingerprint(),
+        client(r#"{ "roots": {"listChanged":true}, "x": 1e2 }"#).fingerprint()
+    );
     assert_ne!(odd.fingerprint(), ClientCapabilities::none().fingerprint());
     assert_eq!(client("{}"), ClientCapabilities::none());
     assert!(ClientCapabilities::parse(b"[]").is_err());
@@ -141,7 +174,9 @@ fn what_a_client_can_answer() {
 fn merged_capabilities_are_the_union() {
     let backends = [
         server(r#"{"tools":{},"experimental":{"a":{"v":1}},"x":{}}"#),
-        server(r#"{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{},"experimental":{"a":{"v":2},"b":{}}}"#),
+        server(
+            r#"{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{},"experimental":{"a":{"v":2},"b":{}}}"#,
+        ),
         server(r#"{"tasks":{"list":{},"requests":{"tools":{"call":{}}}},"completions":{}}"#),
     ];
     let merged = ServerCapabilities::merge(backends.iter());

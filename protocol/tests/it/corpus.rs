@@ -31,7 +31,8 @@ fn as_argument(text: &[u8]) -> Bytes {
 #[test]
 fn what_is_not_json_is_refused_as_a_body_and_as_an_argument() {
     for (name, text) in corpus("n_") {
-        let body = decode_body(Bytes::from(text.clone()), &Limits::default(), true).expect_err(&name);
+        let body =
+            decode_body(Bytes::from(text.clone()), &Limits::default(), true).expect_err(&name);
         // An unclosed or odd text that happens to be JSON would be `invalid_request`: none is.
         assert_eq!(body.refusal.kind, ErrorKind::ParseError, "{name} as a body");
         assert!(Document::parse(&text, &Limits::default()).is_err(), "{name} as a document");
@@ -44,10 +45,12 @@ fn what_is_not_json_is_refused_as_a_body_and_as_an_argument() {
 #[test]
 fn every_valid_text_passes_as_an_argument_byte_for_byte() {
     for (name, text) in corpus("y_") {
-        let message = Message::decode(as_argument(&text), &Limits::default()).unwrap_or_else(|rejected| panic!("{name}: {rejected:?}"));
+        let message = Message::decode(as_argument(&text), &Limits::default())
+            .unwrap_or_else(|rejected| panic!("{name}: {rejected:?}"));
         let arguments = message.bytes(message.fields.arguments).expect("arguments were sent");
         assert_eq!(arguments, [br#"{"value":"#, text.as_slice(), b"}"].concat(), "{name}");
-        Document::parse(&text, &Limits::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        Document::parse(&text, &Limits::default())
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
 
@@ -61,7 +64,10 @@ fn what_readers_may_decide_never_crashes() {
             assert_eq!(document, argument, "{name} is judged alike wherever it stands");
         }
         if let Err(rejected) = body {
-            assert!(matches!(rejected.refusal.kind, ErrorKind::ParseError | ErrorKind::InvalidRequest), "{name}");
+            assert!(
+                matches!(rejected.refusal.kind, ErrorKind::ParseError | ErrorKind::InvalidRequest),
+                "{name}"
+            );
         }
     }
 }
@@ -71,8 +77,12 @@ fn hundred_thousand_levels_are_refused_without_recursion() {
     let depth = 100_000;
     let closed = [b"[".repeat(depth), b"]".repeat(depth)].concat();
     for text in [b"[".repeat(depth), closed.clone(), b"{\"a\":".repeat(depth)] {
-        assert_eq!(Document::parse(&text, &Limits::default()).err(), Some(JsonError::TooDeep { max: 128 }));
-        let rejected = Message::decode(as_argument(&text), &Limits::default()).expect_err("too deep");
+        assert_eq!(
+            Document::parse(&text, &Limits::default()).err(),
+            Some(JsonError::TooDeep { max: 128 })
+        );
+        let rejected =
+            Message::decode(as_argument(&text), &Limits::default()).expect_err("too deep");
         assert_eq!(rejected.refusal.kind, ErrorKind::ParseError);
         assert!(rejected.refusal.message.contains("128"), "{}", rejected.refusal.message);
     }

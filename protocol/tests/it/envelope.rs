@@ -7,7 +7,8 @@ use protocol::{Kind, Limits, Message, Method, RequestId};
 use crate::text;
 
 fn decode(text: &'static str) -> Message {
-    Message::decode(Bytes::from_static(text.as_bytes()), &Limits::default()).unwrap_or_else(|error| panic!("{error:?}: {text}"))
+    Message::decode(Bytes::from_static(text.as_bytes()), &Limits::default())
+        .unwrap_or_else(|error| panic!("{error:?}: {text}"))
 }
 
 #[test]
@@ -19,7 +20,8 @@ fn every_field_is_found() {
         "io.modelcontextprotocol/related-task":{"taskId":"rt"},"dev.mcp-broker/token":"k","io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#,
     );
     let fields = &message.fields;
-    let text = |span| String::from_utf8(message.bytes(span).expect("found").to_vec()).expect("UTF-8");
+    let text =
+        |span| String::from_utf8(message.bytes(span).expect("found").to_vec()).expect("UTF-8");
     let found = [
         fields.name,
         fields.uri,
@@ -73,14 +75,24 @@ fn every_field_is_found() {
 
 #[test]
 fn results_and_errors_have_fields_too() {
-    let result = decode(r#"{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"t","status":"working"},"_meta":{}}}"#);
+    let result = decode(
+        r#"{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"t","status":"working"},"_meta":{}}}"#,
+    );
     assert_eq!(result.text(result.fields.task_task_id).as_deref(), Some("t"));
-    assert_eq!((result.kind, result.method, result.method_text().as_ref()), (Kind::Result, Method::Unknown, ""));
-    let failed = decode(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"isError":false}],"isError":true}}"#);
+    assert_eq!(
+        (result.kind, result.method, result.method_text().as_ref()),
+        (Kind::Result, Method::Unknown, "")
+    );
+    let failed = decode(
+        r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"isError":false}],"isError":true}}"#,
+    );
     assert_eq!(failed.bytes(failed.fields.is_error), Some(&b"true"[..]));
-    let nested = decode(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":{"isError":true}}}"#);
+    let nested = decode(
+        r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":{"isError":true}}}"#,
+    );
     assert_eq!(nested.fields.is_error, None);
-    let error = decode(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"m","data":{"x":1}}}"#);
+    let error =
+        decode(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"m","data":{"x":1}}}"#);
     assert_eq!(error.bytes(error.fields.error_code), Some(&b"-32042"[..]));
     assert_eq!(error.text(error.fields.error_message).as_deref(), Some("m"));
     assert_eq!(error.bytes(error.fields.error_data), Some(&br#"{"x":1}"#[..]));
@@ -88,7 +100,9 @@ fn results_and_errors_have_fields_too() {
 
 #[test]
 fn escaped_keys_and_names_are_read_as_what_they_mean() {
-    let message = decode(r#"{"jsonrpc":"2.0","id":1,"m\u0065thod":"tools\/call","params":{"n\u0061me":"caf\u00e9"}}"#);
+    let message = decode(
+        r#"{"jsonrpc":"2.0","id":1,"m\u0065thod":"tools\/call","params":{"n\u0061me":"caf\u00e9"}}"#,
+    );
     assert_eq!(message.method, Method::ToolsCall);
     assert_eq!(message.method_text(), "tools/call");
     assert_eq!(message.text(message.fields.name).as_deref(), Some("café"));
@@ -96,7 +110,9 @@ fn escaped_keys_and_names_are_read_as_what_they_mean() {
 
 #[test]
 fn values_of_the_wrong_type_are_nobodys_text() {
-    let message = decode(r#"{"jsonrpc":"2.0","method":"m","params":{"name":1,"_meta":3,"task":null,"ref":[]}}"#);
+    let message = decode(
+        r#"{"jsonrpc":"2.0","method":"m","params":{"name":1,"_meta":3,"task":null,"ref":[]}}"#,
+    );
     assert_eq!(message.text(message.fields.name), None);
     assert_eq!(message.bytes(message.fields.name), Some(&b"1"[..]));
     assert_eq!(message.fields.meta_progress_token, None);

@@ -10,7 +10,8 @@ use serde_json::value::RawValue;
 use crate::text;
 
 fn parse(text: &str) -> Document<'_> {
-    Document::parse(text.as_bytes(), &Limits::default()).unwrap_or_else(|error| panic!("{error}: {text}"))
+    Document::parse(text.as_bytes(), &Limits::default())
+        .unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 /// Every value of `value` has the same text as serde_json finds in `raw`.
@@ -19,7 +20,8 @@ fn same(value: Value<'_>, raw: &RawValue) {
     assert_eq!(String::from_utf8_lossy(value.raw()), text);
     match value.kind() {
         ValueKind::Object => {
-            let expected: BTreeMap<String, &RawValue> = serde_json::from_str(text).expect("an object");
+            let expected: BTreeMap<String, &RawValue> =
+                serde_json::from_str(text).expect("an object");
             assert_eq!(value.members().count(), expected.len());
             for member in value.members() {
                 same(member.value, expected[member.key.as_ref()]);
@@ -30,7 +32,10 @@ fn same(value: Value<'_>, raw: &RawValue) {
             assert_eq!(value.elements().count(), expected.len());
             value.elements().zip(expected).for_each(|(element, raw)| same(element, raw));
         }
-        ValueKind::String => assert_eq!(value.as_str().as_deref(), serde_json::from_str::<String>(text).ok().as_deref()),
+        ValueKind::String => assert_eq!(
+            value.as_str().as_deref(),
+            serde_json::from_str::<String>(text).ok().as_deref()
+        ),
         ValueKind::Number => assert_eq!(value.as_u64(), serde_json::from_str(text).ok()),
         ValueKind::Bool => assert_eq!(value.as_bool(), Some(text == "true")),
         ValueKind::Null => assert!(value.is_null()),
@@ -71,7 +76,9 @@ proptest! {
 
 #[test]
 fn values_are_read_by_their_type() {
-    let document = parse(r#" {"a":[1,-2,3.5,"x\ty",true,null],"b":{"c":{"d":"deep"}},"\u0062b":18446744073709551615} "#);
+    let document = parse(
+        r#" {"a":[1,-2,3.5,"x\ty",true,null],"b":{"c":{"d":"deep"}},"\u0062b":18446744073709551615} "#,
+    );
     let root = document.root();
     let elements: Vec<_> = root.get("a").expect("a").elements().collect();
     assert_eq!(elements[0].as_u64(), Some(1));
@@ -80,8 +87,15 @@ fn values_are_read_by_their_type() {
     assert_eq!(elements[3].as_str().as_deref(), Some("x\ty"));
     assert_eq!(elements[4].as_bool(), Some(true));
     assert!(elements[5].is_null());
-    assert_eq!(root.path(&["b", "c", "d"]).and_then(|value| value.as_str()).as_deref(), Some("deep"));
-    assert_eq!(root.get("bb").and_then(|value| value.as_u64()), Some(u64::MAX), "keys are compared unescaped");
+    assert_eq!(
+        root.path(&["b", "c", "d"]).and_then(|value| value.as_str()).as_deref(),
+        Some("deep")
+    );
+    assert_eq!(
+        root.get("bb").and_then(|value| value.as_u64()),
+        Some(u64::MAX),
+        "keys are compared unescaped"
+    );
     assert_eq!(root.span().start, 1);
     assert!(root.path(&["a", "b"]).is_none());
 }
@@ -89,8 +103,16 @@ fn values_are_read_by_their_type() {
 #[test]
 fn number_texts_survive_whatever_their_size() {
     let long = "9".repeat(308);
-    let numbers =
-        ["-0", "-0.0", "0e1", "1E308", "-1e-400", "123456789012345678901234567890", "0.1000000000000000055511151231257827", &long];
+    let numbers = [
+        "-0",
+        "-0.0",
+        "0e1",
+        "1E308",
+        "-1e-400",
+        "123456789012345678901234567890",
+        "0.1000000000000000055511151231257827",
+        &long,
+    ];
     for number in numbers {
         let text = format!("[{number}]");
         assert_eq!(parse(&text).root().elements().next().expect("one").raw(), number.as_bytes());
@@ -98,7 +120,11 @@ fn number_texts_survive_whatever_their_size() {
     // Who reads one of these as a number reads another, or nothing.
     for number in ["1E400", "-1e309", &"9".repeat(400)] {
         let text = format!("[{number}]");
-        assert_eq!(Document::parse(text.as_bytes(), &Limits::default()).err(), Some(JsonError::Malformed), "{number}");
+        assert_eq!(
+            Document::parse(text.as_bytes(), &Limits::default()).err(),
+            Some(JsonError::Malformed),
+            "{number}"
+        );
         assert!(serde_json::from_str::<serde_json::Value>(&text).is_err(), "{number}");
     }
 }
@@ -107,12 +133,23 @@ fn number_texts_survive_whatever_their_size() {
 fn limits_are_exact() {
     let limits = Limits { bytes_max: 10, depth_max: 3 };
     assert!(Document::parse(b"[[[1234]]]", &limits).is_ok());
-    assert_eq!(Document::parse(b"[[[12345]]]", &limits).err(), Some(JsonError::TooLarge { size: 11, max: 10 }));
+    assert_eq!(
+        Document::parse(b"[[[12345]]]", &limits).err(),
+        Some(JsonError::TooLarge { size: 11, max: 10 })
+    );
     assert_eq!(Document::parse(b"[[[[1]]]]", &limits).err(), Some(JsonError::TooDeep { max: 3 }));
     assert_eq!(Document::parse(b"", &limits).err(), Some(JsonError::Malformed));
-    assert_eq!(Document::parse(b"\xef\xbb\xbf{}", &limits).err(), Some(JsonError::Malformed), "a byte order mark is not JSON");
+    assert_eq!(
+        Document::parse(b"\xef\xbb\xbf{}", &limits).err(),
+        Some(JsonError::Malformed),
+        "a byte order mark is not JSON"
+    );
     assert_eq!(Document::parse(b"{}\0", &limits).err(), Some(JsonError::Malformed));
-    assert_eq!(Document::parse(br#"["\ud800"]"#, &limits).err(), Some(JsonError::Malformed), "a lone surrogate has no UTF-8");
+    assert_eq!(
+        Document::parse(br#"["\ud800"]"#, &limits).err(),
+        Some(JsonError::Malformed),
+        "a lone surrogate has no UTF-8"
+    );
 }
 
 #[test]
@@ -120,7 +157,8 @@ fn brackets_match_however_deep() {
     let limits = Limits { depth_max: 300, ..Limits::default() };
     for depth in [63, 64, 65, 127, 128, 129, 200] {
         let is_object = |level: usize| level * level % 7 < 3;
-        let mut text: String = (0..depth).map(|level| if is_object(level) { "{\"a\":" } else { "[" }).collect();
+        let mut text: String =
+            (0..depth).map(|level| if is_object(level) { "{\"a\":" } else { "[" }).collect();
         text.push('1');
         let begin = text.len();
         text.extend((0..depth).rev().map(|level| if is_object(level) { '}' } else { ']' }));
@@ -128,7 +166,11 @@ fn brackets_match_however_deep() {
         for at in begin..text.len() {
             let mut wrong = text.clone().into_bytes();
             wrong[at] ^= b']' ^ b'}';
-            assert_eq!(Document::parse(&wrong, &limits).err(), Some(JsonError::Malformed), "{depth} {at}");
+            assert_eq!(
+                Document::parse(&wrong, &limits).err(),
+                Some(JsonError::Malformed),
+                "{depth} {at}"
+            );
         }
     }
 }
@@ -139,10 +181,15 @@ fn values_are_limited_but_commas_in_strings_are_not() {
     assert!(Document::parse(array(VALUES_MAX).as_bytes(), &Limits::default()).is_ok());
     let one_more = Document::parse(array(VALUES_MAX + 1).as_bytes(), &Limits::default()).err();
     assert_eq!(one_more, Some(JsonError::TooManyValues { max: VALUES_MAX }));
-    for csv in [",".repeat(2 * VALUES_MAX), "\\\",".repeat(2 * VALUES_MAX), ",\\\\".repeat(2 * VALUES_MAX)] {
+    for csv in
+        [",".repeat(2 * VALUES_MAX), "\\\",".repeat(2 * VALUES_MAX), ",\\\\".repeat(2 * VALUES_MAX)]
+    {
         let text = format!(r#"{{"text":"{csv}","more":[1,2]}}"#);
         assert_eq!(parse(&text).root().members().count(), 2);
     }
     let unclosed = format!("{}\"{}\\", "1,".repeat(VALUES_MAX / 2), ",".repeat(VALUES_MAX));
-    assert_eq!(Document::parse(unclosed.as_bytes(), &Limits::default()).err(), Some(JsonError::Malformed));
+    assert_eq!(
+        Document::parse(unclosed.as_bytes(), &Limits::default()).err(),
+        Some(JsonError::Malformed)
+    );
 }

@@ -87,12 +87,25 @@ fn read_by(reader: Reader, message: &str) -> View<'_> {
         ("_meta", meta),
         ("_meta.progressToken", get(meta, "progressToken")),
         ("_meta.protocolVersion", get(meta, "io.modelcontextprotocol/protocolVersion")),
-        ("_meta.related-task.taskId", get(get(meta, "io.modelcontextprotocol/related-task"), "taskId")),
+        (
+            "_meta.related-task.taskId",
+            get(get(meta, "io.modelcontextprotocol/related-task"), "taskId"),
+        ),
         ("task.taskId", get(get(body, "task"), "taskId")),
         ("ref.name", get(reference, "name")),
         ("ref.uri", get(reference, "uri")),
     ];
-    for key in ["name", "uri", "arguments", "cursor", "requestId", "progressToken", "taskId", "level", "requestState"] {
+    for key in [
+        "name",
+        "uri",
+        "arguments",
+        "cursor",
+        "requestId",
+        "progressToken",
+        "taskId",
+        "level",
+        "requestState",
+    ] {
         view.push((key, get(body, key)));
     }
     for (path, keys) in READ_LATER {
@@ -150,8 +163,11 @@ fn read_by_broker(message: &Message) -> View<'_> {
     let utf8 = |bytes| std::str::from_utf8(bytes).expect("a decoded message is UTF-8");
     let text = |span| message.bytes(span).map(utf8);
     let body = message.bytes(message.params.or(message.result));
-    let body = body.map(|body| Document::parse(body, &Limits::default()).expect("a decoded message is JSON"));
-    let later = READ_LATER.map(|(path, keys)| (path, body.as_ref().and_then(|body| body.root().path(keys)).map(|value| utf8(value.raw()))));
+    let body = body
+        .map(|body| Document::parse(body, &Limits::default()).expect("a decoded message is JSON"));
+    let later = READ_LATER.map(|(path, keys)| {
+        (path, body.as_ref().and_then(|body| body.root().path(keys)).map(|value| utf8(value.raw())))
+    });
     let mut view: View<'_> = [
         ("method", message.method_span),
         ("id", message.id_span),
@@ -200,40 +216,62 @@ const NAMES: [&str; 8] = [
 /// A name of the protocol as it is written, in another letter case, or with letters that fold into it, some of them escaped.
 fn key(names: &'static str) -> impl Strategy<Value = String> {
     let names: Vec<&str> = names.split_whitespace().collect();
-    (proptest::sample::select(names), prop_oneof![6 => Just(0_u8), 4 => 1_u8..5], any::<u64>()).prop_map(|(name, spelling, seed)| {
-        let letter = |(at, letter): (usize, char)| {
-            let chosen = seed >> (at % 60) & 1 == 1;
-            let letter = match (spelling, letter) {
-                (1, letter) if chosen => letter.to_ascii_uppercase(),
-                (2, 's') => 'ſ',
-                (2, 'k') => '\u{212a}',
-                (3, letter) => letter.to_ascii_lowercase(),
-                (_, letter) => letter,
+    (proptest::sample::select(names), prop_oneof![6 => Just(0_u8), 4 => 1_u8..5], any::<u64>())
+        .prop_map(|(name, spelling, seed)| {
+            let letter = |(at, letter): (usize, char)| {
+                let chosen = seed >> (at % 60) & 1 == 1;
+                let letter = match (spelling, letter) {
+                    (1, letter) if chosen => letter.to_ascii_uppercase(),
+                    (2, 's') => 'ſ',
+                    (2, 'k') => '\u{212a}',
+                    (3, letter) => letter.to_ascii_lowercase(),
+                    (_, letter) => letter,
+                };
+                if spelling >= 3 && chosen {
+                    format!("\\u{:04x}", letter as u32)
+                } else {
+                    letter.to_string()
+                }
             };
-            if spelling >= 3 && chosen { format!("\\u{:04x}", letter as u32) } else { letter.to_string() }
-        };
-        name.chars().enumerate().map(letter).collect()
-    })
+            name.chars().enumerate().map(letter).collect()
+        })
 }
 
 fn value(names: &'static str) -> impl Strategy<Value = String> {
-    let texts = ["\"2.0\"", "\"tools/call\"", "\"notifications/progress\"", "7", "\"a\"", "\"b\"", "null", "{}", "-32600"];
+    let texts = [
+        "\"2.0\"",
+        "\"tools/call\"",
+        "\"notifications/progress\"",
+        "7",
+        "\"a\"",
+        "\"b\"",
+        "null",
+        "{}",
+        "-32600",
+    ];
     let leaf = proptest::sample::select(texts.to_vec()).prop_map(String::from);
-    leaf.prop_recursive(3, 24, 5, move |inner| proptest::collection::vec((key(names), inner), 0..5).prop_map(|members| object(&members)))
+    leaf.prop_recursive(3, 24, 5, move |inner| {
+        proptest::collection::vec((key(names), inner), 0..5).prop_map(|members| object(&members))
+    })
 }
 
 fn object(members: &[(String, String)]) -> String {
-    let members: Vec<String> = members.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+    let members: Vec<String> =
+        members.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
     format!("{{{}}}", members.join(","))
 }
 
 /// A message that is one, with members added anywhere.
 fn message() -> impl Strategy<Value = String> {
-    prop_oneof![2 => Just(NAMES[0]), 3 => proptest::sample::select(NAMES.to_vec())].prop_flat_map(message_of)
+    prop_oneof![2 => Just(NAMES[0]), 3 => proptest::sample::select(NAMES.to_vec())]
+        .prop_flat_map(message_of)
 }
 
 fn message_of(names: &'static str) -> impl Strategy<Value = String> {
-    let body = move || proptest::collection::vec((key(names), value(names)), 0..4).prop_map(|members| object(&members));
+    let body = move || {
+        proptest::collection::vec((key(names), value(names)), 0..4)
+            .prop_map(|members| object(&members))
+    };
     let core = body().prop_flat_map(|body| {
         let with = |text: &str| format!(r#""jsonrpc":"2.0",{}"#, text.replace("BODY", &body));
         proptest::sample::select(vec![
@@ -245,7 +283,8 @@ fn message_of(names: &'static str) -> impl Strategy<Value = String> {
     });
     let added = prop_oneof![3 => Just(Vec::new()), 2 => proptest::collection::vec((key(NAMES[0]), value(names)), 1..3)];
     (core, added).prop_map(|(core, added)| {
-        let added: String = added.iter().map(|(key, value)| format!(",\"{key}\":{value}")).collect();
+        let added: String =
+            added.iter().map(|(key, value)| format!(",\"{key}\":{value}")).collect();
         format!("{{{core}{added}}}")
     })
 }
@@ -288,7 +327,9 @@ fn s01_messages_that_every_reader_reads_alike_are_accepted() {
 
 #[test]
 fn s01_a_member_in_another_letter_case_is_refused_at_every_level() {
-    let request = |params: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+    let request = |params: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#)
+    };
     let kelvin = '\u{212a}';
     for text in [
         r#"{"jsonrpc":"2.0","id":1,"method":"ping","Method":"tools/call"}"#.to_owned(),

@@ -10,7 +10,8 @@ use serde_json::value::RawValue;
 use crate::text;
 
 fn decode(text: &str) -> Message {
-    Message::decode(Bytes::copy_from_slice(text.as_bytes()), &Limits::default()).unwrap_or_else(|error| panic!("{error:?}: {text}"))
+    Message::decode(Bytes::copy_from_slice(text.as_bytes()), &Limits::default())
+        .unwrap_or_else(|error| panic!("{error:?}: {text}"))
 }
 
 fn set_meta(text: &str, members: &[(&str, &str)]) -> String {
@@ -47,8 +48,12 @@ fn in_pieces_only_what_is_between_edits_is_copied() {
     let frame = Bytes::from_static(b"0123456789");
     let span = |start, end| Span { start, end };
     let mut splice = Splice::new(&frame);
-    let [before, edited, behind] = splice.replace(span(6, 7), &b"six"[..]).replace(span(2, 3), &b"two"[..]).finish_in_pieces();
-    assert_eq!((&before[..], &edited[..], &behind[..]), (&b"01"[..], &b"two345six"[..], &b"789"[..]));
+    let [before, edited, behind] =
+        splice.replace(span(6, 7), &b"six"[..]).replace(span(2, 3), &b"two"[..]).finish_in_pieces();
+    assert_eq!(
+        (&before[..], &edited[..], &behind[..]),
+        (&b"01"[..], &b"two345six"[..], &b"789"[..])
+    );
     assert_eq!((before.as_ptr(), behind.as_ptr()), (frame.as_ptr(), frame[7..].as_ptr()));
     let [whole, nothing, neither] = Splice::new(&frame).finish_in_pieces();
     assert_eq!((whole.as_ptr(), nothing.len() + neither.len()), (frame.as_ptr(), 0));
@@ -57,12 +62,20 @@ fn in_pieces_only_what_is_between_edits_is_copied() {
 #[test]
 fn an_id_is_replaced_where_the_bytes_are_if_it_fits_and_they_are_nobody_elses() {
     let span = Span { start: 6, end: 9 };
-    for (id, text) in [("7", r#"{"id":7,"x":1}"#), ("789", r#"{"id":789,"x":1}"#), ("\"long\"", r#"{"id":"long","x":1}"#)] {
+    for (id, text) in [
+        ("7", r#"{"id":7,"x":1}"#),
+        ("789", r#"{"id":789,"x":1}"#),
+        ("\"long\"", r#"{"id":"long","x":1}"#),
+    ] {
         let frame = || Bytes::from(br#"{"id":123,"x":1}"#.to_vec());
         let (alone, shared) = (frame(), frame());
         let (end, other) = (alone.as_ptr_range().end, shared.clone());
         let edited = replace_in_place(alone, span, id.as_bytes());
-        assert_eq!((&edited[..], edited.as_ptr_range().end == end), (text.as_bytes(), id.len() <= 3), "{id}");
+        assert_eq!(
+            (&edited[..], edited.as_ptr_range().end == end),
+            (text.as_bytes(), id.len() <= 3),
+            "{id}"
+        );
         assert_eq!(replace_in_place(shared, span, id.as_bytes()), text);
         assert_eq!(other, frame(), "what somebody else has stays as it is");
     }
@@ -71,9 +84,12 @@ fn an_id_is_replaced_where_the_bytes_are_if_it_fits_and_they_are_nobody_elses() 
 #[test]
 fn members_are_set_in_place_or_first() {
     let frame = Bytes::from_static(br#"{"a":1,"b":{ },"c":{"d":2}}"#);
-    let (root, empty, full) = (Span { start: 0, end: 27 }, Span { start: 11, end: 14 }, Span { start: 19, end: 26 });
+    let (root, empty, full) =
+        (Span { start: 0, end: 27 }, Span { start: 11, end: 14 }, Span { start: 19, end: 26 });
     let mut splice = Splice::new(&frame);
-    splice.set_member(root, Some(Span { start: 5, end: 6 }), "a", b"10").set_member(empty, None, "x", b"1");
+    splice
+        .set_member(root, Some(Span { start: 5, end: 6 }), "a", b"10")
+        .set_member(empty, None, "x", b"1");
     splice.set_member(empty, None, "y\"", b"2").set_member(full, None, "z", b"3");
     assert_eq!(splice.finish(), r#"{"a":10,"b":{"x":1,"y\"":2 },"c":{"z":3,"d":2}}"#);
 }
@@ -93,19 +109,33 @@ fn members_are_removed_with_their_comma() {
     }
     let frame = Bytes::from_static(br#"{"k":1}"#);
     let root = Span { start: 0, end: 7 };
-    assert_eq!(Splice::new(&frame).remove_member(root, "k").set_member(root, None, "n", b"2").finish(), r#"{"n":2}"#);
+    assert_eq!(
+        Splice::new(&frame).remove_member(root, "k").set_member(root, None, "n", b"2").finish(),
+        r#"{"n":2}"#
+    );
 }
 
 #[test]
 fn meta_is_made_where_there_is_none() {
-    let check = |before: &str, after: &str| assert_eq!(set_meta(before, &[("t", "1"), ("u", "\"2\"")]), after);
-    check(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, r#"{"params":{"_meta":{"t":1,"u":"2"}},"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+    let check = |before: &str, after: &str| {
+        assert_eq!(set_meta(before, &[("t", "1"), ("u", "\"2\"")]), after)
+    };
+    check(
+        r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#,
+        r#"{"params":{"_meta":{"t":1,"u":"2"}},"jsonrpc":"2.0","id":1,"method":"ping"}"#,
+    );
     check(
         r#" {"jsonrpc":"2.0","method":"ping","params":{}} "#,
         r#" {"jsonrpc":"2.0","method":"ping","params":{"_meta":{"t":1,"u":"2"}}} "#,
     );
-    check(r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#, r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"t":1,"u":"2"},"a":1}}"#);
-    check(r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{}}}"#, r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"t":1,"u":"2"}}}"#);
+    check(
+        r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"t":1,"u":"2"},"a":1}}"#,
+    );
+    check(
+        r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{}}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"t":1,"u":"2"}}}"#,
+    );
     check(
         r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"\u0074":9,"o":0}}}"#,
         r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"u":"2","\u0074":1,"o":0}}}"#,
@@ -178,7 +208,13 @@ fn an_edited_message_says_what_reading_it_again_would_say() {
     let mut splice = Splice::new(&said.frame);
     splice.replace(id, &b"\"other\""[..]).replace(meta, &b"{}"[..]);
     let edited = splice.finish_message(known.clone()).expect("nothing is added");
-    assert_eq!(format!("{edited:?}"), format!("{:?}", Message::decode(edited.frame.clone(), &Limits::default()).expect("a message")));
+    assert_eq!(
+        format!("{edited:?}"),
+        format!(
+            "{:?}",
+            Message::decode(edited.frame.clone(), &Limits::default()).expect("a message")
+        )
+    );
 
     let mut splice = Splice::new(&said.frame);
     splice.set_meta(&said, "x", b"1");

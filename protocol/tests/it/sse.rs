@@ -2,8 +2,12 @@
 
 use bytes::Bytes;
 use proptest::collection::vec;
-use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert_eq, prop_oneof, proptest};
-use protocol::sse::{SseError, SseEvent, SseParser, write_comment, write_message, write_priming, write_retry};
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy, any, prop_assert_eq, prop_oneof, proptest,
+};
+use protocol::sse::{
+    SseError, SseEvent, SseParser, write_comment, write_message, write_priming, write_retry,
+};
 
 fn parse(chunks: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Vec<SseEvent> {
     let mut parser = SseParser::new(1 << 20);
@@ -23,7 +27,8 @@ fn data(text: &str) -> SseEvent {
 
 /// The standard's algorithm over a stream that is all there.
 fn obvious(stream: &str) -> Vec<SseEvent> {
-    let text = stream.strip_prefix('\u{feff}').unwrap_or(stream).replace("\r\n", "\n").replace('\r', "\n");
+    let text =
+        stream.strip_prefix('\u{feff}').unwrap_or(stream).replace("\r\n", "\n").replace('\r', "\n");
     let mut lines: Vec<&str> = text.split('\n').collect();
     lines.pop(); // not ended
     let mut events = Vec::new();
@@ -41,11 +46,15 @@ fn obvious(stream: &str) -> Vec<SseEvent> {
         match name {
             "event" => event.event = Some(value.into()),
             "data" => {
-                let joined = event.data.map_or(value.as_bytes().to_vec(), |data| [&data, b"\n".as_slice(), value.as_bytes()].concat());
+                let joined = event.data.map_or(value.as_bytes().to_vec(), |data| {
+                    [&data, b"\n".as_slice(), value.as_bytes()].concat()
+                });
                 event.data = Some(joined.into());
             }
             "id" if !value.contains('\0') => event.id = Some(value.into()),
-            "retry" if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) => event.retry = value.parse().ok(),
+            "retry" if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) => {
+                event.retry = value.parse().ok()
+            }
             _ => {}
         }
     }
@@ -114,20 +123,35 @@ fn events_with_only_an_id_or_a_retry_are_reported() {
 fn the_last_id_is_remembered_until_it_is_emptied() {
     let mut parser = SseParser::new(100);
     let mut seen = Vec::new();
-    for part in
-        ["data: a\n\n", "id: 1\ndata: b\n\n", "data: c\n\n", "id: 2", "\ndata: d\n", "\n", "id: x\0\ndata: e\n\n", "id:\ndata: f\n\n"]
-    {
+    for part in [
+        "data: a\n\n",
+        "id: 1\ndata: b\n\n",
+        "data: c\n\n",
+        "id: 2",
+        "\ndata: d\n",
+        "\n",
+        "id: x\0\ndata: e\n\n",
+        "id:\ndata: f\n\n",
+    ] {
         parser.push(part.as_bytes());
         while parser.next_event().expect("readable").is_some() {}
         seen.push(parser.last_event_id().map(String::from));
     }
     let expected = [None, Some("1"), Some("1"), Some("1"), Some("1"), Some("2"), Some("2"), None];
-    assert_eq!(seen.iter().map(Option::as_deref).collect::<Vec<_>>(), expected, "an id counts once its event is complete");
+    assert_eq!(
+        seen.iter().map(Option::as_deref).collect::<Vec<_>>(),
+        expected,
+        "an id counts once its event is complete"
+    );
 }
 
 #[test]
 fn an_event_larger_than_the_limit_ends_the_stream() {
-    for stream in ["data: 12345678901234567890", "data: 12345\ndata: 12345\ndata: 12345\n\n", "no-field-either-way-this-is-long\n"] {
+    for stream in [
+        "data: 12345678901234567890",
+        "data: 12345\ndata: 12345\ndata: 12345\n\n",
+        "no-field-either-way-this-is-long\n",
+    ] {
         let mut parser = SseParser::new(20);
         parser.push(b"data: fits\n\n");
         parser.push(stream.as_bytes());
@@ -150,7 +174,10 @@ fn the_other_events_have_the_shape_clients_expect() {
     write_priming(&mut out, "s1-0", Some(2000));
     write_retry(&mut out, 500);
     write_comment(&mut out, "still here");
-    assert_eq!(String::from_utf8_lossy(&out), "id: s1-0\nretry: 2000\ndata: \n\nretry: 500\n\n: still here\n\n");
+    assert_eq!(
+        String::from_utf8_lossy(&out),
+        "id: s1-0\nretry: 2000\ndata: \n\nretry: 500\n\n: still here\n\n"
+    );
     let mut out = Vec::new();
     write_message(&mut out, Some("9"), b"{}");
     assert_eq!(String::from_utf8_lossy(&out), "event: message\nid: 9\ndata: {}\n\n");

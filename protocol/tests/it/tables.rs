@@ -6,8 +6,8 @@ use bytes::Bytes;
 use protocol::error::{REFUSAL_NUMBERS, kinds_markdown, refusal_numbers_markdown};
 use protocol::method::docs;
 use protocol::{
-    BackendId, Direction, ErrorKind, LinkPhase, MessageKind, Method, PrincipalId, Refusal, RequestId, SessionPhase, TenantId, Version,
-    WireId,
+    BackendId, Direction, ErrorKind, LinkPhase, MessageKind, Method, PrincipalId, Refusal,
+    RequestId, SessionPhase, TenantId, Version, WireId,
 };
 use std::time::Duration;
 
@@ -18,9 +18,18 @@ fn each_method_is_found_by_its_name() {
         let info = method.info();
         assert_eq!(Method::parse(info.name), *method);
         assert!(names.insert(info.name), "{} is there twice", info.name);
-        assert_eq!(info.name.starts_with("notifications/"), info.kind == MessageKind::Notification, "{}", info.name);
+        assert_eq!(
+            info.name.starts_with("notifications/"),
+            info.kind == MessageKind::Notification,
+            "{}",
+            info.name
+        );
         assert!(info.until.is_none_or(|last| info.since <= last), "{}", info.name);
-        assert!(info.server_capability.is_none() || info.direction != Direction::ServerToClient || info.kind == MessageKind::Notification);
+        assert!(
+            info.server_capability.is_none()
+                || info.direction != Direction::ServerToClient
+                || info.kind == MessageKind::Notification
+        );
         assert!(docs().contains(&format!("| `{}` |", info.name)));
     }
     assert_eq!(names.len(), 36);
@@ -34,8 +43,14 @@ fn each_method_is_found_by_its_name() {
 fn revisions_have_the_methods_their_schema_has() {
     let count = |version| Method::ALL.iter().filter(|method| method.served(version)).count();
     assert_eq!(Version::ALL.map(count), [24, 24, 25, 31, 22]);
-    assert!(Method::ElicitationCreate.served(Version::V2025_06_18) && !Method::ElicitationCreate.served(Version::V2025_03_26));
-    assert!(!Method::Ping.served(Version::V2026_07_28) && Method::ServerDiscover.served(Version::V2026_07_28));
+    assert!(
+        Method::ElicitationCreate.served(Version::V2025_06_18)
+            && !Method::ElicitationCreate.served(Version::V2025_03_26)
+    );
+    assert!(
+        !Method::Ping.served(Version::V2026_07_28)
+            && Method::ServerDiscover.served(Version::V2026_07_28)
+    );
 }
 
 #[test]
@@ -60,7 +75,8 @@ fn error_kinds_have_lawful_codes() {
         let own = kind.refusal_code().is_some_and(|number| i64::from(number) == kind.code());
         assert!(prescribed.contains(&kind.code()) || own, "{}", kind.name());
         if let Some(number) = kind.refusal_code() {
-            let entry = REFUSAL_NUMBERS.iter().find(|entry| entry.number == number).expect("registered");
+            let entry =
+                REFUSAL_NUMBERS.iter().find(|entry| entry.number == number).expect("registered");
             assert!(!entry.used.is_empty(), "{number} is used by {}", kind.name());
         }
         assert!(matches!(kind.http_status(), 200 | 400..=499 | 503), "{}", kind.name());
@@ -74,12 +90,20 @@ fn error_kinds_have_lawful_codes() {
 
 #[test]
 fn a_refusal_carries_what_a_client_needs() {
-    let refusal = Refusal::new(ErrorKind::RateLimited, "too \"many\"").retry_after(Duration::from_millis(1500)).with("scope", "tenant");
+    let refusal = Refusal::new(ErrorKind::RateLimited, "too \"many\"")
+        .retry_after(Duration::from_millis(1500))
+        .with("scope", "tenant");
     let expected = r#"{"code":1003,"message":"too \"many\"","data":{"kind":"rate_limited","retryable":true,"requestId":"q1","retryAfterMs":1500,"refusalCode":1003,"scope":"tenant"}}"#;
     assert_eq!(refusal.to_error_json("q1"), expected);
     let id = RequestId::from_raw(Bytes::from_static(b"\"x\""));
-    assert_eq!(refusal.to_response(Some(&id), "q1"), format!(r#"{{"jsonrpc":"2.0","id":"x","error":{expected}}}"#));
-    assert_eq!(refusal.to_response(None, "q1"), format!(r#"{{"jsonrpc":"2.0","error":{expected}}}"#));
+    assert_eq!(
+        refusal.to_response(Some(&id), "q1"),
+        format!(r#"{{"jsonrpc":"2.0","id":"x","error":{expected}}}"#)
+    );
+    assert_eq!(
+        refusal.to_response(None, "q1"),
+        format!(r#"{{"jsonrpc":"2.0","error":{expected}}}"#)
+    );
     assert_eq!(refusal.to_string(), "rate_limited: too \"many\"");
 }
 
@@ -88,7 +112,9 @@ fn names_have_a_grammar() {
     for good in ["a", "0", "a-b", "a--b", "x2", "abcdefghijabcdefghijabcdefghijab"] {
         assert_eq!(TenantId::parse(good).expect(good).as_str(), good);
     }
-    for bad in ["", "-", "-a", "a-", "A", "a_b", "a.b", "ä", "a b", "abcdefghijabcdefghijabcdefghijabc"] {
+    for bad in
+        ["", "-", "-a", "a-", "A", "a_b", "a.b", "ä", "a b", "abcdefghijabcdefghijabcdefghijabc"]
+    {
         let error = BackendId::parse(bad).expect_err(bad);
         assert!(error.to_string().contains("not allowed"));
         assert!(serde_json::from_value::<BackendId>(bad.into()).is_err());
@@ -114,18 +140,36 @@ fn request_ids_keep_their_text() {
 #[test]
 fn phases_only_take_the_steps_there_are() {
     use SessionPhase::{AwaitingInitialized, Closed, Closing, Opening, Ready};
-    let steps = |from: SessionPhase| SessionPhase::ALL.into_iter().filter(|to| from.advance(*to).is_ok()).collect::<Vec<_>>();
+    let steps = |from: SessionPhase| {
+        SessionPhase::ALL.into_iter().filter(|to| from.advance(*to).is_ok()).collect::<Vec<_>>()
+    };
     assert_eq!(
         SessionPhase::ALL.map(steps),
-        [vec![AwaitingInitialized, Closing, Closed], vec![Ready, Closing, Closed], vec![Closing, Closed], vec![Closed], vec![]]
+        [
+            vec![AwaitingInitialized, Closing, Closed],
+            vec![Ready, Closing, Closed],
+            vec![Closing, Closed],
+            vec![Closed],
+            vec![]
+        ]
     );
-    assert_eq!(Closed.advance(Opening).expect_err("over").to_string(), "no way from phase closed to opening");
+    assert_eq!(
+        Closed.advance(Opening).expect_err("over").to_string(),
+        "no way from phase closed to opening"
+    );
     for phase in LinkPhase::ALL {
-        assert!(phase == LinkPhase::Closed || phase.advance(LinkPhase::Closed) == Ok(LinkPhase::Closed), "{}", phase.name());
+        assert!(
+            phase == LinkPhase::Closed || phase.advance(LinkPhase::Closed) == Ok(LinkPhase::Closed),
+            "{}",
+            phase.name()
+        );
         assert!(phase.advance(phase).is_err());
     }
     // LIFE-06
-    assert!(!AwaitingInitialized.may_send(Method::ToolsListChanged) && AwaitingInitialized.may_send(Method::Ping));
+    assert!(
+        !AwaitingInitialized.may_send(Method::ToolsListChanged)
+            && AwaitingInitialized.may_send(Method::Ping)
+    );
     assert_eq!(Closing.admits(Method::ToolsCall).expect_err("closing").kind, ErrorKind::Draining);
     assert_eq!(Closed.admits(Method::Ping).expect_err("closed").kind, ErrorKind::SessionNotFound);
 }

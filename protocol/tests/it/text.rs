@@ -45,11 +45,20 @@ pub(crate) fn number() -> impl Strategy<Value = String> {
 }
 
 pub(crate) fn value() -> impl Strategy<Value = String> {
-    let leaf = prop_oneof![Just("null".to_owned()), Just("true".to_owned()), Just("false".to_owned()), number(), string_literal(),];
+    let leaf = prop_oneof![
+        Just("null".to_owned()),
+        Just("true".to_owned()),
+        Just("false".to_owned()),
+        number(),
+        string_literal(),
+    ];
     leaf.prop_recursive(8, 96, 8, |inner| {
         prop_oneof![
             vec((blank(), inner.clone(), blank()), 0..8).prop_map(|items| {
-                let items: Vec<_> = items.into_iter().map(|(before, item, after)| before + &item + &after).collect();
+                let items: Vec<_> = items
+                    .into_iter()
+                    .map(|(before, item, after)| before + &item + &after)
+                    .collect();
                 format!("[{}]", items.join(","))
             }),
             object_of(inner),

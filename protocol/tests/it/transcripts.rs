@@ -5,7 +5,9 @@
 
 use bytes::Bytes;
 use protocol::handshake::{InitializeParams, initialize_result, success};
-use protocol::{Body, Kind, Limits, Message, Method, Refusal, Rejection, SessionPhase, Version, decode_body};
+use protocol::{
+    Body, Kind, Limits, Message, Method, Refusal, Rejection, SessionPhase, Version, decode_body,
+};
 
 const LIMITS: Limits = Limits { bytes_max: 4096, depth_max: 16 };
 
@@ -24,9 +26,10 @@ impl Front {
         let batches = self.version.is_some_and(Version::batches);
         match decode_body(Bytes::copy_from_slice(text.as_bytes()), &LIMITS, batches) {
             Ok(Body::One(message)) => vec![self.message(&message)],
-            Ok(Body::Batch(items)) => {
-                items.iter().map(|item| item.as_ref().map_or_else(rejected, |message| self.message(message))).collect()
-            }
+            Ok(Body::Batch(items)) => items
+                .iter()
+                .map(|item| item.as_ref().map_or_else(rejected, |message| self.message(message)))
+                .collect(),
             Err(error) => vec![rejected(&error)],
         }
     }
@@ -45,7 +48,9 @@ impl Front {
                 self.phase = self.phase.advance(SessionPhase::Ready).expect("admitted");
                 "nothing".into()
             }
-            (Ok(()), Method::Ping) => answer(success(message.id.as_ref().expect("a request"), b"{}")),
+            (Ok(()), Method::Ping) => {
+                answer(success(message.id.as_ref().expect("a request"), b"{}"))
+            }
             (Ok(()), _) => format!("pass {}", message.method_text()),
         }
     }
@@ -58,7 +63,8 @@ impl Front {
         let version = Version::answer_initialize(&params.requested);
         self.version = Some(version);
         self.phase = self.phase.advance(SessionPhase::AwaitingInitialized).expect("admitted");
-        let result = initialize_result(version, b"{\"tools\":{}}", br#"{"name":"b","version":"1"}"#, None);
+        let result =
+            initialize_result(version, b"{\"tools\":{}}", br#"{"name":"b","version":"1"}"#, None);
         answer(success(message.id.as_ref().expect("a request"), &result))
     }
 }

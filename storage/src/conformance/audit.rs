@@ -7,7 +7,10 @@ use super::{
     config::{backend_record, key_record, tenant_record},
     tenant,
 };
-use crate::{AdminChange, AuditFilter, AuditKind, AuditRecord, DurableStore, SESSION_KEY_BYTES, SessionKey, StoreError};
+use crate::{
+    AdminChange, AuditFilter, AuditKind, AuditRecord, DurableStore, SESSION_KEY_BYTES, SessionKey,
+    StoreError,
+};
 
 fn record(number: u8, kind: AuditKind, of: Option<&str>) -> AuditRecord {
     AuditRecord {
@@ -19,7 +22,10 @@ fn record(number: u8, kind: AuditKind, of: Option<&str>) -> AuditRecord {
     }
 }
 
-async fn numbers(store: &dyn DurableStore, filter: &AuditFilter) -> Result<Vec<u8>, crate::StoreError> {
+async fn numbers(
+    store: &dyn DurableStore,
+    filter: &AuditFilter,
+) -> Result<Vec<u8>, crate::StoreError> {
     Ok(store.audit(filter, None, 100).await?.iter().map(|stored| stored.record.id[0]).collect())
 }
 
@@ -47,12 +53,23 @@ pub async fn a_record_sent_again_is_added_once(store: &dyn DurableStore) -> Outc
 pub async fn records_are_filtered_and_paged(store: &dyn DurableStore) -> Outcome {
     let kinds = [AuditKind::Admin, AuditKind::Call];
     let given: Vec<AuditRecord> = (1..=20)
-        .map(|number| record(number, kinds[usize::from(number % 2)], [Some("acme"), Some("b"), None][usize::from(number % 3)]))
+        .map(|number| {
+            record(
+                number,
+                kinds[usize::from(number % 2)],
+                [Some("acme"), Some("b"), None][usize::from(number % 3)],
+            )
+        })
         .collect();
     store.append_audit(&given).await?;
     let of_acme = AuditFilter { tenant: Some("acme".into()), ..AuditFilter::default() };
     assert_eq!(numbers(store, &of_acme).await?, [3, 6, 9, 12, 15, 18]);
-    let calls = AuditFilter { kind: Some(AuditKind::Call), since_us: Some(5_000), until_us: Some(12_000), ..of_acme };
+    let calls = AuditFilter {
+        kind: Some(AuditKind::Call),
+        since_us: Some(5_000),
+        until_us: Some(12_000),
+        ..of_acme
+    };
     assert_eq!(numbers(store, &calls).await?, [9]);
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
@@ -77,7 +94,12 @@ pub async fn records_outlive_their_tenant(store: &dyn DurableStore) -> Outcome {
 
 pub async fn a_change_and_what_is_told_of_it_are_one(store: &dyn DurableStore) -> Outcome {
     let told = |number| record(number, AuditKind::Admin, Some("acme"));
-    let (acme, of_acme, key, backend) = (tenant_record("acme"), tenant("acme"), key_record("acme", "k1"), backend_record("acme", "b"));
+    let (acme, of_acme, key, backend) = (
+        tenant_record("acme"),
+        tenant("acme"),
+        key_record("acme", "k1"),
+        backend_record("acme", "b"),
+    );
     let name = BackendId::parse("b").expect("a legal name");
     assert!(store.change(AdminChange::PutTenant(&acme), Some(&told(1))).await?);
     assert!(store.change(AdminChange::PutKey(&key), Some(&told(2))).await?);
@@ -85,10 +107,15 @@ pub async fn a_change_and_what_is_told_of_it_are_one(store: &dyn DurableStore) -
     // What changes nothing is not told of by the store.
     let twice = store.change(AdminChange::PutKey(&key), Some(&told(4))).await;
     assert!(matches!(twice, Err(StoreError::Exists { .. })), "{twice:?}");
-    let orphan = store.change(AdminChange::PutBackend(&backend_record("nobody", "b")), Some(&told(5))).await;
+    let orphan =
+        store.change(AdminChange::PutBackend(&backend_record("nobody", "b")), Some(&told(5))).await;
     assert!(matches!(orphan, Err(StoreError::UnknownTenant { .. })), "{orphan:?}");
     assert!(!store.change(AdminChange::AddTenant(&acme), Some(&told(6))).await?);
-    assert!(!store.change(AdminChange::DeleteKey(&of_acme, &KeyId::new("none")), Some(&told(7))).await?);
+    assert!(
+        !store
+            .change(AdminChange::DeleteKey(&of_acme, &KeyId::new("none")), Some(&told(7)))
+            .await?
+    );
     assert!(!store.change(AdminChange::DeleteTenant(&tenant("nobody")), Some(&told(8))).await?);
     let nobodys = SessionKey::new([9; SESSION_KEY_BYTES]);
     assert!(!store.change(AdminChange::EndSession(&nobodys), Some(&told(9))).await?);

@@ -4,8 +4,8 @@ use futures_util::future::try_join_all;
 
 use super::{Outcome, config::tenant_record};
 use crate::{
-    AUDIT_GENESIS, AdminChange, AuditChain, AuditCheckpoint, AuditFilter, AuditKind, AuditRecord, AuditRetentionTerms, AuditTruncation,
-    ChainedAuditRecord, DurableStore, StoreError,
+    AUDIT_GENESIS, AdminChange, AuditChain, AuditCheckpoint, AuditFilter, AuditKind, AuditRecord,
+    AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, DurableStore, StoreError,
 };
 
 fn record(number: u16, of: Option<&str>) -> AuditRecord {
@@ -21,22 +21,31 @@ fn record(number: u16, of: Option<&str>) -> AuditRecord {
 }
 
 /// A chain whose records all fit, from its start to its head.
-async fn sound(store: &dyn DurableStore, name: &str) -> Result<(AuditChain, Vec<ChainedAuditRecord>), StoreError> {
+async fn sound(
+    store: &dyn DurableStore,
+    name: &str,
+) -> Result<(AuditChain, Vec<ChainedAuditRecord>), StoreError> {
     let found = store.audit_links(name, 0, 1_000).await?;
-    let (mut position, mut number, mut hash) = (found.chain.start.position, 0, found.chain.start.hash.clone());
+    let (mut position, mut number, mut hash) =
+        (found.chain.start.position, 0, found.chain.start.hash.clone());
     for link in &found.links {
         assert_eq!(link.position, position + 1, "{name}: no place is left out");
         assert!(link.number > number, "{name}: numbers grow along the chain");
         assert_eq!(link.hash, link.hash_after(&hash), "{name}: record {}", link.number);
         (position, number, hash) = (link.position, link.number, link.hash.clone());
     }
-    assert_eq!((found.chain.length, &found.chain.head), (position, &hash), "{name}: the chain ends where it says");
+    assert_eq!(
+        (found.chain.length, &found.chain.head),
+        (position, &hash),
+        "{name}: the chain ends where it says"
+    );
     Ok((found.chain, found.links))
 }
 
 pub async fn s15_records_form_a_chain_for_each_tenant(store: &dyn DurableStore) -> Outcome {
     let owners = [Some("acme"), None, Some("b")];
-    let records: Vec<AuditRecord> = (0..12).map(|number| record(number, owners[usize::from(number % 3)])).collect();
+    let records: Vec<AuditRecord> =
+        (0..12).map(|number| record(number, owners[usize::from(number % 3)])).collect();
     store.append_audit(&records[..5]).await?;
     // Some are known, and one is given twice.
     store.append_audit(&[&records[3..], &records[10..11]].concat()).await?;
@@ -46,7 +55,11 @@ pub async fn s15_records_form_a_chain_for_each_tenant(store: &dyn DurableStore) 
         assert!(links.iter().all(|link| link.tenant.as_deref() == of), "{name}");
     }
     let all = store.audit(&AuditFilter::default(), None, 100).await?;
-    assert_eq!(all.into_iter().map(|stored| stored.record).collect::<Vec<_>>(), records, "in the order given, over all chains");
+    assert_eq!(
+        all.into_iter().map(|stored| stored.record).collect::<Vec<_>>(),
+        records,
+        "in the order given, over all chains"
+    );
     let page = store.audit_links("acme", 1, 2).await?;
     assert_eq!(page.links.iter().map(|link| link.position).collect::<Vec<_>>(), [2, 3]);
     let nothing = store.audit_links("nobody", 0, 10).await?;
@@ -60,10 +73,16 @@ pub async fn s15_writers_at_the_same_time_extend_one_chain(store: &dyn DurableSt
     let writers = (0..8_u16).map(|writer| async move {
         for batch in 0..5_u16 {
             let first = 1_000 * writer + 10 * batch;
-            let batch: Vec<AuditRecord> =
-                (first..first + 6).map(|number| record(number, owners[usize::from((number + writer) % 3)])).collect();
+            let batch: Vec<AuditRecord> = (first..first + 6)
+                .map(|number| record(number, owners[usize::from((number + writer) % 3)]))
+                .collect();
             store.append_audit(&batch).await?;
-            store.change(AdminChange::PutTenant(&tenant_record("acme")), Some(&record(first + 9, Some("acme")))).await?;
+            store
+                .change(
+                    AdminChange::PutTenant(&tenant_record("acme")),
+                    Some(&record(first + 9, Some("acme"))),
+                )
+                .await?;
         }
         Ok::<_, StoreError>(())
     });
@@ -96,9 +115,16 @@ pub async fn s15_only_the_beginning_of_a_chain_is_removed(store: &dyn DurableSto
     assert_eq!(store.cut_audit_chain("acme", &cut(5)).await?, 0, "it is gone already");
     let (chain, left) = sound(store, "acme").await?;
     assert_eq!((chain.length, chain.start, left.len()), (9, cut(5), 4));
-    assert!(store.cut_audit_chain("acme", &cut(7)).await.is_err(), "the newest of them is not old enough");
+    assert!(
+        store.cut_audit_chain("acme", &cut(7)).await.is_err(),
+        "the newest of them is not old enough"
+    );
     assert_eq!(sound(store, "acme").await?.1.len(), 4, "then nothing is removed");
-    assert_eq!(store.trim_audit(1_000_000, 100).await?, 0, "a record of a chain is not removed by its age alone");
+    assert_eq!(
+        store.trim_audit(1_000_000, 100).await?,
+        0,
+        "a record of a chain is not removed by its age alone"
+    );
     assert_eq!(sound(store, "").await?.1.len(), 1, "other chains are left alone");
     store.append_audit(&records[8..]).await?;
     assert_eq!(sound(store, "acme").await?.0.length, 9);
@@ -106,17 +132,30 @@ pub async fn s15_only_the_beginning_of_a_chain_is_removed(store: &dyn DurableSto
 }
 
 pub async fn s15_checkpoints_only_move_forward(store: &dyn DurableStore) -> Outcome {
-    store.append_audit(&(1..=5).map(|number| record(number, Some("acme"))).collect::<Vec<_>>()).await?;
+    store
+        .append_audit(&(1..=5).map(|number| record(number, Some("acme"))).collect::<Vec<_>>())
+        .await?;
     store.append_audit(&[record(6, None), record(7, Some("b"))]).await?;
-    let names = |chains: Vec<AuditChain>| chains.into_iter().map(|chain| chain.name).collect::<Vec<_>>();
+    let names =
+        |chains: Vec<AuditChain>| chains.into_iter().map(|chain| chain.name).collect::<Vec<_>>();
     assert_eq!(names(store.audit_chains_ahead(1, None, 10).await?), ["", "acme", "b"]);
     assert_eq!(names(store.audit_chains_ahead(1, Some(""), 1).await?), ["acme"]);
     assert_eq!(names(store.audit_chains_ahead(5, None, 10).await?), ["acme"]);
     let checkpoint = |count: i64| {
-        let made = AuditCheckpoint { count, head: vec![count as u8; 32], at_us: count, signature: vec![1; 64] };
+        let made = AuditCheckpoint {
+            count,
+            head: vec![count as u8; 32],
+            at_us: count,
+            signature: vec![1; 64],
+        };
         ("acme".to_owned(), made)
     };
-    assert_eq!(store.put_audit_checkpoints(&[checkpoint(4), ("nobody".to_owned(), checkpoint(4).1)]).await?, ["acme"]);
+    assert_eq!(
+        store
+            .put_audit_checkpoints(&[checkpoint(4), ("nobody".to_owned(), checkpoint(4).1)])
+            .await?,
+        ["acme"]
+    );
     assert_eq!(store.put_audit_checkpoints(&[checkpoint(3)]).await?, Vec::<String>::new());
     assert_eq!(store.audit_links("acme", 0, 1).await?.chain.checkpoint, Some(checkpoint(4).1));
     assert_eq!(store.put_audit_checkpoints(&[checkpoint(5)]).await?, ["acme"]);
@@ -128,7 +167,13 @@ pub async fn s15_checkpoints_only_move_forward(store: &dyn DurableStore) -> Outc
 pub async fn s15_chains_are_listed_by_name(store: &dyn DurableStore) -> Outcome {
     assert_eq!(store.audit_chains(None, 10).await?, []);
     let owners = [Some("b"), None, Some("acme"), Some("c-1"), Some("Z")];
-    store.append_audit(&(0..20).map(|number| record(number, owners[usize::from(number % 5)])).collect::<Vec<_>>()).await?;
+    store
+        .append_audit(
+            &(0..20)
+                .map(|number| record(number, owners[usize::from(number % 5)]))
+                .collect::<Vec<_>>(),
+        )
+        .await?;
     let (mut seen, mut after) = (Vec::new(), None::<String>);
     loop {
         let page = store.audit_chains(after.as_deref(), 2).await?;
@@ -144,13 +189,23 @@ pub async fn s15_chains_are_listed_by_name(store: &dyn DurableStore) -> Outcome 
 
 pub async fn s15_terms_change_one_version_at_a_time(store: &dyn DurableStore) -> Outcome {
     assert_eq!(store.audit_terms().await?, None);
-    let terms = |version: i64| AuditRetentionTerms { version, terms: format!("terms {version}"), signature: vec![9; 64] };
+    let terms = |version: i64| AuditRetentionTerms {
+        version,
+        terms: format!("terms {version}"),
+        signature: vec![9; 64],
+    };
     assert!(store.change(AdminChange::PutAuditTerms(&terms(1)), Some(&record(1, None))).await?);
-    assert!(!store.change(AdminChange::PutAuditTerms(&terms(1)), Some(&record(2, None))).await?, "another replica was first");
+    assert!(
+        !store.change(AdminChange::PutAuditTerms(&terms(1)), Some(&record(2, None))).await?,
+        "another replica was first"
+    );
     assert!(!store.change(AdminChange::PutAuditTerms(&terms(3)), Some(&record(3, None))).await?);
     assert!(store.change(AdminChange::PutAuditTerms(&terms(2)), Some(&record(4, None))).await?);
     assert_eq!(store.audit_terms().await?, Some(terms(2)));
     let told = store.audit(&AuditFilter::default(), None, 10).await?;
-    assert_eq!(told.into_iter().map(|stored| stored.record).collect::<Vec<_>>(), [record(1, None), record(4, None)]);
+    assert_eq!(
+        told.into_iter().map(|stored| stored.record).collect::<Vec<_>>(),
+        [record(1, None), record(4, None)]
+    );
     Ok(())
 }

@@ -3,7 +3,9 @@
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 
 use super::{Outcome, tenant};
-use crate::{AdminChange, BackendRecord, ConfigStore, HASH_BYTES, KeyRecord, StoreError, TenantRecord};
+use crate::{
+    AdminChange, BackendRecord, ConfigStore, HASH_BYTES, KeyRecord, StoreError, TenantRecord,
+};
 
 pub async fn starts_empty(store: &dyn ConfigStore) -> Outcome {
     assert_eq!(store.tenants().await?, []);
@@ -16,7 +18,8 @@ pub async fn lists_tenants_by_name(store: &dyn ConfigStore) -> Outcome {
     for name in ["mango", "apple", "zebra", "a-b", "a0"] {
         store.put_tenant(&tenant_record(name)).await?;
     }
-    let names: Vec<String> = store.tenants().await?.iter().map(|record| record.tenant.as_str().to_owned()).collect();
+    let names: Vec<String> =
+        store.tenants().await?.iter().map(|record| record.tenant.as_str().to_owned()).collect();
     assert_eq!(names, ["a-b", "a0", "apple", "mango", "zebra"]);
     Ok(())
 }
@@ -24,16 +27,28 @@ pub async fn lists_tenants_by_name(store: &dyn ConfigStore) -> Outcome {
 pub async fn replaces_a_tenant_and_keeps_its_birthday(store: &dyn ConfigStore) -> Outcome {
     let first = tenant_record("acme");
     store.put_tenant(&first).await?;
-    let second = TenantRecord { settings: "{\"weight\":7}".into(), created_at_us: 900, updated_at_us: 900, ..first.clone() };
+    let second = TenantRecord {
+        settings: "{\"weight\":7}".into(),
+        created_at_us: 900,
+        updated_at_us: 900,
+        ..first.clone()
+    };
     store.put_tenant(&second).await?;
-    assert_eq!(store.tenants().await?, [TenantRecord { created_at_us: first.created_at_us, ..second }]);
+    assert_eq!(
+        store.tenants().await?,
+        [TenantRecord { created_at_us: first.created_at_us, ..second }]
+    );
     Ok(())
 }
 
 pub async fn adds_a_tenant_only_where_there_is_none(store: &dyn ConfigStore) -> Outcome {
     let first = tenant_record("acme");
     assert!(store.add_tenant(&first).await?);
-    assert!(!store.add_tenant(&TenantRecord { settings: "{\"weight\":7}".into(), ..first.clone() }).await?);
+    assert!(
+        !store
+            .add_tenant(&TenantRecord { settings: "{\"weight\":7}".into(), ..first.clone() })
+            .await?
+    );
     assert_eq!(store.tenants().await?, [first]);
     Ok(())
 }
@@ -43,7 +58,9 @@ pub async fn keeps_settings_byte_for_byte(store: &dyn ConfigStore) -> Outcome {
     store.put_tenant(&TenantRecord { settings: text.into(), ..tenant_record("acme") }).await?;
     assert_eq!(store.tenants().await?[0].settings, text);
     let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
-    store.put_backend(&BackendRecord { settings: bytes.clone(), ..backend_record("acme", "one") }).await?;
+    store
+        .put_backend(&BackendRecord { settings: bytes.clone(), ..backend_record("acme", "one") })
+        .await?;
     assert_eq!(store.backends().await?[0].settings, bytes);
     Ok(())
 }
@@ -62,7 +79,11 @@ pub async fn takes_keys_and_backends_along_with_their_tenant(store: &dyn ConfigS
     assert!(store.keys().await?.iter().all(|record| record.tenant == tenant("umbrella")));
     assert!(store.backends().await?.iter().all(|record| record.tenant == tenant("umbrella")));
     store.put_tenant(&tenant_record("acme")).await?;
-    assert_eq!(store.keys_of(&tenant("acme")).await?, [], "a new tenant of the same name starts with nothing");
+    assert_eq!(
+        store.keys_of(&tenant("acme")).await?,
+        [],
+        "a new tenant of the same name starts with nothing"
+    );
     Ok(())
 }
 
@@ -70,7 +91,10 @@ pub async fn lists_keys_of_one_tenant_only(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     let (acme, all) = (store.keys_of(&tenant("acme")).await?, store.keys().await?);
     assert_eq!(acme, [key_record("acme", "k1"), key_record("acme", "k2")]);
-    assert_eq!(all, [key_record("acme", "k1"), key_record("acme", "k2"), key_record("umbrella", "k3")]);
+    assert_eq!(
+        all,
+        [key_record("acme", "k1"), key_record("acme", "k2"), key_record("umbrella", "k3")]
+    );
     assert_eq!(store.keys_of(&tenant("nobody")).await?, []);
     Ok(())
 }
@@ -78,17 +102,26 @@ pub async fn lists_keys_of_one_tenant_only(store: &dyn ConfigStore) -> Outcome {
 pub async fn refuses_a_key_id_twice(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     for owner in ["acme", "umbrella"] {
-        let again = store.put_key(&KeyRecord { hash: vec![9; HASH_BYTES], ..key_record(owner, "k1") }).await;
+        let again = store
+            .put_key(&KeyRecord { hash: vec![9; HASH_BYTES], ..key_record(owner, "k1") })
+            .await;
         assert!(matches!(again, Err(StoreError::Exists { .. })), "{again:?}");
     }
-    assert_eq!(store.keys_of(&tenant("acme")).await?[0], key_record("acme", "k1"), "the first one is untouched");
+    assert_eq!(
+        store.keys_of(&tenant("acme")).await?[0],
+        key_record("acme", "k1"),
+        "the first one is untouched"
+    );
     Ok(())
 }
 
 pub async fn removes_a_key_only_for_its_tenant(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     let k1 = KeyId::new("k1");
-    assert!(!store.delete_key(&tenant("umbrella"), &k1).await?, "another tenant's key looks like an absent one");
+    assert!(
+        !store.delete_key(&tenant("umbrella"), &k1).await?,
+        "another tenant's key looks like an absent one"
+    );
     assert!(store.delete_key(&tenant("acme"), &k1).await?);
     assert!(!store.delete_key(&tenant("acme"), &k1).await?);
     assert_eq!(store.keys_of(&tenant("acme")).await?, [key_record("acme", "k2")]);
@@ -104,17 +137,29 @@ pub async fn refuses_what_has_no_tenant(store: &dyn ConfigStore) -> Outcome {
 
 pub async fn lists_backends_by_tenant_and_name(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
-    let expected = [backend_record("acme", "one"), backend_record("acme", "two"), backend_record("umbrella", "one")];
+    let expected = [
+        backend_record("acme", "one"),
+        backend_record("acme", "two"),
+        backend_record("umbrella", "one"),
+    ];
     assert_eq!(store.backends().await?, expected);
     Ok(())
 }
 
 pub async fn replaces_a_backend_and_keeps_its_birthday(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
-    let changed = BackendRecord { settings: vec![1, 2], created_at_us: 900, updated_at_us: 900, ..backend_record("acme", "one") };
+    let changed = BackendRecord {
+        settings: vec![1, 2],
+        created_at_us: 900,
+        updated_at_us: 900,
+        ..backend_record("acme", "one")
+    };
     store.put_backend(&changed).await?;
     let stored = store.backends().await?;
-    assert_eq!(stored[0], BackendRecord { created_at_us: backend_record("acme", "one").created_at_us, ..changed });
+    assert_eq!(
+        stored[0],
+        BackendRecord { created_at_us: backend_record("acme", "one").created_at_us, ..changed }
+    );
     assert_eq!(stored[2], backend_record("umbrella", "one"));
     Ok(())
 }
@@ -124,14 +169,21 @@ pub async fn keeps_one_backend_name_apart_in_two_tenants(store: &dyn ConfigStore
     let one = BackendId::parse("one").expect("a legal name");
     assert!(store.delete_backend(&tenant("acme"), &one).await?);
     assert!(!store.delete_backend(&tenant("acme"), &one).await?);
-    assert_eq!(store.backends().await?, [backend_record("acme", "two"), backend_record("umbrella", "one")]);
+    assert_eq!(
+        store.backends().await?,
+        [backend_record("acme", "two"), backend_record("umbrella", "one")]
+    );
     Ok(())
 }
 
 pub async fn takes_writes_at_the_same_time(store: &dyn ConfigStore) -> Outcome {
     let [acme, umbrella, initech] = ["acme", "umbrella", "initech"].map(tenant_record);
-    let (first, second, third, read) =
-        tokio::join!(store.put_tenant(&acme), store.put_tenant(&umbrella), store.put_tenant(&initech), store.tenants());
+    let (first, second, third, read) = tokio::join!(
+        store.put_tenant(&acme),
+        store.put_tenant(&umbrella),
+        store.put_tenant(&initech),
+        store.tenants()
+    );
     first.and(second).and(third).and(read)?;
     assert_eq!(store.tenants().await?.len(), 3);
     Ok(())
@@ -151,7 +203,11 @@ pub async fn tells_of_every_change_by_a_version(store: &dyn ConfigStore) -> Outc
     versions.push(store.config_version().await?);
     assert!(store.delete_key(&tenant("acme"), &KeyId::new("k1")).await?);
     versions.push(store.config_version().await?);
-    assert!(store.delete_backend(&tenant("acme"), &BackendId::parse("one").expect("a legal name")).await?);
+    assert!(
+        store
+            .delete_backend(&tenant("acme"), &BackendId::parse("one").expect("a legal name"))
+            .await?
+    );
     versions.push(store.config_version().await?);
     assert!(store.delete_tenant(&tenant("acme")).await?);
     versions.push(store.config_version().await?);
@@ -169,9 +225,12 @@ pub async fn keeps_its_version_while_nothing_changes(store: &dyn ConfigStore) ->
     Ok(())
 }
 
-pub async fn holds_breakers_until_they_are_released_or_their_backend_goes(store: &dyn ConfigStore) -> Outcome {
+pub async fn holds_breakers_until_they_are_released_or_their_backend_goes(
+    store: &dyn ConfigStore,
+) -> Outcome {
     fill(store).await?;
-    let [one, two, declared] = ["one", "two", "declared"].map(|name| BackendId::parse(name).expect("a legal name"));
+    let [one, two, declared] =
+        ["one", "two", "declared"].map(|name| BackendId::parse(name).expect("a legal name"));
     let (acme, umbrella) = (tenant("acme"), tenant("umbrella"));
     let mut versions = vec![store.config_version().await?];
     for (owner, backend) in [(&umbrella, &one), (&acme, &two), (&acme, &one), (&acme, &declared)] {
@@ -190,7 +249,11 @@ pub async fn holds_breakers_until_they_are_released_or_their_backend_goes(store:
     assert!(store.delete_backend(&acme, &two).await?);
     assert_eq!(store.held_breakers().await?, [of(&acme, &declared), of(&umbrella, &one)]);
     store.put_backend(&backend_record("acme", "declared")).await?;
-    assert_eq!(store.held_breakers().await?, [of(&umbrella, &one)], "a backend that begins is not held");
+    assert_eq!(
+        store.held_breakers().await?,
+        [of(&umbrella, &one)],
+        "a backend that begins is not held"
+    );
     assert!(store.change(AdminChange::HoldBreaker(&acme, &one), None).await?);
     assert!(store.delete_tenant(&acme).await?);
     assert_eq!(store.held_breakers().await?, [of(&umbrella, &one)]);
@@ -202,7 +265,10 @@ pub async fn refuses_after_close(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     store.close().await;
     assert!(matches!(store.tenants().await, Err(StoreError::Unavailable { .. })));
-    assert!(matches!(store.put_tenant(&tenant_record("late")).await, Err(StoreError::Unavailable { .. })));
+    assert!(matches!(
+        store.put_tenant(&tenant_record("late")).await,
+        Err(StoreError::Unavailable { .. })
+    ));
     store.close().await;
     Ok(())
 }
@@ -221,7 +287,12 @@ pub async fn fill(store: &dyn ConfigStore) -> Outcome {
 }
 
 pub(super) fn tenant_record(name: &str) -> TenantRecord {
-    TenantRecord { tenant: tenant(name), settings: "{}".into(), created_at_us: 100, updated_at_us: 200 }
+    TenantRecord {
+        tenant: tenant(name),
+        settings: "{}".into(),
+        created_at_us: 100,
+        updated_at_us: 200,
+    }
 }
 
 pub(super) fn key_record(owner: &str, key: &str) -> KeyRecord {

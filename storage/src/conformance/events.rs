@@ -5,7 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{LONG, Outcome, open, session, session_record, write};
-use crate::{DurableStore, EventStore, LogEntry, LoggedEvent, SessionKey, StoredStream, StreamRecord, WriteOp, WriteOutcome};
+use crate::{
+    DurableStore, EventStore, LogEntry, LoggedEvent, SessionKey, StoredStream, StreamRecord,
+    WriteOp, WriteOutcome,
+};
 
 pub async fn finds_nothing_where_nothing_was_told(log: &dyn EventStore) -> Outcome {
     assert_eq!(log.streams(&session(1)).await?, []);
@@ -16,9 +19,11 @@ pub async fn finds_nothing_where_nothing_was_told(log: &dyn EventStore) -> Outco
 }
 
 pub async fn finds_a_stream_as_it_was_told(log: &dyn EventStore) -> Outcome {
-    let told = StreamRecord { number: 1, general: true, due: b"[1,\"a\"]\0\xff".to_vec(), was_read: true };
+    let told =
+        StreamRecord { number: 1, general: true, due: b"[1,\"a\"]\0\xff".to_vec(), was_read: true };
     log.append(&[begin(1, told.clone())]).await?;
-    let empty = StoredStream { record: told, trimmed_through: 0, last_sequence: 0, events: Vec::new() };
+    let empty =
+        StoredStream { record: told, trimmed_through: 0, last_sequence: 0, events: Vec::new() };
     assert_eq!(log.stream(&session(1), 1, 0).await?, Some(empty));
     Ok(())
 }
@@ -45,7 +50,10 @@ pub async fn returns_events_after_a_position(log: &dyn EventStore) -> Outcome {
     assert_eq!(held(log, 1, 1, 4).await?, ["e"], "a hole is no loss");
     let whole = log.stream(&session(1), 1, 0).await?.expect("told before");
     let sequences: Vec<u64> = whole.events.iter().map(|event| event.sequence).collect();
-    assert_eq!((sequences.as_slice(), whole.trimmed_through, whole.last_sequence), (&[1, 2, 3, 5][..], 0, 5));
+    assert_eq!(
+        (sequences.as_slice(), whole.trimmed_through, whole.last_sequence),
+        (&[1, 2, 3, 5][..], 0, 5)
+    );
     Ok(())
 }
 
@@ -53,7 +61,11 @@ pub async fn tells_a_position_ahead_of_the_log(log: &dyn EventStore) -> Outcome 
     log.append(&[begin(1, record(1)), event(1, 1, 1, "a"), event(1, 1, 2, "b")]).await?;
     for position in [2, 3, 9, u64::MAX] {
         let stream = log.stream(&session(1), 1, position).await?.expect("told before");
-        assert_eq!((stream.events.as_slice(), stream.last_sequence), (&[][..], 2), "after {position}");
+        assert_eq!(
+            (stream.events.as_slice(), stream.last_sequence),
+            (&[][..], 2),
+            "after {position}"
+        );
     }
     // What a client sends may be any number.
     assert_eq!(log.stream(&session(1), u64::MAX, 0).await?, None);
@@ -62,17 +74,29 @@ pub async fn tells_a_position_ahead_of_the_log(log: &dyn EventStore) -> Outcome 
 }
 
 pub async fn keeps_frames_byte_for_byte(log: &dyn EventStore) -> Outcome {
-    let frames = [Bytes::new(), Bytes::from_static(b"\0\n\r\n\xff"), (0..=255).cycle().take(300_000).collect()];
-    let events: Vec<LoggedEvent> =
-        (1..).zip([0, 1, 255]).zip(&frames).map(|((sequence, kind), frame)| LoggedEvent { sequence, kind, frame: frame.clone() }).collect();
-    let entries = events.iter().map(|event| LogEntry::Event { session: session(1), stream: 1, event: event.clone() });
+    let frames = [
+        Bytes::new(),
+        Bytes::from_static(b"\0\n\r\n\xff"),
+        (0..=255).cycle().take(300_000).collect(),
+    ];
+    let events: Vec<LoggedEvent> = (1..)
+        .zip([0, 1, 255])
+        .zip(&frames)
+        .map(|((sequence, kind), frame)| LoggedEvent { sequence, kind, frame: frame.clone() })
+        .collect();
+    let entries = events.iter().map(|event| LogEntry::Event {
+        session: session(1),
+        stream: 1,
+        event: event.clone(),
+    });
     log.append(&std::iter::once(begin(1, record(1))).chain(entries).collect::<Vec<_>>()).await?;
     assert_eq!(log.stream(&session(1), 1, 0).await?.expect("told before").events, events);
     Ok(())
 }
 
 pub async fn keeps_events_of_a_stream_told_again(log: &dyn EventStore) -> Outcome {
-    log.append(&[begin(1, record(1)), event(1, 1, 1, "a"), event(1, 1, 2, "b"), trim(1, 1, 1)]).await?;
+    log.append(&[begin(1, record(1)), event(1, 1, 1, "a"), event(1, 1, 2, "b"), trim(1, 1, 1)])
+        .await?;
     let changed = StreamRecord { due: b"less".to_vec(), was_read: true, ..record(1) };
     log.append(&[begin(1, changed.clone())]).await?;
     let stream = log.stream(&session(1), 1, 0).await?.expect("told before");
@@ -101,27 +125,45 @@ pub async fn lets_go_of_what_is_trimmed(log: &dyn EventStore) -> Outcome {
     assert_eq!((stream.trimmed_through, stream.last_sequence), (4, 9));
     assert_eq!(held(log, 1, 1, 0).await?, ["5", "6", "7", "8", "9"]);
     log.append(&[trim(1, 1, 2)]).await?;
-    assert_eq!(log.stream(&session(1), 1, 0).await?.expect("told before").trimmed_through, 4, "nothing comes back");
+    assert_eq!(
+        log.stream(&session(1), 1, 0).await?.expect("told before").trimmed_through,
+        4,
+        "nothing comes back"
+    );
     log.append(&[trim(1, 1, 9)]).await?;
     let stream = log.stream(&session(1), 1, 0).await?.expect("an emptied stream is still one");
-    assert_eq!((stream.events.as_slice(), stream.trimmed_through, stream.last_sequence), (&[][..], 9, 9));
+    assert_eq!(
+        (stream.events.as_slice(), stream.trimmed_through, stream.last_sequence),
+        (&[][..], 9, 9)
+    );
     // All of it was lost: a client that stands at the trim has missed nothing.
     log.append(&[begin(1, record(2)), trim(1, 2, 7)]).await?;
     let stream = log.stream(&session(1), 2, 7).await?.expect("told before");
-    assert_eq!((stream.events.as_slice(), stream.trimmed_through, stream.last_sequence), (&[][..], 7, 7));
+    assert_eq!(
+        (stream.events.as_slice(), stream.trimmed_through, stream.last_sequence),
+        (&[][..], 7, 7)
+    );
     Ok(())
 }
 
 pub async fn goes_by_the_order_of_entries(log: &dyn EventStore) -> Outcome {
-    log.append(&[begin(1, record(1)), event(1, 1, 1, "a"), trim(1, 1, 1), event(1, 1, 2, "b")]).await?;
+    log.append(&[begin(1, record(1)), event(1, 1, 1, "a"), trim(1, 1, 1), event(1, 1, 2, "b")])
+        .await?;
     assert_eq!(held(log, 1, 1, 0).await?, ["b"]);
-    log.append(&[begin(1, record(2)), event(1, 2, 1, "a"), drop_of(1, 2), event(1, 2, 2, "late")]).await?;
+    log.append(&[begin(1, record(2)), event(1, 2, 1, "a"), drop_of(1, 2), event(1, 2, 2, "late")])
+        .await?;
     assert_eq!(log.stream(&session(1), 2, 0).await?, None);
     Ok(())
 }
 
 pub async fn lets_go_of_a_dropped_stream(log: &dyn EventStore) -> Outcome {
-    log.append(&[begin(1, record(1)), event(1, 1, 1, "a"), begin(1, record(2)), event(1, 2, 1, "b")]).await?;
+    log.append(&[
+        begin(1, record(1)),
+        event(1, 1, 1, "a"),
+        begin(1, record(2)),
+        event(1, 2, 1, "b"),
+    ])
+    .await?;
     log.append(&[drop_of(1, 1)]).await?;
     assert_eq!(log.stream(&session(1), 1, 0).await?, None);
     assert_eq!(log.streams(&session(1)).await?, [record(2)]);
@@ -132,14 +174,27 @@ pub async fn lets_go_of_a_dropped_stream(log: &dyn EventStore) -> Outcome {
 }
 
 pub async fn keeps_no_event_of_an_unknown_stream(log: &dyn EventStore) -> Outcome {
-    log.append(&[event(1, 1, 1, "a"), trim(1, 1, 1), drop_of(1, 1), begin(1, record(2)), event(1, 2, 1, "b")]).await?;
+    log.append(&[
+        event(1, 1, 1, "a"),
+        trim(1, 1, 1),
+        drop_of(1, 1),
+        begin(1, record(2)),
+        event(1, 2, 1, "b"),
+    ])
+    .await?;
     assert_eq!(log.stream(&session(1), 1, 0).await?, None);
     assert_eq!(held(log, 1, 2, 0).await?, ["b"], "the rest is carried out");
     Ok(())
 }
 
 pub async fn keeps_sessions_apart(log: &dyn EventStore) -> Outcome {
-    log.append(&[begin(1, record(1)), begin(2, record(1)), event(1, 1, 1, "mine"), event(2, 1, 1, "yours")]).await?;
+    log.append(&[
+        begin(1, record(1)),
+        begin(2, record(1)),
+        event(1, 1, 1, "mine"),
+        event(2, 1, 1, "yours"),
+    ])
+    .await?;
     log.append(&[trim(2, 1, 0), event(2, 1, 2, "more")]).await?;
     assert_eq!(held(log, 1, 1, 0).await?, ["mine"]);
     assert_eq!(held(log, 2, 1, 0).await?, ["yours", "more"]);
@@ -148,7 +203,8 @@ pub async fn keeps_sessions_apart(log: &dyn EventStore) -> Outcome {
 
 pub async fn forgets_a_session(log: &dyn EventStore) -> Outcome {
     for number in [1, 2] {
-        log.append(&[begin(number, record(1)), event(number, 1, 1, "a"), begin(number, record(2))]).await?;
+        log.append(&[begin(number, record(1)), event(number, 1, 1, "a"), begin(number, record(2))])
+            .await?;
     }
     log.forget_session(&session(1)).await?;
     log.forget_session(&session(1)).await?;
@@ -185,7 +241,11 @@ pub async fn lets_go_of_what_is_old_in_small_steps(log: &dyn EventStore) -> Outc
             let Some(left) = log.stream(&session(key), stream, 0).await? else { continue };
             let first = left.events.first().map_or(left.last_sequence + 1, |event| event.sequence);
             assert_eq!(left.trimmed_through + 1, first, "what is gone is told to be gone");
-            assert_eq!(left.events.last().map_or(10, |event| event.sequence), 10, "the oldest go first");
+            assert_eq!(
+                left.events.last().map_or(10, |event| event.sequence),
+                10,
+                "the oldest go first"
+            );
         }
     }
     assert_eq!(gone, 30);
@@ -198,20 +258,26 @@ pub async fn lets_go_of_what_is_old_in_small_steps(log: &dyn EventStore) -> Outc
 pub async fn takes_many_entries_at_once(log: &dyn EventStore) -> Outcome {
     let mut entries: Vec<LogEntry> = (0..10).map(|number| begin(number, record(1))).collect();
     for sequence in 1..=100 {
-        entries.extend((0..10).map(|number| event(number, 1, sequence, &format!("{number}/{sequence}"))));
+        entries.extend(
+            (0..10).map(|number| event(number, 1, sequence, &format!("{number}/{sequence}"))),
+        );
     }
     log.append(&entries).await?;
     for number in 0..10 {
-        let expected: Vec<String> = (1..=100).map(|sequence| format!("{number}/{sequence}")).collect();
+        let expected: Vec<String> =
+            (1..=100).map(|sequence| format!("{number}/{sequence}")).collect();
         assert_eq!(held(log, number, 1, 0).await?, expected);
     }
     Ok(())
 }
 
 pub async fn takes_appends_at_the_same_time(log: &dyn EventStore) -> Outcome {
-    let [one, two, three] = [1, 2, 3].map(|number| [begin(number, record(1)), event(number, 1, 1, "a"), event(number, 1, 2, "b")]);
+    let [one, two, three] = [1, 2, 3].map(|number| {
+        [begin(number, record(1)), event(number, 1, 1, "a"), event(number, 1, 2, "b")]
+    });
     let key = session(1);
-    let (first, second, third, read) = tokio::join!(log.append(&one), log.append(&two), log.append(&three), log.streams(&key));
+    let (first, second, third, read) =
+        tokio::join!(log.append(&one), log.append(&two), log.append(&three), log.streams(&key));
     first.and(second).and(third)?;
     read?;
     for number in 1..=3 {
@@ -226,7 +292,10 @@ pub async fn streams_end_with_their_session<S: DurableStore + EventStore>(store:
         assert_eq!(write(store, open(session_record(number), "a")).await?, WriteOutcome::Done);
         store.append(&[begin(number, record(1)), event(number, 1, 1, "x")]).await?;
     }
-    assert_eq!(write(store, WriteOp::EndSession { key: session(1), epoch: 1 }).await?, WriteOutcome::Done);
+    assert_eq!(
+        write(store, WriteOp::EndSession { key: session(1), epoch: 1 }).await?,
+        WriteOutcome::Done
+    );
     // Nobody of that name has a lease.
     assert!(store.ask_session_end(&session(2)).await?);
     assert_eq!(held(store, 3, 1, 0).await?, ["x"]);
@@ -239,13 +308,27 @@ pub async fn streams_end_with_their_session<S: DurableStore + EventStore>(store:
 }
 
 /// The frames held of a stream after a position.
-async fn held(log: &dyn EventStore, number: u8, stream: u64, position: u64) -> Result<Vec<String>, crate::StoreError> {
+async fn held(
+    log: &dyn EventStore,
+    number: u8,
+    stream: u64,
+    position: u64,
+) -> Result<Vec<String>, crate::StoreError> {
     let found = log.stream(&session(number), stream, position).await?.expect("the stream was told");
-    Ok(found.events.iter().map(|event| String::from_utf8_lossy(&event.frame).into_owned()).collect())
+    Ok(found
+        .events
+        .iter()
+        .map(|event| String::from_utf8_lossy(&event.frame).into_owned())
+        .collect())
 }
 
 fn record(number: u64) -> StreamRecord {
-    StreamRecord { number, general: false, due: format!("due on {number}").into_bytes(), was_read: false }
+    StreamRecord {
+        number,
+        general: false,
+        due: format!("due on {number}").into_bytes(),
+        was_read: false,
+    }
 }
 
 fn begin(number: u8, record: StreamRecord) -> LogEntry {

@@ -23,12 +23,21 @@ pub async fn finds_who_owns_a_session(replicas: &Replicas) -> Outcome {
     assert_eq!(one.owner(&session(1)).await, None);
     one.note_owner(&session(1), &hint("a"), LONG).await;
     one.note_owner(&session(2), &hint("b"), LONG).await;
-    assert_eq!((two.owner(&session(1)).await, two.owner(&session(2)).await), (Some(hint("a")), Some(hint("b"))));
+    assert_eq!(
+        (two.owner(&session(1)).await, two.owner(&session(2)).await),
+        (Some(hint("a")), Some(hint("b")))
+    );
     two.note_owner(&session(1), &hint("c"), LONG).await;
-    assert_eq!((one.owner(&session(1)).await, two.owner(&session(1)).await), (Some(hint("c")), Some(hint("c"))));
+    assert_eq!(
+        (one.owner(&session(1)).await, two.owner(&session(1)).await),
+        (Some(hint("c")), Some(hint("c")))
+    );
     two.forget_owner(&session(1)).await;
     two.forget_owner(&session(9)).await;
-    assert_eq!((one.owner(&session(1)).await, one.owner(&session(2)).await), (None, Some(hint("b"))));
+    assert_eq!(
+        (one.owner(&session(1)).await, one.owner(&session(2)).await),
+        (None, Some(hint("b")))
+    );
     Ok(())
 }
 
@@ -47,8 +56,14 @@ pub async fn a_word_reaches_every_listener_once_and_in_order(replicas: &Replicas
     let words = [
         Wakeup::Config,
         Wakeup::Task { task: TaskId::new("task-ü/1"), session: session(1) },
-        Wakeup::TaskNotification { session: session(2), frame: Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}\0\xff") },
-        Wakeup::TaskNotification { session: session(2), frame: Bytes::from(vec![b'x'; TASK_NOTIFICATION_BYTES_MAX]) },
+        Wakeup::TaskNotification {
+            session: session(2),
+            frame: Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}\0\xff"),
+        },
+        Wakeup::TaskNotification {
+            session: session(2),
+            frame: Bytes::from(vec![b'x'; TASK_NOTIFICATION_BYTES_MAX]),
+        },
         Wakeup::SessionEnd(session(3)),
     ];
     for word in &words {
@@ -78,7 +93,10 @@ pub async fn a_word_reaches_nobody_who_listens_later(replicas: &Replicas) -> Out
 pub async fn a_longer_notification_is_not_passed_on(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     let mut listeners = [one.wakes(), two.wakes()];
-    one.wake(Wakeup::TaskNotification { session: session(1), frame: Bytes::from(vec![b'x'; TASK_NOTIFICATION_BYTES_MAX + 1]) });
+    one.wake(Wakeup::TaskNotification {
+        session: session(1),
+        frame: Bytes::from(vec![b'x'; TASK_NOTIFICATION_BYTES_MAX + 1]),
+    });
     one.wake(Wakeup::Config);
     for listener in &mut listeners {
         assert_eq!(heard(listener).await, Wakeup::Config);
@@ -90,7 +108,8 @@ pub async fn many_words_at_once_arrive(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     let mut listener = two.wakes();
     let count = WAKEUPS_BUFFERED_MAX / 2;
-    let word = |number: usize| Wakeup::Task { task: TaskId::new(number.to_string()), session: session(1) };
+    let word =
+        |number: usize| Wakeup::Task { task: TaskId::new(number.to_string()), session: session(1) };
     for number in 0..count {
         one.wake(word(number));
     }
@@ -114,7 +133,10 @@ pub async fn a_budget_is_one_for_all_replicas(replicas: &Replicas) -> Outcome {
 
 pub async fn what_was_used_of_a_budget_counts_whatever_there_was(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
-    assert_eq!(taken(one, ask("acme", 4, 0)).await, BudgetGrant { granted: 0, left: 1, wait: Duration::ZERO });
+    assert_eq!(
+        taken(one, ask("acme", 4, 0)).await,
+        BudgetGrant { granted: 0, left: 1, wait: Duration::ZERO }
+    );
     let overdrawn = taken(two, ask("acme", 3, 1)).await;
     assert_eq!((overdrawn.granted, overdrawn.left), (0, 0));
     let further = taken(one, ask("acme", 2, 0)).await;
@@ -141,13 +163,17 @@ pub async fn a_budget_comes_back_at_its_rate(replicas: &Replicas) -> Outcome {
     // The slack is 500 of these, once.
     let most = 100.0 + 500.0 + begun.elapsed().as_secs_f64() * 10_000.0 + 1.0;
     assert!(f64::from(granted) <= most, "{granted} in {:?}", begun.elapsed());
-    assert!(taken(one, ask("bcme", 0, 1)).await.granted + taken(two, ask("bcme", 0, 1)).await.granted == 2);
+    assert!(
+        taken(one, ask("bcme", 0, 1)).await.granted + taken(two, ask("bcme", 0, 1)).await.granted
+            == 2
+    );
     Ok(())
 }
 
 pub async fn many_budgets_are_asked_for_at_once(replicas: &Replicas) -> Outcome {
     let [one, _] = replicas;
-    let asks: Vec<_> = (0..300).map(|number| ask(&format!("scope {number} ü"), 0, number % 7)).collect();
+    let asks: Vec<_> =
+        (0..300).map(|number| ask(&format!("scope {number} ü"), 0, number % 7)).collect();
     let shares = one.take_of_budgets(&asks).await.expect("an answer");
     let granted: Vec<u32> = shares.iter().map(|share| share.granted).collect();
     assert_eq!(granted, (0..300).map(|number| (number % 7).min(5)).collect::<Vec<_>>());

@@ -278,8 +278,11 @@ mod tests {
             include_str!("task_limits.rs"),
             include_str!("tasks.rs"),
         ];
-        let missing: Vec<&str> =
-            files.iter().flat_map(|text| behaviours(text)).filter(|name| *name != "fill" && !lists.contains(name)).collect();
+        let missing: Vec<&str> = files
+            .iter()
+            .flat_map(|text| behaviours(text))
+            .filter(|name| *name != "fill" && !lists.contains(name))
+            .collect();
         assert!(missing.is_empty(), "nothing runs {missing:?}");
     }
 }

@@ -33,8 +33,8 @@ use protocol::ids::{BackendId, KeyId, PrincipalId, TaskId, TenantId};
 
 pub use self::config::fill;
 use crate::{
-    DurableStore, NodeName, SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord, StoreError, SubscriptionRecord, TaskLimits,
-    TaskRecord, WriteOp, WriteOutcome,
+    DurableStore, NodeName, SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord,
+    StoreError, SubscriptionRecord, TaskLimits, TaskRecord, WriteOp, WriteOutcome,
 };
 
 /// A store that fails ends the behaviour.
@@ -63,7 +63,11 @@ fn session(number: u8) -> SessionKey {
 }
 
 fn seat(tenant_name: &str) -> SessionIdentity {
-    SessionIdentity { tenant: tenant(tenant_name), principal: PrincipalId::new("ada"), endpoint: None }
+    SessionIdentity {
+        tenant: tenant(tenant_name),
+        principal: PrincipalId::new("ada"),
+        endpoint: None,
+    }
 }
 
 fn session_record(number: u8) -> SessionRecord {
@@ -84,7 +88,11 @@ fn open(record: SessionRecord, owner: &str) -> WriteOp {
 }
 
 fn subscription(uri: &str) -> SubscriptionRecord {
-    SubscriptionRecord { exposed_uri: format!("one+{uri}"), backend: backend("one"), uri: uri.into() }
+    SubscriptionRecord {
+        exposed_uri: format!("one+{uri}"),
+        backend: backend("one"),
+        uri: uri.into(),
+    }
 }
 
 fn task_id(name: &str) -> TaskId {
@@ -117,12 +125,13 @@ const AT_A_TIME: usize = 4;
 
 /// Tells which of them failed.
 pub async fn some_at_a_time(behaviours: Vec<(&str, LocalBoxFuture<'_, ()>)>) {
-    let tried = stream::iter(behaviours).for_each_concurrent(AT_A_TIME, |(name, behaviour)| async move {
-        if let Err(panic) = AssertUnwindSafe(behaviour).catch_unwind().await {
-            eprintln!("of these, {name} failed");
-            resume_unwind(panic);
-        }
-    });
+    let tried =
+        stream::iter(behaviours).for_each_concurrent(AT_A_TIME, |(name, behaviour)| async move {
+            if let Err(panic) = AssertUnwindSafe(behaviour).catch_unwind().await {
+                eprintln!("of these, {name} failed");
+                resume_unwind(panic);
+            }
+        });
     tried.await;
 }
 
@@ -137,6 +146,9 @@ async fn write(store: &dyn DurableStore, write: WriteOp) -> Result<WriteOutcome,
 async fn done(store: &dyn DurableStore, change: WriteOp) -> Outcome {
     let shown = format!("{change:?}");
     let outcome = write(store, change).await?;
-    assert!(matches!(outcome, WriteOutcome::Done | WriteOutcome::Created { .. }), "{outcome:?} for {shown}");
+    assert!(
+        matches!(outcome, WriteOutcome::Done | WriteOutcome::Created { .. }),
+        "{outcome:?} for {shown}"
+    );
     Ok(())
 }

@@ -10,7 +10,10 @@ pub async fn a_lease_runs_from_joining(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), Some("https://10.0.0.1:9000"), LONG).await?;
     let nodes = store.nodes().await?;
     let [only] = nodes.as_slice() else { panic!("{nodes:?}") };
-    assert_eq!((&only.node, only.address.as_deref(), only.draining), (&node("a"), Some("https://10.0.0.1:9000"), false));
+    assert_eq!(
+        (&only.node, only.address.as_deref(), only.draining),
+        (&node("a"), Some("https://10.0.0.1:9000"), false)
+    );
     assert!(only.lease_left > LONG / 2 && only.lease_left <= LONG, "{:?}", only.lease_left);
     Ok(())
 }
@@ -98,7 +101,11 @@ pub async fn a_renewal_names_the_sessions_to_end(store: &dyn DurableStore) -> Ou
     let mut ended = store.renew(&node("a"), LONG, false).await?.ended;
     ended.sort_unstable();
     assert_eq!(ended, [session(2), session(4)]);
-    assert_eq!(store.renew(&node("a"), LONG, false).await?.ended.len(), 2, "as long as they are there");
+    assert_eq!(
+        store.renew(&node("a"), LONG, false).await?.ended.len(),
+        2,
+        "as long as they are there"
+    );
     assert_eq!(store.renew(&node("b"), LONG, false).await?.ended, [session(3)]);
     done(store, crate::WriteOp::EndSession { key: session(3), epoch: 1 }).await?;
     let LeaseRenewal { held, ended, .. } = store.renew(&node("b"), LONG, false).await?;

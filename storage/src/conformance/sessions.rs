@@ -4,15 +4,24 @@ use std::time::Duration;
 
 use protocol::ids::PrincipalId;
 
-use super::{LONG, Outcome, backend, config::tenant_record, done, node, open, seat, session, session_record, subscription, tenant, write};
+use super::{
+    LONG, Outcome, backend, config::tenant_record, done, node, open, seat, session, session_record,
+    subscription, tenant, write,
+};
 use crate::{
-    DurableStore, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoreError, StoredSession, WriteOp, WriteOutcome,
+    DurableStore, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoreError,
+    StoredSession, WriteOp, WriteOutcome,
 };
 
 pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), Some("there"), LONG).await?;
     let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
-    let whole = SessionRecord { agreement: bytes.clone(), state: bytes.clone(), links: bytes, ..session_record(1) };
+    let whole = SessionRecord {
+        agreement: bytes.clone(),
+        state: bytes.clone(),
+        links: bytes,
+        ..session_record(1)
+    };
     let sparse = SessionRecord {
         seat: SessionIdentity { endpoint: Some(backend("one")), ..seat("acme") },
         api_key: None,
@@ -34,7 +43,11 @@ pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Out
 
 pub async fn opening_may_be_repeated_by_its_owner_only(store: &dyn DurableStore) -> Outcome {
     done(store, open(session_record(1), "a")).await?;
-    assert_eq!(write(store, open(session_record(1), "a")).await?, WriteOutcome::Done, "as after a lost answer");
+    assert_eq!(
+        write(store, open(session_record(1), "a")).await?,
+        WriteOutcome::Done,
+        "as after a lost answer"
+    );
     assert_eq!(write(store, open(session_record(1), "b")).await?, WriteOutcome::Fenced);
     let stored = one(store, &session(1)).await?;
     assert_eq!((stored.owner.expect("a").node, stored.epoch), (node("a"), 1));
@@ -55,7 +68,11 @@ pub async fn an_update_replaces_what_is_given(store: &dyn DurableStore) -> Outco
     done(store, update(1, 1, Some(b"new state"), None)).await?;
     done(store, update(1, 1, None, Some(b"new links"))).await?;
     done(store, update(1, 1, None, None)).await?;
-    let expected = SessionRecord { state: b"new state".to_vec(), links: b"new links".to_vec(), ..session_record(1) };
+    let expected = SessionRecord {
+        state: b"new state".to_vec(),
+        links: b"new links".to_vec(),
+        ..session_record(1)
+    };
     assert_eq!(one(store, &session(1)).await?.record, expected);
     assert_eq!(one(store, &session(2)).await?.record, session_record(2));
     Ok(())
@@ -63,16 +80,32 @@ pub async fn an_update_replaces_what_is_given(store: &dyn DurableStore) -> Outco
 
 pub async fn an_update_tells_when_its_client_was_heard_of(store: &dyn DurableStore) -> Outcome {
     done(store, open(session_record(1), "a")).await?;
-    done(store, WriteOp::UpdateSession { key: session(1), epoch: 1, idle: LONG, state: None, links: None }).await?;
+    done(
+        store,
+        WriteOp::UpdateSession { key: session(1), epoch: 1, idle: LONG, state: None, links: None },
+    )
+    .await?;
     let stored = one(store, &session(1)).await?;
     let hour_us = 3_600_000_000;
-    assert!(stored.seen_at_us >= stored.created_at_us - hour_us && stored.seen_at_us < stored.created_at_us - hour_us / 2, "{stored:?}");
+    assert!(
+        stored.seen_at_us >= stored.created_at_us - hour_us
+            && stored.seen_at_us < stored.created_at_us - hour_us / 2,
+        "{stored:?}"
+    );
     Ok(())
 }
 
 pub async fn writes_without_the_right_epoch_change_nothing(store: &dyn DurableStore) -> Outcome {
     done(store, open(session_record(1), "a")).await?;
-    done(store, WriteOp::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///kept") }).await?;
+    done(
+        store,
+        WriteOp::Subscribe {
+            key: session(1),
+            epoch: 1,
+            subscription: subscription("file:///kept"),
+        },
+    )
+    .await?;
     let before = one(store, &session(1)).await?;
     for (number, epoch) in [(1, 0), (1, 2), (9, 1)] {
         for attempt in owners_writes(number, epoch) {
@@ -94,7 +127,10 @@ pub async fn a_fenced_write_does_not_spoil_its_batch(store: &dyn DurableStore) -
         WriteOp::EndSession { key: session(9), epoch: 1 },
         open(session_record(3), "a"),
     ];
-    assert_eq!(store.write(&batch).await?, [WriteOutcome::Fenced, WriteOutcome::Done, WriteOutcome::Fenced, WriteOutcome::Done]);
+    assert_eq!(
+        store.write(&batch).await?,
+        [WriteOutcome::Fenced, WriteOutcome::Done, WriteOutcome::Fenced, WriteOutcome::Done]
+    );
     assert_eq!(one(store, &session(1)).await?.record.state, b"new");
     assert_eq!(one(store, &session(2)).await?.record, session_record(2));
     assert_eq!(one(store, &session(3)).await?.record, session_record(3));
@@ -104,12 +140,19 @@ pub async fn a_fenced_write_does_not_spoil_its_batch(store: &dyn DurableStore) -
 pub async fn an_ended_session_is_gone(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
-    done(store, WriteOp::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///x") }).await?;
+    done(
+        store,
+        WriteOp::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///x") },
+    )
+    .await?;
     let end = WriteOp::EndSession { key: session(1), epoch: 1 };
     done(store, end.clone()).await?;
     assert_eq!(store.sessions(None, None, 10).await?, []);
     assert_eq!(store.subscription_counts(None).await?, []);
-    assert_eq!(store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?, SessionClaimOutcome::NotFound);
+    assert_eq!(
+        store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?,
+        SessionClaimOutcome::NotFound
+    );
     assert_eq!(write(store, end).await?, WriteOutcome::Fenced);
     assert!(!store.ask_session_end(&session(1)).await?);
     Ok(())
@@ -138,9 +181,18 @@ pub async fn a_session_of_a_gone_owner_can_be_taken(store: &dyn DurableStore) ->
     for number in 1..=3 {
         let created_at_us = one(store, &session(number)).await?.created_at_us;
         let claim = store.claim_session(&session(number), &seat("acme"), &node("b"), LONG).await?;
-        let expected = SessionClaimOutcome::Acquired { record: session_record(number), epoch: 2, created_at_us, subscriptions: Vec::new() };
+        let expected = SessionClaimOutcome::Acquired {
+            record: session_record(number),
+            epoch: 2,
+            created_at_us,
+            subscriptions: Vec::new(),
+        };
         assert_eq!(claim, expected);
-        assert_eq!(write(store, update(number, 1, Some(b"late"), None)).await?, WriteOutcome::Fenced, "the owner before is fenced off");
+        assert_eq!(
+            write(store, update(number, 1, Some(b"late"), None)).await?,
+            WriteOutcome::Fenced,
+            "the owner before is fenced off"
+        );
         done(store, update(number, 2, Some(b"mine"), None)).await?;
         assert_eq!(one(store, &session(number)).await?.owner.expect("b").node, node("b"));
     }
@@ -169,17 +221,30 @@ pub async fn a_released_session_is_anybodys(store: &dyn DurableStore) -> Outcome
     store.join(&node("a"), None, LONG).await?;
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
-    done(store, WriteOp::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///x") }).await?;
+    done(
+        store,
+        WriteOp::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///x") },
+    )
+    .await?;
     done(store, release(1, 1)).await?;
     let stored = one(store, &session(1)).await?;
     assert_eq!((stored.owner, stored.subscriptions), (None, 1));
     for attempt in owners_writes(1, 1) {
-        assert_eq!(write(store, attempt).await?, WriteOutcome::Fenced, "who gave it away has no say any more");
+        assert_eq!(
+            write(store, attempt).await?,
+            WriteOutcome::Fenced,
+            "who gave it away has no say any more"
+        );
     }
     let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
-    let SessionClaimOutcome::Acquired { record, epoch, subscriptions, .. } = claim else { panic!("{claim:?}") };
+    let SessionClaimOutcome::Acquired { record, epoch, subscriptions, .. } = claim else {
+        panic!("{claim:?}")
+    };
     assert!(epoch > 1);
-    assert_eq!((record.state, record.links), (b"released state".to_vec(), b"released links".to_vec()));
+    assert_eq!(
+        (record.state, record.links),
+        (b"released state".to_vec(), b"released links".to_vec())
+    );
     assert_eq!(subscriptions, [subscription("file:///x")]);
     done(store, update(1, epoch, None, None)).await
 }
@@ -191,9 +256,14 @@ pub async fn a_claim_needs_the_same_seat(store: &dyn DurableStore) -> Outcome {
     done(store, open(SessionRecord { seat: narrow.clone(), ..session_record(2) }, "gone")).await?;
     let stranger = SessionIdentity { principal: PrincipalId::new("bob"), ..seat("acme") };
     let other_backend = SessionIdentity { endpoint: Some(backend("two")), ..seat("acme") };
-    for (number, wrong) in
-        [(1, seat("umbrella")), (1, stranger.clone()), (1, narrow.clone()), (2, seat("acme")), (2, other_backend), (9, seat("acme"))]
-    {
+    for (number, wrong) in [
+        (1, seat("umbrella")),
+        (1, stranger.clone()),
+        (1, narrow.clone()),
+        (2, seat("acme")),
+        (2, other_backend),
+        (9, seat("acme")),
+    ] {
         assert_eq!(
             store.claim_session(&session(number), &wrong, &node("b"), LONG).await?,
             SessionClaimOutcome::NotFound,
@@ -201,8 +271,15 @@ pub async fn a_claim_needs_the_same_seat(store: &dyn DurableStore) -> Outcome {
         );
     }
     assert_eq!(one(store, &session(1)).await?.epoch, 1, "an attempt changes nothing");
-    assert!(matches!(store.claim_session(&session(2), &narrow, &node("b"), LONG).await?, SessionClaimOutcome::Acquired { .. }));
-    assert_eq!(store.claim_session(&session(2), &stranger, &node("b"), LONG).await?, SessionClaimOutcome::NotFound, "owned or not");
+    assert!(matches!(
+        store.claim_session(&session(2), &narrow, &node("b"), LONG).await?,
+        SessionClaimOutcome::Acquired { .. }
+    ));
+    assert_eq!(
+        store.claim_session(&session(2), &stranger, &node("b"), LONG).await?,
+        SessionClaimOutcome::NotFound,
+        "owned or not"
+    );
     Ok(())
 }
 
@@ -237,10 +314,23 @@ pub async fn one_of_many_claims_wins(store: &dyn DurableStore) -> Outcome {
 pub async fn a_claim_counts_as_hearing_of_its_client(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "gone")).await?;
-    done(store, WriteOp::UpdateSession { key: session(1), epoch: 1, idle: LONG * 2, state: None, links: None }).await?;
+    done(
+        store,
+        WriteOp::UpdateSession {
+            key: session(1),
+            epoch: 1,
+            idle: LONG * 2,
+            state: None,
+            links: None,
+        },
+    )
+    .await?;
     let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
     assert_eq!(claim, SessionClaimOutcome::NotFound, "it expired, swept or not");
-    assert!(matches!(store.claim_session(&session(1), &seat("acme"), &node("b"), LONG * 3).await?, SessionClaimOutcome::Acquired { .. }));
+    assert!(matches!(
+        store.claim_session(&session(1), &seat("acme"), &node("b"), LONG * 3).await?,
+        SessionClaimOutcome::Acquired { .. }
+    ));
     store.leave(&node("b")).await?;
     assert_eq!(store.sweep_sessions(LONG, 10).await?, []);
     Ok(())
@@ -254,16 +344,27 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
         done(store, open(session_record(number), owner)).await?;
     }
     store.renew(&node("old"), Duration::ZERO, false).await?;
-    assert!(matches!(store.claim_session(&session(4), &seat("acme"), &node("other"), LONG).await?, SessionClaimOutcome::Acquired { .. }));
+    assert!(matches!(
+        store.claim_session(&session(4), &seat("acme"), &node("other"), LONG).await?,
+        SessionClaimOutcome::Acquired { .. }
+    ));
     let named = [1, 2, 3, 4].map(session);
     let mut reclaimed = store.reclaim_sessions(&node("old"), &node("new"), &named).await?;
     reclaimed.sort_unstable();
-    assert_eq!(reclaimed, [(session(1), 2), (session(2), 2)], "but not what another took meanwhile");
+    assert_eq!(
+        reclaimed,
+        [(session(1), 2), (session(2), 2)],
+        "but not what another took meanwhile"
+    );
     assert_eq!(write(store, update(1, 1, None, None)).await?, WriteOutcome::Fenced);
     done(store, update(1, 2, None, None)).await?;
     assert_eq!(one(store, &session(1)).await?.owner.expect("new").node, node("new"));
     assert_eq!(one(store, &session(3)).await?.epoch, 1);
-    assert_eq!(one(store, &session(5)).await?.owner.expect("old").node, node("old"), "what is not named stays");
+    assert_eq!(
+        one(store, &session(5)).await?.owner.expect("old").node,
+        node("old"),
+        "what is not named stays"
+    );
     let mut again = store.reclaim_sessions(&node("old"), &node("new"), &named).await?;
     again.sort_unstable();
     assert_eq!(again, reclaimed, "told again, as the answer may have been lost");
@@ -284,7 +385,11 @@ pub async fn a_live_owner_is_asked_to_end_a_session(store: &dyn DurableStore) ->
         SessionClaimOutcome::NotFound,
         "nobody takes it over"
     );
-    assert_eq!(store.sweep_sessions(LONG, 10).await?, [session(1)], "without its owner it goes, however lately it was heard of");
+    assert_eq!(
+        store.sweep_sessions(LONG, 10).await?,
+        [session(1)],
+        "without its owner it goes, however lately it was heard of"
+    );
     Ok(())
 }
 
@@ -307,15 +412,39 @@ pub async fn a_sweep_takes_what_nobody_owns_and_nobody_uses(store: &dyn DurableS
         done(store, open(session_record(number), owner)).await?;
     }
     for number in [1, 2, 5] {
-        done(store, WriteOp::UpdateSession { key: session(number), epoch: 1, idle: LONG * 2, state: None, links: None }).await?;
+        done(
+            store,
+            WriteOp::UpdateSession {
+                key: session(number),
+                epoch: 1,
+                idle: LONG * 2,
+                state: None,
+                links: None,
+            },
+        )
+        .await?;
     }
     let key = session(4);
-    done(store, WriteOp::ReleaseSession { key, epoch: 1, idle: LONG * 2, state: Vec::new(), links: Vec::new() }).await?;
+    done(
+        store,
+        WriteOp::ReleaseSession {
+            key,
+            epoch: 1,
+            idle: LONG * 2,
+            state: Vec::new(),
+            links: Vec::new(),
+        },
+    )
+    .await?;
     let mut swept = store.sweep_sessions(LONG, 2).await?;
     assert_eq!(swept.len(), 2, "no more than the limit");
     swept.extend(store.sweep_sessions(LONG, 2).await?);
     swept.sort_unstable();
-    assert_eq!(swept, [session(2), session(4), session(5)], "not those of a live owner, not those lately heard of");
+    assert_eq!(
+        swept,
+        [session(2), session(4), session(5)],
+        "not those of a live owner, not those lately heard of"
+    );
     assert_eq!(store.sweep_sessions(LONG, 2).await?, []);
     assert_eq!(store.sessions(None, None, 10).await?.len(), 2);
     Ok(())
@@ -326,15 +455,32 @@ pub async fn subscriptions_are_counted_by_resource(store: &dyn DurableStore) -> 
         done(store, open(session_record(number), "a")).await?;
     }
     done(store, open(SessionRecord { seat: seat("umbrella"), ..session_record(4) }, "a")).await?;
-    for (number, uri) in [(1, "file:///x"), (2, "file:///x"), (3, "file:///x"), (2, "file:///a"), (4, "file:///x"), (3, "file:///x")] {
-        done(store, WriteOp::Subscribe { key: session(number), epoch: 1, subscription: subscription(uri) }).await?;
+    for (number, uri) in [
+        (1, "file:///x"),
+        (2, "file:///x"),
+        (3, "file:///x"),
+        (2, "file:///a"),
+        (4, "file:///x"),
+        (3, "file:///x"),
+    ] {
+        done(
+            store,
+            WriteOp::Subscribe { key: session(number), epoch: 1, subscription: subscription(uri) },
+        )
+        .await?;
     }
     let counts = async |of: Option<&str>| -> Result<Vec<(String, String, u64)>, StoreError> {
         let found = store.subscription_counts(of.map(tenant).as_ref()).await?;
         assert!(found.iter().all(|count| count.backend == backend("one")));
-        Ok(found.into_iter().map(|count| (count.tenant.as_str().to_owned(), count.uri, count.sessions)).collect())
+        Ok(found
+            .into_iter()
+            .map(|count| (count.tenant.as_str().to_owned(), count.uri, count.sessions))
+            .collect())
     };
-    let acme = [("acme".to_owned(), "file:///a".to_owned(), 1), ("acme".to_owned(), "file:///x".to_owned(), 3)];
+    let acme = [
+        ("acme".to_owned(), "file:///a".to_owned(), 1),
+        ("acme".to_owned(), "file:///x".to_owned(), 3),
+    ];
     let umbrella = ("umbrella".to_owned(), "file:///x".to_owned(), 1);
     assert_eq!(counts(Some("acme")).await?, acme);
     assert_eq!(counts(None).await?, [acme.as_slice(), &[umbrella]].concat());
@@ -347,11 +493,21 @@ pub async fn subscriptions_are_counted_by_resource(store: &dyn DurableStore) -> 
 pub async fn a_subscription_ends_when_told(store: &dyn DurableStore) -> Outcome {
     done(store, open(session_record(1), "gone")).await?;
     for uri in ["file:///x", "file:///y"] {
-        done(store, WriteOp::Subscribe { key: session(1), epoch: 1, subscription: subscription(uri) }).await?;
+        done(
+            store,
+            WriteOp::Subscribe { key: session(1), epoch: 1, subscription: subscription(uri) },
+        )
+        .await?;
     }
-    let moved = crate::SubscriptionRecord { uri: "file:///elsewhere".into(), ..subscription("file:///y") };
-    done(store, WriteOp::Subscribe { key: session(1), epoch: 1, subscription: moved.clone() }).await?;
-    let unsubscribe = WriteOp::Unsubscribe { key: session(1), epoch: 1, exposed_uri: subscription("file:///x").exposed_uri };
+    let moved =
+        crate::SubscriptionRecord { uri: "file:///elsewhere".into(), ..subscription("file:///y") };
+    done(store, WriteOp::Subscribe { key: session(1), epoch: 1, subscription: moved.clone() })
+        .await?;
+    let unsubscribe = WriteOp::Unsubscribe {
+        key: session(1),
+        epoch: 1,
+        exposed_uri: subscription("file:///x").exposed_uri,
+    };
     done(store, unsubscribe.clone()).await?;
     done(store, unsubscribe).await?;
     let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
@@ -377,7 +533,8 @@ pub async fn sessions_are_listed_in_pages(store: &dyn DurableStore) -> Outcome {
         paged.extend(page);
     }
     assert_eq!(paged, whole);
-    let created: Vec<i64> = store.sessions(None, None, 100).await?.iter().map(|stored| stored.created_at_us).collect();
+    let created: Vec<i64> =
+        store.sessions(None, None, 100).await?.iter().map(|stored| stored.created_at_us).collect();
     assert!(created.is_sorted(), "{created:?}");
     assert_eq!(keys(store.sessions(Some(&tenant("umbrella")), None, 100).await?), [session(4)]);
     let acme: Vec<SessionKey> = whole.iter().copied().filter(|key| *key != session(4)).collect();
@@ -389,15 +546,32 @@ pub async fn sessions_are_found_by_digest(store: &dyn DurableStore) -> Outcome {
     let mut twin = *session(1).as_bytes();
     twin[8] ^= 0xff;
     let twin = SessionRecord { key: SessionKey::new(twin), ..session_record(1) };
-    for record in [session_record(0), session_record(1), twin.clone(), session_record(2), session_record(0xff)] {
+    for record in [
+        session_record(0),
+        session_record(1),
+        twin.clone(),
+        session_record(2),
+        session_record(0xff),
+    ] {
         done(store, open(record, "a")).await?;
     }
     for number in [0, 2, 0xff] {
-        assert_eq!(keys(store.sessions_by_digest(&session(number).digest()).await?), [session(number)]);
+        assert_eq!(
+            keys(store.sessions_by_digest(&session(number).digest()).await?),
+            [session(number)]
+        );
     }
     assert_eq!(session(1).digest(), twin.key.digest());
     assert_eq!(store.sessions_by_digest(&twin.key.digest()).await?.len(), 2);
-    for strange in ["", "01", "0101010101010103", "zzzzzzzzzzzzzzzz", "0101010101010101fe", "é1010101010101", "%"] {
+    for strange in [
+        "",
+        "01",
+        "0101010101010103",
+        "zzzzzzzzzzzzzzzz",
+        "0101010101010101fe",
+        "é1010101010101",
+        "%",
+    ] {
         assert_eq!(store.sessions_by_digest(strange).await?, [], "{strange:?}");
     }
     Ok(())

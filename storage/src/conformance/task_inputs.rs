@@ -1,6 +1,8 @@
 //! What every [`DurableStore`] must do with the questions of a task to its client.
 
-use super::{LONG, Outcome, create, done, node, task_id, task_record, tasks::end, tasks::task, write};
+use super::{
+    LONG, Outcome, create, done, node, task_id, task_record, tasks::end, tasks::task, write,
+};
 use crate::{DurableStore, InputCounts, StoreError, TaskInput, TaskStatus, WriteOp, WriteOutcome};
 
 pub async fn a_question_makes_the_task_wait(store: &dyn DurableStore) -> Outcome {
@@ -12,7 +14,10 @@ pub async fn a_question_makes_the_task_wait(store: &dyn DurableStore) -> Outcome
     let open = TaskInput { number: 1, request: b"what?\0".to_vec(), answer: None };
     assert_eq!(store.task_inputs(&task_id("t1")).await?, [open]);
     let history = store.transitions(&task_id("t1")).await?;
-    assert_eq!((history.len(), history[1].to, history[1].epoch), (2, TaskStatus::InputRequired, Some(1)));
+    assert_eq!(
+        (history.len(), history[1].to, history[1].epoch),
+        (2, TaskStatus::InputRequired, Some(1))
+    );
     assert_eq!(store.task_inputs(&task_id("t9")).await?, []);
     Ok(())
 }
@@ -23,7 +28,11 @@ pub async fn a_question_asked_again_is_one(store: &dyn DurableStore) -> Outcome 
     done(store, ask(1, 1, b"what?")).await?;
     assert_eq!(numbers(store).await?, [1]);
     done(store, close(1, 1)).await?;
-    assert_eq!(write(store, ask(1, 1, b"what else?")).await?, WriteOutcome::AlreadyFinished, "a number is never used again");
+    assert_eq!(
+        write(store, ask(1, 1, b"what else?")).await?,
+        WriteOutcome::AlreadyFinished,
+        "a number is never used again"
+    );
     let after = task(store, "t1").await?;
     assert_eq!((after.status, after.revision), (TaskStatus::Working, 3));
     Ok(())
@@ -35,7 +44,8 @@ pub async fn the_first_answer_counts(store: &dyn DurableStore) -> Outcome {
     assert_eq!(write(store, answer(2, b"to nothing")).await?, WriteOutcome::NotFound);
     done(store, answer(1, b"this\xff")).await?;
     assert_eq!(write(store, answer(1, b"that")).await?, WriteOutcome::AlreadyFinished);
-    let taken = TaskInput { number: 1, request: b"what?".to_vec(), answer: Some(b"this\xff".to_vec()) };
+    let taken =
+        TaskInput { number: 1, request: b"what?".to_vec(), answer: Some(b"this\xff".to_vec()) };
     assert_eq!(store.task_inputs(&task_id("t1")).await?, [taken], "until its owner has taken it");
     assert_eq!(task(store, "t1").await?.status, TaskStatus::InputRequired);
     done(store, close(1, 1)).await?;
@@ -50,11 +60,19 @@ pub async fn the_first_answer_counts(store: &dyn DurableStore) -> Outcome {
 pub async fn one_of_many_answers_counts(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
     done(store, ask(1, 1, b"what?")).await?;
-    let (a, b, c) = tokio::join!(write(store, answer(1, b"0")), write(store, answer(1, b"1")), write(store, answer(1, b"2")));
+    let (a, b, c) = tokio::join!(
+        write(store, answer(1, b"0")),
+        write(store, answer(1, b"1")),
+        write(store, answer(1, b"2"))
+    );
     let outcomes = [a?, b?, c?];
     let taken = store.task_inputs(&task_id("t1")).await?.remove(0).answer.expect("one was taken");
     for (index, outcome) in outcomes.iter().enumerate() {
-        let expected = if taken == index.to_string().into_bytes() { WriteOutcome::Done } else { WriteOutcome::AlreadyFinished };
+        let expected = if taken == index.to_string().into_bytes() {
+            WriteOutcome::Done
+        } else {
+            WriteOutcome::AlreadyFinished
+        };
         assert_eq!(*outcome, expected, "answer {index}");
     }
     Ok(())
@@ -77,7 +95,10 @@ pub async fn the_last_answer_lets_the_task_go_on(store: &dyn DurableStore) -> Ou
     let after = task(store, "t1").await?;
     assert_eq!((after.status, after.revision), (TaskStatus::Working, 3));
     let last = store.transitions(&task_id("t1")).await?.pop().expect("three");
-    assert_eq!((last.revision, last.to, last.at_us, last.epoch), (3, TaskStatus::Working, after.updated_at_us, Some(1)));
+    assert_eq!(
+        (last.revision, last.to, last.at_us, last.epoch),
+        (3, TaskStatus::Working, after.updated_at_us, Some(1))
+    );
     done(store, close(1, 3)).await?;
     assert_eq!(task(store, "t1").await?.revision, 3, "nothing happened");
     done(store, ask(1, 4, b"one more")).await?;
@@ -102,9 +123,19 @@ pub async fn an_ended_task_asks_nothing(store: &dyn DurableStore) -> Outcome {
     for (name, epoch) in [("t1", Some(1)), ("t2", None)] {
         done(store, create(task_record(name), "a")).await?;
         for number in 1..=2 {
-            done(store, WriteOp::RequestInput { task: task_id(name), epoch: 1, number, request: Vec::new() }).await?;
+            done(
+                store,
+                WriteOp::RequestInput {
+                    task: task_id(name),
+                    epoch: 1,
+                    number,
+                    request: Vec::new(),
+                },
+            )
+            .await?;
         }
-        done(store, WriteOp::AnswerInput { task: task_id(name), number: 2, answer: Vec::new() }).await?;
+        done(store, WriteOp::AnswerInput { task: task_id(name), number: 2, answer: Vec::new() })
+            .await?;
         done(store, end(name, epoch, TaskStatus::Cancelled)).await?;
         assert_eq!(store.task_inputs(&task_id(name)).await?, []);
         let late = WriteOp::AnswerInput { task: task_id(name), number: 1, answer: Vec::new() };
@@ -123,7 +154,11 @@ pub async fn a_look_tells_what_changed(store: &dyn DurableStore) -> Outcome {
     let mut looks = store.look_at(&all).await?;
     looks.sort_by(|one, other| one.stored.record.task.cmp(&other.stored.record.task));
     let stored: Vec<_> = looks.iter().map(|look| look.stored.clone()).collect();
-    assert_eq!(stored, [task(store, "t1").await?, task(store, "t3").await?], "what is not there is left out");
+    assert_eq!(
+        stored,
+        [task(store, "t1").await?, task(store, "t3").await?],
+        "what is not there is left out"
+    );
     assert!(looks.iter().all(|look| look.inputs == InputCounts::default()));
     assert_eq!(store.look_at(&[]).await?, []);
     let mut seen = vec![inputs(store).await?];

@@ -16,7 +16,11 @@ use crate::{DurableStore, TaskLimit, TaskLimits, TaskRecord, TaskStatus, WriteOp
 pub async fn creating_may_be_repeated_by_its_owner_only(store: &dyn DurableStore) -> Outcome {
     let first = write(store, create(task_record("t1"), "a")).await?;
     assert!(matches!(first, WriteOutcome::Created { .. }), "{first:?}");
-    assert_eq!(write(store, create(task_record("t1"), "a")).await?, first, "as after a lost answer");
+    assert_eq!(
+        write(store, create(task_record("t1"), "a")).await?,
+        first,
+        "as after a lost answer"
+    );
     assert_eq!(write(store, create(task_record("t1"), "b")).await?, WriteOutcome::Fenced);
     assert_eq!(store.transitions(&task_id("t1")).await?.len(), 1);
     assert_eq!(counts(store).await?, [1, 0, 0, 0, 0]);
@@ -26,16 +30,30 @@ pub async fn creating_may_be_repeated_by_its_owner_only(store: &dyn DurableStore
 pub async fn a_repeated_request_finds_its_task(store: &dyn DurableStore) -> Outcome {
     let again = |name: &str| TaskRecord { idempotency: Some(b"key".to_vec()), ..task_record(name) };
     done(store, create(again("t1"), "a")).await?;
-    let batch = [create(again("t2"), "b"), create(TaskRecord { principal: PrincipalId::new("bob"), ..again("t3") }, "b")];
+    let batch = [
+        create(again("t2"), "b"),
+        create(TaskRecord { principal: PrincipalId::new("bob"), ..again("t3") }, "b"),
+    ];
     let outcomes = store.write(&batch).await?;
     assert_eq!(outcomes[0], WriteOutcome::Duplicate(task_id("t1")));
-    assert!(matches!(outcomes[1], WriteOutcome::Created { .. }), "another principal's key is another key: {outcomes:?}");
+    assert!(
+        matches!(outcomes[1], WriteOutcome::Created { .. }),
+        "another principal's key is another key: {outcomes:?}"
+    );
     done(store, create(TaskRecord { tenant: tenant("umbrella"), ..again("t4") }, "a")).await?;
     let limits = TaskLimits { running: 0, stored: 0, bytes: 0 };
     let full = WriteOp::CreateTask { record: Box::new(again("t5")), owner: node("a"), limits };
-    assert_eq!(write(store, full).await?, WriteOutcome::Duplicate(task_id("t1")), "found though there is no room");
+    assert_eq!(
+        write(store, full).await?,
+        WriteOutcome::Duplicate(task_id("t1")),
+        "found though there is no room"
+    );
     done(store, end("t1", Some(1), TaskStatus::Completed)).await?;
-    assert_eq!(write(store, create(again("t6"), "a")).await?, WriteOutcome::Duplicate(task_id("t1")), "finished or not");
+    assert_eq!(
+        write(store, create(again("t6"), "a")).await?,
+        WriteOutcome::Duplicate(task_id("t1")),
+        "finished or not"
+    );
     assert_eq!(store.task(&task_id("t2")).await?, None);
     Ok(())
 }
@@ -49,10 +67,15 @@ pub async fn the_same_request_twice_in_a_batch_is_one_task(store: &dyn DurableSt
 }
 
 pub async fn one_of_many_repeated_requests_makes_the_task(store: &dyn DurableStore) -> Outcome {
-    let [a, b, c] = ["t1", "t2", "t3"].map(|name| create(TaskRecord { idempotency: Some(b"key".to_vec()), ..task_record(name) }, "a"));
+    let [a, b, c] = ["t1", "t2", "t3"].map(|name| {
+        create(TaskRecord { idempotency: Some(b"key".to_vec()), ..task_record(name) }, "a")
+    });
     let (a, b, c) = tokio::join!(write(store, a), write(store, b), write(store, c));
     let outcomes = [a?, b?, c?];
-    let made = outcomes.iter().position(|outcome| matches!(outcome, WriteOutcome::Created { .. })).expect("one was made");
+    let made = outcomes
+        .iter()
+        .position(|outcome| matches!(outcome, WriteOutcome::Created { .. }))
+        .expect("one was made");
     let known = WriteOutcome::Duplicate(task_id(["t1", "t2", "t3"][made]));
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == known).count(), 2, "{outcomes:?}");
     Ok(())
@@ -62,11 +85,24 @@ pub async fn limits_hold_within_a_batch(store: &dyn DurableStore) -> Outcome {
     let limits = TaskLimits { stored: 3, ..NO_LIMITS };
     let batch: Vec<WriteOp> = ["t1", "t2", "t3", "t4", "t5"]
         .into_iter()
-        .map(|name| WriteOp::CreateTask { record: Box::new(task_record(name)), owner: node("a"), limits })
+        .map(|name| WriteOp::CreateTask {
+            record: Box::new(task_record(name)),
+            owner: node("a"),
+            limits,
+        })
         .collect();
     let outcomes = store.write(&batch).await?;
-    assert!(outcomes[..3].iter().all(|outcome| matches!(outcome, WriteOutcome::Created { .. })), "{outcomes:?}");
-    assert_eq!(outcomes[3..], [WriteOutcome::LimitReached(TaskLimit::Stored), WriteOutcome::LimitReached(TaskLimit::Stored)]);
+    assert!(
+        outcomes[..3].iter().all(|outcome| matches!(outcome, WriteOutcome::Created { .. })),
+        "{outcomes:?}"
+    );
+    assert_eq!(
+        outcomes[3..],
+        [
+            WriteOutcome::LimitReached(TaskLimit::Stored),
+            WriteOutcome::LimitReached(TaskLimit::Stored)
+        ]
+    );
     assert_eq!(store.task(&task_id("t4")).await?, None);
     assert_eq!(store.transitions(&task_id("t4")).await?, []);
     let elsewhere = TaskRecord { tenant: tenant("umbrella"), ..task_record("t6") };
@@ -75,25 +111,53 @@ pub async fn limits_hold_within_a_batch(store: &dyn DurableStore) -> Outcome {
 
 pub async fn limits_hold_among_many(store: &dyn DurableStore) -> Outcome {
     let limits = TaskLimits { running: 2, ..NO_LIMITS };
-    let make = |name: &str| WriteOp::CreateTask { record: Box::new(task_record(name)), owner: node("a"), limits };
+    let make = |name: &str| WriteOp::CreateTask {
+        record: Box::new(task_record(name)),
+        owner: node("a"),
+        limits,
+    };
     let [a, b, c, d] = ["t1", "t2", "t3", "t4"].map(make);
-    let (a, b, c, d) = tokio::join!(write(store, a), write(store, b), write(store, c), write(store, d));
+    let (a, b, c, d) =
+        tokio::join!(write(store, a), write(store, b), write(store, c), write(store, d));
     let outcomes = [a?, b?, c?, d?];
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == WriteOutcome::LimitReached(TaskLimit::Running)).count(), 2, "{outcomes:?}");
+    assert_eq!(
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == WriteOutcome::LimitReached(TaskLimit::Running))
+            .count(),
+        2,
+        "{outcomes:?}"
+    );
     Ok(())
 }
 
 pub async fn a_finished_task_makes_room_for_a_running_one(store: &dyn DurableStore) -> Outcome {
     let limits = TaskLimits { running: 1, stored: 3, bytes: u64::MAX };
-    let make = |name: &str| WriteOp::CreateTask { record: Box::new(task_record(name)), owner: node("a"), limits };
+    let make = |name: &str| WriteOp::CreateTask {
+        record: Box::new(task_record(name)),
+        owner: node("a"),
+        limits,
+    };
     for (name, epoch) in [("t1", Some(1)), ("t2", None)] {
         done(store, make(name)).await?;
         assert_eq!(write(store, make("tx")).await?, WriteOutcome::LimitReached(TaskLimit::Running));
-        done(store, WriteOp::RequestInput { task: task_id(name), epoch: 1, number: 1, request: Vec::new() }).await?;
-        assert_eq!(write(store, make("tx")).await?, WriteOutcome::LimitReached(TaskLimit::Running), "waiting for input is running");
+        done(
+            store,
+            WriteOp::RequestInput { task: task_id(name), epoch: 1, number: 1, request: Vec::new() },
+        )
+        .await?;
+        assert_eq!(
+            write(store, make("tx")).await?,
+            WriteOutcome::LimitReached(TaskLimit::Running),
+            "waiting for input is running"
+        );
         let status = if epoch.is_some() { TaskStatus::Completed } else { TaskStatus::Cancelled };
         done(store, end(name, epoch, status)).await?;
-        assert_eq!(write(store, end(name, epoch, status)).await?, WriteOutcome::AlreadyFinished, "twice does not count twice");
+        assert_eq!(
+            write(store, end(name, epoch, status)).await?,
+            WriteOutcome::AlreadyFinished,
+            "twice does not count twice"
+        );
     }
     done(store, make("t3")).await?;
     done(store, end("t3", Some(1), TaskStatus::Failed)).await?;
@@ -104,7 +168,8 @@ pub async fn a_finished_task_makes_room_for_a_running_one(store: &dyn DurableSto
 pub async fn requests_details_and_outcomes_count_as_bytes(store: &dyn DurableStore) -> Outcome {
     let limits = TaskLimits { bytes: 100, ..NO_LIMITS };
     let make = |name: &str, bytes: usize| {
-        let record = TaskRecord { request: vec![1; bytes - 3], details: vec![2; 3], ..task_record(name) };
+        let record =
+            TaskRecord { request: vec![1; bytes - 3], details: vec![2; 3], ..task_record(name) };
         WriteOp::CreateTask { record: Box::new(record), owner: node("a"), limits }
     };
     assert_eq!(write(store, make("t1", 101)).await?, WriteOutcome::LimitReached(TaskLimit::Bytes));
@@ -114,7 +179,11 @@ pub async fn requests_details_and_outcomes_count_as_bytes(store: &dyn DurableSto
     let outcome = Some(vec![0; 16]);
     let (task, status) = (task_id("t1"), TaskStatus::Completed);
     done(store, WriteOp::EndTask { task, epoch: Some(1), status, message: None, outcome }).await?;
-    assert_eq!(write(store, make("t3", 5)).await?, WriteOutcome::LimitReached(TaskLimit::Bytes), "96 are taken");
+    assert_eq!(
+        write(store, make("t3", 5)).await?,
+        WriteOutcome::LimitReached(TaskLimit::Bytes),
+        "96 are taken"
+    );
     done(store, make("t3", 4)).await
 }
 
@@ -123,14 +192,30 @@ pub async fn what_expired_makes_room(store: &dyn DurableStore) -> Outcome {
     for (round, finished) in [false, true].into_iter().enumerate() {
         let names = [format!("t{round}a"), format!("t{round}b")];
         for name in &names {
-            let record = TaskRecord { ttl: Some(Duration::ZERO), request: vec![0; 400], ..task_record(name) };
-            done(store, WriteOp::CreateTask { record: Box::new(record), owner: node("a"), limits }).await?;
+            let record = TaskRecord {
+                ttl: Some(Duration::ZERO),
+                request: vec![0; 400],
+                ..task_record(name)
+            };
+            done(store, WriteOp::CreateTask { record: Box::new(record), owner: node("a"), limits })
+                .await?;
             if finished {
                 let (task, status) = (task_id(name), TaskStatus::Failed);
-                done(store, WriteOp::EndTask { task, epoch: Some(1), status, message: None, outcome: Some(vec![0; 50]) }).await?;
+                done(
+                    store,
+                    WriteOp::EndTask {
+                        task,
+                        epoch: Some(1),
+                        status,
+                        message: None,
+                        outcome: Some(vec![0; 50]),
+                    },
+                )
+                .await?;
             }
         }
-        let late = WriteOp::CreateTask { record: Box::new(task_record("late")), owner: node("a"), limits };
+        let late =
+            WriteOp::CreateTask { record: Box::new(task_record("late")), owner: node("a"), limits };
         assert!(matches!(write(store, late).await?, WriteOutcome::LimitReached(_)));
         assert_eq!(store.expire_tasks(10).await?.len(), 2);
         assert_eq!(counts(store).await?, [0; 5]);
@@ -140,14 +225,29 @@ pub async fn what_expired_makes_room(store: &dyn DurableStore) -> Outcome {
 }
 
 pub async fn expiry_keeps_to_its_limit(store: &dyn DurableStore) -> Outcome {
-    for (name, ttl) in [("t1", Some(Duration::ZERO)), ("t2", Some(LONG)), ("t3", None), ("t4", Some(Duration::MAX))] {
+    for (name, ttl) in [
+        ("t1", Some(Duration::ZERO)),
+        ("t2", Some(LONG)),
+        ("t3", None),
+        ("t4", Some(Duration::MAX)),
+    ] {
         done(store, create(TaskRecord { ttl, ..task_record(name) }, "a")).await?;
     }
-    let batch: Vec<WriteOp> =
-        (0..20).map(|number| create(TaskRecord { ttl: Some(Duration::ZERO), ..task_record(&format!("x{number}")) }, "a")).collect();
+    let batch: Vec<WriteOp> = (0..20)
+        .map(|number| {
+            create(
+                TaskRecord { ttl: Some(Duration::ZERO), ..task_record(&format!("x{number}")) },
+                "a",
+            )
+        })
+        .collect();
     store.write(&batch).await?;
     done(store, end("x3", Some(1), TaskStatus::Completed)).await?;
-    done(store, WriteOp::RequestInput { task: task_id("x4"), epoch: 1, number: 1, request: Vec::new() }).await?;
+    done(
+        store,
+        WriteOp::RequestInput { task: task_id("x4"), epoch: 1, number: 1, request: Vec::new() },
+    )
+    .await?;
     let mut gone: Vec<TaskId> = Vec::new();
     loop {
         let step = store.expire_tasks(8).await?;
@@ -172,9 +272,14 @@ pub async fn expiry_keeps_to_its_limit(store: &dyn DurableStore) -> Outcome {
 pub async fn tasks_end_with_their_tenant(store: &dyn DurableStore) -> Outcome {
     store.put_tenant(&tenant_record("acme")).await?;
     let limits = TaskLimits { stored: 1, ..NO_LIMITS };
-    let make = |name: &str| WriteOp::CreateTask { record: Box::new(task_record(name)), owner: node("a"), limits };
+    let make = |name: &str| WriteOp::CreateTask {
+        record: Box::new(task_record(name)),
+        owner: node("a"),
+        limits,
+    };
     done(store, make("t1")).await?;
-    done(store, create(TaskRecord { tenant: tenant("umbrella"), ..task_record("t2") }, "a")).await?;
+    done(store, create(TaskRecord { tenant: tenant("umbrella"), ..task_record("t2") }, "a"))
+        .await?;
     assert!(store.delete_tenant(&tenant("acme")).await?);
     assert_eq!(names(&store.tasks(None, None, None, 10).await?), ["t2"]);
     assert_eq!(counts(store).await?, [1, 0, 0, 0, 0]);

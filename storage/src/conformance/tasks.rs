@@ -6,8 +6,8 @@ use protocol::ids::PrincipalId;
 
 use super::{LONG, Outcome, create, done, node, session, task_id, task_record, tenant, write};
 use crate::{
-    DurableStore, FullTask, StoreError, StoredTask, TaskAudience, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
-    WriteOp, WriteOutcome,
+    DurableStore, FullTask, StoreError, StoredTask, TaskAudience, TaskListPosition, TaskRecord,
+    TaskStatus, TaskStep, TaskTransition, WriteOp, WriteOutcome,
 };
 
 pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
@@ -20,7 +20,8 @@ pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
         ttl: Some(Duration::from_millis(86_400_001)),
         ..task_record("t1")
     };
-    let sparse = TaskRecord { request: Vec::new(), details: Vec::new(), ttl: None, ..task_record("t2") };
+    let sparse =
+        TaskRecord { request: Vec::new(), details: Vec::new(), ttl: None, ..task_record("t2") };
     for record in [whole, sparse] {
         let outcome = write(store, create(record.clone(), "a")).await?;
         let WriteOutcome::Created { at_us } = outcome else { panic!("{outcome:?}") };
@@ -36,9 +37,13 @@ pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
             record,
         };
         assert_eq!(store.task(&expected.record.task).await?, Some(outline(expected.clone())));
-        let FullTask { stored, left } = store.whole_task(&expected.record.task).await?.expect("it is there");
+        let FullTask { stored, left } =
+            store.whole_task(&expected.record.task).await?.expect("it is there");
         assert_eq!(stored, expected);
-        assert!(left <= expected.record.ttl && left.is_some() == expected.record.ttl.is_some(), "{left:?}");
+        assert!(
+            left <= expected.record.ttl && left.is_some() == expected.record.ttl.is_some(),
+            "{left:?}"
+        );
         assert_eq!(store.task_outcome(&expected.record.task).await?, None);
         let first = TaskTransition { revision: 1, to: TaskStatus::Working, at_us, epoch: Some(1) };
         assert_eq!(store.transitions(&expected.record.task).await?, [first]);
@@ -51,9 +56,11 @@ pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
 
 pub async fn steps_are_kept(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
-    let mirrored = TaskStep::Delegated { backend_task: "theirs".into(), link: b"sealed\0".to_vec() };
+    let mirrored =
+        TaskStep::Delegated { backend_task: "theirs".into(), link: b"sealed\0".to_vec() };
     for step in [TaskStep::Sent, mirrored, TaskStep::Sent, TaskStep::Queued] {
-        done(store, WriteOp::AdvanceTask { task: task_id("t1"), epoch: 1, step: step.clone() }).await?;
+        done(store, WriteOp::AdvanceTask { task: task_id("t1"), epoch: 1, step: step.clone() })
+            .await?;
         assert_eq!(whole(store, "t1").await?.step, step);
     }
     assert_eq!(store.transitions(&task_id("t1")).await?.len(), 1, "a step is no transition");
@@ -70,30 +77,48 @@ pub async fn an_ended_task_has_its_outcome(store: &dyn DurableStore) -> Outcome 
         done(store, create(task_record(name), "a")).await?;
         let before = task(store, name).await?;
         let (task_id, epoch) = (task_id(name), Some(1));
-        let change = WriteOp::EndTask { task: task_id.clone(), epoch, status, message: message.clone(), outcome: outcome.clone() };
+        let change = WriteOp::EndTask {
+            task: task_id.clone(),
+            epoch,
+            status,
+            message: message.clone(),
+            outcome: outcome.clone(),
+        };
         done(store, change).await?;
         let after = task(store, name).await?;
         assert_eq!((after.status, &after.message, after.revision), (status, &message, 2));
-        assert!(after.updated_at_us >= before.updated_at_us && after.created_at_us == before.created_at_us);
+        assert!(
+            after.updated_at_us >= before.updated_at_us
+                && after.created_at_us == before.created_at_us
+        );
         assert_eq!(after.record, before.record);
         assert_eq!(store.task_outcome(&task_id).await?, outcome);
-        let last = TaskTransition { revision: 2, to: status, at_us: after.updated_at_us, epoch: Some(1) };
+        let last =
+            TaskTransition { revision: 2, to: status, at_us: after.updated_at_us, epoch: Some(1) };
         assert_eq!(store.transitions(&task_id).await?[1..], [last]);
     }
     Ok(())
 }
 
 pub async fn an_ended_task_never_changes(store: &dyn DurableStore) -> Outcome {
-    for (name, status) in [("t1", TaskStatus::Completed), ("t2", TaskStatus::Failed), ("t3", TaskStatus::Cancelled)] {
+    for (name, status) in
+        [("t1", TaskStatus::Completed), ("t2", TaskStatus::Failed), ("t3", TaskStatus::Cancelled)]
+    {
         done(store, create(task_record(name), "a")).await?;
         done(store, end(name, Some(1), status)).await?;
-        let (before, history) = (task(store, name).await?, store.transitions(&task_id(name)).await?);
-        for attempt in owners_writes(name, 1).into_iter().chain([end(name, None, TaskStatus::Cancelled)]) {
+        let (before, history) =
+            (task(store, name).await?, store.transitions(&task_id(name)).await?);
+        for attempt in
+            owners_writes(name, 1).into_iter().chain([end(name, None, TaskStatus::Cancelled)])
+        {
             let shown = format!("{attempt:?}");
             assert_eq!(write(store, attempt).await?, WriteOutcome::AlreadyFinished, "{shown}");
         }
         let answer = WriteOp::AnswerInput { task: task_id(name), number: 1, answer: Vec::new() };
-        assert!(matches!(write(store, answer).await?, WriteOutcome::AlreadyFinished | WriteOutcome::NotFound));
+        assert!(matches!(
+            write(store, answer).await?,
+            WriteOutcome::AlreadyFinished | WriteOutcome::NotFound
+        ));
         assert_eq!(task(store, name).await?, before);
         assert_eq!(store.transitions(&task_id(name)).await?, history);
         assert_eq!(store.task_outcome(&task_id(name)).await?, Some(b"outcome".to_vec()));
@@ -107,7 +132,10 @@ pub async fn anybody_may_cancel(store: &dyn DurableStore) -> Outcome {
     let cancelled = task(store, "t1").await?;
     assert_eq!(cancelled.status, TaskStatus::Cancelled);
     assert_eq!(store.transitions(&task_id("t1")).await?[1].epoch, None, "not by its owner");
-    assert_eq!(write(store, end("t1", Some(1), TaskStatus::Completed)).await?, WriteOutcome::AlreadyFinished);
+    assert_eq!(
+        write(store, end("t1", Some(1), TaskStatus::Completed)).await?,
+        WriteOutcome::AlreadyFinished
+    );
     assert_eq!(write(store, end("t9", None, TaskStatus::Cancelled)).await?, WriteOutcome::NotFound);
     Ok(())
 }
@@ -116,8 +144,10 @@ pub async fn one_of_two_ends_counts(store: &dyn DurableStore) -> Outcome {
     for round in 0..5 {
         let name = format!("t{round}");
         done(store, create(task_record(&name), "a")).await?;
-        let (finished, cancelled) =
-            tokio::join!(write(store, end(&name, Some(1), TaskStatus::Completed)), write(store, end(&name, None, TaskStatus::Cancelled)));
+        let (finished, cancelled) = tokio::join!(
+            write(store, end(&name, Some(1), TaskStatus::Completed)),
+            write(store, end(&name, None, TaskStatus::Cancelled))
+        );
         let expected = match (finished?, cancelled?) {
             (WriteOutcome::Done, WriteOutcome::AlreadyFinished) => TaskStatus::Completed,
             (WriteOutcome::AlreadyFinished, WriteOutcome::Done) => TaskStatus::Cancelled,
@@ -140,10 +170,18 @@ pub async fn writes_without_the_right_epoch_change_nothing(store: &dyn DurableSt
     }
     assert_eq!(task(store, "t1").await?, before);
     assert_eq!(store.task_inputs(&task_id("t1")).await?, []);
-    let batch = [end("t1", Some(9), TaskStatus::Failed), create(task_record("t2"), "a"), end("t8", None, TaskStatus::Cancelled)];
+    let batch = [
+        end("t1", Some(9), TaskStatus::Failed),
+        create(task_record("t2"), "a"),
+        end("t8", None, TaskStatus::Cancelled),
+    ];
     let outcomes = store.write(&batch).await?;
     assert_eq!((&outcomes[0], &outcomes[2]), (&WriteOutcome::Fenced, &WriteOutcome::NotFound));
-    assert_eq!(task(store, "t2").await?.status, TaskStatus::Working, "they do not spoil their batch");
+    assert_eq!(
+        task(store, "t2").await?.status,
+        TaskStatus::Working,
+        "they do not spoil their batch"
+    );
     Ok(())
 }
 
@@ -151,36 +189,57 @@ pub async fn tasks_of_gone_owners_are_claimed(store: &dyn DurableStore) -> Outco
     for name in ["lapsed", "left", "alive", "b"] {
         store.join(&node(name), None, LONG).await?;
     }
-    for (name, owner) in [("t1", "lapsed"), ("t2", "left"), ("t3", "never-joined"), ("t4", "alive"), ("t5", "b"), ("t6", "left")] {
+    for (name, owner) in [
+        ("t1", "lapsed"),
+        ("t2", "left"),
+        ("t3", "never-joined"),
+        ("t4", "alive"),
+        ("t5", "b"),
+        ("t6", "left"),
+    ] {
         done(store, create(task_record(name), owner)).await?;
     }
     done(store, end("t6", Some(1), TaskStatus::Completed)).await?;
-    done(store, WriteOp::AdvanceTask { task: task_id("t2"), epoch: 1, step: TaskStep::Sent }).await?;
+    done(store, WriteOp::AdvanceTask { task: task_id("t2"), epoch: 1, step: TaskStep::Sent })
+        .await?;
     store.renew(&node("lapsed"), Duration::ZERO, false).await?;
     store.leave(&node("left")).await?;
     let mut claimed = claim(store, &node("b"), 2).await?;
     assert_eq!(names(&claimed), ["t1", "t2"], "the oldest first, no more than the limit");
     claimed.extend(claim(store, &node("b"), 2).await?);
-    assert_eq!(names(&claimed), ["t1", "t2", "t3"], "neither those of live owners nor what is over");
+    assert_eq!(
+        names(&claimed),
+        ["t1", "t2", "t3"],
+        "neither those of live owners nor what is over"
+    );
     assert_eq!(claim(store, &node("b"), 2).await?, []);
     assert_eq!(claimed[1].step, TaskStep::Sent);
     for stored in claimed {
         assert_eq!(stored.epoch, 2);
-        assert_eq!(store.whole_task(&stored.record.task).await?.map(|whole| whole.stored), Some(stored.clone()));
+        assert_eq!(
+            store.whole_task(&stored.record.task).await?.map(|whole| whole.stored),
+            Some(stored.clone())
+        );
         let name = stored.record.task.as_str();
-        assert_eq!(write(store, end(name, Some(1), TaskStatus::Failed)).await?, WriteOutcome::Fenced, "the owner before is fenced off");
+        assert_eq!(
+            write(store, end(name, Some(1), TaskStatus::Failed)).await?,
+            WriteOutcome::Fenced,
+            "the owner before is fenced off"
+        );
         done(store, end(name, Some(2), TaskStatus::Completed)).await?;
     }
     Ok(())
 }
 
 pub async fn two_never_claim_the_same_task(store: &dyn DurableStore) -> Outcome {
-    let batch: Vec<WriteOp> = (0..40).map(|number| create(task_record(&format!("t{number:02}")), "gone")).collect();
+    let batch: Vec<WriteOp> =
+        (0..40).map(|number| create(task_record(&format!("t{number:02}")), "gone")).collect();
     store.write(&batch).await?;
     let (b, c) = (node("b"), node("c"));
     store.join(&b, None, LONG).await?;
     store.join(&c, None, LONG).await?;
-    let (first, second, third) = tokio::join!(claim(store, &b, 15), claim(store, &c, 15), claim(store, &b, 15));
+    let (first, second, third) =
+        tokio::join!(claim(store, &b, 15), claim(store, &c, 15), claim(store, &b, 15));
     let mut claimed: Vec<StoredTask> = [first?, second?, third?].concat();
     for _rest in 0..3 {
         claimed.extend(claim(store, &c, 15).await?);
@@ -196,7 +255,11 @@ pub async fn a_node_does_not_claim_its_own_tasks(store: &dyn DurableStore) -> Ou
     store.join(&node("a"), None, LONG).await?;
     done(store, create(task_record("t1"), "a")).await?;
     store.renew(&node("a"), Duration::ZERO, false).await?;
-    assert_eq!(claim(store, &node("a"), 10).await?, [], "it runs there, though the lease has lapsed");
+    assert_eq!(
+        claim(store, &node("a"), 10).await?,
+        [],
+        "it runs there, though the lease has lapsed"
+    );
     done(store, end("t1", Some(1), TaskStatus::Completed)).await
 }
 
@@ -206,7 +269,11 @@ pub async fn a_released_task_is_anybodys(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
     done(store, WriteOp::ReleaseTask { task: task_id("t1"), epoch: 1 }).await?;
     for attempt in owners_writes("t1", 1) {
-        assert_eq!(write(store, attempt).await?, WriteOutcome::Fenced, "who gave it away has no say any more");
+        assert_eq!(
+            write(store, attempt).await?,
+            WriteOutcome::Fenced,
+            "who gave it away has no say any more"
+        );
     }
     let claimed = claim(store, &node("b"), 10).await?;
     assert_eq!(names(&claimed), ["t1"]);
@@ -225,7 +292,11 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
     store.renew(&node("old"), Duration::ZERO, false).await?;
     assert_eq!(names(&claim(store, &node("other"), 1).await?), ["t1"]);
     for _told_again in 0..2 {
-        assert_eq!(store.reclaim_tasks(&node("old"), &node("new")).await?, [(task_id("t2"), 2)], "the answer may have been lost");
+        assert_eq!(
+            store.reclaim_tasks(&node("old"), &node("new")).await?,
+            [(task_id("t2"), 2)],
+            "the answer may have been lost"
+        );
     }
     assert_eq!(write(store, end("t2", Some(1), TaskStatus::Failed)).await?, WriteOutcome::Fenced);
     done(store, end("t2", Some(2), TaskStatus::Completed)).await?;
@@ -266,14 +337,27 @@ pub async fn an_audience_sees_its_own_tasks_only(store: &dyn DurableStore) -> Ou
     for record in records.clone() {
         done(store, create(record, "a")).await?;
     }
-    let audience = |number: u8| TaskAudience { tenant: base.tenant.clone(), principal: base.principal.clone(), session: session(number) };
-    for (number, expected) in [(1, vec!["t1", "t2", "t3"]), (2, vec!["t1", "t2", "t4"]), (3, vec!["t1", "t2"])] {
+    let audience = |number: u8| TaskAudience {
+        tenant: base.tenant.clone(),
+        principal: base.principal.clone(),
+        session: session(number),
+    };
+    for (number, expected) in
+        [(1, vec!["t1", "t2", "t3"]), (2, vec!["t1", "t2", "t4"]), (3, vec!["t1", "t2"])]
+    {
         let found = store.tasks_for(&audience(number), None, 100).await?;
         assert_eq!(names(&found), expected, "session {number}");
-        let may_see: Vec<&str> =
-            records.iter().filter(|record| audience(number).may_see(record)).map(|record| record.task.as_str()).collect();
+        let may_see: Vec<&str> = records
+            .iter()
+            .filter(|record| audience(number).may_see(record))
+            .map(|record| record.task.as_str())
+            .collect();
         assert_eq!(may_see, expected);
-        assert_eq!(in_pages(2, async |after| store.tasks_for(&audience(number), after.as_ref(), 2).await).await?, expected);
+        assert_eq!(
+            in_pages(2, async |after| store.tasks_for(&audience(number), after.as_ref(), 2).await)
+                .await?,
+            expected
+        );
     }
     Ok(())
 }
@@ -282,10 +366,18 @@ pub async fn operators_see_tasks_by_tenant_and_status(store: &dyn DurableStore) 
     for name in ["t1", "t2", "t3", "t4"] {
         done(store, create(task_record(name), "a")).await?;
     }
-    done(store, create(TaskRecord { tenant: tenant("umbrella"), private: true, ..task_record("t5") }, "a")).await?;
+    done(
+        store,
+        create(TaskRecord { tenant: tenant("umbrella"), private: true, ..task_record("t5") }, "a"),
+    )
+    .await?;
     done(store, end("t2", Some(1), TaskStatus::Completed)).await?;
     done(store, end("t5", Some(1), TaskStatus::Completed)).await?;
-    done(store, WriteOp::RequestInput { task: task_id("t3"), epoch: 1, number: 1, request: Vec::new() }).await?;
+    done(
+        store,
+        WriteOp::RequestInput { task: task_id("t3"), epoch: 1, number: 1, request: Vec::new() },
+    )
+    .await?;
     let (acme, done_status) = (tenant("acme"), Some(TaskStatus::Completed));
     for (of, status, expected) in [
         (None, None, vec!["t1", "t2", "t3", "t4", "t5"]),
@@ -296,8 +388,15 @@ pub async fn operators_see_tasks_by_tenant_and_status(store: &dyn DurableStore) 
         (None, Some(TaskStatus::Cancelled), vec![]),
         (Some(&tenant("nobody")), None, vec![]),
     ] {
-        assert_eq!(names(&store.tasks(of, status, None, 100).await?), expected, "{of:?} {status:?}");
-        assert_eq!(in_pages(2, async |after| store.tasks(of, status, after.as_ref(), 2).await).await?, expected);
+        assert_eq!(
+            names(&store.tasks(of, status, None, 100).await?),
+            expected,
+            "{of:?} {status:?}"
+        );
+        assert_eq!(
+            in_pages(2, async |after| store.tasks(of, status, after.as_ref(), 2).await).await?,
+            expected
+        );
     }
     assert_eq!(counts(store).await?, [2, 1, 2, 0, 0]);
     Ok(())
@@ -318,7 +417,11 @@ fn outline(mut task: StoredTask) -> StoredTask {
     task
 }
 
-pub(super) async fn claim(store: &dyn DurableStore, by: &crate::NodeName, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
+pub(super) async fn claim(
+    store: &dyn DurableStore,
+    by: &crate::NodeName,
+    limit: u32,
+) -> Result<Vec<StoredTask>, StoreError> {
     Ok(store.claim_tasks(by, limit, &[]).await?.into_iter().map(|whole| whole.stored).collect())
 }
 
@@ -333,7 +436,10 @@ pub async fn what_a_node_can_not_carry_out_is_left_to_others(store: &dyn Durable
         done(store, create(task_record(name), "gone")).await?;
     }
     let claimed = store.claim_tasks(&node("b"), 10, &[task_id("t1")]).await?;
-    assert_eq!(claimed.iter().map(|task| task.stored.record.task.as_str()).collect::<Vec<_>>(), ["t2"]);
+    assert_eq!(
+        claimed.iter().map(|task| task.stored.record.task.as_str()).collect::<Vec<_>>(),
+        ["t2"]
+    );
     assert_eq!(claimed[0].stored.owner, Some(node("b")));
     assert_eq!(store.claim_tasks(&node("b"), 10, &[task_id("t1")]).await?, []);
     assert_eq!(names(&claim(store, &node("c"), 10).await?), ["t1"]);
@@ -348,14 +454,25 @@ pub(super) async fn task(store: &dyn DurableStore, name: &str) -> Result<StoredT
 
 /// Ends a task in this status with the outcome `outcome`.
 pub(super) fn end(name: &str, epoch: Option<i64>, status: TaskStatus) -> WriteOp {
-    WriteOp::EndTask { task: task_id(name), epoch, status, message: None, outcome: Some(b"outcome".to_vec()) }
+    WriteOp::EndTask {
+        task: task_id(name),
+        epoch,
+        status,
+        message: None,
+        outcome: Some(b"outcome".to_vec()),
+    }
 }
 
 /// How many tasks there are, in the order of [`TaskStatus::ALL`].
 pub(super) async fn counts(store: &dyn DurableStore) -> Result<[u64; 5], StoreError> {
     let counted = store.task_counts().await?;
-    assert_eq!(counted.iter().map(|(status, _)| *status).collect::<Vec<_>>(), TaskStatus::ALL, "each status, with none too");
-    Ok(<[u64; 5]>::try_from(counted.into_iter().map(|(_, count)| count).collect::<Vec<_>>()).expect("five"))
+    assert_eq!(
+        counted.iter().map(|(status, _)| *status).collect::<Vec<_>>(),
+        TaskStatus::ALL,
+        "each status, with none too"
+    );
+    Ok(<[u64; 5]>::try_from(counted.into_iter().map(|(_, count)| count).collect::<Vec<_>>())
+        .expect("five"))
 }
 
 pub(super) fn names(tasks: &[StoredTask]) -> Vec<&str> {

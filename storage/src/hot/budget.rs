@@ -45,5 +45,12 @@ pub(super) fn settle(state: Option<f64>, now_us: f64, ask: &BudgetRequest) -> (f
     let granted = free.min(ask.wanted);
     let spent = spent + f64::from(granted) * interval;
     let wait = if free > granted { 0.0 } else { (spent - room).max(0.0) };
-    (now_us + spent, BudgetGrant { granted, left: free - granted, wait: Duration::from_micros(wait.ceil() as u64) })
+    (
+        now_us + spent,
+        BudgetGrant {
+            granted,
+            left: free - granted,
+            wait: Duration::from_micros(wait.ceil() as u64),
+        },
+    )
 }

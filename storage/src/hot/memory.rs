@@ -12,7 +12,8 @@ use async_trait::async_trait;
 use tokio::sync::broadcast;
 
 use super::{
-    BudgetGrant, BudgetRequest, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup, budget::settle, generation_cache::GenerationCache,
+    BudgetGrant, BudgetRequest, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup, budget::settle,
+    generation_cache::GenerationCache,
 };
 use crate::SessionKey;
 
@@ -40,7 +41,10 @@ impl Default for MemoryHotStore {
 impl MemoryHotStore {
     pub fn new() -> Self {
         let (words, _) = broadcast::channel(WAKEUPS_BUFFERED_MAX);
-        let (owners, budgets) = (Mutex::new(GenerationCache::new(HINTS_MAX)), Mutex::new(GenerationCache::new(BUDGETS_MAX)));
+        let (owners, budgets) = (
+            Mutex::new(GenerationCache::new(HINTS_MAX)),
+            Mutex::new(GenerationCache::new(BUDGETS_MAX)),
+        );
         Self { words, owners, budgets, begun: Instant::now(), closed: AtomicBool::new(false) }
     }
 

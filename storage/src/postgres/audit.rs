@@ -7,7 +7,9 @@ use super::{
     PostgresStore, config,
     rows::{get, text},
 };
-use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoreError, StoredAuditRecord};
+use crate::{
+    AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoreError, StoredAuditRecord,
+};
 
 #[async_trait]
 impl AuditStore for PostgresStore {
@@ -15,7 +17,8 @@ impl AuditStore for PostgresStore {
         let ids: Vec<&[u8]> = records.iter().map(|record| record.id.as_slice()).collect();
         let moments: Vec<i64> = records.iter().map(|record| record.at_us).collect();
         let kinds: Vec<&str> = records.iter().map(|record| record.kind.name()).collect();
-        let tenants: Vec<Option<&str>> = records.iter().map(|record| record.tenant.as_deref()).collect();
+        let tenants: Vec<Option<&str>> =
+            records.iter().map(|record| record.tenant.as_deref()).collect();
         let bodies: Vec<&[u8]> = records.iter().map(|record| record.body.as_bytes()).collect();
         // The id makes it harmless to send a record again whose commit is in doubt.
         let insert = |_again| {
@@ -30,7 +33,12 @@ impl AuditStore for PostgresStore {
         Ok(())
     }
 
-    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAuditRecord>, StoreError> {
+    async fn audit(
+        &self,
+        filter: &AuditFilter,
+        after: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<StoredAuditRecord>, StoreError> {
         let select = |_again| {
             sqlx::query(
                 "SELECT number, id, at_us, kind, tenant, body FROM audit
@@ -49,14 +57,18 @@ impl AuditStore for PostgresStore {
     }
 
     async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
-        let trim = |_again| sqlx::query("SELECT trim_audit($1, $2) AS gone").bind(before_us).bind(i64::from(limit));
+        let trim = |_again| {
+            sqlx::query("SELECT trim_audit($1, $2) AS gone").bind(before_us).bind(i64::from(limit))
+        };
         let rows = self.rows(trim).await?;
         Ok(u64::try_from(get::<i64>(config::only(&rows)?, "gone")?).unwrap_or(0))
     }
 }
 
 fn stored(row: &PgRow) -> Result<StoredAuditRecord, StoreError> {
-    let corrupt = |what: &str| StoreError::Corrupt { detail: format!("a record of the audit log has no {what} that can be read") };
+    let corrupt = |what: &str| StoreError::Corrupt {
+        detail: format!("a record of the audit log has no {what} that can be read"),
+    };
     let id: Vec<u8> = get(row, "id")?;
     Ok(StoredAuditRecord {
         number: get(row, "number")?,

@@ -5,13 +5,17 @@ use sqlx::postgres::PgRow;
 
 use super::{PostgresStore, config, rows::get};
 use crate::{
-    AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, StoreError,
-    UnchainedAudit,
+    AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditRetentionTerms,
+    AuditTruncation, ChainedAuditRecord, StoreError, UnchainedAudit,
 };
 
 #[async_trait]
 impl AuditChainStore for PostgresStore {
-    async fn audit_chains(&self, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+    async fn audit_chains(
+        &self,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<AuditChain>, StoreError> {
         // Names that only records have are found by jumping from one to the next along the index.
         let select = |_again| {
             sqlx::query(
@@ -34,7 +38,12 @@ impl AuditChainStore for PostgresStore {
         self.rows(select).await?.iter().map(chain).collect()
     }
 
-    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditChainPage, StoreError> {
+    async fn audit_links(
+        &self,
+        name: &str,
+        after: i64,
+        limit: u32,
+    ) -> Result<AuditChainPage, StoreError> {
         let select = |_again| {
             sqlx::query(
                 "SELECT $1::text AS name, audit_chains.*, links.*
@@ -49,7 +58,8 @@ impl AuditChainStore for PostgresStore {
         };
         let rows = self.rows(select).await?;
         let chain = rows.first().map_or_else(|| Ok(AuditChain::empty(name)), chain)?;
-        let links = rows.iter().filter_map(|row| link(row).transpose()).collect::<Result<_, _>>()?;
+        let links =
+            rows.iter().filter_map(|row| link(row).transpose()).collect::<Result<_, _>>()?;
         Ok(AuditChainPage { chain, links })
     }
 
@@ -66,7 +76,12 @@ impl AuditChainStore for PostgresStore {
         Ok(UnchainedAudit { until: get(row, "unchained_until")?, stray: get(row, "stray")? })
     }
 
-    async fn audit_chains_ahead(&self, by: i64, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+    async fn audit_chains_ahead(
+        &self,
+        by: i64,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<AuditChain>, StoreError> {
         let select = |_again| {
             sqlx::query(
                 "SELECT chain AS name, * FROM audit_chains
@@ -80,12 +95,18 @@ impl AuditChainStore for PostgresStore {
         self.rows(select).await?.iter().map(chain).collect()
     }
 
-    async fn put_audit_checkpoints(&self, checkpoints: &[(String, AuditCheckpoint)]) -> Result<Vec<String>, StoreError> {
+    async fn put_audit_checkpoints(
+        &self,
+        checkpoints: &[(String, AuditCheckpoint)],
+    ) -> Result<Vec<String>, StoreError> {
         let names: Vec<&str> = checkpoints.iter().map(|(name, _)| name.as_str()).collect();
         let counts: Vec<i64> = checkpoints.iter().map(|(_, checkpoint)| checkpoint.count).collect();
-        let heads: Vec<&[u8]> = checkpoints.iter().map(|(_, checkpoint)| checkpoint.head.as_slice()).collect();
-        let moments: Vec<i64> = checkpoints.iter().map(|(_, checkpoint)| checkpoint.at_us).collect();
-        let signatures: Vec<&[u8]> = checkpoints.iter().map(|(_, checkpoint)| checkpoint.signature.as_slice()).collect();
+        let heads: Vec<&[u8]> =
+            checkpoints.iter().map(|(_, checkpoint)| checkpoint.head.as_slice()).collect();
+        let moments: Vec<i64> =
+            checkpoints.iter().map(|(_, checkpoint)| checkpoint.at_us).collect();
+        let signatures: Vec<&[u8]> =
+            checkpoints.iter().map(|(_, checkpoint)| checkpoint.signature.as_slice()).collect();
         // After a lost answer the very same checkpoint counts as this one.
         let put = |again: bool| {
             sqlx::query("SELECT chain FROM put_audit_checkpoints($1, $2, $3, $4, $5, $6) AS chain")
@@ -99,7 +120,11 @@ impl AuditChainStore for PostgresStore {
         self.rows(put).await?.iter().map(|row| get(row, "chain")).collect()
     }
 
-    async fn audit_chains_older(&self, before_us: i64, limit: u32) -> Result<Vec<String>, StoreError> {
+    async fn audit_chains_older(
+        &self,
+        before_us: i64,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
         let select = |_again| {
             sqlx::query(
                 "SELECT chain FROM audit_chains WHERE length > start_position AND (
@@ -127,9 +152,17 @@ impl AuditChainStore for PostgresStore {
     }
 
     async fn audit_terms(&self) -> Result<Option<AuditRetentionTerms>, StoreError> {
-        let rows = self.rows(|_again| sqlx::query("SELECT version, terms, signature FROM audit_retention_terms")).await?;
+        let rows = self
+            .rows(|_again| {
+                sqlx::query("SELECT version, terms, signature FROM audit_retention_terms")
+            })
+            .await?;
         let terms = |row: &PgRow| {
-            Ok(AuditRetentionTerms { version: get(row, "version")?, terms: get(row, "terms")?, signature: get(row, "signature")? })
+            Ok(AuditRetentionTerms {
+                version: get(row, "version")?,
+                terms: get(row, "terms")?,
+                signature: get(row, "signature")?,
+            })
         };
         rows.first().map(terms).transpose()
     }

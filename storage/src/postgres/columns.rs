@@ -95,8 +95,7 @@ columns!(TaskColumns, TaskRow, {
     outcomes, outcome: &'b [u8];
 });
 
-const WRITE_SESSIONS: &str =
-    "SELECT place, outcome FROM write_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)";
+const WRITE_SESSIONS: &str = "SELECT place, outcome FROM write_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)";
 
 const WRITE_TASKS: &str = "SELECT place, outcome, at_us, known FROM write_tasks(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)";
@@ -128,7 +127,11 @@ impl Columns<'_> {
 
 impl<'b> Columns<'b> {
     pub(super) fn of(batch: &'b [WriteOp]) -> Self {
-        let mut columns = Self { length: batch.len(), sessions: SessionColumns::default(), tasks: TaskColumns::default() };
+        let mut columns = Self {
+            length: batch.len(),
+            sessions: SessionColumns::default(),
+            tasks: TaskColumns::default(),
+        };
         for (place, write) in (0..).zip(batch) {
             if let Some((kind, row)) = session_row(write) {
                 columns.sessions.add(place, kind, row);
@@ -173,7 +176,9 @@ fn session_row(write: &WriteOp) -> Option<(i16, SessionRow<'_>)> {
             link: Some(links),
             ..SessionRow::default()
         },
-        WriteOp::EndSession { key, epoch } => SessionRow { key: Some(key.as_bytes()), epoch: Some(*epoch), ..SessionRow::default() },
+        WriteOp::EndSession { key, epoch } => {
+            SessionRow { key: Some(key.as_bytes()), epoch: Some(*epoch), ..SessionRow::default() }
+        }
         WriteOp::Subscribe { key, epoch, subscription } => SessionRow {
             key: Some(key.as_bytes()),
             epoch: Some(*epoch),
@@ -217,9 +222,18 @@ fn task_row(write: &WriteOp) -> Option<(i16, TaskRow<'_>)> {
             let (step, backend_task, link) = match step {
                 TaskStep::Queued => (tasks::QUEUED, None, None),
                 TaskStep::Sent => (tasks::SENT, None, None),
-                TaskStep::Delegated { backend_task, link } => (tasks::MIRRORED, Some(backend_task.as_bytes()), Some(link.as_slice())),
+                TaskStep::Delegated { backend_task, link } => {
+                    (tasks::MIRRORED, Some(backend_task.as_bytes()), Some(link.as_slice()))
+                }
             };
-            TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), step: Some(step), backend_task, link, ..none }
+            TaskRow {
+                id: Some(task.as_str()),
+                epoch: Some(*epoch),
+                step: Some(step),
+                backend_task,
+                link,
+                ..none
+            }
         }
         WriteOp::EndTask { task, epoch, status, message, outcome } => TaskRow {
             id: Some(task.as_str()),
@@ -229,13 +243,22 @@ fn task_row(write: &WriteOp) -> Option<(i16, TaskRow<'_>)> {
             outcome: outcome.as_deref(),
             ..none
         },
-        WriteOp::ReleaseTask { task, epoch } => TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), ..none },
-        WriteOp::RequestInput { task, epoch, number, request } => {
-            TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), number: Some(*number), request: Some(request), ..none }
+        WriteOp::ReleaseTask { task, epoch } => {
+            TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), ..none }
         }
-        WriteOp::AnswerInput { task, number, answer } => {
-            TaskRow { id: Some(task.as_str()), number: Some(*number), outcome: Some(answer), ..none }
-        }
+        WriteOp::RequestInput { task, epoch, number, request } => TaskRow {
+            id: Some(task.as_str()),
+            epoch: Some(*epoch),
+            number: Some(*number),
+            request: Some(request),
+            ..none
+        },
+        WriteOp::AnswerInput { task, number, answer } => TaskRow {
+            id: Some(task.as_str()),
+            number: Some(*number),
+            outcome: Some(answer),
+            ..none
+        },
         WriteOp::CloseInput { task, epoch, number } => {
             TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), number: Some(*number), ..none }
         }

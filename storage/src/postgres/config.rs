@@ -8,7 +8,10 @@ use super::{
     PostgresStore, StatementError, error_mapping,
     rows::{self, get},
 };
-use crate::{AdminChange, AuditRecord, BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord, fault_point};
+use crate::{
+    AdminChange, AuditRecord, BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord,
+    fault_point,
+};
 
 /// One statement that makes a change and adds what is told of it ($2 to $6), if anything was changed. `$again` says how the answer
 /// is to be read where the one before was lost ($1).
@@ -34,7 +37,11 @@ macro_rules! settling {
 }
 
 impl PostgresStore {
-    async fn make(&self, change: AdminChange<'_>, told: Option<&AuditRecord>) -> Result<bool, StatementError> {
+    async fn make(
+        &self,
+        change: AdminChange<'_>,
+        told: Option<&AuditRecord>,
+    ) -> Result<bool, StatementError> {
         let query = |again| {
             let values = sqlx::query(statement(change))
                 .bind(again)
@@ -44,9 +51,11 @@ impl PostgresStore {
                 .bind(told.and_then(|record| record.tenant.as_deref()))
                 .bind(told.map(|record| record.body.as_bytes()));
             match change {
-                AdminChange::PutTenant(record) | AdminChange::AddTenant(record) => {
-                    values.bind(record.tenant.as_str()).bind(record.settings.as_str()).bind(record.created_at_us).bind(record.updated_at_us)
-                }
+                AdminChange::PutTenant(record) | AdminChange::AddTenant(record) => values
+                    .bind(record.tenant.as_str())
+                    .bind(record.settings.as_str())
+                    .bind(record.created_at_us)
+                    .bind(record.updated_at_us),
                 AdminChange::DeleteTenant(tenant) => values.bind(tenant.as_str()),
                 AdminChange::PutKey(record) => values
                     .bind(record.key.as_str())
@@ -55,7 +64,9 @@ impl PostgresStore {
                     .bind(record.name.as_str())
                     .bind(record.hash.as_slice())
                     .bind(record.created_at_us),
-                AdminChange::DeleteKey(tenant, key) => values.bind(tenant.as_str()).bind(key.as_str()),
+                AdminChange::DeleteKey(tenant, key) => {
+                    values.bind(tenant.as_str()).bind(key.as_str())
+                }
                 AdminChange::PutBackend(record) => values
                     .bind(record.tenant.as_str())
                     .bind(record.backend.as_str())
@@ -64,8 +75,13 @@ impl PostgresStore {
                     .bind(record.updated_at_us),
                 AdminChange::DeleteBackend(tenant, backend)
                 | AdminChange::HoldBreaker(tenant, backend)
-                | AdminChange::ReleaseBreaker(tenant, backend) => values.bind(tenant.as_str()).bind(backend.as_str()),
-                AdminChange::PutAuditTerms(terms) => values.bind(terms.version).bind(terms.terms.as_str()).bind(terms.signature.as_slice()),
+                | AdminChange::ReleaseBreaker(tenant, backend) => {
+                    values.bind(tenant.as_str()).bind(backend.as_str())
+                }
+                AdminChange::PutAuditTerms(terms) => values
+                    .bind(terms.version)
+                    .bind(terms.terms.as_str())
+                    .bind(terms.signature.as_slice()),
                 AdminChange::EndSession(key) => values.bind(key.as_bytes().as_slice()),
             }
         };
@@ -115,7 +131,11 @@ const fn statement(change: AdminChange<'_>) -> &'static str {
 
 #[async_trait]
 impl ConfigStore for PostgresStore {
-    async fn change(&self, change: AdminChange<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
+    async fn change(
+        &self,
+        change: AdminChange<'_>,
+        told: Option<&AuditRecord>,
+    ) -> Result<bool, StoreError> {
         fault_point::passed("change.executed");
         let made = self.make(change, told).await.map_err(|error| refusal(error, change))?;
         fault_point::passed("change.committed");
@@ -146,8 +166,14 @@ impl ConfigStore for PostgresStore {
     }
 
     async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
-        let rows = self.rows(|_| sqlx::query("SELECT tenant, backend FROM held_breakers ORDER BY tenant, backend")).await?;
-        rows.iter().map(|row| Ok((rows::tenant(row)?, rows::backend(get(row, "backend")?)?))).collect()
+        let rows = self
+            .rows(|_| {
+                sqlx::query("SELECT tenant, backend FROM held_breakers ORDER BY tenant, backend")
+            })
+            .await?;
+        rows.iter()
+            .map(|row| Ok((rows::tenant(row)?, rows::backend(get(row, "backend")?)?)))
+            .collect()
     }
 
     async fn config_version(&self) -> Result<i64, StoreError> {
@@ -162,13 +188,17 @@ impl ConfigStore for PostgresStore {
 
 /// The row of a statement that always returns one.
 pub(super) fn only(rows: &[PgRow]) -> Result<&PgRow, StoreError> {
-    rows.first().ok_or_else(|| StoreError::Corrupt { detail: "a row that is always there is missing".into() })
+    rows.first().ok_or_else(|| StoreError::Corrupt {
+        detail: "a row that is always there is missing".into(),
+    })
 }
 
 /// A write below a tenant that is not there breaks the foreign key.
 fn refusal(error: StatementError, change: AdminChange<'_>) -> StoreError {
     match (error, change, change.required_tenant()) {
-        (StatementError::Failed(error), AdminChange::PutKey(record), _) if error_mapping::is_duplicate(&error) => {
+        (StatementError::Failed(error), AdminChange::PutKey(record), _)
+            if error_mapping::is_duplicate(&error) =>
+        {
             StoreError::Exists { what: format!("key {}", record.key) }
         }
         (StatementError::Failed(error), _, Some(tenant)) if error_mapping::is_orphan(&error) => {

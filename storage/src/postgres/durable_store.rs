@@ -7,9 +7,10 @@ use protocol::ids::{TaskId, TenantId};
 
 use super::PostgresStore;
 use crate::{
-    DurableStore, FullTask, LeaseRenewal, NodeName, NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey, StoreError,
-    StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus,
-    TaskTransition, WriteOp, WriteOutcome,
+    DurableStore, FullTask, LeaseRenewal, NodeName, NodeRecord, SessionClaimOutcome,
+    SessionIdentity, SessionKey, StoreError, StoredSession, StoredTask, StoredTaskSnapshot,
+    SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition,
+    WriteOp, WriteOutcome,
 };
 
 #[async_trait]
@@ -30,11 +31,21 @@ impl DurableStore for PostgresStore {
         self.write_batch(batch).await
     }
 
-    async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
+    async fn join(
+        &self,
+        node: &NodeName,
+        address: Option<&str>,
+        lease: Duration,
+    ) -> Result<(), StoreError> {
         self.join_node(node, address, lease).await
     }
 
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
+    async fn renew(
+        &self,
+        node: &NodeName,
+        lease: Duration,
+        draining: bool,
+    ) -> Result<LeaseRenewal, StoreError> {
         self.renew_lease(node, lease, draining).await
     }
 
@@ -56,11 +67,21 @@ impl DurableStore for PostgresStore {
         self.take_session(key, seat, node, idle).await
     }
 
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+    async fn reclaim_sessions(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+        keys: &[SessionKey],
+    ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
         self.move_sessions(from, to, keys).await
     }
 
-    async fn sessions(&self, tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Result<Vec<StoredSession>, StoreError> {
+    async fn sessions(
+        &self,
+        tenant: Option<&TenantId>,
+        after: Option<&SessionKey>,
+        limit: u32,
+    ) -> Result<Vec<StoredSession>, StoreError> {
         self.list_sessions(tenant, after, limit).await
     }
 
@@ -68,11 +89,18 @@ impl DurableStore for PostgresStore {
         self.find_sessions(digest).await
     }
 
-    async fn sweep_sessions(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError> {
+    async fn sweep_sessions(
+        &self,
+        idle: Duration,
+        limit: u32,
+    ) -> Result<Vec<SessionKey>, StoreError> {
         self.sweep(idle, limit).await
     }
 
-    async fn subscription_counts(&self, tenant: Option<&TenantId>) -> Result<Vec<SubscriptionCount>, StoreError> {
+    async fn subscription_counts(
+        &self,
+        tenant: Option<&TenantId>,
+    ) -> Result<Vec<SubscriptionCount>, StoreError> {
         self.count_subscriptions(tenant).await
     }
 
@@ -111,11 +139,20 @@ impl DurableStore for PostgresStore {
         self.list_tasks(tenant, status, after, limit).await
     }
 
-    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError> {
+    async fn claim_tasks(
+        &self,
+        node: &NodeName,
+        limit: u32,
+        except: &[TaskId],
+    ) -> Result<Vec<FullTask>, StoreError> {
         self.take_tasks(node, limit, except).await
     }
 
-    async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
+    async fn reclaim_tasks(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+    ) -> Result<Vec<(TaskId, i64)>, StoreError> {
         self.move_tasks(from, to).await
     }
 

@@ -20,12 +20,17 @@ pub(super) enum RetryAction {
 
 pub(super) fn remedy(error: &sqlx::Error) -> RetryAction {
     match error {
-        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => RetryAction::Reconnect,
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::WorkerCrashed => RetryAction::Reconnect,
         sqlx::Error::Database(fault) => match fault.code().as_deref() {
             Some("40001" | "40P01") => RetryAction::Retry,
             Some("0A000") => RetryAction::Reprepare,
             // Ended by an operator, a crash of a neighbour, or a server that starts or stops.
-            Some(code) if code.starts_with("57P") || code.starts_with("08") => RetryAction::Reconnect,
+            Some(code) if code.starts_with("57P") || code.starts_with("08") => {
+                RetryAction::Reconnect
+            }
             _ => RetryAction::None,
         },
         _ => RetryAction::None,
@@ -34,7 +39,8 @@ pub(super) fn remedy(error: &sqlx::Error) -> RetryAction {
 
 /// A server that takes no connection now and may take one soon: it starts, it ends, it has no room, the network hiccups.
 pub(super) fn may_connect_soon(error: &sqlx::Error) -> bool {
-    let has_no_room = error.as_database_error().is_some_and(|fault| fault.code().as_deref() == Some("53300"));
+    let has_no_room =
+        error.as_database_error().is_some_and(|fault| fault.code().as_deref() == Some("53300"));
     has_no_room
         || matches!(error, sqlx::Error::Io(_))
         || matches!(error, sqlx::Error::Database(_)) && remedy(error) == RetryAction::Reconnect
@@ -43,8 +49,12 @@ pub(super) fn may_connect_soon(error: &sqlx::Error) -> bool {
 /// The connection may serve the next statement.
 pub(super) fn leaves_connection_usable(error: &sqlx::Error) -> bool {
     match error {
-        sqlx::Error::Database(_) => remedy(error) != RetryAction::Reconnect && remedy(error) != RetryAction::Reprepare,
-        sqlx::Error::RowNotFound | sqlx::Error::ColumnNotFound(_) | sqlx::Error::ColumnDecode { .. } => true,
+        sqlx::Error::Database(_) => {
+            remedy(error) != RetryAction::Reconnect && remedy(error) != RetryAction::Reprepare
+        }
+        sqlx::Error::RowNotFound
+        | sqlx::Error::ColumnNotFound(_)
+        | sqlx::Error::ColumnDecode { .. } => true,
         _ => false,
     }
 }
@@ -56,7 +66,9 @@ pub(super) fn explain(error: sqlx::Error) -> StoreError {
             match fault.code().as_deref() {
                 Some("53100") => StoreError::Full,
                 // Locks and statements that took too long; serialization; no room for a connection; out of memory.
-                Some("55P03" | "57014" | "40001" | "40P01" | "53300" | "53200") => StoreError::Busy { detail },
+                Some("55P03" | "57014" | "40001" | "40P01" | "53300" | "53200") => {
+                    StoreError::Busy { detail }
+                }
                 // Damaged data or index; a row that breaks what the schema promises.
                 Some("XX001" | "XX002") => StoreError::Corrupt { detail },
                 Some(code) if is_outage(code) => StoreError::Unavailable { detail },
@@ -64,9 +76,9 @@ pub(super) fn explain(error: sqlx::Error) -> StoreError {
                 _ => StoreError::Refused { detail },
             }
         }
-        sqlx::Error::ColumnDecode { .. } | sqlx::Error::ColumnNotFound(_) | sqlx::Error::Decode(_) => {
-            StoreError::Corrupt { detail: error.to_string() }
-        }
+        sqlx::Error::ColumnDecode { .. }
+        | sqlx::Error::ColumnNotFound(_)
+        | sqlx::Error::Decode(_) => StoreError::Corrupt { detail: error.to_string() },
         _ => StoreError::Unavailable { detail: error.to_string() },
     }
 }

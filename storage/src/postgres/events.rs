@@ -13,7 +13,9 @@ use sqlx::{
 };
 
 use super::{PostgresStore, config, micros, rows::get};
-use crate::{EventStore, LogEntry, LoggedEvent, SessionKey, StoreError, StoredStream, StreamRecord};
+use crate::{
+    EventStore, LogEntry, LoggedEvent, SessionKey, StoreError, StoredStream, StreamRecord,
+};
 
 #[async_trait]
 impl EventStore for PostgresStore {
@@ -36,10 +38,17 @@ impl EventStore for PostgresStore {
                 .bind(session.as_bytes().as_slice())
         };
         let rows = self.rows(select).await?;
-        Ok(self.readable(&rows, stream_record, |_| format!("a stream of session {}", session.digest())))
+        Ok(self.readable(&rows, stream_record, |_| {
+            format!("a stream of session {}", session.digest())
+        }))
     }
 
-    async fn stream(&self, session: &SessionKey, number: u64, position: u64) -> Result<Option<StoredStream>, StoreError> {
+    async fn stream(
+        &self,
+        session: &SessionKey,
+        number: u64,
+        position: u64,
+    ) -> Result<Option<StoredStream>, StoreError> {
         let Ok(number) = i64::try_from(number) else { return Ok(None) };
         // One statement, so that what is said to be trimmed and what is there belong together.
         let select = |_| {
@@ -59,13 +68,20 @@ impl EventStore for PostgresStore {
     }
 
     async fn forget_session(&self, session: &SessionKey) -> Result<(), StoreError> {
-        self.rows(|_| sqlx::query("DELETE FROM event_streams WHERE session = $1").bind(session.as_bytes().as_slice())).await?;
+        self.rows(|_| {
+            sqlx::query("DELETE FROM event_streams WHERE session = $1")
+                .bind(session.as_bytes().as_slice())
+        })
+        .await?;
         Ok(())
     }
 
     async fn expire_events(&self, age: Duration, limit: u32) -> Result<u64, StoreError> {
-        let expire =
-            |_| sqlx::query("SELECT expire_events($1, $2) AS gone").bind(micros(age)).bind(i32::try_from(limit).unwrap_or(i32::MAX));
+        let expire = |_| {
+            sqlx::query("SELECT expire_events($1, $2) AS gone")
+                .bind(micros(age))
+                .bind(i32::try_from(limit).unwrap_or(i32::MAX))
+        };
         let rows = self.rows(expire).await?;
         Ok(unsigned(get(config::only(&rows)?, "gone")?))
     }
@@ -93,13 +109,18 @@ fn stored_stream(row: &PgRow) -> Result<StoredStream, StoreError> {
     let sequences: Option<Vec<i64>> = get(row, "sequences")?;
     let kinds: Option<Vec<i16>> = get(row, "kinds")?;
     let frames: Option<Vec<Vec<u8>>> = get(row, "frames")?;
-    let events = sequences.unwrap_or_default().into_iter().zip(kinds.unwrap_or_default()).zip(frames.unwrap_or_default());
+    let events = sequences
+        .unwrap_or_default()
+        .into_iter()
+        .zip(kinds.unwrap_or_default())
+        .zip(frames.unwrap_or_default());
     let event = |((sequence, kind), frame)| LoggedEvent {
         sequence: unsigned(sequence),
         kind: u8::try_from(kind).unwrap_or(u8::MAX),
         frame: Bytes::from(frame),
     };
-    let (trimmed_through, last_sequence) = (unsigned(get(row, "trimmed_through")?), unsigned(get(row, "last_sequence")?));
+    let (trimmed_through, last_sequence) =
+        (unsigned(get(row, "trimmed_through")?), unsigned(get(row, "last_sequence")?));
     Ok(StoredStream {
         record: stream_record(row)?,
         trimmed_through,
@@ -129,9 +150,9 @@ impl<'e> LogEffect<'e> {
         for entry in entries {
             let (session, number) = match entry {
                 LogEntry::Stream { session, record } => (session, record.number),
-                LogEntry::Event { session, stream, .. } | LogEntry::Trim { session, stream, .. } | LogEntry::Drop { session, stream } => {
-                    (session, *stream)
-                }
+                LogEntry::Event { session, stream, .. }
+                | LogEntry::Trim { session, stream, .. }
+                | LogEntry::Drop { session, stream } => (session, *stream),
             };
             streams.entry((session.as_bytes().as_slice(), signed(number))).or_default().add(entry);
         }
@@ -139,10 +160,15 @@ impl<'e> LogEffect<'e> {
     }
 
     fn query(&self) -> Query<'_, Postgres, PgArguments> {
-        let dropped = || self.0.iter().filter(|(_, effect)| effect.dropped).map(|(stream, _)| *stream);
+        let dropped =
+            || self.0.iter().filter(|(_, effect)| effect.dropped).map(|(stream, _)| *stream);
         let told = || self.0.iter().filter_map(|(stream, effect)| Some((*stream, effect.told?)));
         let touched = || self.0.iter().filter(|(_, effect)| effect.changes_what_is_there());
-        let events = || self.0.iter().flat_map(|(stream, effect)| effect.events.iter().map(|event| (*stream, *event)));
+        let events = || {
+            self.0
+                .iter()
+                .flat_map(|(stream, effect)| effect.events.iter().map(|event| (*stream, *event)))
+        };
         sqlx::query("SELECT append_to_log($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)")
             .bind(dropped().map(|(session, _)| session).collect::<Vec<_>>())
             .bind(dropped().map(|(_, number)| number).collect::<Vec<_>>())
@@ -169,7 +195,8 @@ impl<'e> StreamEffect<'e> {
             LogEntry::Stream { record, .. } => self.told = Some(record),
             LogEntry::Drop { .. } => *self = Self { dropped: true, ..Self::default() },
             // Nothing is there to be changed until it is told anew.
-            LogEntry::Event { .. } | LogEntry::Trim { .. } if self.dropped && self.told.is_none() => {}
+            LogEntry::Event { .. } | LogEntry::Trim { .. }
+                if self.dropped && self.told.is_none() => {}
             LogEntry::Event { event, .. } => {
                 self.last_sequence = self.last_sequence.max(event.sequence);
                 if event.sequence > self.trimmed_through {

@@ -139,7 +139,9 @@ impl PostgresStore {
     /// Connects, and brings the schema up to date if allowed.
     pub async fn open(options: &PostgresOptions) -> Result<Self, StoreError> {
         // The parser's own words may repeat parts of the URL, and so the password.
-        let unusable = |_| StoreError::Unavailable { detail: "storage.url is not a PostgreSQL URL this build understands".into() };
+        let unusable = |_| StoreError::Unavailable {
+            detail: "storage.url is not a PostgreSQL URL this build understands".into(),
+        };
         let base = PgConnectOptions::from_str(&options.url).map_err(unusable)?;
         let base = base.application_name("mcp-broker").disable_statement_logging(); // errors are logged where they are handled
         tls_verification::warn_if_unverified(&base);
@@ -156,15 +158,23 @@ impl PostgresStore {
         })
     }
 
-    async fn bring_up_to_date(base: &PgConnectOptions, options: &PostgresOptions) -> Result<MigrationOutcome, StoreError> {
+    async fn bring_up_to_date(
+        base: &PgConnectOptions,
+        options: &PostgresOptions,
+    ) -> Result<MigrationOutcome, StoreError> {
         let patient = MIGRATES_WITHIN.as_millis().to_string();
-        let patient = base.clone().options([("statement_timeout", &patient), ("lock_timeout", &patient)]);
+        let patient =
+            base.clone().options([("statement_timeout", &patient), ("lock_timeout", &patient)]);
         let give_up_at = Instant::now() + options.connect_timeout;
-        let mut last = StoreError::Unavailable { detail: format!("no answer within {:?}", options.connect_timeout) };
+        let mut last = StoreError::Unavailable {
+            detail: format!("no answer within {:?}", options.connect_timeout),
+        };
         let mut connection = loop {
             match timeout_at(give_up_at, patient.connect()).await {
                 Ok(Ok(connection)) => break connection,
-                Ok(Err(error)) if error_mapping::may_connect_soon(&error) && Instant::now() < give_up_at => {
+                Ok(Err(error))
+                    if error_mapping::may_connect_soon(&error) && Instant::now() < give_up_at =>
+                {
                     last = error_mapping::explain_connecting(error)
                 }
                 Ok(Err(error)) => return Err(error_mapping::explain_connecting(error)),
@@ -184,7 +194,10 @@ impl PostgresStore {
 
     /// Carries out one statement and reads all it returns; it has taken effect then. `query` makes it; it is told whether an
     /// earlier attempt may have been carried out without our learning of it.
-    async fn rows<'q>(&self, query: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Send + Sync) -> Result<Vec<PgRow>, StatementError> {
+    async fn rows<'q>(
+        &self,
+        query: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Send + Sync,
+    ) -> Result<Vec<PgRow>, StatementError> {
         self.rows_of(&self.pool, query).await
     }
 
@@ -242,7 +255,9 @@ impl PostgresStore {
     /// The reason for a call's being late, which is found out from whether the server talked to anybody meanwhile.
     fn late(&self, started: Instant) -> StoreError {
         if self.pools().iter().any(|pool| pool.heard_since(started)) {
-            return StoreError::Busy { detail: format!("no answer within {ANSWER_WITHIN:?}, though it answers others") };
+            return StoreError::Busy {
+                detail: format!("no answer within {ANSWER_WITHIN:?}, though it answers others"),
+            };
         }
         self.distrust();
         StoreError::Unavailable { detail: format!("no answer within {ANSWER_WITHIN:?}") }

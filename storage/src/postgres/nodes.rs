@@ -11,7 +11,12 @@ use crate::{LeaseRenewal, NodeName, NodeRecord, SessionKey, StoreError};
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl PostgresStore {
-    pub(super) async fn join_node(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
+    pub(super) async fn join_node(
+        &self,
+        node: &NodeName,
+        address: Option<&str>,
+        lease: Duration,
+    ) -> Result<(), StoreError> {
         let insert = |_| {
             sqlx::query(
                 "WITH old AS (
@@ -32,7 +37,12 @@ impl PostgresStore {
     }
 
     /// One round trip for all a node wants to know this often.
-    pub(super) async fn renew_lease(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
+    pub(super) async fn renew_lease(
+        &self,
+        node: &NodeName,
+        lease: Duration,
+        draining: bool,
+    ) -> Result<LeaseRenewal, StoreError> {
         let update = |_| {
             sqlx::query(
                 "WITH renewed AS (
@@ -50,12 +60,17 @@ impl PostgresStore {
         let row = config::only(&rows)?;
         let ended: Vec<Vec<u8>> = get(row, "ended")?;
         let held = get(row, "held")?;
-        let ended = if held { ended.iter().filter_map(|key| SessionKey::from_slice(key)).collect() } else { Vec::new() };
+        let ended = if held {
+            ended.iter().filter_map(|key| SessionKey::from_slice(key)).collect()
+        } else {
+            Vec::new()
+        };
         Ok(LeaseRenewal { held, config_version: get(row, "config_version")?, ended })
     }
 
     pub(super) async fn remove_node(&self, node: &NodeName) -> Result<(), StoreError> {
-        self.lease_rows(|_| sqlx::query("DELETE FROM nodes WHERE node = $1").bind(node.as_str())).await?;
+        self.lease_rows(|_| sqlx::query("DELETE FROM nodes WHERE node = $1").bind(node.as_str()))
+            .await?;
         Ok(())
     }
 
@@ -79,7 +94,9 @@ fn nameless() -> StoreError {
 /// From the columns `node`, `address`, `draining` and `lease_left_us`; `None`: there is no node in this row. A node that is
 /// known by name only has left.
 pub(super) fn node_record(row: &PgRow) -> Result<Option<NodeRecord>, StoreError> {
-    let Some(node) = row.try_get::<Option<&str>, _>("node").map_err(explain)? else { return Ok(None) };
+    let Some(node) = row.try_get::<Option<&str>, _>("node").map_err(explain)? else {
+        return Ok(None);
+    };
     let left_us = get::<Option<i64>>(row, "lease_left_us")?.unwrap_or(0);
     Ok(Some(NodeRecord {
         node: NodeName::new(node),

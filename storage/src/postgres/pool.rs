@@ -93,7 +93,10 @@ impl Pool {
     }
 
     /// The same, with a sign of life that is no older.
-    pub(super) async fn take_heard_of(&self, trusted_for: Duration) -> Result<PooledConnection<'_>, sqlx::Error> {
+    pub(super) async fn take_heard_of(
+        &self,
+        trusted_for: Duration,
+    ) -> Result<PooledConnection<'_>, sqlx::Error> {
         let permit = self.permits.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
         let give_up_at = Instant::now() + REFUSED_FOR;
         loop {
@@ -108,7 +111,11 @@ impl Pool {
                     let live = Live { connection, made_at: now, idle_since: now, generation };
                     return Ok(PooledConnection { pool: self, live: Some(live), _permit: permit });
                 }
-                Err(error) if error_mapping::may_connect_soon(&error) && Instant::now() < give_up_at => sleep(TRY_EVERY).await,
+                Err(error)
+                    if error_mapping::may_connect_soon(&error) && Instant::now() < give_up_at =>
+                {
+                    sleep(TRY_EVERY).await
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -151,13 +158,15 @@ impl Pool {
     }
 
     fn millis(&self, moment: Instant) -> u64 {
-        u64::try_from(moment.saturating_duration_since(self.started).as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(moment.saturating_duration_since(self.started).as_millis())
+            .unwrap_or(u64::MAX)
     }
 
     fn give_back(&self, mut live: Live) {
         self.note_heard();
         live.idle_since = Instant::now();
-        let is_good = live.generation == self.generation.load(Ordering::Acquire) && live.made_at.elapsed() < LIFETIME_MAX;
+        let is_good = live.generation == self.generation.load(Ordering::Acquire)
+            && live.made_at.elapsed() < LIFETIME_MAX;
         let mut idle = self.idle();
         if is_good && !self.permits.is_closed() {
             idle.push(live);

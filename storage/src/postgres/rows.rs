@@ -12,22 +12,28 @@ use sqlx::{
 use super::{PostgresStore, error_mapping::explain};
 use crate::StoreError;
 
-pub(super) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(row: &'r PgRow, column: &str) -> Result<T, StoreError> {
+pub(super) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(
+    row: &'r PgRow,
+    column: &str,
+) -> Result<T, StoreError> {
     row.try_get(column).map_err(explain)
 }
 
 pub(super) fn tenant(row: &PgRow) -> Result<TenantId, StoreError> {
     let name: &str = get(row, "tenant")?;
-    TenantId::parse(name).map_err(|_| StoreError::Corrupt { detail: format!("a tenant is called {name:?}") })
+    TenantId::parse(name)
+        .map_err(|_| StoreError::Corrupt { detail: format!("a tenant is called {name:?}") })
 }
 
 pub(super) fn backend(name: &str) -> Result<BackendId, StoreError> {
-    BackendId::parse(name).map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {name:?}") })
+    BackendId::parse(name)
+        .map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {name:?}") })
 }
 
 /// A text that may hold NUL, and is therefore kept as bytes.
 pub(super) fn text(bytes: Vec<u8>) -> Result<String, StoreError> {
-    String::from_utf8(bytes).map_err(|_| StoreError::Corrupt { detail: "a text is not UTF-8".into() })
+    String::from_utf8(bytes)
+        .map_err(|_| StoreError::Corrupt { detail: "a text is not UTF-8".into() })
 }
 
 /// Counts are never negative.
@@ -46,7 +52,11 @@ impl PostgresStore {
         rows.iter().filter_map(|row| self.report(read(row), || name(row))).collect()
     }
 
-    pub(super) fn report<T>(&self, read: Result<T, StoreError>, name: impl FnOnce() -> String) -> Option<T> {
+    pub(super) fn report<T>(
+        &self,
+        read: Result<T, StoreError>,
+        name: impl FnOnce() -> String,
+    ) -> Option<T> {
         read.inspect_err(|error| {
             self.unreadable.fetch_add(1, Ordering::Relaxed);
             tracing::error!(row = name(), %error, "a row of the database can not be read and is left out");

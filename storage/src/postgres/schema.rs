@@ -14,17 +14,42 @@ use crate::{MigrationOutcome, StoreError, fault_point};
 /// Every migration in order, and the places between them at which tests end the process. A released file is never edited:
 /// the next change is the next file.
 const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
-    (1, "configuration", include_str!("../../../migrations/postgres/0001_configuration.sql"), ["migration.1.begun", "migration.1.applied"]),
-    (2, "state", include_str!("../../../migrations/postgres/0002_state.sql"), ["migration.2.begun", "migration.2.applied"]),
+    (
+        1,
+        "configuration",
+        include_str!("../../../migrations/postgres/0001_configuration.sql"),
+        ["migration.1.begun", "migration.1.applied"],
+    ),
+    (
+        2,
+        "state",
+        include_str!("../../../migrations/postgres/0002_state.sql"),
+        ["migration.2.begun", "migration.2.applied"],
+    ),
     (
         3,
         "tasks by index",
         include_str!("../../../migrations/postgres/0003_tasks_by_index.sql"),
         ["migration.3.begun", "migration.3.applied"],
     ),
-    (4, "audit", include_str!("../../../migrations/postgres/0004_audit.sql"), ["migration.4.begun", "migration.4.applied"]),
-    (5, "breakers", include_str!("../../../migrations/postgres/0005_breakers.sql"), ["migration.5.begun", "migration.5.applied"]),
-    (6, "audit chain", include_str!("../../../migrations/postgres/0006_audit_chain.sql"), ["migration.6.begun", "migration.6.applied"]),
+    (
+        4,
+        "audit",
+        include_str!("../../../migrations/postgres/0004_audit.sql"),
+        ["migration.4.begun", "migration.4.applied"],
+    ),
+    (
+        5,
+        "breakers",
+        include_str!("../../../migrations/postgres/0005_breakers.sql"),
+        ["migration.5.begun", "migration.5.applied"],
+    ),
+    (
+        6,
+        "audit chain",
+        include_str!("../../../migrations/postgres/0006_audit_chain.sql"),
+        ["migration.6.begun", "migration.6.applied"],
+    ),
 ];
 
 const TABLE: &str = "_sqlx_migrations";
@@ -35,7 +60,10 @@ pub(super) fn known() -> i64 {
 }
 
 /// `connection` is one that may wait as long as another replica's migration takes.
-pub(super) async fn bring_up_to_date(connection: &mut PgConnection, migrate: bool) -> Result<MigrationOutcome, StoreError> {
+pub(super) async fn bring_up_to_date(
+    connection: &mut PgConnection,
+    migrate: bool,
+) -> Result<MigrationOutcome, StoreError> {
     let known = known();
     let at_first = found(connection).await?;
     if at_first > known {
@@ -61,14 +89,19 @@ async fn apply_missing(connection: &mut PgConnection) -> Result<i64, StoreError>
     bring_up_to(connection, known()).await
 }
 
-pub(super) async fn bring_up_to(connection: &mut PgConnection, known: i64) -> Result<i64, StoreError> {
+pub(super) async fn bring_up_to(
+    connection: &mut PgConnection,
+    known: i64,
+) -> Result<i64, StoreError> {
     connection.ensure_migrations_table(TABLE).await.map_err(refusal)?;
     let from = found(connection).await?;
     if from > known {
         return Err(StoreError::SchemaNewer { found: from, known });
     }
     check(connection).await?;
-    for (version, name, sql, [begun, applied]) in MIGRATIONS.iter().filter(|(version, ..)| (from + 1..=known).contains(version)) {
+    for (version, name, sql, [begun, applied]) in
+        MIGRATIONS.iter().filter(|(version, ..)| (from + 1..=known).contains(version))
+    {
         fault_point::passed(begun);
         let migration = migration(*version, name, sql);
         connection.apply(TABLE, &migration).await.map_err(|error| refused(error, *version))?;
@@ -84,9 +117,13 @@ pub(super) async fn bring_up_to(connection: &mut PgConnection, known: i64) -> Re
 async fn check(connection: &mut PgConnection) -> Result<(), StoreError> {
     for applied in connection.list_applied_migrations(TABLE).await.map_err(refusal)? {
         let own = MIGRATIONS.iter().find(|(version, ..)| *version == applied.version);
-        let same = own.is_some_and(|(version, name, sql, _)| migration(*version, name, sql).checksum == applied.checksum);
+        let same = own.is_some_and(|(version, name, sql, _)| {
+            migration(*version, name, sql).checksum == applied.checksum
+        });
         if !same {
-            return Err(StoreError::Corrupt { detail: format!("its migration {} is not the one of this build", applied.version) });
+            return Err(StoreError::Corrupt {
+                detail: format!("its migration {} is not the one of this build", applied.version),
+            });
         }
     }
     Ok(())
@@ -98,11 +135,15 @@ fn migration(version: i64, name: &'static str, sql: &'static str) -> Migration {
 
 /// The newest migration that was applied, whoever applied it.
 async fn found(connection: &mut PgConnection) -> Result<i64, StoreError> {
-    let table = sqlx::query("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&mut *connection).await.map_err(explain)?;
+    let table = sqlx::query("SELECT to_regclass('_sqlx_migrations') IS NOT NULL")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(explain)?;
     if !table.try_get::<bool, _>(0).map_err(explain)? {
         return Ok(0);
     }
-    let newest = sqlx::query("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success");
+    let newest =
+        sqlx::query("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success");
     newest.fetch_one(connection).await.map_err(explain)?.try_get(0).map_err(explain)
 }
 
@@ -114,9 +155,12 @@ fn refused(error: MigrateError, version: i64) -> StoreError {
     match error {
         MigrateError::Execute(error) => explain(error),
         MigrateError::ExecuteMigration(error, _) => {
-            let is_of_server = super::error_mapping::remedy(&error) != super::error_mapping::RetryAction::None;
+            let is_of_server =
+                super::error_mapping::remedy(&error) != super::error_mapping::RetryAction::None;
             match explain(error) {
-                StoreError::Unavailable { detail } | StoreError::Refused { detail } if !is_of_server => {
+                StoreError::Unavailable { detail } | StoreError::Refused { detail }
+                    if !is_of_server =>
+                {
                     StoreError::Migration { version, detail }
                 }
                 known => known,
@@ -139,7 +183,10 @@ mod tests {
     #[test]
     fn every_migration_has_its_places_to_end_at() {
         for (version, _, _, places) in MIGRATIONS {
-            assert_eq!(*places, [format!("migration.{version}.begun"), format!("migration.{version}.applied")]);
+            assert_eq!(
+                *places,
+                [format!("migration.{version}.begun"), format!("migration.{version}.applied")]
+            );
         }
     }
 }

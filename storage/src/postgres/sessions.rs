@@ -12,8 +12,8 @@ use super::{
     rows::{self, count, get},
 };
 use crate::{
-    NodeName, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoreError, StoredSession, SubscriptionCount,
-    SubscriptionRecord,
+    NodeName, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoreError,
+    StoredSession, SubscriptionCount, SubscriptionRecord,
 };
 
 /// Digits of a digest: eight bytes.
@@ -54,20 +54,39 @@ impl PostgresStore {
             links: get(row, "links")?,
         };
         let (epoch, created_at_us) = (get(row, "epoch")?, get(row, "created_at_us")?);
-        Ok(SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions: self.subscriptions(row, key)? })
+        Ok(SessionClaimOutcome::Acquired {
+            record,
+            epoch,
+            created_at_us,
+            subscriptions: self.subscriptions(row, key)?,
+        })
     }
 
     /// From three columns of the same length.
-    fn subscriptions(&self, row: &PgRow, key: &SessionKey) -> Result<Vec<SubscriptionRecord>, StoreError> {
+    fn subscriptions(
+        &self,
+        row: &PgRow,
+        key: &SessionKey,
+    ) -> Result<Vec<SubscriptionRecord>, StoreError> {
         let exposed: Option<Vec<Vec<u8>>> = get(row, "exposed_uris")?;
         let backends: Option<Vec<String>> = get(row, "backends")?;
         let uris: Option<Vec<Vec<u8>>> = get(row, "uris")?;
-        let all = exposed.unwrap_or_default().into_iter().zip(backends.unwrap_or_default()).zip(uris.unwrap_or_default());
+        let all = exposed
+            .unwrap_or_default()
+            .into_iter()
+            .zip(backends.unwrap_or_default())
+            .zip(uris.unwrap_or_default());
         let read = |exposed, backend: &str, uri| {
-            Ok(SubscriptionRecord { exposed_uri: rows::text(exposed)?, backend: rows::backend(backend)?, uri: rows::text(uri)? })
+            Ok(SubscriptionRecord {
+                exposed_uri: rows::text(exposed)?,
+                backend: rows::backend(backend)?,
+                uri: rows::text(uri)?,
+            })
         };
         let name = || format!("a subscription of session {}", key.digest());
-        Ok(all.filter_map(|((exposed, backend), uri)| self.report(read(exposed, &backend, uri), name)).collect())
+        Ok(all
+            .filter_map(|((exposed, backend), uri)| self.report(read(exposed, &backend, uri), name))
+            .collect())
     }
 
     pub(super) async fn move_sessions(
@@ -78,7 +97,10 @@ impl PostgresStore {
     ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
         let named: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes().as_slice()).collect();
         let reclaim = |_| {
-            sqlx::query("SELECT key, epoch FROM reclaim_sessions($1, $2, $3)").bind(from.as_str()).bind(to.as_str()).bind(named.clone())
+            sqlx::query("SELECT key, epoch FROM reclaim_sessions($1, $2, $3)")
+                .bind(from.as_str())
+                .bind(to.as_str())
+                .bind(named.clone())
         };
         let rows = self.rows(reclaim).await?;
         let read = |row: &PgRow| Ok((session_key(row)?, get(row, "epoch")?));
@@ -101,8 +123,12 @@ impl PostgresStore {
         Ok(self.readable(&rows, stored_session, named))
     }
 
-    pub(super) async fn find_sessions(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError> {
-        let digits = digest.bytes().all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit));
+    pub(super) async fn find_sessions(
+        &self,
+        digest: &str,
+    ) -> Result<Vec<StoredSession>, StoreError> {
+        let digits =
+            digest.bytes().all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit));
         if digest.len() != DIGEST_DIGITS || !digits {
             return Ok(Vec::new());
         }
@@ -111,15 +137,24 @@ impl PostgresStore {
         Ok(self.readable(&rows, stored_session, named))
     }
 
-    pub(super) async fn sweep(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError> {
+    pub(super) async fn sweep(
+        &self,
+        idle: Duration,
+        limit: u32,
+    ) -> Result<Vec<SessionKey>, StoreError> {
         let sweep = |_| {
-            sqlx::query("SELECT key FROM sweep_sessions($1, $2) AS key").bind(micros(idle)).bind(i32::try_from(limit).unwrap_or(i32::MAX))
+            sqlx::query("SELECT key FROM sweep_sessions($1, $2) AS key")
+                .bind(micros(idle))
+                .bind(i32::try_from(limit).unwrap_or(i32::MAX))
         };
         let rows = self.rows(sweep).await?;
         Ok(self.readable(&rows, session_key, |_| "a session".into()))
     }
 
-    pub(super) async fn count_subscriptions(&self, tenant: Option<&TenantId>) -> Result<Vec<SubscriptionCount>, StoreError> {
+    pub(super) async fn count_subscriptions(
+        &self,
+        tenant: Option<&TenantId>,
+    ) -> Result<Vec<SubscriptionCount>, StoreError> {
         let select = |_| {
             sqlx::query(
                 "SELECT s.tenant, u.backend, u.uri, count(DISTINCT u.key) AS sessions
@@ -138,7 +173,9 @@ impl PostgresStore {
             })
         };
         let rows = self.rows(select).await?;
-        Ok(self.readable(&rows, read, |row| format!("subscription of tenant {:?}", row.try_get::<String, _>("tenant"))))
+        Ok(self.readable(&rows, read, |row| {
+            format!("subscription of tenant {:?}", row.try_get::<String, _>("tenant"))
+        }))
     }
 }
 
@@ -162,15 +199,20 @@ const LIST_SESSIONS: &str = stored_sessions!(
      ORDER BY s.created_at_us, s.key LIMIT $3"
 );
 
-const SESSIONS_BY_DIGEST: &str =
-    stored_sessions!("WHERE s.key BETWEEN decode($1, 'hex') AND decode($1 || repeat('f', 48), 'hex') ORDER BY s.created_at_us, s.key");
+const SESSIONS_BY_DIGEST: &str = stored_sessions!(
+    "WHERE s.key BETWEEN decode($1, 'hex') AND decode($1 || repeat('f', 48), 'hex') ORDER BY s.created_at_us, s.key"
+);
 
 fn stored_session(row: &PgRow) -> Result<StoredSession, StoreError> {
     let endpoint = get::<Option<&str>>(row, "endpoint")?.map(rows::backend).transpose()?;
     Ok(StoredSession {
         record: SessionRecord {
             key: session_key(row)?,
-            seat: SessionIdentity { tenant: rows::tenant(row)?, principal: PrincipalId::new(get::<&str>(row, "principal")?), endpoint },
+            seat: SessionIdentity {
+                tenant: rows::tenant(row)?,
+                principal: PrincipalId::new(get::<&str>(row, "principal")?),
+                endpoint,
+            },
             api_key: get::<Option<&str>>(row, "api_key")?.map(KeyId::new),
             transport: get(row, "transport")?,
             version: get(row, "version")?,
@@ -187,8 +229,9 @@ fn stored_session(row: &PgRow) -> Result<StoredSession, StoreError> {
 }
 
 fn session_key(row: &PgRow) -> Result<SessionKey, StoreError> {
-    SessionKey::from_slice(row.try_get("key").map_err(explain)?)
-        .ok_or_else(|| StoreError::Corrupt { detail: "a session's key is not 32 bytes long".into() })
+    SessionKey::from_slice(row.try_get("key").map_err(explain)?).ok_or_else(|| {
+        StoreError::Corrupt { detail: "a session's key is not 32 bytes long".into() }
+    })
 }
 
 fn named(row: &PgRow) -> String {

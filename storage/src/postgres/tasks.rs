@@ -13,8 +13,8 @@ use super::{
     rows::{self, count, get},
 };
 use crate::{
-    FullTask, InputCounts, NodeName, SessionKey, StoreError, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskListPosition,
-    TaskRecord, TaskStatus, TaskStep, TaskTransition,
+    FullTask, InputCounts, NodeName, SessionKey, StoreError, StoredTask, StoredTaskSnapshot,
+    TaskAudience, TaskInput, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
 };
 
 /// How far a task has got, as it is stored.
@@ -87,30 +87,46 @@ pub(super) const TASK_COUNTS: &str = "
 
 impl PostgresStore {
     pub(super) async fn find_task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
-        let rows = self.rows(|_| sqlx::query(stored_tasks!("tasks WHERE task = $1")).bind(task.as_str())).await?;
+        let rows = self
+            .rows(|_| sqlx::query(stored_tasks!("tasks WHERE task = $1")).bind(task.as_str()))
+            .await?;
         Ok(self.read_tasks(&rows).pop())
     }
 
-    pub(super) async fn look_at_tasks(&self, tasks: &[TaskId]) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
+    pub(super) async fn look_at_tasks(
+        &self,
+        tasks: &[TaskId],
+    ) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
         let tasks: Vec<&str> = tasks.iter().map(TaskId::as_str).collect();
         let rows = self.rows(|_| sqlx::query(LOOKS).bind(tasks.clone())).await?;
         let read = |row: &PgRow| {
             let newest = get::<Option<i64>>(row, "newest")?.unwrap_or_default();
             Ok(StoredTaskSnapshot {
                 stored: stored_task(row)?,
-                inputs: InputCounts { newest, open: count(row, "asked")?, answered: count(row, "answered")? },
+                inputs: InputCounts {
+                    newest,
+                    open: count(row, "asked")?,
+                    answered: count(row, "answered")?,
+                },
             })
         };
         Ok(self.readable(&rows, read, named))
     }
 
-    pub(super) async fn find_whole_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
-        let rows = self.rows(|_| sqlx::query(whole_tasks!("tasks WHERE task = $1")).bind(task.as_str())).await?;
+    pub(super) async fn find_whole_task(
+        &self,
+        task: &TaskId,
+    ) -> Result<Option<FullTask>, StoreError> {
+        let rows = self
+            .rows(|_| sqlx::query(whole_tasks!("tasks WHERE task = $1")).bind(task.as_str()))
+            .await?;
         Ok(self.readable(&rows, whole_task, named).pop())
     }
 
     pub(super) async fn find_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
-        let rows = self.rows(|_| sqlx::query("SELECT outcome FROM tasks WHERE task = $1").bind(task.as_str())).await?;
+        let rows = self
+            .rows(|_| sqlx::query("SELECT outcome FROM tasks WHERE task = $1").bind(task.as_str()))
+            .await?;
         rows.first().map_or(Ok(None), |row| get(row, "outcome"))
     }
 
@@ -153,7 +169,12 @@ impl PostgresStore {
     /// A call whose answer was lost has made this node the owner of tasks it does not know of, and which nobody else takes
     /// as long as its lease runs. Its commit may be long in coming, and a later call does not wait for its locks. So calls
     /// have names, and for a while each call goes by the names of those that were not answered, too.
-    pub(super) async fn take_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError> {
+    pub(super) async fn take_tasks(
+        &self,
+        node: &NodeName,
+        limit: u32,
+        except: &[TaskId],
+    ) -> Result<Vec<FullTask>, StoreError> {
         let _one_at_a_time = self.claiming.lock().await;
         let token: i64 = rand::random();
         let unanswered = self.unanswered().note_claim(token);
@@ -162,27 +183,44 @@ impl PostgresStore {
         let claim = |again: bool| {
             was_repeated.fetch_or(again, Ordering::AcqRel);
             let own = again.then_some(token);
-            sqlx::query(whole_tasks!(", claim", "claim_tasks($1, $2, $3, $4, $5) ORDER BY created_at_us, task"))
-                .bind(node.as_str())
-                .bind(i32::try_from(limit).unwrap_or(i32::MAX))
-                .bind(token)
-                .bind(unanswered.iter().copied().chain(own).collect::<Vec<i64>>())
-                .bind(except.clone())
+            sqlx::query(whole_tasks!(
+                ", claim",
+                "claim_tasks($1, $2, $3, $4, $5) ORDER BY created_at_us, task"
+            ))
+            .bind(node.as_str())
+            .bind(i32::try_from(limit).unwrap_or(i32::MAX))
+            .bind(token)
+            .bind(unanswered.iter().copied().chain(own).collect::<Vec<i64>>())
+            .bind(except.clone())
         };
         let answer = self.rows(claim).await;
         let is_settled = match &answer {
             Ok(_) => !was_repeated.load(Ordering::Acquire),
-            Err(error) => matches!(error, StatementError::NotConnected(_)) && !was_repeated.load(Ordering::Acquire),
+            Err(error) => {
+                matches!(error, StatementError::NotConnected(_))
+                    && !was_repeated.load(Ordering::Acquire)
+            }
         };
         // All that one took appears at once.
-        let told = answer.iter().flatten().filter_map(|row| row.try_get::<Option<i64>, _>("claim").ok().flatten());
+        let told = answer
+            .iter()
+            .flatten()
+            .filter_map(|row| row.try_get::<Option<i64>, _>("claim").ok().flatten());
         let settled: Vec<i64> = told.chain(is_settled.then_some(token)).collect();
         self.unanswered().claims.retain(|(token, _)| !settled.contains(token));
         Ok(self.readable(&answer?, whole_task, named))
     }
 
-    pub(super) async fn move_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
-        let reclaim = |_| sqlx::query("SELECT task, epoch FROM reclaim_tasks($1, $2)").bind(from.as_str()).bind(to.as_str());
+    pub(super) async fn move_tasks(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+    ) -> Result<Vec<(TaskId, i64)>, StoreError> {
+        let reclaim = |_| {
+            sqlx::query("SELECT task, epoch FROM reclaim_tasks($1, $2)")
+                .bind(from.as_str())
+                .bind(to.as_str())
+        };
         let rows = self.rows(reclaim).await?;
         Ok(self.readable(&rows, |row| Ok((task_id(row)?, get(row, "epoch")?)), named))
     }
@@ -199,7 +237,13 @@ impl PostgresStore {
             sqlx::query("SELECT number, request, answer FROM task_inputs WHERE task = $1 AND NOT closed ORDER BY number")
                 .bind(task.as_str())
         };
-        let read = |row: &PgRow| Ok(TaskInput { number: get(row, "number")?, request: get(row, "request")?, answer: get(row, "answer")? });
+        let read = |row: &PgRow| {
+            Ok(TaskInput {
+                number: get(row, "number")?,
+                request: get(row, "request")?,
+                answer: get(row, "answer")?,
+            })
+        };
         let rows = self.rows(select).await?;
         Ok(self.readable(&rows, read, |_| format!("an input of task {task}")))
     }
@@ -209,22 +253,36 @@ impl PostgresStore {
             sqlx::query("SELECT revision, status, at_us, epoch FROM task_transitions WHERE task = $1 ORDER BY revision").bind(task.as_str())
         };
         let read = |row: &PgRow| {
-            Ok(TaskTransition { revision: get(row, "revision")?, to: status(row)?, at_us: get(row, "at_us")?, epoch: get(row, "epoch")? })
+            Ok(TaskTransition {
+                revision: get(row, "revision")?,
+                to: status(row)?,
+                at_us: get(row, "at_us")?,
+                epoch: get(row, "epoch")?,
+            })
         };
         let rows = self.rows(select).await?;
         Ok(self.readable(&rows, read, |_| format!("a transition of task {task}")))
     }
 
     pub(super) async fn remove_expired_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError> {
-        let expire = |_| sqlx::query("SELECT task FROM expire_tasks($1) AS task").bind(i32::try_from(limit).unwrap_or(i32::MAX));
+        let expire = |_| {
+            sqlx::query("SELECT task FROM expire_tasks($1) AS task")
+                .bind(i32::try_from(limit).unwrap_or(i32::MAX))
+        };
         let rows = self.rows(expire).await?;
         Ok(self.readable(&rows, task_id, named))
     }
 
     pub(super) async fn count_tasks(&self) -> Result<Vec<(TaskStatus, u64)>, StoreError> {
         let rows = self.rows(|_| sqlx::query(TASK_COUNTS)).await?;
-        let found = self.readable(&rows, |row| Ok((status(row)?, count(row, "tasks")?)), |_| "tasks of a status".into());
-        let of = |wanted| found.iter().find(|(status, _)| *status == wanted).map_or(0, |(_, tasks)| *tasks);
+        let found = self.readable(
+            &rows,
+            |row| Ok((status(row)?, count(row, "tasks")?)),
+            |_| "tasks of a status".into(),
+        );
+        let of = |wanted| {
+            found.iter().find(|(status, _)| *status == wanted).map_or(0, |(_, tasks)| *tasks)
+        };
         Ok(TaskStatus::ALL.map(|status| (status, of(status))).to_vec())
     }
 
@@ -243,14 +301,18 @@ fn task_id(row: &PgRow) -> Result<TaskId, StoreError> {
 
 fn status(row: &PgRow) -> Result<TaskStatus, StoreError> {
     let name: &str = get(row, "status")?;
-    TaskStatus::parse(name).ok_or_else(|| StoreError::Corrupt { detail: format!("a task's status is {name:?}") })
+    TaskStatus::parse(name)
+        .ok_or_else(|| StoreError::Corrupt { detail: format!("a task's status is {name:?}") })
 }
 
 fn step(row: &PgRow) -> Result<TaskStep, StoreError> {
     match get::<i16>(row, "step")? {
         QUEUED => Ok(TaskStep::Queued),
         SENT => Ok(TaskStep::Sent),
-        MIRRORED => Ok(TaskStep::Delegated { backend_task: rows::text(get(row, "backend_task")?)?, link: get(row, "link")? }),
+        MIRRORED => Ok(TaskStep::Delegated {
+            backend_task: rows::text(get(row, "backend_task")?)?,
+            link: get(row, "link")?,
+        }),
         other => Err(StoreError::Corrupt { detail: format!("a task's step is {other}") }),
     }
 }
@@ -263,7 +325,9 @@ fn stored_task(row: &PgRow) -> Result<StoredTask, StoreError> {
             task: task_id(row)?,
             tenant: rows::tenant(row)?,
             principal: PrincipalId::new(get::<&str>(row, "principal")?),
-            session: session.ok_or_else(|| StoreError::Corrupt { detail: "a task's session key is not 32 bytes long".into() })?,
+            session: session.ok_or_else(|| StoreError::Corrupt {
+                detail: "a task's session key is not 32 bytes long".into(),
+            })?,
             private: get(row, "private")?,
             backend: rows::backend(get(row, "backend")?)?,
             request: get(row, "request")?,

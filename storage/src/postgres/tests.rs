@@ -15,8 +15,9 @@ use testkit::{FaultProxy, PostgresServer};
 
 use super::{PostgresOptions, PostgresStore, rows::get};
 use crate::{
-    AdminChange, AuditKind, AuditRecord, ConfigStore, DurableStore, NodeName, SessionIdentity, SessionKey, SessionRecord, StoreError,
-    TaskLimits, TaskRecord, TaskStatus, TenantRecord, WriteOp,
+    AdminChange, AuditKind, AuditRecord, ConfigStore, DurableStore, NodeName, SessionIdentity,
+    SessionKey, SessionRecord, StoreError, TaskLimits, TaskRecord, TaskStatus, TenantRecord,
+    WriteOp,
 };
 
 /// No call may take longer, whatever happens.
@@ -50,7 +51,9 @@ fn options(server: &PostgresServer) -> PostgresOptions {
 
 /// An empty store on a server that has others.
 async fn fresh(server: &PostgresServer) -> PostgresStore {
-    PostgresStore::open(&PostgresOptions { url: server.database().await, ..options(server) }).await.expect("the server runs")
+    PostgresStore::open(&PostgresOptions { url: server.database().await, ..options(server) })
+        .await
+        .expect("the server runs")
 }
 
 crate::store_conformance!(configuration, on testkit::PostgresServer::fast().await => super::fresh);
@@ -60,7 +63,9 @@ crate::event_conformance!(events, on testkit::PostgresServer::fast().await => su
 #[tokio::test]
 async fn streams_end_with_their_session() {
     let (_server, store) = on_server().await;
-    crate::conformance::events::streams_end_with_their_session(&store).await.expect("the store answers");
+    crate::conformance::events::streams_end_with_their_session(&store)
+        .await
+        .expect("the store answers");
 }
 
 #[tokio::test]
@@ -69,14 +74,25 @@ async fn records_survive_a_restart_and_a_crash() {
     let store = open(&server).await;
     crate::conformance::fill(&store).await.unwrap();
     store.write(&[open_session(1)]).await.unwrap();
-    let before = (store.tenants().await.unwrap(), store.keys().await.unwrap(), store.backends().await.unwrap());
+    let before = (
+        store.tenants().await.unwrap(),
+        store.keys().await.unwrap(),
+        store.backends().await.unwrap(),
+    );
     assert!(!before.0.is_empty() && !before.1.is_empty() && !before.2.is_empty());
     store.close().await;
     server.kill().await;
     server.start_again().await;
     let store = open(&server).await;
     assert_eq!(store.migrated().from, store.migrated().to, "nothing left to migrate");
-    assert_eq!(before, (store.tenants().await.unwrap(), store.keys().await.unwrap(), store.backends().await.unwrap()));
+    assert_eq!(
+        before,
+        (
+            store.tenants().await.unwrap(),
+            store.keys().await.unwrap(),
+            store.backends().await.unwrap()
+        )
+    );
     assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
 }
 
@@ -98,7 +114,11 @@ fn key(number: u8) -> SessionKey {
 }
 
 fn seat() -> SessionIdentity {
-    SessionIdentity { tenant: TenantId::parse("acme").unwrap(), principal: PrincipalId::new("ada"), endpoint: None }
+    SessionIdentity {
+        tenant: TenantId::parse("acme").unwrap(),
+        principal: PrincipalId::new("ada"),
+        endpoint: None,
+    }
 }
 
 fn open_session(number: u8) -> WriteOp {
@@ -116,7 +136,13 @@ fn open_session(number: u8) -> WriteOp {
 }
 
 fn update(number: u8) -> WriteOp {
-    WriteOp::UpdateSession { key: key(number), epoch: 1, idle: Duration::ZERO, state: Some(vec![4]), links: None }
+    WriteOp::UpdateSession {
+        key: key(number),
+        epoch: 1,
+        idle: Duration::ZERO,
+        state: Some(vec![4]),
+        links: None,
+    }
 }
 
 fn create(number: u8) -> WriteOp {
@@ -141,15 +167,32 @@ fn end(number: u8) -> WriteOp {
 }
 
 fn end_as(number: u8, epoch: Option<i64>, status: TaskStatus) -> WriteOp {
-    WriteOp::EndTask { task: TaskId::new(format!("t{number}")), epoch, status, message: None, outcome: Some(b"how it ended".to_vec()) }
+    WriteOp::EndTask {
+        task: TaskId::new(format!("t{number}")),
+        epoch,
+        status,
+        message: None,
+        outcome: Some(b"how it ended".to_vec()),
+    }
 }
 
 #[tokio::test]
 async fn a_change_that_can_not_be_told_of_is_not_made() {
     let (_server, store) = on_server().await;
     // No text of PostgreSQL holds a NUL.
-    let record = AuditRecord { id: [1; 16], at_us: 1, kind: AuditKind::Admin, tenant: Some("a\0b".into()), body: "{}".into() };
-    let acme = TenantRecord { tenant: TenantId::parse("acme").unwrap(), settings: "{}".into(), created_at_us: 1, updated_at_us: 1 };
+    let record = AuditRecord {
+        id: [1; 16],
+        at_us: 1,
+        kind: AuditKind::Admin,
+        tenant: Some("a\0b".into()),
+        body: "{}".into(),
+    };
+    let acme = TenantRecord {
+        tenant: TenantId::parse("acme").unwrap(),
+        settings: "{}".into(),
+        created_at_us: 1,
+        updated_at_us: 1,
+    };
     store.change(AdminChange::PutTenant(&acme), Some(&record)).await.unwrap_err();
     assert_eq!(store.tenants().await.unwrap(), []);
 }

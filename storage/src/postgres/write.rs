@@ -42,7 +42,10 @@ const SURE_FOR: Duration = Duration::from_millis(2);
 const SETTLE_AFTER: Duration = Duration::from_millis(20);
 
 impl PostgresStore {
-    pub(super) async fn write_batch(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
+    pub(super) async fn write_batch(
+        &self,
+        batch: &[WriteOp],
+    ) -> Result<Vec<WriteOutcome>, StoreError> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
@@ -71,7 +74,9 @@ impl PostgresStore {
             let cause = match &error {
                 StatementError::Failed(cause) => cause,
                 // It was tried for as long as there is hope. What went before may have been carried out all the same.
-                StatementError::NotConnected(_) | StatementError::TimedOut(_) => return Err(self.given_up(error.into(), &is_open)),
+                StatementError::NotConnected(_) | StatementError::TimedOut(_) => {
+                    return Err(self.given_up(error.into(), &is_open));
+                }
             };
             let remedy = remedy(cause);
             if remedy == RetryAction::None || tries >= TRIES_MAX || Instant::now() >= give_up_at {
@@ -97,8 +102,14 @@ impl PostgresStore {
     }
 
     /// `is_open`: the batch was sent, in this attempt or before, whose answer is not known.
-    async fn attempt(&self, columns: &Columns<'_>, again: bool, is_open: &AtomicBool) -> Result<Vec<WriteOutcome>, StatementError> {
-        let mut connection = self.write_pool.take_heard_of(SURE_FOR).await.map_err(StatementError::NotConnected)?;
+    async fn attempt(
+        &self,
+        columns: &Columns<'_>,
+        again: bool,
+        is_open: &AtomicBool,
+    ) -> Result<Vec<WriteOutcome>, StatementError> {
+        let mut connection =
+            self.write_pool.take_heard_of(SURE_FOR).await.map_err(StatementError::NotConnected)?;
         match carry_out(&mut connection, columns, again, is_open).await {
             Ok(rows) => {
                 connection.keep();
@@ -134,11 +145,14 @@ async fn carry_out(
 
 /// In the order of the batch.
 fn outcomes(rows: &[PgRow], length: usize) -> Result<Vec<WriteOutcome>, StoreError> {
-    let missing = || StoreError::Corrupt { detail: "the functions of its schema are not those of this build".into() };
+    let missing = || StoreError::Corrupt {
+        detail: "the functions of its schema are not those of this build".into(),
+    };
     let mut outcomes = vec![None; length];
     for row in rows {
         let place = usize::try_from(get::<i64>(row, "place")?).ok();
-        *place.and_then(|place| outcomes.get_mut(place)).ok_or_else(missing)? = Some(outcome(row)?.ok_or_else(missing)?);
+        *place.and_then(|place| outcomes.get_mut(place)).ok_or_else(missing)? =
+            Some(outcome(row)?.ok_or_else(missing)?);
     }
     outcomes.into_iter().collect::<Option<Vec<WriteOutcome>>>().ok_or_else(missing)
 }

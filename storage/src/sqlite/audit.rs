@@ -6,7 +6,10 @@ use async_trait::async_trait;
 use sqlx::{Row, sqlite::SqliteRow};
 
 use super::{SqliteStore, WriteTransaction, audit_chain, error_mapping::explain, in_time};
-use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, ChainedAuditRecord, StoreError, StoredAuditRecord};
+use crate::{
+    AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, ChainedAuditRecord,
+    StoreError, StoredAuditRecord,
+};
 
 #[async_trait]
 impl AuditStore for SqliteStore {
@@ -19,7 +22,12 @@ impl AuditStore for SqliteStore {
         .await
     }
 
-    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAuditRecord>, StoreError> {
+    async fn audit(
+        &self,
+        filter: &AuditFilter,
+        after: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<StoredAuditRecord>, StoreError> {
         let select = sqlx::query(
             "SELECT number, id, at_us, kind, tenant, body FROM audit
              WHERE number > ?1 AND (?2 IS NULL OR tenant = ?2) AND (?3 IS NULL OR kind = ?3) AND at_us >= ?4 AND at_us < ?5
@@ -31,8 +39,10 @@ impl AuditStore for SqliteStore {
         .bind(filter.since_us.unwrap_or(i64::MIN))
         .bind(filter.until_us.unwrap_or(i64::MAX))
         .bind(limit);
-        in_time("reading the audit log", async { select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(stored).collect() })
-            .await
+        in_time("reading the audit log", async {
+            select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(stored).collect()
+        })
+        .await
     }
 
     async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
@@ -53,7 +63,10 @@ impl AuditStore for SqliteStore {
 }
 
 /// Adds the records that are not there, with whatever else is written, to the chains they belong to.
-pub(super) async fn append(writing: &mut WriteTransaction<'_>, records: &[AuditRecord]) -> Result<(), StoreError> {
+pub(super) async fn append(
+    writing: &mut WriteTransaction<'_>,
+    records: &[AuditRecord],
+) -> Result<(), StoreError> {
     let mut heads: BTreeMap<&str, (i64, Vec<u8>)> = BTreeMap::new();
     let mut number = audit_chain::last_number(writing).await?;
     for record in records {
@@ -87,7 +100,9 @@ pub(super) async fn append(writing: &mut WriteTransaction<'_>, records: &[AuditR
 }
 
 fn stored(row: &SqliteRow) -> Result<StoredAuditRecord, StoreError> {
-    let corrupt = |what: &str| StoreError::Corrupt { detail: format!("a record of the audit log has no {what} that can be read") };
+    let corrupt = |what: &str| StoreError::Corrupt {
+        detail: format!("a record of the audit log has no {what} that can be read"),
+    };
     let id: Vec<u8> = row.try_get("id").map_err(explain)?;
     let kind: &str = row.try_get("kind").map_err(explain)?;
     Ok(StoredAuditRecord {

@@ -5,15 +5,19 @@ use sqlx::{Row, sqlite::SqliteRow};
 
 use super::{SqliteStore, WriteTransaction, error_mapping::explain, in_time};
 use crate::{
-    AUDIT_GENESIS, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditRetentionTerms, AuditTruncation, ChainedAuditRecord,
-    StoreError, UnchainedAudit,
+    AUDIT_GENESIS, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint,
+    AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, StoreError, UnchainedAudit,
 };
 
 const READING: &str = "reading the chains of the audit log";
 
 #[async_trait]
 impl AuditChainStore for SqliteStore {
-    async fn audit_chains(&self, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+    async fn audit_chains(
+        &self,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<AuditChain>, StoreError> {
         // Names that only records have are found by jumping from one to the next along the index.
         let select = sqlx::query(
             "WITH RECURSIVE named (chain) AS (
@@ -29,10 +33,18 @@ impl AuditChainStore for SqliteStore {
              SELECT known.chain AS name, audit_chains.* FROM known LEFT JOIN audit_chains USING (chain) ORDER BY known.chain LIMIT ?2",
         );
         let select = select.bind(after).bind(limit);
-        in_time(READING, async { select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect() }).await
+        in_time(READING, async {
+            select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect()
+        })
+        .await
     }
 
-    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditChainPage, StoreError> {
+    async fn audit_links(
+        &self,
+        name: &str,
+        after: i64,
+        limit: u32,
+    ) -> Result<AuditChainPage, StoreError> {
         let select = sqlx::query(
             "SELECT ?1 AS name, audit_chains.*, links.*
              FROM (SELECT 1) LEFT JOIN audit_chains ON chain = ?1 LEFT JOIN (
@@ -44,7 +56,8 @@ impl AuditChainStore for SqliteStore {
         in_time(READING, async {
             let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
             let chain = rows.first().map_or_else(|| Ok(AuditChain::empty(name)), chain)?;
-            let links = rows.iter().filter_map(|row| link(row).transpose()).collect::<Result<_, _>>()?;
+            let links =
+                rows.iter().filter_map(|row| link(row).transpose()).collect::<Result<_, _>>()?;
             Ok(AuditChainPage { chain, links })
         })
         .await
@@ -62,16 +75,27 @@ impl AuditChainStore for SqliteStore {
         .await
     }
 
-    async fn audit_chains_ahead(&self, by: i64, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+    async fn audit_chains_ahead(
+        &self,
+        by: i64,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<AuditChain>, StoreError> {
         let select = sqlx::query(
             "SELECT chain AS name, * FROM audit_chains INDEXED BY audit_chains_ahead
              WHERE length > checkpoint_count AND length - checkpoint_count >= ?1 AND (?2 IS NULL OR chain > ?2) ORDER BY chain LIMIT ?3",
         );
         let select = select.bind(by).bind(after).bind(limit);
-        in_time(READING, async { select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect() }).await
+        in_time(READING, async {
+            select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect()
+        })
+        .await
     }
 
-    async fn put_audit_checkpoints(&self, checkpoints: &[(String, AuditCheckpoint)]) -> Result<Vec<String>, StoreError> {
+    async fn put_audit_checkpoints(
+        &self,
+        checkpoints: &[(String, AuditCheckpoint)],
+    ) -> Result<Vec<String>, StoreError> {
         in_time("storing checkpoints of the audit log", async {
             let (mut writing, mut taken) = (self.begin().await?, Vec::new());
             for (name, checkpoint) in checkpoints {
@@ -94,15 +118,27 @@ impl AuditChainStore for SqliteStore {
         .await
     }
 
-    async fn audit_chains_older(&self, before_us: i64, limit: u32) -> Result<Vec<String>, StoreError> {
+    async fn audit_chains_older(
+        &self,
+        before_us: i64,
+        limit: u32,
+    ) -> Result<Vec<String>, StoreError> {
         let select = sqlx::query(
             "SELECT chain FROM audit_chains WHERE length > start_position AND (
                  SELECT at_us FROM audit INDEXED BY audit_by_chain
                  WHERE coalesce(tenant, '') = audit_chains.chain AND chain_position = audit_chains.start_position + 1) < ?1 LIMIT ?2",
         );
         let select = select.bind(before_us).bind(limit);
-        in_time(READING, async { select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(|row| get(row, "chain")).collect() })
-            .await
+        in_time(READING, async {
+            select
+                .fetch_all(&self.readers)
+                .await
+                .map_err(explain)?
+                .iter()
+                .map(|row| get(row, "chain"))
+                .collect()
+        })
+        .await
     }
 
     async fn cut_audit_chain(&self, name: &str, cut: &AuditTruncation) -> Result<u64, StoreError> {
@@ -136,7 +172,11 @@ impl AuditChainStore for SqliteStore {
         in_time("reading how long the audit log is kept", async {
             let row = select.fetch_optional(&self.readers).await.map_err(explain)?;
             let terms = |row: &SqliteRow| {
-                Ok(AuditRetentionTerms { version: get(row, "version")?, terms: get(row, "terms")?, signature: get(row, "signature")? })
+                Ok(AuditRetentionTerms {
+                    version: get(row, "version")?,
+                    terms: get(row, "terms")?,
+                    signature: get(row, "signature")?,
+                })
             };
             row.as_ref().map(terms).transpose()
         })
@@ -146,12 +186,17 @@ impl AuditChainStore for SqliteStore {
 
 /// The number of the record that was added last, to whichever chain.
 pub(super) async fn last_number(writing: &mut WriteTransaction<'_>) -> Result<i64, StoreError> {
-    let select = sqlx::query_scalar("SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'audit'), 0)");
+    let select = sqlx::query_scalar(
+        "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'audit'), 0)",
+    );
     select.fetch_one(writing.connection()).await.map_err(explain)
 }
 
 /// Length and last hash of a chain.
-pub(super) async fn head(writing: &mut WriteTransaction<'_>, name: &str) -> Result<(i64, Vec<u8>), StoreError> {
+pub(super) async fn head(
+    writing: &mut WriteTransaction<'_>,
+    name: &str,
+) -> Result<(i64, Vec<u8>), StoreError> {
     let select = sqlx::query("SELECT length, head FROM audit_chains WHERE chain = ?").bind(name);
     match select.fetch_optional(writing.connection()).await.map_err(explain)? {
         Some(row) => Ok((get(&row, "length")?, get(&row, "head")?)),
@@ -159,17 +204,30 @@ pub(super) async fn head(writing: &mut WriteTransaction<'_>, name: &str) -> Resu
     }
 }
 
-pub(super) async fn put_head(writing: &mut WriteTransaction<'_>, name: &str, length: i64, head: &[u8]) -> Result<(), StoreError> {
-    let update = sqlx::query("UPDATE audit_chains SET length = ?, head = ? WHERE chain = ?").bind(length).bind(head).bind(name);
+pub(super) async fn put_head(
+    writing: &mut WriteTransaction<'_>,
+    name: &str,
+    length: i64,
+    head: &[u8],
+) -> Result<(), StoreError> {
+    let update = sqlx::query("UPDATE audit_chains SET length = ?, head = ? WHERE chain = ?")
+        .bind(length)
+        .bind(head)
+        .bind(name);
     if update.execute(writing.connection()).await.map_err(explain)?.rows_affected() > 0 {
         return Ok(());
     }
-    let put = sqlx::query("INSERT INTO audit_chains (chain, length, head, start_hash) VALUES (?, ?, ?, ?)");
+    let put = sqlx::query(
+        "INSERT INTO audit_chains (chain, length, head, start_hash) VALUES (?, ?, ?, ?)",
+    );
     let put = put.bind(name).bind(length).bind(head).bind(AUDIT_GENESIS.as_slice());
     put.execute(writing.connection()).await.map_err(explain).map(drop)
 }
 
-fn get<'r, T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>>(row: &'r SqliteRow, column: &str) -> Result<T, StoreError> {
+fn get<'r, T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>>(
+    row: &'r SqliteRow,
+    column: &str,
+) -> Result<T, StoreError> {
     row.try_get(column).map_err(explain)
 }
 

@@ -11,7 +11,10 @@ use super::{
     error_mapping::{explain, is_duplicate, is_orphan},
     in_time, sessions,
 };
-use crate::{AdminChange, AuditRecord, BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord, fault_point};
+use crate::{
+    AdminChange, AuditRecord, BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord,
+    fault_point,
+};
 
 /// Sessions or tasks of a tenant that are removed in one transaction, so that others get their turn in between.
 const REMOVED_AT_ONCE: u32 = 500;
@@ -22,8 +25,10 @@ impl SqliteStore {
         rows: Query<'_, Sqlite, SqliteArguments>,
         record: fn(&SqliteRow) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
-        in_time("reading the configuration", async { rows.fetch_all(&self.readers).await.map_err(explain)?.iter().map(record).collect() })
-            .await
+        in_time("reading the configuration", async {
+            rows.fetch_all(&self.readers).await.map_err(explain)?.iter().map(record).collect()
+        })
+        .await
     }
 
     /// What a tenant made, in steps that are small enough for the deadline of one call; the rest goes with the tenant.
@@ -35,7 +40,8 @@ impl SqliteStore {
             let step = || async {
                 let mut writing = self.begin().await?;
                 let delete = sqlx::query(statement).bind(tenant.as_str()).bind(REMOVED_AT_ONCE);
-                let removed = delete.execute(writing.connection()).await.map_err(explain)?.rows_affected();
+                let removed =
+                    delete.execute(writing.connection()).await.map_err(explain)?.rows_affected();
                 writing.commit().await?;
                 Ok(removed)
             };
@@ -46,18 +52,28 @@ impl SqliteStore {
 }
 
 /// Carries a change out. Returns whether there was anything to change.
-async fn carry_out(writing: &mut WriteTransaction<'_>, change: AdminChange<'_>) -> Result<bool, StoreError> {
+async fn carry_out(
+    writing: &mut WriteTransaction<'_>,
+    change: AdminChange<'_>,
+) -> Result<bool, StoreError> {
     match change {
         AdminChange::EndSession(key) => return sessions::ask_end(writing, key).await,
         AdminChange::DeleteTenant(tenant) => {
-            for statement in ["DELETE FROM sessions WHERE tenant = ?", "DELETE FROM tasks WHERE tenant = ?"] {
-                sqlx::query(statement).bind(tenant.as_str()).execute(writing.connection()).await.map_err(explain)?;
+            for statement in
+                ["DELETE FROM sessions WHERE tenant = ?", "DELETE FROM tasks WHERE tenant = ?"]
+            {
+                sqlx::query(statement)
+                    .bind(tenant.as_str())
+                    .execute(writing.connection())
+                    .await
+                    .map_err(explain)?;
             }
         }
         _ => {}
     }
     let Some(statement) = statement(change) else { return Ok(false) };
-    let changed = statement.execute(writing.connection()).await.map_err(|error| refusal(error, change))?;
+    let changed =
+        statement.execute(writing.connection()).await.map_err(|error| refusal(error, change))?;
     Ok(changed.rows_affected() > 0)
 }
 
@@ -117,7 +133,10 @@ fn statement(change: AdminChange<'_>) -> Option<Query<'_, Sqlite, SqliteArgument
     })
 }
 
-fn tenant_values<'q>(sql: &'static str, record: &'q TenantRecord) -> Query<'q, Sqlite, SqliteArguments> {
+fn tenant_values<'q>(
+    sql: &'static str,
+    record: &'q TenantRecord,
+) -> Query<'q, Sqlite, SqliteArguments> {
     let values = sqlx::query(sql).bind(record.tenant.as_str()).bind(record.settings.as_str());
     values.bind(record.created_at_us).bind(record.updated_at_us)
 }
@@ -125,17 +144,26 @@ fn tenant_values<'q>(sql: &'static str, record: &'q TenantRecord) -> Query<'q, S
 /// A write below a tenant that is not there breaks the foreign key.
 fn refusal(error: sqlx::Error, change: AdminChange<'_>) -> StoreError {
     match (change, change.required_tenant()) {
-        (AdminChange::PutKey(record), _) if is_duplicate(&error) => StoreError::Exists { what: format!("key {}", record.key) },
-        (_, Some(tenant)) if is_orphan(&error) => StoreError::UnknownTenant { tenant: tenant.clone() },
+        (AdminChange::PutKey(record), _) if is_duplicate(&error) => {
+            StoreError::Exists { what: format!("key {}", record.key) }
+        }
+        (_, Some(tenant)) if is_orphan(&error) => {
+            StoreError::UnknownTenant { tenant: tenant.clone() }
+        }
         _ => explain(error),
     }
 }
 
 #[async_trait]
 impl ConfigStore for SqliteStore {
-    async fn change(&self, change: AdminChange<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
+    async fn change(
+        &self,
+        change: AdminChange<'_>,
+        told: Option<&AuditRecord>,
+    ) -> Result<bool, StoreError> {
         if let AdminChange::DeleteTenant(tenant) = change {
-            let exists = sqlx::query("SELECT 1 FROM tenants WHERE tenant = ?").bind(tenant.as_str());
+            let exists =
+                sqlx::query("SELECT 1 FROM tenants WHERE tenant = ?").bind(tenant.as_str());
             if self.all(exists, |_| Ok(())).await?.is_empty() {
                 return Ok(false);
             }
@@ -159,12 +187,16 @@ impl ConfigStore for SqliteStore {
     }
 
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
-        let rows = sqlx::query("SELECT tenant, settings, created_at_us, updated_at_us FROM tenants ORDER BY tenant");
+        let rows = sqlx::query(
+            "SELECT tenant, settings, created_at_us, updated_at_us FROM tenants ORDER BY tenant",
+        );
         self.all(rows, tenant_record).await
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        let rows = sqlx::query("SELECT key_id, tenant, principal, name, hash, created_at_us FROM api_keys ORDER BY key_id");
+        let rows = sqlx::query(
+            "SELECT key_id, tenant, principal, name, hash, created_at_us FROM api_keys ORDER BY key_id",
+        );
         self.all(rows, key_record).await
     }
 
@@ -176,18 +208,24 @@ impl ConfigStore for SqliteStore {
     }
 
     async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError> {
-        let rows = sqlx::query("SELECT tenant, backend, settings, created_at_us, updated_at_us FROM backends ORDER BY tenant, backend");
+        let rows = sqlx::query(
+            "SELECT tenant, backend, settings, created_at_us, updated_at_us FROM backends ORDER BY tenant, backend",
+        );
         self.all(rows, backend_record).await
     }
 
     async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
-        let rows = sqlx::query("SELECT tenant, backend FROM held_breakers ORDER BY tenant, backend");
+        let rows =
+            sqlx::query("SELECT tenant, backend FROM held_breakers ORDER BY tenant, backend");
         self.all(rows, |row| Ok((tenant_id(row)?, backend_id(row)?))).await
     }
 
     async fn config_version(&self) -> Result<i64, StoreError> {
         let version = sqlx::query_scalar("SELECT version FROM config_version");
-        in_time("reading the configuration", async { version.fetch_one(&self.readers).await.map_err(explain) }).await
+        in_time("reading the configuration", async {
+            version.fetch_one(&self.readers).await.map_err(explain)
+        })
+        .await
     }
 
     async fn close(&self) {
@@ -232,12 +270,14 @@ fn backend_record(row: &SqliteRow) -> Result<BackendRecord, StoreError> {
 
 fn tenant_id(row: &SqliteRow) -> Result<TenantId, StoreError> {
     let tenant = text(row, "tenant")?;
-    TenantId::parse(&tenant).map_err(|_| StoreError::Corrupt { detail: format!("a tenant is called {tenant:?}") })
+    TenantId::parse(&tenant)
+        .map_err(|_| StoreError::Corrupt { detail: format!("a tenant is called {tenant:?}") })
 }
 
 fn backend_id(row: &SqliteRow) -> Result<BackendId, StoreError> {
     let backend = text(row, "backend")?;
-    BackendId::parse(&backend).map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {backend:?}") })
+    BackendId::parse(&backend)
+        .map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {backend:?}") })
 }
 
 fn text(row: &SqliteRow, column: &str) -> Result<String, StoreError> {

@@ -10,9 +10,10 @@ use protocol::ids::{TaskId, TenantId};
 
 use super::{SqliteStore, in_time, nodes, sessions, tasks, write};
 use crate::{
-    DurableStore, FullTask, LeaseRenewal, NodeName, NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey, StoreError,
-    StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus,
-    TaskTransition, WriteOp, WriteOutcome,
+    DurableStore, FullTask, LeaseRenewal, NodeName, NodeRecord, SessionClaimOutcome,
+    SessionIdentity, SessionKey, StoreError, StoredSession, StoredTask, StoredTaskSnapshot,
+    SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition,
+    WriteOp, WriteOutcome,
 };
 
 #[async_trait]
@@ -32,14 +33,30 @@ impl DurableStore for SqliteStore {
     async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
         let is_open = AtomicBool::new(false);
         let written = in_time("a write", write::write(self, batch, &is_open)).await;
-        written.map_err(|error| if is_open.load(Ordering::Acquire) { StoreError::OutcomeUnknown(Box::new(error)) } else { error })
+        written.map_err(|error| {
+            if is_open.load(Ordering::Acquire) {
+                StoreError::OutcomeUnknown(Box::new(error))
+            } else {
+                error
+            }
+        })
     }
 
-    async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
+    async fn join(
+        &self,
+        node: &NodeName,
+        address: Option<&str>,
+        lease: Duration,
+    ) -> Result<(), StoreError> {
         in_time("joining", nodes::join(self, node, address, lease)).await
     }
 
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
+    async fn renew(
+        &self,
+        node: &NodeName,
+        lease: Duration,
+        draining: bool,
+    ) -> Result<LeaseRenewal, StoreError> {
         in_time("renewing the lease", nodes::renew(self, node, lease, draining)).await
     }
 
@@ -61,11 +78,21 @@ impl DurableStore for SqliteStore {
         in_time("claiming a session", sessions::claim(self, key, seat, node, idle)).await
     }
 
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+    async fn reclaim_sessions(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+        keys: &[SessionKey],
+    ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
         in_time("reclaiming sessions", sessions::reclaim(self, from, to, keys)).await
     }
 
-    async fn sessions(&self, tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Result<Vec<StoredSession>, StoreError> {
+    async fn sessions(
+        &self,
+        tenant: Option<&TenantId>,
+        after: Option<&SessionKey>,
+        limit: u32,
+    ) -> Result<Vec<StoredSession>, StoreError> {
         in_time("listing sessions", sessions::list(self, tenant, after, limit)).await
     }
 
@@ -73,11 +100,18 @@ impl DurableStore for SqliteStore {
         in_time("finding a session", sessions::by_digest(self, digest)).await
     }
 
-    async fn sweep_sessions(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError> {
+    async fn sweep_sessions(
+        &self,
+        idle: Duration,
+        limit: u32,
+    ) -> Result<Vec<SessionKey>, StoreError> {
         in_time("sweeping sessions", sessions::sweep(self, idle, limit)).await
     }
 
-    async fn subscription_counts(&self, tenant: Option<&TenantId>) -> Result<Vec<SubscriptionCount>, StoreError> {
+    async fn subscription_counts(
+        &self,
+        tenant: Option<&TenantId>,
+    ) -> Result<Vec<SubscriptionCount>, StoreError> {
         in_time("counting subscriptions", sessions::subscription_counts(self, tenant)).await
     }
 
@@ -116,11 +150,20 @@ impl DurableStore for SqliteStore {
         in_time("listing tasks", tasks::list(self, tenant, status, after, limit)).await
     }
 
-    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError> {
+    async fn claim_tasks(
+        &self,
+        node: &NodeName,
+        limit: u32,
+        except: &[TaskId],
+    ) -> Result<Vec<FullTask>, StoreError> {
         tasks::claim(self, node, limit, except).await
     }
 
-    async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
+    async fn reclaim_tasks(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+    ) -> Result<Vec<(TaskId, i64)>, StoreError> {
         in_time("reclaiming tasks", tasks::reclaim(self, from, to)).await
     }
 

@@ -23,11 +23,15 @@ pub(super) fn explain(error: sqlx::Error) -> StoreError {
                 _ => StoreError::Unavailable { detail },
             }
         }
-        sqlx::Error::PoolTimedOut => StoreError::Busy { detail: "no connection became free in time".into() },
-        sqlx::Error::PoolClosed => StoreError::Unavailable { detail: "it was closed, the broker is ending".into() },
-        sqlx::Error::ColumnDecode { .. } | sqlx::Error::ColumnNotFound(_) | sqlx::Error::Decode(_) => {
-            StoreError::Corrupt { detail: error.to_string() }
+        sqlx::Error::PoolTimedOut => {
+            StoreError::Busy { detail: "no connection became free in time".into() }
         }
+        sqlx::Error::PoolClosed => {
+            StoreError::Unavailable { detail: "it was closed, the broker is ending".into() }
+        }
+        sqlx::Error::ColumnDecode { .. }
+        | sqlx::Error::ColumnNotFound(_)
+        | sqlx::Error::Decode(_) => StoreError::Corrupt { detail: error.to_string() },
         _ => StoreError::Unavailable { detail: error.to_string() },
     }
 }

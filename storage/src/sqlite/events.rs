@@ -19,7 +19,10 @@ use super::{
     in_time, micros, now_us,
     rows::{UnreadableColumn, count, get},
 };
-use crate::{EventStore, LogEntry, LoggedEvent, SessionKey, StoreError, StoredStream, StreamRecord, fault_point};
+use crate::{
+    EventStore, LogEntry, LoggedEvent, SessionKey, StoreError, StoredStream, StreamRecord,
+    fault_point,
+};
 
 #[async_trait]
 impl EventStore for SqliteStore {
@@ -43,14 +46,20 @@ impl EventStore for SqliteStore {
         .await
     }
 
-    async fn stream(&self, session: &SessionKey, number: u64, position: u64) -> Result<Option<StoredStream>, StoreError> {
+    async fn stream(
+        &self,
+        session: &SessionKey,
+        number: u64,
+        position: u64,
+    ) -> Result<Option<StoredStream>, StoreError> {
         in_time("reading a stream", stream(self, session, number, position)).await
     }
 
     async fn forget_session(&self, session: &SessionKey) -> Result<(), StoreError> {
         in_time("forgetting streams", async {
             let mut writing = self.begin_log().await?;
-            let delete = sqlx::query("DELETE FROM streams WHERE session = ?").bind(session.as_bytes().as_slice());
+            let delete = sqlx::query("DELETE FROM streams WHERE session = ?")
+                .bind(session.as_bytes().as_slice());
             delete.execute(writing.connection()).await.map_err(explain)?;
             writing.commit().await
         })
@@ -80,27 +89,46 @@ fn column(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-async fn stream(store: &SqliteStore, session: &SessionKey, number: u64, position: u64) -> Result<Option<StoredStream>, StoreError> {
+async fn stream(
+    store: &SqliteStore,
+    session: &SessionKey,
+    number: u64,
+    position: u64,
+) -> Result<Option<StoredStream>, StoreError> {
     // One view for both statements.
     let mut reading = store.readers.begin().await.map_err(explain)?;
     let select = sqlx::query(
         "SELECT id, number, general, due, was_read, trimmed_through, last_sequence FROM streams WHERE session = ? AND number = ?",
     );
     let select = select.bind(session.as_bytes().as_slice()).bind(column(number));
-    let Some(row) = select.fetch_optional(&mut *reading).await.map_err(explain)? else { return Ok(None) };
+    let Some(row) = select.fetch_optional(&mut *reading).await.map_err(explain)? else {
+        return Ok(None);
+    };
     let read = stream_record(&row).and_then(|record| {
-        let (trimmed_through, last_sequence) = (count(&row, "trimmed_through")?, count(&row, "last_sequence")?);
-        Ok((get::<i64>(&row, "id")?, StoredStream { record, trimmed_through, last_sequence, events: Vec::new() }))
+        let (trimmed_through, last_sequence) =
+            (count(&row, "trimmed_through")?, count(&row, "last_sequence")?);
+        Ok((
+            get::<i64>(&row, "id")?,
+            StoredStream { record, trimmed_through, last_sequence, events: Vec::new() },
+        ))
     });
     let Some((id, mut found)) = store.report(read, || stream_name(&row)) else { return Ok(None) };
-    let select = sqlx::query("SELECT sequence, kind, frame FROM stream_events WHERE stream = ? AND sequence > ? ORDER BY sequence");
-    let rows = select.bind(id).bind(column(position)).fetch_all(&mut *reading).await.map_err(explain)?;
+    let select = sqlx::query(
+        "SELECT sequence, kind, frame FROM stream_events WHERE stream = ? AND sequence > ? ORDER BY sequence",
+    );
+    let rows =
+        select.bind(id).bind(column(position)).fetch_all(&mut *reading).await.map_err(explain)?;
     found.events = store.readable(
         &rows,
         |_| "an event".into(),
         |row| {
-            let kind = u8::try_from(get::<i64>(row, "kind")?).map_err(|_| UnreadableColumn("kind"))?;
-            Ok(LoggedEvent { sequence: count(row, "sequence")?, kind, frame: Bytes::from(get::<Vec<u8>>(row, "frame")?) })
+            let kind =
+                u8::try_from(get::<i64>(row, "kind")?).map_err(|_| UnreadableColumn("kind"))?;
+            Ok(LoggedEvent {
+                sequence: count(row, "sequence")?,
+                kind,
+                frame: Bytes::from(get::<Vec<u8>>(row, "frame")?),
+            })
         },
     );
     Ok(Some(found))
@@ -125,8 +153,11 @@ async fn append(store: &SqliteStore, entries: &[LogEntry]) -> Result<(), StoreEr
         add(writing.connection(), &mut streams, entry, now).await?;
     }
     for known in streams.into_values().flatten() {
-        let update = sqlx::query("UPDATE streams SET trimmed_through = ?, last_sequence = ?, touched_at_us = ? WHERE id = ?");
-        let update = update.bind(known.trimmed_through).bind(known.last_sequence).bind(now).bind(known.id);
+        let update = sqlx::query(
+            "UPDATE streams SET trimmed_through = ?, last_sequence = ?, touched_at_us = ? WHERE id = ?",
+        );
+        let update =
+            update.bind(known.trimmed_through).bind(known.last_sequence).bind(now).bind(known.id);
         update.execute(writing.connection()).await.map_err(explain)?;
     }
     fault_point::passed("events.executed");
@@ -135,7 +166,12 @@ async fn append(store: &SqliteStore, entries: &[LogEntry]) -> Result<(), StoreEr
     Ok(())
 }
 
-async fn add(connection: &mut SqliteConnection, streams: &mut StreamRows, entry: &LogEntry, now: i64) -> Result<(), StoreError> {
+async fn add(
+    connection: &mut SqliteConnection,
+    streams: &mut StreamRows,
+    entry: &LogEntry,
+    now: i64,
+) -> Result<(), StoreError> {
     match entry {
         LogEntry::Stream { session, record } => {
             let told = tell(connection, session, record, now).await?;
@@ -144,33 +180,55 @@ async fn add(connection: &mut SqliteConnection, streams: &mut StreamRows, entry:
             known.get_or_insert(told);
         }
         LogEntry::Event { session, stream, event } => {
-            let Some(known) = find(connection, streams, session, *stream).await? else { return Ok(()) };
+            let Some(known) = find(connection, streams, session, *stream).await? else {
+                return Ok(());
+            };
             let sequence = column(event.sequence);
             if sequence > known.trimmed_through {
+                let insert = sqlx::query(
+                    "INSERT INTO stream_events (stream, sequence, kind, frame) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                );
                 let insert =
-                    sqlx::query("INSERT INTO stream_events (stream, sequence, kind, frame) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING");
-                let insert = insert.bind(known.id).bind(sequence).bind(event.kind).bind(&event.frame[..]);
+                    insert.bind(known.id).bind(sequence).bind(event.kind).bind(&event.frame[..]);
                 insert.execute(connection).await.map_err(explain)?;
             }
             known.last_sequence = known.last_sequence.max(sequence);
         }
         LogEntry::Trim { session, stream, through } => {
-            let Some(known) = find(connection, streams, session, *stream).await? else { return Ok(()) };
+            let Some(known) = find(connection, streams, session, *stream).await? else {
+                return Ok(());
+            };
             known.trimmed_through = known.trimmed_through.max(column(*through));
             known.last_sequence = known.last_sequence.max(known.trimmed_through);
-            let delete = sqlx::query("DELETE FROM stream_events WHERE stream = ? AND sequence <= ?");
-            delete.bind(known.id).bind(known.trimmed_through).execute(connection).await.map_err(explain)?;
+            let delete =
+                sqlx::query("DELETE FROM stream_events WHERE stream = ? AND sequence <= ?");
+            delete
+                .bind(known.id)
+                .bind(known.trimmed_through)
+                .execute(connection)
+                .await
+                .map_err(explain)?;
         }
         LogEntry::Drop { session, stream } => {
             let delete = sqlx::query("DELETE FROM streams WHERE session = ? AND number = ?");
-            delete.bind(session.as_bytes().as_slice()).bind(column(*stream)).execute(connection).await.map_err(explain)?;
+            delete
+                .bind(session.as_bytes().as_slice())
+                .bind(column(*stream))
+                .execute(connection)
+                .await
+                .map_err(explain)?;
             streams.insert((*session, *stream), None);
         }
     }
     Ok(())
 }
 
-async fn tell(connection: &mut SqliteConnection, session: &SessionKey, record: &StreamRecord, now: i64) -> Result<StreamRow, StoreError> {
+async fn tell(
+    connection: &mut SqliteConnection,
+    session: &SessionKey,
+    record: &StreamRecord,
+    now: i64,
+) -> Result<StreamRow, StoreError> {
     let upsert = sqlx::query(
         "INSERT INTO streams (session, number, general, due, was_read, touched_at_us) VALUES (?, ?, ?, ?, ?, ?)
          ON CONFLICT (session, number) DO UPDATE SET general = excluded.general, due = excluded.due, was_read = excluded.was_read,
@@ -195,7 +253,9 @@ async fn find<'s>(
     match streams.entry((*session, number)) {
         Entry::Occupied(entry) => Ok(entry.into_mut().as_mut()),
         Entry::Vacant(entry) => {
-            let select = sqlx::query("SELECT id, trimmed_through, last_sequence FROM streams WHERE session = ? AND number = ?");
+            let select = sqlx::query(
+                "SELECT id, trimmed_through, last_sequence FROM streams WHERE session = ? AND number = ?",
+            );
             let select = select.bind(session.as_bytes().as_slice()).bind(column(number));
             let row = select.fetch_optional(connection).await.map_err(explain)?;
             Ok(entry.insert(row.as_ref().map(known).transpose()?).as_mut())
@@ -217,15 +277,19 @@ async fn expire(store: &SqliteStore, until: i64, limit: u32) -> Result<u64, Stor
              ORDER BY s.touched_at_us, s.id, e.sequence LIMIT ?)
          RETURNING stream, sequence",
     );
-    let gone = delete.bind(until).bind(limit).fetch_all(writing.connection()).await.map_err(explain)?;
+    let gone =
+        delete.bind(until).bind(limit).fetch_all(writing.connection()).await.map_err(explain)?;
     let mut last_gone: HashMap<i64, i64> = HashMap::new();
     for row in &gone {
-        let (stream, sequence) = (row.try_get(0).map_err(explain)?, row.try_get(1).map_err(explain)?);
+        let (stream, sequence) =
+            (row.try_get(0).map_err(explain)?, row.try_get(1).map_err(explain)?);
         let last = last_gone.entry(stream).or_insert(sequence);
         *last = sequence.max(*last);
     }
     for (stream, sequence) in last_gone {
-        let update = sqlx::query("UPDATE streams SET trimmed_through = max(trimmed_through, ?) WHERE id = ?");
+        let update = sqlx::query(
+            "UPDATE streams SET trimmed_through = max(trimmed_through, ?) WHERE id = ?",
+        );
         update.bind(sequence).bind(stream).execute(writing.connection()).await.map_err(explain)?;
     }
     let delete = sqlx::query(

@@ -38,7 +38,10 @@ use std::{
 
 use sqlx::{
     Sqlite, Transaction,
-    sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous},
+    sqlite::{
+        SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+        SqliteSynchronous,
+    },
 };
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -99,18 +102,42 @@ impl SqliteStore {
         let migrated = schema::bring_up_to_date(&writer, options.migrate).await?;
         nodes::void(&writer).await?;
         let log = pool(1).connect_lazy_with(base.clone().synchronous(SqliteSynchronous::Normal));
-        let readers = pool(READERS_MAX).connect_lazy_with(base.read_only(true).create_if_missing(false));
-        Ok(Self { writer, log, readers, turn: Mutex::default(), unreadable: AtomicU64::new(0), migrated, lock: Some(lock).into() })
+        let readers =
+            pool(READERS_MAX).connect_lazy_with(base.read_only(true).create_if_missing(false));
+        Ok(Self {
+            writer,
+            log,
+            readers,
+            turn: Mutex::default(),
+            unreadable: AtomicU64::new(0),
+            migrated,
+            lock: Some(lock).into(),
+        })
     }
 
     /// A store that ends with the process: for tests, and for a broker that is to leave no trace.
     pub async fn in_memory() -> Result<Self, StoreError> {
-        let options = SqliteConnectOptions::from_str("sqlite::memory:").map_err(explain)?.foreign_keys(true);
+        let options =
+            SqliteConnectOptions::from_str("sqlite::memory:").map_err(explain)?.foreign_keys(true);
         // One connection that is never replaced: the database lives in it.
-        let writer = pool(1).min_connections(1).idle_timeout(None).max_lifetime(None).connect_with(options).await.map_err(explain)?;
+        let writer = pool(1)
+            .min_connections(1)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_with(options)
+            .await
+            .map_err(explain)?;
         let migrated = schema::bring_up_to_date(&writer, true).await?;
         let (log, readers) = (writer.clone(), writer.clone());
-        Ok(Self { writer, log, readers, turn: Mutex::default(), unreadable: AtomicU64::new(0), migrated, lock: None.into() })
+        Ok(Self {
+            writer,
+            log,
+            readers,
+            turn: Mutex::default(),
+            unreadable: AtomicU64::new(0),
+            migrated,
+            lock: None.into(),
+        })
     }
 
     /// What opening did to the schema.
@@ -166,8 +193,13 @@ impl WriteTransaction<'_> {
 }
 
 /// Holds a call to the [`DEADLINE`]. `what` it does is for people.
-async fn in_time<T>(what: &'static str, call: impl Future<Output = Result<T, StoreError>> + Send) -> Result<T, StoreError> {
-    let late = |_| Err(StoreError::Busy { detail: format!("{what} took longer than {}s", DEADLINE.as_secs()) });
+async fn in_time<T>(
+    what: &'static str,
+    call: impl Future<Output = Result<T, StoreError>> + Send,
+) -> Result<T, StoreError> {
+    let late = |_| {
+        Err(StoreError::Busy { detail: format!("{what} took longer than {}s", DEADLINE.as_secs()) })
+    };
     tokio::time::timeout(DEADLINE, call).await.unwrap_or_else(late)
 }
 
@@ -188,7 +220,9 @@ fn pool(connections_max: u32) -> SqlitePoolOptions {
 /// The file holds key hashes and sealed credentials: nobody but the broker's user has business with it. SQLite gives its
 /// side files the mode of the main one.
 fn create_private(path: &Path) -> Result<(), StoreError> {
-    let unavailable = |what: &str, error: std::io::Error| StoreError::Unavailable { detail: format!("{what}: {error}") };
+    let unavailable = |what: &str, error: std::io::Error| StoreError::Unavailable {
+        detail: format!("{what}: {error}"),
+    };
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.map_err(|error| unavailable(&format!("folder {}", folder.display()), error))?;
@@ -198,6 +232,7 @@ fn create_private(path: &Path) -> Result<(), StoreError> {
 }
 
 async fn check_intact(writer: &SqlitePool) -> Result<(), StoreError> {
-    let verdict: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(writer).await.map_err(explain)?;
+    let verdict: String =
+        sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(writer).await.map_err(explain)?;
     if verdict == "ok" { Ok(()) } else { Err(StoreError::Corrupt { detail: verdict }) }
 }

@@ -21,10 +21,16 @@ pub(super) async fn void(writer: &SqlitePool) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM nodes").execute(writer).await.map(drop).map_err(explain)
 }
 
-pub(super) async fn join(store: &SqliteStore, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
+pub(super) async fn join(
+    store: &SqliteStore,
+    node: &NodeName,
+    address: Option<&str>,
+    lease: Duration,
+) -> Result<(), StoreError> {
     let now = now_us();
     let mut writing = store.begin_log().await?;
-    let forget = sqlx::query("DELETE FROM nodes WHERE lease_until_us < ?").bind(now.saturating_sub(LAPSED_KEPT_US));
+    let forget = sqlx::query("DELETE FROM nodes WHERE lease_until_us < ?")
+        .bind(now.saturating_sub(LAPSED_KEPT_US));
     forget.execute(writing.connection()).await.map_err(explain)?;
     sqlx::query(
         "INSERT INTO nodes (node, address, draining, lease_until_us) VALUES (?, ?, 0, ?)
@@ -41,20 +47,29 @@ pub(super) async fn join(store: &SqliteStore, node: &NodeName, address: Option<&
     Ok(())
 }
 
-pub(super) async fn renew(store: &SqliteStore, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
+pub(super) async fn renew(
+    store: &SqliteStore,
+    node: &NodeName,
+    lease: Duration,
+    draining: bool,
+) -> Result<LeaseRenewal, StoreError> {
     let now = now_us();
     let mut writing = store.begin_log().await?;
-    let extended = sqlx::query("UPDATE nodes SET lease_until_us = ?, draining = ? WHERE node = ? AND lease_until_us > ?")
-        .bind(now.saturating_add(micros(lease)))
-        .bind(draining)
-        .bind(node.as_str())
-        .bind(now);
+    let extended = sqlx::query(
+        "UPDATE nodes SET lease_until_us = ?, draining = ? WHERE node = ? AND lease_until_us > ?",
+    )
+    .bind(now.saturating_add(micros(lease)))
+    .bind(draining)
+    .bind(node.as_str())
+    .bind(now);
     let held = extended.execute(writing.connection()).await.map_err(explain)?.rows_affected() > 0;
     let version = sqlx::query_scalar("SELECT version FROM config_version");
     let config_version = version.fetch_one(writing.connection()).await.map_err(explain)?;
     let mut ended = Vec::new();
     if held {
-        let asked = sqlx::query_scalar("SELECT key FROM sessions WHERE end_asked = 1 AND owner = ?").bind(node.as_str());
+        let asked =
+            sqlx::query_scalar("SELECT key FROM sessions WHERE end_asked = 1 AND owner = ?")
+                .bind(node.as_str());
         let keys: Vec<Vec<u8>> = asked.fetch_all(writing.connection()).await.map_err(explain)?;
         ended.extend(keys.iter().filter_map(|key| SessionKey::from_slice(key)));
     }
@@ -73,7 +88,10 @@ pub(super) async fn nodes(store: &SqliteStore) -> Result<Vec<NodeRecord>, StoreE
     let now = now_us();
     let select = sqlx::query("SELECT node, address, draining, lease_until_us FROM nodes WHERE lease_until_us > ? ORDER BY node").bind(now);
     let rows = select.fetch_all(&store.readers).await.map_err(explain)?;
-    let nodes =
-        store.readable(&rows, |row| format!("node {}", get::<&str>(row, "node").unwrap_or_default()), |row| node_record(row, "node", now));
+    let nodes = store.readable(
+        &rows,
+        |row| format!("node {}", get::<&str>(row, "node").unwrap_or_default()),
+        |row| node_record(row, "node", now),
+    );
     Ok(nodes.into_iter().flatten().collect())
 }

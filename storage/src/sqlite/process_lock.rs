@@ -22,8 +22,16 @@ impl ProcessLock {
         let mut name = OsString::from(database);
         name.push(".lock");
         let path = PathBuf::from(name);
-        let unavailable = |error: std::io::Error| StoreError::Unavailable { detail: format!("{}: {error}", path.display()) };
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(unavailable)?;
+        let unavailable = |error: std::io::Error| StoreError::Unavailable {
+            detail: format!("{}: {error}", path.display()),
+        };
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(unavailable)?;
         match file.try_lock() {
             Ok(()) => Ok(Self { _file: file }),
             Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: database.to_owned() }),

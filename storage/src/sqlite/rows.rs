@@ -8,7 +8,8 @@ use sqlx::{Decode, Row, Sqlite, Type, sqlite::SqliteRow};
 
 use super::SqliteStore;
 use crate::{
-    FullTask, NodeName, NodeRecord, SessionIdentity, SessionKey, SessionRecord, StoredSession, StoredTask, TaskRecord, TaskStatus, TaskStep,
+    FullTask, NodeName, NodeRecord, SessionIdentity, SessionKey, SessionRecord, StoredSession,
+    StoredTask, TaskRecord, TaskStatus, TaskStep,
 };
 
 /// The column that can not be read.
@@ -16,7 +17,10 @@ use crate::{
 pub(super) struct UnreadableColumn(pub(super) &'static str);
 
 /// A column of a row.
-pub(super) fn get<'r, T: Decode<'r, Sqlite> + Type<Sqlite>>(row: &'r SqliteRow, column: &'static str) -> Result<T, UnreadableColumn> {
+pub(super) fn get<'r, T: Decode<'r, Sqlite> + Type<Sqlite>>(
+    row: &'r SqliteRow,
+    column: &'static str,
+) -> Result<T, UnreadableColumn> {
     row.try_get(column).map_err(|_| UnreadableColumn(column))
 }
 
@@ -31,10 +35,18 @@ impl SqliteStore {
         rows.iter().filter_map(|row| self.report(read(row), || key(row))).collect()
     }
 
-    pub(super) fn report<T>(&self, read: Result<T, UnreadableColumn>, key: impl FnOnce() -> String) -> Option<T> {
+    pub(super) fn report<T>(
+        &self,
+        read: Result<T, UnreadableColumn>,
+        key: impl FnOnce() -> String,
+    ) -> Option<T> {
         read.inspect_err(|UnreadableColumn(column)| {
             self.count_unreadable();
-            tracing::error!(key = key(), column, "a row of the database can not be read and is left out");
+            tracing::error!(
+                key = key(),
+                column,
+                "a row of the database can not be read and is left out"
+            );
         })
         .ok()
     }
@@ -43,7 +55,8 @@ impl SqliteStore {
 /// How the log names a session.
 pub(super) fn session_name(row: &SqliteRow) -> String {
     let key: &[u8] = get(row, "key").unwrap_or_default();
-    SessionKey::from_slice(key).map_or_else(|| "a session".into(), |key| format!("session {}", key.digest()))
+    SessionKey::from_slice(key)
+        .map_or_else(|| "a session".into(), |key| format!("session {}", key.digest()))
 }
 
 /// How the log names a task.
@@ -51,7 +64,10 @@ pub(super) fn task_name(row: &SqliteRow) -> String {
     format!("task {}", get::<&str>(row, "task").unwrap_or_default())
 }
 
-pub(super) fn session_key(row: &SqliteRow, column: &'static str) -> Result<SessionKey, UnreadableColumn> {
+pub(super) fn session_key(
+    row: &SqliteRow,
+    column: &'static str,
+) -> Result<SessionKey, UnreadableColumn> {
     SessionKey::from_slice(get(row, column)?).ok_or(UnreadableColumn(column))
 }
 
@@ -68,7 +84,11 @@ pub(super) fn count(row: &SqliteRow, column: &'static str) -> Result<u64, Unread
 }
 
 /// From a row with the columns of `nodes`; `name` is the column with the node's name.
-pub(super) fn node_record(row: &SqliteRow, name: &'static str, now_us: i64) -> Result<Option<NodeRecord>, UnreadableColumn> {
+pub(super) fn node_record(
+    row: &SqliteRow,
+    name: &'static str,
+    now_us: i64,
+) -> Result<Option<NodeRecord>, UnreadableColumn> {
     let Some(node) = get::<Option<String>>(row, name)? else { return Ok(None) };
     let left = get::<Option<i64>>(row, "lease_until_us")?.unwrap_or(now_us).saturating_sub(now_us);
     Ok(Some(NodeRecord {
@@ -94,10 +114,17 @@ macro_rules! select_sessions {
 pub(super) use select_sessions;
 
 pub(super) fn session_record(row: &SqliteRow) -> Result<SessionRecord, UnreadableColumn> {
-    let endpoint = get::<Option<&str>>(row, "endpoint")?.map(BackendId::parse).transpose().map_err(|_| UnreadableColumn("endpoint"))?;
+    let endpoint = get::<Option<&str>>(row, "endpoint")?
+        .map(BackendId::parse)
+        .transpose()
+        .map_err(|_| UnreadableColumn("endpoint"))?;
     Ok(SessionRecord {
         key: session_key(row, "key")?,
-        seat: SessionIdentity { tenant: tenant_id(row)?, principal: PrincipalId::new(get::<String>(row, "principal")?), endpoint },
+        seat: SessionIdentity {
+            tenant: tenant_id(row)?,
+            principal: PrincipalId::new(get::<String>(row, "principal")?),
+            endpoint,
+        },
         api_key: get::<Option<String>>(row, "api_key")?.map(KeyId::new),
         transport: get(row, "transport")?,
         version: get(row, "version")?,
@@ -107,7 +134,10 @@ pub(super) fn session_record(row: &SqliteRow) -> Result<SessionRecord, Unreadabl
     })
 }
 
-pub(super) fn stored_session(row: &SqliteRow, now_us: i64) -> Result<StoredSession, UnreadableColumn> {
+pub(super) fn stored_session(
+    row: &SqliteRow,
+    now_us: i64,
+) -> Result<StoredSession, UnreadableColumn> {
     Ok(StoredSession {
         record: session_record(row)?,
         owner: node_record(row, "owner", now_us)?,
@@ -151,7 +181,10 @@ pub(super) fn whole_task(row: &SqliteRow, now_us: i64) -> Result<FullTask, Unrea
 }
 
 pub(super) fn stored_task(row: &SqliteRow) -> Result<StoredTask, UnreadableColumn> {
-    let ttl = get::<Option<i64>>(row, "ttl_us")?.map(u64::try_from).transpose().map_err(|_| UnreadableColumn("ttl_us"))?;
+    let ttl = get::<Option<i64>>(row, "ttl_us")?
+        .map(u64::try_from)
+        .transpose()
+        .map_err(|_| UnreadableColumn("ttl_us"))?;
     let record = TaskRecord {
         task: TaskId::new(get::<String>(row, "task")?),
         tenant: tenant_id(row)?,
@@ -185,7 +218,10 @@ fn task_step(row: &SqliteRow) -> Result<TaskStep, UnreadableColumn> {
     match get(row, "step")? {
         "queued" => Ok(TaskStep::Queued),
         "sent" => Ok(TaskStep::Sent),
-        "mirrored" => Ok(TaskStep::Delegated { backend_task: get(row, "backend_task")?, link: get(row, "link")? }),
+        "mirrored" => Ok(TaskStep::Delegated {
+            backend_task: get(row, "backend_task")?,
+            link: get(row, "link")?,
+        }),
         _ => Err(UnreadableColumn("step")),
     }
 }

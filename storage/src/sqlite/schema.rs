@@ -17,7 +17,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (3, "audit", include_str!("../../../migrations/sqlite/0003_audit.sql")),
     (4, "breakers", include_str!("../../../migrations/sqlite/0004_breakers.sql")),
     (5, "audit chain", include_str!("../../../migrations/sqlite/0005_audit_chain.sql")),
-    (6, "audit not replaced", include_str!("../../../migrations/sqlite/0006_audit_not_replaced.sql")),
+    (
+        6,
+        "audit not replaced",
+        include_str!("../../../migrations/sqlite/0006_audit_not_replaced.sql"),
+    ),
 ];
 
 /// Schema versions before and after opening; equal when there was nothing to do.
@@ -33,7 +37,10 @@ pub(super) fn known() -> i64 {
     MIGRATIONS.last().map_or(0, |(version, ..)| *version)
 }
 
-pub(super) async fn bring_up_to_date(writer: &SqlitePool, migrate: bool) -> Result<MigrationOutcome, StoreError> {
+pub(super) async fn bring_up_to_date(
+    writer: &SqlitePool,
+    migrate: bool,
+) -> Result<MigrationOutcome, StoreError> {
     let (found, known) = (found(writer).await?, known());
     if found > known {
         return Err(StoreError::SchemaNewer { found, known });
@@ -41,7 +48,9 @@ pub(super) async fn bring_up_to_date(writer: &SqlitePool, migrate: bool) -> Resu
     if found < known && !migrate {
         return Err(StoreError::SchemaOlder { found, known });
     }
-    for (count, (version, ..)) in (1..).zip(MIGRATIONS).filter(|(_, (version, ..))| *version > found) {
+    for (count, (version, ..)) in
+        (1..).zip(MIGRATIONS).filter(|(_, (version, ..))| *version > found)
+    {
         fault_point::passed("migration.begun");
         migrator(&MIGRATIONS[..count]).run(writer).await.map_err(refusal)?;
         fault_point::passed("migration.applied");
@@ -56,19 +65,24 @@ pub(super) async fn bring_up_to_date(writer: &SqlitePool, migrate: bool) -> Resu
 }
 
 fn migrator(migrations: &[(i64, &'static str, &'static str)]) -> Migrator {
-    let migrations = migrations
-        .iter()
-        .map(|(version, name, sql)| Migration::new(*version, (*name).into(), MigrationType::Simple, sql.into_sql_str(), false));
+    let migrations = migrations.iter().map(|(version, name, sql)| {
+        Migration::new(*version, (*name).into(), MigrationType::Simple, sql.into_sql_str(), false)
+    });
     Migrator::with_migrations(migrations.collect())
 }
 
 /// The newest migration that was applied, whoever applied it.
 async fn found(writer: &SqlitePool) -> Result<i64, StoreError> {
-    let table = sqlx::query("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = '_sqlx_migrations'");
+    let table = sqlx::query(
+        "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = '_sqlx_migrations'",
+    );
     if table.fetch_optional(writer).await.map_err(explain)?.is_none() {
         return Ok(0);
     }
-    let row = sqlx::query("SELECT coalesce(max(version), 0) FROM _sqlx_migrations").fetch_one(writer).await.map_err(explain)?;
+    let row = sqlx::query("SELECT coalesce(max(version), 0) FROM _sqlx_migrations")
+        .fetch_one(writer)
+        .await
+        .map_err(explain)?;
     row.try_get(0).map_err(explain)
 }
 
@@ -79,9 +93,9 @@ fn refusal(error: MigrateError) -> StoreError {
             StoreError::Unavailable { detail } => StoreError::Migration { version, detail },
             known => known,
         },
-        MigrateError::VersionMismatch(version) => {
-            StoreError::Corrupt { detail: format!("its migration {version} is not the one of this build") }
-        }
+        MigrateError::VersionMismatch(version) => StoreError::Corrupt {
+            detail: format!("its migration {version} is not the one of this build"),
+        },
         other => StoreError::Corrupt { detail: other.to_string() },
     }
 }
@@ -94,7 +108,10 @@ pub(super) async fn make_older(path: &std::path::Path, version: i64) {
     let count = MIGRATIONS.iter().filter(|(number, ..)| *number <= version).count();
     migrator(&MIGRATIONS[..count]).run(&pool).await.unwrap();
     if version > 0 {
-        sqlx::query("INSERT INTO tenants VALUES ('acme', '{}', 1, 2)").execute(&pool).await.unwrap();
+        sqlx::query("INSERT INTO tenants VALUES ('acme', '{}', 1, 2)")
+            .execute(&pool)
+            .await
+            .unwrap();
     }
     pool.close().await;
 }
@@ -106,11 +123,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_failing_migration_keeps_nothing_and_the_next_start_goes_on() {
-        let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await.unwrap();
-        let broken = [MIGRATIONS[0], (2, "broken", "CREATE TABLE extra (a); INSERT INTO nowhere VALUES (1);")];
+        let pool = sqlx::sqlite::SqlitePoolOptions::new()
+            .max_connections(1)
+            .connect("sqlite::memory:")
+            .await
+            .unwrap();
+        let broken = [
+            MIGRATIONS[0],
+            (2, "broken", "CREATE TABLE extra (a); INSERT INTO nowhere VALUES (1);"),
+        ];
         let error = refusal(migrator(&broken).run(&pool).await.unwrap_err());
         assert!(matches!(error, StoreError::Migration { version: 2, .. }), "{error}");
-        assert_eq!(found(&pool).await.unwrap(), 1, "the first one stays applied, the second left no trace");
+        assert_eq!(
+            found(&pool).await.unwrap(),
+            1,
+            "the first one stays applied, the second left no trace"
+        );
         let mended = [MIGRATIONS[0], (2, "mended", "CREATE TABLE extra (a);")];
         migrator(&mended).run(&pool).await.unwrap();
         assert_eq!(found(&pool).await.unwrap(), 2);

@@ -41,7 +41,12 @@ pub(super) async fn open(
         return Ok(WriteOutcome::Done);
     }
     let same = sqlx::query("SELECT 1 FROM sessions WHERE key = ? AND owner = ? AND epoch = 1");
-    let same = same.bind(record.key.as_bytes().as_slice()).bind(owner.as_str()).fetch_optional(connection).await.map_err(explain)?;
+    let same = same
+        .bind(record.key.as_bytes().as_slice())
+        .bind(owner.as_str())
+        .fetch_optional(connection)
+        .await
+        .map_err(explain)?;
     Ok(if same.is_some() { WriteOutcome::Done } else { WriteOutcome::Fenced })
 }
 
@@ -55,7 +60,12 @@ pub(super) async fn update(
     let update = sqlx::query(
         "UPDATE sessions SET seen_at_us = ?, state = coalesce(?, state), links = coalesce(?, links) WHERE key = ? AND epoch = ?",
     );
-    let update = update.bind(seen_at_us).bind(state).bind(links).bind(session.key.as_bytes().as_slice()).bind(session.epoch);
+    let update = update
+        .bind(seen_at_us)
+        .bind(state)
+        .bind(links)
+        .bind(session.key.as_bytes().as_slice())
+        .bind(session.epoch);
     Ok(unless_fenced(update.execute(connection).await.map_err(explain)?.rows_affected()))
 }
 
@@ -69,12 +79,20 @@ pub(super) async fn release(
     let update = sqlx::query(
         "UPDATE sessions SET owner = NULL, epoch = epoch + 1, seen_at_us = ?, state = ?, links = ? WHERE key = ? AND epoch = ?",
     );
-    let update = update.bind(seen_at_us).bind(state).bind(links).bind(session.key.as_bytes().as_slice()).bind(session.epoch);
+    let update = update
+        .bind(seen_at_us)
+        .bind(state)
+        .bind(links)
+        .bind(session.key.as_bytes().as_slice())
+        .bind(session.epoch);
     Ok(unless_fenced(update.execute(connection).await.map_err(explain)?.rows_affected()))
 }
 
 /// Its subscriptions and streams go with it.
-pub(super) async fn end(connection: &mut SqliteConnection, session: OwnedSession<'_>) -> Result<WriteOutcome, StoreError> {
+pub(super) async fn end(
+    connection: &mut SqliteConnection,
+    session: OwnedSession<'_>,
+) -> Result<WriteOutcome, StoreError> {
     let delete = sqlx::query("DELETE FROM sessions WHERE key = ? AND epoch = ?");
     let delete = delete.bind(session.key.as_bytes().as_slice()).bind(session.epoch);
     Ok(unless_fenced(delete.execute(connection).await.map_err(explain)?.rows_affected()))
@@ -106,7 +124,9 @@ pub(super) async fn unsubscribe(
     let select = select.bind(session.key.as_bytes().as_slice()).bind(session.epoch);
     let number: Option<i64> = select.fetch_optional(&mut *connection).await.map_err(explain)?;
     let Some(number) = number else { return Ok(WriteOutcome::Fenced) };
-    let delete = sqlx::query("DELETE FROM subscriptions WHERE session = ? AND exposed_uri = ?").bind(number).bind(exposed_uri);
+    let delete = sqlx::query("DELETE FROM subscriptions WHERE session = ? AND exposed_uri = ?")
+        .bind(number)
+        .bind(exposed_uri);
     delete.execute(connection).await.map_err(explain)?;
     Ok(WriteOutcome::Done)
 }

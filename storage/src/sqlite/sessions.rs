@@ -9,11 +9,14 @@ use super::{
     SqliteStore, WriteTransaction,
     error_mapping::explain,
     micros, now_us,
-    rows::{backend_id, count, get, node_record, select_sessions, session_key, session_name, session_record, stored_session, tenant_id},
+    rows::{
+        backend_id, count, get, node_record, select_sessions, session_key, session_name,
+        session_record, stored_session, tenant_id,
+    },
 };
 use crate::{
-    NodeName, SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, StoreError, StoredSession, SubscriptionCount,
-    SubscriptionRecord, fault_point,
+    NodeName, SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, StoreError,
+    StoredSession, SubscriptionCount, SubscriptionRecord, fault_point,
 };
 
 pub(super) async fn claim(
@@ -25,10 +28,16 @@ pub(super) async fn claim(
 ) -> Result<SessionClaimOutcome, StoreError> {
     let now = now_us();
     let mut writing = store.begin().await?;
-    let select = sqlx::query(select_sessions!("WHERE s.key = ? AND s.end_asked = 0")).bind(key.as_bytes().as_slice());
-    let Some(row) = select.fetch_optional(writing.connection()).await.map_err(explain)? else { return Ok(SessionClaimOutcome::NotFound) };
-    let read = session_record(&row).and_then(|record| Ok((record, node_record(&row, "owner", now)?, standing(&row)?)));
-    let Some((record, owner, standing)) = store.report(read, || session_name(&row)) else { return Ok(SessionClaimOutcome::NotFound) };
+    let select = sqlx::query(select_sessions!("WHERE s.key = ? AND s.end_asked = 0"))
+        .bind(key.as_bytes().as_slice());
+    let Some(row) = select.fetch_optional(writing.connection()).await.map_err(explain)? else {
+        return Ok(SessionClaimOutcome::NotFound);
+    };
+    let read = session_record(&row)
+        .and_then(|record| Ok((record, node_record(&row, "owner", now)?, standing(&row)?)));
+    let Some((record, owner, standing)) = store.report(read, || session_name(&row)) else {
+        return Ok(SessionClaimOutcome::NotFound);
+    };
     if record.seat != *seat {
         return Ok(SessionClaimOutcome::NotFound);
     }
@@ -39,12 +48,18 @@ pub(super) async fn claim(
         return Ok(SessionClaimOutcome::NotFound); // expired, and about to be swept
     }
     let epoch = standing.epoch + 1;
-    let update = sqlx::query("UPDATE sessions SET owner = ?, epoch = ?, seen_at_us = ? WHERE number = ?");
+    let update =
+        sqlx::query("UPDATE sessions SET owner = ?, epoch = ?, seen_at_us = ? WHERE number = ?");
     let update = update.bind(node.as_str()).bind(epoch).bind(now).bind(standing.number);
     update.execute(writing.connection()).await.map_err(explain)?;
     let subscriptions = subscriptions(store, writing.connection(), standing.number).await?;
     commit_claim(writing).await?;
-    Ok(SessionClaimOutcome::Acquired { record, epoch, created_at_us: standing.created_at_us, subscriptions })
+    Ok(SessionClaimOutcome::Acquired {
+        record,
+        epoch,
+        created_at_us: standing.created_at_us,
+        subscriptions,
+    })
 }
 
 struct SessionClaimRow {
@@ -56,7 +71,12 @@ struct SessionClaimRow {
 
 fn standing(row: &SqliteRow) -> Result<SessionClaimRow, super::rows::UnreadableColumn> {
     let (number, epoch) = (get(row, "number")?, get(row, "epoch")?);
-    Ok(SessionClaimRow { number, epoch, created_at_us: get(row, "created_at_us")?, seen_at_us: get(row, "seen_at_us")? })
+    Ok(SessionClaimRow {
+        number,
+        epoch,
+        created_at_us: get(row, "created_at_us")?,
+        seen_at_us: get(row, "seen_at_us")?,
+    })
 }
 
 /// The one step in which sessions or tasks change hands.
@@ -67,13 +87,23 @@ pub(super) async fn commit_claim(writing: WriteTransaction<'_>) -> Result<(), St
     Ok(())
 }
 
-async fn subscriptions(store: &SqliteStore, connection: &mut SqliteConnection, number: i64) -> Result<Vec<SubscriptionRecord>, StoreError> {
+async fn subscriptions(
+    store: &SqliteStore,
+    connection: &mut SqliteConnection,
+    number: i64,
+) -> Result<Vec<SubscriptionRecord>, StoreError> {
     let select = sqlx::query("SELECT exposed_uri, backend, uri FROM subscriptions WHERE session = ? ORDER BY exposed_uri").bind(number);
     let rows = select.fetch_all(connection).await.map_err(explain)?;
     Ok(store.readable(
         &rows,
         |_| "a subscription".into(),
-        |row| Ok(SubscriptionRecord { exposed_uri: get(row, "exposed_uri")?, backend: backend_id(row)?, uri: get(row, "uri")? }),
+        |row| {
+            Ok(SubscriptionRecord {
+                exposed_uri: get(row, "exposed_uri")?,
+                backend: backend_id(row)?,
+                uri: get(row, "uri")?,
+            })
+        },
     ))
 }
 
@@ -86,7 +116,9 @@ pub(super) async fn reclaim(
     let mut writing = store.begin().await?;
     let mut rows = Vec::new();
     for key in keys {
-        let update = sqlx::query("UPDATE sessions SET owner = ?, epoch = epoch + 1 WHERE key = ? AND owner = ?");
+        let update = sqlx::query(
+            "UPDATE sessions SET owner = ?, epoch = epoch + 1 WHERE key = ? AND owner = ?",
+        );
         let update = update.bind(to.as_str()).bind(key.as_bytes().as_slice()).bind(from.as_str());
         update.execute(writing.connection()).await.map_err(explain)?;
         let select = sqlx::query("SELECT key, epoch FROM sessions WHERE key = ? AND owner = ?");
@@ -94,7 +126,8 @@ pub(super) async fn reclaim(
         rows.extend(select.fetch_optional(writing.connection()).await.map_err(explain)?);
     }
     commit_claim(writing).await?;
-    Ok(store.readable(&rows, session_name, |row| Ok((session_key(row, "key")?, get(row, "epoch")?))))
+    Ok(store
+        .readable(&rows, session_name, |row| Ok((session_key(row, "key")?, get(row, "epoch")?))))
 }
 
 pub(super) async fn list(
@@ -105,32 +138,47 @@ pub(super) async fn list(
 ) -> Result<Vec<StoredSession>, StoreError> {
     let mut after_number = 0;
     if let Some(key) = after {
-        let select = sqlx::query_scalar("SELECT number FROM sessions WHERE key = ?").bind(key.as_bytes().as_slice());
-        let Some(number) = select.fetch_optional(&store.readers).await.map_err(explain)? else { return Ok(Vec::new()) };
+        let select = sqlx::query_scalar("SELECT number FROM sessions WHERE key = ?")
+            .bind(key.as_bytes().as_slice());
+        let Some(number) = select.fetch_optional(&store.readers).await.map_err(explain)? else {
+            return Ok(Vec::new());
+        };
         after_number = number;
     }
     let select = match tenant {
         None => sqlx::query(select_sessions!("WHERE s.number > ? ORDER BY s.number LIMIT ?")),
-        Some(tenant) => {
-            sqlx::query(select_sessions!("WHERE s.tenant = ? AND s.number > ? ORDER BY s.number LIMIT ?")).bind(tenant.as_str())
-        }
+        Some(tenant) => sqlx::query(select_sessions!(
+            "WHERE s.tenant = ? AND s.number > ? ORDER BY s.number LIMIT ?"
+        ))
+        .bind(tenant.as_str()),
     };
-    let rows = select.bind(after_number).bind(limit).fetch_all(&store.readers).await.map_err(explain)?;
+    let rows =
+        select.bind(after_number).bind(limit).fetch_all(&store.readers).await.map_err(explain)?;
     let now = now_us();
     Ok(store.readable(&rows, session_name, |row| stored_session(row, now)))
 }
 
-pub(super) async fn by_digest(store: &SqliteStore, digest: &str) -> Result<Vec<StoredSession>, StoreError> {
+pub(super) async fn by_digest(
+    store: &SqliteStore,
+    digest: &str,
+) -> Result<Vec<StoredSession>, StoreError> {
     let Some((first, last)) = keys_of_digest(digest) else { return Ok(Vec::new()) };
     let select = sqlx::query(select_sessions!("WHERE s.key BETWEEN ? AND ? ORDER BY s.number"));
-    let rows = select.bind(first.as_slice()).bind(last.as_slice()).fetch_all(&store.readers).await.map_err(explain)?;
+    let rows = select
+        .bind(first.as_slice())
+        .bind(last.as_slice())
+        .fetch_all(&store.readers)
+        .await
+        .map_err(explain)?;
     let now = now_us();
     Ok(store.readable(&rows, session_name, |row| stored_session(row, now)))
 }
 
 /// The lowest and the highest key of a digest; `None`: it is not one.
 fn keys_of_digest(digest: &str) -> Option<([u8; SESSION_KEY_BYTES], [u8; SESSION_KEY_BYTES])> {
-    if digest.len() != 16 || !digest.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)) {
+    if digest.len() != 16
+        || !digest.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    {
         return None;
     }
     let prefix = u64::from_str_radix(digest, 16).ok()?.to_be_bytes();
@@ -141,18 +189,35 @@ fn keys_of_digest(digest: &str) -> Option<([u8; SESSION_KEY_BYTES], [u8; SESSION
 }
 
 /// False: there is no such session.
-pub(super) async fn ask_end(writing: &mut WriteTransaction<'_>, key: &SessionKey) -> Result<bool, StoreError> {
+pub(super) async fn ask_end(
+    writing: &mut WriteTransaction<'_>,
+    key: &SessionKey,
+) -> Result<bool, StoreError> {
     let owned = sqlx::query_scalar(
         "SELECT EXISTS (SELECT 1 FROM nodes WHERE node = sessions.owner AND lease_until_us > ?) FROM sessions WHERE key = ?",
     );
     let owned = owned.bind(now_us()).bind(key.as_bytes().as_slice());
-    let Some(owned) = owned.fetch_optional(writing.connection()).await.map_err(explain)? else { return Ok(false) };
-    let change = if owned { "UPDATE sessions SET end_asked = 1 WHERE key = ?" } else { "DELETE FROM sessions WHERE key = ?" };
-    sqlx::query(change).bind(key.as_bytes().as_slice()).execute(writing.connection()).await.map_err(explain)?;
+    let Some(owned) = owned.fetch_optional(writing.connection()).await.map_err(explain)? else {
+        return Ok(false);
+    };
+    let change = if owned {
+        "UPDATE sessions SET end_asked = 1 WHERE key = ?"
+    } else {
+        "DELETE FROM sessions WHERE key = ?"
+    };
+    sqlx::query(change)
+        .bind(key.as_bytes().as_slice())
+        .execute(writing.connection())
+        .await
+        .map_err(explain)?;
     Ok(true)
 }
 
-pub(super) async fn sweep(store: &SqliteStore, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError> {
+pub(super) async fn sweep(
+    store: &SqliteStore,
+    idle: Duration,
+    limit: u32,
+) -> Result<Vec<SessionKey>, StoreError> {
     let now = now_us();
     let mut writing = store.begin().await?;
     let delete = sqlx::query(
@@ -169,7 +234,10 @@ pub(super) async fn sweep(store: &SqliteStore, idle: Duration, limit: u32) -> Re
     Ok(store.readable(&rows, session_name, |row| session_key(row, "key")))
 }
 
-pub(super) async fn subscription_counts(store: &SqliteStore, tenant: Option<&TenantId>) -> Result<Vec<SubscriptionCount>, StoreError> {
+pub(super) async fn subscription_counts(
+    store: &SqliteStore,
+    tenant: Option<&TenantId>,
+) -> Result<Vec<SubscriptionCount>, StoreError> {
     let select = match tenant {
         None => sqlx::query(
             "SELECT s.tenant, u.backend, u.uri, count(DISTINCT u.session) AS sessions FROM subscriptions u JOIN sessions s ON s.number = u.session
@@ -187,7 +255,12 @@ pub(super) async fn subscription_counts(store: &SqliteStore, tenant: Option<&Ten
         |_| "subscriptions".into(),
         |row| {
             let (tenant, backend) = (tenant_id(row)?, backend_id(row)?);
-            Ok(SubscriptionCount { tenant, backend, uri: get(row, "uri")?, sessions: count(row, "sessions")? })
+            Ok(SubscriptionCount {
+                tenant,
+                backend,
+                uri: get(row, "uri")?,
+                sessions: count(row, "sessions")?,
+            })
         },
     ))
 }

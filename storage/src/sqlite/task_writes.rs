@@ -5,7 +5,9 @@ use protocol::ids::TaskId;
 use sqlx::{Row, sqlite::SqliteConnection};
 
 use super::{error_mapping::explain, micros, rows::step_columns};
-use crate::{NodeName, StoreError, TaskLimit, TaskLimits, TaskRecord, TaskStatus, TaskStep, WriteOutcome};
+use crate::{
+    NodeName, StoreError, TaskLimit, TaskLimits, TaskRecord, TaskStatus, TaskStep, WriteOutcome,
+};
 
 pub(super) async fn create(
     connection: &mut SqliteConnection,
@@ -16,7 +18,9 @@ pub(super) async fn create(
 ) -> Result<WriteOutcome, StoreError> {
     let bytes = record.request.len() + record.details.len();
     if let Some(limit) = reached(connection, record, bytes, limits).await? {
-        return Ok(known(connection, record, owner).await?.unwrap_or(WriteOutcome::LimitReached(limit)));
+        return Ok(known(connection, record, owner)
+            .await?
+            .unwrap_or(WriteOutcome::LimitReached(limit)));
     }
     let insert = sqlx::query_scalar(
         "INSERT INTO tasks (task, tenant, principal, session, private, backend, idempotency, owner, epoch, status, step, revision,
@@ -43,7 +47,8 @@ pub(super) async fn create(
         // Either its id or its idempotency key is taken.
         return Ok(known(connection, record, owner).await?.unwrap_or(WriteOutcome::Fenced));
     };
-    note(connection, TaskRowRevision { number, revision: 1 }, TaskStatus::Working, Some(1), now).await?;
+    note(connection, TaskRowRevision { number, revision: 1 }, TaskStatus::Working, Some(1), now)
+        .await?;
     Ok(WriteOutcome::Created { at_us: now })
 }
 
@@ -60,7 +65,11 @@ async fn reached(
          FROM task_usage WHERE tenant = ?",
     );
     let row = select.bind(record.tenant.as_str()).fetch_one(connection).await.map_err(explain)?;
-    let at = |column: usize| row.try_get::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or(0)).map_err(explain);
+    let at = |column: usize| {
+        row.try_get::<i64, _>(column)
+            .map(|count| u64::try_from(count).unwrap_or(0))
+            .map_err(explain)
+    };
     let (running, stored, used) = (at(0)?, at(1)?, at(2)?);
     Ok(if running >= limits.running {
         Some(TaskLimit::Running)
@@ -74,15 +83,32 @@ async fn reached(
 }
 
 /// The task that is there already: the same one, written again by its owner, or one that was asked for with the same key.
-async fn known(connection: &mut SqliteConnection, record: &TaskRecord, owner: &NodeName) -> Result<Option<WriteOutcome>, StoreError> {
-    let same = sqlx::query("SELECT created_at_us, owner IS ? AND epoch = 1 FROM tasks WHERE task = ?");
-    let same = same.bind(owner.as_str()).bind(record.task.as_str()).fetch_optional(&mut *connection).await.map_err(explain)?;
+async fn known(
+    connection: &mut SqliteConnection,
+    record: &TaskRecord,
+    owner: &NodeName,
+) -> Result<Option<WriteOutcome>, StoreError> {
+    let same =
+        sqlx::query("SELECT created_at_us, owner IS ? AND epoch = 1 FROM tasks WHERE task = ?");
+    let same = same
+        .bind(owner.as_str())
+        .bind(record.task.as_str())
+        .fetch_optional(&mut *connection)
+        .await
+        .map_err(explain)?;
     if let Some(row) = same {
-        let (at_us, is_its) = (row.try_get(0).map_err(explain)?, row.try_get::<bool, _>(1).map_err(explain)?);
-        return Ok(Some(if is_its { WriteOutcome::Created { at_us } } else { WriteOutcome::Fenced }));
+        let (at_us, is_its) =
+            (row.try_get(0).map_err(explain)?, row.try_get::<bool, _>(1).map_err(explain)?);
+        return Ok(Some(if is_its {
+            WriteOutcome::Created { at_us }
+        } else {
+            WriteOutcome::Fenced
+        }));
     }
     let Some(key) = record.idempotency.as_deref() else { return Ok(None) };
-    let other = sqlx::query_scalar("SELECT task FROM tasks WHERE tenant = ? AND principal = ? AND idempotency = ?");
+    let other = sqlx::query_scalar(
+        "SELECT task FROM tasks WHERE tenant = ? AND principal = ? AND idempotency = ?",
+    );
     let other = other.bind(record.tenant.as_str()).bind(record.principal.as_str()).bind(key);
     let other: Option<String> = other.fetch_optional(connection).await.map_err(explain)?;
     Ok(other.map(|task| WriteOutcome::Duplicate(TaskId::new(task))))
@@ -104,11 +130,22 @@ pub(super) async fn step(
     if updated { Ok(WriteOutcome::Done) } else { refusal(connection, task, Some(epoch)).await }
 }
 
-pub(super) async fn release(connection: &mut SqliteConnection, task: &TaskId, epoch: i64) -> Result<WriteOutcome, StoreError> {
+pub(super) async fn release(
+    connection: &mut SqliteConnection,
+    task: &TaskId,
+    epoch: i64,
+) -> Result<WriteOutcome, StoreError> {
     let update = sqlx::query(
         "UPDATE tasks SET owner = NULL, epoch = epoch + 1 WHERE task = ? AND epoch = ? AND status IN ('working', 'input_required')",
     );
-    let updated = update.bind(task.as_str()).bind(epoch).execute(&mut *connection).await.map_err(explain)?.rows_affected() > 0;
+    let updated = update
+        .bind(task.as_str())
+        .bind(epoch)
+        .execute(&mut *connection)
+        .await
+        .map_err(explain)?
+        .rows_affected()
+        > 0;
     if updated { Ok(WriteOutcome::Done) } else { refusal(connection, task, Some(epoch)).await }
 }
 
@@ -142,13 +179,19 @@ pub(super) async fn end(
         return refusal(connection, task, epoch).await;
     };
     note(connection, moved, ending.status, epoch, now).await?;
-    let close = sqlx::query("UPDATE task_inputs SET closed = 1, request = x'', answer = NULL WHERE task = ? AND closed = 0");
+    let close = sqlx::query(
+        "UPDATE task_inputs SET closed = 1, request = x'', answer = NULL WHERE task = ? AND closed = 0",
+    );
     close.bind(moved.number).execute(connection).await.map_err(explain)?;
     Ok(WriteOutcome::Done)
 }
 
 /// Why nothing was written for this epoch.
-async fn refusal(connection: &mut SqliteConnection, task: &TaskId, epoch: Option<i64>) -> Result<WriteOutcome, StoreError> {
+async fn refusal(
+    connection: &mut SqliteConnection,
+    task: &TaskId,
+    epoch: Option<i64>,
+) -> Result<WriteOutcome, StoreError> {
     let select = sqlx::query_scalar("SELECT epoch FROM tasks WHERE task = ?").bind(task.as_str());
     let found: Option<i64> = select.fetch_optional(connection).await.map_err(explain)?;
     Ok(match (found, epoch) {
@@ -166,9 +209,14 @@ struct TaskRowRevision {
     revision: i64,
 }
 
-fn moved(row: Result<Option<sqlx::sqlite::SqliteRow>, sqlx::Error>) -> Result<Option<TaskRowRevision>, StoreError> {
+fn moved(
+    row: Result<Option<sqlx::sqlite::SqliteRow>, sqlx::Error>,
+) -> Result<Option<TaskRowRevision>, StoreError> {
     let Some(row) = row.map_err(explain)? else { return Ok(None) };
-    Ok(Some(TaskRowRevision { number: row.try_get(0).map_err(explain)?, revision: row.try_get(1).map_err(explain)? }))
+    Ok(Some(TaskRowRevision {
+        number: row.try_get(0).map_err(explain)?,
+        revision: row.try_get(1).map_err(explain)?,
+    }))
 }
 
 /// Adds a line to the task's history.
@@ -179,8 +227,11 @@ async fn note(
     epoch: Option<i64>,
     now: i64,
 ) -> Result<(), StoreError> {
-    let insert = sqlx::query("INSERT INTO task_transitions (task, revision, status, at_us, epoch) VALUES (?, ?, ?, ?, ?)");
-    let insert = insert.bind(moved.number).bind(moved.revision).bind(to.name()).bind(now).bind(epoch);
+    let insert = sqlx::query(
+        "INSERT INTO task_transitions (task, revision, status, at_us, epoch) VALUES (?, ?, ?, ?, ?)",
+    );
+    let insert =
+        insert.bind(moved.number).bind(moved.revision).bind(to.name()).bind(now).bind(epoch);
     insert.execute(connection).await.map(drop).map_err(explain)
 }
 
@@ -208,15 +259,23 @@ pub(super) async fn ask(
     request: &[u8],
     now: i64,
 ) -> Result<WriteOutcome, StoreError> {
-    let Some(row) = unfinished(connection, task, epoch).await? else { return refusal(connection, task, Some(epoch)).await };
-    let insert = sqlx::query("INSERT INTO task_inputs (task, number, request) VALUES (?, ?, ?) ON CONFLICT DO NOTHING");
+    let Some(row) = unfinished(connection, task, epoch).await? else {
+        return refusal(connection, task, Some(epoch)).await;
+    };
+    let insert = sqlx::query(
+        "INSERT INTO task_inputs (task, number, request) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+    );
     let insert = insert.bind(row).bind(number).bind(request);
     if insert.execute(&mut *connection).await.map_err(explain)?.rows_affected() == 0 {
-        let closed = sqlx::query_scalar("SELECT closed FROM task_inputs WHERE task = ? AND number = ?").bind(row).bind(number);
+        let closed =
+            sqlx::query_scalar("SELECT closed FROM task_inputs WHERE task = ? AND number = ?")
+                .bind(row)
+                .bind(number);
         let closed: bool = closed.fetch_one(connection).await.map_err(explain)?;
         return Ok(if closed { WriteOutcome::AlreadyFinished } else { WriteOutcome::Done });
     }
-    transition(connection, row, [TaskStatus::Working, TaskStatus::InputRequired], epoch, now).await?;
+    transition(connection, row, [TaskStatus::Working, TaskStatus::InputRequired], epoch, now)
+        .await?;
     Ok(WriteOutcome::Done)
 }
 
@@ -235,8 +294,15 @@ pub(super) async fn answer(
     if update.execute(&mut *connection).await.map_err(explain)?.rows_affected() > 0 {
         return Ok(WriteOutcome::Done);
     }
-    let select = sqlx::query("SELECT 1 FROM task_inputs WHERE task = (SELECT number FROM tasks WHERE task = ?) AND number = ?");
-    let found = select.bind(task.as_str()).bind(number).fetch_optional(connection).await.map_err(explain)?;
+    let select = sqlx::query(
+        "SELECT 1 FROM task_inputs WHERE task = (SELECT number FROM tasks WHERE task = ?) AND number = ?",
+    );
+    let found = select
+        .bind(task.as_str())
+        .bind(number)
+        .fetch_optional(connection)
+        .await
+        .map_err(explain)?;
     Ok(if found.is_some() { WriteOutcome::AlreadyFinished } else { WriteOutcome::NotFound })
 }
 
@@ -247,21 +313,40 @@ pub(super) async fn close(
     number: i64,
     now: i64,
 ) -> Result<WriteOutcome, StoreError> {
-    let Some(row) = unfinished(connection, task, epoch).await? else { return refusal(connection, task, Some(epoch)).await };
-    let update =
-        sqlx::query("UPDATE task_inputs SET closed = 1, request = x'', answer = NULL WHERE task = ? AND number = ? AND closed = 0");
-    if update.bind(row).bind(number).execute(&mut *connection).await.map_err(explain)?.rows_affected() == 0 {
+    let Some(row) = unfinished(connection, task, epoch).await? else {
+        return refusal(connection, task, Some(epoch)).await;
+    };
+    let update = sqlx::query(
+        "UPDATE task_inputs SET closed = 1, request = x'', answer = NULL WHERE task = ? AND number = ? AND closed = 0",
+    );
+    if update
+        .bind(row)
+        .bind(number)
+        .execute(&mut *connection)
+        .await
+        .map_err(explain)?
+        .rows_affected()
+        == 0
+    {
         return Ok(WriteOutcome::Done);
     }
-    let open = sqlx::query("SELECT 1 FROM task_inputs WHERE task = ? AND closed = 0 LIMIT 1").bind(row);
+    let open =
+        sqlx::query("SELECT 1 FROM task_inputs WHERE task = ? AND closed = 0 LIMIT 1").bind(row);
     if open.fetch_optional(&mut *connection).await.map_err(explain)?.is_none() {
-        transition(connection, row, [TaskStatus::InputRequired, TaskStatus::Working], epoch, now).await?;
+        transition(connection, row, [TaskStatus::InputRequired, TaskStatus::Working], epoch, now)
+            .await?;
     }
     Ok(WriteOutcome::Done)
 }
 
 /// The row of a task that is not over and has this epoch.
-async fn unfinished(connection: &mut SqliteConnection, task: &TaskId, epoch: i64) -> Result<Option<i64>, StoreError> {
-    let select = sqlx::query_scalar("SELECT number FROM tasks WHERE task = ? AND epoch = ? AND status IN ('working', 'input_required')");
+async fn unfinished(
+    connection: &mut SqliteConnection,
+    task: &TaskId,
+    epoch: i64,
+) -> Result<Option<i64>, StoreError> {
+    let select = sqlx::query_scalar(
+        "SELECT number FROM tasks WHERE task = ? AND epoch = ? AND status IN ('working', 'input_required')",
+    );
     select.bind(task.as_str()).bind(epoch).fetch_optional(connection).await.map_err(explain)
 }

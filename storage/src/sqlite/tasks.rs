@@ -7,12 +7,15 @@ use super::{
     SqliteStore,
     error_mapping::explain,
     now_us,
-    rows::{count, get, stored_task, task_columns, task_name, task_status, whole_task, whole_task_columns},
+    rows::{
+        count, get, stored_task, task_columns, task_name, task_status, whole_task,
+        whole_task_columns,
+    },
     sessions::commit_claim,
 };
 use crate::{
-    FullTask, InputCounts, NodeName, StoreError, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskListPosition, TaskStatus,
-    TaskTransition,
+    FullTask, InputCounts, NodeName, StoreError, StoredTask, StoredTaskSnapshot, TaskAudience,
+    TaskInput, TaskListPosition, TaskStatus, TaskTransition,
 };
 
 impl SqliteStore {
@@ -21,13 +24,20 @@ impl SqliteStore {
     }
 }
 
-pub(super) async fn task(store: &SqliteStore, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
-    let select = sqlx::query(task_columns!("SELECT", "FROM tasks WHERE task = ?")).bind(task.as_str());
+pub(super) async fn task(
+    store: &SqliteStore,
+    task: &TaskId,
+) -> Result<Option<StoredTask>, StoreError> {
+    let select =
+        sqlx::query(task_columns!("SELECT", "FROM tasks WHERE task = ?")).bind(task.as_str());
     let rows = select.fetch_all(&store.readers).await.map_err(explain)?;
     Ok(store.readable_tasks(&rows).pop())
 }
 
-pub(super) async fn look_at(store: &SqliteStore, tasks: &[TaskId]) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
+pub(super) async fn look_at(
+    store: &SqliteStore,
+    tasks: &[TaskId],
+) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
     let select = sqlx::query(task_columns!(
         "SELECT
              (SELECT max(number) FROM task_inputs AS i WHERE i.task = tasks.number AND closed = 0) AS newest,
@@ -40,26 +50,39 @@ pub(super) async fn look_at(store: &SqliteStore, tasks: &[TaskId]) -> Result<Vec
         let newest = get::<Option<i64>>(row, "newest")?.unwrap_or_default();
         Ok(StoredTaskSnapshot {
             stored: stored_task(row)?,
-            inputs: InputCounts { newest, open: count(row, "asked")?, answered: count(row, "answered")? },
+            inputs: InputCounts {
+                newest,
+                open: count(row, "asked")?,
+                answered: count(row, "answered")?,
+            },
         })
     }))
 }
 
 /// For `json_each`.
 fn names(tasks: &[TaskId]) -> String {
-    serde_json::to_string(&tasks.iter().map(TaskId::as_str).collect::<Vec<_>>()).unwrap_or_else(|_| "[]".into())
+    serde_json::to_string(&tasks.iter().map(TaskId::as_str).collect::<Vec<_>>())
+        .unwrap_or_else(|_| "[]".into())
 }
 
-pub(super) async fn whole(store: &SqliteStore, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
-    let select = sqlx::query(whole_task_columns!("SELECT", "FROM tasks WHERE task = ?")).bind(task.as_str());
+pub(super) async fn whole(
+    store: &SqliteStore,
+    task: &TaskId,
+) -> Result<Option<FullTask>, StoreError> {
+    let select =
+        sqlx::query(whole_task_columns!("SELECT", "FROM tasks WHERE task = ?")).bind(task.as_str());
     let rows = select.fetch_all(&store.readers).await.map_err(explain)?;
     let now = now_us();
     Ok(store.readable(&rows, task_name, |row| whole_task(row, now)).pop())
 }
 
-pub(super) async fn outcome(store: &SqliteStore, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
+pub(super) async fn outcome(
+    store: &SqliteStore,
+    task: &TaskId,
+) -> Result<Option<Vec<u8>>, StoreError> {
     let select = sqlx::query_scalar("SELECT outcome FROM tasks WHERE task = ?").bind(task.as_str());
-    let outcome: Option<Option<Vec<u8>>> = select.fetch_optional(&store.readers).await.map_err(explain)?;
+    let outcome: Option<Option<Vec<u8>>> =
+        select.fetch_optional(&store.readers).await.map_err(explain)?;
     Ok(outcome.flatten())
 }
 
@@ -114,7 +137,12 @@ pub(super) async fn list(
 
 /// A transaction that does not end well leaves nothing behind, and a process that ends takes its name with it: no answer of
 /// this is lost that would have to be given once more.
-pub(super) async fn claim(store: &SqliteStore, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<FullTask>, StoreError> {
+pub(super) async fn claim(
+    store: &SqliteStore,
+    node: &NodeName,
+    limit: u32,
+    except: &[TaskId],
+) -> Result<Vec<FullTask>, StoreError> {
     let now = now_us();
     let except = names(except);
     // Most of the time there is nothing, and looking keeps nobody from writing.
@@ -145,18 +173,34 @@ pub(super) async fn claim(store: &SqliteStore, node: &NodeName, limit: u32, exce
     Ok(claimed)
 }
 
-pub(super) async fn reclaim(store: &SqliteStore, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
+pub(super) async fn reclaim(
+    store: &SqliteStore,
+    from: &NodeName,
+    to: &NodeName,
+) -> Result<Vec<(TaskId, i64)>, StoreError> {
     let mut writing = store.begin().await?;
-    let update = sqlx::query("UPDATE tasks SET owner = ?, epoch = epoch + 1 WHERE owner = ? AND status IN ('working', 'input_required')");
-    update.bind(to.as_str()).bind(from.as_str()).execute(writing.connection()).await.map_err(explain)?;
-    let select = sqlx::query("SELECT task, epoch FROM tasks WHERE owner = ? AND status IN ('working', 'input_required')");
+    let update = sqlx::query(
+        "UPDATE tasks SET owner = ?, epoch = epoch + 1 WHERE owner = ? AND status IN ('working', 'input_required')",
+    );
+    update
+        .bind(to.as_str())
+        .bind(from.as_str())
+        .execute(writing.connection())
+        .await
+        .map_err(explain)?;
+    let select = sqlx::query(
+        "SELECT task, epoch FROM tasks WHERE owner = ? AND status IN ('working', 'input_required')",
+    );
     let rows = select.bind(to.as_str()).fetch_all(writing.connection()).await.map_err(explain)?;
     commit_claim(writing).await?;
-    Ok(store.readable(&rows, task_name, |row| Ok((TaskId::new(get::<String>(row, "task")?), get(row, "epoch")?))))
+    Ok(store.readable(&rows, task_name, |row| {
+        Ok((TaskId::new(get::<String>(row, "task")?), get(row, "epoch")?))
+    }))
 }
 
 pub(super) async fn of(store: &SqliteStore, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
-    let nodes = serde_json::to_string(&nodes.iter().map(NodeName::as_str).collect::<Vec<_>>()).unwrap_or_else(|_| "[]".into());
+    let nodes = serde_json::to_string(&nodes.iter().map(NodeName::as_str).collect::<Vec<_>>())
+        .unwrap_or_else(|_| "[]".into());
     let select = sqlx::query(
         "SELECT task FROM tasks INDEXED BY tasks_unfinished
          WHERE status IN ('working', 'input_required') AND owner IN (SELECT value FROM json_each(?))",
@@ -165,25 +209,40 @@ pub(super) async fn of(store: &SqliteStore, nodes: &[NodeName]) -> Result<Vec<Ta
     Ok(store.readable(&rows, task_name, |row| Ok(TaskId::new(get::<String>(row, "task")?))))
 }
 
-pub(super) async fn inputs(store: &SqliteStore, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
+pub(super) async fn inputs(
+    store: &SqliteStore,
+    task: &TaskId,
+) -> Result<Vec<TaskInput>, StoreError> {
     let select = sqlx::query(
         "SELECT i.number, i.request, i.answer, t.task FROM task_inputs i JOIN tasks t ON t.number = i.task
          WHERE t.task = ? AND i.closed = 0 ORDER BY i.number",
     );
     let rows = select.bind(task.as_str()).fetch_all(&store.readers).await.map_err(explain)?;
     Ok(store.readable(&rows, task_name, |row| {
-        Ok(TaskInput { number: get(row, "number")?, request: get(row, "request")?, answer: get(row, "answer")? })
+        Ok(TaskInput {
+            number: get(row, "number")?,
+            request: get(row, "request")?,
+            answer: get(row, "answer")?,
+        })
     }))
 }
 
-pub(super) async fn transitions(store: &SqliteStore, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError> {
+pub(super) async fn transitions(
+    store: &SqliteStore,
+    task: &TaskId,
+) -> Result<Vec<TaskTransition>, StoreError> {
     let select = sqlx::query(
         "SELECT h.revision, h.status, h.at_us, h.epoch, t.task FROM task_transitions h JOIN tasks t ON t.number = h.task
          WHERE t.task = ? ORDER BY h.revision",
     );
     let rows = select.bind(task.as_str()).fetch_all(&store.readers).await.map_err(explain)?;
     Ok(store.readable(&rows, task_name, |row| {
-        Ok(TaskTransition { revision: get(row, "revision")?, to: task_status(row)?, at_us: get(row, "at_us")?, epoch: get(row, "epoch")? })
+        Ok(TaskTransition {
+            revision: get(row, "revision")?,
+            to: task_status(row)?,
+            at_us: get(row, "at_us")?,
+            epoch: get(row, "epoch")?,
+        })
     }))
 }
 
@@ -193,7 +252,8 @@ pub(super) async fn expire(store: &SqliteStore, limit: u32) -> Result<Vec<TaskId
         "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks INDEXED BY tasks_by_expiry WHERE expires_at_us <= ? ORDER BY expires_at_us LIMIT ?)
          RETURNING task",
     );
-    let rows = delete.bind(now_us()).bind(limit).fetch_all(writing.connection()).await.map_err(explain)?;
+    let rows =
+        delete.bind(now_us()).bind(limit).fetch_all(writing.connection()).await.map_err(explain)?;
     writing.commit().await?;
     Ok(store.readable(&rows, task_name, |row| Ok(TaskId::new(get::<String>(row, "task")?))))
 }
@@ -201,7 +261,13 @@ pub(super) async fn expire(store: &SqliteStore, limit: u32) -> Result<Vec<TaskId
 pub(super) async fn counts(store: &SqliteStore) -> Result<Vec<(TaskStatus, u64)>, StoreError> {
     let select = sqlx::query("SELECT status, sum(tasks) AS tasks FROM task_usage GROUP BY status");
     let rows = select.fetch_all(&store.readers).await.map_err(explain)?;
-    let counted = store.readable(&rows, |_| "task usage".into(), |row| Ok((task_status(row)?, count(row, "tasks")?)));
-    let of = |status| counted.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, tasks)| *tasks);
+    let counted = store.readable(
+        &rows,
+        |_| "task usage".into(),
+        |row| Ok((task_status(row)?, count(row, "tasks")?)),
+    );
+    let of = |status| {
+        counted.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, tasks)| *tasks)
+    };
     Ok(TaskStatus::ALL.into_iter().map(|status| (status, of(status))).collect())
 }

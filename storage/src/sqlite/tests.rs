@@ -7,7 +7,10 @@ mod state;
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
-use crate::{AdminChange, AuditChainStore, AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, TenantRecord};
+use crate::{
+    AdminChange, AuditChainStore, AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore,
+    TenantRecord,
+};
 
 /// A store in a folder of its own; the folder goes with the test.
 async fn in_file() -> (tempfile::TempDir, SqliteStore) {
@@ -31,13 +34,24 @@ crate::event_conformance!(events_memory, ((), crate::SqliteStore::in_memory().aw
 async fn records_survive_a_restart() {
     let (folder, store) = in_file().await;
     crate::conformance::fill(&store).await.unwrap();
-    let before = (store.tenants().await.unwrap(), store.keys().await.unwrap(), store.backends().await.unwrap());
+    let before = (
+        store.tenants().await.unwrap(),
+        store.keys().await.unwrap(),
+        store.backends().await.unwrap(),
+    );
     assert!(!before.0.is_empty() && !before.1.is_empty() && !before.2.is_empty());
     store.close().await;
     drop(store);
     let store = SqliteStore::open(&options(&folder)).await.unwrap();
     assert_eq!(store.migrated().from, store.migrated().to, "nothing left to migrate");
-    assert_eq!(before, (store.tenants().await.unwrap(), store.keys().await.unwrap(), store.backends().await.unwrap()));
+    assert_eq!(
+        before,
+        (
+            store.tenants().await.unwrap(),
+            store.keys().await.unwrap(),
+            store.backends().await.unwrap()
+        )
+    );
 }
 
 #[tokio::test]
@@ -49,7 +63,8 @@ async fn records_survive_without_a_close() {
     let copy = tempfile::tempdir().unwrap();
     fs::create_dir(copy.path().join("data")).unwrap();
     for name in ["broker.db", "broker.db-wal"] {
-        fs::copy(folder.path().join("data").join(name), copy.path().join("data").join(name)).unwrap();
+        fs::copy(folder.path().join("data").join(name), copy.path().join("data").join(name))
+            .unwrap();
     }
     let copied = SqliteStore::open(&options(&copy)).await.unwrap();
     assert_eq!(copied.tenants().await.unwrap(), tenants);
@@ -78,7 +93,10 @@ async fn an_old_schema_is_refused_unless_migrating_is_allowed() {
 #[tokio::test]
 async fn r_8_a_newer_schema_is_refused() {
     let (folder, store) = in_file().await;
-    sqlx::query("UPDATE _sqlx_migrations SET version = 999 WHERE version = 2").execute(&store.writer).await.unwrap();
+    sqlx::query("UPDATE _sqlx_migrations SET version = 999 WHERE version = 2")
+        .execute(&store.writer)
+        .await
+        .unwrap();
     drop(store);
     let error = SqliteStore::open(&options(&folder)).await.unwrap_err();
     assert_eq!(error, StoreError::SchemaNewer { found: 999, known: schema::known() });
@@ -87,10 +105,16 @@ async fn r_8_a_newer_schema_is_refused() {
 #[tokio::test]
 async fn an_edited_migration_is_noticed() {
     let (folder, store) = in_file().await;
-    sqlx::query("UPDATE _sqlx_migrations SET checksum = x'00'").execute(&store.writer).await.unwrap();
+    sqlx::query("UPDATE _sqlx_migrations SET checksum = x'00'")
+        .execute(&store.writer)
+        .await
+        .unwrap();
     drop(store);
     let error = SqliteStore::open(&options(&folder)).await.unwrap_err();
-    assert!(matches!(&error, StoreError::Corrupt { detail } if detail.contains("migration 1")), "{error}");
+    assert!(
+        matches!(&error, StoreError::Corrupt { detail } if detail.contains("migration 1")),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -107,7 +131,10 @@ async fn a_path_that_can_not_be_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("data"), "a file where a folder should be").unwrap();
     let error = SqliteStore::open(&options(&folder)).await.unwrap_err();
-    assert!(matches!(&error, StoreError::Unavailable { detail } if detail.contains("data")), "{error}");
+    assert!(
+        matches!(&error, StoreError::Unavailable { detail } if detail.contains("data")),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -116,7 +143,12 @@ async fn only_the_owner_may_read_the_files() {
     crate::conformance::fill(&store).await.unwrap();
     for entry in fs::read_dir(folder.path().join("data")).unwrap() {
         let entry = entry.unwrap();
-        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o077, 0, "{}", entry.path().display());
+        assert_eq!(
+            entry.metadata().unwrap().permissions().mode() & 0o077,
+            0,
+            "{}",
+            entry.path().display()
+        );
     }
 }
 
@@ -124,8 +156,12 @@ async fn only_the_owner_may_read_the_files() {
 async fn a_full_disk_is_told_as_such_and_loses_nothing() {
     let (_folder, store) = in_file().await;
     crate::conformance::fill(&store).await.unwrap();
-    let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&store.writer).await.unwrap();
-    sqlx::query_scalar::<_, i64>(sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"))).fetch_one(&store.writer).await.unwrap();
+    let pages: i64 =
+        sqlx::query_scalar("PRAGMA page_count").fetch_one(&store.writer).await.unwrap();
+    sqlx::query_scalar::<_, i64>(sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {pages}")))
+        .fetch_one(&store.writer)
+        .await
+        .unwrap();
     let before = store.tenants().await.unwrap();
     let big = TenantRecord { settings: "x".repeat(1 << 20), ..before[0].clone() };
     for _ in 0..3 {
@@ -133,7 +169,10 @@ async fn a_full_disk_is_told_as_such_and_loses_nothing() {
         assert_eq!(store.tenants().await.unwrap(), before);
     }
     // With room again it goes on, without another start.
-    sqlx::query_scalar::<_, i64>("PRAGMA max_page_count = 1000000").fetch_one(&store.writer).await.unwrap();
+    sqlx::query_scalar::<_, i64>("PRAGMA max_page_count = 1000000")
+        .fetch_one(&store.writer)
+        .await
+        .unwrap();
     store.put_tenant(&big).await.unwrap();
     assert!(store.tenants().await.unwrap().contains(&big));
 }
@@ -141,15 +180,23 @@ async fn a_full_disk_is_told_as_such_and_loses_nothing() {
 #[tokio::test]
 async fn settings_reach_the_disk_before_a_write_returns() {
     let (_folder, store) = in_file().await;
-    let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&store.writer).await.unwrap();
-    let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&store.writer).await.unwrap();
+    let mode: String =
+        sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&store.writer).await.unwrap();
+    let synchronous: i64 =
+        sqlx::query_scalar("PRAGMA synchronous").fetch_one(&store.writer).await.unwrap();
     assert_eq!((mode.as_str(), synchronous), ("wal", 2), "2 is FULL");
 }
 
 #[tokio::test]
 async fn the_database_itself_keeps_the_audit_log() {
     let store = SqliteStore::in_memory().await.unwrap();
-    let record = AuditRecord { id: [1; 16], at_us: 5, kind: AuditKind::Admin, tenant: None, body: "{}".into() };
+    let record = AuditRecord {
+        id: [1; 16],
+        at_us: 5,
+        kind: AuditKind::Admin,
+        tenant: None,
+        body: "{}".into(),
+    };
     store.append_audit(&[record]).await.unwrap();
     for statement in ["UPDATE audit SET body = ''", "DELETE FROM audit"] {
         let mut writing = store.begin().await.unwrap();
@@ -161,7 +208,13 @@ async fn the_database_itself_keeps_the_audit_log() {
 #[tokio::test]
 async fn s15_the_database_itself_refuses_to_replace_records_and_chains() {
     let store = SqliteStore::in_memory().await.unwrap();
-    let record = AuditRecord { id: [1; 16], at_us: 5, kind: AuditKind::Admin, tenant: None, body: "{}".into() };
+    let record = AuditRecord {
+        id: [1; 16],
+        at_us: 5,
+        kind: AuditKind::Admin,
+        tenant: None,
+        body: "{}".into(),
+    };
     store.append_audit(std::slice::from_ref(&record)).await.unwrap();
     let columns = "(number, id, at_us, kind, tenant, body, chain_position, chain_hash)";
     let (old, new) = ("x'01010101010101010101010101010101'", "x'02020202020202020202020202020202'");
@@ -182,19 +235,41 @@ async fn s15_the_database_itself_refuses_to_replace_records_and_chains() {
     store.append_audit(&[record, next]).await.unwrap();
     let kept = store.audit(&AuditFilter::default(), None, 10).await.unwrap();
     assert_eq!(kept.len(), 2);
-    assert_eq!(store.audit_links("", 0, 10).await.unwrap().links.iter().map(|link| link.position).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(
+        store
+            .audit_links("", 0, 10)
+            .await
+            .unwrap()
+            .links
+            .iter()
+            .map(|link| link.position)
+            .collect::<Vec<_>>(),
+        [1, 2]
+    );
 }
 
 #[tokio::test]
 async fn a_change_that_can_not_be_told_of_is_not_made() {
     let store = SqliteStore::in_memory().await.unwrap();
-    let refuses = sqlx::query("CREATE TRIGGER refuses BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END");
+    let refuses = sqlx::query(
+        "CREATE TRIGGER refuses BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END",
+    );
     let mut writing = store.begin().await.unwrap();
     refuses.execute(writing.connection()).await.unwrap();
     writing.commit().await.unwrap();
-    let record = AuditRecord { id: [1; 16], at_us: 1, kind: AuditKind::Admin, tenant: None, body: "{}".into() };
-    let acme =
-        TenantRecord { tenant: protocol::ids::TenantId::parse("acme").unwrap(), settings: "{}".into(), created_at_us: 1, updated_at_us: 1 };
+    let record = AuditRecord {
+        id: [1; 16],
+        at_us: 1,
+        kind: AuditKind::Admin,
+        tenant: None,
+        body: "{}".into(),
+    };
+    let acme = TenantRecord {
+        tenant: protocol::ids::TenantId::parse("acme").unwrap(),
+        settings: "{}".into(),
+        created_at_us: 1,
+        updated_at_us: 1,
+    };
     store.change(AdminChange::PutTenant(&acme), Some(&record)).await.unwrap_err();
     assert_eq!(store.tenants().await.unwrap(), []);
 }
@@ -207,19 +282,39 @@ async fn s15_records_from_before_the_chains_stay_outside_and_are_removed_by_thei
     schema::make_older(&path, 4).await;
     let pool = SqlitePool::connect(&format!("sqlite:{}", path.display())).await.unwrap();
     for number in [1_i64, 2] {
-        let insert = sqlx::query("INSERT INTO audit (id, at_us, kind, tenant, body) VALUES (?, ?, 'call', 'acme', '{}')");
-        insert.bind(vec![u8::try_from(number).unwrap(); 16]).bind(number).execute(&pool).await.unwrap();
+        let insert = sqlx::query(
+            "INSERT INTO audit (id, at_us, kind, tenant, body) VALUES (?, ?, 'call', 'acme', '{}')",
+        );
+        insert
+            .bind(vec![u8::try_from(number).unwrap(); 16])
+            .bind(number)
+            .execute(&pool)
+            .await
+            .unwrap();
     }
     pool.close().await;
     let store = SqliteStore::open(&options(&folder)).await.unwrap();
-    let record = AuditRecord { id: [3; 16], at_us: 3, kind: AuditKind::Call, tenant: Some("acme".into()), body: "{}".into() };
+    let record = AuditRecord {
+        id: [3; 16],
+        at_us: 3,
+        kind: AuditKind::Call,
+        tenant: Some("acme".into()),
+        body: "{}".into(),
+    };
     store.append_audit(&[record]).await.unwrap();
     let outside = store.audit_outside().await.unwrap();
     assert_eq!((outside.until, outside.stray), (2, None));
     let chained = store.audit_links("acme", 0, 10).await.unwrap();
-    assert_eq!(chained.links.iter().map(|link| (link.number, link.position)).collect::<Vec<_>>(), [(3, 1)]);
+    assert_eq!(
+        chained.links.iter().map(|link| (link.number, link.position)).collect::<Vec<_>>(),
+        [(3, 1)]
+    );
     assert_eq!(store.audit(&AuditFilter::default(), None, 10).await.unwrap().len(), 3);
     assert_eq!(store.trim_audit(2, 10).await.unwrap(), 1);
     assert_eq!(store.trim_audit(100, 10).await.unwrap(), 1);
-    assert_eq!(store.audit(&AuditFilter::default(), None, 10).await.unwrap().len(), 1, "the one that is chained stays");
+    assert_eq!(
+        store.audit(&AuditFilter::default(), None, 10).await.unwrap().len(),
+        1,
+        "the one that is chained stays"
+    );
 }

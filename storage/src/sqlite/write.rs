@@ -12,7 +12,11 @@ use super::{
 use crate::{StoreError, WriteOp, WriteOutcome, fault_point};
 
 /// `is_open`: it was asked to commit, and nothing is known of that.
-pub(super) async fn write(store: &SqliteStore, batch: &[WriteOp], is_open: &AtomicBool) -> Result<Vec<WriteOutcome>, StoreError> {
+pub(super) async fn write(
+    store: &SqliteStore,
+    batch: &[WriteOp],
+    is_open: &AtomicBool,
+) -> Result<Vec<WriteOutcome>, StoreError> {
     if batch.is_empty() {
         return Ok(Vec::new());
     }
@@ -28,38 +32,83 @@ pub(super) async fn write(store: &SqliteStore, batch: &[WriteOp], is_open: &Atom
     is_open.store(true, Ordering::Release);
     writing.commit().await.inspect_err(|error| {
         // Its own word that it did not.
-        is_open.store(!matches!(error, StoreError::Busy { .. } | StoreError::Full), Ordering::Release);
+        is_open
+            .store(!matches!(error, StoreError::Busy { .. } | StoreError::Full), Ordering::Release);
     })?;
     fault_point::passed("write.committed");
     Ok(outcomes)
 }
 
-async fn one(connection: &mut SqliteConnection, change: &WriteOp, now: i64) -> Result<WriteOutcome, StoreError> {
+async fn one(
+    connection: &mut SqliteConnection,
+    change: &WriteOp,
+    now: i64,
+) -> Result<WriteOutcome, StoreError> {
     match change {
-        WriteOp::OpenSession { record, owner } => session_writes::open(connection, record, owner, now).await,
+        WriteOp::OpenSession { record, owner } => {
+            session_writes::open(connection, record, owner, now).await
+        }
         WriteOp::UpdateSession { key, epoch, idle, state, links } => {
             let session = OwnedSession { key, epoch: *epoch };
-            session_writes::update(connection, session, seen(now, *idle), state.as_deref(), links.as_deref()).await
+            session_writes::update(
+                connection,
+                session,
+                seen(now, *idle),
+                state.as_deref(),
+                links.as_deref(),
+            )
+            .await
         }
         WriteOp::ReleaseSession { key, epoch, idle, state, links } => {
-            session_writes::release(connection, OwnedSession { key, epoch: *epoch }, seen(now, *idle), state, links).await
+            session_writes::release(
+                connection,
+                OwnedSession { key, epoch: *epoch },
+                seen(now, *idle),
+                state,
+                links,
+            )
+            .await
         }
-        WriteOp::EndSession { key, epoch } => session_writes::end(connection, OwnedSession { key, epoch: *epoch }).await,
+        WriteOp::EndSession { key, epoch } => {
+            session_writes::end(connection, OwnedSession { key, epoch: *epoch }).await
+        }
         WriteOp::Subscribe { key, epoch, subscription } => {
-            session_writes::subscribe(connection, OwnedSession { key, epoch: *epoch }, subscription).await
+            session_writes::subscribe(connection, OwnedSession { key, epoch: *epoch }, subscription)
+                .await
         }
         WriteOp::Unsubscribe { key, epoch, exposed_uri } => {
-            session_writes::unsubscribe(connection, OwnedSession { key, epoch: *epoch }, exposed_uri).await
+            session_writes::unsubscribe(
+                connection,
+                OwnedSession { key, epoch: *epoch },
+                exposed_uri,
+            )
+            .await
         }
-        WriteOp::CreateTask { record, owner, limits } => task_writes::create(connection, record, owner, limits, now).await,
-        WriteOp::AdvanceTask { task, epoch, step } => task_writes::step(connection, task, *epoch, step).await,
+        WriteOp::CreateTask { record, owner, limits } => {
+            task_writes::create(connection, record, owner, limits, now).await
+        }
+        WriteOp::AdvanceTask { task, epoch, step } => {
+            task_writes::step(connection, task, *epoch, step).await
+        }
         WriteOp::EndTask { task, epoch, status, message, outcome } => {
-            let ending = TaskEnd { status: *status, message: message.as_deref(), outcome: outcome.as_deref() };
+            let ending = TaskEnd {
+                status: *status,
+                message: message.as_deref(),
+                outcome: outcome.as_deref(),
+            };
             task_writes::end(connection, task, *epoch, ending, now).await
         }
-        WriteOp::ReleaseTask { task, epoch } => task_writes::release(connection, task, *epoch).await,
-        WriteOp::RequestInput { task, epoch, number, request } => task_writes::ask(connection, task, *epoch, *number, request, now).await,
-        WriteOp::AnswerInput { task, number, answer } => task_writes::answer(connection, task, *number, answer).await,
-        WriteOp::CloseInput { task, epoch, number } => task_writes::close(connection, task, *epoch, *number, now).await,
+        WriteOp::ReleaseTask { task, epoch } => {
+            task_writes::release(connection, task, *epoch).await
+        }
+        WriteOp::RequestInput { task, epoch, number, request } => {
+            task_writes::ask(connection, task, *epoch, *number, request, now).await
+        }
+        WriteOp::AnswerInput { task, number, answer } => {
+            task_writes::answer(connection, task, *number, answer).await
+        }
+        WriteOp::CloseInput { task, epoch, number } => {
+            task_writes::close(connection, task, *epoch, *number, now).await
+        }
     }
 }

@@ -86,7 +86,10 @@ struct ReplyStreamState {
 
 impl ReplyStream {
     pub(super) fn new(out: mpsc::Sender<ReplyPart>, judge: &Judge) -> Self {
-        Self { way: Arc::new(Mutex::new(ReplyStreamState { out: Some(out), begun: false })), judge: judge.clone() }
+        Self {
+            way: Arc::new(Mutex::new(ReplyStreamState { out: Some(out), begun: false })),
+            judge: judge.clone(),
+        }
     }
 
     fn way(&self) -> std::sync::MutexGuard<'_, ReplyStreamState> {
@@ -104,7 +107,9 @@ impl ReplyStream {
     async fn put(&self, out: ReplyPart) -> bool {
         self.way().begun = true;
         match &out {
-            ReplyPart::Event(text) | ReplyPart::Answer(text) => self.judge.peer_said(None, text.as_bytes()),
+            ReplyPart::Event(text) | ReplyPart::Answer(text) => {
+                self.judge.peer_said(None, text.as_bytes())
+            }
             ReplyPart::Http { body, .. } => self.judge.peer_said(None, body),
             ReplyPart::Cut => {}
         }
@@ -117,9 +122,15 @@ impl ReplyStream {
     /// Sends what the handler returned.
     pub(super) async fn finish(&self, id: &Value, reply: Reply) {
         let out = match reply {
-            Reply::Result(result) => ReplyPart::Answer(json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string()),
-            Reply::ResultText(result) => ReplyPart::Answer(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)),
-            Reply::Error(error) => ReplyPart::Answer(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()),
+            Reply::Result(result) => {
+                ReplyPart::Answer(json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string())
+            }
+            Reply::ResultText(result) => {
+                ReplyPart::Answer(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#))
+            }
+            Reply::Error(error) => {
+                ReplyPart::Answer(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string())
+            }
             Reply::Message(text) => ReplyPart::Answer(text),
             Reply::Http { status, headers, body } => ReplyPart::Http { status, headers, body },
             Reply::End => {
@@ -185,7 +196,11 @@ impl BackendCall {
 
     /// Progress with the token this call came with.
     pub async fn progress(&self, progress: f64, total: f64) -> bool {
-        self.notify("notifications/progress", json!({"progressToken": self.progress_token(), "progress": progress, "total": total})).await
+        self.notify(
+            "notifications/progress",
+            json!({"progressToken": self.progress_token(), "progress": progress, "total": total}),
+        )
+        .await
     }
 
     /// Opens the event stream with a comment.
@@ -196,11 +211,17 @@ impl BackendCall {
     /// Asks the client on this call's stream; the whole response message.
     pub async fn ask(&self, method: &str, params: Value) -> Value {
         let (id, answer) = self.begin_ask(method, params).await;
-        within(&format!("the client's answer {id} to {method}"), answer).await.expect("the backend lives")
+        within(&format!("the client's answer {id} to {method}"), answer)
+            .await
+            .expect("the backend lives")
     }
 
     /// Asks without waiting: the request's id and where the response will come.
-    pub async fn begin_ask(&self, method: &str, params: Value) -> (Value, oneshot::Receiver<Value>) {
+    pub async fn begin_ask(
+        &self,
+        method: &str,
+        params: Value,
+    ) -> (Value, oneshot::Receiver<Value>) {
         let (tell, answer) = oneshot::channel();
         let id = {
             let mut state = self.shared.lock();
@@ -216,14 +237,18 @@ impl BackendCall {
     /// Ends this stream in an orderly way and goes on when somebody resumes from `event_id` by GET.
     pub async fn end_until_resumed(&self, event_id: &str) {
         let resumed = self.end_stream(event_id);
-        self.line.replace(Some(within("a GET that resumes the stream", resumed).await.expect("the backend lives")));
+        self.line.replace(Some(
+            within("a GET that resumes the stream", resumed).await.expect("the backend lives"),
+        ));
     }
 
     /// Cuts this stream's connection and goes on when somebody resumes from `event_id` by GET.
     pub async fn cut_until_resumed(&self, event_id: &str) {
         self.line.put(ReplyPart::Cut).await;
         let resumed = self.end_stream(event_id);
-        self.line.replace(Some(within("a GET that resumes the stream", resumed).await.expect("the backend lives")));
+        self.line.replace(Some(
+            within("a GET that resumes the stream", resumed).await.expect("the backend lives"),
+        ));
     }
 
     fn end_stream(&self, event_id: &str) -> oneshot::Receiver<mpsc::Sender<ReplyPart>> {

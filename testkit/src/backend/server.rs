@@ -34,7 +34,9 @@ pub(super) async fn serve(shared: Arc<BackendShared>, listener: TcpListener) {
         let to_service = shared.clone();
         let service = service_fn(move |request| answer(to_service.clone(), request));
         let connection = tokio::spawn(async move {
-            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            let _ = auto::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
         let mut state = shared.lock();
         state.connections.retain(|connection| !connection.is_finished());
@@ -42,16 +44,24 @@ pub(super) async fn serve(shared: Arc<BackendShared>, listener: TcpListener) {
     }
 }
 
-async fn answer(shared: Arc<BackendShared>, request: Request<Incoming>) -> Result<Response<Body>, std::io::Error> {
+async fn answer(
+    shared: Arc<BackendShared>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, std::io::Error> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
     let message: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    let seen =
-        RecordedRequest { http: parts.method.to_string(), headers: parts.headers.clone(), body: body.clone(), message: message.clone() };
+    let seen = RecordedRequest {
+        http: parts.method.to_string(),
+        headers: parts.headers.clone(),
+        body: body.clone(),
+        message: message.clone(),
+    };
     shared.lock().seen.push(seen);
     shared.touch();
     judge(&shared, &parts.headers, &body);
-    let session = parts.headers.get("mcp-session-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let session =
+        parts.headers.get("mcp-session-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
     let opening = message["method"] == "initialize";
     if let (false, Some(status)) = (opening, session_fault(&shared.lock(), session.as_deref())) {
         return Ok(empty(status));
@@ -69,7 +79,9 @@ fn judge(shared: &BackendShared, headers: &HeaderMap, body: &[u8]) {
         return;
     }
     let mut hearing = JudgedExchange::new(&shared.judge, Recipient::Backend);
-    let named = headers.get("mcp-protocol-version").and_then(|version| Revision::of(version.to_str().ok()?));
+    let named = headers
+        .get("mcp-protocol-version")
+        .and_then(|version| Revision::of(version.to_str().ok()?));
     let state = shared.lock();
     hearing.named = named.or_else(|| Revision::of(&state.version));
     hearing.content_excused = state.content_excused;
@@ -90,7 +102,8 @@ fn empty(status: u16) -> Response<Body> {
 }
 
 fn respond(status: u16, headers: &[(String, String)], body: Bytes) -> Response<Body> {
-    let mut response = Response::builder().status(StatusCode::from_u16(status).expect("tests use valid statuses"));
+    let mut response =
+        Response::builder().status(StatusCode::from_u16(status).expect("tests use valid statuses"));
     for (name, value) in headers {
         response = response.header(name, value);
     }
@@ -98,7 +111,11 @@ fn respond(status: u16, headers: &[(String, String)], body: Bytes) -> Response<B
     response.body(body).expect("tests use valid headers")
 }
 
-fn event_stream(first: Option<ReplyPart>, events: mpsc::Receiver<ReplyPart>, headers: &[(String, String)]) -> Response<Body> {
+fn event_stream(
+    first: Option<ReplyPart>,
+    events: mpsc::Receiver<ReplyPart>,
+    headers: &[(String, String)],
+) -> Response<Body> {
     let frames = stream::unfold((first, events, false), |(first, mut events, ended)| async move {
         if ended {
             return None;
@@ -108,8 +125,12 @@ fn event_stream(first: Option<ReplyPart>, events: mpsc::Receiver<ReplyPart>, hea
             None => events.recv().await,
         }?;
         match out {
-            ReplyPart::Event(text) => Some((Ok(Frame::data(Bytes::from(text))), (None, events, false))),
-            ReplyPart::Answer(text) => Some((Ok(Frame::data(Bytes::from(event_text(None, &text)))), (None, events, true))),
+            ReplyPart::Event(text) => {
+                Some((Ok(Frame::data(Bytes::from(text))), (None, events, false)))
+            }
+            ReplyPart::Answer(text) => {
+                Some((Ok(Frame::data(Bytes::from(event_text(None, &text)))), (None, events, true)))
+            }
             ReplyPart::Http { .. } | ReplyPart::Cut => {
                 // What was said before goes out first: the server flushes when it has to wait.
                 tokio::task::yield_now().await;
@@ -165,7 +186,9 @@ async fn post(
     session: Option<String>,
 ) -> Result<Response<Body>, std::io::Error> {
     if message.get("method").is_none() {
-        if let Some(waiting) = message.get("id").and_then(|id| shared.lock().asked.remove(&id.to_string())) {
+        if let Some(waiting) =
+            message.get("id").and_then(|id| shared.lock().asked.remove(&id.to_string()))
+        {
             let _ = waiting.send(message);
         }
         return Ok(empty(202));
@@ -174,7 +197,14 @@ async fn post(
     if message.get("id").is_none() {
         let handler = shared.lock().handlers.get(&method).cloned();
         if let Some(handler) = handler {
-            let call = BackendCall { message, body, headers, session, shared: shared.clone(), line: ReplyStream::default() };
+            let call = BackendCall {
+                message,
+                body,
+                headers,
+                session,
+                shared: shared.clone(),
+                line: ReplyStream::default(),
+            };
             if let Reply::Http { status, headers, body } = handler(call).await {
                 return Ok(respond(status, &headers, body));
             }
@@ -186,9 +216,18 @@ async fn post(
         extra.extend(new_session(&shared).map(|id| ("mcp-session-id".to_owned(), id)));
     }
     let (out, mut events) = mpsc::channel(STREAM_QUEUE);
-    let call = BackendCall { message, body, headers, session, shared: shared.clone(), line: ReplyStream::new(out, &shared.judge) };
+    let call = BackendCall {
+        message,
+        body,
+        headers,
+        session,
+        shared: shared.clone(),
+        line: ReplyStream::new(out, &shared.judge),
+    };
     tokio::spawn(run(shared, method, call));
-    let Some(first) = events.recv().await else { return Err(std::io::Error::other("the handler gave up")) };
+    let Some(first) = events.recv().await else {
+        return Err(std::io::Error::other("the handler gave up"));
+    };
     match first {
         ReplyPart::Answer(text) => {
             extra.push(("content-type".to_owned(), "application/json".to_owned()));
@@ -219,7 +258,9 @@ fn new_session(shared: &BackendShared) -> Option<String> {
 async fn run(shared: Arc<BackendShared>, method: String, call: BackendCall) {
     let handler = {
         let state = shared.lock();
-        let by_tool = (method == "tools/call").then(|| call.params()["name"].as_str().and_then(|name| state.tools.get(name))).flatten();
+        let by_tool = (method == "tools/call")
+            .then(|| call.params()["name"].as_str().and_then(|name| state.tools.get(name)))
+            .flatten();
         state.handlers.get(&method).or(by_tool).cloned()
     };
     let (line, id) = (call.line.clone(), call.id().clone());
@@ -241,16 +282,25 @@ fn built_in(state: &BackendState, method: &str, call: &BackendCall) -> Reply {
             }
             Reply::Result(result)
         }
-        "ping" | "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" => Reply::Result(json!({})),
+        "ping" | "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" => {
+            Reply::Result(json!({}))
+        }
         "tools/list" => page(state, "tools", call),
         "prompts/list" => page(state, "prompts", call),
         "resources/list" => page(state, "resources", call),
         "resources/templates/list" => page(state, "resourceTemplates", call),
-        "tools/call" => Reply::Result(json!({"content": [{"type": "text", "text": call.arguments().to_string()}]})),
-        "resources/read" => Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": "content"}]})),
+        "tools/call" => Reply::Result(
+            json!({"content": [{"type": "text", "text": call.arguments().to_string()}]}),
+        ),
+        "resources/read" => {
+            Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": "content"}]}))
+        }
         "prompts/get" => {
-            let text = format!("{}: {}", call.params()["name"].as_str().unwrap_or(""), call.arguments());
-            Reply::Result(json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}))
+            let text =
+                format!("{}: {}", call.params()["name"].as_str().unwrap_or(""), call.arguments());
+            Reply::Result(
+                json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}),
+            )
         }
         other => Reply::error(-32601, &format!("the fake backend has no {other}")),
     }
@@ -260,10 +310,12 @@ fn page(state: &BackendState, member: &'static str, call: &BackendCall) -> Reply
     let items = state.lists.get(member).cloned().unwrap_or_default();
     let start = match call.params()["cursor"].as_str() {
         None => 0,
-        Some(cursor) => match cursor.strip_prefix("page:").and_then(|at| at.parse::<usize>().ok()) {
-            Some(start) => start,
-            None => return Reply::error(-32602, "unknown cursor"),
-        },
+        Some(cursor) => {
+            match cursor.strip_prefix("page:").and_then(|at| at.parse::<usize>().ok()) {
+                Some(start) => start,
+                None => return Reply::error(-32602, "unknown cursor"),
+            }
+        }
     };
     let end = start.saturating_add(state.page_size).min(items.len());
     let mut result = json!({ member: items.get(start..end).unwrap_or_default() });

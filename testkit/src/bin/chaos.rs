@@ -24,21 +24,33 @@ struct Arguments {
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let beside = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("mcp-broker");
+    let beside =
+        std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("mcp-broker");
     let broker = std::env::var_os("MCP_BROKER_BIN").map_or(beside, PathBuf::from);
-    let mut read = Arguments { seed: rand::random_range(0..1_000_000), broker, quick: false, what: "all".to_owned() };
+    let mut read = Arguments {
+        seed: rand::random_range(0..1_000_000),
+        broker,
+        quick: false,
+        what: "all".to_owned(),
+    };
     let mut given = std::env::args().skip(1);
     while let Some(argument) = given.next() {
         let mut value = || given.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
-            "--seed" => read.seed = value()?.parse().map_err(|_| "a seed is a number".to_owned())?,
+            "--seed" => {
+                read.seed = value()?.parse().map_err(|_| "a seed is a number".to_owned())?
+            }
             "--broker" => read.broker = value()?.into(),
             "--quick" => read.quick = true,
             "tasks" | "points" | "rolling" | "all" => read.what = argument,
             _ => return Err(USAGE.to_owned()),
         }
     }
-    if read.broker.exists() { Ok(read) } else { Err(format!("{} is missing: cargo build", read.broker.display())) }
+    if read.broker.exists() {
+        Ok(read)
+    } else {
+        Err(format!("{} is missing: cargo build", read.broker.display()))
+    }
 }
 
 #[tokio::main]
@@ -102,15 +114,24 @@ fn task_plans(arguments: &Arguments) -> [ChaosPlan; 2] {
 fn point_plans(arguments: &Arguments) -> [KillPointPlan; 2] {
     let named = part(arguments, 150);
     let random = part(arguments, 50);
-    let full = KillPointPlan { named, random, tasks: 6, ..KillPointPlan::new(&arguments.broker, arguments.seed) };
+    let full = KillPointPlan {
+        named,
+        random,
+        tasks: 6,
+        ..KillPointPlan::new(&arguments.broker, arguments.seed)
+    };
     let embedded = KillPointPlan { store: Store::Sqlite, replicas: 1, ..full.clone() };
     [full, embedded]
 }
 
 fn rolling_plans(arguments: &Arguments) -> [RollingPlan; 2] {
     let (sessions, calls_per_second) = (part(arguments, 500), part(arguments, 100));
-    let orderly =
-        RollingPlan { sessions, calls_per_second, pause: Duration::from_secs(5), ..RollingPlan::new(&arguments.broker, arguments.seed) };
+    let orderly = RollingPlan {
+        sessions,
+        calls_per_second,
+        pause: Duration::from_secs(5),
+        ..RollingPlan::new(&arguments.broker, arguments.seed)
+    };
     let killed = RollingPlan { kill: true, ..orderly.clone() };
     [orderly, killed]
 }

@@ -21,14 +21,16 @@ async fn main() {
     let listener = TcpListener::bind(address).await.expect("the address is free");
     println!("ready http={}", listener.local_addr().expect("a bound listener has an address"));
     let collector = Collector::on(listener);
-    let mut out = OpenOptions::new().create(true).append(true).open(file).expect("the file can be written");
+    let mut out =
+        OpenOptions::new().create(true).append(true).open(file).expect("the file can be written");
     let writing = async {
         let mut written = 0;
         let mut ticks = tokio::time::interval(WRITES_EVERY);
         loop {
             ticks.tick().await;
             let spans = collector.spans();
-            let lines: String = spans[written..].iter().map(|span| format!("{}\n", span.to_json())).collect();
+            let lines: String =
+                spans[written..].iter().map(|span| format!("{}\n", span.to_json())).collect();
             out.write_all(lines.as_bytes()).expect("the file can be written");
             written = spans.len();
         }

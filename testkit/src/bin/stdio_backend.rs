@@ -75,9 +75,12 @@ fn main() -> ExitCode {
         eprintln!("this backend is broken on purpose");
         return ExitCode::from(3);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let _ignored = script.ignore_sigterm.then(|| signal(SignalKind::terminate()).expect("signals can be handled"));
+        let _ignored = script
+            .ignore_sigterm
+            .then(|| signal(SignalKind::terminate()).expect("signals can be handled"));
         if script.grandchild {
             tokio::time::sleep(LIFE_MAX).await;
             return ExitCode::SUCCESS;
@@ -161,7 +164,9 @@ fn append(path: &str, bytes: &[u8]) {
 
 /// In its home, a child of a broker under test makes the folder for [`note_traffic`].
 fn make_traffic_folder() {
-    let is_home = std::env::current_dir().ok().filter(|folder| std::env::var_os("HOME").is_some_and(|home| folder.as_os_str() == home));
+    let is_home = std::env::current_dir()
+        .ok()
+        .filter(|folder| std::env::var_os("HOME").is_some_and(|home| folder.as_os_str() == home));
     if is_home.is_some_and(|home| home.to_string_lossy().contains("/mcp-broker-test-")) {
         let _there_already = std::fs::create_dir("traffic");
     }
@@ -170,7 +175,10 @@ fn make_traffic_folder() {
 /// Both directions, for the judge; only where there is a folder for it.
 fn note_traffic(direction: &str, line: &[u8]) {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
-    append(&format!("traffic/{}", std::process::id()), &[direction.as_bytes(), line, b"\n"].concat());
+    append(
+        &format!("traffic/{}", std::process::id()),
+        &[direction.as_bytes(), line, b"\n"].concat(),
+    );
 }
 
 fn say(line: &str) {
@@ -214,7 +222,12 @@ impl Server {
         }
     }
 
-    async fn answer(&self, method: &str, message: &Value, id: &Value) -> Option<Result<Value, Value>> {
+    async fn answer(
+        &self,
+        method: &str,
+        message: &Value,
+        id: &Value,
+    ) -> Option<Result<Value, Value>> {
         let params = &message["params"];
         let result = match method {
             "initialize" => json!({
@@ -226,7 +239,8 @@ impl Server {
             }),
             "ping" | "resources/subscribe" | "resources/unsubscribe" => json!({}),
             "logging/setLevel" => {
-                *self.level.lock().expect("not poisoned") = params["level"].as_str().unwrap_or("").to_owned();
+                *self.level.lock().expect("not poisoned") =
+                    params["level"].as_str().unwrap_or("").to_owned();
                 json!({})
             }
             "tools/list" => json!({"tools": self.tools()}),
@@ -235,15 +249,17 @@ impl Server {
             "prompts/list" => json!({"prompts": []}),
             "resources/read" => json!({"contents": [{"uri": params["uri"], "text": "one"}]}),
             "tools/call" => return self.call(params, id).await,
-            other => return Some(Err(json!({"code": -32601, "message": format!("no {other} here")}))),
+            other => {
+                return Some(Err(json!({"code": -32601, "message": format!("no {other} here")})));
+            }
         };
         Some(Ok(result))
     }
 
     fn tools(&self) -> Vec<Value> {
         let mut names = vec![
-            "echo", "progress", "sample", "elicit", "late", "roots", "add_tool", "log", "exit", "hang", "twice", "stray", "garbage", "pid",
-            "env", "touch",
+            "echo", "progress", "sample", "elicit", "late", "roots", "add_tool", "log", "exit",
+            "hang", "twice", "stray", "garbage", "pid", "env", "touch",
         ];
         if self.extra_tool.load(Ordering::SeqCst) {
             names.push("extra");
@@ -262,7 +278,9 @@ impl Server {
     async fn call(&self, params: &Value, id: &Value) -> Option<Result<Value, Value>> {
         let arguments = &params["arguments"];
         let name = params["name"].as_str().unwrap_or("");
-        if let Some(said) = hostile::call(name, arguments, id, &params["_meta"]["progressToken"]).await {
+        if let Some(said) =
+            hostile::call(name, arguments, id, &params["_meta"]["progressToken"]).await
+        {
             return said.map(Ok);
         }
         let result = match params["name"].as_str().unwrap_or("") {
@@ -271,13 +289,23 @@ impl Server {
                 let token = &params["_meta"]["progressToken"];
                 for step in 1..=3 {
                     let params = json!({"progressToken": token, "progress": step, "total": 3});
-                    send(json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}));
+                    send(
+                        json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}),
+                    );
                 }
                 text("done")
             }
             "sample" => {
                 let messages = json!([{"role": "user", "content": {"type": "text", "text": arguments["prompt"]}}]);
-                text(&self.ask("sampling/createMessage", json!({"messages": messages, "maxTokens": 10})).await.to_string())
+                text(
+                    &self
+                        .ask(
+                            "sampling/createMessage",
+                            json!({"messages": messages, "maxTokens": 10}),
+                        )
+                        .await
+                        .to_string(),
+                )
             }
             "elicit" => {
                 let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
@@ -286,9 +314,15 @@ impl Server {
             }
             // Asks after a while, whatever became of the call meanwhile.
             "late" => {
-                let progress = json!({"progressToken": params["_meta"]["progressToken"], "progress": 1});
-                send(json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}));
-                tokio::time::sleep(std::time::Duration::from_millis(arguments["pauseMs"].as_u64().unwrap_or(0))).await;
+                let progress =
+                    json!({"progressToken": params["_meta"]["progressToken"], "progress": 1});
+                send(
+                    json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}),
+                );
+                tokio::time::sleep(std::time::Duration::from_millis(
+                    arguments["pauseMs"].as_u64().unwrap_or(0),
+                ))
+                .await;
                 let schema = json!({"type": "object", "properties": {}});
                 let question = json!({"message": arguments["message"], "requestedSchema": schema});
                 text(&self.ask("elicitation/create", question).await.to_string())
@@ -302,11 +336,15 @@ impl Server {
             "log" => {
                 let level = arguments["level"].as_str().unwrap_or("info");
                 let params = json!({"level": level, "data": arguments["data"]});
-                send(json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params}));
+                send(
+                    json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params}),
+                );
                 text("logged")
             }
             "touch" => {
-                send(json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "test://one"}}));
+                send(
+                    json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "test://one"}}),
+                );
                 text("touched")
             }
             "exit" => std::process::exit(7),
@@ -327,7 +365,9 @@ impl Server {
             "pid" => text(&std::process::id().to_string()),
             "env" => text(&json!(std::env::vars().collect::<HashMap<_, _>>()).to_string()),
             "extra" => text("extra"),
-            other => return Some(Err(json!({"code": -32602, "message": format!("no tool {other}")}))),
+            other => {
+                return Some(Err(json!({"code": -32602, "message": format!("no tool {other}")})));
+            }
         };
         Some(Ok(result))
     }

@@ -18,7 +18,12 @@ enum FaultStep {
 }
 
 /// Breaks what the plan says, and returns at its end with everything running again.
-pub(super) async fn carry_out(cluster: &mut TestCluster, plan: &ChaosPlan, seed: &mut Seed, history: &History) {
+pub(super) async fn carry_out(
+    cluster: &mut TestCluster,
+    plan: &ChaosPlan,
+    seed: &mut Seed,
+    history: &History,
+) {
     let began = tokio::time::Instant::now();
     for (at, step) in timetable(plan, seed) {
         tokio::time::sleep_until(began + at).await;
@@ -35,7 +40,10 @@ fn timetable(plan: &ChaosPlan, seed: &mut Seed) -> Vec<(Duration, FaultStep)> {
         let mut at = every;
         while at + every / 4 <= plan.duration {
             let down = seed.millis(200..1_500);
-            table.push((at + seed.millis(0..jitter), FaultStep::Kill { replica: seed.index(plan.replicas), down }));
+            table.push((
+                at + seed.millis(0..jitter),
+                FaultStep::Kill { replica: seed.index(plan.replicas), down },
+            ));
             at += every;
         }
     }
@@ -48,7 +56,11 @@ fn timetable(plan: &ChaosPlan, seed: &mut Seed) -> Vec<(Duration, FaultStep)> {
     let stores = plan.store != Store::Sqlite;
     part(stores && plan.flush_redis, 15, FaultStep::RedisFlushed);
     let away = Duration::from_millis(800);
-    part(stores && plan.restart_postgres, 35, FaultStep::PostgresAway { immediate: plan.seed.is_multiple_of(2), away });
+    part(
+        stores && plan.restart_postgres,
+        35,
+        FaultStep::PostgresAway { immediate: plan.seed.is_multiple_of(2), away },
+    );
     part(stores && plan.restart_redis, 55, FaultStep::RedisAway { away });
     part(plan.freeze, 70, FaultStep::Freeze { replica: 0, for_: Duration::from_secs(3) });
     part(stores && plan.flush_redis, 85, FaultStep::RedisFlushed);
@@ -99,7 +111,10 @@ async fn carry_out_step(cluster: &mut TestCluster, step: FaultStep, history: &Hi
 pub(super) async fn start_again(cluster: &mut TestCluster, replica: usize, history: &History) {
     let from = Instant::now();
     if let Err(died) = cluster.try_start_again(replica, &[]).await {
-        history.saw(from, Observation::Wrong { what: format!("replica {replica} did not start again: {died}") });
+        history.saw(
+            from,
+            Observation::Wrong { what: format!("replica {replica} did not start again: {died}") },
+        );
     }
 }
 
@@ -124,7 +139,11 @@ mod tests {
         for seed in 0..50 {
             let table = table(seed);
             assert!(table.iter().all(|(at, _)| *at < Duration::from_secs(60)), "{table:?}");
-            assert_eq!(table.iter().filter(|(_, step)| matches!(step, FaultStep::Kill { .. })).count(), 11, "{table:?}");
+            assert_eq!(
+                table.iter().filter(|(_, step)| matches!(step, FaultStep::Kill { .. })).count(),
+                11,
+                "{table:?}"
+            );
             assert_eq!(table.len(), 16);
         }
         let quiet = ChaosPlan { store: Store::Sqlite, freeze: false, kill_every: None, ..plan(1) };

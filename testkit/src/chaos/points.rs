@@ -12,7 +12,9 @@ use std::{
 
 use serde_json::json;
 
-use super::{ChaosVerdict, LEASE, SLACK, builder, faults::start_again, load, load::Load, seed::Seed};
+use super::{
+    ChaosVerdict, LEASE, SLACK, builder, faults::start_again, load, load::Load, seed::Seed,
+};
 use crate::{
     cluster::{Store, TestCluster},
     history::{History, InjectedFault, Report},
@@ -38,7 +40,16 @@ pub struct KillPointPlan {
 
 impl KillPointPlan {
     pub fn new(binary: impl Into<PathBuf>, seed: u64) -> Self {
-        Self { binary: binary.into(), seed, store: Store::Postgres, replicas: 2, named: 8, random: 2, only: Vec::new(), tasks: 4 }
+        Self {
+            binary: binary.into(),
+            seed,
+            store: Store::Postgres,
+            replicas: 2,
+            named: 8,
+            random: 2,
+            only: Vec::new(),
+            tasks: 4,
+        }
     }
 }
 
@@ -72,7 +83,8 @@ pub async fn kill_at_points(points: KillPointPlan) -> ChaosVerdict {
     ledger.backend().list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
     let victim = points.replicas - 1;
     let log = notes.path().display().to_string();
-    let mut cluster = builder(&points.binary, &ledger).cluster(points.replicas).store(points.store).lease(LEASE);
+    let mut cluster =
+        builder(&points.binary, &ledger).cluster(points.replicas).store(points.store).lease(LEASE);
     for replica in 0..points.replicas {
         cluster = cluster.env_of(replica, NOTES, &log);
     }
@@ -83,9 +95,11 @@ pub async fn kill_at_points(points: KillPointPlan) -> ChaosVerdict {
     let mut reached = 0;
     run.round("recording", None, &mut seed).await;
     // Some steps are passed only by who takes over from a dead one.
-    run.round("recording-a-death", Some(KillTrigger::After(Duration::from_millis(100))), &mut seed).await;
-    let (once, names): (Vec<String>, Vec<String>) =
-        names(notes.path(), &points.only).into_iter().partition(|name| FIRST_LIFE.iter().any(|first| name.starts_with(first)));
+    run.round("recording-a-death", Some(KillTrigger::After(Duration::from_millis(100))), &mut seed)
+        .await;
+    let (once, names): (Vec<String>, Vec<String>) = names(notes.path(), &points.only)
+        .into_iter()
+        .partition(|name| FIRST_LIFE.iter().any(|first| name.starts_with(first)));
     let broken = first_lives(&points, &once).await;
     let ends = ends(&points, &names, &mut seed);
     let (rounds, mut report) = (ends.len(), run.report());
@@ -121,11 +135,17 @@ async fn first_lives(points: &KillPointPlan, names: &[String]) -> Vec<String> {
         let (points, fault) = (points.clone(), format!("{name}:1"));
         let life = tokio::spawn(async move {
             let ledger = Ledger::start().await;
-            let one = builder(&points.binary, &ledger).cluster(1).store(points.store).env_of(0, "MCP_BROKER_FAULT", &fault);
+            let one = builder(&points.binary, &ledger).cluster(1).store(points.store).env_of(
+                0,
+                "MCP_BROKER_FAULT",
+                &fault,
+            );
             one.start().await.ready().await;
         });
         if let Err(error) = life.await {
-            broken.push(format!("killed at {name}:1 of its first life, it does not start again: {error}"));
+            broken.push(format!(
+                "killed at {name}:1 of its first life, it does not start again: {error}"
+            ));
         }
     }
     broken
@@ -142,9 +162,13 @@ fn ends(points: &KillPointPlan, names: &[String], seed: &mut Seed) -> Vec<KillTr
     let mut order: Vec<&String> = names.iter().collect();
     seed.shuffle(&mut order);
     // The first time a name has its turn, its first pass: that one is certain to come.
-    let named = order.iter().cycle().take(if order.is_empty() { 0 } else { points.named }).enumerate();
+    let named =
+        order.iter().cycle().take(if order.is_empty() { 0 } else { points.named }).enumerate();
     let mut ends: Vec<KillTrigger> = named
-        .map(|(number, name)| KillTrigger::At { name: (*name).clone(), pass: if number < names.len() { 1 } else { seed.below(PASSES) } })
+        .map(|(number, name)| KillTrigger::At {
+            name: (*name).clone(),
+            pass: if number < names.len() { 1 } else { seed.below(PASSES) },
+        })
         .collect();
     ends.extend((0..points.random).map(|_| KillTrigger::After(seed.millis(5..900))));
     ends
@@ -198,7 +222,8 @@ impl KillPointRun {
             }
         }
         let known = self.history.acknowledged().len();
-        let (mut opening, history) = (Load::opener(&self.cluster, &self.key, SESSIONS, &self.history), self.history.clone());
+        let (mut opening, history) =
+            (Load::opener(&self.cluster, &self.key, SESSIONS, &self.history), self.history.clone());
         let (label, tasks, mut of_load) = (label.to_owned(), self.tasks, seed.clone());
         seed.millis(0..2);
         // On a task of its own: whoever is killed is started again meanwhile, or the load could not end.
@@ -210,8 +235,12 @@ impl KillPointRun {
             load
         });
         let first_dies = self.victim > 0 && seed.chance(FIRST_DIES_IN);
-        reached |= self.watch(end.as_ref().filter(|_| !reached), first_dies, || working.is_finished()).await;
-        let load = working.await.expect("the load panics only where its clients do, and those are waited for");
+        reached |= self
+            .watch(end.as_ref().filter(|_| !reached), first_dies, || working.is_finished())
+            .await;
+        let load = working
+            .await
+            .expect("the load panics only where its clients do, and those are waited for");
         let acknowledged = self.history.acknowledged();
         load::read_all(&self.cluster, &self.key, &self.history, &acknowledged[known..]).await;
         load.sessions_live().await;
@@ -220,7 +249,12 @@ impl KillPointRun {
 
     /// Until the work is done: ends the victim at its time, and starts it again when it has ended; so with the first replica,
     /// if that is to die.
-    async fn watch(&mut self, end: Option<&KillTrigger>, mut first_dies: bool, is_done: impl Fn() -> bool) -> bool {
+    async fn watch(
+        &mut self,
+        end: Option<&KillTrigger>,
+        mut first_dies: bool,
+        is_done: impl Fn() -> bool,
+    ) -> bool {
         let began = Instant::now();
         let mut alive = began;
         let mut reached = false;
@@ -267,7 +301,10 @@ mod tests {
         let ends = ends(&points, &names, &mut Seed::new(5));
         let first: BTreeSet<String> = ends[..3].iter().map(KillTrigger::name).collect();
         assert_eq!(first, ["a.1:1", "a.2:1", "b.1:1"].map(str::to_owned).into());
-        assert_eq!((ends.len(), ends.iter().filter(|end| matches!(end, KillTrigger::After(_))).count()), (9, 2));
+        assert_eq!(
+            (ends.len(), ends.iter().filter(|end| matches!(end, KillTrigger::After(_))).count()),
+            (9, 2)
+        );
         assert_eq!(ends[0].env(), [("MCP_BROKER_FAULT".to_owned(), ends[0].name())]);
         assert_eq!(super::ends(&points, &[], &mut Seed::new(5)).len(), 2);
     }

@@ -12,7 +12,9 @@ use std::{
 
 use tokio::task::JoinSet;
 
-use super::{ChaosVerdict, LEASE, SLACK, builder, faults::start_again, load, load::Load, seed::Seed};
+use super::{
+    ChaosVerdict, LEASE, SLACK, builder, faults::start_again, load, load::Load, seed::Seed,
+};
 use crate::{
     client::TestClient,
     cluster::Store,
@@ -61,7 +63,12 @@ pub async fn restart_one_by_one(plan: RollingPlan) -> ChaosVerdict {
     let began = Instant::now();
     let mut seed = Seed::new(plan.seed);
     let ledger = Ledger::start().await;
-    let mut cluster = builder(&plan.binary, &ledger).cluster(plan.replicas).store(Store::Postgres).lease(LEASE).start().await;
+    let mut cluster = builder(&plan.binary, &ledger)
+        .cluster(plan.replicas)
+        .store(Store::Postgres)
+        .lease(LEASE)
+        .start()
+        .await;
     let history = History::default();
     let key = cluster.operator().create_key("default").await;
     let load = Load::open(&cluster, &key, plan.sessions, &history).await;
@@ -78,7 +85,10 @@ pub async fn restart_one_by_one(plan: RollingPlan) -> ChaosVerdict {
             history.broke(InjectedFault::Kill, from);
             tokio::time::sleep(plan.pause).await;
         } else if !cluster.terminate(replica).await {
-            history.saw(from, Observation::Wrong { what: format!("replica {replica} did not end cleanly") });
+            history.saw(
+                from,
+                Observation::Wrong { what: format!("replica {replica} did not end cleanly") },
+            );
         }
         slowest = slowest.max(from.elapsed());
         start_again(&mut cluster, replica, &history).await;
@@ -90,13 +100,19 @@ pub async fn restart_one_by_one(plan: RollingPlan) -> ChaosVerdict {
     load.sessions_live().await;
     over.store(true, Ordering::Relaxed);
     load::finish(readers, &history).await;
-    let mut report = history.check(&ledger.effects(), if plan.kill { plan.recovered_within } else { SLACK });
+    let mut report =
+        history.check(&ledger.effects(), if plan.kill { plan.recovered_within } else { SLACK });
     if report.calls_refused > 0 || (!plan.kill && report.calls_unanswered > 0) {
         let failed = history.failed_calls();
-        report.violations.push(format!("{} calls refused, {} unanswered: {failed:?}", report.calls_refused, report.calls_unanswered));
+        report.violations.push(format!(
+            "{} calls refused, {} unanswered: {failed:?}",
+            report.calls_refused, report.calls_unanswered
+        ));
     }
     if !plan.kill && report.gaps > 0 {
-        report.violations.push(format!("events were lost on {} streams by restarts in good order", report.gaps));
+        report
+            .violations
+            .push(format!("events were lost on {} streams by restarts in good order", report.gaps));
     }
     let how = format!(
         "{} replicas {} in turn, {} sessions, {} calls/s, {} streams opened again, slowest end {:.1} s",
@@ -111,7 +127,12 @@ pub async fn restart_one_by_one(plan: RollingPlan) -> ChaosVerdict {
 }
 
 /// Begins calls second by second until told to stop; gives those that are not over.
-fn call_on(load: &Arc<Load>, plan: &RollingPlan, seed: &mut Seed, going_on: &Arc<AtomicBool>) -> tokio::task::JoinHandle<JoinSet<()>> {
+fn call_on(
+    load: &Arc<Load>,
+    plan: &RollingPlan,
+    seed: &mut Seed,
+    going_on: &Arc<AtomicBool>,
+) -> tokio::task::JoinHandle<JoinSet<()>> {
     let (load, going_on, mut seed) = (load.clone(), going_on.clone(), seed.clone());
     let (rate, label) = (plan.calls_per_second, plan.seed);
     tokio::spawn(async move {
@@ -120,7 +141,12 @@ fn call_on(load: &Arc<Load>, plan: &RollingPlan, seed: &mut Seed, going_on: &Arc
         let mut every = tokio::time::interval(Duration::from_secs(1));
         while going_on.load(Ordering::Relaxed) {
             every.tick().await;
-            let mut batch = load.calls_for(&format!("{label:x}-{second}"), rate, Duration::from_secs(1), &mut seed);
+            let mut batch = load.calls_for(
+                &format!("{label:x}-{second}"),
+                rate,
+                Duration::from_secs(1),
+                &mut seed,
+            );
             all.spawn(async move { while batch.join_next().await.is_some() {} });
             second += 1;
         }
@@ -129,17 +155,30 @@ fn call_on(load: &Arc<Load>, plan: &RollingPlan, seed: &mut Seed, going_on: &Arc
 }
 
 /// Reads the general stream of each session, over as many connections as it takes.
-fn read_streams(load: &Arc<Load>, sessions: usize, history: &History, over: &Arc<AtomicBool>, reopened: &Arc<AtomicU64>) -> JoinSet<()> {
+fn read_streams(
+    load: &Arc<Load>,
+    sessions: usize,
+    history: &History,
+    over: &Arc<AtomicBool>,
+    reopened: &Arc<AtomicU64>,
+) -> JoinSet<()> {
     let mut readers = JoinSet::new();
     for number in 0..sessions {
         let (client, history) = (load.session(number).clone(), history.clone());
         let (over, reopened) = (over.clone(), reopened.clone());
-        readers.spawn(async move { read_stream(&client, number, &history, &over, &reopened).await });
+        readers
+            .spawn(async move { read_stream(&client, number, &history, &over, &reopened).await });
     }
     readers
 }
 
-async fn read_stream(client: &TestClient, number: usize, history: &History, over: &AtomicBool, reopened: &AtomicU64) {
+async fn read_stream(
+    client: &TestClient,
+    number: usize,
+    history: &History,
+    over: &AtomicBool,
+    reopened: &AtomicU64,
+) {
     let mut last: Option<String> = None;
     let name = format!("general stream {number}");
     let mut times = 0;
@@ -152,7 +191,10 @@ async fn read_stream(client: &TestClient, number: usize, history: &History, over
         let response = match answer {
             Ok(response) if response.is_event_stream() => response,
             Ok(response) if response.status == 404 => {
-                history.saw(began, Observation::SessionLost { session: client.session().unwrap_or_default() });
+                history.saw(
+                    began,
+                    Observation::SessionLost { session: client.session().unwrap_or_default() },
+                );
                 return;
             }
             _ => {
@@ -169,12 +211,25 @@ async fn read_stream(client: &TestClient, number: usize, history: &History, over
             let began = Instant::now();
             match events.next_event(QUIET).await {
                 Ok(Some(event)) if event.is_priming() => {
-                    note_beginning(&name, events.gaps() > 0, last.as_deref(), event.id.as_deref(), history);
+                    note_beginning(
+                        &name,
+                        events.gaps() > 0,
+                        last.as_deref(),
+                        event.id.as_deref(),
+                        history,
+                    );
                     last = event.id;
                 }
                 Ok(Some(event)) => {
                     if let Some(id) = event.id {
-                        history.saw(began, Observation::Event { stream: name.clone(), id: id.clone(), number: None });
+                        history.saw(
+                            began,
+                            Observation::Event {
+                                stream: name.clone(),
+                                id: id.clone(),
+                                number: None,
+                            },
+                        );
                         last = Some(id);
                     }
                 }
@@ -186,11 +241,22 @@ async fn read_stream(client: &TestClient, number: usize, history: &History, over
 }
 
 /// A stream goes on where its client left it, or is another one and says that events are missing.
-fn note_beginning(stream: &str, gap: bool, last: Option<&str>, id: Option<&str>, history: &History) {
+fn note_beginning(
+    stream: &str,
+    gap: bool,
+    last: Option<&str>,
+    id: Option<&str>,
+    history: &History,
+) {
     let now = Instant::now();
     if gap {
         history.saw(now, Observation::Gap { stream: stream.to_owned() });
     } else if last.is_some() && last != id {
-        history.saw(now, Observation::Wrong { what: format!("{stream} was left at {last:?}, and goes on at {id:?}") });
+        history.saw(
+            now,
+            Observation::Wrong {
+                what: format!("{stream} was left at {last:?}, and goes on at {id:?}"),
+            },
+        );
     }
 }

@@ -33,7 +33,9 @@ impl AttemptOutcome {
     pub fn kind(&self) -> String {
         match self {
             Self::Result(_) => "result".to_owned(),
-            Self::Error { status, error } => error["data"]["kind"].as_str().map_or_else(|| format!("status {status}"), str::to_owned),
+            Self::Error { status, error } => error["data"]["kind"]
+                .as_str()
+                .map_or_else(|| format!("status {status}"), str::to_owned),
             Self::NoAnswer(_) => "nothing".to_owned(),
         }
     }
@@ -41,15 +43,23 @@ impl AttemptOutcome {
 
 impl TestClient {
     /// Opens a session of the newest version where that may fail: nothing, or what came instead.
-    pub async fn try_connect(&self, capabilities: Value, deadline: Duration) -> Result<(), AttemptOutcome> {
+    pub async fn try_connect(
+        &self,
+        capabilities: Value,
+        deadline: Duration,
+    ) -> Result<(), AttemptOutcome> {
         let params = json!({"protocolVersion": LATEST, "capabilities": capabilities, "clientInfo": {"name": "testkit", "version": "1"}});
         let body = json!({"jsonrpc": "2.0", "id": self.take_id(), "method": "initialize", "params": params}).to_string();
         let opened = async {
-            let answer = self.fresh().try_send("POST", &self.fresh().usual_headers(), body.into()).await?;
-            let (status, session) = (answer.status, answer.header("mcp-session-id").map(str::to_owned));
+            let answer =
+                self.fresh().try_send("POST", &self.fresh().usual_headers(), body.into()).await?;
+            let (status, session) =
+                (answer.status, answer.header("mcp-session-id").map(str::to_owned));
             Ok((status, session, answer.try_bytes().await?))
         };
-        let opened = tokio::time::timeout(deadline, opened).await.unwrap_or_else(|_| Err(format!("no session within {deadline:?}")));
+        let opened = tokio::time::timeout(deadline, opened)
+            .await
+            .unwrap_or_else(|_| Err(format!("no session within {deadline:?}")));
         let (status, session, body) = opened.map_err(AttemptOutcome::NoAnswer)?;
         let message: Value = serde_json::from_slice(&body).unwrap_or_default();
         if session.is_none() || message.get("result").is_none() {
@@ -83,8 +93,12 @@ impl Call {
             while let Some(item) = self.messages.recv().await {
                 match item {
                     CallEvent::Head { status, stream } => self.status = Some((status, stream)),
-                    CallEvent::Message(message) if message.is_response() => return Ok(message.value),
-                    CallEvent::Message(_) if self.status.is_some_and(|(_, stream)| !stream) => return Ok(Value::Null),
+                    CallEvent::Message(message) if message.is_response() => {
+                        return Ok(message.value);
+                    }
+                    CallEvent::Message(_) if self.status.is_some_and(|(_, stream)| !stream) => {
+                        return Ok(Value::Null);
+                    }
                     CallEvent::Message(message) => self.before.push(message),
                     CallEvent::Bare(_) => {}
                     CallEvent::Broken(reason) => return Err(reason),
@@ -92,12 +106,19 @@ impl Call {
             }
             Err("the answer ended before the response".to_owned())
         };
-        let read = tokio::time::timeout(deadline, read).await.unwrap_or_else(|_| Err(format!("no response within {deadline:?}")));
+        let read = tokio::time::timeout(deadline, read)
+            .await
+            .unwrap_or_else(|_| Err(format!("no response within {deadline:?}")));
         match read {
-            Ok(mut message) if message.get("result").is_some() => AttemptOutcome::Result(message["result"].take()),
+            Ok(mut message) if message.get("result").is_some() => {
+                AttemptOutcome::Result(message["result"].take())
+            }
             Ok(mut message) => {
                 let status = self.status.map_or(0, |(status, _)| status);
-                AttemptOutcome::Error { status, error: message.get_mut("error").map_or(Value::Null, Value::take) }
+                AttemptOutcome::Error {
+                    status,
+                    error: message.get_mut("error").map_or(Value::Null, Value::take),
+                }
             }
             Err(reason) => AttemptOutcome::NoAnswer(reason),
         }

@@ -55,15 +55,22 @@ impl Call {
     /// The id of the first event (the priming event where there is one).
     pub async fn first_event_id(&mut self) -> String {
         loop {
-            match within("the first event of a call", self.messages.recv()).await.expect("the call has events") {
-                CallEvent::Bare(event) if event.id.is_some() => return event.id.expect("just looked at"),
+            match within("the first event of a call", self.messages.recv())
+                .await
+                .expect("the call has events")
+            {
+                CallEvent::Bare(event) if event.id.is_some() => {
+                    return event.id.expect("just looked at");
+                }
                 CallEvent::Message(message) if message.event_id.is_some() => {
                     let id = message.event_id.clone().expect("just looked at");
                     self.before.push(message);
                     return id;
                 }
                 CallEvent::Head { status, stream } => self.status = Some((status, stream)),
-                CallEvent::Message(message) => panic!("a message without an event id: {}", message.text),
+                CallEvent::Message(message) => {
+                    panic!("a message without an event id: {}", message.text)
+                }
                 CallEvent::Bare(_) => {}
                 CallEvent::Broken(reason) => panic!("the call's connection broke: {reason}"),
             }
@@ -84,18 +91,29 @@ impl Call {
             }
             self.before.push(message);
         }
-        panic!("the stream of request {} ended without a response; before: {:?}", self.id, self.before);
+        panic!(
+            "the stream of request {} ended without a response; before: {:?}",
+            self.id, self.before
+        );
     }
 
     /// The result; panics on an error.
     pub async fn result(self) -> Value {
         let message = self.response().await;
-        message.value.get("result").cloned().unwrap_or_else(|| panic!("the call failed: {}", message.text))
+        message
+            .value
+            .get("result")
+            .cloned()
+            .unwrap_or_else(|| panic!("the call failed: {}", message.text))
     }
 
     /// The error; panics on a result.
     pub async fn error(self) -> Value {
         let message = self.response().await;
-        message.value.get("error").cloned().unwrap_or_else(|| panic!("the call did not fail: {}", message.text))
+        message
+            .value
+            .get("error")
+            .cloned()
+            .unwrap_or_else(|| panic!("the call did not fail: {}", message.text))
     }
 }

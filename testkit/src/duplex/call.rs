@@ -26,7 +26,9 @@ impl DuplexCall {
 
     async fn answered_within(self, deadline: Duration) -> (Value, String) {
         let answer = within_at_most(deadline, "a response", self.answer).await;
-        answer.unwrap_or_else(|_| panic!("the connection ended before the response to request {}", self.id))
+        answer.unwrap_or_else(|_| {
+            panic!("the connection ended before the response to request {}", self.id)
+        })
     }
 
     /// The response, or `None` when the connection ended before it.
@@ -48,7 +50,10 @@ impl DuplexCall {
     /// The error; panics on a result.
     pub async fn error(self) -> Value {
         let response = self.response().await;
-        response.get("error").cloned().unwrap_or_else(|| panic!("the request did not fail: {response}"))
+        response
+            .get("error")
+            .cloned()
+            .unwrap_or_else(|| panic!("the request did not fail: {response}"))
     }
 
     /// Whether an answer came already.

@@ -82,7 +82,10 @@ pub struct DuplexBuilder {
 
 impl DuplexBuilder {
     /// Answers the server's requests.
-    pub fn answers(mut self, answers: impl Fn(&str, &Value) -> Result<Value, Value> + Send + Sync + 'static) -> Self {
+    pub fn answers(
+        mut self,
+        answers: impl Fn(&str, &Value) -> Result<Value, Value> + Send + Sync + 'static,
+    ) -> Self {
         self.answers = Some(Arc::new(answers));
         self
     }
@@ -108,7 +111,8 @@ impl DuplexBuilder {
         let Wire { out, incoming, tasks } = wire;
         let hearing = self.judge.map(|judge| {
             let mut hearing = JudgedExchange::new(&judge, Recipient::Client);
-            hearing.session = Some(format!("duplex-{}", NEXT_CLIENT.fetch_add(1, Ordering::Relaxed)));
+            hearing.session =
+                Some(format!("duplex-{}", NEXT_CLIENT.fetch_add(1, Ordering::Relaxed)));
             hearing.new_session = hearing.session.clone();
             hearing.named = self.speaks;
             hearing
@@ -127,15 +131,25 @@ impl DuplexBuilder {
     }
 
     /// A WebSocket to the HTTP listener, or the status that is no 101.
-    pub async fn websocket(self, address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<(DuplexClient, HeaderMap), u16> {
-        let opened = within("the upgrade", Wire::websocket(socket(address).await, &address.to_string(), path, headers)).await;
+    pub async fn websocket(
+        self,
+        address: SocketAddr,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<(DuplexClient, HeaderMap), u16> {
+        let opened = within(
+            "the upgrade",
+            Wire::websocket(socket(address).await, &address.to_string(), path, headers),
+        )
+        .await;
         opened.map(|(wire, headers)| (self.over(wire), headers))
     }
 }
 
 /// A new connection, on which what is written leaves at once.
 pub async fn socket(address: SocketAddr) -> TcpStream {
-    let socket = within("a connection", TcpStream::connect(address)).await.expect("the listener accepts");
+    let socket =
+        within("a connection", TcpStream::connect(address)).await.expect("the listener accepts");
     socket.set_nodelay(true).expect("a socket has this option");
     socket
 }
@@ -144,12 +158,15 @@ pub async fn socket(address: SocketAddr) -> TcpStream {
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
 
 async fn read(shared: Arc<DuplexShared>, mut incoming: mpsc::Receiver<Result<String, String>>) {
-    while let Some(Ok(text)) = incoming.recv().await.map(|item| item.map_err(|why| shared.lock().ended = Some(why))) {
+    while let Some(Ok(text)) =
+        incoming.recv().await.map(|item| item.map_err(|why| shared.lock().ended = Some(why)))
+    {
         if let Some(hearing) = &shared.hearing {
             hearing.broker_said(text.as_bytes());
         }
         shared.received.fetch_add(1, Ordering::SeqCst);
-        let message: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        let message: Value =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
         match (message["method"].as_str(), message.get("id")) {
             (Some(method), Some(id)) => {
                 let Some(answers) = &shared.answers else {
@@ -214,7 +231,10 @@ impl DuplexClient {
         let id = self.shared.next_id.fetch_add(1, Ordering::SeqCst);
         let (tell, answer) = oneshot::channel();
         self.shared.lock().waiting.insert(id.to_string(), tell);
-        self.send(format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)).await;
+        self.send(format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#
+        ))
+        .await;
         DuplexCall { id, answer }
     }
 
@@ -279,7 +299,12 @@ impl DuplexClient {
                     if let Some(at) = state.said.iter().position(&wanted) {
                         return state.said.remove(at);
                     }
-                    assert!(state.ended.is_none(), "the connection ended ({:?}) before {what}; said: {:?}", state.ended, state.said);
+                    assert!(
+                        state.ended.is_none(),
+                        "the connection ended ({:?}) before {what}; said: {:?}",
+                        state.ended,
+                        state.said
+                    );
                 }
                 let _gone = changed.changed().await;
             }

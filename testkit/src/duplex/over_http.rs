@@ -22,8 +22,15 @@ use crate::{
 
 type IncomingSender = mpsc::Sender<Result<String, String>>;
 
-fn request(method: &str, address: SocketAddr, path: &str, headers: &[(&str, &str)], body: String) -> Request<Full<Bytes>> {
-    let mut request = Request::builder().method(method).uri(path).header("host", address.to_string());
+fn request(
+    method: &str,
+    address: SocketAddr,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: String,
+) -> Request<Full<Bytes>> {
+    let mut request =
+        Request::builder().method(method).uri(path).header("host", address.to_string());
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
@@ -40,11 +47,18 @@ async fn pass_on(mut events: EventReader, tell: IncomingSender) {
 
 impl Wire {
     /// `GET /sse`, and a POST for each message; the status, when there is no stream.
-    pub async fn legacy(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<Self, u16> {
-        let owned: Vec<(String, String)> = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    pub async fn legacy(
+        address: SocketAddr,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<Self, u16> {
+        let owned: Vec<(String, String)> =
+            headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let mut all = headers.to_vec();
         all.push(("accept", "text/event-stream"));
-        let response = send_http1(address, request("GET", address, path, &all, String::new())).await.expect("a response");
+        let response = send_http1(address, request("GET", address, path, &all, String::new()))
+            .await
+            .expect("a response");
         if response.status != 200 {
             return Err(response.status);
         }
@@ -56,9 +70,11 @@ impl Wire {
         let (tell, incoming) = mpsc::channel(QUEUE);
         let writing = tokio::spawn(async move {
             while let Some(text) = outgoing.recv().await {
-                let mut headers: Vec<(&str, &str)> = owned.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+                let mut headers: Vec<(&str, &str)> =
+                    owned.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
                 headers.push(("content-type", "application/json"));
-                let answer = send_http1(address, request("POST", address, &messages, &headers, text)).await;
+                let answer =
+                    send_http1(address, request("POST", address, &messages, &headers, text)).await;
                 if !answer.is_ok_and(|answer| answer.status == 202) {
                     return;
                 }
@@ -82,7 +98,9 @@ impl Wire {
                 let message: Value = serde_json::from_str(&text).unwrap_or_default();
                 let posted = post(place.clone(), text, tell.clone());
                 match message["method"].as_str() {
-                    Some(method) if method != "initialize" && message.get("id").is_some() => drop(posts.spawn(posted)),
+                    Some(method) if method != "initialize" && message.get("id").is_some() => {
+                        drop(posts.spawn(posted))
+                    }
                     // What follows builds on it.
                     method => {
                         posted.await;
@@ -151,7 +169,12 @@ impl HttpEndpoint {
         }
     }
 
-    fn request(&self, method: &str, headers: &[(&str, &str)], body: String) -> Request<Full<Bytes>> {
+    fn request(
+        &self,
+        method: &str,
+        headers: &[(&str, &str)],
+        body: String,
+    ) -> Request<Full<Bytes>> {
         let SessionHeaders { session, version } = self.known().clone();
         let mut headers = headers.to_vec();
         headers.extend(session.as_deref().map(|id| ("mcp-session-id", id)));
@@ -164,7 +187,9 @@ impl HttpEndpoint {
 const VERSION_HEADER_SINCE: &str = "2025-06-18";
 
 async fn post(place: HttpEndpoint, text: String, tell: IncomingSender) {
-    let response = place.send("POST", &[("content-type", "application/json"), ("accept", ACCEPT_BOTH)], text).await;
+    let response = place
+        .send("POST", &[("content-type", "application/json"), ("accept", ACCEPT_BOTH)], text)
+        .await;
     if let Some(id) = response.header("mcp-session-id") {
         place.known().session = Some(id.to_owned());
     }
@@ -173,7 +198,10 @@ async fn post(place: HttpEndpoint, text: String, tell: IncomingSender) {
     } else if response.content_type() == "application/json" {
         let text = response.text().await;
         let message: Value = serde_json::from_str(&text).unwrap_or_default();
-        if let Some(agreed) = message["result"]["protocolVersion"].as_str().filter(|agreed| *agreed >= VERSION_HEADER_SINCE) {
+        if let Some(agreed) = message["result"]["protocolVersion"]
+            .as_str()
+            .filter(|agreed| *agreed >= VERSION_HEADER_SINCE)
+        {
             place.known().version = Some(agreed.to_owned());
         }
         let _gone = tell.send(Ok(text)).await;
@@ -181,7 +209,11 @@ async fn post(place: HttpEndpoint, text: String, tell: IncomingSender) {
 }
 
 async fn general(place: HttpEndpoint, tell: IncomingSender) {
-    pass_on(place.send("GET", &[("accept", "text/event-stream")], String::new()).await.events(), tell).await;
+    pass_on(
+        place.send("GET", &[("accept", "text/event-stream")], String::new()).await.events(),
+        tell,
+    )
+    .await;
 }
 
 /// A request of 2026-07-28, with headers that repeat its body.
@@ -194,8 +226,12 @@ async fn post_alone(place: HttpEndpoint, text: String, tell: IncomingSender) {
         "tasks/get" | "tasks/update" | "tasks/cancel" => params["taskId"].as_str(),
         _ => None,
     };
-    let mut headers =
-        vec![("content-type", "application/json"), ("accept", ACCEPT_BOTH), ("mcp-protocol-version", "2026-07-28"), ("mcp-method", method)];
+    let mut headers = vec![
+        ("content-type", "application/json"),
+        ("accept", ACCEPT_BOTH),
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", method),
+    ];
     headers.extend(named.map(|name| ("mcp-name", name)));
     let response = place.send("POST", &headers, text).await;
     if response.is_event_stream() {

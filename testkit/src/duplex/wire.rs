@@ -31,13 +31,17 @@ impl Wire {
         Self::halves(reader, writer)
     }
 
-    pub fn halves(reader: impl AsyncRead + Unpin + Send + 'static, mut writer: impl AsyncWrite + Unpin + Send + 'static) -> Self {
+    pub fn halves(
+        reader: impl AsyncRead + Unpin + Send + 'static,
+        mut writer: impl AsyncWrite + Unpin + Send + 'static,
+    ) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
         let (tell, incoming) = mpsc::channel(QUEUE);
         let writing = tokio::spawn(async move {
             while let Some(mut text) = outgoing.recv().await {
                 text.push('\n');
-                if writer.write_all(text.as_bytes()).await.is_err() || writer.flush().await.is_err() {
+                if writer.write_all(text.as_bytes()).await.is_err() || writer.flush().await.is_err()
+                {
                     return;
                 }
             }
@@ -62,7 +66,12 @@ impl Wire {
     }
 
     /// The client's side of a WebSocket, and the headers of the 101; the status, when the answer is another one.
-    pub async fn websocket<S>(stream: S, host: &str, path: &str, headers: &[(&str, &str)]) -> Result<(Self, HeaderMap), u16>
+    pub async fn websocket<S>(
+        stream: S,
+        host: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<(Self, HeaderMap), u16>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -85,7 +94,9 @@ impl Wire {
     }
 
     /// A message per text frame, on either side of a WebSocket. It is closed once nobody sends any more.
-    pub fn frames<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(socket: WebSocketStream<S>) -> Self {
+    pub fn frames<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        socket: WebSocketStream<S>,
+    ) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
         let (tell, incoming) = mpsc::channel(QUEUE);
         let (mut sink, mut source) = socket.split();
@@ -105,7 +116,9 @@ impl Wire {
                             return;
                         }
                     }
-                    Some(Ok(Message::Close(Some(frame)))) => break format!("{} {}", u16::from(frame.code), frame.reason),
+                    Some(Ok(Message::Close(Some(frame)))) => {
+                        break format!("{} {}", u16::from(frame.code), frame.reason);
+                    }
                     Some(Ok(Message::Close(None))) | None => break "the end".to_owned(),
                     Some(Ok(_)) => {}
                     Some(Err(error)) => break error.to_string(),

@@ -44,8 +44,13 @@ pub(super) fn check(notes: &HistoryLog, ledger: &[Effect], slack: Duration) -> R
     let effects = by_key(ledger);
     for (task, story) in &stories {
         task_rules(task, story, &effects, &mut report);
-        if story.outcomes.iter().any(|outcome| is_unknown(outcome)) && !task_explained(story, &effects, notes, slack) {
-            report.violations.push(format!("{task} ({}) ended as outcome_unknown, and nothing was killed meanwhile", story.key));
+        if story.outcomes.iter().any(|outcome| is_unknown(outcome))
+            && !task_explained(story, &effects, notes, slack)
+        {
+            report.violations.push(format!(
+                "{task} ({}) ended as outcome_unknown, and nothing was killed meanwhile",
+                story.key
+            ));
         }
     }
     effect_rules(&notes.entries, &effects, &mut report);
@@ -72,11 +77,19 @@ fn stories<'a>(entries: &'a [Entry], report: &mut Report) -> BTreeMap<&'a str, T
         let Observation::Created { key, task } = &entry.saw else { continue };
         report.acknowledged += 1;
         if let Some(other) = keys.insert(key, task) {
-            report.violations.push(format!("{key} was acknowledged twice, as {other} and as {task}"));
+            report
+                .violations
+                .push(format!("{key} was acknowledged twice, as {other} and as {task}"));
         }
-        let story = TaskHistory { key, acknowledged: Some((entry.began, entry.ended)), ..TaskHistory::default() };
+        let story = TaskHistory {
+            key,
+            acknowledged: Some((entry.began, entry.ended)),
+            ..TaskHistory::default()
+        };
         if let Some(other) = stories.insert(task, story) {
-            report.violations.push(format!("the id {task} was given twice, for {} and for {key}", other.key));
+            report
+                .violations
+                .push(format!("the id {task} was given twice, for {} and for {key}", other.key));
         }
     }
     for entry in entries {
@@ -85,14 +98,20 @@ fn stories<'a>(entries: &'a [Entry], report: &mut Report) -> BTreeMap<&'a str, T
     stories
 }
 
-fn note<'a>(entry: &'a Entry, stories: &mut BTreeMap<&'a str, TaskHistory<'a>>, report: &mut Report) {
+fn note<'a>(
+    entry: &'a Entry,
+    stories: &mut BTreeMap<&'a str, TaskHistory<'a>>,
+    report: &mut Report,
+) {
     let mut of = |task: &str, change: &mut dyn FnMut(&mut TaskHistory<'a>)| {
         if let Some(story) = stories.get_mut(task) {
             change(story);
         }
     };
     match &entry.saw {
-        Observation::Status { task, status } => of(task, &mut |story| story.statuses.push((status, entry.began, entry.ended))),
+        Observation::Status { task, status } => {
+            of(task, &mut |story| story.statuses.push((status, entry.began, entry.ended)))
+        }
         Observation::Ended { task, outcome } => of(task, &mut |story| {
             story.outcomes.insert(outcome);
             story.statuses.push((outcome.status(), entry.began, entry.ended));
@@ -100,32 +119,50 @@ fn note<'a>(entry: &'a Entry, stories: &mut BTreeMap<&'a str, TaskHistory<'a>>, 
         Observation::Finally { task, outcome } => of(task, &mut |story| {
             story.finally = Some(outcome);
             story.outcomes.extend(outcome);
-            story.statuses.extend(outcome.as_ref().map(|outcome| (outcome.status(), entry.began, entry.ended)));
+            story.statuses.extend(
+                outcome.as_ref().map(|outcome| (outcome.status(), entry.began, entry.ended)),
+            );
         }),
         Observation::Absent { task } => of(task, &mut |story| story.absent = true),
         Observation::CancelAsked { task } => of(task, &mut |story| story.cancel_asked = true),
         Observation::Listed { tasks } => {
             let once: BTreeSet<&String> = tasks.iter().collect();
             if once.len() != tasks.len() {
-                report.violations.push(format!("a list of {} tasks names only {} different ones", tasks.len(), once.len()));
+                report.violations.push(format!(
+                    "a list of {} tasks names only {} different ones",
+                    tasks.len(),
+                    once.len()
+                ));
             }
         }
-        Observation::SessionLost { session } => report.violations.push(format!("the session {session} is gone, and nobody ended it")),
+        Observation::SessionLost { session } => {
+            report.violations.push(format!("the session {session} is gone, and nobody ended it"))
+        }
         Observation::Wrong { what } => report.violations.push(what.clone()),
         Observation::Refused { .. } => report.refused += 1,
         Observation::Lost { .. } => report.lost += 1,
-        Observation::Created { .. } | Observation::Called { .. } | Observation::Event { .. } | Observation::Gap { .. } => {}
+        Observation::Created { .. }
+        | Observation::Called { .. }
+        | Observation::Event { .. }
+        | Observation::Gap { .. } => {}
     }
 }
 
 /// What is acknowledged stays, moves only forward, and ends as the ledger says.
-fn task_rules(task: &str, story: &TaskHistory<'_>, effects: &HashMap<&str, Vec<&Effect>>, report: &mut Report) {
+fn task_rules(
+    task: &str,
+    story: &TaskHistory<'_>,
+    effects: &HashMap<&str, Vec<&Effect>>,
+    report: &mut Report,
+) {
     let name = format!("{task} ({})", story.key);
     if story.absent {
         report.violations.push(format!("{name} was acknowledged, and then unknown to the broker"));
     }
     match story.finally {
-        None => report.violations.push(format!("{name} was acknowledged and never read at the end")),
+        None => {
+            report.violations.push(format!("{name} was acknowledged and never read at the end"))
+        }
         Some(None) => report.violations.push(format!("{name} did not end")),
         Some(Some(_)) => {}
     }
@@ -139,11 +176,15 @@ fn task_rules(task: &str, story: &TaskHistory<'_>, effects: &HashMap<&str, Vec<&
             report.completed += 1;
             if !done.iter().any(|effect| effect.result == *text) {
                 let given: Vec<&str> = done.iter().map(|effect| effect.result.as_str()).collect();
-                report.violations.push(format!("{name} completed with {text:?}; the backend gave {given:?}"));
+                report
+                    .violations
+                    .push(format!("{name} completed with {text:?}; the backend gave {given:?}"));
             }
         }
         Some(Outcome::Failed(kind)) if kind == OUTCOME_UNKNOWN => report.unknown += 1,
-        Some(Outcome::Failed(kind)) => report.violations.push(format!("{name} failed with {kind}; its backend never does")),
+        Some(Outcome::Failed(kind)) => {
+            report.violations.push(format!("{name} failed with {kind}; its backend never does"))
+        }
         Some(Outcome::Cancelled) => {
             report.cancelled += 1;
             if !story.cancel_asked {
@@ -161,12 +202,19 @@ fn task_rules(task: &str, story: &TaskHistory<'_>, effects: &HashMap<&str, Vec<&
 }
 
 fn forward(name: &str, story: &TaskHistory<'_>, report: &mut Report) {
-    let ends: BTreeSet<&str> = story.statuses.iter().map(|(status, ..)| *status).filter(|status| is_over(status)).collect();
+    let ends: BTreeSet<&str> = story
+        .statuses
+        .iter()
+        .map(|(status, ..)| *status)
+        .filter(|status| is_over(status))
+        .collect();
     if ends.len() > 1 {
         report.violations.push(format!("{name} ended in several ways: {ends:?}"));
     }
     let Some(first_end) = story.first_end() else { return };
-    if let Some((status, ..)) = story.statuses.iter().find(|(status, asked, _)| !is_over(status) && *asked > first_end) {
+    if let Some((status, ..)) =
+        story.statuses.iter().find(|(status, asked, _)| !is_over(status) && *asked > first_end)
+    {
         report.violations.push(format!("{name} was over and then {status} again"));
     }
 }
@@ -177,7 +225,9 @@ fn effect_rules(entries: &[Entry], effects: &HashMap<&str, Vec<&Effect>>, report
     let mut asked = BTreeSet::new();
     for entry in entries {
         match &entry.saw {
-            Observation::Created { key, .. } | Observation::Lost { key } | Observation::Called { key, .. } => asked.insert(key.as_str()),
+            Observation::Created { key, .. }
+            | Observation::Lost { key }
+            | Observation::Called { key, .. } => asked.insert(key.as_str()),
             Observation::Refused { key, .. } => refused.insert(key.as_str()),
             _ => continue,
         };
@@ -195,7 +245,12 @@ fn effect_rules(entries: &[Entry], effects: &HashMap<&str, Vec<&Effect>>, report
 }
 
 /// Plain calls: an answer is the ledger's, a refusal had no effect, and only what broke leaves one without an answer.
-fn call_rules(notes: &HistoryLog, effects: &HashMap<&str, Vec<&Effect>>, slack: Duration, report: &mut Report) {
+fn call_rules(
+    notes: &HistoryLog,
+    effects: &HashMap<&str, Vec<&Effect>>,
+    slack: Duration,
+    report: &mut Report,
+) {
     for entry in &notes.entries {
         let Observation::Called { key, outcome } = &entry.saw else { continue };
         let done = effects.get(key.as_str()).map_or(&[][..], Vec::as_slice);
@@ -203,13 +258,17 @@ fn call_rules(notes: &HistoryLog, effects: &HashMap<&str, Vec<&Effect>>, slack: 
             Some(Outcome::Completed(text)) => {
                 report.calls_answered += 1;
                 if !done.iter().any(|effect| effect.result == *text) {
-                    report.violations.push(format!("the call {key} was answered with {text:?}, which the backend did not say"));
+                    report.violations.push(format!(
+                        "the call {key} was answered with {text:?}, which the backend did not say"
+                    ));
                 }
             }
             Some(Outcome::Failed(kind)) if kind != OUTCOME_UNKNOWN => {
                 report.calls_refused += 1;
                 if !done.is_empty() {
-                    report.violations.push(format!("the call {key} was refused with {kind}, and its effect was done"));
+                    report.violations.push(format!(
+                        "the call {key} was refused with {kind}, and its effect was done"
+                    ));
                 }
             }
             _ => {
@@ -223,7 +282,12 @@ fn call_rules(notes: &HistoryLog, effects: &HashMap<&str, Vec<&Effect>>, slack: 
 }
 
 /// Whether a process died (or seemed to) between the begin of the effect and the time its end should have been stored.
-fn task_explained(story: &TaskHistory<'_>, effects: &HashMap<&str, Vec<&Effect>>, notes: &HistoryLog, slack: Duration) -> bool {
+fn task_explained(
+    story: &TaskHistory<'_>,
+    effects: &HashMap<&str, Vec<&Effect>>,
+    notes: &HistoryLog,
+    slack: Duration,
+) -> bool {
     let Some((asked, _)) = story.acknowledged else { return false };
     let done = effects.get(story.key).map_or(&[][..], Vec::as_slice);
     let from = done.iter().map(|effect| effect.began).min().unwrap_or(asked);
@@ -235,10 +299,18 @@ fn task_explained(story: &TaskHistory<'_>, effects: &HashMap<&str, Vec<&Effect>>
 
 /// An outage of the database holds up what would have been stored in it.
 fn lost_between(notes: &HistoryLog, from: Instant, to: Instant, slack: Duration) -> bool {
-    let overlaps = |from: Instant, to: Instant, broke: &super::FaultInterval| broke.from <= to + slack && broke.to + slack >= from;
-    let held_up = notes.faults.iter().filter(|broke| broke.fault == InjectedFault::PostgresAway && overlaps(from, to, broke));
+    let overlaps = |from: Instant, to: Instant, broke: &super::FaultInterval| {
+        broke.from <= to + slack && broke.to + slack >= from
+    };
+    let held_up = notes
+        .faults
+        .iter()
+        .filter(|broke| broke.fault == InjectedFault::PostgresAway && overlaps(from, to, broke));
     let to = held_up.map(|broke| broke.to).fold(to, Instant::max);
-    notes.faults.iter().any(|broke| broke.fault.loses_calls() && broke.from <= to + slack && broke.to >= from)
+    notes
+        .faults
+        .iter()
+        .any(|broke| broke.fault.loses_calls() && broke.from <= to + slack && broke.to >= from)
 }
 
 /// No event comes twice, and none is missing unless that was said.
@@ -261,7 +333,9 @@ fn stream_rules(entries: &[Entry], report: &mut Report) {
                 let before = at.insert(stream, number).unwrap_or(0);
                 let said = gap_said.remove(stream.as_str());
                 if number <= before {
-                    report.violations.push(format!("on {stream} event {number} came after {before}"));
+                    report
+                        .violations
+                        .push(format!("on {stream} event {number} came after {before}"));
                 } else if number > before + 1 && !said {
                     report.violations.push(format!(
                         "on {stream} the events {} to {} are missing, and nobody said so",

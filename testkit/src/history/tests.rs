@@ -31,13 +31,23 @@ impl Planted {
     }
 
     fn broke(&mut self, fault: InjectedFault, from: u64, to: u64) -> &mut Self {
-        self.history.notes().faults.push(FaultInterval { fault, from: self.clock.at(from), to: self.clock.at(to) });
+        self.history.notes().faults.push(FaultInterval {
+            fault,
+            from: self.clock.at(from),
+            to: self.clock.at(to),
+        });
         self
     }
 
     fn effect(&mut self, key: &str, tool: &'static str, from: u64, to: u64) -> &mut Self {
         let result = format!("result of {key}");
-        self.ledger.push(Effect { key: key.to_owned(), tool, result, began: self.clock.at(from), ended: Some(self.clock.at(to)) });
+        self.ledger.push(Effect {
+            key: key.to_owned(),
+            tool,
+            result,
+            began: self.clock.at(from),
+            ended: Some(self.clock.at(to)),
+        });
         self
     }
 
@@ -67,7 +77,10 @@ impl Planted {
     #[track_caller]
     fn caught(&self, what: &str) {
         let report = self.report();
-        assert!(report.violations.iter().any(|violation| violation.contains(what)), "{what:?} is not in {report}");
+        assert!(
+            report.violations.iter().any(|violation| violation.contains(what)),
+            "{what:?} is not in {report}"
+        );
     }
 }
 
@@ -98,18 +111,38 @@ fn event(id: &str, number: u64) -> Observation {
 #[test]
 fn a_history_without_faults_passes_and_is_counted() {
     let mut planted = Planted::new();
-    planted.good("a").good("b").saw(6, 6, Observation::Listed { tasks: vec!["a".to_owned(), "b".to_owned()] });
-    planted.saw(0, 1, Observation::Refused { key: "r".to_owned(), kind: "store_unavailable".to_owned() });
-    planted.saw(0, 1, Observation::Lost { key: "l".to_owned() }).effect("l", "write", 1, 1);
-    planted.effect("c", "write", 1, 1).saw(1, 2, called("c", Some(Outcome::Completed("result of c".to_owned()))));
-    planted.saw(1, 1, event("1-1", 1)).saw(2, 2, event("1-2", 2)).saw(3, 3, Observation::Gap { stream: "s".to_owned() }).saw(
-        4,
-        4,
-        event("1-9", 9),
+    planted.good("a").good("b").saw(
+        6,
+        6,
+        Observation::Listed { tasks: vec!["a".to_owned(), "b".to_owned()] },
     );
+    planted.saw(
+        0,
+        1,
+        Observation::Refused { key: "r".to_owned(), kind: "store_unavailable".to_owned() },
+    );
+    planted.saw(0, 1, Observation::Lost { key: "l".to_owned() }).effect("l", "write", 1, 1);
+    planted.effect("c", "write", 1, 1).saw(
+        1,
+        2,
+        called("c", Some(Outcome::Completed("result of c".to_owned()))),
+    );
+    planted
+        .saw(1, 1, event("1-1", 1))
+        .saw(2, 2, event("1-2", 2))
+        .saw(3, 3, Observation::Gap { stream: "s".to_owned() })
+        .saw(4, 4, event("1-9", 9));
     let report = planted.report();
     report.assert_kept();
-    let counted = (report.acknowledged, report.refused, report.lost, report.completed, report.calls_answered, report.events, report.gaps);
+    let counted = (
+        report.acknowledged,
+        report.refused,
+        report.lost,
+        report.completed,
+        report.calls_answered,
+        report.events,
+        report.gaps,
+    );
     assert_eq!(counted, (2, 1, 1, 2, 1, 3, 1));
     assert_eq!((report.effects, report.slowest.unwrap().0), (4, Duration::from_secs(4)));
 }
@@ -131,13 +164,21 @@ fn an_acknowledged_task_that_is_gone_or_never_ends_is_caught() {
 #[test]
 fn an_id_or_a_key_that_counts_twice_is_caught() {
     let mut planted = Planted::new();
-    planted.good("a").saw(0, 1, Observation::Created { key: "other".to_owned(), task: "a".to_owned() });
+    planted.good("a").saw(
+        0,
+        1,
+        Observation::Created { key: "other".to_owned(), task: "a".to_owned() },
+    );
     planted.caught("the id a was given twice");
     let mut planted = Planted::new();
     planted.good("a").saw(0, 1, Observation::Created { key: key("a"), task: "b".to_owned() });
     planted.caught("key-a was acknowledged twice");
     let mut planted = Planted::new();
-    planted.good("a").saw(6, 6, Observation::Listed { tasks: vec!["a".to_owned(), "a".to_owned()] });
+    planted.good("a").saw(
+        6,
+        6,
+        Observation::Listed { tasks: vec!["a".to_owned(), "a".to_owned()] },
+    );
     planted.caught("a list of 2 tasks names only 1");
 }
 
@@ -161,11 +202,20 @@ fn a_task_that_goes_back_is_caught_and_overlapping_reads_are_not() {
 #[test]
 fn a_result_that_changes_or_is_not_the_backends_is_caught() {
     let mut planted = Planted::new();
-    planted.good("a").saw(6, 6, Observation::Ended { task: "a".to_owned(), outcome: Outcome::Completed("another".to_owned()) });
+    planted.good("a").saw(
+        6,
+        6,
+        Observation::Ended {
+            task: "a".to_owned(),
+            outcome: Outcome::Completed("another".to_owned()),
+        },
+    );
     planted.caught("the outcome of a (key-a) changed");
     let mut planted = Planted::new();
     planted.good("a").ledger[0].result = "something else".to_owned();
-    planted.caught("a (key-a) completed with \"result of key-a\"; the backend gave [\"something else\"]");
+    planted.caught(
+        "a (key-a) completed with \"result of key-a\"; the backend gave [\"something else\"]",
+    );
     let mut planted = Planted::new();
     planted.good("a").ledger.clear();
     planted.caught("a (key-a) completed with \"result of key-a\"; the backend gave []");
@@ -177,11 +227,16 @@ fn an_effect_done_twice_or_unasked_or_after_a_refusal_is_caught() {
     planted.good("a").effect(&key("a"), "write", 7, 8);
     planted.caught("the effect of key-a was done 2 times");
     let mut planted = Planted::new();
-    planted.saw(0, 1, Observation::Lost { key: "p".to_owned() }).effect("p", "put", 1, 1).effect("p", "put", 2, 2);
+    planted
+        .saw(0, 1, Observation::Lost { key: "p".to_owned() })
+        .effect("p", "put", 1, 1)
+        .effect("p", "put", 2, 2);
     planted.report().assert_kept();
     planted.effect("nobody", "write", 1, 1);
     planted.caught("nobody asked for the effect of nobody");
-    planted.saw(0, 1, Observation::Refused { key: "r".to_owned(), kind: "task_limit".to_owned() }).effect("r", "write", 2, 2);
+    planted
+        .saw(0, 1, Observation::Refused { key: "r".to_owned(), kind: "task_limit".to_owned() })
+        .effect("r", "write", 2, 2);
     planted.caught("r was refused, and its effect was done");
 }
 
@@ -191,11 +246,11 @@ fn an_unknown_outcome_is_believed_only_where_something_was_killed() {
     planted.unknown("a");
     planted.caught("a (key-a) ended as outcome_unknown, and nothing was killed");
     // Before the call, long after its answer, and of the wrong kind.
-    planted.broke(InjectedFault::Kill, 1, 1).broke(InjectedFault::Kill, 9, 9).broke(InjectedFault::RedisFlushed, 3, 3).broke(
-        InjectedFault::RedisAway,
-        2,
-        4,
-    );
+    planted
+        .broke(InjectedFault::Kill, 1, 1)
+        .broke(InjectedFault::Kill, 9, 9)
+        .broke(InjectedFault::RedisFlushed, 3, 3)
+        .broke(InjectedFault::RedisAway, 2, 4);
     planted.caught("ended as outcome_unknown");
     for fault in [InjectedFault::Kill, InjectedFault::Freeze] {
         let mut planted = Planted::new();
@@ -215,7 +270,11 @@ fn an_unknown_outcome_is_believed_only_where_something_was_killed() {
 fn other_failures_and_cancellations_nobody_asked_for_are_caught() {
     let ended = |outcome: Outcome| {
         let mut planted = Planted::new();
-        planted.saw(0, 1, created("a")).saw(30, 30, Observation::Finally { task: "a".to_owned(), outcome: Some(outcome) });
+        planted.saw(0, 1, created("a")).saw(
+            30,
+            30,
+            Observation::Finally { task: "a".to_owned(), outcome: Some(outcome) },
+        );
         planted
     };
     ended(Outcome::Failed("internal".to_owned())).caught("a (key-a) failed with internal");
@@ -235,7 +294,9 @@ fn calls_without_a_reason_for_their_end_are_caught() {
     planted.saw(12, 14, called("b", Some(Outcome::Failed(OUTCOME_UNKNOWN.to_owned()))));
     planted.caught("the call b got no answer");
     let mut planted = Planted::new();
-    planted.saw(2, 4, called("a", Some(Outcome::Completed("x".to_owned())))).effect("a", "write", 2, 3);
+    planted
+        .saw(2, 4, called("a", Some(Outcome::Completed("x".to_owned()))))
+        .effect("a", "write", 2, 3);
     planted.caught("the call a was answered with \"x\"");
     let mut planted = Planted::new();
     planted.saw(2, 4, called("a", Some(Outcome::Failed("draining".to_owned()))));

@@ -49,7 +49,8 @@ const HOP_META: [&str; 4] = [
 ];
 
 /// What the broker says of itself and of streams of notifications to clients of 2026-07-28.
-const STATELESS_RESULT_META: [&str; 2] = ["io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"];
+const STATELESS_RESULT_META: [&str; 2] =
+    ["io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"];
 /// Requests of 2026-07-28 that may be answered with a question.
 const MAY_REQUIRE_INPUT: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
 
@@ -99,8 +100,13 @@ impl Judge {
         if let Value::Array(batch) = message {
             batch.iter().for_each(|message| self.remember(session, message));
         }
-        let (Some(method), Some(id)) = (message["method"].as_str(), message.get("id")) else { return };
-        let asked = PendingRequest { method: method.to_owned(), as_task: !message["params"]["task"].is_null() };
+        let (Some(method), Some(id)) = (message["method"].as_str(), message.get("id")) else {
+            return;
+        };
+        let asked = PendingRequest {
+            method: method.to_owned(),
+            as_task: !message["params"]["task"].is_null(),
+        };
         let mut notes = self.notes();
         let same_id = notes.asked.entry((session.map(str::to_owned), id.to_string())).or_default();
         if !same_id.contains(&asked) {
@@ -121,7 +127,10 @@ impl Judge {
                 Some((b"> ", said)) => {
                     record_judge.peer_said(None, said);
                     let said: Value = serde_json::from_slice(said).unwrap_or_default();
-                    hearing.named = said["result"]["protocolVersion"].as_str().and_then(Revision::of).or(hearing.named);
+                    hearing.named = said["result"]["protocolVersion"]
+                        .as_str()
+                        .and_then(Revision::of)
+                        .or(hearing.named);
                 }
                 _ => {}
             }
@@ -146,7 +155,8 @@ impl Drop for JudgeGuard {
             return;
         }
         let shown = faults.iter().take(FAULTS_SHOWN).cloned().collect::<Vec<_>>().join("\n\n");
-        let text = format!("{} messages of the broker are not as MCP says:\n\n{shown}", faults.len());
+        let text =
+            format!("{} messages of the broker are not as MCP says:\n\n{shown}", faults.len());
         if std::thread::panicking() {
             eprintln!("{text}");
         } else {
@@ -173,14 +183,25 @@ pub struct JudgedExchange {
 
 impl JudgedExchange {
     pub fn new(judge: &Judge, toward: Recipient) -> Self {
-        Self { judge: judge.clone(), toward, session: None, new_session: None, named: None, content_excused: None, answers: None }
+        Self {
+            judge: judge.clone(),
+            toward,
+            session: None,
+            new_session: None,
+            named: None,
+            content_excused: None,
+            answers: None,
+        }
     }
 
     /// Judges a message or batch.
     pub fn broker_said(&self, text: &[u8]) {
-        let shown = || String::from_utf8_lossy(text).chars().take(MESSAGE_CHARS_SHOWN).collect::<String>();
+        let shown =
+            || String::from_utf8_lossy(text).chars().take(MESSAGE_CHARS_SHOWN).collect::<String>();
         let found = match serde_json::from_slice::<Value>(text) {
-            Ok(Value::Array(batch)) if self.revision() == Revision::V2025_03_26 && !batch.is_empty() => {
+            Ok(Value::Array(batch))
+                if self.revision() == Revision::V2025_03_26 && !batch.is_empty() =>
+            {
                 batch.iter().try_for_each(|message| self.message(message))
             }
             Ok(message) => self.message(&message),
@@ -189,13 +210,22 @@ impl JudgedExchange {
             Err(error) => Err(format!("not JSON: {error}")),
         };
         if let Err(fault) = found {
-            let fault = format!("to a {:?} ({}): {}\n  {}", self.toward, self.revision().name(), shown(), fault.replace('\n', "\n  "));
+            let fault = format!(
+                "to a {:?} ({}): {}\n  {}",
+                self.toward,
+                self.revision().name(),
+                shown(),
+                fault.replace('\n', "\n  ")
+            );
             self.judge.notes().faults.push(fault);
         }
     }
 
     fn revision(&self) -> Revision {
-        let agreed = self.session.as_ref().and_then(|session| self.judge.notes().revisions.get(session).copied());
+        let agreed = self
+            .session
+            .as_ref()
+            .and_then(|session| self.judge.notes().revisions.get(session).copied());
         agreed.or(self.named).unwrap_or(Revision::LATEST)
     }
 
@@ -204,17 +234,30 @@ impl JudgedExchange {
             (Some(_), None, None) => self.said_unasked(message)?,
             (None, Some(result), None) => self.result(message, result)?,
             (None, None, Some(_)) => self.error(message)?,
-            _ => return Err("neither a request or notification nor one kind of response".to_owned()),
+            _ => {
+                return Err("neither a request or notification nor one kind of response".to_owned());
+            }
         }
         // The broker hosts tasks, so towards clients it speaks of them by itself.
         let of_a_task = |key: &String| self.toward == Recipient::Client && key == RELATED_TASK;
         // Each request of 2026-07-28 says of itself what the handshake said before.
-        let of_the_hop = |key: &String| self.toward == Recipient::Backend && is_modern(message) && HOP_META.contains(&key.as_str());
-        let to_modern = self.toward == Recipient::Client && self.revision() == Revision::V2026_07_28;
-        let of_the_answer = |key: &String| to_modern && STATELESS_RESULT_META.contains(&key.as_str());
+        let of_the_hop = |key: &String| {
+            self.toward == Recipient::Backend
+                && is_modern(message)
+                && HOP_META.contains(&key.as_str())
+        };
+        let to_modern =
+            self.toward == Recipient::Client && self.revision() == Revision::V2026_07_28;
+        let of_the_answer =
+            |key: &String| to_modern && STATELESS_RESULT_META.contains(&key.as_str());
         let is_invented = |key: &String| !of_a_task(key) && !of_the_hop(key) && !of_the_answer(key);
-        let invented: Vec<String> = invented_keys(message).into_iter().filter(is_invented).collect();
-        if invented.is_empty() { Ok(()) } else { Err(format!("reserved _meta keys no peer wrote: {invented:?}")) }
+        let invented: Vec<String> =
+            invented_keys(message).into_iter().filter(is_invented).collect();
+        if invented.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("reserved _meta keys no peer wrote: {invented:?}"))
+        }
     }
 
     /// A request or notification.
@@ -222,11 +265,17 @@ impl JudgedExchange {
         let method = message["method"].as_str().ok_or("the method is no text")?;
         let is_request = message.get("id").is_some();
         let revision = match (method, message["params"]["protocolVersion"].as_str()) {
-            ("initialize", Some(offered)) => Revision::of(offered).ok_or("initialize offers a version that is none")?,
+            ("initialize", Some(offered)) => {
+                Revision::of(offered).ok_or("initialize offers a version that is none")?
+            }
             _ if is_modern(message) => Revision::V2026_07_28,
             _ => self.revision(),
         };
-        check(revision, if is_request { "JSONRPCRequest" } else { "JSONRPCNotification" }, message)?;
+        check(
+            revision,
+            if is_request { "JSONRPCRequest" } else { "JSONRPCNotification" },
+            message,
+        )?;
         match revision.definition_of(self.toward, is_request, method) {
             Some(_) if self.content_excused.is_some() => Ok(()),
             Some(definition) => check(revision, definition, message),
@@ -234,24 +283,36 @@ impl JudgedExchange {
             None if revision == Revision::V2026_07_28 && method.starts_with("tasks/") => Ok(()),
             None if schema::is_mcp_method(method) => {
                 let kind = if is_request { "request" } else { "notification" };
-                Err(format!("{} has no {kind} {method} towards a {:?}", revision.name(), self.toward))
+                Err(format!(
+                    "{} has no {kind} {method} towards a {:?}",
+                    revision.name(),
+                    self.toward
+                ))
             }
             None => Ok(()),
         }
     }
 
     fn result(&self, message: &Value, result: &Value) -> Result<(), String> {
-        let asked = message.get("id").and_then(|id| self.judge.notes().asked.get(&(self.session.clone(), id.to_string())).cloned());
+        let asked = message.get("id").and_then(|id| {
+            self.judge.notes().asked.get(&(self.session.clone(), id.to_string())).cloned()
+        });
         let asked = asked.unwrap_or_default();
         let mut revision = self.revision();
         let agreed = result["protocolVersion"].as_str().and_then(Revision::of);
-        if let Some(agreed) = agreed.filter(|_| asked.iter().any(|asked| asked.method == "initialize")) {
+        if let Some(agreed) =
+            agreed.filter(|_| asked.iter().any(|asked| asked.method == "initialize"))
+        {
             revision = agreed;
             self.new_session.iter().for_each(|session| {
                 self.judge.notes().revisions.insert(session.clone(), agreed);
             });
         }
-        let envelope = if revision.has("JSONRPCResultResponse") { "JSONRPCResultResponse" } else { "JSONRPCResponse" };
+        let envelope = if revision.has("JSONRPCResultResponse") {
+            "JSONRPCResultResponse"
+        } else {
+            "JSONRPCResponse"
+        };
         check(revision, envelope, message)?;
         if self.content_excused.is_some() {
             return Ok(());
@@ -261,7 +322,9 @@ impl JudgedExchange {
             if revision == Revision::V2026_07_28 && method.starts_with("tasks/") {
                 return Ok(()); // of an extension, which the schema does not have
             }
-            let definition = if revision == Revision::V2026_07_28 && result["resultType"] != "complete" {
+            let definition = if revision == Revision::V2026_07_28
+                && result["resultType"] != "complete"
+            {
                 of_another_type(&method, result)?
             } else if as_task && result.get("task").is_some() && revision.has("CreateTaskResult") {
                 Some("CreateTaskResult".to_owned())
@@ -280,8 +343,12 @@ impl JudgedExchange {
         let revision = self.revision();
         let mut message = message.clone();
         if message.get("id").is_none_or(Value::is_null) {
-            let unread = message["error"]["data"]["kind"].as_str().is_some_and(|kind| KINDS_BEFORE_THE_ID.contains(&kind));
-            if let Some(id) = self.answers.as_ref().filter(|id| !unread && id.to_string().len() <= ID_BYTES_MAX) {
+            let unread = message["error"]["data"]["kind"]
+                .as_str()
+                .is_some_and(|kind| KINDS_BEFORE_THE_ID.contains(&kind));
+            if let Some(id) =
+                self.answers.as_ref().filter(|id| !unread && id.to_string().len() <= ID_BYTES_MAX)
+            {
                 return Err(format!("the error does not carry the request's id {id}"));
             }
             // JSON-RPC's null and the absent id of 2025-11-25 both say "unknown"; older schemas know no such error.
@@ -294,7 +361,9 @@ impl JudgedExchange {
             return modern_error(&message);
         }
         let definition = match revision {
-            Revision::V2025_11_25 if is_url_error && self.content_excused.is_none() => "URLElicitationRequiredError",
+            Revision::V2025_11_25 if is_url_error && self.content_excused.is_none() => {
+                "URLElicitationRequiredError"
+            }
             Revision::V2025_11_25 => "JSONRPCErrorResponse",
             _ => "JSONRPCError",
         };
@@ -305,8 +374,12 @@ impl JudgedExchange {
 /// The definition of a result of 2026-07-28 that is not the whole answer.
 fn of_another_type(method: &str, result: &Value) -> Result<Option<String>, String> {
     match result["resultType"].as_str() {
-        Some("input_required") if !MAY_REQUIRE_INPUT.contains(&method) => Err(format!("{method} is answered with a question")),
-        Some("input_required") if result.get("inputRequests").or(result.get("requestState")).is_none() => {
+        Some("input_required") if !MAY_REQUIRE_INPUT.contains(&method) => {
+            Err(format!("{method} is answered with a question"))
+        }
+        Some("input_required")
+            if result.get("inputRequests").or(result.get("requestState")).is_none() =>
+        {
             Err("a question that asks for nothing".to_owned())
         }
         Some("input_required") => Ok(Some("InputRequiredResult".to_owned())),
@@ -322,7 +395,9 @@ fn modern_error(message: &Value) -> Result<(), String> {
         Some(-32020) => "HeaderMismatchError",
         Some(-32021) => "MissingRequiredClientCapabilityError",
         Some(-32022) => "UnsupportedProtocolVersionError",
-        Some(code @ (-32002 | -32042 | -32099..=-32023)) => return Err(format!("2026-07-28 has no error {code}")),
+        Some(code @ (-32002 | -32042 | -32099..=-32023)) => {
+            return Err(format!("2026-07-28 has no error {code}"));
+        }
         _ => "JSONRPCErrorResponse",
     };
     check(Revision::V2026_07_28, definition, message)
@@ -340,8 +415,10 @@ fn is_modern(message: &Value) -> bool {
 /// Whether MCP keeps this `_meta` key for itself, by any revision's wording.
 fn is_reserved(key: &str) -> bool {
     let is_plain = |text: &str| text.len() < 200 && !text.contains(char::is_whitespace);
-    key.split_once('/')
-        .is_some_and(|(prefix, _)| is_plain(key) && prefix.split('.').any(|label| ["modelcontextprotocol", "mcp"].contains(&label)))
+    key.split_once('/').is_some_and(|(prefix, _)| {
+        is_plain(key)
+            && prefix.split('.').any(|label| ["modelcontextprotocol", "mcp"].contains(&label))
+    })
 }
 
 fn invented_keys(value: &Value) -> Vec<String> {
@@ -358,7 +435,9 @@ fn collect_reserved(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(members) => {
             let meta = members.get("_meta").and_then(Value::as_object);
-            found.extend(meta.iter().flat_map(|meta| meta.keys()).filter(|key| is_reserved(key)).cloned());
+            found.extend(
+                meta.iter().flat_map(|meta| meta.keys()).filter(|key| is_reserved(key)).cloned(),
+            );
             members.values().for_each(|member| collect_reserved(member, found));
         }
         Value::Array(items) => items.iter().for_each(|item| collect_reserved(item, found)),

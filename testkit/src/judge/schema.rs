@@ -30,7 +30,8 @@ pub enum Recipient {
 
 impl Revision {
     /// Those that have sessions.
-    pub const ALL: [Self; 4] = [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25];
+    pub const ALL: [Self; 4] =
+        [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25];
     pub const LATEST: Self = Self::V2025_11_25;
 
     pub fn of(text: &str) -> Option<Self> {
@@ -61,7 +62,8 @@ impl Revision {
             Self::V2025_11_25 => include_str!("../../schemas/2025-11-25.json"),
             Self::V2026_07_28 => include_str!("../../schemas/2026-07-28.json"),
         };
-        DOCUMENTS[self as usize].get_or_init(|| serde_json::from_str(text).expect("the published schemas are JSON"))
+        DOCUMENTS[self as usize]
+            .get_or_init(|| serde_json::from_str(text).expect("the published schemas are JSON"))
     }
 
     fn definitions(self) -> &'static Map<String, Value> {
@@ -73,15 +75,23 @@ impl Revision {
     }
 
     /// The definition of a request or notification with this method, where this revision has it for that receiver.
-    pub fn definition_of(self, toward: Recipient, is_request: bool, method: &str) -> Option<&'static str> {
+    pub fn definition_of(
+        self,
+        toward: Recipient,
+        is_request: bool,
+        method: &str,
+    ) -> Option<&'static str> {
         let sender = if toward == Recipient::Client { "Server" } else { "Client" };
         let kind = if is_request { "Request" } else { "Notification" };
-        self.methods_of(&format!("{sender}{kind}")).find(|(name, _)| *name == method).map(|(_, definition)| definition)
+        self.methods_of(&format!("{sender}{kind}"))
+            .find(|(name, _)| *name == method)
+            .map(|(_, definition)| definition)
     }
 
     /// The definition of the result of a request with this method, whoever sent it.
     pub fn result_of(self, method: &str) -> Option<String> {
-        let mut requests = ["ClientRequest", "ServerRequest"].into_iter().flat_map(|union| self.methods_of(union));
+        let mut requests =
+            ["ClientRequest", "ServerRequest"].into_iter().flat_map(|union| self.methods_of(union));
         let (_, request) = requests.find(|(name, _)| *name == method)?;
         let result = format!("{}Result", request.strip_suffix("Request").unwrap_or(request));
         Some(if self.has(&result) { result } else { "EmptyResult".to_owned() })
@@ -92,10 +102,15 @@ impl Revision {
         // A revision may have no member of a union, or one that stands for it.
         let alone = (union == "ClientNotification").then_some("CancelledNotification");
         let members = self.definitions().get(union).and_then(|union| union["anyOf"].as_array());
-        let alone = alone.filter(|_| members.is_none()).map(|definition| ("notifications/cancelled", definition));
+        let alone = alone
+            .filter(|_| members.is_none())
+            .map(|definition| ("notifications/cancelled", definition));
         alone.into_iter().chain(members.into_iter().flatten().filter_map(move |member| {
             let definition = member["$ref"].as_str()?.rsplit('/').next()?;
-            Some((self.definitions()[definition]["properties"]["method"]["const"].as_str()?, definition))
+            Some((
+                self.definitions()[definition]["properties"]["method"]["const"].as_str()?,
+                definition,
+            ))
         }))
     }
 
@@ -115,8 +130,14 @@ impl Revision {
     fn validator(self, definition: &str) -> Arc<Validator> {
         type Compiled = Mutex<BTreeMap<(Revision, String), Arc<Validator>>>;
         static COMPILED: Compiled = Mutex::new(BTreeMap::new());
-        let mut compiled = COMPILED.lock().expect("no thread panics while it compiles a published schema");
-        let compile = || Arc::new(jsonschema::validator_for(&self.cut_out(definition)).expect("the published schemas compile"));
+        let mut compiled =
+            COMPILED.lock().expect("no thread panics while it compiles a published schema");
+        let compile = || {
+            Arc::new(
+                jsonschema::validator_for(&self.cut_out(definition))
+                    .expect("the published schemas compile"),
+            )
+        };
         compiled.entry((self, definition.to_owned())).or_insert_with(compile).clone()
     }
 
@@ -128,7 +149,10 @@ impl Revision {
             if kept.contains_key(&name) {
                 continue;
             }
-            let schema = self.definitions().get(&name).unwrap_or_else(|| panic!("{} has no definition {name}", self.name()));
+            let schema = self
+                .definitions()
+                .get(&name)
+                .unwrap_or_else(|| panic!("{} has no definition {name}", self.name()));
             references(schema, &mut open);
             kept.insert(name, schema.clone());
         }
@@ -143,7 +167,13 @@ const FAULT_CHARS_SHOWN: usize = 400;
 fn references(schema: &Value, found: &mut Vec<String>) {
     match schema {
         Value::Object(members) => {
-            found.extend(members.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next()).map(str::to_owned));
+            found.extend(
+                members
+                    .get("$ref")
+                    .and_then(Value::as_str)
+                    .and_then(|path| path.rsplit('/').next())
+                    .map(str::to_owned),
+            );
             members.values().for_each(|member| references(member, found));
         }
         Value::Array(items) => items.iter().for_each(|item| references(item, found)),
@@ -156,7 +186,12 @@ pub fn is_mcp_method(method: &str) -> bool {
     static METHODS: OnceLock<BTreeSet<&'static str>> = OnceLock::new();
     let all = || {
         let unions = ["ClientRequest", "ServerRequest", "ClientNotification", "ServerNotification"];
-        let of = |revision: Revision| unions.into_iter().flat_map(move |union| revision.methods_of(union)).map(|(method, _)| method);
+        let of = |revision: Revision| {
+            unions
+                .into_iter()
+                .flat_map(move |union| revision.methods_of(union))
+                .map(|(method, _)| method)
+        };
         Revision::ALL.into_iter().flat_map(of).collect()
     };
     METHODS.get_or_init(all).contains(method)

@@ -46,7 +46,8 @@ impl FrontProxy {
     /// HTTP (`mode http`) or bytes (`mode tcp`) by HAProxy. `server`: more words for the line of the server, such as `send-proxy`.
     /// `option`: one more line for all of it.
     pub async fn haproxy(target: SocketAddr, mode: &str, server: &str, option: &str) -> Self {
-        let reuse = if mode == "http" { "option http-keep-alive\n http-reuse always\n" } else { "" };
+        let reuse =
+            if mode == "http" { "option http-keep-alive\n http-reuse always\n" } else { "" };
         let config = |_: &Path, address: SocketAddr| {
             format!(
                 "global\n maxconn 128\n\
@@ -67,13 +68,22 @@ impl FrontProxy {
         log_of(self.folder.path())
     }
 
-    async fn start(program: &str, arguments: &[&str], config: impl Fn(&Path, SocketAddr) -> String) -> Self {
-        let folder = tempfile::Builder::new().prefix("mcp-broker-front-").tempdir().expect("a temporary folder");
+    async fn start(
+        program: &str,
+        arguments: &[&str],
+        config: impl Fn(&Path, SocketAddr) -> String,
+    ) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("mcp-broker-front-")
+            .tempdir()
+            .expect("a temporary folder");
         for _ in 0..START_TRIES {
-            let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+            let listener =
+                std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
             let address = listener.local_addr().expect("a bound socket has an address");
             drop(listener);
-            std::fs::write(folder.path().join(CONFIG), config(folder.path(), address)).expect("the temporary folder is writable");
+            std::fs::write(folder.path().join(CONFIG), config(folder.path(), address))
+                .expect("the temporary folder is writable");
             let mut child = spawn(program, arguments, folder.path());
             if within(program, listening(&mut child, address)).await {
                 return Self { folder, address, child };
@@ -109,12 +119,23 @@ async fn listening(child: &mut Child, address: SocketAddr) -> bool {
 
 /// The proxy dies with the thread that starts it, however that ends, where util-linux can arrange it.
 fn spawn(program: &str, arguments: &[&str], folder: &Path) -> Child {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join(LOG)).expect("the temporary folder is writable");
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(folder.join(LOG))
+        .expect("the temporary folder is writable");
     // Where packages put servers, which is not in the path of every user.
     let path = format!("{}:/usr/sbin:/usr/local/sbin", std::env::var("PATH").unwrap_or_default());
     let configure = |command: &mut Command| {
-        command.args(arguments).arg(folder.join(CONFIG)).current_dir(folder).env("PATH", &path).stdin(Stdio::null());
-        command.stdout(log.try_clone().expect("a file can be opened twice")).stderr(log.try_clone().expect("a file can be opened twice"));
+        command
+            .args(arguments)
+            .arg(folder.join(CONFIG))
+            .current_dir(folder)
+            .env("PATH", &path)
+            .stdin(Stdio::null());
+        command
+            .stdout(log.try_clone().expect("a file can be opened twice"))
+            .stderr(log.try_clone().expect("a file can be opened twice"));
         command.spawn()
     };
     let mut bound_to_us = Command::new("setpriv");

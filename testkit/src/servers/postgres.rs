@@ -65,14 +65,32 @@ static INSTALLATION: LazyLock<Installation> = LazyLock::new(Installation::find);
 impl Installation {
     fn find() -> Self {
         let major = |folder: &PathBuf| folder.parent()?.file_name()?.to_str()?.parse::<f32>().ok();
-        let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|entry| entry.path().join("bin"));
-        let mut packaged: Vec<PathBuf> = packaged.filter(|folder| folder.join("initdb").exists()).collect();
-        packaged.sort_by(|one, other| major(other).partial_cmp(&major(one)).unwrap_or(std::cmp::Ordering::Equal));
+        let packaged = fs::read_dir("/usr/lib/postgresql")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path().join("bin"));
+        let mut packaged: Vec<PathBuf> =
+            packaged.filter(|folder| folder.join("initdb").exists()).collect();
+        packaged.sort_by(|one, other| {
+            major(other).partial_cmp(&major(one)).unwrap_or(std::cmp::Ordering::Equal)
+        });
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let programs = packaged.into_iter().chain(std::env::split_paths(&path)).find(|folder| folder.join("initdb").exists());
-        let programs = programs.expect("these tests need a PostgreSQL server: apt-get install postgresql");
-        let version = Command::new(programs.join("postgres")).arg("--version").output().expect("postgres tells its version");
-        let version = String::from_utf8_lossy(&version.stdout).split_whitespace().nth(2).unwrap_or("unknown").to_owned();
+        let programs = packaged
+            .into_iter()
+            .chain(std::env::split_paths(&path))
+            .find(|folder| folder.join("initdb").exists());
+        let programs =
+            programs.expect("these tests need a PostgreSQL server: apt-get install postgresql");
+        let version = Command::new(programs.join("postgres"))
+            .arg("--version")
+            .output()
+            .expect("postgres tells its version");
+        let version = String::from_utf8_lossy(&version.stdout)
+            .split_whitespace()
+            .nth(2)
+            .unwrap_or("unknown")
+            .to_owned();
         let runs_as = rustix::process::geteuid().is_root().then(|| user("postgres"));
         Self { programs, version, runs_as }
     }
@@ -95,7 +113,10 @@ impl Installation {
 
     /// The folder every server starts as a copy of; made by whoever needs it first.
     fn template(&self) -> io::Result<PathBuf> {
-        let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/tmp".into())).join(".cache/mcp-broker");
+        let home = || {
+            PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/tmp".into()))
+                .join(".cache/mcp-broker")
+        };
         let cache = std::env::var_os("MCP_BROKER_CACHE").map_or_else(home, PathBuf::from);
         fs::create_dir_all(&cache)?;
         let ready = cache.join(format!("postgres-template-{}-{TEMPLATE_FORMAT}", self.version));
@@ -109,10 +130,13 @@ impl Installation {
             self.own(work.path())?;
             // Not byte order: a server that sorts as people do shows where a query forgot to ask for bytes.
             let people = ["--locale-provider=icu", "--icu-locale=en-US"];
-            if !self.initdb(&work.path().join("data"), &people)? && !self.initdb(&work.path().join("data"), &[])? {
+            if !self.initdb(&work.path().join("data"), &people)?
+                && !self.initdb(&work.path().join("data"), &[])?
+            {
                 return Err(io::Error::other("initdb failed"));
             }
-            let unfinished = cache.join(format!("postgres-template-unfinished-{}", std::process::id()));
+            let unfinished =
+                cache.join(format!("postgres-template-unfinished-{}", std::process::id()));
             copy_folder(&work.path().join("data"), &unfinished, &|_| Ok(()))?;
             fs::rename(&unfinished, &ready)?;
         }
@@ -121,14 +145,22 @@ impl Installation {
 
     fn initdb(&self, data: &Path, locale: &[&str]) -> io::Result<bool> {
         let mut command = self.command("initdb");
-        command.args(["-A", "trust", "-N", "-U", "postgres", "-E", "UTF8", "--wal-segsize=1"]).args(locale).arg("-D").arg(data);
+        command
+            .args(["-A", "trust", "-N", "-U", "postgres", "-E", "UTF8", "--wal-segsize=1"])
+            .args(locale)
+            .arg("-D")
+            .arg(data);
         Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())
     }
 }
 
 /// A folder for a server, and who removes it when the test is gone.
 fn kept_folder(place: &Path) -> (PathBuf, Child) {
-    let folder = tempfile::Builder::new().prefix("mcp-broker-postgres-").tempdir_in(place).expect("a temporary folder").keep();
+    let folder = tempfile::Builder::new()
+        .prefix("mcp-broker-postgres-")
+        .tempdir_in(place)
+        .expect("a temporary folder")
+        .keep();
     let keeper = Command::new("sh")
         .args(["-c", KEEPER, "keeper"])
         .arg(&folder)
@@ -147,7 +179,8 @@ fn user(name: &str) -> (u32, u32) {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let of_line = |line: &str| {
         let fields: Vec<&str> = line.split(':').collect();
-        (fields.first() == Some(&name)).then(|| Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?)))?
+        (fields.first() == Some(&name))
+            .then(|| Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?)))?
     };
     users.lines().find_map(of_line).expect("PostgreSQL does not run as root, and there is no user postgres: apt-get install postgresql")
 }
@@ -195,8 +228,14 @@ impl PostgresServer {
 
     /// One that speaks TLS too, with this certificate.
     pub async fn with_tls(identity: &CertificateFiles) -> Self {
-        let settings = [("fsync", "off"), ("ssl", "on"), ("ssl_cert_file", "server.crt"), ("ssl_key_file", "server.key")];
-        let files = [(identity.cert.as_path(), "server.crt"), (identity.key.as_path(), "server.key")];
+        let settings = [
+            ("fsync", "off"),
+            ("ssl", "on"),
+            ("ssl_cert_file", "server.crt"),
+            ("ssl_key_file", "server.key"),
+        ];
+        let files =
+            [(identity.cert.as_path(), "server.crt"), (identity.key.as_path(), "server.key")];
         Self::start_in(&std::env::temp_dir(), &settings, &files).await
     }
 
@@ -210,7 +249,8 @@ impl PostgresServer {
         let installation = &*INSTALLATION;
         let (folder, keeper) = kept_folder(place);
         let template = installation.template().expect("a template of a cluster");
-        copy_folder(&template, &folder.join("data"), &|path| installation.own(path)).expect("a copy of the template");
+        copy_folder(&template, &folder.join("data"), &|path| installation.own(path))
+            .expect("a copy of the template");
         for (from, name) in files {
             let to = folder.join("data").join(name);
             fs::copy(from, &to).expect("a copy of the file");
@@ -218,8 +258,18 @@ impl PostgresServer {
             fs::set_permissions(&to, fs::Permissions::from_mode(0o600)).expect("the file is ours");
             installation.own(&to).expect("the file is ours");
         }
-        let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let mut server = Self { folder, port: free_port(), settings, running: None, keeper, databases: AtomicU32::new(0) };
+        let settings = settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let mut server = Self {
+            folder,
+            port: free_port(),
+            settings,
+            running: None,
+            keeper,
+            databases: AtomicU32::new(0),
+        };
         server.start_again().await;
         server
     }
@@ -227,7 +277,11 @@ impl PostgresServer {
     /// Starts a server that was stopped or killed, on the port it had.
     pub async fn start_again(&mut self) {
         assert!(self.running.is_none(), "the server runs already");
-        let log = File::options().create(true).append(true).open(self.folder.join("log")).expect("a log file");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.join("log"))
+            .expect("a log file");
         let mut command = INSTALLATION.command("postgres");
         command.arg("-D").arg(self.folder.join("data"));
         let socket = self.folder.display().to_string();
@@ -248,7 +302,10 @@ impl PostgresServer {
         }
         command.stdout(log.try_clone().expect("a log file")).stderr(log).process_group(0);
         self.running = Some(command.spawn().expect("postgres starts"));
-        eventually_within(CHANGES_WITHIN, "PostgreSQL to be ready", || std::future::ready(self.is_ready())).await;
+        eventually_within(CHANGES_WITHIN, "PostgreSQL to be ready", || {
+            std::future::ready(self.is_ready())
+        })
+        .await;
     }
 
     /// The server says in its pid file how far it is.
@@ -260,7 +317,11 @@ impl PostgresServer {
         let own = running.id().to_string();
         let told = fs::read_to_string(self.folder.join("data/postmaster.pid")).unwrap_or_default();
         let lines: Vec<&str> = told.lines().map(str::trim).collect();
-        if lines.first() == Some(&own.as_str()) && lines.get(7) == Some(&"ready") { Ok(()) } else { Err(self.log_tail()) }
+        if lines.first() == Some(&own.as_str()) && lines.get(7) == Some(&"ready") {
+            Ok(())
+        } else {
+            Err(self.log_tail())
+        }
     }
 
     pub fn log_tail(&self) -> String {
@@ -292,9 +353,28 @@ impl PostgresServer {
     /// Runs statements as somebody else than the broker; returns the rows as text, columns parted by `|`.
     pub async fn sql(&self, url: &str, statements: &str) -> String {
         let mut command = INSTALLATION.command("psql");
-        command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", statements]);
-        let output = tokio::process::Command::from(command).kill_on_drop(true).output().await.expect("psql runs");
-        assert!(output.status.success(), "{statements}: {}", String::from_utf8_lossy(&output.stderr));
+        command.args([
+            "-X",
+            "-q",
+            "-A",
+            "-t",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-d",
+            url,
+            "-c",
+            statements,
+        ]);
+        let output = tokio::process::Command::from(command)
+            .kill_on_drop(true)
+            .output()
+            .await
+            .expect("psql runs");
+        assert!(
+            output.status.success(),
+            "{statements}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
 
@@ -352,9 +432,13 @@ impl PostgresServer {
         let children = pids.filter(|pid| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             // The name before the parenthesis may hold spaces; state and parent follow it.
-            stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(1)) == Some(parent.to_string().as_str())
+            stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(1))
+                == Some(parent.to_string().as_str())
         });
-        std::iter::once(parent).chain(children).filter_map(|pid| Pid::from_raw(pid.try_into().ok()?)).collect()
+        std::iter::once(parent)
+            .chain(children)
+            .filter_map(|pid| Pid::from_raw(pid.try_into().ok()?))
+            .collect()
     }
 }
 
@@ -395,7 +479,11 @@ mod tests {
         server.stop_immediate().await;
         server.start_again().await;
         server.freeze();
-        let asked = tokio::time::timeout(Duration::from_millis(300), server.sql(&url, "SELECT one FROM kept")).await;
+        let asked = tokio::time::timeout(
+            Duration::from_millis(300),
+            server.sql(&url, "SELECT one FROM kept"),
+        )
+        .await;
         assert!(asked.is_err(), "{asked:?}");
         server.thaw();
         assert_eq!(server.sql(&url, "SELECT one FROM kept").await, "1");

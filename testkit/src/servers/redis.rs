@@ -51,7 +51,10 @@ impl RedisServer {
 
     /// `options`: more arguments of the command line, such as `--maxmemory 4mb`.
     pub async fn start_with(options: &[&str]) -> Self {
-        let folder = tempfile::Builder::new().prefix("mcp-broker-redis-").tempdir().expect("a temporary folder");
+        let folder = tempfile::Builder::new()
+            .prefix("mcp-broker-redis-")
+            .tempdir()
+            .expect("a temporary folder");
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         for _ in 0..START_TRIES {
             let address = free_address();
@@ -88,7 +91,9 @@ impl RedisServer {
     pub async fn start_again(&self) {
         assert!(self.lock().is_none(), "the server runs");
         let child = launch(self.folder.path(), self.address, &self.options).await;
-        let child = child.unwrap_or_else(|| panic!("redis-server does not start again; its log:\n{}", log_of(self.folder.path())));
+        let child = child.unwrap_or_else(|| {
+            panic!("redis-server does not start again; its log:\n{}", log_of(self.folder.path()))
+        });
         *self.lock() = Some(child);
     }
 
@@ -104,7 +109,9 @@ impl RedisServer {
     /// Runs a command and panics when the server refuses it.
     pub async fn command(&self, words: &[impl AsRef<[u8]>]) -> RedisReply {
         match self.ask(words).await {
-            RedisReply::Error(error) => panic!("redis-server refuses a command of the test: {error}"),
+            RedisReply::Error(error) => {
+                panic!("redis-server refuses a command of the test: {error}")
+            }
             reply => reply,
         }
     }
@@ -112,7 +119,12 @@ impl RedisServer {
     /// Runs a command.
     pub async fn ask(&self, words: &[impl AsRef<[u8]>]) -> RedisReply {
         let reply = within("an answer of redis-server", ask(self.address, words)).await;
-        reply.unwrap_or_else(|error| panic!("redis-server does not answer: {error}; its log:\n{}", log_of(self.folder.path())))
+        reply.unwrap_or_else(|error| {
+            panic!(
+                "redis-server does not answer: {error}; its log:\n{}",
+                log_of(self.folder.path())
+            )
+        })
     }
 
     async fn end(&self, signal: Signal) {
@@ -121,7 +133,10 @@ impl RedisServer {
         let _ = kill_process(pid, Signal::CONT); // a frozen one would not hear the other signal
         let _ = kill_process(pid, signal);
         let ended = tokio::task::spawn_blocking(move || child.wait());
-        within("redis-server to end", ended).await.expect("the waiting thread lives").expect("a child can be waited for");
+        within("redis-server to end", ended)
+            .await
+            .expect("the waiting thread lives")
+            .expect("a child can be waited for");
     }
 
     fn signal(&self, signal: Signal) {
@@ -207,16 +222,31 @@ async fn launch(folder: &Path, address: SocketAddr, options: &[String]) -> Optio
 fn spawn(folder: &Path, address: SocketAddr, options: &[String]) -> Child {
     let log = std::fs::File::create(folder.join(LOG)).expect("the temporary folder is writable");
     let port = address.port().to_string();
-    let arguments = ["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no", "--daemonize", "no"];
+    let arguments = [
+        "--bind",
+        "127.0.0.1",
+        "--port",
+        &port,
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--daemonize",
+        "no",
+    ];
     let configure = |command: &mut Command| {
         command.args(arguments).args(["--maxclients", "200"]).args(options).current_dir(folder);
-        command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(log.try_clone().expect("a file can be opened twice"));
+        command
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .stdout(log.try_clone().expect("a file can be opened twice"));
         command.spawn()
     };
     let mut bound_to_us = Command::new("setpriv");
     bound_to_us.args(["--pdeathsig", "KILL", "redis-server"]);
     let mut plain = Command::new("redis-server");
-    let there = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok();
+    let there =
+        Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok();
     assert!(there, "redis-server is missing: apt-get install redis-server");
     configure(&mut bound_to_us).or_else(|_| configure(&mut plain)).expect("redis-server starts")
 }
@@ -279,7 +309,11 @@ mod tests {
         server.start_again().await;
         assert_eq!(server.command(&["DBSIZE"]).await.number(), 0);
         server.freeze();
-        assert!(tokio::time::timeout(Duration::from_millis(50), ask(server.address(), &["PING"])).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(50), ask(server.address(), &["PING"]))
+                .await
+                .is_err()
+        );
         server.thaw();
         server.flush_all().await;
         server.stop().await;

@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CLIENT_CAPABILITIES, ListenStream, PROTOCOL_VERSION, ResponsePart, SUBSCRIPTION_ID, StatelessCall, StatelessReply, StatelessShared,
-    StatelessState, VERSION,
+    CLIENT_CAPABILITIES, ListenStream, PROTOCOL_VERSION, ResponsePart, SUBSCRIPTION_ID,
+    StatelessCall, StatelessReply, StatelessShared, StatelessState, VERSION,
 };
 
 /// Answers one request. `headers`: over HTTP.
@@ -21,7 +21,12 @@ pub(super) async fn answer(
     cancelled: CancellationToken,
 ) {
     let id = message["id"].clone();
-    let call = StatelessCall { message, headers: headers.clone().unwrap_or_default(), out: out.clone(), cancelled };
+    let call = StatelessCall {
+        message,
+        headers: headers.clone().unwrap_or_default(),
+        out: out.clone(),
+        cancelled,
+    };
     let refusal = refused(&shared.lock(), &call, headers.as_ref());
     let reply = match refusal {
         Some(refusal) => Some(refusal),
@@ -34,9 +39,13 @@ pub(super) async fn answer(
             call.gone().await;
             return given_up(&shared, &id);
         }
-        Some(StatelessReply::Error(status, error)) => (status, response(&id, "error", &error.to_string())),
+        Some(StatelessReply::Error(status, error)) => {
+            (status, response(&id, "error", &error.to_string()))
+        }
         Some(StatelessReply::ErrorText(status, error)) => (status, response(&id, "error", &error)),
-        Some(StatelessReply::Exactly(result)) => (200, response(&id, "result", &result.to_string())),
+        Some(StatelessReply::Exactly(result)) => {
+            (200, response(&id, "result", &result.to_string()))
+        }
         Some(StatelessReply::ResultText(result)) => (200, response(&id, "result", &result)),
         Some(StatelessReply::Result(mut result)) => {
             if result.get("resultType").is_none() && !shared.lock().legacy {
@@ -46,7 +55,8 @@ pub(super) async fn answer(
         }
     };
     shared.judge.peer_said(None, body.as_bytes());
-    if out.send(ResponsePart::Answer(status, body)).await.is_err() || call.cancelled.is_cancelled() {
+    if out.send(ResponsePart::Answer(status, body)).await.is_err() || call.cancelled.is_cancelled()
+    {
         given_up(&shared, &id);
     }
 }
@@ -64,7 +74,10 @@ async fn handled(shared: &Arc<StatelessShared>, call: &StatelessCall) -> Statele
     let handler = {
         let state = shared.lock();
         let method = call.message["method"].as_str().unwrap_or_default();
-        let tool = call.params()["name"].as_str().filter(|_| method == "tools/call").and_then(|name| state.tools.get(name));
+        let tool = call.params()["name"]
+            .as_str()
+            .filter(|_| method == "tools/call")
+            .and_then(|name| state.tools.get(name));
         state.handlers.get(method).or(tool).cloned()
     };
     match handler {
@@ -74,11 +87,18 @@ async fn handled(shared: &Arc<StatelessShared>, call: &StatelessCall) -> Statele
 }
 
 /// What the revision requires of every request (MCP 2026-07-28, Basic Protocol and Streamable HTTP).
-fn refused(state: &StatelessState, call: &StatelessCall, headers: Option<&HeaderMap>) -> Option<StatelessReply> {
+fn refused(
+    state: &StatelessState,
+    call: &StatelessCall,
+    headers: Option<&HeaderMap>,
+) -> Option<StatelessReply> {
     let version = call.meta(PROTOCOL_VERSION).as_str();
     let unsupported = |supported: &str| {
         let data = json!({"supported": [supported], "requested": version.unwrap_or("")});
-        Some(StatelessReply::Error(400, json!({"code": -32022, "message": "unsupported version", "data": data})))
+        Some(StatelessReply::Error(
+            400,
+            json!({"code": -32022, "message": "unsupported version", "data": data}),
+        ))
     };
     if state.legacy {
         return version.and_then(|_| unsupported("2025-11-25"));
@@ -102,9 +122,17 @@ fn refused(state: &StatelessState, call: &StatelessCall, headers: Option<&Header
         "tasks/get" | "tasks/update" | "tasks/cancel" => Some(&call.params()["taskId"]),
         _ => None,
     };
-    let expected = [("mcp-protocol-version", Some(VERSION)), ("mcp-method", Some(method)), ("mcp-name", named.and_then(Value::as_str))];
-    let differs = expected.into_iter().find(|(name, expected)| decoded(headers, name).as_deref() != *expected);
-    differs.map(|(name, _)| StatelessReply::error(-32020, &format!("header {name} and the body differ")))
+    let expected = [
+        ("mcp-protocol-version", Some(VERSION)),
+        ("mcp-method", Some(method)),
+        ("mcp-name", named.and_then(Value::as_str)),
+    ];
+    let differs = expected
+        .into_iter()
+        .find(|(name, expected)| decoded(headers, name).as_deref() != *expected);
+    differs.map(|(name, _)| {
+        StatelessReply::error(-32020, &format!("header {name} and the body differ"))
+    })
 }
 
 /// A header's value, out of its base64 where it is in one.
@@ -132,7 +160,11 @@ async fn listen(shared: &Arc<StatelessShared>, call: &StatelessCall) -> Option<S
             uris.retain(|uri| !state.refused_uris.iter().any(|refused| uri == refused));
         }
     }
-    call.notify("notifications/subscriptions/acknowledged", json!({"notifications": filter, "_meta": {SUBSCRIPTION_ID: id}})).await;
+    call.notify(
+        "notifications/subscriptions/acknowledged",
+        json!({"notifications": filter, "_meta": {SUBSCRIPTION_ID: id}}),
+    )
+    .await;
     let one = ListenStream { id: id.clone(), filter, out: call.out.clone(), stop: stop.clone() };
     shared.lock().listens.push(one);
     shared.touch();
@@ -146,13 +178,13 @@ fn built_in(state: &StatelessState, call: &StatelessCall) -> StatelessReply {
     let method = call.message["method"].as_str().unwrap_or_default();
     match method {
         "initialize" => {
-            let result =
-                json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "old", "version": "1"}});
+            let result = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "old", "version": "1"}});
             StatelessReply::Result(result)
         }
         "ping" => StatelessReply::Result(json!({})),
         "server/discover" => {
-            let info = json!({"io.modelcontextprotocol/serverInfo": {"name": "modern", "version": "1"}});
+            let info =
+                json!({"io.modelcontextprotocol/serverInfo": {"name": "modern", "version": "1"}});
             cacheable(
                 state,
                 json!({"supportedVersions": [VERSION], "capabilities": state.capabilities, "instructions": "be modern", "_meta": info}),
@@ -165,9 +197,14 @@ fn built_in(state: &StatelessState, call: &StatelessCall) -> StatelessReply {
         "tools/call" => StatelessReply::text(&call.arguments().to_string()),
         "prompts/get" => {
             let text = call.arguments().to_string();
-            StatelessReply::Result(json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}))
+            StatelessReply::Result(
+                json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}),
+            )
         }
-        "resources/read" => cacheable(state, json!({"contents": [{"uri": call.params()["uri"], "text": "content"}]})),
+        "resources/read" => cacheable(
+            state,
+            json!({"contents": [{"uri": call.params()["uri"], "text": "content"}]}),
+        ),
         "completion/complete" => StatelessReply::Result(json!({"completion": {"values": ["one"]}})),
         other => StatelessReply::error(-32601, &format!("there is no {other} here")),
     }
@@ -177,10 +214,12 @@ fn list(state: &StatelessState, member: &str, call: &StatelessCall) -> Stateless
     let items = state.lists.get(member).map(Vec::as_slice).unwrap_or_default();
     let start = match call.params()["cursor"].as_str() {
         None => 0,
-        Some(cursor) => match cursor.strip_prefix("page:").and_then(|at| at.parse::<usize>().ok()) {
-            Some(start) => start,
-            None => return StatelessReply::error(-32602, "unknown cursor"),
-        },
+        Some(cursor) => {
+            match cursor.strip_prefix("page:").and_then(|at| at.parse::<usize>().ok()) {
+                Some(start) => start,
+                None => return StatelessReply::error(-32602, "unknown cursor"),
+            }
+        }
     };
     let end = start.saturating_add(state.page_size).min(items.len());
     let mut result = json!({ member: items.get(start..end).unwrap_or_default() });

@@ -38,7 +38,9 @@ pub(crate) const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapa
 /// The one revision it speaks.
 pub const VERSION: &str = "2026-07-28";
 
-type Handler = Arc<dyn Fn(StatelessCall) -> Pin<Box<dyn Future<Output = StatelessReply> + Send>> + Send + Sync>;
+type Handler = Arc<
+    dyn Fn(StatelessCall) -> Pin<Box<dyn Future<Output = StatelessReply> + Send>> + Send + Sync,
+>;
 
 /// How a handler answers.
 #[derive(Debug, Clone)]
@@ -65,7 +67,10 @@ impl StatelessReply {
     }
 
     pub fn error(code: i64, message: &str) -> Self {
-        Self::Error(if code == -32601 { 404 } else { 400 }, json!({"code": code, "message": message}))
+        Self::Error(
+            if code == -32601 { 404 } else { 400 },
+            json!({"code": code, "message": message}),
+        )
     }
 
     /// Needs these first; `state` is to come back.
@@ -130,7 +135,11 @@ impl StatelessCall {
     }
 
     pub async fn progress(&self, progress: f64) -> bool {
-        self.notify("notifications/progress", json!({"progressToken": self.meta("progressToken"), "progress": progress})).await
+        self.notify(
+            "notifications/progress",
+            json!({"progressToken": self.meta("progressToken"), "progress": progress}),
+        )
+        .await
     }
 
     /// Resolves when nobody waits for the answer any more.
@@ -224,10 +233,18 @@ impl StatelessBackend {
             connections: Vec::new(),
         };
         let judge = Judge::default();
-        let shared = Arc::new(StatelessShared { state: Mutex::new(state), changed: watch::Sender::new(0), judge: judge.clone() });
+        let shared = Arc::new(StatelessShared {
+            state: Mutex::new(state),
+            changed: watch::Sender::new(0),
+            judge: judge.clone(),
+        });
         let serving = shared.clone();
         let server = tokio::spawn(async move {
-            if pipe { wires::serve_pipe(serving, listener).await } else { wires::serve_http(serving, listener).await }
+            if pipe {
+                wires::serve_pipe(serving, listener).await
+            } else {
+                wires::serve_http(serving, listener).await
+            }
         });
         Self { shared, address, pipe, _server: AbortOnDrop(server), _verdict: JudgeGuard(judge) }
     }
@@ -236,7 +253,9 @@ impl StatelessBackend {
     pub fn spec(&self) -> Value {
         match self.pipe {
             true => json!({"transport": {"type": "tcp", "address": self.address.to_string()}}),
-            false => json!({"transport": {"type": "http", "url": format!("http://{}/mcp", self.address)}}),
+            false => {
+                json!({"transport": {"type": "http", "url": format!("http://{}/mcp", self.address)}})
+            }
         }
     }
 
@@ -289,7 +308,10 @@ impl StatelessBackend {
         F: Fn(StatelessCall) -> R + Send + Sync + 'static,
         R: Future<Output = StatelessReply> + Send + 'static,
     {
-        self.shared.lock().handlers.insert(method.to_owned(), Arc::new(move |call| Box::pin(handler(call))));
+        self.shared
+            .lock()
+            .handlers
+            .insert(method.to_owned(), Arc::new(move |call| Box::pin(handler(call))));
         self
     }
 
@@ -316,24 +338,45 @@ impl StatelessBackend {
 
     /// Tells everybody who asked for it; how many those were.
     pub async fn updated(&self, uri: &str) -> usize {
-        let wants = |filter: &Value| filter["resourceSubscriptions"].as_array().is_some_and(|uris| uris.contains(&json!(uri)));
+        let wants = |filter: &Value| {
+            filter["resourceSubscriptions"]
+                .as_array()
+                .is_some_and(|uris| uris.contains(&json!(uri)))
+        };
         self.tell(wants, "notifications/resources/updated", json!({"uri": uri})).await
     }
 
     /// `list`: `tools`, `prompts` or `resources`.
     pub async fn list_changed(&self, list: &str) -> usize {
         let member = format!("{list}ListChanged");
-        self.tell(|filter| filter[&member] == true, &format!("notifications/{list}/list_changed"), json!({})).await
+        self.tell(
+            |filter| filter[&member] == true,
+            &format!("notifications/{list}/list_changed"),
+            json!({}),
+        )
+        .await
     }
 
     async fn tell(&self, wants: impl Fn(&Value) -> bool, method: &str, params: Value) -> usize {
-        let listens: Vec<_> =
-            self.shared.lock().listens.iter().filter(|one| wants(&one.filter)).map(|one| (one.id.clone(), one.out.clone())).collect();
+        let listens: Vec<_> = self
+            .shared
+            .lock()
+            .listens
+            .iter()
+            .filter(|one| wants(&one.filter))
+            .map(|one| (one.id.clone(), one.out.clone()))
+            .collect();
         let mut told = 0;
         for (id, out) in listens {
             let mut params = params.clone();
             params["_meta"] = json!({SUBSCRIPTION_ID: id});
-            told += usize::from(out.send(ResponsePart::Event(json!({"jsonrpc": "2.0", "method": method, "params": params}))).await.is_ok());
+            told += usize::from(
+                out.send(ResponsePart::Event(
+                    json!({"jsonrpc": "2.0", "method": method, "params": params}),
+                ))
+                .await
+                .is_ok(),
+            );
         }
         told
     }
@@ -343,8 +386,13 @@ impl StatelessBackend {
         let listens = std::mem::take(&mut self.shared.lock().listens);
         for one in listens {
             let result = json!({"resultType": "complete", "_meta": {SUBSCRIPTION_ID: one.id}});
-            let _gone =
-                one.out.send(ResponsePart::Answer(200, json!({"jsonrpc": "2.0", "id": one.id, "result": result}).to_string())).await;
+            let _gone = one
+                .out
+                .send(ResponsePart::Answer(
+                    200,
+                    json!({"jsonrpc": "2.0", "id": one.id, "result": result}).to_string(),
+                ))
+                .await;
         }
     }
 
@@ -365,11 +413,20 @@ impl StatelessBackend {
     }
 
     /// The first request that matches, waiting for it if need be.
-    pub async fn wait_for(&self, what: &str, wanted: impl Fn(&RecordedRequest) -> bool) -> RecordedRequest {
+    pub async fn wait_for(
+        &self,
+        what: &str,
+        wanted: impl Fn(&RecordedRequest) -> bool,
+    ) -> RecordedRequest {
         self.wait_state(what, |state| state.seen.iter().find(|seen| wanted(seen)).cloned()).await
     }
 
-    pub async fn wait_count(&self, what: &str, count: usize, wanted: impl Fn(&RecordedRequest) -> bool) -> Vec<RecordedRequest> {
+    pub async fn wait_count(
+        &self,
+        what: &str,
+        count: usize,
+        wanted: impl Fn(&RecordedRequest) -> bool,
+    ) -> Vec<RecordedRequest> {
         self.wait_state(what, |state| {
             let found: Vec<_> = state.seen.iter().filter(|seen| wanted(seen)).cloned().collect();
             (found.len() >= count).then_some(found)
@@ -379,7 +436,10 @@ impl StatelessBackend {
 
     /// Waits until a caller gave up the request with this id.
     pub async fn wait_given_up(&self, id: &Value) {
-        self.wait_state("a request to be given up", |state| state.given_up.contains(id).then_some(())).await;
+        self.wait_state("a request to be given up", |state| {
+            state.given_up.contains(id).then_some(())
+        })
+        .await;
     }
 
     /// Ids of requests that were given up.
@@ -391,8 +451,11 @@ impl StatelessBackend {
     pub async fn wait_listening_to(&self, uris: &[&str]) {
         self.wait_state("the stream of notifications", |state| {
             state.listens.retain(|one| !one.out.is_closed() && !one.stop.is_cancelled());
-            let of = |one: &ListenStream| one.filter["resourceSubscriptions"].as_array().cloned().unwrap_or_default();
-            let mut all: Vec<Vec<Value>> = state.listens.iter().map(of).filter(|uris| !uris.is_empty()).collect();
+            let of = |one: &ListenStream| {
+                one.filter["resourceSubscriptions"].as_array().cloned().unwrap_or_default()
+            };
+            let mut all: Vec<Vec<Value>> =
+                state.listens.iter().map(of).filter(|uris| !uris.is_empty()).collect();
             let wanted: Vec<Value> = uris.iter().map(|uri| json!(uri)).collect();
             let only = if all.len() <= 1 { all.pop().unwrap_or_default() } else { return None };
             (only == wanted).then_some(())
@@ -400,7 +463,11 @@ impl StatelessBackend {
         .await;
     }
 
-    async fn wait_state<T>(&self, what: &str, look: impl Fn(&mut StatelessState) -> Option<T>) -> T {
+    async fn wait_state<T>(
+        &self,
+        what: &str,
+        look: impl Fn(&mut StatelessState) -> Option<T>,
+    ) -> T {
         let mut changed = self.shared.changed.subscribe();
         within(what, async {
             loop {
@@ -408,7 +475,9 @@ impl StatelessBackend {
                     return found;
                 }
                 // Streams that their readers closed are noticed by looking.
-                let _looked = tokio::time::timeout(std::time::Duration::from_millis(50), changed.changed()).await;
+                let _looked =
+                    tokio::time::timeout(std::time::Duration::from_millis(50), changed.changed())
+                        .await;
             }
         })
         .await

@@ -36,13 +36,20 @@ const PIECES: usize = 64;
 fn note(shared: &StatelessShared, http: &str, headers: &http::HeaderMap, body: &Bytes) -> Value {
     let message: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
     let mut hearing = JudgedExchange::new(&shared.judge, Recipient::Backend);
-    hearing.named = Some(if shared.lock().legacy { Revision::V2025_11_25 } else { Revision::V2026_07_28 });
+    hearing.named =
+        Some(if shared.lock().legacy { Revision::V2025_11_25 } else { Revision::V2026_07_28 });
     // A backend that changed its mind hears the old form until it is noticed.
-    let opens = message["method"] == "initialize" || message["method"] == "notifications/initialized";
+    let opens =
+        message["method"] == "initialize" || message["method"] == "notifications/initialized";
     if !body.is_empty() && (!opens || shared.lock().legacy) {
         hearing.broker_said(body);
     }
-    let seen = RecordedRequest { http: http.to_owned(), headers: headers.clone(), body: body.clone(), message: message.clone() };
+    let seen = RecordedRequest {
+        http: http.to_owned(),
+        headers: headers.clone(),
+        body: body.clone(),
+        message: message.clone(),
+    };
     shared.lock().seen.push(seen);
     shared.touch();
     message
@@ -54,13 +61,18 @@ pub(super) async fn serve_http(shared: Arc<StatelessShared>, listener: TcpListen
         let to_service = shared.clone();
         let service = service_fn(move |request| post(to_service.clone(), request));
         let connection = tokio::spawn(async move {
-            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            let _ = auto::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
         shared.lock().connections.push(connection.abort_handle());
     }
 }
 
-async fn post(shared: Arc<StatelessShared>, request: Request<Incoming>) -> Result<Response<Body>, std::io::Error> {
+async fn post(
+    shared: Arc<StatelessShared>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, std::io::Error> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
     let message = note(&shared, parts.method.as_str(), &parts.headers, &body);
@@ -71,7 +83,13 @@ async fn post(shared: Arc<StatelessShared>, request: Request<Incoming>) -> Resul
         return Ok(whole(202, Bytes::new()));
     }
     let (out, mut pieces) = mpsc::channel(PIECES);
-    tokio::spawn(answers::answer(shared, message, Some(parts.headers), out, CancellationToken::new()));
+    tokio::spawn(answers::answer(
+        shared,
+        message,
+        Some(parts.headers),
+        out,
+        CancellationToken::new(),
+    ));
     match pieces.recv().await {
         Some(ResponsePart::Answer(status, answer)) => Ok(whole(status, Bytes::from(answer))),
         Some(first) => Ok(events(first, pieces)),
@@ -81,27 +99,36 @@ async fn post(shared: Arc<StatelessShared>, request: Request<Incoming>) -> Resul
 
 fn whole(status: u16, body: Bytes) -> Response<Body> {
     let body = Full::new(body).map_err(|never: Infallible| match never {}).boxed();
-    Response::builder().status(status).header("content-type", "application/json").body(body).expect("a valid response")
+    Response::builder()
+        .status(status)
+        .header("content-type", "application/json")
+        .body(body)
+        .expect("a valid response")
 }
 
 fn events(first: ResponsePart, pieces: mpsc::Receiver<ResponsePart>) -> Response<Body> {
-    let frames = stream::unfold((Some(first), pieces, false), |(first, mut pieces, ended)| async move {
-        if ended {
-            return None;
-        }
-        let piece = match first {
-            Some(first) => first,
-            None => pieces.recv().await?,
-        };
-        let (message, last) = match piece {
-            ResponsePart::Event(message) => (message.to_string(), false),
-            ResponsePart::Answer(_, message) => (message, true),
-        };
-        let text = format!("event: message\ndata: {message}\n\n");
-        Some((Ok(Frame::data(Bytes::from(text))), (None, pieces, last)))
-    });
+    let frames =
+        stream::unfold((Some(first), pieces, false), |(first, mut pieces, ended)| async move {
+            if ended {
+                return None;
+            }
+            let piece = match first {
+                Some(first) => first,
+                None => pieces.recv().await?,
+            };
+            let (message, last) = match piece {
+                ResponsePart::Event(message) => (message.to_string(), false),
+                ResponsePart::Answer(_, message) => (message, true),
+            };
+            let text = format!("event: message\ndata: {message}\n\n");
+            Some((Ok(Frame::data(Bytes::from(text))), (None, pieces, last)))
+        });
     let body = StreamBody::new(frames).boxed();
-    Response::builder().status(200).header("content-type", "text/event-stream").body(body).expect("a valid response")
+    Response::builder()
+        .status(200)
+        .header("content-type", "text/event-stream")
+        .body(body)
+        .expect("a valid response")
 }
 
 pub(super) async fn serve_pipe(shared: Arc<StatelessShared>, listener: TcpListener) {
@@ -147,8 +174,12 @@ async fn lines(shared: Arc<StatelessShared>, stream: TcpStream) {
                     () = cancelled.cancelled() => return,
                 };
                 match piece {
-                    Some(ResponsePart::Event(message)) => drop(line_out.send(message.to_string()).await),
-                    Some(ResponsePart::Answer(_, message)) => return drop(line_out.send(message).await),
+                    Some(ResponsePart::Event(message)) => {
+                        drop(line_out.send(message.to_string()).await)
+                    }
+                    Some(ResponsePart::Answer(_, message)) => {
+                        return drop(line_out.send(message).await);
+                    }
                     None => return,
                 }
             }

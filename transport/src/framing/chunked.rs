@@ -68,7 +68,11 @@ impl ChunkScanner {
     pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<ChunkStep, &'static str> {
         match self.place {
             ChunkState::Size => {
-                let Some(line) = line(bytes, LINE_BYTES_MAX, "the line before a chunk is too long")? else { return Ok(ChunkStep::More) };
+                let Some(line) =
+                    line(bytes, LINE_BYTES_MAX, "the line before a chunk is too long")?
+                else {
+                    return Ok(ChunkStep::More);
+                };
                 self.place = match size(line, self.padding)? {
                     0 => ChunkState::Trailers(0),
                     size => ChunkState::Data(size),
@@ -78,7 +82,11 @@ impl ChunkScanner {
             ChunkState::Data(_) if bytes.is_empty() => Ok(ChunkStep::More),
             ChunkState::Data(left) => {
                 let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-                self.place = if here as u64 == left { ChunkState::DataEnd } else { ChunkState::Data(left - here as u64) };
+                self.place = if here as u64 == left {
+                    ChunkState::DataEnd
+                } else {
+                    ChunkState::Data(left - here as u64)
+                };
                 Ok(ChunkStep::Data(here))
             }
             ChunkState::DataEnd => match bytes.get(..2) {
@@ -91,11 +99,17 @@ impl ChunkScanner {
             },
             ChunkState::Trailers(passed) => {
                 let left = TRAILER_BYTES_MAX.saturating_sub(passed);
-                let Some(line) = line(bytes, left, "the trailers are too long")? else { return Ok(ChunkStep::More) };
+                let Some(line) = line(bytes, left, "the trailers are too long")? else {
+                    return Ok(ChunkStep::More);
+                };
                 if !line.is_empty() && !is_field(line) {
                     return Err("a trailer is not a name, a colon and a value");
                 }
-                self.place = if line.is_empty() { ChunkState::Over } else { ChunkState::Trailers(passed + line.len() + 2) };
+                self.place = if line.is_empty() {
+                    ChunkState::Over
+                } else {
+                    ChunkState::Trailers(passed + line.len() + 2)
+                };
                 Ok(ChunkStep::Overhead(line.len() + 2))
             }
             ChunkState::Over => Ok(ChunkStep::Over),
@@ -104,9 +118,15 @@ impl ChunkScanner {
 }
 
 /// A line without its end; `None` while the end is not there.
-fn line<'b>(bytes: &'b [u8], bytes_max: usize, too_long: &'static str) -> Result<Option<&'b [u8]>, &'static str> {
+fn line<'b>(
+    bytes: &'b [u8],
+    bytes_max: usize,
+    too_long: &'static str,
+) -> Result<Option<&'b [u8]>, &'static str> {
     let end = memchr(b'\n', &bytes[..bytes.len().min(bytes_max + 2)]);
-    let Some(end) = end else { return if bytes.len() > bytes_max + 1 { Err(too_long) } else { Ok(None) } };
+    let Some(end) = end else {
+        return if bytes.len() > bytes_max + 1 { Err(too_long) } else { Ok(None) };
+    };
     // A bare newline is an end to some and none to others.
     match bytes[..end].strip_suffix(b"\r") {
         Some(line) if memchr(b'\r', line).is_none() => Ok(Some(line)),
@@ -118,10 +138,12 @@ fn line<'b>(bytes: &'b [u8], bytes_max: usize, too_long: &'static str) -> Result
 fn size(line: &[u8], padding: Padding) -> Result<u64, &'static str> {
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
     let digits = if padding == Padding::Allowed { digits.trim_ascii_end() } else { digits };
-    let is_number = !digits.is_empty() && digits.len() <= 16 && digits.iter().all(u8::is_ascii_hexdigit);
+    let is_number =
+        !digits.is_empty() && digits.len() <= 16 && digits.iter().all(u8::is_ascii_hexdigit);
     let is_text = line.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control());
     let text = std::str::from_utf8(digits).ok().filter(|_| is_number && is_text);
-    text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or("the size of a chunk is not a hexadecimal number")
+    text.and_then(|text| u64::from_str_radix(text, 16).ok())
+        .ok_or("the size of a chunk is not a hexadecimal number")
 }
 
 fn is_field(line: &[u8]) -> bool {

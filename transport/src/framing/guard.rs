@@ -17,8 +17,8 @@ use http::header::UPGRADE;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    ChunksTooLong, VIOLATION_HEADER, FramingViolation,
-    chunked::{ChunkScanner, Padding, ChunkStep},
+    ChunksTooLong, FramingViolation, VIOLATION_HEADER,
+    chunked::{ChunkScanner, ChunkStep, Padding},
     head::{BodyFraming, HeadScanner, is_websocket_upgrade, parse},
 };
 use crate::{linger::Linger, read_buffer::ReadBuffer};
@@ -91,7 +91,11 @@ impl<S> FramingGuard<S> {
             match &mut self.next {
                 GuardState::Head(_) if self.checked > 0 => return,
                 // Empty lines before a request (RFC 9112, 2.2) go nowhere.
-                GuardState::Head(scan) if *scan == HeadScanner::default() && rest.starts_with(b"\r\n") => self.read.skip(2),
+                GuardState::Head(scan)
+                    if *scan == HeadScanner::default() && rest.starts_with(b"\r\n") =>
+                {
+                    self.read.skip(2)
+                }
                 GuardState::Head(_) => match self.head() {
                     Ok(true) => {}
                     Ok(false) => return,
@@ -107,7 +111,9 @@ impl<S> FramingGuard<S> {
                 }
                 GuardState::Chunks(scanner, left) => match scanner.next(rest) {
                     // Refused as it is announced: nothing of it is waited for.
-                    Ok(ChunkStep::Overhead(_)) if scanner.announced().is_some_and(|bytes| bytes > *left) => {
+                    Ok(ChunkStep::Overhead(_))
+                        if scanner.announced().is_some_and(|bytes| bytes > *left) =>
+                    {
                         tracing::debug!("a chunk of a request is longer than its body may be");
                         self.next = GuardState::TooLong;
                     }
@@ -126,7 +132,10 @@ impl<S> FramingGuard<S> {
                         self.next = GuardState::Broken;
                     }
                 },
-                GuardState::Upgrade | GuardState::Refused | GuardState::TooLong | GuardState::Broken => return,
+                GuardState::Upgrade
+                | GuardState::Refused
+                | GuardState::TooLong
+                | GuardState::Broken => return,
             }
         }
     }
@@ -135,20 +144,29 @@ impl<S> FramingGuard<S> {
     fn head(&mut self) -> Result<bool, FramingViolation> {
         let GuardState::Head(scan) = &mut self.next else { return Ok(false) };
         let Some(end) = scan.end(self.read.bytes())? else {
-            return if self.read.bytes().len() > self.head_bytes_max { Err(FramingViolation::HeadTooLong) } else { Ok(false) };
+            return if self.read.bytes().len() > self.head_bytes_max {
+                Err(FramingViolation::HeadTooLong)
+            } else {
+                Ok(false)
+            };
         };
         if end > self.head_bytes_max {
             return Err(FramingViolation::HeadTooLong);
         }
         let (framing, is_last) = parse(&self.read.bytes()[..end], |request, framing| {
-            let upgrades = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(UPGRADE.as_str()));
+            let upgrades = request
+                .headers
+                .iter()
+                .filter(|header| header.name.eq_ignore_ascii_case(UPGRADE.as_str()));
             (framing, is_websocket_upgrade(upgrades.map(|header| header.value)))
         })?;
         (self.checked, self.is_last) = (end, is_last);
         self.next = match framing {
             BodyFraming::Absent | BodyFraming::Length(0) => self.behind_request(),
             BodyFraming::Length(bytes) => GuardState::Body(bytes),
-            BodyFraming::Chunked => GuardState::Chunks(ChunkScanner::new(Padding::Refused), self.chunks_bytes_max),
+            BodyFraming::Chunked => {
+                GuardState::Chunks(ChunkScanner::new(Padding::Refused), self.chunks_bytes_max)
+            }
         };
         Ok(true)
     }
@@ -184,13 +202,21 @@ impl<S> FramingGuard<S> {
     fn is_unread(&self) -> bool {
         match &self.next {
             GuardState::Head(_) | GuardState::Upgrade => !self.read.bytes().is_empty(),
-            GuardState::Body(_) | GuardState::Chunks(..) | GuardState::Refused | GuardState::TooLong | GuardState::Broken => true,
+            GuardState::Body(_)
+            | GuardState::Chunks(..)
+            | GuardState::Refused
+            | GuardState::TooLong
+            | GuardState::Broken => true,
         }
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let guard = &mut *self;
         loop {
             if guard.hand_on(buffer) || buffer.remaining() == 0 {
@@ -209,9 +235,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::FileTooLarge, too_long)));
                 }
                 GuardState::Broken => return Poll::Ready(Ok(())),
-                GuardState::Upgrade if guard.read.bytes().len() >= EARLY_BYTES_MAX => return Poll::Pending,
+                GuardState::Upgrade if guard.read.bytes().len() >= EARLY_BYTES_MAX => {
+                    return Poll::Pending;
+                }
                 // As much as there is room for belongs to the body: it need not be copied.
-                GuardState::Body(left) if *left >= buffer.remaining() && guard.read.bytes().is_empty() => {
+                GuardState::Body(left)
+                    if *left >= buffer.remaining() && guard.read.bytes().is_empty() =>
+                {
                     let before = buffer.filled().len();
                     ready!(Pin::new(&mut guard.inner).poll_read(context, buffer))?;
                     *left -= buffer.filled().len() - before;
@@ -230,11 +260,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for FramingGuard<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write_vectored(context, bytes)
     }
 

@@ -30,7 +30,8 @@ pub(super) struct HeadScanner {
 impl HeadScanner {
     /// The length of the head that `bytes` begin with, its empty line included; `None` while the end is not there.
     pub(super) fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, FramingViolation> {
-        while let Some(found) = bytes.get(self.seen..).and_then(|rest| memchr2(b'\r', b'\n', rest)) {
+        while let Some(found) = bytes.get(self.seen..).and_then(|rest| memchr2(b'\r', b'\n', rest))
+        {
             let at = self.seen + found;
             if bytes[at] == b'\n' {
                 return Err(FramingViolation::BareLineFeed);
@@ -63,7 +64,10 @@ pub(crate) fn read_head<'b, T>(
 }
 
 /// Reads a head that is all there, and whose lines end as they should.
-pub(super) fn parse<'b, T>(head: &'b [u8], take: impl FnOnce(&Request<'_, 'b>, BodyFraming) -> T) -> Result<T, FramingViolation> {
+pub(super) fn parse<'b, T>(
+    head: &'b [u8],
+    take: impl FnOnce(&Request<'_, 'b>, BodyFraming) -> T,
+) -> Result<T, FramingViolation> {
     let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = Request::new(&mut []);
     match request.parse_with_uninit_headers(head, &mut room) {
@@ -72,7 +76,9 @@ pub(super) fn parse<'b, T>(head: &'b [u8], take: impl FnOnce(&Request<'_, 'b>, B
         Err(Error::TooManyHeaders) => return Err(FramingViolation::TooManyHeaders),
         Err(Error::Version) => return Err(FramingViolation::HttpVersion),
         // The library says it of names too.
-        Err(Error::HeaderName | Error::HeaderValue | Error::NewLine) if has_folded_line(head) => return Err(FramingViolation::LineFolding),
+        Err(Error::HeaderName | Error::HeaderValue | Error::NewLine) if has_folded_line(head) => {
+            return Err(FramingViolation::LineFolding);
+        }
         Err(Error::HeaderName) => return Err(FramingViolation::HeaderName),
         Err(Error::HeaderValue) => return Err(FramingViolation::HeaderValue),
         Err(_) => return Err(FramingViolation::RequestLine),
@@ -95,9 +101,15 @@ fn body_framing(is_http10: bool, headers: &[Header<'_>]) -> Result<BodyFraming, 
     for Header { name, value } in headers {
         let (known, repeated) = match name.len() {
             4 if name.eq_ignore_ascii_case("host") => (&mut host, FramingViolation::HostRepeated),
-            14 if name.eq_ignore_ascii_case("content-length") => (&mut length, FramingViolation::ContentLengthRepeated),
-            17 if name.eq_ignore_ascii_case("transfer-encoding") => (&mut encoding, FramingViolation::TransferEncodingRepeated),
-            _ if name.eq_ignore_ascii_case(VIOLATION_HEADER) => return Err(FramingViolation::ReservedHeader),
+            14 if name.eq_ignore_ascii_case("content-length") => {
+                (&mut length, FramingViolation::ContentLengthRepeated)
+            }
+            17 if name.eq_ignore_ascii_case("transfer-encoding") => {
+                (&mut encoding, FramingViolation::TransferEncodingRepeated)
+            }
+            _ if name.eq_ignore_ascii_case(VIOLATION_HEADER) => {
+                return Err(FramingViolation::ReservedHeader);
+            }
             _ => continue,
         };
         if known.replace(*value).is_some() {
@@ -111,7 +123,9 @@ fn body_framing(is_http10: bool, headers: &[Header<'_>]) -> Result<BodyFraming, 
     }
     match (encoding, length) {
         (None, None) => Ok(BodyFraming::Absent),
-        (None, Some(length)) => number(length).map(BodyFraming::Length).ok_or(FramingViolation::ContentLengthInvalid),
+        (None, Some(length)) => {
+            number(length).map(BodyFraming::Length).ok_or(FramingViolation::ContentLengthInvalid)
+        }
         (Some(_), Some(_)) => Err(FramingViolation::TransferEncodingWithContentLength),
         (Some(_), None) if is_http10 => Err(FramingViolation::TransferEncodingInHttp10),
         (Some(b"chunked"), None) => Ok(BodyFraming::Chunked),

@@ -108,21 +108,39 @@ impl FramingViolation {
     /// Says what is wrong and what is allowed.
     pub fn reason(self) -> &'static str {
         match self {
-            Self::BareLineFeed => "a line of the request ends with LF alone; a line ends with CR LF",
-            Self::BareCarriageReturn => "the head of the request has a CR without LF; a line ends with CR LF",
-            Self::RequestLine => "the request line is not a method, a target without a fragment, and HTTP/1.1, with one space between them",
-            Self::HttpVersion => "the version is not supported; allowed: HTTP/1.1, HTTP/1.0, and HTTP/2 from the first byte on",
-            Self::LineFolding => "a line of the head begins with white space; each header stands on one line",
-            Self::HeaderName => "a header is not a name, a colon and a value; no white space stands before the colon",
+            Self::BareLineFeed => {
+                "a line of the request ends with LF alone; a line ends with CR LF"
+            }
+            Self::BareCarriageReturn => {
+                "the head of the request has a CR without LF; a line ends with CR LF"
+            }
+            Self::RequestLine => {
+                "the request line is not a method, a target without a fragment, and HTTP/1.1, with one space between them"
+            }
+            Self::HttpVersion => {
+                "the version is not supported; allowed: HTTP/1.1, HTTP/1.0, and HTTP/2 from the first byte on"
+            }
+            Self::LineFolding => {
+                "a line of the head begins with white space; each header stands on one line"
+            }
+            Self::HeaderName => {
+                "a header is not a name, a colon and a value; no white space stands before the colon"
+            }
             Self::HeaderValue => "the value of a header has a control character",
             Self::HostMissing => "a request of HTTP/1.1 has a Host header",
             Self::HostRepeated => "a request has one Host header",
             Self::HostInvalid => "Host is not a host name or address with an optional port",
-            Self::ContentLengthInvalid => "Content-Length is not a decimal number; allowed: digits alone",
+            Self::ContentLengthInvalid => {
+                "Content-Length is not a decimal number; allowed: digits alone"
+            }
             Self::ContentLengthRepeated => "a request has one Content-Length header",
             Self::TransferEncodingRepeated => "a request has one Transfer-Encoding header",
-            Self::TransferEncodingUnsupported => "Transfer-Encoding is not supported; allowed: chunked, in lower case and alone",
-            Self::TransferEncodingWithContentLength => "Transfer-Encoding and Content-Length stand in one request; allowed: one of them",
+            Self::TransferEncodingUnsupported => {
+                "Transfer-Encoding is not supported; allowed: chunked, in lower case and alone"
+            }
+            Self::TransferEncodingWithContentLength => {
+                "Transfer-Encoding and Content-Length stand in one request; allowed: one of them"
+            }
             Self::TransferEncodingInHttp10 => "a request of HTTP/1.0 has no Transfer-Encoding",
             Self::ReservedHeader => "the header x-mcp-broker-framing-violation is the broker's own",
             Self::HeadTooLong => "the head of the request is too long",

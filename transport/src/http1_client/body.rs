@@ -52,7 +52,11 @@ pub(crate) struct Http1Body {
 }
 
 impl Http1Body {
-    pub(super) fn new(length: BodyLength, connection: Box<ClientConnection>, back: Option<PoolReturn>) -> Self {
+    pub(super) fn new(
+        length: BodyLength,
+        connection: Box<ClientConnection>,
+        back: Option<PoolReturn>,
+    ) -> Self {
         let left = match length {
             BodyLength::Exactly(bytes) => RemainingBody::Exactly(bytes),
             BodyLength::Chunked => RemainingBody::Chunks(ChunkedDecoder::new()),
@@ -112,13 +116,17 @@ impl Http1Body {
         let buffer = &mut connection.buffer;
         let piece = match &mut self.left {
             RemainingBody::Exactly(0) => DecodedChunk::End,
-            RemainingBody::Exactly(_) | RemainingBody::UntilClosed if buffer.is_empty() => DecodedChunk::Incomplete,
+            RemainingBody::Exactly(_) | RemainingBody::UntilClosed if buffer.is_empty() => {
+                DecodedChunk::Incomplete
+            }
             RemainingBody::Exactly(left) => {
                 let here = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
                 *left -= here as u64;
                 DecodedChunk::Data(buffer.split_to(here).freeze())
             }
-            RemainingBody::Chunks(chunks) => chunks.next(buffer).map_err(BodyStreamError::Malformed)?,
+            RemainingBody::Chunks(chunks) => {
+                chunks.next(buffer).map_err(BodyStreamError::Malformed)?
+            }
             RemainingBody::UntilClosed => DecodedChunk::Data(buffer.split().freeze()),
         };
         let is_over = match self.left {
@@ -137,7 +145,10 @@ impl Body for Http1Body {
     type Data = Bytes;
     type Error = BodyStreamError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyStreamError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyStreamError>>> {
         loop {
             match self.next_piece() {
                 Ok(DecodedChunk::Data(data)) => return Poll::Ready(Some(Ok(Frame::data(data)))),

@@ -30,7 +30,9 @@ impl ChunkedDecoder {
         loop {
             match self.0.next(buffer)? {
                 ChunkStep::Overhead(bytes) => buffer.advance(bytes),
-                ChunkStep::Data(bytes) => return Ok(DecodedChunk::Data(buffer.split_to(bytes).freeze())),
+                ChunkStep::Data(bytes) => {
+                    return Ok(DecodedChunk::Data(buffer.split_to(bytes).freeze()));
+                }
                 ChunkStep::More => return Ok(DecodedChunk::Incomplete),
                 ChunkStep::Over => return Ok(DecodedChunk::End),
             }

@@ -121,7 +121,10 @@ impl CachedHead {
 
 /// Takes the next response's head off `buffer`; `None` while it is not all there. What servers say before (1xx) is passed
 /// over. `known`: the head before, which becomes this one.
-pub(super) fn decode(buffer: &mut BytesMut, known: &mut Option<Box<CachedHead>>) -> Result<Option<ResponseHead>, &'static str> {
+pub(super) fn decode(
+    buffer: &mut BytesMut,
+    known: &mut Option<Box<CachedHead>>,
+) -> Result<Option<ResponseHead>, &'static str> {
     if let Some(head) = known.as_ref().and_then(|known| known.again(buffer)) {
         return Ok(Some(head));
     }
@@ -129,12 +132,19 @@ pub(super) fn decode(buffer: &mut BytesMut, known: &mut Option<Box<CachedHead>>)
         // Not filled with empty ones first: a response has a handful of the hundred it may have.
         let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
         let mut parsed = httparse::Response::new(&mut []);
-        let read = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, buffer, &mut headers);
+        let read = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+            &mut parsed,
+            buffer,
+            &mut headers,
+        );
         let bytes = match read.map_err(|_| "the response is no HTTP/1")? {
             httparse::Status::Complete(bytes) => bytes,
             httparse::Status::Partial => return Ok(None),
         };
-        let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or("the response has no status")?;
+        let status = parsed
+            .code
+            .and_then(|code| StatusCode::from_u16(code).ok())
+            .ok_or("the response has no status")?;
         if status == StatusCode::SWITCHING_PROTOCOLS {
             return Err("the server speaks another protocol from here on, which nobody asked for");
         }
@@ -149,24 +159,42 @@ pub(super) fn decode(buffer: &mut BytesMut, known: &mut Option<Box<CachedHead>>)
 }
 
 /// What is worth to be known again: an answer in one piece, which says once how long that is.
-fn repeated(text: &[u8], raw: &[httparse::Header<'_>], head: &ResponseHead) -> Option<Box<CachedHead>> {
-    let mut lengths = raw.iter().filter(|header| header.name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str()));
+fn repeated(
+    text: &[u8],
+    raw: &[httparse::Header<'_>],
+    head: &ResponseHead,
+) -> Option<Box<CachedHead>> {
+    let mut lengths =
+        raw.iter().filter(|header| header.name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str()));
     let length = lengths.next().filter(|_| lengths.next().is_none())?.value;
     let is_whole = matches!(head.length, BodyLength::Exactly(bytes) if number(length).is_some_and(|said| said as u64 == bytes));
     let is_usual = is_whole && head.keeps && head.parts.status == StatusCode::OK;
-    is_usual.then(|| Box::new(CachedHead { head: head.clone(), repeated: HeadPattern::new(text, length) }))
+    is_usual.then(|| {
+        Box::new(CachedHead { head: head.clone(), repeated: HeadPattern::new(text, length) })
+    })
 }
 
-fn judge(status: StatusCode, is_1_1: bool, raw: &[httparse::Header<'_>]) -> Result<ResponseHead, &'static str> {
+fn judge(
+    status: StatusCode,
+    is_1_1: bool,
+    raw: &[httparse::Header<'_>],
+) -> Result<ResponseHead, &'static str> {
     let mut headers = HeaderMap::with_capacity(raw.len());
     for header in raw {
-        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| "a header has no name")?;
-        headers.append(name, HeaderValue::from_bytes(header.value).map_err(|_| "a header has a value that is none")?);
+        let name =
+            HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| "a header has no name")?;
+        headers.append(
+            name,
+            HeaderValue::from_bytes(header.value)
+                .map_err(|_| "a header has a value that is none")?,
+        );
     }
     let announced = content_length(&headers)?;
     let codings = headers.contains_key(TRANSFER_ENCODING);
     let length = match announced {
-        _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => BodyLength::Exactly(0),
+        _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => {
+            BodyLength::Exactly(0)
+        }
         // RFC 9112, 6.1: HTTP/1.0 knows no codings.
         _ if codings && !is_1_1 => return Err("a transfer coding in HTTP/1.0"),
         _ if codings => coding(&headers)?,
@@ -193,7 +221,8 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     for value in headers.get_all(CONTENT_LENGTH) {
         let text = value.to_str().unwrap_or_default();
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let said = text.parse::<u64>().ok().filter(|_| digits).ok_or("a length that is no number")?;
+        let said =
+            text.parse::<u64>().ok().filter(|_| digits).ok_or("a length that is no number")?;
         if length.replace(said).is_some_and(|before| before != said) {
             return Err("two different lengths");
         }
@@ -205,7 +234,9 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
 fn coding(headers: &HeaderMap) -> Result<BodyLength, &'static str> {
     let mut listed = headers.get_all(TRANSFER_ENCODING).iter();
     match (listed.next(), listed.next()) {
-        (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(BodyLength::Chunked),
+        (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+            Ok(BodyLength::Chunked)
+        }
         _ => Err("a transfer coding that is not known"),
     }
 }
@@ -217,11 +248,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_that_is_said_again_byte_by_byte_is_whole_with_its_last_byte_whatever_was_said_before_it() {
-        let early = "HTTP/1.1 103 Early Hints\r\nContent-Length: 5\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n";
+    fn a_head_that_is_said_again_byte_by_byte_is_whole_with_its_last_byte_whatever_was_said_before_it()
+     {
+        let early =
+            "HTTP/1.1 103 Early Hints\r\nContent-Length: 5\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n";
         let (mut known, mut buffer) = (None, BytesMut::new());
-        for (before, length) in [("", 5), ("", 5), ("", 123), (early, 123), (early, 12), ("", 1), (early, 0)] {
-            let text = format!("{before}HTTP/1.1 200 OK\r\nX: 1\r\nContent-Length: {length}\r\nY: 1\r\n\r\n");
+        for (before, length) in
+            [("", 5), ("", 5), ("", 123), (early, 123), (early, 12), ("", 1), (early, 0)]
+        {
+            let text = format!(
+                "{before}HTTP/1.1 200 OK\r\nX: 1\r\nContent-Length: {length}\r\nY: 1\r\n\r\n"
+            );
             let mut decoded = None;
             for byte in text.bytes() {
                 assert!(decoded.is_none(), "{text}");
@@ -229,7 +266,11 @@ mod tests {
                 decoded = decode(&mut buffer, &mut known).unwrap();
             }
             let head = decoded.unwrap_or_else(|| panic!("{text}"));
-            assert_eq!((head.parts.status, head.length), (StatusCode::OK, BodyLength::Exactly(length)), "{text}");
+            assert_eq!(
+                (head.parts.status, head.length),
+                (StatusCode::OK, BodyLength::Exactly(length)),
+                "{text}"
+            );
             assert!(buffer.is_empty() && known.is_some(), "{text}");
         }
     }

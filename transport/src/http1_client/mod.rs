@@ -31,7 +31,10 @@ use tokio::{
 pub use self::body::BodyStreamError;
 pub(crate) use self::body::Http1Body;
 use self::head::{CachedHead, ResponseHead};
-use crate::{response::HttpResponse, send_error::SendError, vectored_body::VectoredBody, write_batching::turn};
+use crate::{
+    response::HttpResponse, send_error::SendError, vectored_body::VectoredBody,
+    write_batching::turn,
+};
 
 /// How much is read at once: as much as the last response took, within these.
 const READ_BYTES_MIN: usize = 1024;
@@ -129,7 +132,12 @@ enum SendOutcome {
 
 impl Pool {
     pub(crate) fn new(idle_timeout: Duration, idle_per_host: usize, head_bytes_max: usize) -> Self {
-        Self(Arc::new(PoolShared { idle: Mutex::default(), idle_timeout, idle_per_host, head_bytes_max }))
+        Self(Arc::new(PoolShared {
+            idle: Mutex::default(),
+            idle_timeout,
+            idle_per_host,
+            head_bytes_max,
+        }))
     }
 
     /// Sends a request and waits for the head of its response. `connect` is asked for a socket where none is waiting.
@@ -175,7 +183,9 @@ impl Pool {
         let server = uri.authority().map_or("", |authority| authority.as_str());
         // A connection that ended while it rested takes nothing, and the next one is tried.
         while let Some(connection) = self.take(server) {
-            if let SendOutcome::Answered(response) = self.exchange(connection, &written, &body).await? {
+            if let SendOutcome::Answered(response) =
+                self.exchange(connection, &written, &body).await?
+            {
                 return Ok(response);
             }
         }
@@ -183,21 +193,36 @@ impl Pool {
         let socket = Box::pin(connect()).await?;
         let (buffer, unsent) = (BytesMut::new(), Bytes::new());
         // Boxed: it is moved from hand to hand with each request.
-        let connection = ClientConnection { server: server.into(), socket, buffer, read_bytes: READ_BYTES_MIN, unsent, known: None };
+        let connection = ClientConnection {
+            server: server.into(),
+            socket,
+            buffer,
+            read_bytes: READ_BYTES_MIN,
+            unsent,
+            known: None,
+        };
         match self.exchange(Box::new(connection), &written, &body).await? {
             SendOutcome::Answered(response) => Ok(response),
             SendOutcome::NotSent(error) => Err(SendError::NotSent { reason: error.to_string() }),
         }
     }
 
-    async fn exchange(&self, mut connection: Box<ClientConnection>, head: &[u8], body: &VectoredBody) -> Result<SendOutcome, SendError> {
+    async fn exchange(
+        &self,
+        mut connection: Box<ClientConnection>,
+        head: &[u8],
+        body: &VectoredBody,
+    ) -> Result<SendOutcome, SendError> {
         let mut sent = 0;
         let (answer, written) = loop {
             let written = match connection.write(head, body, &mut sent).await {
                 Ok(written) => written,
                 Err(error) => return Ok(SendOutcome::NotSent(error)),
             };
-            if let Some(answer) = connection.next_head(self.0.head_bytes_max, written != WriteOutcome::Interrupted).await? {
+            if let Some(answer) = connection
+                .next_head(self.0.head_bytes_max, written != WriteOutcome::Interrupted)
+                .await?
+            {
                 break (answer, written);
             }
         };
@@ -208,10 +233,18 @@ impl Pool {
             };
         }
         let ResponseHead { parts, length, keeps } = answer;
-        tracing::trace!(server = &*connection.server, status = parts.status.as_u16(), "a server answered");
+        tracing::trace!(
+            server = &*connection.server,
+            status = parts.status.as_u16(),
+            "a server answered"
+        );
         // What answers half a request has not read the rest of it.
-        let back = (keeps && written == WriteOutcome::Whole).then(|| PoolReturn { pool: self.clone() });
-        Ok(SendOutcome::Answered(HttpResponse::new(parts, Http1Body::new(length, connection, back))))
+        let back =
+            (keeps && written == WriteOutcome::Whole).then(|| PoolReturn { pool: self.clone() });
+        Ok(SendOutcome::Answered(HttpResponse::new(
+            parts,
+            Http1Body::new(length, connection, back),
+        )))
     }
 
     fn take(&self, server: &str) -> Option<Box<ClientConnection>> {
@@ -261,7 +294,9 @@ async fn sweep(pool: Weak<PoolShared>) {
         tokio::time::sleep(pause).await;
         let Some(pool) = pool.upgrade().map(Pool) else { return };
         let mut idle = pool.lock();
-        let still_good = |resting: &mut IdleConnection| resting.since.elapsed() < pool.0.idle_timeout && resting.connection.is_quiet();
+        let still_good = |resting: &mut IdleConnection| {
+            resting.since.elapsed() < pool.0.idle_timeout && resting.connection.is_quiet()
+        };
         idle.by_server.retain(|_, resting| {
             resting.retain_mut(still_good);
             !resting.is_empty()
@@ -275,19 +310,28 @@ async fn sweep(pool: Weak<PoolShared>) {
 
 impl ClientConnection {
     /// Writes a request from where `sent` says. `Err`: nothing of it was taken.
-    async fn write(&mut self, head: &[u8], body: &VectoredBody, sent: &mut usize) -> Result<WriteOutcome, io::Error> {
+    async fn write(
+        &mut self,
+        head: &[u8],
+        body: &VectoredBody,
+        sent: &mut usize,
+    ) -> Result<WriteOutcome, io::Error> {
         let all = head.len() + body.len();
         poll_fn(|context| {
             while *sent < all {
                 let [first, second, third] = body.slices_behind(sent.saturating_sub(head.len()));
                 let parts = [IoSlice::new(&head[head.len().min(*sent)..]), first, second, third];
                 match Pin::new(&mut self.socket).poll_write_vectored(context, &parts) {
-                    Poll::Ready(Ok(0)) if *sent == 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    Poll::Ready(Ok(0)) if *sent == 0 => {
+                        return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                    }
                     Poll::Ready(Err(error)) if *sent == 0 => return Poll::Ready(Err(error)),
                     // There may be an answer that says why.
                     Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(WriteOutcome::Broken)),
                     Poll::Ready(Ok(bytes)) => *sent += bytes,
-                    Poll::Pending if self.socket.poll_read_ready(context).is_ready() => return Poll::Ready(Ok(WriteOutcome::Interrupted)),
+                    Poll::Pending if self.socket.poll_read_ready(context).is_ready() => {
+                        return Poll::Ready(Ok(WriteOutcome::Interrupted));
+                    }
                     Poll::Pending => return Poll::Pending,
                 }
             }
@@ -297,12 +341,17 @@ impl ClientConnection {
     }
 
     /// The head of the response; `None`, if that is not waited for, when it is not there.
-    async fn next_head(&mut self, bytes_max: usize, waits: bool) -> Result<Option<ResponseHead>, SendError> {
+    async fn next_head(
+        &mut self,
+        bytes_max: usize,
+        waits: bool,
+    ) -> Result<Option<ResponseHead>, SendError> {
         let aborted = |reason: &str| SendError::Aborted { reason: reason.to_owned() };
         loop {
             // Mostly nothing was read yet.
             if !self.buffer.is_empty()
-                && let Some(head) = head::decode(&mut self.buffer, &mut self.known).map_err(aborted)?
+                && let Some(head) =
+                    head::decode(&mut self.buffer, &mut self.known).map_err(aborted)?
             {
                 return Ok(Some(head));
             }
@@ -342,7 +391,9 @@ impl ClientConnection {
     }
 
     fn note_response(&mut self, body_bytes: usize) {
-        self.read_bytes = (body_bytes + HEAD_BYTES_USUAL).next_power_of_two().clamp(READ_BYTES_MIN, READ_BYTES_MAX);
+        self.read_bytes = (body_bytes + HEAD_BYTES_USUAL)
+            .next_power_of_two()
+            .clamp(READ_BYTES_MIN, READ_BYTES_MAX);
     }
 
     /// Nothing came while it rested, not even its end. Costs no system call unless something did.

@@ -33,7 +33,10 @@ impl Body for RequestBody<'_> {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let Self { socket, buffer, left } = &mut *self;
         let rest = left.load(Ordering::Relaxed);
         if rest == 0 {
@@ -45,14 +48,20 @@ impl Body for RequestBody<'_> {
             buffer.reserve(piece - buffer.len());
             match socket.try_read_buf(*buffer) {
                 Ok(0) => return Poll::Ready(Some(Err(io::ErrorKind::UnexpectedEof.into()))),
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Some(Err(error))),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                    return Poll::Ready(Some(Err(error)));
+                }
                 Ok(_) | Err(_) => {}
             }
         }
         left.store(rest - piece, Ordering::Relaxed);
         let is_wasteful = is_wasteful(buffer, piece);
         let data = buffer.split_to(piece);
-        Poll::Ready(Some(Ok(Frame::data(if is_wasteful { Bytes::copy_from_slice(&data) } else { data.freeze() }))))
+        Poll::Ready(Some(Ok(Frame::data(if is_wasteful {
+            Bytes::copy_from_slice(&data)
+        } else {
+            data.freeze()
+        }))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -67,8 +67,12 @@ pub(super) fn read(bytes: &[u8]) -> ParsedHead {
         let path = request.path.filter(|path| is_post && path.starts_with('/'))?;
         let BodyFraming::Length(body) = framing else { return None };
         let (parts, keeps, length) = plain(path, request.headers)?;
-        let repeated = (head <= REPEATED_BYTES_MAX).then(|| HeadPattern::new(&bytes[..head], length));
-        Some(ParsedHead::Post(Box::new(RequestHead { parts, keeps, repeated, body_bytes: body }), RequestLengths { head, body }))
+        let repeated =
+            (head <= REPEATED_BYTES_MAX).then(|| HeadPattern::new(&bytes[..head], length));
+        Some(ParsedHead::Post(
+            Box::new(RequestHead { parts, keeps, repeated, body_bytes: body }),
+            RequestLengths { head, body },
+        ))
     });
     match plain {
         Ok(Some(Some(post))) => post,

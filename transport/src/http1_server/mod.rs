@@ -149,7 +149,10 @@ impl ServerConnection {
             return Some(NextRequest::Other);
         }
         // However small the pieces it comes in, a head is read when it begins and when it may be whole.
-        let may_be_whole = seen == 0 || self.buffer[seen.saturating_sub(2)..].windows(2).any(|end| end == b"\n\r" || end == b"\n\n");
+        let may_be_whole = seen == 0
+            || self.buffer[seen.saturating_sub(2)..]
+                .windows(2)
+                .any(|end| end == b"\n\r" || end == b"\n\n");
         if may_be_whole {
             if let Some(lengths) = self.head.as_mut().and_then(|head| head.again(&self.buffer)) {
                 (self.lengths, self.is_repeated) = (lengths, true);
@@ -191,7 +194,9 @@ impl ServerConnection {
         self.seen = 0;
         self.buffer.advance(head_bytes);
         // With room to spare: a read that fills less has seen that there is no more.
-        self.read_bytes = (head_bytes + body_bytes.min(READ_BYTES_MAX) + 1).next_power_of_two().clamp(READ_BYTES_MIN, READ_BYTES_MAX);
+        self.read_bytes = (head_bytes + body_bytes.min(READ_BYTES_MAX) + 1)
+            .next_power_of_two()
+            .clamp(READ_BYTES_MIN, READ_BYTES_MAX);
         *self.left.get_mut() = body_bytes;
         let (socket, left) = (self.socket.get_ref(), &self.left);
         let is_repeated = self.is_repeated;
@@ -263,7 +268,12 @@ impl ServerConnection {
     }
 
     /// Writes what there is of a body, and all of it in the end. What is ready together is written together.
-    async fn write_body<B>(&mut self, mut out: Vec<u8>, mut body: B, framing: ResponseFraming) -> io::Result<()>
+    async fn write_body<B>(
+        &mut self,
+        mut out: Vec<u8>,
+        mut body: B,
+        framing: ResponseFraming,
+    ) -> io::Result<()>
     where
         B: Body<Data = Bytes> + Unpin,
     {
@@ -274,7 +284,8 @@ impl ServerConnection {
             ResponseFraming::Chunked | ResponseFraming::Absent => None,
         };
         loop {
-            let ready = poll_fn(|context| Poll::Ready(Pin::new(&mut body).poll_frame(context))).await;
+            let ready =
+                poll_fn(|context| Poll::Ready(Pin::new(&mut body).poll_frame(context))).await;
             let frame = match ready {
                 Poll::Ready(frame) => frame,
                 Poll::Pending => {
@@ -288,7 +299,9 @@ impl ServerConnection {
                     }
                 }
             };
-            let Some(data) = frame.transpose().map_err(|_| broken())?.map(Frame::into_data) else { break };
+            let Some(data) = frame.transpose().map_err(|_| broken())?.map(Frame::into_data) else {
+                break;
+            };
             let Ok(data) = data else { continue };
             if data.is_empty() {
                 continue;
@@ -325,8 +338,13 @@ impl ServerConnection {
     async fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
         let (mut sent, all) = (0, first.len() + second.len());
         while sent < all {
-            let parts = [IoSlice::new(&first[first.len().min(sent)..]), IoSlice::new(&second[sent.saturating_sub(first.len())..])];
-            match poll_fn(|context| Pin::new(&mut self.socket).poll_write_vectored(context, &parts)).await? {
+            let parts = [
+                IoSlice::new(&first[first.len().min(sent)..]),
+                IoSlice::new(&second[sent.saturating_sub(first.len())..]),
+            ];
+            match poll_fn(|context| Pin::new(&mut self.socket).poll_write_vectored(context, &parts))
+                .await?
+            {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 bytes => sent += bytes,
             }

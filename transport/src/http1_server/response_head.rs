@@ -24,7 +24,9 @@ pub(super) enum ResponseFraming {
 impl ResponseFraming {
     pub(super) fn of(status: StatusCode, exact_bytes: Option<u64>) -> Self {
         match exact_bytes {
-            _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => Self::Absent,
+            _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => {
+                Self::Absent
+            }
             Some(bytes) => Self::Exactly(bytes),
             None => Self::Chunked,
         }
@@ -39,7 +41,12 @@ pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: ResponseFraming, k
         // Nearly every answer, and its reason need not be looked up.
         StatusCode::OK => out.extend_from_slice(b"HTTP/1.1 200 OK\r\n"),
         status => {
-            let _into_memory = write!(out, "HTTP/1.1 {} {}\r\n", status.as_str(), status.canonical_reason().unwrap_or_default());
+            let _into_memory = write!(
+                out,
+                "HTTP/1.1 {} {}\r\n",
+                status.as_str(),
+                status.canonical_reason().unwrap_or_default()
+            );
         }
     }
     for (name, value) in &parts.headers {

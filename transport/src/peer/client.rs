@@ -26,8 +26,9 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::TlsConnector;
 
 use super::{
-    ALPN_H2, CONNECT_TIMEOUT, CONNECTION_WINDOW_BYTES, CONNECTIONS_PER_PEER, GIVEN_UP_STREAMS_MAX, HEAD_BYTES_MAX, PEER_NAME,
-    PEERS_KEPT_MAX, PING_INTERVAL, PING_TIMEOUT, PeerIdentity, STREAM_WINDOW_BYTES, STREAMS_MAX,
+    ALPN_H2, CONNECT_TIMEOUT, CONNECTION_WINDOW_BYTES, CONNECTIONS_PER_PEER, GIVEN_UP_STREAMS_MAX,
+    HEAD_BYTES_MAX, PEER_NAME, PEERS_KEPT_MAX, PING_INTERVAL, PING_TIMEOUT, PeerIdentity,
+    STREAM_WINDOW_BYTES, STREAMS_MAX,
 };
 use crate::send_error::SendError;
 
@@ -81,7 +82,11 @@ impl PeerClient {
     ///
     /// Waits without limit for a response as long as the peer is alive. Dropping the future, or the response's body, ends
     /// the stream at the peer.
-    pub async fn send(&self, address: &str, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendError> {
+    pub async fn send(
+        &self,
+        address: &str,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, SendError> {
         *request.uri_mut() = at_peer(request.uri())?;
         let peer = self.peer(address);
         let mut reason = String::new();
@@ -98,16 +103,27 @@ impl PeerClient {
     }
 
     /// [`PeerClient::send`] of a request whose body comes as it goes on, which is why there is one attempt.
-    pub async fn open<B>(&self, address: &str, mut request: Request<B>) -> Result<Response<Incoming>, SendError>
+    pub async fn open<B>(
+        &self,
+        address: &str,
+        mut request: Request<B>,
+    ) -> Result<Response<Incoming>, SendError>
     where
         B: hyper::body::Body<Data = Bytes, Error = io::Error> + Send + 'static,
     {
         *request.uri_mut() = at_peer(request.uri())?;
         let mut sender = self.peer(address).lane().sender(&self.tls, address).await?;
-        sender.try_send_request(request.map(|body| Either::Right(body.boxed_unsync()))).await.map_err(|error| {
-            let reason = error.error().to_string();
-            if was_not_taken(&error) { SendError::NotSent { reason } } else { SendError::Aborted { reason } }
-        })
+        sender
+            .try_send_request(request.map(|body| Either::Right(body.boxed_unsync())))
+            .await
+            .map_err(|error| {
+                let reason = error.error().to_string();
+                if was_not_taken(&error) {
+                    SendError::NotSent { reason }
+                } else {
+                    SendError::Aborted { reason }
+                }
+            })
     }
 
     fn peer(&self, address: &str) -> Arc<Peer> {
@@ -140,10 +156,17 @@ impl PeerConnection {
         }
         state.sender = None;
         // Whoever waited while another one tried in vain shares its failure: a dead peer costs everybody one attempt.
-        if let Some(failure) = state.failure.as_ref().filter(|_| self.failures.load(Ordering::Relaxed) != failures_before) {
+        if let Some(failure) = state
+            .failure
+            .as_ref()
+            .filter(|_| self.failures.load(Ordering::Relaxed) != failures_before)
+        {
             return Err(failure.clone());
         }
-        match timeout(CONNECT_TIMEOUT, connect(tls, address)).await.unwrap_or(Err(SendError::ConnectTimeout)) {
+        match timeout(CONNECT_TIMEOUT, connect(tls, address))
+            .await
+            .unwrap_or(Err(SendError::ConnectTimeout))
+        {
             Ok(sender) => {
                 state.sender = Some(sender.clone());
                 Ok(sender)
@@ -158,16 +181,23 @@ impl PeerConnection {
 
     fn is_in_use(&self) -> bool {
         // Locked: it is being opened.
-        self.state.try_lock().map_or(true, |state| state.sender.as_ref().is_some_and(|sender| !sender.is_closed()))
+        self.state
+            .try_lock()
+            .map_or(true, |state| state.sender.as_ref().is_some_and(|sender| !sender.is_closed()))
     }
 }
 
 async fn connect(tls: &TlsConnector, address: &str) -> Result<PeerSender, SendError> {
-    let unreachable = |error: &dyn Error| SendError::Connect { reason: format!("{address}: {error}") };
+    let unreachable =
+        |error: &dyn Error| SendError::Connect { reason: format!("{address}: {error}") };
     let socket = TcpStream::connect(address).await.map_err(|error| unreachable(&error))?;
     let _ = socket.set_nodelay(true);
-    let name = ServerName::try_from(PEER_NAME).map_err(|error| SendError::Tls { reason: error.to_string() })?;
-    let stream = tls.connect(name, socket).await.map_err(|error| SendError::Tls { reason: error.to_string() })?;
+    let name = ServerName::try_from(PEER_NAME)
+        .map_err(|error| SendError::Tls { reason: error.to_string() })?;
+    let stream = tls
+        .connect(name, socket)
+        .await
+        .map_err(|error| SendError::Tls { reason: error.to_string() })?;
     if stream.get_ref().1.alpn_protocol() != Some(ALPN_H2) {
         return Err(SendError::Tls { reason: format!("{address} does not speak http/2") });
     }
@@ -206,7 +236,12 @@ fn was_not_taken(error: &TrySendError<Request<PeerBody>>) -> bool {
     if error.message().is_some() {
         return true;
     }
-    let Some(cause) = error.error().source().and_then(|cause| cause.downcast_ref::<h2::Error>()) else { return false };
+    let Some(cause) = error.error().source().and_then(|cause| cause.downcast_ref::<h2::Error>())
+    else {
+        return false;
+    };
     let (goodbye, refused) = (h2::Reason::NO_ERROR, h2::Reason::REFUSED_STREAM);
-    cause.is_remote() && (cause.is_go_away() && cause.reason() == Some(goodbye) || cause.is_reset() && cause.reason() == Some(refused))
+    cause.is_remote()
+        && (cause.is_go_away() && cause.reason() == Some(goodbye)
+            || cause.is_reset() && cause.reason() == Some(refused))
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use aws_lc_rs::signature::Ed25519KeyPair;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, PKCS_ED25519, SerialNumber, date_time_ymd,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, PKCS_ED25519, SerialNumber,
+    date_time_ymd,
 };
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
@@ -53,7 +54,11 @@ impl PeerIdentity {
     pub fn from_secret(secret: &[u8; 32]) -> Result<Self, PeerIdentityError> {
         let authority = authority(secret)?;
         let key = KeyPair::generate().map_err(PeerIdentityError::from)?;
-        let certificate = certificate_params()?.signed_by(&key, &authority).map_err(PeerIdentityError::from)?.der().clone();
+        let certificate = certificate_params()?
+            .signed_by(&key, &authority)
+            .map_err(PeerIdentityError::from)?
+            .der()
+            .clone();
         let mut roots = RootCertStore::empty();
         roots.add(authority.der().clone()).map_err(PeerIdentityError::from)?;
         let (roots, key) = (Arc::new(roots), PrivatePkcs8KeyDer::from(key.serialize_der()));
@@ -68,8 +73,11 @@ impl PeerIdentity {
 fn authority(secret: &[u8; 32]) -> Result<CertifiedIssuer<'static, KeyPair>, PeerIdentityError> {
     let key = Ed25519KeyPair::from_seed_unchecked(secret).map_err(PeerIdentityError::from)?;
     let key = key.to_pkcs8v1().map_err(PeerIdentityError::from)?;
-    let key =
-        KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(key.as_ref()), &PKCS_ED25519).map_err(PeerIdentityError::from)?;
+    let key = KeyPair::from_pkcs8_der_and_sign_algo(
+        &PrivatePkcs8KeyDer::from(key.as_ref()),
+        &PKCS_ED25519,
+    )
+    .map_err(PeerIdentityError::from)?;
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, "mcp-broker replicas");
@@ -81,11 +89,13 @@ fn authority(secret: &[u8; 32]) -> Result<CertifiedIssuer<'static, KeyPair>, Pee
 }
 
 fn certificate_params() -> Result<CertificateParams, PeerIdentityError> {
-    let mut params = CertificateParams::new(vec![PEER_NAME.to_owned()]).map_err(PeerIdentityError::from)?;
+    let mut params =
+        CertificateParams::new(vec![PEER_NAME.to_owned()]).map_err(PeerIdentityError::from)?;
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, PEER_NAME);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     set_validity(&mut params);
     Ok(params)
 }
@@ -119,7 +129,8 @@ fn server_config(
     certificate: CertificateDer<'static>,
     key: PrivatePkcs8KeyDer<'static>,
 ) -> Result<ServerConfig, PeerIdentityError> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(provider));
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(provider));
     let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(&[&TLS13])
         .map_err(PeerIdentityError::from)?

@@ -3,7 +3,10 @@
 //! Invariant: no byte of a request is read from a connection that has not shown a certificate of the replicas' authority,
 //! and strangers who never finish a handshake do not take the places of replicas.
 
-use std::{convert::Infallible, error::Error, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible, error::Error, future::Future, io, net::SocketAddr, sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -24,8 +27,9 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{
-    ALPN_H2, CONNECTION_WINDOW_BYTES, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, HEAD_BYTES_MAX, PEER_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT,
-    PeerIdentity, STREAM_WINDOW_BYTES, STREAMS_MAX,
+    ALPN_H2, CONNECTION_WINDOW_BYTES, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, HEAD_BYTES_MAX,
+    PEER_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, PeerIdentity, STREAM_WINDOW_BYTES,
+    STREAMS_MAX,
 };
 
 /// Wait after a connection could not be accepted: most often no descriptor is left, and others have to end first.
@@ -77,7 +81,10 @@ impl PeerServer {
 
     /// Turns these away before the handshake: connections that the broker knows to be none of its replicas'.
     #[must_use]
-    pub fn without(self, strangers: impl Fn(SocketAddr, SocketAddr) -> bool + Send + Sync + 'static) -> Self {
+    pub fn without(
+        self,
+        strangers: impl Fn(SocketAddr, SocketAddr) -> bool + Send + Sync + 'static,
+    ) -> Self {
         Self { strangers: Some(Arc::new(strangers)), ..self }
     }
 
@@ -89,8 +96,12 @@ impl PeerServer {
     }
 
     /// Serves until `stop` resolves, then lets the requests in flight finish.
-    pub async fn serve<Handler, Answering, ResponseBody>(self, listener: TcpListener, stop: impl Future<Output = ()>, handler: Handler)
-    where
+    pub async fn serve<Handler, Answering, ResponseBody>(
+        self,
+        listener: TcpListener,
+        stop: impl Future<Output = ()>,
+        handler: Handler,
+    ) where
         Handler: Fn(Request<Incoming>) -> Answering + Clone + Send + Sync + 'static,
         Answering: Future<Output = Response<ResponseBody>> + Send + 'static,
         ResponseBody: Body<Data = Bytes> + Send + 'static,
@@ -129,7 +140,10 @@ impl PeerServer {
     }
 
     /// A connection of a replica, or none.
-    async fn admit(&self, socket: TcpStream) -> Option<(TlsStream<TcpStream>, OwnedSemaphorePermit)> {
+    async fn admit(
+        &self,
+        socket: TcpStream,
+    ) -> Option<(TlsStream<TcpStream>, OwnedSemaphorePermit)> {
         let (peer, local) = (socket.peer_addr().ok()?, socket.local_addr().ok()?);
         let strangers = self.strangers.clone();
         let is_stranger = move || strangers.is_some_and(|strangers| strangers(peer, local));
@@ -142,7 +156,9 @@ impl PeerServer {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 tracing::debug!(%peer, %error, "not a replica of this broker");
-                if let Some(told) = self.on_stranger.as_ref().filter(|_| error.kind() == io::ErrorKind::InvalidData) {
+                if let Some(told) =
+                    self.on_stranger.as_ref().filter(|_| error.kind() == io::ErrorKind::InvalidData)
+                {
                     told(peer);
                 }
                 return None;
@@ -157,11 +173,18 @@ impl PeerServer {
             return None;
         }
         let place = Arc::clone(&self.places).try_acquire_owned();
-        place.inspect_err(|_| tracing::warn!(%peer, "too many connections of replicas")).ok().map(|place| (stream, place))
+        place
+            .inspect_err(|_| tracing::warn!(%peer, "too many connections of replicas"))
+            .ok()
+            .map(|place| (stream, place))
     }
 
-    async fn attend<Handler, Answering, ResponseBody>(&self, stream: TlsStream<TcpStream>, watcher: Watcher, handler: Handler)
-    where
+    async fn attend<Handler, Answering, ResponseBody>(
+        &self,
+        stream: TlsStream<TcpStream>,
+        watcher: Watcher,
+        handler: Handler,
+    ) where
         Handler: Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
         Answering: Future<Output = Response<ResponseBody>> + Send + 'static,
         ResponseBody: Body<Data = Bytes> + Send + 'static,

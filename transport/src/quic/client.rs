@@ -12,7 +12,10 @@ use bytes::Bytes;
 use quinn::{Connection, Endpoint, EndpointConfig, crypto::rustls::QuicClientConfig};
 use tokio::time::timeout;
 
-use super::{Limits, QuicConnection, QuicSink, QuicSource, RequestStream, frames::printable, gso::GsoLimitRuntime};
+use super::{
+    Limits, QuicConnection, QuicSink, QuicSource, RequestStream, frames::printable,
+    gso::GsoLimitRuntime,
+};
 use crate::{
     connect,
     connect_error::ConnectError,
@@ -44,14 +47,19 @@ pub struct QuicClient {
 }
 
 /// A connection and its control stream.
-pub async fn connect(options: ConnectOptions<'_>) -> Result<(QuicClient, QuicSource, QuicSink), ConnectError> {
+pub async fn connect(
+    options: ConnectOptions<'_>,
+) -> Result<(QuicClient, QuicSource, QuicSink), ConnectError> {
     timeout(options.timeout, connected(&options)).await.unwrap_or(Err(ConnectError::Timeout))
 }
 
-async fn connected(options: &ConnectOptions<'_>) -> Result<(QuicClient, QuicSource, QuicSink), ConnectError> {
+async fn connected(
+    options: &ConnectOptions<'_>,
+) -> Result<(QuicClient, QuicSource, QuicSink), ConnectError> {
     let (host, port) = host_and_port(options.address)?;
     let name = options.tls.server_name(host)?.to_str().into_owned();
-    let crypto = QuicClientConfig::try_from(options.tls.quic()).map_err(|error| ConnectError::Tls { reason: error.to_string() })?;
+    let crypto = QuicClientConfig::try_from(options.tls.quic())
+        .map_err(|error| ConnectError::Tls { reason: error.to_string() })?;
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
     config.transport_config(options.limits.client_transport());
 
@@ -59,19 +67,32 @@ async fn connected(options: &ConnectOptions<'_>) -> Result<(QuicClient, QuicSour
     let attempt = |address| handshake(address, config.clone(), name.clone());
     let (endpoint, connection) = connect::first_of(addresses, attempt).await?;
     let connection = QuicConnection::new(connection, options.limits);
-    let (source, sink) = connection.open_control().await.map_err(|error| unreachable(options.address, &error))?;
+    let (source, sink) =
+        connection.open_control().await.map_err(|error| unreachable(options.address, &error))?;
     Ok((QuicClient { connection, endpoint }, source, sink))
 }
 
-async fn handshake(address: SocketAddr, config: quinn::ClientConfig, name: String) -> Result<(Endpoint, Connection), ConnectError> {
+async fn handshake(
+    address: SocketAddr,
+    config: quinn::ClientConfig,
+    name: String,
+) -> Result<(Endpoint, Connection), ConnectError> {
     let endpoint = UdpSocket::bind(any_port(address))
-        .and_then(|socket| Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(GsoLimitRuntime)))
+        .and_then(|socket| {
+            Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(GsoLimitRuntime))
+        })
         .map_err(|error| unreachable(address, &error))?;
-    let connecting = endpoint.connect_with(config, address, &name).map_err(|error| unreachable(address, &error))?;
+    let connecting = endpoint
+        .connect_with(config, address, &name)
+        .map_err(|error| unreachable(address, &error))?;
     let connection = connecting.await.map_err(|error| match error {
         // 0x100 and above are alerts of TLS (RFC 9001, 4.8), whoever sent them.
-        quinn::ConnectionError::TransportError(error) => ConnectError::Tls { reason: printable(&error) },
-        quinn::ConnectionError::ConnectionClosed(closed) => ConnectError::Tls { reason: printable(&closed) },
+        quinn::ConnectionError::TransportError(error) => {
+            ConnectError::Tls { reason: printable(&error) }
+        }
+        quinn::ConnectionError::ConnectionClosed(closed) => {
+            ConnectError::Tls { reason: printable(&closed) }
+        }
         error => unreachable(address, &error),
     })?;
     Ok((endpoint, connection))
@@ -79,7 +100,11 @@ async fn handshake(address: SocketAddr, config: quinn::ClientConfig, name: Strin
 
 /// Of the same family.
 fn any_port(address: SocketAddr) -> SocketAddr {
-    if address.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() }
+    if address.is_ipv4() {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
+    } else {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    }
 }
 
 fn unreachable(address: impl std::fmt::Display, error: &dyn std::fmt::Display) -> ConnectError {

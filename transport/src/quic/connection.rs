@@ -42,9 +42,18 @@ pub struct QuicConnection {
 impl QuicConnection {
     pub(super) fn new(connection: Connection, limits: &Limits) -> Self {
         let Limits { message_bytes_max, silence_max, stall_max, request_streams_max, .. } = *limits;
-        let request_room = Arc::new(Semaphore::new(limits.request_bytes_max.div_ceil(SHARED_PERMIT_BYTES)));
+        let request_room =
+            Arc::new(Semaphore::new(limits.request_bytes_max.div_ceil(SHARED_PERMIT_BYTES)));
         let has_all_streams = Arc::default();
-        Self { connection, message_bytes_max, silence_max, stall_max, request_room, request_streams_max, has_all_streams }
+        Self {
+            connection,
+            message_bytes_max,
+            silence_max,
+            stall_max,
+            request_room,
+            request_streams_max,
+            has_all_streams,
+        }
     }
 
     /// Where the client is now: it may move.
@@ -54,7 +63,8 @@ impl QuicConnection {
 
     /// The certificate the client presented, if it was asked for one and had one.
     pub fn client_certificate(&self) -> Option<ClientCertificate> {
-        let chain = self.connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        let chain =
+            self.connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         ClientCertificate::new(&chain)
     }
 
@@ -62,7 +72,8 @@ impl QuicConnection {
     pub async fn accept_request(&self) -> Option<RequestStream> {
         let (sink, source) = self.connection.accept_bi().await.ok()?;
         if !self.has_all_streams.swap(true, Ordering::Relaxed) {
-            self.connection.set_max_concurrent_bi_streams(streams_allowed(self.request_streams_max));
+            self.connection
+                .set_max_concurrent_bi_streams(streams_allowed(self.request_streams_max));
         }
         let mut stream = self.request_stream(sink, source);
         stream.source.share(self.request_room.clone());
@@ -100,7 +111,10 @@ impl QuicConnection {
         // What is said to all must not wait behind the answers of single requests.
         let _ = sink.set_priority(1);
         let source = QuicSource::new(source, self.message_bytes_max, self.silence_max);
-        (source, QuicSink::new(sink, CloseScope::Connection(self.connection.clone()), self.stall_max))
+        (
+            source,
+            QuicSink::new(sink, CloseScope::Connection(self.connection.clone()), self.stall_max),
+        )
     }
 
     fn request_stream(&self, sink: SendStream, source: RecvStream) -> RequestStream {

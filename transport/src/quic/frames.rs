@@ -48,13 +48,17 @@ impl QuicSource {
         match cause {
             Some(quinn::ReadError::Reset(_)) => Err(ReadError::Cancelled),
             Some(quinn::ReadError::ConnectionLost(lost)) => match lost {
-                ConnectionError::ApplicationClosed(closed) if is_orderly(closed.error_code) => Ok(None),
+                ConnectionError::ApplicationClosed(closed) if is_orderly(closed.error_code) => {
+                    Ok(None)
+                }
                 ConnectionError::ApplicationClosed(closed) => {
                     let reason = String::from_utf8_lossy(&closed.reason).into_owned();
                     Err(ReadError::Closed { code: closed.error_code.into_inner(), reason })
                 }
                 ConnectionError::LocallyClosed => Ok(None),
-                ConnectionError::TimedOut => Err(ReadError::IdleTimeout { limit: self.silence_max }),
+                ConnectionError::TimedOut => {
+                    Err(ReadError::IdleTimeout { limit: self.silence_max })
+                }
                 // The outer error only says that the connection is lost.
                 lost => Err(io::Error::new(error.kind(), printable(lost)).into()),
             },
@@ -65,11 +69,16 @@ impl QuicSource {
 
 /// What ended a connection, some of it in its peer's words: these go to logs, and must not look like lines of them.
 pub(super) fn printable(why: &(impl std::fmt::Display + ?Sized)) -> String {
-    why.to_string().chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char }).collect()
+    why.to_string()
+        .chars()
+        .map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char })
+        .collect()
 }
 
 fn is_orderly(code: VarInt) -> bool {
-    [CloseReason::Done, CloseReason::GoingAway].iter().any(|goodbye| code == VarInt::from_u32(goodbye.quic_code()))
+    [CloseReason::Done, CloseReason::GoingAway]
+        .iter()
+        .any(|goodbye| code == VarInt::from_u32(goodbye.quic_code()))
 }
 
 impl FrameSource for QuicSource {
@@ -131,7 +140,9 @@ impl QuicSink {
     }
 
     /// Resolves with a code when the peer wants no more of it, with none when it has all of it.
-    pub(super) fn stopped(&self) -> impl Future<Output = Result<Option<VarInt>, StoppedError>> + Send + use<> {
+    pub(super) fn stopped(
+        &self,
+    ) -> impl Future<Output = Result<Option<VarInt>, StoppedError>> + Send + use<> {
         self.stream.stopped()
     }
 
@@ -140,12 +151,16 @@ impl QuicSink {
         self.is_cut = true;
         while !left.is_empty() {
             let limit = self.stall_max;
-            let written = timeout(limit, self.stream.write_chunks(left)).await.map_err(|_| WriteError::Stalled { limit })?;
+            let written = timeout(limit, self.stream.write_chunks(left))
+                .await
+                .map_err(|_| WriteError::Stalled { limit })?;
             let written = written.map_err(|error| match error {
-                quinn::WriteError::Stopped(_) | quinn::WriteError::ClosedStream => WriteError::Closed,
-                quinn::WriteError::ConnectionLost(ConnectionError::ApplicationClosed(_) | ConnectionError::LocallyClosed) => {
+                quinn::WriteError::Stopped(_) | quinn::WriteError::ClosedStream => {
                     WriteError::Closed
                 }
+                quinn::WriteError::ConnectionLost(
+                    ConnectionError::ApplicationClosed(_) | ConnectionError::LocallyClosed,
+                ) => WriteError::Closed,
                 error => WriteError::Io(error.into()),
             })?;
             left = &mut left[written.chunks..];
@@ -174,7 +189,10 @@ impl FrameSink for QuicSink {
         for batch in frames.chunks(FRAMES_PER_WRITE) {
             for frame in batch {
                 // Not copied: the connection keeps them until they are acknowledged.
-                chunks.extend([one_line(frame).unwrap_or_else(|| frame.clone()), Bytes::from_static(b"\n")]);
+                chunks.extend([
+                    one_line(frame).unwrap_or_else(|| frame.clone()),
+                    Bytes::from_static(b"\n"),
+                ]);
             }
             written = self.write(&mut chunks).await;
             if written.is_err() {
@@ -219,6 +237,9 @@ mod tests {
 
     #[test]
     fn a_38_what_a_peer_says_at_the_end_is_no_line_of_a_log() {
-        assert_eq!(printable("bye\n2026-01-01 ERROR forged \u{1b}[31m\u{7f}"), "bye\u{fffd}2026-01-01 ERROR forged \u{fffd}[31m\u{fffd}");
+        assert_eq!(
+            printable("bye\n2026-01-01 ERROR forged \u{1b}[31m\u{7f}"),
+            "bye\u{fffd}2026-01-01 ERROR forged \u{fffd}[31m\u{fffd}"
+        );
     }
 }

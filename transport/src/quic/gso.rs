@@ -70,7 +70,8 @@ impl Future for ConnectionDriver {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let is_busy = self.bursts >= BURSTS_OF_THE_IDLE;
-        SEGMENT_BUDGET.set(SegmentBudget { at_once_max: if is_busy { usize::MAX } else { 1 }, sent: 0 });
+        SEGMENT_BUDGET
+            .set(SegmentBudget { at_once_max: if is_busy { usize::MAX } else { 1 }, sent: 0 });
         let polled = self.driver.as_mut().poll(context);
         if SEGMENT_BUDGET.get().sent > 1 {
             self.bursts = self.bursts.saturating_add(1);
@@ -102,7 +103,12 @@ impl AsyncUdpSocket for GsoLimitSocket {
         sent
     }
 
-    fn poll_recv(&self, context: &mut Context<'_>, bytes: &mut [IoSliceMut<'_>], about: &mut [RecvMeta]) -> Poll<io::Result<usize>> {
+    fn poll_recv(
+        &self,
+        context: &mut Context<'_>,
+        bytes: &mut [IoSliceMut<'_>],
+        about: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
         self.0.poll_recv(context, bytes, about)
     }
 
@@ -130,14 +136,25 @@ mod tests {
     use super::*;
 
     /// What it may send at once at each of its turns, of which it sends so many datagrams.
-    fn driven(socket: &Arc<dyn AsyncUdpSocket>, datagrams: usize) -> (ConnectionDriver, Arc<Mutex<Vec<usize>>>) {
+    fn driven(
+        socket: &Arc<dyn AsyncUdpSocket>,
+        datagrams: usize,
+    ) -> (ConnectionDriver, Arc<Mutex<Vec<usize>>>) {
         let (socket, seen) = (socket.clone(), Arc::<Mutex<Vec<usize>>>::default());
         let seen_by_driver = seen.clone();
         let driver = poll_fn(move |_| {
             seen_by_driver.lock().unwrap().push(socket.max_transmit_segments());
             let destination = socket.local_addr().unwrap();
             for _ in 0..datagrams {
-                socket.try_send(&Transmit { destination, ecn: None, contents: b"words", segment_size: None, src_ip: None }).unwrap();
+                socket
+                    .try_send(&Transmit {
+                        destination,
+                        ecn: None,
+                        contents: b"words",
+                        segment_size: None,
+                        src_ip: None,
+                    })
+                    .unwrap();
             }
             Poll::Pending
         });
@@ -146,7 +163,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_gets_all_at_once_when_it_has_much_to_send() {
-        let socket = GsoLimitRuntime.wrap_udp_socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        let socket =
+            GsoLimitRuntime.wrap_udp_socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
         let mut ready = socket.clone().create_io_poller();
         poll_fn(|context| ready.as_mut().poll_writable(context)).await.unwrap();
         let of_the_system = socket.max_transmit_segments();

@@ -15,7 +15,9 @@ use std::{
 };
 
 use aws_lc_rs::{hkdf, hmac};
-use quinn::{ConnectionError, Endpoint, EndpointConfig, Incoming, VarInt, crypto::rustls::QuicServerConfig};
+use quinn::{
+    ConnectionError, Endpoint, EndpointConfig, Incoming, VarInt, crypto::rustls::QuicServerConfig,
+};
 use rustls::ServerConfig;
 use tokio::time::timeout;
 
@@ -55,7 +57,12 @@ pub struct QuicListener {
 impl QuicListener {
     /// `secret`, made for this purpose alone, outlives the process: with it clients learn at once that a restarted process has
     /// forgotten them. Without one they find out by silence.
-    pub fn bind(address: SocketAddr, tls: Arc<ServerTls>, limits: Limits, secret: Option<&[u8; 32]>) -> Result<Self, ListenError> {
+    pub fn bind(
+        address: SocketAddr,
+        tls: Arc<ServerTls>,
+        limits: Limits,
+        secret: Option<&[u8; 32]>,
+    ) -> Result<Self, ListenError> {
         let mut random = [0; 32];
         aws_lc_rs::rand::fill(&mut random).expect("the system's random generator works");
         let keys = DerivedKeys::derive(secret.unwrap_or(&random));
@@ -64,7 +71,13 @@ impl QuicListener {
         let config = server_config(&quic, &limits, &keys.tokens)?;
         let failed = |source| ListenError::Bind { address, source };
         let socket = std::net::UdpSocket::bind(address).map_err(failed)?;
-        let endpoint = Endpoint::new(keys.endpoint_config(), Some(config.clone()), socket, Arc::new(GsoLimitRuntime)).map_err(failed)?;
+        let endpoint = Endpoint::new(
+            keys.endpoint_config(),
+            Some(config.clone()),
+            socket,
+            Arc::new(GsoLimitRuntime),
+        )
+        .map_err(failed)?;
         Ok(Self {
             endpoint,
             tls,
@@ -97,7 +110,12 @@ impl QuicListener {
                 incoming.refuse();
             } else {
                 let place = HandshakeSlot::take(&self.handshakes);
-                return Some(QuicIncoming { incoming, config: self.config(), limits: Arc::clone(&self.limits), place });
+                return Some(QuicIncoming {
+                    incoming,
+                    config: self.config(),
+                    limits: Arc::clone(&self.limits),
+                    place,
+                });
             }
         }
     }
@@ -131,10 +149,18 @@ impl QuicListener {
     }
 }
 
-fn server_config(tls: &Arc<ServerConfig>, limits: &Limits, token_key: &Arc<hkdf::Prk>) -> Result<quinn::ServerConfig, ListenError> {
-    let crypto = QuicServerConfig::try_from(Arc::clone(tls)).map_err(|error| ListenError::Tls { reason: error.to_string() })?;
+fn server_config(
+    tls: &Arc<ServerConfig>,
+    limits: &Limits,
+    token_key: &Arc<hkdf::Prk>,
+) -> Result<quinn::ServerConfig, ListenError> {
+    let crypto = QuicServerConfig::try_from(Arc::clone(tls))
+        .map_err(|error| ListenError::Tls { reason: error.to_string() })?;
     let mut config = quinn::ServerConfig::new(Arc::new(crypto), Arc::clone(token_key) as _);
-    config.transport_config(limits.server_transport()).migration(true).max_incoming(limits.handshakes_max);
+    config
+        .transport_config(limits.server_transport())
+        .migration(true)
+        .max_incoming(limits.handshakes_max);
     Ok(config)
 }
 
@@ -152,7 +178,10 @@ impl DerivedKeys {
         let (ids, tokens) = (derived(b"quic connection ids"), derived(b"quic address tokens"));
         let ids = ids.as_ref().first_chunk().copied().expect("an SHA-256 tag has 32 bytes");
         Self {
-            reset: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, derived(b"quic stateless reset").as_ref())),
+            reset: Arc::new(hmac::Key::new(
+                hmac::HMAC_SHA256,
+                derived(b"quic stateless reset").as_ref(),
+            )),
             tokens: Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, b"").extract(tokens.as_ref())),
             connection_ids: u64::from_be_bytes(ids),
         }
@@ -162,7 +191,9 @@ impl DerivedKeys {
         let mut config = EndpointConfig::new(Arc::clone(&self.reset) as _);
         // Packets for ids of an earlier process must be recognised as such, or no reset is sent for them.
         let key = self.connection_ids;
-        config.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(key)));
+        config.cid_generator(move || {
+            Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(key))
+        });
         config
     }
 }
@@ -187,7 +218,10 @@ impl QuicIncoming {
     }
 
     /// The handshake, and the control stream, which the client has `limit` for.
-    pub async fn establish(self, limit: Duration) -> Result<(QuicConnection, QuicSource, QuicSink), EstablishError> {
+    pub async fn establish(
+        self,
+        limit: Duration,
+    ) -> Result<(QuicConnection, QuicSource, QuicSink), EstablishError> {
         let Self { incoming, config, limits, place } = self;
         let establishing = async {
             let connection = QuicConnection::new(incoming.accept_with(config)?.await?, &limits);

@@ -88,13 +88,17 @@ impl Limits {
 
     fn server_transport(&self) -> Arc<TransportConfig> {
         let mut transport = self.transport();
-        transport.max_concurrent_bidi_streams(streams_allowed(self.request_streams_max.min(FIRST_REQUEST_STREAMS)));
+        transport.max_concurrent_bidi_streams(streams_allowed(
+            self.request_streams_max.min(FIRST_REQUEST_STREAMS),
+        ));
         Arc::new(transport)
     }
 
     fn client_transport(&self) -> Arc<TransportConfig> {
         let mut transport = self.transport();
-        transport.max_concurrent_bidi_streams(VarInt::from_u32(0)).keep_alive_interval(Some(self.keep_alive));
+        transport
+            .max_concurrent_bidi_streams(VarInt::from_u32(0))
+            .keep_alive_interval(Some(self.keep_alive));
         Arc::new(transport)
     }
 }

@@ -6,8 +6,9 @@
 use std::{os::fd::AsRawFd as _, path::Path};
 
 use ::landlock::{
-    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr as _,
-    RulesetCreated, RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope,
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, NetPort,
+    PathBeneath, PathFd, Ruleset, RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _,
+    RulesetError, RulesetStatus, Scope,
 };
 
 use super::{FileRules, Network, SandboxError};
@@ -16,10 +17,16 @@ use super::{FileRules, Network, SandboxError};
 const TESTED: ABI = ABI::V7;
 
 /// Rules for a child. Paths are opened here.
-pub(super) fn ruleset(files: &FileRules, network: &Network) -> Result<RulesetCreated, SandboxError> {
+pub(super) fn ruleset(
+    files: &FileRules,
+    network: &Network,
+) -> Result<RulesetCreated, SandboxError> {
     let all = AccessFs::from_all(TESTED);
     // What a kernel does not know is left out.
-    let mut ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(all)?.scope(Scope::from_all(TESTED))?;
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(all)?
+        .scope(Scope::from_all(TESTED))?;
     ruleset = match network {
         Network::Any => ruleset,
         Network::Except(_) => ruleset.handle_access(AccessNet::ConnectTcp)?,
@@ -28,21 +35,28 @@ pub(super) fn ruleset(files: &FileRules, network: &Network) -> Result<RulesetCre
     let mut created = ruleset.create()?;
     let write = all & !(AccessFs::MakeChar | AccessFs::MakeBlock);
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
-    for (paths, access) in [(&files.read, AccessFs::from_read(TESTED)), (&files.write, write), (&files.devices, device)] {
+    for (paths, access) in [
+        (&files.read, AccessFs::from_read(TESTED)),
+        (&files.write, write),
+        (&files.devices, device),
+    ] {
         for path in paths {
             created = created.add_rule(beneath(path, access)?)?;
         }
     }
     if let Network::Except(closed) = network {
         let open = (0..=u16::MAX).filter(|port| !closed.contains(port));
-        created = created.add_rules(open.map(|port| Ok::<_, RulesetError>(NetPort::new(port, AccessNet::ConnectTcp))))?;
+        created = created.add_rules(
+            open.map(|port| Ok::<_, RulesetError>(NetPort::new(port, AccessNet::ConnectTcp))),
+        )?;
     }
     Ok(created)
 }
 
 /// A rule for one canonical path.
 fn beneath(path: &Path, access: BitFlags<AccessFs>) -> Result<PathBeneath<PathFd>, SandboxError> {
-    let opened = PathFd::new(path).map_err(|source| SandboxError::Path { path: path.to_owned(), source })?;
+    let opened =
+        PathFd::new(path).map_err(|source| SandboxError::Path { path: path.to_owned(), source })?;
     // A link may have been put in its place since the broker looked.
     let unread = |source| SandboxError::Folder { path: path.to_owned(), source };
     let own = std::os::fd::AsFd::as_fd(&opened).as_raw_fd();
@@ -51,7 +65,10 @@ fn beneath(path: &Path, access: BitFlags<AccessFs>) -> Result<PathBeneath<PathFd
         return Err(SandboxError::Moved { path: path.to_owned(), target });
     }
     let is_folder = std::fs::metadata(path).map_err(unread)?.is_dir();
-    Ok(PathBeneath::new(opened, if is_folder { access } else { access & AccessFs::from_file(TESTED) }))
+    Ok(PathBeneath::new(
+        opened,
+        if is_folder { access } else { access & AccessFs::from_file(TESTED) },
+    ))
 }
 
 pub(super) fn enforce(rules: RulesetCreated) -> Result<(), SandboxError> {

@@ -94,13 +94,17 @@ impl Sandbox {
         }
         if let Some(files) = &self.files {
             add("landlock", "1".as_ref());
-            for (name, paths) in [("read", &files.read), ("write", &files.write), ("device", &files.devices)] {
+            for (name, paths) in
+                [("read", &files.read), ("write", &files.write), ("device", &files.devices)]
+            {
                 paths.iter().for_each(|path| add(name, path.as_os_str()));
             }
         }
         match &self.network {
             Network::Any => {}
-            Network::Except(ports) => ports.iter().for_each(|port| add("closed-port", port.to_string().as_ref())),
+            Network::Except(ports) => {
+                ports.iter().for_each(|port| add("closed-port", port.to_string().as_ref()))
+            }
             Network::None => add("network", "0".as_ref()),
         }
         if self.own_signals_only {
@@ -140,7 +144,8 @@ impl Sandbox {
 
     /// Opens what the rules name. To be called while the process has the rights of the broker.
     pub fn open(self) -> Result<PreparedSandbox, SandboxError> {
-        let rules = self.files.as_ref().map(|files| landlock::ruleset(files, &self.network)).transpose()?;
+        let rules =
+            self.files.as_ref().map(|files| landlock::ruleset(files, &self.network)).transpose()?;
         Ok(PreparedSandbox { sandbox: self, rules })
     }
 }
@@ -154,7 +159,8 @@ impl PreparedSandbox {
         }
         user::drop_capabilities().map_err(SandboxError::Capabilities)?;
         let Some(path) = &self.sandbox.temporary else { return Ok(()) };
-        user::make_folder(path).map_err(|source| SandboxError::Folder { path: path.clone(), source })
+        user::make_folder(path)
+            .map_err(|source| SandboxError::Folder { path: path.clone(), source })
     }
 
     /// Puts Landlock and seccomp in force, for this process and all that it starts. The last step before the command: the

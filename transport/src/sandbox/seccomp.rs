@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use seccompiler::{
-    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen::Dword, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter, sock_filter,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen::Dword, SeccompCmpOp,
+    SeccompCondition, SeccompFilter, SeccompRule, TargetArch, apply_filter, sock_filter,
 };
 
 use super::{Network, Sandbox, SandboxError};
@@ -72,10 +72,16 @@ const OPEN_TREE_ATTR: i64 = 467;
 
 /// Told to be missing. `clone3` has its flags in memory, where no filter sees them: programs then use `clone`. What is done
 /// through an io_uring passes no filter.
-const MISSING: &[i64] = &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+const MISSING: &[i64] = &[
+    libc::SYS_clone3,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+];
 
 /// Flags of `clone` that make namespaces.
-const NAMESPACES: [u64; 7] = [0x0002_0000, 0x0200_0000, 0x0400_0000, 0x0800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
+const NAMESPACES: [u64; 7] =
+    [0x0002_0000, 0x0200_0000, 0x0400_0000, 0x0800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
 /// Requests of `ioctl` that type for the user of a terminal.
 const TYPING: [u64; 2] = [0x5412, 0x541c];
 /// Requests of `ioctl` and `fcntl` that have signals sent later.
@@ -101,16 +107,25 @@ pub(super) fn enforce(sandbox: &Sandbox) -> Result<(), SandboxError> {
 /// One for each error that a refused call fails with.
 fn programs(sandbox: &Sandbox, own: u32) -> Result<Vec<BpfProgram>, BackendError> {
     let missing = MISSING.iter().map(|call| (*call, Vec::new())).collect();
-    [(refused(sandbox, own)?, libc::EPERM), (missing, libc::ENOSYS), (sockets(sandbox)?, libc::EAFNOSUPPORT)]
-        .into_iter()
-        .map(|(rules, error)| program(rules, error))
-        .collect()
+    [
+        (refused(sandbox, own)?, libc::EPERM),
+        (missing, libc::ENOSYS),
+        (sockets(sandbox)?, libc::EAFNOSUPPORT),
+    ]
+    .into_iter()
+    .map(|(rules, error)| program(rules, error))
+    .collect()
 }
 
 fn program(rules: SyscallRules, error: i32) -> Result<BpfProgram, BackendError> {
     let target = TargetArch::try_from(std::env::consts::ARCH)?;
     let refuse = |error: i32| SeccompAction::Errno(error.unsigned_abs());
-    let mut program = BpfProgram::try_from(SeccompFilter::new(rules, SeccompAction::Allow, refuse(error), target)?)?;
+    let mut program = BpfProgram::try_from(SeccompFilter::new(
+        rules,
+        SeccompAction::Allow,
+        refuse(error),
+        target,
+    )?)?;
     if cfg!(target_arch = "x86_64") {
         // After the check of the architecture, which is three instructions: load the number, and refuse those of x32.
         let load = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
@@ -126,21 +141,36 @@ fn refused(sandbox: &Sandbox, own: u32) -> Result<SyscallRules, BackendError> {
     let mut ioctl: Vec<u64> = TYPING.to_vec();
     // The limits of other processes of the same user can be set, those of the processor's time included.
     rules.insert(libc::SYS_prlimit64, vec![all([unlike(0, 0)?])?]);
-    rules.insert(libc::SYS_clone, NAMESPACES.iter().map(|flag| all([has(0, *flag)?])).collect::<Result<_, _>>()?);
+    rules.insert(
+        libc::SYS_clone,
+        NAMESPACES.iter().map(|flag| all([has(0, *flag)?])).collect::<Result<_, _>>()?,
+    );
     for (call, flags) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
         rules.insert(call, vec![all([has(flags, FAST_OPEN)?])?]);
     }
     if sandbox.own_signals_only {
         let (own, group) = (u64::from(own), u64::from(own.wrapping_neg()));
-        rules.insert(libc::SYS_kill, vec![all([unlike(0, 0)?, unlike(0, own)?, unlike(0, group)?])?]);
+        rules.insert(
+            libc::SYS_kill,
+            vec![all([unlike(0, 0)?, unlike(0, own)?, unlike(0, group)?])?],
+        );
         for call in [libc::SYS_tgkill, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo] {
             rules.insert(call, vec![all([unlike(0, own)?])?]);
         }
         rules.extend([libc::SYS_tkill, libc::SYS_pidfd_send_signal].map(|call| (call, Vec::new())));
-        rules.insert(libc::SYS_fcntl, SIGNAL_OPTIONS.iter().map(|option| all([like(1, *option)?])).collect::<Result<_, _>>()?);
+        rules.insert(
+            libc::SYS_fcntl,
+            SIGNAL_OPTIONS
+                .iter()
+                .map(|option| all([like(1, *option)?]))
+                .collect::<Result<_, _>>()?,
+        );
         ioctl.extend(SIGNAL_REQUESTS);
     }
-    rules.insert(libc::SYS_ioctl, ioctl.into_iter().map(|request| all([like(1, request)?])).collect::<Result<_, _>>()?);
+    rules.insert(
+        libc::SYS_ioctl,
+        ioctl.into_iter().map(|request| all([like(1, request)?])).collect::<Result<_, _>>()?,
+    );
     Ok(rules)
 }
 
@@ -154,9 +184,14 @@ fn sockets(sandbox: &Sandbox) -> Result<SyscallRules, BackendError> {
     if sandbox.user.is_some() {
         families.push(libc::AF_UNIX);
     }
-    let others: Vec<SeccompCondition> =
-        families.into_iter().map(|family| unlike(0, u64::from(family.unsigned_abs()))).collect::<Result<_, _>>()?;
-    Ok(SyscallRules::from([(libc::SYS_socket, vec![SeccompRule::new(others)?, all([like(2, MPTCP)?])?])]))
+    let others: Vec<SeccompCondition> = families
+        .into_iter()
+        .map(|family| unlike(0, u64::from(family.unsigned_abs())))
+        .collect::<Result<_, _>>()?;
+    Ok(SyscallRules::from([(
+        libc::SYS_socket,
+        vec![SeccompRule::new(others)?, all([like(2, MPTCP)?])?],
+    )]))
 }
 
 fn all<const N: usize>(conditions: [SeccompCondition; N]) -> Result<SeccompRule, BackendError> {

@@ -27,7 +27,14 @@ pub fn landlock_abi() -> Option<i32> {
         let ruleset = ::landlock::Ruleset::default().handle_access(AccessFs::from_all(ABI::V1))?;
         Ok(ruleset.create()?.restrict_self()?.landlock)
     };
-    match thread::Builder::new().name("landlock-probe".to_owned()).spawn(probe).ok()?.join().ok()?.ok()? {
+    match thread::Builder::new()
+        .name("landlock-probe".to_owned())
+        .spawn(probe)
+        .ok()?
+        .join()
+        .ok()?
+        .ok()?
+    {
         LandlockStatus::Available { effective_abi, .. } => Some(effective_abi as i32),
         LandlockStatus::NotEnabled | LandlockStatus::NotImplemented => None,
     }
@@ -37,16 +44,24 @@ pub fn landlock_abi() -> Option<i32> {
 pub fn no_user_change(range: &RangeInclusive<u32>) -> Option<String> {
     let own = match capabilities(None) {
         Ok(sets) => sets.effective,
-        Err(error) => return Some(format!("the capabilities of the broker cannot be read: {error}")),
+        Err(error) => {
+            return Some(format!("the capabilities of the broker cannot be read: {error}"));
+        }
     };
-    let lacking: Vec<&str> = NEEDED.iter().filter(|(needed, _)| !own.contains(*needed)).map(|(_, name)| *name).collect();
+    let lacking: Vec<&str> =
+        NEEDED.iter().filter(|(needed, _)| !own.contains(*needed)).map(|(_, name)| *name).collect();
     if !lacking.is_empty() {
         return Some(format!("the broker does not have {}", lacking.join(", ")));
     }
     ["uid_map", "gid_map"].into_iter().find_map(|name| {
         let map = fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
-        (!is_mapped(&map, range))
-            .then(|| format!("the users {} to {} do not exist in this user namespace (/proc/self/{name})", range.start(), range.end()))
+        (!is_mapped(&map, range)).then(|| {
+            format!(
+                "the users {} to {} do not exist in this user namespace (/proc/self/{name})",
+                range.start(),
+                range.end()
+            )
+        })
     })
 }
 
@@ -54,7 +69,11 @@ pub fn no_user_change(range: &RangeInclusive<u32>) -> Option<String> {
 fn is_mapped(map: &str, range: &RangeInclusive<u32>) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u64>);
-        let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) = (numbers.next(), numbers.next(), numbers.next()) else { return false };
+        let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
+            (numbers.next(), numbers.next(), numbers.next())
+        else {
+            return false;
+        };
         first <= u64::from(*range.start()) && u64::from(*range.end()) < first + count
     })
 }

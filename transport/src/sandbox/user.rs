@@ -7,8 +7,8 @@ use std::{fs::DirBuilder, io, os::unix::fs::DirBuilderExt as _, path::Path};
 use rustix::{
     process::{Gid, Uid},
     thread::{
-        CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_thread_groups, set_thread_res_gid,
-        set_thread_res_uid,
+        CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities,
+        set_thread_groups, set_thread_res_gid, set_thread_res_uid,
     },
 };
 

@@ -67,7 +67,8 @@ impl ClientCertificate {
     /// `None` where it names nobody or is ambiguous; an unusable URI of ours is not passed over in favour of the subject.
     pub fn identity(&self) -> Option<CertificateIdentity> {
         let names = CertificateParts::of(&self.leaf)?;
-        let mut ours = names.uris().into_iter().filter_map(|uri| uri.strip_prefix(URI_PREFIX)).peekable();
+        let mut ours =
+            names.uris().into_iter().filter_map(|uri| uri.strip_prefix(URI_PREFIX)).peekable();
         if ours.peek().is_none() {
             return names.subject_identity();
         }
@@ -79,7 +80,8 @@ impl ClientCertificate {
 fn identity_of_uri(path: &str) -> Option<CertificateIdentity> {
     let (tenant, principal) = path.split_once('/')?;
     let plain = |part: &str| !part.is_empty() && !part.contains(['/', '?', '#', '%']);
-    (plain(tenant) && plain(principal)).then(|| CertificateIdentity { tenant: tenant.to_owned(), principal: principal.to_owned() })
+    (plain(tenant) && plain(principal))
+        .then(|| CertificateIdentity { tenant: tenant.to_owned(), principal: principal.to_owned() })
 }
 
 /// When a certificate stops being valid, if it says so in a way we understand.
@@ -116,8 +118,11 @@ impl<'a> CertificateParts<'a> {
         let validity = DerElements(signed.expect(der::SEQUENCE)?);
         let subject = DerElements(signed.expect(der::SEQUENCE)?);
         let _public_key = signed.expect(der::SEQUENCE)?;
-        let extensions = signed.find(|(tag, _)| *tag == der::explicit(3)).map(|(_, content)| content);
-        let extensions = extensions.and_then(|content| DerElements(content).expect(der::SEQUENCE)).unwrap_or_default();
+        let extensions =
+            signed.find(|(tag, _)| *tag == der::explicit(3)).map(|(_, content)| content);
+        let extensions = extensions
+            .and_then(|content| DerElements(content).expect(der::SEQUENCE))
+            .unwrap_or_default();
         Some(Self { validity, subject, extensions: DerElements(extensions) })
     }
 
@@ -134,18 +139,24 @@ impl<'a> CertificateParts<'a> {
     }
 
     fn subject_identity(&self) -> Option<CertificateIdentity> {
-        Some(CertificateIdentity { tenant: self.only(OID_ORGANIZATION)?, principal: self.only(OID_COMMON_NAME)? })
+        Some(CertificateIdentity {
+            tenant: self.only(OID_ORGANIZATION)?,
+            principal: self.only(OID_COMMON_NAME)?,
+        })
     }
 
     /// The one value of an attribute of the subject.
     fn only(&self, attribute: &[u8]) -> Option<String> {
-        let pairs = self.subject.filter(|(tag, _)| *tag == der::SET).flat_map(|(_, set)| DerElements(set));
+        let pairs =
+            self.subject.filter(|(tag, _)| *tag == der::SET).flat_map(|(_, set)| DerElements(set));
         let mut values = pairs.filter_map(|(_, pair)| {
             let mut pair = DerElements(pair);
             (pair.expect(der::OBJECT_IDENTIFIER)? == attribute).then(|| pair.next()).flatten()
         });
         let (tag, value) = values.next()?;
-        if values.next().is_some() || !matches!(tag, der::UTF8_STRING | der::PRINTABLE_STRING | der::IA5_STRING) {
+        if values.next().is_some()
+            || !matches!(tag, der::UTF8_STRING | der::PRINTABLE_STRING | der::IA5_STRING)
+        {
             return None;
         }
         str::from_utf8(value).ok().filter(|value| !value.is_empty()).map(str::to_owned)

@@ -48,18 +48,24 @@ impl ClientTls {
         if let Some(ca) = &files.ca {
             trust::add_authorities(&mut roots, ca)?;
         }
-        let builder =
-            ClientConfig::builder_with_provider(trust::provider()).with_protocol_versions(&[&TLS13, &TLS12])?.with_root_certificates(roots);
+        let builder = ClientConfig::builder_with_provider(trust::provider())
+            .with_protocol_versions(&[&TLS13, &TLS12])?
+            .with_root_certificates(roots);
         let config = match &files.identity {
             None => builder.with_no_client_auth(),
-            Some(identity) => presenting(builder.with_client_cert_resolver(Arc::clone(identity) as _)),
+            Some(identity) => {
+                presenting(builder.with_client_cert_resolver(Arc::clone(identity) as _))
+            }
         };
         let speaking = |protocols: &[&[u8]]| {
             let mut config = config.clone();
             config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
             Arc::new(config)
         };
-        let name = |name: &String| ServerName::try_from(name.clone()).map_err(|_| TlsError::ServerName { name: name.clone() });
+        let name = |name: &String| {
+            ServerName::try_from(name.clone())
+                .map_err(|_| TlsError::ServerName { name: name.clone() })
+        };
         Ok(Self {
             // A TLS proxy in front of a TCP backend need not know our protocol's name, so none is asked for.
             tcp: speaking(&[]),
@@ -69,11 +75,19 @@ impl ClientTls {
         })
     }
 
-    pub(crate) async fn secure_tcp(&self, tcp: TcpStream, host: &str) -> Result<Stream, ConnectError> {
+    pub(crate) async fn secure_tcp(
+        &self,
+        tcp: TcpStream,
+        host: &str,
+    ) -> Result<Stream, ConnectError> {
         self.secure(&self.tcp, tcp, host).await
     }
 
-    pub(crate) async fn secure_websocket(&self, tcp: TcpStream, host: &str) -> Result<Stream, ConnectError> {
+    pub(crate) async fn secure_websocket(
+        &self,
+        tcp: TcpStream,
+        host: &str,
+    ) -> Result<Stream, ConnectError> {
         self.secure(&self.websocket, tcp, host).await
     }
 
@@ -86,11 +100,17 @@ impl ClientTls {
     pub(crate) fn server_name(&self, host: &str) -> Result<ServerName<'static>, ConnectError> {
         match &self.server_name {
             Some(name) => Ok(name.clone()),
-            None => ServerName::try_from(host.to_owned()).map_err(|error| ConnectError::Tls { reason: format!("{host}: {error}") }),
+            None => ServerName::try_from(host.to_owned())
+                .map_err(|error| ConnectError::Tls { reason: format!("{host}: {error}") }),
         }
     }
 
-    async fn secure(&self, config: &Arc<ClientConfig>, tcp: TcpStream, host: &str) -> Result<Stream, ConnectError> {
+    async fn secure(
+        &self,
+        config: &Arc<ClientConfig>,
+        tcp: TcpStream,
+        host: &str,
+    ) -> Result<Stream, ConnectError> {
         let name = self.server_name(host)?;
         let stream = TlsConnector::from(Arc::clone(config)).connect(name, tcp).await;
         let stream = stream.map_err(|error| ConnectError::Tls { reason: error.to_string() })?;

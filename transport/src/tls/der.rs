@@ -54,7 +54,9 @@ impl<'a> Iterator for DerElements<'a> {
             usize::from(first)
         } else {
             // 0x80 would be the indefinite form, which DER does not have; four bytes are 4 GiB.
-            let (digits, after) = rest.split_at_checked(usize::from(first & 0x7f)).filter(|(digits, _)| (1..=4).contains(&digits.len()))?;
+            let (digits, after) = rest
+                .split_at_checked(usize::from(first & 0x7f))
+                .filter(|(digits, _)| (1..=4).contains(&digits.len()))?;
             rest = after;
             digits.iter().fold(0, |length, digit| length << 8 | usize::from(*digit))
         };

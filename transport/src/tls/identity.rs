@@ -48,7 +48,11 @@ impl ClientIdentity {
 
 impl ResolvesClientCert for ClientIdentity {
     /// Whatever authorities the server names: some name too few, and the operator has said which one is for it.
-    fn resolve(&self, _authorities: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+    fn resolve(
+        &self,
+        _authorities: &[&[u8]],
+        schemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
         let current = self.current.load_full();
         current.key.choose_scheme(schemes).is_some().then_some(current)
     }

@@ -17,7 +17,10 @@ pub use self::{
     certificate::{CertificateIdentity, ClientCertificate},
     client::{ClientTls, ClientTlsFiles},
     identity::{ClientIdentity, ClientIdentityFiles},
-    server::{CertificateSource, ClientAuth, ListenerKind, ReloadedCertificates, ServerTls, TlsHandshakeError},
+    server::{
+        CertificateSource, ClientAuth, ListenerKind, ReloadedCertificates, ServerTls,
+        TlsHandshakeError,
+    },
 };
 
 /// The protocol name of this project's TCP and QUIC bindings (RFC 7301).

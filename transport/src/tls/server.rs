@@ -15,7 +15,9 @@ use rustls::{
     RootCertStore, ServerConfig,
     crypto::CryptoProvider,
     pki_types::PrivatePkcs8KeyDer,
-    server::{ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier, danger::ClientCertVerifier},
+    server::{
+        ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier, danger::ClientCertVerifier,
+    },
     sign::{CertifiedKey, SingleCertAndKey},
     version::{TLS12, TLS13},
 };
@@ -107,7 +109,12 @@ pub struct ReloadedCertificates(Arc<TlsConfigs>);
 impl ServerTls {
     pub fn load(source: CertificateSource, client_auth: ClientAuth) -> Result<Self, TlsError> {
         let configs = TlsConfigs::load(&source, &client_auth)?;
-        Ok(Self { source, client_auth, current: ArcSwap::from_pointee(configs), renewed: Notify::new() })
+        Ok(Self {
+            source,
+            client_auth,
+            current: ArcSwap::from_pointee(configs),
+            renewed: Notify::new(),
+        })
     }
 
     /// Reads the files again. After an error everything is as it was.
@@ -118,7 +125,8 @@ impl ServerTls {
 
     /// Reads the files again, and changes nothing yet.
     pub fn read(&self) -> Result<ReloadedCertificates, TlsError> {
-        TlsConfigs::load(&self.source, &self.client_auth).map(|configs| ReloadedCertificates(Arc::new(configs)))
+        TlsConfigs::load(&self.source, &self.client_auth)
+            .map(|configs| ReloadedCertificates(Arc::new(configs)))
     }
 
     /// What [`ServerTls::read`] gave is presented from now on.
@@ -147,7 +155,12 @@ impl ServerTls {
     }
 
     /// The server's side of the handshake, which the client has `limit` to get through.
-    pub async fn accept(&self, tcp: TcpStream, kind: ListenerKind, limit: Duration) -> Result<Stream, TlsHandshakeError> {
+    pub async fn accept(
+        &self,
+        tcp: TcpStream,
+        kind: ListenerKind,
+        limit: Duration,
+    ) -> Result<Stream, TlsHandshakeError> {
         let config = {
             let current = self.current.load();
             match kind {
@@ -155,7 +168,9 @@ impl ServerTls {
                 ListenerKind::Tcp => Arc::clone(&current.tcp),
             }
         };
-        let stream = timeout(limit, TlsAcceptor::from(config).accept(tcp)).await.map_err(|_| TlsHandshakeError::Timeout { limit })??;
+        let stream = timeout(limit, TlsAcceptor::from(config).accept(tcp))
+            .await
+            .map_err(|_| TlsHandshakeError::Timeout { limit })??;
         Ok(Stream::Tls(Box::new(stream.into())))
     }
 
@@ -198,7 +213,10 @@ impl TlsConfigs {
     }
 }
 
-fn client_verifier(client_auth: &ClientAuth, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+fn client_verifier(
+    client_auth: &ClientAuth,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let (ca, crl, required) = match client_auth {
         ClientAuth::None => return Ok(WebPkiClientVerifier::no_client_auth()),
         ClientAuth::Optional { ca, crl } => (ca, crl, false),
@@ -208,12 +226,17 @@ fn client_verifier(client_auth: &ClientAuth, provider: &Arc<CryptoProvider>) -> 
     trust::add_authorities(&mut roots, ca)?;
     // With lists at all, an authority without one is believed in nothing; one whose next list is late still counts.
     let lists = crl.as_deref().map(trust::revocation_lists).transpose()?;
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).with_crls(lists.unwrap_or_default());
+    let builder =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+            .with_crls(lists.unwrap_or_default());
     let builder = if required { builder } else { builder.allow_unauthenticated() };
     match (builder.build(), crl) {
         (Ok(verifier), _) => Ok(verifier),
         (Err(VerifierBuilderError::InvalidCrl(error)), Some(crl)) => {
-            Err(TlsError::RevocationList { path: crl.clone(), reason: rustls::Error::from(error).to_string() })
+            Err(TlsError::RevocationList {
+                path: crl.clone(),
+                reason: rustls::Error::from(error).to_string(),
+            })
         }
         (Err(error), _) => Err(TlsError::Authority { path: ca.clone(), reason: error.to_string() }),
     }
@@ -223,5 +246,6 @@ fn self_signed(names: &[String], provider: &CryptoProvider) -> Result<CertifiedK
     let failed = |error: &dyn std::fmt::Display| TlsError::SelfSigned { reason: error.to_string() };
     let made = rcgen::generate_simple_self_signed(names).map_err(|error| failed(&error))?;
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    CertifiedKey::from_der(vec![made.cert.der().clone()], key.into(), provider).map_err(|error| failed(&error))
+    CertifiedKey::from_der(vec![made.cert.der().clone()], key.into(), provider)
+        .map_err(|error| failed(&error))
 }

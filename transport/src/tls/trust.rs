@@ -39,7 +39,9 @@ fn read_system_roots() -> (RootCertStore, bool) {
     }
     roots.add_parsable_certificates(native.certs);
     if roots.is_empty() {
-        tracing::warn!("this system has no certificate authorities installed, backends over tls need an extra one");
+        tracing::warn!(
+            "this system has no certificate authorities installed, backends over tls need an extra one"
+        );
     }
     let is_whole = native.errors.is_empty() && !roots.is_empty();
     (roots, is_whole)
@@ -48,13 +50,20 @@ fn read_system_roots() -> (RootCertStore, bool) {
 /// Adds every certificate of the file; each has to be usable.
 pub(super) fn add_authorities(roots: &mut RootCertStore, path: &Path) -> Result<(), TlsError> {
     for authority in certificates(path)? {
-        roots.add(authority).map_err(|error| TlsError::Authority { path: path.to_owned(), reason: error.to_string() })?;
+        roots.add(authority).map_err(|error| TlsError::Authority {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })?;
     }
     Ok(())
 }
 
 /// A chain and its private key, which have to belong together.
-pub(super) fn certified_key(cert: &Path, key: &Path, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
+pub(super) fn certified_key(
+    cert: &Path,
+    key: &Path,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, TlsError> {
     let chain = certificates(cert)?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
     CertifiedKey::from_der(chain, private, provider).map_err(|error| TlsError::Pair {
@@ -65,16 +74,27 @@ pub(super) fn certified_key(cert: &Path, key: &Path, provider: &CryptoProvider) 
 }
 
 /// What authorities have revoked.
-pub(super) fn revocation_lists(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
-    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_file_iter(path).and_then(Iterator::collect);
+pub(super) fn revocation_lists(
+    path: &Path,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> =
+        CertificateRevocationListDer::pem_file_iter(path).and_then(Iterator::collect);
     let found = found.map_err(|error| unreadable(path, &error))?;
-    if found.is_empty() { Err(TlsError::NoRevocationList { path: path.to_owned() }) } else { Ok(found) }
+    if found.is_empty() {
+        Err(TlsError::NoRevocationList { path: path.to_owned() })
+    } else {
+        Ok(found)
+    }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let found = found.map_err(|error| unreadable(path, &error))?;
-    if found.is_empty() { Err(TlsError::NoCertificate { path: path.to_owned() }) } else { Ok(found) }
+    if found.is_empty() {
+        Err(TlsError::NoCertificate { path: path.to_owned() })
+    } else {
+        Ok(found)
+    }
 }
 
 fn unreadable(path: &Path, error: &rustls::pki_types::pem::Error) -> TlsError {

@@ -48,8 +48,11 @@ async fn upgraded(options: ConnectOptions<'_>) -> Result<TcpHalves, ConnectError
     let (mut request, key) = request(&options)?;
     request.headers_mut().extend(options.headers);
 
-    let (mut sender, connection) =
-        http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await.map_err(|error| not_upgraded(&error))?;
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(HEAD_BYTES_MAX)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| not_upgraded(&error))?;
     // Ends by itself: with the upgrade, or when the sender is dropped.
     tokio::spawn(connection.with_upgrades());
     let response = sender.send_request(request).await.map_err(|error| not_upgraded(&error))?;
@@ -58,7 +61,9 @@ async fn upgraded(options: ConnectOptions<'_>) -> Result<TcpHalves, ConnectError
     }
     handshake::check_answer(&response, &key).map_err(|reason| no_websocket(&reason))?;
     let upgraded = hyper::upgrade::on(response).await.map_err(|error| not_upgraded(&error))?;
-    let parts = upgraded.downcast::<TokioIo<Stream>>().map_err(|_| no_websocket(&"the connection is of another kind"))?;
+    let parts = upgraded
+        .downcast::<TokioIo<Stream>>()
+        .map_err(|_| no_websocket(&"the connection is of another kind"))?;
     Ok(over_tcp(parts.io.into_inner(), parts.read_buf, options.limits, Role::Client))
 }
 
@@ -66,21 +71,35 @@ async fn open(options: &ConnectOptions<'_>) -> Result<Stream, ConnectError> {
     let secure = match options.url.scheme_str() {
         Some("wss") => true,
         Some("ws") => false,
-        _ => return Err(ConnectError::Unreachable { reason: format!("{} is not a ws or wss url", options.url) }),
+        _ => {
+            return Err(ConnectError::Unreachable {
+                reason: format!("{} is not a ws or wss url", options.url),
+            });
+        }
     };
     let host = host_without_brackets(options.url.host().unwrap_or_default());
-    let tcp = connect::open(host, options.url.port_u16().unwrap_or(if secure { 443 } else { 80 }), options.egress).await?;
+    let tcp = connect::open(
+        host,
+        options.url.port_u16().unwrap_or(if secure { 443 } else { 80 }),
+        options.egress,
+    )
+    .await?;
     tcp::tune(&tcp);
     if secure { options.tls.secure_websocket(tcp, host).await } else { Ok(Stream::Plain(tcp)) }
 }
 
-fn request(options: &ConnectOptions<'_>) -> Result<(Request<Empty<Bytes>>, http::HeaderValue), ConnectError> {
-    let invalid = |error: &dyn std::fmt::Display| ConnectError::Unreachable { reason: format!("{}: {error}", options.url) };
+fn request(
+    options: &ConnectOptions<'_>,
+) -> Result<(Request<Empty<Bytes>>, http::HeaderValue), ConnectError> {
+    let invalid = |error: &dyn std::fmt::Display| ConnectError::Unreachable {
+        reason: format!("{}: {error}", options.url),
+    };
     let path = options.url.path_and_query().map_or("/", |path| path.as_str());
     let authority = options.url.authority().map_or("", |authority| authority.as_str());
     // What stands before an `@` would be a password; it is neither sent nor looked at.
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let request = Request::builder().method(Method::GET).uri(path).header(HOST, host).body(Empty::new());
+    let request =
+        Request::builder().method(Method::GET).uri(path).header(HOST, host).body(Empty::new());
     let mut request = request.map_err(|error| invalid(&error))?;
     let mut nonce = [0; 16];
     fill_random(&mut nonce);

@@ -124,12 +124,17 @@ impl Decoder {
     }
 
     /// The next event that is complete in the buffer.
-    pub(super) fn decode(&mut self, buffer: &mut ReadBuffer) -> Result<Option<DecodedFrame>, ReadError> {
+    pub(super) fn decode(
+        &mut self,
+        buffer: &mut ReadBuffer,
+    ) -> Result<Option<DecodedFrame>, ReadError> {
         loop {
             let head = match self.head {
                 Some(head) => head,
                 None => {
-                    let Some((head, head_bytes)) = self.parse_head(buffer.bytes())? else { return Ok(None) };
+                    let Some((head, head_bytes)) = self.parse_head(buffer.bytes())? else {
+                        return Ok(None);
+                    };
                     buffer.skip(head_bytes);
                     *self.head.insert(head)
                 }
@@ -164,21 +169,30 @@ impl Decoder {
         let [first, second, rest @ ..] = bytes else { return Ok(None) };
         let is_final = first & FINAL != 0;
         if first & RESERVED_BITS != 0 {
-            return Err(ReadError::Protocol("a reserved bit is set, and no extension was agreed on"));
+            return Err(ReadError::Protocol(
+                "a reserved bit is set, and no extension was agreed on",
+            ));
         }
-        let opcode = Opcode::parse(first & OPCODE_BITS).ok_or(ReadError::Protocol("the opcode is reserved"))?;
+        let opcode = Opcode::parse(first & OPCODE_BITS)
+            .ok_or(ReadError::Protocol("the opcode is reserved"))?;
         let is_masked = second & MASKED != 0;
         if is_masked != (self.role == Role::Server) {
             return Err(ReadError::Protocol("clients have to mask, servers must not"));
         }
         let short = second & !MASKED;
         if opcode.is_control() && (!is_final || usize::from(short) > CONTROL_BYTES_MAX) {
-            return Err(ReadError::Protocol("a control frame is fragmented or longer than 125 bytes"));
+            return Err(ReadError::Protocol(
+                "a control frame is fragmented or longer than 125 bytes",
+            ));
         }
         match (opcode, &self.fragments) {
             (Opcode::Binary, _) if !self.takes_binary => return Err(ReadError::NotText),
-            (Opcode::Text | Opcode::Binary, Some(_)) => return Err(ReadError::Protocol("a new message begins inside another one")),
-            (Opcode::Continuation, None) => return Err(ReadError::Protocol("a continuation of nothing")),
+            (Opcode::Text | Opcode::Binary, Some(_)) => {
+                return Err(ReadError::Protocol("a new message begins inside another one"));
+            }
+            (Opcode::Continuation, None) => {
+                return Err(ReadError::Protocol("a continuation of nothing"));
+            }
             _ => {}
         }
         let (length, length_bytes) = match short {
@@ -193,10 +207,17 @@ impl Decoder {
             short => (u64::from(short), 0),
         };
         let begun = self.fragments.as_ref().map_or(0, |fragments| fragments.payload.len());
-        let room = if opcode.is_control() { CONTROL_BYTES_MAX } else { self.message_bytes_max.saturating_sub(begun) };
+        let room = if opcode.is_control() {
+            CONTROL_BYTES_MAX
+        } else {
+            self.message_bytes_max.saturating_sub(begun)
+        };
         let payload_bytes = usize::try_from(length).ok().filter(|length| *length <= room);
-        let payload_bytes = payload_bytes.ok_or(ReadError::TooLong { limit: self.message_bytes_max })?;
-        if length_bytes == 2 && payload_bytes < usize::from(LENGTH_16) || length_bytes == 8 && payload_bytes <= usize::from(u16::MAX) {
+        let payload_bytes =
+            payload_bytes.ok_or(ReadError::TooLong { limit: self.message_bytes_max })?;
+        if length_bytes == 2 && payload_bytes < usize::from(LENGTH_16)
+            || length_bytes == 8 && payload_bytes <= usize::from(u16::MAX)
+        {
             return Err(ReadError::Protocol("a length is not written in its shortest form"));
         }
         let mask = match (is_masked, rest[length_bytes..].first_chunk()) {
@@ -209,11 +230,19 @@ impl Decoder {
     }
 
     /// The message that this frame completes.
-    fn take_data(&mut self, head: FrameHeader, payload: Bytes) -> Result<Option<Message>, ReadError> {
+    fn take_data(
+        &mut self,
+        head: FrameHeader,
+        payload: Bytes,
+    ) -> Result<Option<Message>, ReadError> {
         if head.is_final && self.fragments.is_none() {
             // The usual case: not copied.
             let is_valid = head.opcode != Opcode::Text || str::from_utf8(&payload).is_ok();
-            return if is_valid { Ok(Some(Message { opcode: head.opcode, payload })) } else { Err(ReadError::InvalidUtf8) };
+            return if is_valid {
+                Ok(Some(Message { opcode: head.opcode, payload }))
+            } else {
+                Err(ReadError::InvalidUtf8)
+            };
         }
         let begin = || Fragments { opcode: head.opcode, payload: BytesMut::new(), valid_bytes: 0 };
         let fragments = self.fragments.get_or_insert_with(begin);
@@ -232,7 +261,9 @@ impl Fragments {
         }
         match str::from_utf8(&self.payload[self.valid_bytes..]) {
             Ok(rest) => self.valid_bytes += rest.len(),
-            Err(error) if error.error_len().is_some() || is_whole => return Err(ReadError::InvalidUtf8),
+            Err(error) if error.error_len().is_some() || is_whole => {
+                return Err(ReadError::InvalidUtf8);
+            }
             Err(error) => self.valid_bytes += error.valid_up_to(),
         }
         Ok(())
@@ -242,7 +273,11 @@ impl Fragments {
 /// The content of a close frame (5.5.1, 7.4).
 fn parse_closing(payload: &[u8]) -> Result<Option<CloseFrame>, ReadError> {
     let Some((code, reason)) = payload.split_first_chunk() else {
-        return if payload.is_empty() { Ok(None) } else { Err(ReadError::Protocol("half a close code")) };
+        return if payload.is_empty() {
+            Ok(None)
+        } else {
+            Err(ReadError::Protocol("half a close code"))
+        };
     };
     let code = u16::from_be_bytes(*code);
     // Those that may be sent: defined by the RFC or registered with IANA, for libraries, for applications.
@@ -254,7 +289,12 @@ fn parse_closing(payload: &[u8]) -> Result<Option<CloseFrame>, ReadError> {
 }
 
 /// Writes the head of a frame in one piece.
-pub(super) fn put_head(buffer: &mut BytesMut, opcode: Opcode, payload_bytes: usize, mask: Option<Mask>) {
+pub(super) fn put_head(
+    buffer: &mut BytesMut,
+    opcode: Opcode,
+    payload_bytes: usize,
+    mask: Option<Mask>,
+) {
     let masked = if mask.is_some() { MASKED } else { 0 };
     buffer.put_u8(FINAL | opcode as u8);
     match payload_bytes {

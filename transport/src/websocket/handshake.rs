@@ -6,8 +6,9 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version,
     header::{
-        CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
-        SEC_WEBSOCKET_VERSION, TRANSFER_ENCODING, UPGRADE,
+        CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
+        SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, TRANSFER_ENCODING,
+        UPGRADE,
     },
 };
 
@@ -22,7 +23,9 @@ const ACCEPT_SALT: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// Why a request does not become a WebSocket connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UpgradeError {
-    #[error("this path speaks websocket only: an HTTP/1.1 GET with `Upgrade: websocket` and `Connection: upgrade` is expected")]
+    #[error(
+        "this path speaks websocket only: an HTTP/1.1 GET with `Upgrade: websocket` and `Connection: upgrade` is expected"
+    )]
     NoUpgrade,
     #[error("`Sec-WebSocket-Version: 13` is expected")]
     Version,
@@ -41,8 +44,12 @@ impl UpgradeError {
                 *response.status_mut() = StatusCode::BAD_REQUEST;
                 return response;
             }
-            Self::NoUpgrade => [(UPGRADE, WEBSOCKET), (CONNECTION, HeaderValue::from_static("upgrade"))],
-            Self::Version => [(SEC_WEBSOCKET_VERSION, VERSION), (CONNECTION, HeaderValue::from_static("close"))],
+            Self::NoUpgrade => {
+                [(UPGRADE, WEBSOCKET), (CONNECTION, HeaderValue::from_static("upgrade"))]
+            }
+            Self::Version => {
+                [(SEC_WEBSOCKET_VERSION, VERSION), (CONNECTION, HeaderValue::from_static("close"))]
+            }
         };
         *response.status_mut() = StatusCode::UPGRADE_REQUIRED;
         response.headers_mut().extend(headers.map(|(name, value)| (Some(name), value)));
@@ -63,7 +70,9 @@ pub fn accept<B>(request: &Request<B>) -> Result<Response<()>, UpgradeError> {
     if only(headers, &SEC_WEBSOCKET_VERSION) != Some(&VERSION) {
         return Err(UpgradeError::Version);
     }
-    if headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0") {
+    if headers.contains_key(TRANSFER_ENCODING)
+        || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
+    {
         return Err(UpgradeError::Body);
     }
     let key = only(headers, &SEC_WEBSOCKET_KEY).ok_or(UpgradeError::Key)?;
@@ -94,7 +103,10 @@ pub(super) fn prepare(headers: &mut HeaderMap, nonce: [u8; KEY_BYTES]) -> Header
 }
 
 /// What is wrong with a server's `101`, if anything (4.1). A server that chose no subprotocol is taken for a plain one.
-pub(super) fn check_answer<B>(response: &Response<B>, key: &HeaderValue) -> Result<(), &'static str> {
+pub(super) fn check_answer<B>(
+    response: &Response<B>,
+    key: &HeaderValue,
+) -> Result<(), &'static str> {
     let headers = response.headers();
     if !has_token(headers, &UPGRADE, "websocket") || !has_token(headers, &CONNECTION, "upgrade") {
         return Err("the upgrade it agreed to is not one to websocket");

@@ -71,7 +71,12 @@ pub fn server(stream: Stream, begun: Bytes, limits: &Limits) -> TcpHalves {
 }
 
 /// The same over halves of any kind, which see to stalled writes themselves.
-pub fn server_over<R, W>(reader: R, writer: W, begun: Bytes, limits: &Limits) -> (WsSource<R, W>, WsSink<W>)
+pub fn server_over<R, W>(
+    reader: R,
+    writer: W,
+    begun: Bytes,
+    limits: &Limits,
+) -> (WsSource<R, W>, WsSink<W>)
 where
     R: AsyncRead + Unpin + Send,
     W: AsyncWrite + Unpin + Send,
@@ -84,12 +89,21 @@ fn over_tcp(stream: Stream, begun: Bytes, limits: &Limits, role: Role) -> TcpHal
     halves(reader, StallGuard::new(writer, limits.stall_max), begun, limits, role)
 }
 
-fn halves<R, W>(reader: R, writer: W, begun: Bytes, limits: &Limits, role: Role) -> (WsSource<R, W>, WsSink<W>)
+fn halves<R, W>(
+    reader: R,
+    writer: W,
+    begun: Bytes,
+    limits: &Limits,
+    role: Role,
+) -> (WsSource<R, W>, WsSink<W>)
 where
     R: AsyncRead + Unpin + Send,
     W: AsyncWrite + Unpin + Send,
 {
     let outgoing = Arc::new(SharedWriter::new(writer, role));
     let decoder = Decoder::new(role, limits.message_bytes_max);
-    (WsSource::new(reader, begun, decoder, Arc::clone(&outgoing), limits), WsSink::new(outgoing, role))
+    (
+        WsSource::new(reader, begun, decoder, Arc::clone(&outgoing), limits),
+        WsSink::new(outgoing, role),
+    )
 }

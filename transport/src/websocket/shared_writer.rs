@@ -89,7 +89,9 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
             let mut payload = BytesMut::new();
             if let Some(code) = code {
                 payload.extend_from_slice(&code.to_be_bytes());
-                payload.extend_from_slice(&reason.as_bytes()[..reason.floor_char_boundary(REASON_BYTES_MAX)]);
+                payload.extend_from_slice(
+                    &reason.as_bytes()[..reason.floor_char_boundary(REASON_BYTES_MAX)],
+                );
             }
             state.closing = CloseState::Pending(payload.freeze());
         }
@@ -103,7 +105,11 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
     /// Writes the control frames that are due, for the source. Ready, too, when the sink will do it.
     pub(super) fn poll_control(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.lock();
-        if state.sink_is_writing { Poll::Ready(Ok(())) } else { state.poll_control(self.role, context) }
+        if state.sink_is_writing {
+            Poll::Ready(Ok(()))
+        } else {
+            state.poll_control(self.role, context)
+        }
     }
 
     /// The same, but waits for the sink as well.
@@ -142,7 +148,8 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
                 is_between_frames = false;
             }
             while !frames.is_empty() {
-                let count = ready!(Pin::new(&mut state.writer).poll_write_vectored(context, frames))?;
+                let count =
+                    ready!(Pin::new(&mut state.writer).poll_write_vectored(context, frames))?;
                 if count == 0 {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }

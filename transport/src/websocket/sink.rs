@@ -32,7 +32,11 @@ impl<W: AsyncWrite + Unpin + Send> WsSink<W> {
     }
 
     /// Sends each payload as one message of this kind.
-    pub(super) async fn send(&mut self, opcode: Opcode, payloads: &[Bytes]) -> Result<(), WriteError> {
+    pub(super) async fn send(
+        &mut self,
+        opcode: Opcode,
+        payloads: &[Bytes],
+    ) -> Result<(), WriteError> {
         let mut rest = payloads;
         while !rest.is_empty() {
             let (batch, after) = rest.split_at(batch_len(rest));
@@ -63,7 +67,8 @@ impl<W: AsyncWrite + Unpin + Send> WsSink<W> {
             Role::Client => {
                 let mut masks = [Mask::default(); FRAMES_PER_WRITE];
                 shared_writer::fill_random(masks[..batch.len()].as_flattened_mut());
-                let mut bytes = BytesMut::with_capacity(batch.iter().map(|frame| frame.len() + 14).sum());
+                let mut bytes =
+                    BytesMut::with_capacity(batch.iter().map(|frame| frame.len() + 14).sum());
                 for (frame, mask) in batch.iter().zip(masks) {
                     codec::put_frame(&mut bytes, opcode, frame, Some(mask));
                 }
@@ -92,7 +97,13 @@ impl<W: AsyncWrite + Unpin + Send> FrameSink for WsSink<W> {
     async fn close(&mut self, goodbye: CloseReason) {
         let is_answered = self.outgoing.is_closing();
         self.outgoing.say_goodbye(Some(goodbye.ws_code()), goodbye.reason());
-        let is_fault = matches!(goodbye, CloseReason::Protocol | CloseReason::NotText | CloseReason::InvalidUtf8 | CloseReason::TooLarge);
+        let is_fault = matches!(
+            goodbye,
+            CloseReason::Protocol
+                | CloseReason::NotText
+                | CloseReason::InvalidUtf8
+                | CloseReason::TooLarge
+        );
         let closing = async {
             self.outgoing.finish().await?;
             if is_answered || is_fault {

@@ -60,7 +60,13 @@ enum Phase {
 }
 
 impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
-    pub(super) fn new(reader: R, begun: Bytes, decoder: Decoder, outgoing: Arc<SharedWriter<W>>, limits: &Limits) -> Self {
+    pub(super) fn new(
+        reader: R,
+        begun: Bytes,
+        decoder: Decoder,
+        outgoing: Arc<SharedWriter<W>>,
+        limits: &Limits,
+    ) -> Self {
         Self {
             reader,
             buffer: ReadBuffer::new(begun),
@@ -85,7 +91,10 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         poll_fn(|context| self.poll_message(context)).await
     }
 
-    fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Message>, ReadError>> {
+    fn poll_message(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Message>, ReadError>> {
         loop {
             match &self.phase {
                 Phase::Open => {}
@@ -123,14 +132,22 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         let is_answer = self.outgoing.is_closing();
         self.outgoing.say_goodbye(said.as_ref().map(|closing| closing.code), "");
         self.timer.as_mut().reset(Instant::now() + CLOSE_TIMEOUT);
-        let fault = said
-            .filter(|closing| !is_answer && ![CloseReason::Done, CloseReason::GoingAway].map(CloseReason::ws_code).contains(&closing.code));
-        let fault = fault.map(|CloseFrame { code, reason }| ReadError::Closed { code: code.into(), reason });
+        let fault = said.filter(|closing| {
+            !is_answer
+                && ![CloseReason::Done, CloseReason::GoingAway]
+                    .map(CloseReason::ws_code)
+                    .contains(&closing.code)
+        });
+        let fault = fault
+            .map(|CloseFrame { code, reason }| ReadError::Closed { code: code.into(), reason });
         self.phase = Phase::Closing(fault);
     }
 
     /// Waits until our goodbye is written, but not for ever, and says how it ended.
-    fn poll_leave(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Message>, ReadError>> {
+    fn poll_leave(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Message>, ReadError>> {
         let written = self.outgoing.poll_all_control(context);
         if written.is_pending() {
             ready!(self.timer.as_mut().poll(context));
@@ -168,7 +185,11 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         if self.outgoing.is_closing() {
             return Ok(None);
         }
-        Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended without a close frame").into())
+        Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the connection ended without a close frame",
+        )
+        .into())
     }
 
     fn fail(&mut self, error: ReadError) -> Poll<Result<Option<Message>, ReadError>> {

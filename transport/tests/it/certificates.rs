@@ -3,8 +3,8 @@
 use std::{path::PathBuf, sync::Arc};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
-    date_time_ymd,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType, date_time_ymd,
 };
 use tempfile::TempDir;
 use transport::{
@@ -35,14 +35,23 @@ impl Authority {
     }
 
     /// Signs what `change` made of a certificate for `127.0.0.1` and `localhost`; returns the two files.
-    pub(crate) fn sign(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> (PathBuf, PathBuf) {
-        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+    pub(crate) fn sign(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> (PathBuf, PathBuf) {
+        let mut params =
+            CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
         params.distinguished_name = DistinguishedName::new();
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         change(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let (cert, private) = (self.folder.path().join(format!("{name}.pem")), self.folder.path().join(format!("{name}.key")));
+        let (cert, private) = (
+            self.folder.path().join(format!("{name}.pem")),
+            self.folder.path().join(format!("{name}.key")),
+        );
         std::fs::write(&cert, certificate.pem()).unwrap();
         std::fs::write(&private, key.serialize_pem()).unwrap();
         (cert, private)
@@ -56,14 +65,17 @@ impl Authority {
 
     /// A client that trusts this authority and presents nothing.
     pub(crate) fn client(&self) -> ClientTls {
-        ClientTls::load(&ClientTlsFiles { ca: Some(self.ca()), ..ClientTlsFiles::default() }).unwrap()
+        ClientTls::load(&ClientTlsFiles { ca: Some(self.ca()), ..ClientTlsFiles::default() })
+            .unwrap()
     }
 
     /// A client with a certificate that `change` decides over.
     pub(crate) fn client_with(&self, change: impl FnOnce(&mut CertificateParams)) -> ClientTls {
         let (cert, key) = self.sign("client", change);
-        let identity = Some(Arc::new(ClientIdentity::load(ClientIdentityFiles { cert, key }).unwrap()));
-        ClientTls::load(&ClientTlsFiles { ca: Some(self.ca()), identity, server_name: None }).unwrap()
+        let identity =
+            Some(Arc::new(ClientIdentity::load(ClientIdentityFiles { cert, key }).unwrap()));
+        ClientTls::load(&ClientTlsFiles { ca: Some(self.ca()), identity, server_name: None })
+            .unwrap()
     }
 }
 

@@ -17,7 +17,11 @@ fn shell(script: &str) -> ChildSpec {
 }
 
 fn quick() -> ChildLimits {
-    ChildLimits { stdin_close: Duration::from_millis(30), term: Duration::from_millis(30), ..ChildLimits::default() }
+    ChildLimits {
+        stdin_close: Duration::from_millis(30),
+        term: Duration::from_millis(30),
+        ..ChildLimits::default()
+    }
 }
 
 async fn ready(spec: &ChildSpec, limits: &ChildLimits) -> Child {
@@ -38,8 +42,11 @@ fn members(group: u32) -> usize {
     let stats = processes.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
     let in_group = stats.filter(|stat| {
         // pid (name) state parent group …, where the name may hold anything.
-        let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
-        fields.len() > 2 && fields[2] == group.to_string() && (fields[0] != "Z" || fields[1] == ours)
+        let fields: Vec<&str> =
+            stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+        fields.len() > 2
+            && fields[2] == group.to_string()
+            && (fields[0] != "Z" || fields[1] == ours)
     });
     in_group.count()
 }
@@ -62,7 +69,10 @@ async fn frames_go_through_a_child_and_its_end_is_seen() {
 #[tokio::test]
 async fn a_polite_child_gets_the_time_to_finish_and_no_signal() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let script = format!("trap 'exit 9' TERM; echo ready; cat >/dev/null; echo clean >{}", file.path().display());
+    let script = format!(
+        "trap 'exit 9' TERM; echo ready; cat >/dev/null; echo clean >{}",
+        file.path().display()
+    );
     let limits = ChildLimits { stdin_close: DEADLINE, ..ChildLimits::default() };
     let child = ready(&shell(&script), &limits).await;
     drop(child.writer);
@@ -73,7 +83,10 @@ async fn a_polite_child_gets_the_time_to_finish_and_no_signal() {
 #[tokio::test]
 async fn sigterm_comes_before_sigkill() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let script = format!("trap 'echo term >{}; exit 0' TERM; echo ready; while :; do sleep 0.01; done", file.path().display());
+    let script = format!(
+        "trap 'echo term >{}; exit 0' TERM; echo ready; while :; do sleep 0.01; done",
+        file.path().display()
+    );
     let child = ready(&shell(&script), &ChildLimits { term: DEADLINE, ..quick() }).await;
     drop(child.writer);
     soon("the close", child.process.close()).await;
@@ -92,7 +105,9 @@ async fn close_ends_a_stubborn_child_and_its_grandchildren() {
 
 #[tokio::test]
 async fn grandchildren_end_after_their_parent_left_them() {
-    let mut child = ready(&shell("sleep 1000 & (trap '' TERM; sleep 1000) & echo ready; exit 3"), &quick()).await;
+    let mut child =
+        ready(&shell("sleep 1000 & (trap '' TERM; sleep 1000) & echo ready; exit 3"), &quick())
+            .await;
     let group = child.process.pid();
     assert_eq!(soon("the end of the leader", child.process.wait()).await.code(), Some(3));
     assert!(members(group) >= 2, "what it forked is still there");
@@ -121,7 +136,9 @@ async fn dropping_what_a_dead_leader_left_kills_it_too() {
 
 #[tokio::test]
 async fn dropping_a_close_half_way_kills_the_group() {
-    let child = ready(&shell(STUBBORN), &ChildLimits { stdin_close: DEADLINE, ..ChildLimits::default() }).await;
+    let child =
+        ready(&shell(STUBBORN), &ChildLimits { stdin_close: DEADLINE, ..ChildLimits::default() })
+            .await;
     let group = child.process.pid();
     drop(child.writer);
     assert!(tokio::time::timeout(Duration::from_millis(10), child.process.close()).await.is_err());
@@ -167,7 +184,9 @@ async fn fifty_stubborn_children_at_once_leave_nothing() {
 async fn wait_is_cancel_safe() {
     let mut child = ready(&shell("echo ready; read line; exit 5"), &ChildLimits::default()).await;
     for _ in 0..10 {
-        assert!(tokio::time::timeout(Duration::from_millis(1), child.process.wait()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(1), child.process.wait()).await.is_err()
+        );
     }
     child.writer.send_all(&mut vec![Bytes::from_static(b"go")]).await.unwrap();
     assert_eq!(soon("the end", child.process.wait()).await.code(), Some(5));
@@ -175,9 +194,10 @@ async fn wait_is_cancel_safe() {
 
 #[tokio::test]
 async fn a_flood_on_stderr_neither_blocks_the_child_nor_fills_memory() {
-    let script =
-        "head -c 5000000 /dev/zero | tr '\\0' x >&2; printf '\\033[1;31mlast\\033[0m\\twords\\r\\n\\007\\302\\233end' >&2; echo ready";
-    let mut child = ready(&shell(script), &ChildLimits { stderr_bytes_max: 1000, ..ChildLimits::default() }).await;
+    let script = "head -c 5000000 /dev/zero | tr '\\0' x >&2; printf '\\033[1;31mlast\\033[0m\\twords\\r\\n\\007\\302\\233end' >&2; echo ready";
+    let mut child =
+        ready(&shell(script), &ChildLimits { stderr_bytes_max: 1000, ..ChildLimits::default() })
+            .await;
     soon("the end", child.process.wait()).await;
     let tail = child.process.stderr_tail();
     assert!(tail.ends_with("xlast\twords\n\u{fffd}\u{fffd}end"), "{tail:?}");
@@ -187,16 +207,26 @@ async fn a_flood_on_stderr_neither_blocks_the_child_nor_fills_memory() {
 #[tokio::test]
 async fn the_tail_starts_at_a_whole_character() {
     for bytes_max in 1..8 {
-        let script = "printf '\\342\\202\\254\\342\\202\\254\\342\\202\\254\\342\\202\\254' >&2; echo ready";
-        let mut child = ready(&shell(script), &ChildLimits { stderr_bytes_max: bytes_max, ..ChildLimits::default() }).await;
+        let script =
+            "printf '\\342\\202\\254\\342\\202\\254\\342\\202\\254\\342\\202\\254' >&2; echo ready";
+        let mut child = ready(
+            &shell(script),
+            &ChildLimits { stderr_bytes_max: bytes_max, ..ChildLimits::default() },
+        )
+        .await;
         soon("the end", child.process.wait()).await;
-        assert_eq!(child.process.stderr_tail(), "\u{20ac}".repeat(bytes_max / 3), "of {bytes_max} bytes");
+        assert_eq!(
+            child.process.stderr_tail(),
+            "\u{20ac}".repeat(bytes_max / 3),
+            "of {bytes_max} bytes"
+        );
     }
 }
 
 #[tokio::test]
 async fn why_a_child_failed_is_known_once_it_has_ended() {
-    let mut child = spawn(&shell("echo 'no such option' >&2; exit 2"), &ChildLimits::default()).unwrap();
+    let mut child =
+        spawn(&shell("echo 'no such option' >&2; exit 2"), &ChildLimits::default()).unwrap();
     assert_eq!(soon("the end", child.process.wait()).await.code(), Some(2));
     assert_eq!(child.process.stderr_tail(), "no such option\n");
 }
@@ -211,11 +241,15 @@ async fn a_grandchild_that_holds_stderr_does_not_hold_up_wait() {
 #[tokio::test]
 async fn noise_on_stdout_is_handed_on_and_an_endless_line_refused() {
     let script = "printf 'Server starting\\n\\377\\376\\000\\n\\n{}\\n'; head -c 100000 /dev/zero | tr '\\0' x; sleep 1000";
-    let mut child = spawn(&shell(script), &ChildLimits { line_bytes_max: 1000, ..quick() }).unwrap();
+    let mut child =
+        spawn(&shell(script), &ChildLimits { line_bytes_max: 1000, ..quick() }).unwrap();
     assert_eq!(next(&mut child).await.unwrap(), "Server starting");
     assert_eq!(soon("the noise", child.reader.next()).await.unwrap().unwrap(), &b"\xff\xfe\0"[..]);
     assert_eq!(next(&mut child).await.unwrap(), "{}");
-    assert!(matches!(soon("the refusal", child.reader.next()).await, Err(ReadError::TooLong { limit: 1000 })));
+    assert!(matches!(
+        soon("the refusal", child.reader.next()).await,
+        Err(ReadError::TooLong { limit: 1000 })
+    ));
     drop(child.writer);
     soon("the close", child.process.close()).await;
 }
@@ -223,7 +257,9 @@ async fn noise_on_stdout_is_handed_on_and_an_endless_line_refused() {
 #[tokio::test]
 async fn only_listed_variables_reach_the_child() {
     let mut spec = ChildSpec::new("env");
-    spec.env = [("API_KEY", "secret"), ("LANG", "xx_XX")].map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    spec.env = [("API_KEY", "secret"), ("LANG", "xx_XX")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
     let mut child = spawn(&spec, &ChildLimits::default()).unwrap();
     let mut names = Vec::new();
     let mut lines = Vec::new();
@@ -231,13 +267,23 @@ async fn only_listed_variables_reach_the_child() {
         names.push(line.split('=').next().unwrap().to_owned());
         lines.push(line);
     }
-    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "the test runner's own environment has more");
-    assert!(names.iter().all(|name| name == "API_KEY" || INHERITED_ENV.contains(&name.as_str())), "{names:?}");
+    assert!(
+        std::env::var_os("CARGO_MANIFEST_DIR").is_some(),
+        "the test runner's own environment has more"
+    );
+    assert!(
+        names.iter().all(|name| name == "API_KEY" || INHERITED_ENV.contains(&name.as_str())),
+        "{names:?}"
+    );
     assert!(names.contains(&"PATH".to_owned()));
     assert!(lines.contains(&"API_KEY=secret".to_owned()));
     assert!(lines.contains(&"LANG=xx_XX".to_owned()), "the specification wins");
 
-    let bare = ChildSpec { command: "/usr/bin/env".to_owned(), inherit_env: Vec::new(), ..ChildSpec::default() };
+    let bare = ChildSpec {
+        command: "/usr/bin/env".to_owned(),
+        inherit_env: Vec::new(),
+        ..ChildSpec::default()
+    };
     let mut child = spawn(&bare, &ChildLimits::default()).unwrap();
     assert_eq!(next(&mut child).await, None);
 }
@@ -258,7 +304,10 @@ async fn the_child_runs_in_its_directory_and_leads_its_group() {
 async fn what_cannot_be_started_says_why() {
     let refusal = |spec: &ChildSpec| spawn(spec, &ChildLimits::default()).map(|_| ()).unwrap_err();
     let missing = refusal(&ChildSpec::new("no-such-command-anywhere"));
-    assert_eq!(missing.to_string(), "command \"no-such-command-anywhere\" not found (or the interpreter it names)");
+    assert_eq!(
+        missing.to_string(),
+        "command \"no-such-command-anywhere\" not found (or the interpreter it names)"
+    );
     assert!(matches!(refusal(&ChildSpec::default()), SpawnError::NotFound { .. }));
 
     let directory = tempfile::tempdir().unwrap();
@@ -269,7 +318,8 @@ async fn what_cannot_be_started_says_why() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     assert!(matches!(refusal(&script_spec), SpawnError::NotFound { .. }));
 
-    let nowhere = ChildSpec { cwd: Some(directory.path().join("nowhere")), ..ChildSpec::new("cat") };
+    let nowhere =
+        ChildSpec { cwd: Some(directory.path().join("nowhere")), ..ChildSpec::new("cat") };
     assert!(matches!(refusal(&nowhere), SpawnError::WorkingDirectory { .. }));
     let on_a_file = ChildSpec { cwd: Some(script), ..ChildSpec::new("cat") };
     assert!(matches!(refusal(&on_a_file), SpawnError::WorkingDirectory { .. }));
@@ -278,7 +328,8 @@ async fn what_cannot_be_started_says_why() {
 
 #[test]
 fn secrets_are_not_printed() {
-    let mut spec = ChildSpec { args: vec!["--token=hunter2".to_owned()], ..ChildSpec::new("server") };
+    let mut spec =
+        ChildSpec { args: vec!["--token=hunter2".to_owned()], ..ChildSpec::new("server") };
     spec.env.insert("TOKEN".to_owned(), "hunter2".to_owned());
     let printed = format!("{spec:?}");
     assert!(printed.contains("TOKEN") && !printed.contains("hunter2"), "{printed}");

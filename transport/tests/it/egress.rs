@@ -33,7 +33,11 @@ fn blocks_parse_print_and_contain() {
         ("::/0", "10.0.0.1", false),
     ];
     for (block, address, inside) in cases {
-        assert_eq!(block.parse::<Cidr>().unwrap().contains(ip(address)), inside, "{address} in {block}");
+        assert_eq!(
+            block.parse::<Cidr>().unwrap().contains(ip(address)),
+            inside,
+            "{address} in {block}"
+        );
     }
 }
 
@@ -42,11 +46,22 @@ fn bad_blocks_are_refused_with_the_reason() {
     for text in ["", "10.0.0/8", "host/8", "10.0.0.0.0/8", " 10.0.0.0/8", "[::1]/128"] {
         assert!(matches!(text.parse::<Cidr>(), Err(CidrError::Address { .. })), "{text:?}");
     }
-    for text in ["10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8", "10.0.0.0/-1", "10.0.0.0/8/8", "::/129", "::/999"] {
+    for text in [
+        "10.0.0.0/33",
+        "10.0.0.0/",
+        "10.0.0.0/+8",
+        "10.0.0.0/-1",
+        "10.0.0.0/8/8",
+        "::/129",
+        "::/999",
+    ] {
         assert!(matches!(text.parse::<Cidr>(), Err(CidrError::Prefix { .. })), "{text:?}");
     }
     let error = "10.1.2.3/8".parse::<Cidr>().unwrap_err();
-    assert_eq!(error.to_string(), "\"10.1.2.3/8\" has bits set after its prefix, meant is probably 10.0.0.0/8");
+    assert_eq!(
+        error.to_string(),
+        "\"10.1.2.3/8\" has bits set after its prefix, meant is probably 10.0.0.0/8"
+    );
 }
 
 /// Never reachable by default, each written in every form an attacker may choose.
@@ -93,10 +108,25 @@ const NOT_PUBLIC_V6: &[&str] = &[
     "5f00::1",
     "4000::1",
 ];
-const PUBLIC: &[&str] =
-    &["1.1.1.1", "100.63.255.255", "100.128.0.0", "172.15.0.1", "172.32.0.1", "192.0.1.1", "198.17.0.1", "223.255.255.255"];
-const PUBLIC_V6: &[&str] =
-    &["2606:4700::1111", "2a00:1450::1", "2001:4860:4860::8888", "3fff:1000::1", "64:ff9b::101:101", "2002:101:101::1", "::ffff:1.1.1.1"];
+const PUBLIC: &[&str] = &[
+    "1.1.1.1",
+    "100.63.255.255",
+    "100.128.0.0",
+    "172.15.0.1",
+    "172.32.0.1",
+    "192.0.1.1",
+    "198.17.0.1",
+    "223.255.255.255",
+];
+const PUBLIC_V6: &[&str] = &[
+    "2606:4700::1111",
+    "2a00:1450::1",
+    "2001:4860:4860::8888",
+    "3fff:1000::1",
+    "64:ff9b::101:101",
+    "2002:101:101::1",
+    "::ffff:1.1.1.1",
+];
 
 /// IPv6 addresses that lead to the IPv4 address: mapped, compatible, NAT64, 6to4.
 fn disguises(v4: &str) -> Vec<IpAddr> {
@@ -138,7 +168,11 @@ fn only_public_addresses_pass_by_default_in_every_disguise() {
 fn loopback_follows_its_switch_and_nothing_else() {
     let closed = EgressPolicy::default();
     let open = EgressPolicy { loopback: true, ..EgressPolicy::default() };
-    for address in disguises("127.0.0.1").into_iter().chain([ip("127.0.0.1"), ip("127.255.255.254"), ip("::1")]) {
+    for address in disguises("127.0.0.1").into_iter().chain([
+        ip("127.0.0.1"),
+        ip("127.255.255.254"),
+        ip("::1"),
+    ]) {
         assert!(closed.check(address).is_err(), "{address}");
         assert_eq!(open.check(address), Ok(()), "{address}");
     }
@@ -148,15 +182,28 @@ fn loopback_follows_its_switch_and_nothing_else() {
 fn deny_wins_over_allow_and_allow_over_the_default() {
     let policy = EgressPolicy {
         allow: blocks(&["10.0.0.0/8", "169.254.169.254", "fd00::/8", "::1"]),
-        deny: blocks(&["10.9.0.0/16", "1.1.1.0/24", "127.0.0.0/8", "2606:4700::/32", "64:ff9b::/96"]),
+        deny: blocks(&[
+            "10.9.0.0/16",
+            "1.1.1.0/24",
+            "127.0.0.0/8",
+            "2606:4700::/32",
+            "64:ff9b::/96",
+        ]),
         loopback: true,
     };
     for allowed in ["10.0.0.1", "::ffff:10.0.0.1", "169.254.169.254", "fd12::1", "::1", "8.8.8.8"] {
         assert_eq!(policy.check(ip(allowed)), Ok(()), "{allowed}");
     }
-    for denied in
-        ["10.9.1.1", "::ffff:10.9.1.1", "1.1.1.1", "127.0.0.1", "2606:4700::1", "64:ff9b::8.8.8.8", "169.254.169.253", "192.168.0.1"]
-    {
+    for denied in [
+        "10.9.1.1",
+        "::ffff:10.9.1.1",
+        "1.1.1.1",
+        "127.0.0.1",
+        "2606:4700::1",
+        "64:ff9b::8.8.8.8",
+        "169.254.169.253",
+        "192.168.0.1",
+    ] {
         assert!(policy.check(ip(denied)).is_err(), "{denied}");
     }
 }

@@ -23,8 +23,13 @@ struct Peer<'a> {
 }
 
 impl AsyncRead for Peer<'_> {
-    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let (now, rest) = self.rest.split_at(self.at_once.min(self.rest.len()).min(buffer.remaining()));
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (now, rest) =
+            self.rest.split_at(self.at_once.min(self.rest.len()).min(buffer.remaining()));
         buffer.put_slice(now);
         self.rest = rest;
         Poll::Ready(Ok(()))
@@ -34,7 +39,12 @@ impl AsyncRead for Peer<'_> {
 /// What passes of `sent`, which comes in pieces of so many bytes, the first of them before the guard is made.
 fn passed(sent: &[u8], at_once: usize, room: usize) -> Vec<u8> {
     let (first, rest) = sent.split_at(at_once.min(sent.len()));
-    let mut guard = FramingGuard::new(Peer { rest, at_once }, Bytes::copy_from_slice(first), HEAD_BYTES_MAX, BODY_BYTES_MAX);
+    let mut guard = FramingGuard::new(
+        Peer { rest, at_once },
+        Bytes::copy_from_slice(first),
+        HEAD_BYTES_MAX,
+        BODY_BYTES_MAX,
+    );
     let (mut passed, mut buffer) = (Vec::new(), vec![0; room]);
     // Behind a refusal nothing comes, not even the end.
     while let Some(count) = guard.read(&mut buffer).now_or_never() {
@@ -50,7 +60,11 @@ fn passed(sent: &[u8], at_once: usize, room: usize) -> Vec<u8> {
 fn passed_in_pieces(sent: &[u8]) -> Vec<u8> {
     let whole = passed(sent, sent.len(), 4096);
     for (at_once, room) in [(1, 4096), (2, 1), (3, 7), (7, 3), (64, 64), (sent.len() / 2 + 1, 5)] {
-        assert_eq!(passed(sent, at_once, room).escape_ascii().to_string(), whole.escape_ascii().to_string(), "{at_once} {room}");
+        assert_eq!(
+            passed(sent, at_once, room).escape_ascii().to_string(),
+            whole.escape_ascii().to_string(),
+            "{at_once} {room}"
+        );
     }
     whole
 }
@@ -104,18 +118,42 @@ fn framing_stops_at_a_head_that_could_be_read_in_two_ways() {
         ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 1\r\n\r\nx", "content-length-invalid"),
         ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1 1\r\n\r\nx", "content-length-invalid"),
         ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n\r\nx", "content-length-invalid"),
-        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", "content-length-repeated"),
-        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999999\r\n\r\nx", "content-length-invalid"),
-        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "transfer-encoding-unsupported"),
-        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\n\r\n0\r\n\r\n", "transfer-encoding-unsupported"),
-        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n\r\n0\r\n\r\n", "transfer-encoding-unsupported"),
-        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", "transfer-encoding-repeated"),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx",
+            "content-length-repeated",
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999999\r\n\r\nx",
+            "content-length-invalid",
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            "transfer-encoding-unsupported",
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\n\r\n0\r\n\r\n",
+            "transfer-encoding-unsupported",
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n\r\n0\r\n\r\n",
+            "transfer-encoding-unsupported",
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "transfer-encoding-repeated",
+        ),
         (
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             "transfer-encoding-with-content-length",
         ),
-        ("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "transfer-encoding-in-http10"),
-        ("GET / HTTP/1.1\r\nHost: a\r\nX-Mcp-Broker-Framing-Violation: host-missing\r\n\r\n", "reserved-header"),
+        (
+            "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "transfer-encoding-in-http10",
+        ),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nX-Mcp-Broker-Framing-Violation: host-missing\r\n\r\n",
+            "reserved-header",
+        ),
         (&format!("GET / HTTP/1.1\r\nHost: a\r\n{long}\r\n"), "head-too-long"),
         (&format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n"), "head-too-long"),
     ];
@@ -123,8 +161,13 @@ fn framing_stops_at_a_head_that_could_be_read_in_two_ways() {
         // Neither it nor what follows passes; what came before does.
         let sent = [FINE, refused.as_bytes(), FINE].concat();
         let passed = String::from_utf8(passed_in_pieces(&sent)).unwrap();
-        let stand_in = passed.strip_prefix(std::str::from_utf8(FINE).unwrap()).unwrap_or_else(|| panic!("{refused:?}: {passed:?}"));
-        assert!(stand_in.ends_with(&format!("x-mcp-broker-framing-violation: {code}\r\n\r\n")), "{refused:?}: {stand_in:?}");
+        let stand_in = passed
+            .strip_prefix(std::str::from_utf8(FINE).unwrap())
+            .unwrap_or_else(|| panic!("{refused:?}: {passed:?}"));
+        assert!(
+            stand_in.ends_with(&format!("x-mcp-broker-framing-violation: {code}\r\n\r\n")),
+            "{refused:?}: {stand_in:?}"
+        );
         assert_eq!(stand_in.matches("HTTP/1.1").count(), 1, "{refused:?}: {stand_in:?}");
     }
 }
@@ -132,7 +175,10 @@ fn framing_stops_at_a_head_that_could_be_read_in_two_ways() {
 #[test]
 fn framing_ends_a_body_whose_chunks_could_be_read_in_two_ways() {
     let head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let (extension, trailers) = (format!("2;{}\r\nok\r\n", "x".repeat(5_000)), format!("0\r\n{}\r\n", "T: y\r\n".repeat(5_000)));
+    let (extension, trailers) = (
+        format!("2;{}\r\nok\r\n", "x".repeat(5_000)),
+        format!("0\r\n{}\r\n", "T: y\r\n".repeat(5_000)),
+    );
     let cases: &[(&[u8], &[u8])] = &[
         (b"2\nok\r\n", b""),
         (b"2 \r\nok\r\n", b""),
@@ -153,7 +199,12 @@ fn framing_ends_a_body_whose_chunks_could_be_read_in_two_ways() {
     for (chunks, right) in cases {
         let passed = passed_in_pieces(&[&head[..], chunks, FINE].concat());
         let expected = [&head[..], right].concat();
-        assert_eq!(passed.escape_ascii().to_string(), expected.escape_ascii().to_string(), "{}", chunks.escape_ascii());
+        assert_eq!(
+            passed.escape_ascii().to_string(),
+            expected.escape_ascii().to_string(),
+            "{}",
+            chunks.escape_ascii()
+        );
     }
     let passed = passed(&[head, trailers.as_bytes(), FINE].concat(), 1000, 4096);
     assert!(passed.len() < head.len() + 17 * 1024, "{} bytes of trailers", passed.len());
@@ -164,7 +215,12 @@ fn s17_a_chunk_above_the_limit_ends_the_body_as_soon_as_it_is_announced() {
     let head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let read = |chunks: &str| {
         let sent = [&head[..], chunks.as_bytes()].concat();
-        let mut guard = FramingGuard::new(Peer { rest: &sent, at_once: 64 }, Bytes::new(), HEAD_BYTES_MAX, 0x20);
+        let mut guard = FramingGuard::new(
+            Peer { rest: &sent, at_once: 64 },
+            Bytes::new(),
+            HEAD_BYTES_MAX,
+            0x20,
+        );
         let (mut passed, mut buffer) = (0, [0; 64]);
         loop {
             match guard.read(&mut buffer).now_or_never().unwrap() {
@@ -180,7 +236,11 @@ fn s17_a_chunk_above_the_limit_ends_the_body_as_soon_as_it_is_announced() {
         assert_eq!(read(&format!("{size}\r\nabc")), (0, true), "{size}");
     }
     let first = format!("10\r\n{}\r\n", "x".repeat(0x10));
-    assert_eq!(read(&format!("{first}11\r\nabc")), (first.len(), true), "all chunks together count");
+    assert_eq!(
+        read(&format!("{first}11\r\nabc")),
+        (first.len(), true),
+        "all chunks together count"
+    );
 }
 
 #[test]
@@ -196,13 +256,23 @@ fn s17_a_target_with_a_fragment_is_refused() {
 
 #[test]
 fn framing_leaves_what_follows_an_upgrade_to_whoever_takes_the_connection() {
-    let upgrade = b"GET /ws HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c, WebSocket\r\n\r\n";
+    let upgrade =
+        b"GET /ws HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c, WebSocket\r\n\r\n";
     let sent = [&upgrade[..], b"\x81\x00frames"].concat();
-    let mut guard = FramingGuard::new(Peer { rest: &sent, at_once: 1024 }, Bytes::new(), HEAD_BYTES_MAX, BODY_BYTES_MAX);
+    let mut guard = FramingGuard::new(
+        Peer { rest: &sent, at_once: 1024 },
+        Bytes::new(),
+        HEAD_BYTES_MAX,
+        BODY_BYTES_MAX,
+    );
     let mut head = vec![0; upgrade.len()];
     guard.read_exact(&mut head).now_or_never().unwrap().unwrap();
     assert_eq!(head, upgrade);
-    assert_eq!(guard.read(&mut [0; 64]).now_or_never().unwrap().unwrap(), 0, "nothing passes behind a request for a WebSocket");
+    assert_eq!(
+        guard.read(&mut [0; 64]).now_or_never().unwrap().unwrap(),
+        0,
+        "nothing passes behind a request for a WebSocket"
+    );
     let (_, unread) = guard.into_parts();
     assert_eq!(unread, &b"\x81\x00frames"[..]);
     // To anything else nobody here upgrades: the next request is one.

@@ -16,13 +16,16 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
 };
-use transport::{BodyError, EgressPolicy, HttpClient, HttpClientConfig, SendError, VectoredBody, parse_http_url};
+use transport::{
+    BodyError, EgressPolicy, HttpClient, HttpClientConfig, SendError, VectoredBody, parse_http_url,
+};
 
 use crate::soon;
 
 fn client(idle_timeout: Duration) -> HttpClient {
     let egress = Arc::new(EgressPolicy { loopback: true, ..EgressPolicy::default() });
-    HttpClient::new(HttpClientConfig { egress, idle_timeout, ..HttpClientConfig::default() }).unwrap()
+    HttpClient::new(HttpClientConfig { egress, idle_timeout, ..HttpClientConfig::default() })
+        .unwrap()
 }
 
 fn patient() -> HttpClient {
@@ -30,11 +33,17 @@ fn patient() -> HttpClient {
 }
 
 fn post(url: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
-    Request::builder().method(Method::POST).uri(parse_http_url(url).unwrap()).body(Full::new(body.into())).unwrap()
+    Request::builder()
+        .method(Method::POST)
+        .uri(parse_http_url(url).unwrap())
+        .body(Full::new(body.into()))
+        .unwrap()
 }
 
 /// A server that does with each connection what it is told, and counts them.
-async fn server<Serving>(serve: impl Fn(TcpStream, usize) -> Serving + Send + 'static) -> (String, Arc<AtomicUsize>)
+async fn server<Serving>(
+    serve: impl Fn(TcpStream, usize) -> Serving + Send + 'static,
+) -> (String, Arc<AtomicUsize>)
 where
     Serving: Future<Output = ()> + Send + 'static,
 {
@@ -65,7 +74,10 @@ async fn request(socket: &mut TcpStream) -> Option<String> {
         }
     }
     let mut text = String::from_utf8(read).unwrap();
-    let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")).map_or(0, |length| length.parse().unwrap());
+    let length = text
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "))
+        .map_or(0, |length| length.parse().unwrap());
     let mut body = vec![0; length];
     socket.read_exact(&mut body).await.ok()?;
     text += &String::from_utf8(body).unwrap();
@@ -106,7 +118,12 @@ async fn bodies_end_where_their_heads_say_however_they_arrive() {
             let (url, connections) = saying(answer, at_once).await;
             let client = patient();
             for _ in 0..3 {
-                assert_eq!(body_of(&client, &url).await.unwrap(), "12345678", "{}", answer.escape_ascii());
+                assert_eq!(
+                    body_of(&client, &url).await.unwrap(),
+                    "12345678",
+                    "{}",
+                    answer.escape_ascii()
+                );
             }
             assert_eq!(connections.load(Ordering::SeqCst), 1, "{}", answer.escape_ascii());
         }
@@ -129,7 +146,8 @@ async fn a_head_that_is_said_again_is_taken_for_what_it_says_now() {
         ("", "X: 2\r\nConnection: close", "ef"),
         ("", "X: 2", "g"),
     ];
-    const EARLY: &str = "HTTP/1.1 103 Early Hints\r\nContent-Length: 7\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n";
+    const EARLY: &str =
+        "HTTP/1.1 103 Early Hints\r\nContent-Length: 7\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n";
     for at_once in [1, 3, 1000] {
         let answered = Arc::new(AtomicUsize::new(0));
         let (url, connections) = server(move |mut socket, _| {
@@ -155,7 +173,10 @@ async fn a_head_that_is_said_again_is_taken_for_what_it_says_now() {
             let response = soon("a response", client.send(post(&url, "ping"))).await.unwrap();
             assert_eq!(response.status(), StatusCode::OK, "{at_once} at once");
             assert_eq!(response.headers()["x"], header[3..4]);
-            assert!(!response.headers().contains_key("content-length"), "no length of another response");
+            assert!(
+                !response.headers().contains_key("content-length"),
+                "no length of another response"
+            );
             assert_eq!(soon("its body", response.into_body().whole(1_000)).await.unwrap(), body);
         }
         assert_eq!(connections.load(Ordering::SeqCst), 2, "one was closed by the server");
@@ -175,15 +196,27 @@ async fn what_can_be_read_in_two_ways_is_refused() {
     ];
     for answer in heads {
         let (url, _) = saying(answer, 1000).await;
-        let error = soon("an error", patient().send(post(&url, "ping"))).await.map(|_| ()).unwrap_err();
+        let error =
+            soon("an error", patient().send(post(&url, "ping"))).await.map(|_| ()).unwrap_err();
         assert!(matches!(error, SendError::Aborted { .. }), "{}: {error}", answer.escape_ascii());
     }
-    let bodies: [&'static [u8]; 6] =
-        [b"-1\r\n", b"\r\n", b"3\n123\r\n0\r\n\r\n", b"3\r\n1234\r\n0\r\n\r\n", b"11111111111111111\r\n", b"3 x\r\n123\r\n"];
+    let bodies: [&'static [u8]; 6] = [
+        b"-1\r\n",
+        b"\r\n",
+        b"3\n123\r\n0\r\n\r\n",
+        b"3\r\n1234\r\n0\r\n\r\n",
+        b"11111111111111111\r\n",
+        b"3 x\r\n123\r\n",
+    ];
     for chunks in bodies {
-        let answer = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunks].concat().leak();
+        let answer =
+            [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunks].concat().leak();
         let (url, _) = saying(answer, 1000).await;
-        assert!(matches!(body_of(&patient(), &url).await, Err(BodyError::Aborted { .. })), "{}", chunks.escape_ascii());
+        assert!(
+            matches!(body_of(&patient(), &url).await, Err(BodyError::Aborted { .. })),
+            "{}",
+            chunks.escape_ascii()
+        );
     }
 }
 
@@ -264,13 +297,17 @@ async fn an_answer_before_the_request_is_whole_is_taken() {
     let (url, connections) = server(|mut socket, _| async move {
         let mut some = [0; 1024];
         let _ = socket.read(&mut some).await;
-        let _ = socket.write_all(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\nno!").await;
+        let _ = socket
+            .write_all(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\nno!")
+            .await;
         tokio::time::sleep(Duration::from_secs(60)).await; // and reads nothing more
     })
     .await;
     let client = patient();
     for _ in 0..2 {
-        let response = soon("the answer", client.send(post(&url, vec![b'x'; 32 * 1024 * 1024]))).await.unwrap();
+        let response = soon("the answer", client.send(post(&url, vec![b'x'; 32 * 1024 * 1024])))
+            .await
+            .unwrap();
         assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
         assert_eq!(response.into_body().whole(10).await.unwrap(), "no!");
     }
@@ -295,7 +332,8 @@ async fn what_a_server_takes_after_its_answer_began_is_sent_all_the_same() {
             let _ = socket.write_all(body.as_bytes()).await;
         })
         .await;
-        let response = soon("the head", patient().send(post(&url, vec![b'x'; BYTES]))).await.unwrap();
+        let response =
+            soon("the head", patient().send(post(&url, vec![b'x'; BYTES]))).await.unwrap();
         assert_eq!(soon("the body", response.into_body().whole(10)).await.unwrap(), "ok", "{head}");
     }
 }
@@ -312,7 +350,8 @@ async fn what_a_server_says_in_passing_stops_no_request() {
                 if left == BYTES {
                     // The head of the request is in the first piece.
                     left += some.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
-                    let _ = socket.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n").await;
+                    let _ =
+                        socket.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n").await;
                 }
                 left -= read;
             }
@@ -322,7 +361,8 @@ async fn what_a_server_says_in_passing_stops_no_request() {
     .await;
     let client = patient();
     for _ in 0..2 {
-        let response = soon("the answer", client.send(post(&url, vec![b'x'; BYTES]))).await.unwrap();
+        let response =
+            soon("the answer", client.send(post(&url, vec![b'x'; BYTES]))).await.unwrap();
         assert_eq!(response.into_body().whole(10).await.unwrap(), "ok");
     }
     assert_eq!(connections.load(Ordering::SeqCst), 1);
@@ -344,17 +384,29 @@ async fn a_request_is_whole_and_its_head_says_what_it_must() {
     let client = patient();
     let large = "x".repeat(300_000);
     let mut with_headers = post(&url, large.clone());
-    for (name, value) in [("x-one", "1"), ("content-length", "5"), ("transfer-encoding", "chunked")] {
+    for (name, value) in [("x-one", "1"), ("content-length", "5"), ("transfer-encoding", "chunked")]
+    {
         with_headers.headers_mut().insert(name, value.parse().unwrap());
     }
     let authority = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
-    assert_eq!(soon("an answer", client.send(with_headers)).await.unwrap().status(), StatusCode::NO_CONTENT);
-    let expected = format!("POST / HTTP/1.1\r\nhost: {authority}\r\nx-one: 1\r\ncontent-length: 300000\r\n\r\n{large}");
+    assert_eq!(
+        soon("an answer", client.send(with_headers)).await.unwrap().status(),
+        StatusCode::NO_CONTENT
+    );
+    let expected = format!(
+        "POST / HTTP/1.1\r\nhost: {authority}\r\nx-one: 1\r\ncontent-length: 300000\r\n\r\n{large}"
+    );
     assert!(requests.recv().await.unwrap() == expected);
 
-    let get = Request::builder().uri(format!("http://{authority}/a/b?c=d")).body(Full::default()).unwrap();
+    let get = Request::builder()
+        .uri(format!("http://{authority}/a/b?c=d"))
+        .body(Full::default())
+        .unwrap();
     soon("an answer", client.send(get)).await.unwrap();
-    assert_eq!(requests.recv().await.unwrap(), format!("GET /a/b?c=d HTTP/1.1\r\nhost: {authority}\r\n\r\n"));
+    assert_eq!(
+        requests.recv().await.unwrap(),
+        format!("GET /a/b?c=d HTTP/1.1\r\nhost: {authority}\r\n\r\n")
+    );
 }
 
 #[tokio::test]
@@ -397,11 +449,14 @@ async fn a_prepared_post_is_the_post_it_was_prepared_from() {
 async fn events_come_when_they_are_sent() {
     let (url, _) = server(|mut socket, _| async move {
         request(&mut socket).await;
-        let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none\n\r\n").await;
+        let _ = socket
+            .write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none\n\r\n")
+            .await;
         request(&mut socket).await; // until it hangs up
     })
     .await;
-    let mut body = soon("a response", patient().send(post(&url, "ping"))).await.unwrap().into_body();
+    let mut body =
+        soon("a response", patient().send(post(&url, "ping"))).await.unwrap().into_body();
     let first = soon("the first event", body.frame()).await.unwrap().unwrap();
     assert_eq!(first.into_data().unwrap(), "one\n");
 }

@@ -35,7 +35,10 @@ async fn connected() -> (ServerConnection, TcpStream) {
 }
 
 fn post(more: &str, body: &str) -> String {
-    format!("POST /mcp HTTP/1.1\r\nHost: a\r\n{more}Content-Length: {}\r\nX-Last: 1\r\n\r\n{body}", body.len())
+    format!(
+        "POST /mcp HTTP/1.1\r\nHost: a\r\n{more}Content-Length: {}\r\nX-Last: 1\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 /// The next request: its path, its length as its head says it, and its body.
@@ -66,7 +69,17 @@ async fn requests_are_told_apart_in_pieces_of_any_size_whether_their_heads_say_t
     let long = "x".repeat(150_000);
     let bodies = ["", "a", "0123456789", "b", "0123456789", long.as_str(), "f", "g", "hi"];
     let large = format!("X-Large: {}\r\n", "y".repeat(10_000)); // too large to be known again
-    let heads = ["", "", "X-More: yes\r\n", "X-More: yes\r\n", "X-More: yes\r\n", "", "X-More: no\r\n", &large, &large];
+    let heads = [
+        "",
+        "",
+        "X-More: yes\r\n",
+        "X-More: yes\r\n",
+        "X-More: yes\r\n",
+        "",
+        "X-More: no\r\n",
+        &large,
+        &large,
+    ];
     let all: String = bodies.iter().zip(heads).map(|(body, more)| post(more, body)).collect();
     for size in [1, 2, 3, 7, 64, 1000, all.len()] {
         let (mut posts, mut client) = connected().await;
@@ -80,7 +93,10 @@ async fn requests_are_told_apart_in_pieces_of_any_size_whether_their_heads_say_t
         });
         for body in bodies.iter().take(if size < 64 { 5 } else { bodies.len() }) {
             let seen = asked(&mut posts).await;
-            assert!(seen == ("/mcp".to_owned(), body.len().to_string(), (*body).to_owned()), "pieces of {size}");
+            assert!(
+                seen == ("/mcp".to_owned(), body.len().to_string(), (*body).to_owned()),
+                "pieces of {size}"
+            );
             assert!(soon("an answer", posts.answer(full("ok"), true)).await.unwrap());
         }
         drop(sending.await.unwrap());
@@ -145,7 +161,14 @@ async fn what_is_no_plain_post_is_handed_back_with_all_that_was_read() {
 async fn a_body_can_be_announced_as_long_as_numbers_go() {
     for length in [1_u64 << 63, u64::MAX] {
         let (mut posts, mut client) = connected().await;
-        client.write_all(post("", "a").replace("Content-Length: 1", &format!("Content-Length: {length}")).as_bytes()).await.unwrap();
+        client
+            .write_all(
+                post("", "a")
+                    .replace("Content-Length: 1", &format!("Content-Length: {length}"))
+                    .as_bytes(),
+            )
+            .await
+            .unwrap();
         assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
         assert_eq!(posts.take().unwrap().head.headers["content-length"], length.to_string());
         let serving = tokio::spawn(async move { posts.answer(full("no"), true).await });
@@ -157,7 +180,12 @@ async fn a_body_can_be_announced_as_long_as_numbers_go() {
 
 #[tokio::test]
 async fn an_answer_is_as_long_as_it_says_or_ends_the_connection() {
-    let pieces = |bytes: usize| StreamBody::new(stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'x'; bytes])))]));
+    let pieces = |bytes: usize| {
+        StreamBody::new(stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(vec![
+            b'x';
+            bytes
+        ])))]))
+    };
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     asked(&mut posts).await;
@@ -165,7 +193,12 @@ async fn an_answer_is_as_long_as_it_says_or_ends_the_connection() {
     *nothing.status_mut() = StatusCode::NO_CONTENT;
     assert!(!posts.answer(nothing, false).await.unwrap());
     let text = until_closed(&mut client).await;
-    assert!(text.ends_with("GMT\r\n\r\n") && !text.contains("content-length") && !text.contains("chunked"), "{text}");
+    assert!(
+        text.ends_with("GMT\r\n\r\n")
+            && !text.contains("content-length")
+            && !text.contains("chunked"),
+        "{text}"
+    );
     for bytes in [2, 4] {
         let (mut posts, mut client) = connected().await;
         client.write_all(post("", "a").as_bytes()).await.unwrap();
@@ -182,7 +215,10 @@ impl<B: http_body::Body + Unpin> http_body::Body for Announced<B> {
     type Data = B::Data;
     type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         Pin::new(&mut self.0).poll_frame(context)
     }
 
@@ -208,9 +244,21 @@ async fn answers_say_how_long_they_are_and_keep_the_connection() {
     assert!(!posts.answer(nothing, false).await.unwrap());
     let text = until_closed(&mut client).await;
     let answers: Vec<&str> = text.split_inclusive("GMT\r\n\r\n").collect();
-    assert!(answers[0].starts_with("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\ndate: "), "{text}");
-    assert!(answers[1].starts_with("{}HTTP/1.1 200 OK\r\n") && !answers[1].contains("connection"), "{text}");
-    assert!(answers[2].starts_with("{}HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnection: close\r\n"), "{text}");
+    assert!(
+        answers[0].starts_with(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\ndate: "
+        ),
+        "{text}"
+    );
+    assert!(
+        answers[1].starts_with("{}HTTP/1.1 200 OK\r\n") && !answers[1].contains("connection"),
+        "{text}"
+    );
+    assert!(
+        answers[2]
+            .starts_with("{}HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnection: close\r\n"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -246,8 +294,11 @@ async fn answers_of_unknown_length_come_in_chunks_as_soon_as_there_are_any() {
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     asked(&mut posts).await;
     let (tell, told) = oneshot::channel::<Bytes>();
-    let pieces = stream::iter([Bytes::from_static(b"one"), Bytes::new(), Bytes::from(vec![b'y'; 10_000])]);
-    let pieces = pieces.chain(stream::once(async { told.await.unwrap() })).map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
+    let pieces =
+        stream::iter([Bytes::from_static(b"one"), Bytes::new(), Bytes::from(vec![b'y'; 10_000])]);
+    let pieces = pieces
+        .chain(stream::once(async { told.await.unwrap() }))
+        .map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
     let body = StreamBody::new(Box::pin(pieces));
     let serving = tokio::spawn(async move { posts.answer(Response::new(body), false).await });
     let mut read = Vec::new();
@@ -257,8 +308,12 @@ async fn answers_of_unknown_length_come_in_chunks_as_soon_as_there_are_any() {
     tell.send(Bytes::from_static(b"two")).unwrap();
     client.read_to_end(&mut read).await.unwrap();
     let text = String::from_utf8(read).unwrap();
-    assert!(text.contains("\r\ntransfer-encoding: chunked\r\n") && !text.contains("content-length"), "{text}");
-    let pieces = format!("\r\n\r\n3\r\none\r\n2710\r\n{}\r\n3\r\ntwo\r\n0\r\n\r\n", "y".repeat(10_000));
+    assert!(
+        text.contains("\r\ntransfer-encoding: chunked\r\n") && !text.contains("content-length"),
+        "{text}"
+    );
+    let pieces =
+        format!("\r\n\r\n3\r\none\r\n2710\r\n{}\r\n3\r\ntwo\r\n0\r\n\r\n", "y".repeat(10_000));
     assert!(text.ends_with(&pieces), "{text}");
     assert!(!serving.await.unwrap().unwrap());
 }
@@ -268,7 +323,8 @@ async fn an_answer_that_breaks_off_is_not_taken_for_whole() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     asked(&mut posts).await;
-    let pieces = stream::iter([Ok(Frame::data(Bytes::from_static(b"half"))), Err(io::Error::other("lost"))]);
+    let pieces =
+        stream::iter([Ok(Frame::data(Bytes::from_static(b"half"))), Err(io::Error::other("lost"))]);
     assert!(posts.answer(Response::new(StreamBody::new(pieces)), true).await.is_err());
     drop(posts);
     let text = until_closed(&mut client).await;
@@ -289,7 +345,10 @@ async fn a_client_that_hangs_up_is_noticed_and_one_that_goes_on_asking_is_not_ta
     assert_eq!(asked(&mut posts).await.2, "next");
     // The same while an answer is under way.
     let never = stream::pending::<Result<Frame<Bytes>, Infallible>>();
-    let serving = tokio::spawn(async move { posts.answer(Response::new(StreamBody::new(never)), true).await });
+    let serving =
+        tokio::spawn(
+            async move { posts.answer(Response::new(StreamBody::new(never)), true).await },
+        );
     drop(client);
     assert!(soon("the end", serving).await.unwrap().is_err());
 }

@@ -9,7 +9,8 @@ use http_body_util::Full;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use transport::{
-    BodyError, EgressPolicy, HttpClient, HttpClientConfig, HttpResponse, ResponseBody, SendError, TlsSetupError, parse_http_url, read_body,
+    BodyError, EgressPolicy, HttpClient, HttpClientConfig, HttpResponse, ResponseBody, SendError,
+    TlsSetupError, parse_http_url, read_body,
 };
 
 use crate::http_server::{Authority, Server, self_signed};
@@ -17,15 +18,27 @@ use crate::soon;
 
 fn local() -> HttpClientConfig {
     let egress = Arc::new(EgressPolicy { loopback: true, ..EgressPolicy::default() });
-    HttpClientConfig { connect_timeout: Duration::from_secs(10), egress, ..HttpClientConfig::default() }
+    HttpClientConfig {
+        connect_timeout: Duration::from_secs(10),
+        egress,
+        ..HttpClientConfig::default()
+    }
 }
 
 fn trusting(authority: &Authority) -> HttpClient {
-    HttpClient::new(HttpClientConfig { extra_roots: vec![authority.certificate.clone()], ..local() }).unwrap()
+    HttpClient::new(HttpClientConfig {
+        extra_roots: vec![authority.certificate.clone()],
+        ..local()
+    })
+    .unwrap()
 }
 
 fn post(url: &str, body: &'static str) -> Request<Full<Bytes>> {
-    Request::builder().method(Method::POST).uri(parse_http_url(url).unwrap()).body(Full::from(body)).unwrap()
+    Request::builder()
+        .method(Method::POST)
+        .uri(parse_http_url(url).unwrap())
+        .body(Full::from(body))
+        .unwrap()
 }
 
 async fn send(client: &HttpClient, url: &str) -> Result<HttpResponse<ResponseBody>, SendError> {
@@ -69,14 +82,18 @@ async fn requests_one_after_the_other_share_a_connection() {
 async fn a_name_with_several_addresses_reaches_the_one_that_listens() {
     let server = Server::plain().await;
     let client = HttpClient::new(local()).unwrap();
-    assert_eq!(text(send(&client, &format!("http://localhost:{}/", server.port)).await.unwrap()).await, "ping");
+    assert_eq!(
+        text(send(&client, &format!("http://localhost:{}/", server.port)).await.unwrap()).await,
+        "ping"
+    );
 }
 
 #[tokio::test]
 async fn redirects_are_answers_like_any_other() {
     let server = Server::plain().await;
     let client = HttpClient::new(local()).unwrap();
-    let response = send(&client, &format!("http://127.0.0.1:{}/redirect", server.port)).await.unwrap();
+    let response =
+        send(&client, &format!("http://127.0.0.1:{}/redirect", server.port)).await.unwrap();
     assert_eq!(response.status(), StatusCode::TEMPORARY_REDIRECT);
     assert_eq!(server.requests(), 1);
 }
@@ -88,7 +105,8 @@ async fn https_speaks_http2_where_the_server_does_and_http1_elsewhere() {
     let client = trusting(&authority);
     for host in ["localhost", "127.0.0.1"] {
         for _ in 0..3 {
-            let response = send(&client, &format!("https://{host}:{}/", server.port)).await.unwrap();
+            let response =
+                send(&client, &format!("https://{host}:{}/", server.port)).await.unwrap();
             assert_eq!(response.version(), Version::HTTP_2);
             assert_eq!(text(response).await, "ping");
         }
@@ -130,8 +148,14 @@ async fn certificates_are_verified() {
     let client = trusting(&authority);
     for (what, config) in cases {
         let server = Server::tls(config).await;
-        let error = send(&client, &format!("https://localhost:{}/", server.port)).await.map(|_| ()).unwrap_err();
-        assert!(matches!(&error, SendError::Tls { reason } if reason.contains("certificate")), "{what}: {error}");
+        let error = send(&client, &format!("https://localhost:{}/", server.port))
+            .await
+            .map(|_| ())
+            .unwrap_err();
+        assert!(
+            matches!(&error, SendError::Tls { reason } if reason.contains("certificate")),
+            "{what}: {error}"
+        );
         assert!(error.nothing_was_sent());
         assert_eq!(server.requests(), 0, "{what}");
     }
@@ -142,7 +166,10 @@ async fn the_test_authority_is_not_trusted_without_being_named() {
     let authority = Authority::new();
     let server = Server::tls(authority.server(&["localhost"])).await;
     let client = HttpClient::new(local()).unwrap();
-    let error = send(&client, &format!("https://localhost:{}/", server.port)).await.map(|_| ()).unwrap_err();
+    let error = send(&client, &format!("https://localhost:{}/", server.port))
+        .await
+        .map(|_| ())
+        .unwrap_err();
     assert!(matches!(error, SendError::Tls { .. }), "{error}");
 }
 
@@ -157,14 +184,19 @@ fn an_unusable_root_is_refused_by_position() {
 async fn a_plain_server_behind_https_is_a_tls_error() {
     let server = Server::plain().await;
     let client = HttpClient::new(local()).unwrap();
-    let error = send(&client, &format!("https://127.0.0.1:{}/", server.port)).await.map(|_| ()).unwrap_err();
+    let error = send(&client, &format!("https://127.0.0.1:{}/", server.port))
+        .await
+        .map(|_| ())
+        .unwrap_err();
     assert!(matches!(error, SendError::Tls { .. }), "{error}");
 }
 
 #[tokio::test]
 async fn no_spelling_of_loopback_gets_past_the_policy() {
     let server = Server::plain().await;
-    let client = HttpClient::new(HttpClientConfig { egress: Arc::new(EgressPolicy::default()), ..local() }).unwrap();
+    let client =
+        HttpClient::new(HttpClientConfig { egress: Arc::new(EgressPolicy::default()), ..local() })
+            .unwrap();
     for host in [
         "127.0.0.1",
         "localhost",
@@ -179,10 +211,14 @@ async fn no_spelling_of_loopback_gets_past_the_policy() {
         "0177.0.0.1",
     ] {
         for scheme in ["http", "https"] {
-            let error = send(&client, &format!("{scheme}://{host}:{}/", server.port)).await.map(|_| ()).unwrap_err();
+            let error = send(&client, &format!("{scheme}://{host}:{}/", server.port))
+                .await
+                .map(|_| ())
+                .unwrap_err();
             // A resolver that does not know an odd spelling is as good as a refusal.
-            let refused =
-                matches!(error, SendError::Denied(_)) || (host.starts_with(char::is_numeric) && matches!(error, SendError::Connect { .. }));
+            let refused = matches!(error, SendError::Denied(_))
+                || (host.starts_with(char::is_numeric)
+                    && matches!(error, SendError::Connect { .. }));
             assert!(refused, "{host}: {error}");
             assert!(error.nothing_was_sent());
         }
@@ -196,9 +232,14 @@ async fn the_lists_are_asked_at_connect() {
     let url = format!("http://localhost:{}/", server.port);
     let block = |text: &str| vec![text.parse().unwrap()];
     let allowed = EgressPolicy { allow: block("127.0.0.0/8"), ..EgressPolicy::default() };
-    let client = HttpClient::new(HttpClientConfig { egress: Arc::new(allowed.clone()), ..local() }).unwrap();
+    let client =
+        HttpClient::new(HttpClientConfig { egress: Arc::new(allowed.clone()), ..local() }).unwrap();
     assert_eq!(text(send(&client, &url).await.unwrap()).await, "ping");
-    let denied = EgressPolicy { deny: [block("127.0.0.1"), block("::1")].concat(), loopback: true, ..allowed };
+    let denied = EgressPolicy {
+        deny: [block("127.0.0.1"), block("::1")].concat(),
+        loopback: true,
+        ..allowed
+    };
     let client = HttpClient::new(HttpClientConfig { egress: Arc::new(denied), ..local() }).unwrap();
     let error = send(&client, &url).await.map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("egress.deny"), "{error}");
@@ -219,7 +260,9 @@ async fn a_closed_port_and_an_unknown_name_are_connect_errors() {
 #[tokio::test]
 async fn a_silent_tls_server_runs_into_the_connect_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let client = HttpClient::new(HttpClientConfig { connect_timeout: Duration::from_millis(50), ..local() }).unwrap();
+    let client =
+        HttpClient::new(HttpClientConfig { connect_timeout: Duration::from_millis(50), ..local() })
+            .unwrap();
     let url = format!("https://{}/", listener.local_addr().unwrap());
     let error = send(&client, &url).await.map(|_| ()).unwrap_err();
     assert_eq!(error, SendError::ConnectTimeout);
@@ -257,18 +300,26 @@ async fn a_relative_url_is_refused() {
 async fn bodies_are_read_up_to_the_limit() {
     let client = HttpClient::new(local()).unwrap();
     let declared = raw_server(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n12345678").await;
-    let chunked = raw_server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n123\r\n5\r\n45678\r\n0\r\n\r\n").await;
+    let chunked = raw_server(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n123\r\n5\r\n45678\r\n0\r\n\r\n",
+    )
+    .await;
     let until_closed = raw_server(b"HTTP/1.1 200 OK\r\n\r\n12345678").await;
     for url in [declared, chunked, until_closed] {
-        for (bytes_max, expected) in
-            [(8, Ok(Bytes::from("12345678"))), (7, Err(BodyError::TooLarge { max: 7 })), (0, Err(BodyError::TooLarge { max: 0 }))]
-        {
+        for (bytes_max, expected) in [
+            (8, Ok(Bytes::from("12345678"))),
+            (7, Err(BodyError::TooLarge { max: 7 })),
+            (0, Err(BodyError::TooLarge { max: 0 })),
+        ] {
             let body = send(&client, &url).await.unwrap().into_body();
             assert_eq!(soon("the body", read_body(body, bytes_max)).await, expected, "{url}");
         }
     }
     let empty = raw_server(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n").await;
-    assert_eq!(read_body(send(&client, &empty).await.unwrap().into_body(), 0).await, Ok(Bytes::new()));
+    assert_eq!(
+        read_body(send(&client, &empty).await.unwrap().into_body(), 0).await,
+        Ok(Bytes::new())
+    );
 }
 
 #[tokio::test]
@@ -276,5 +327,8 @@ async fn a_body_cut_short_is_an_error() {
     let client = HttpClient::new(local()).unwrap();
     let url = raw_server(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n12345678").await;
     let body = send(&client, &url).await.unwrap().into_body();
-    assert!(matches!(soon("an error", read_body(body, 1000)).await, Err(BodyError::Aborted { .. })));
+    assert!(matches!(
+        soon("an error", read_body(body, 1000)).await,
+        Err(BodyError::Aborted { .. })
+    ));
 }

@@ -73,7 +73,10 @@ impl Server {
 }
 
 /// `/echo` mirrors the body, `/redirect` points to `/echo`, `/header` answers with a 20,000 byte header.
-async fn answer(seen: Arc<Seen>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(
+    seen: Arc<Seen>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
     seen.requests.fetch_add(1, Ordering::SeqCst);
     let path = request.uri().path().to_owned();
     let host = request.headers().get(header::HOST).cloned();
@@ -89,7 +92,9 @@ async fn answer(seen: Arc<Seen>, request: Request<Incoming>) -> Result<Response<
             *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
             response.headers_mut().insert(header::LOCATION, "/echo".parse().unwrap());
         }
-        "/header" => drop(response.headers_mut().insert("x-large", "h".repeat(20_000).parse().unwrap())),
+        "/header" => {
+            drop(response.headers_mut().insert("x-large", "h".repeat(20_000).parse().unwrap()))
+        }
         _ => {}
     }
     Ok(response)

@@ -43,7 +43,11 @@ async fn every_split_of_a_stream_gives_the_same_lines() {
     for first in 0..stream.len() {
         for second in first..stream.len() {
             let chunks = [&stream[..first], &stream[first..second], &stream[second..]];
-            assert_eq!(lines_of(&chunks, 64).await.unwrap(), expected, "split at {first} and {second}");
+            assert_eq!(
+                lines_of(&chunks, 64).await.unwrap(),
+                expected,
+                "split at {first} and {second}"
+            );
         }
     }
 }
@@ -51,13 +55,21 @@ async fn every_split_of_a_stream_gives_the_same_lines() {
 #[tokio::test]
 async fn a_line_may_be_as_long_as_the_limit_and_not_one_byte_longer() {
     assert_eq!(lines_of(&[b"12345678\n12345678\r\n12345678"], 8).await.unwrap(), ["12345678"; 3]);
-    for stream in [&b"ok\n123456789\n"[..], b"ok\n123456789\r\n", b"ok\n123456789", b"ok\n1234567890123456789"] {
+    for stream in [
+        &b"ok\n123456789\n"[..],
+        b"ok\n123456789\r\n",
+        b"ok\n123456789",
+        b"ok\n1234567890123456789",
+    ] {
         let (mut near, far) = duplex(1024);
         near.write_all(stream).await.unwrap();
         near.shutdown().await.unwrap();
         let mut reader = LineReader::new(far, 8);
         assert_eq!(reader.next().await.unwrap().unwrap(), "ok");
-        assert!(matches!(soon("a refusal", reader.next()).await, Err(ReadError::TooLong { limit: 8 })), "{stream:?}");
+        assert!(
+            matches!(soon("a refusal", reader.next()).await, Err(ReadError::TooLong { limit: 8 })),
+            "{stream:?}"
+        );
         assert!(soon("the end", reader.next()).await.unwrap().is_none(), "an error is said once");
     }
 }
@@ -89,8 +101,11 @@ async fn a_long_line_arrives_whole() {
 async fn frames_are_written_in_order_through_a_narrow_pipe() {
     for pipe_bytes in [1, 2, 7, 64, 100_000] {
         let (near, mut far) = duplex(pipe_bytes);
-        let mut frames: Vec<Bytes> = (0..300).map(|n| Bytes::from(format!("{{\"n\":{n},\"pad\":\"{}\"}}", "p".repeat(n % 50)))).collect();
-        let expected: String = frames.iter().map(|frame| format!("{}\n", text(frame.clone()))).collect();
+        let mut frames: Vec<Bytes> = (0..300)
+            .map(|n| Bytes::from(format!("{{\"n\":{n},\"pad\":\"{}\"}}", "p".repeat(n % 50))))
+            .collect();
+        let expected: String =
+            frames.iter().map(|frame| format!("{}\n", text(frame.clone()))).collect();
         let reading = tokio::spawn(async move {
             let mut read = String::new();
             far.read_to_string(&mut read).await.unwrap();
@@ -130,7 +145,11 @@ async fn writing_to_a_closed_pipe_is_an_error() {
 async fn a_writer_that_takes_nothing_is_an_error_and_not_a_loop() {
     struct Full;
     impl AsyncWrite for Full {
-        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<std::io::Result<usize>> {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<std::io::Result<usize>> {
             Poll::Ready(Ok(0))
         }
         fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
@@ -140,7 +159,10 @@ async fn a_writer_that_takes_nothing_is_an_error_and_not_a_loop() {
             Poll::Ready(Ok(()))
         }
     }
-    let error = soon("an error", LineWriter::new(Full).send_all(&mut vec![Bytes::from_static(b"{}")])).await.unwrap_err();
+    let error =
+        soon("an error", LineWriter::new(Full).send_all(&mut vec![Bytes::from_static(b"{}")]))
+            .await
+            .unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::WriteZero);
 }
 
@@ -174,7 +196,9 @@ async fn draining_reads_to_the_end_and_yields_nothing() {
 
 #[tokio::test]
 async fn a_last_line_that_ends_with_the_stream_is_told_from_one_that_has_ended() {
-    for (stream, is_unended) in [("{}\n", false), ("{}\r\n\n", false), ("{}", true), ("{}\r", true), ("{}\n{\"a\":", true)] {
+    for (stream, is_unended) in
+        [("{}\n", false), ("{}\r\n\n", false), ("{}", true), ("{}\r", true), ("{}\n{\"a\":", true)]
+    {
         let mut reader = LineReader::new(stream.as_bytes(), 8);
         let count = stream.matches('{').count();
         for left in (0..count).rev() {

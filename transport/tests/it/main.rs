@@ -28,7 +28,9 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The future's result, or a failed test when it hangs.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("{what} did not happen in {DEADLINE:?}"))
+    tokio::time::timeout(DEADLINE, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what} did not happen in {DEADLINE:?}"))
 }
 
 /// Waits until the state holds.

@@ -56,7 +56,11 @@ struct Replica {
 
 impl Replica {
     fn start(secret: [u8; 32]) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let seen = Arc::<Seen>::default();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -101,7 +105,8 @@ async fn answer(seen: Arc<Seen>, request: Request<Incoming>) -> Response<Body> {
         _ => {
             let method = request.method().to_string();
             let marked = request.headers().get("x-mark").cloned();
-            let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let body =
+                request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
             let mut response = Response::new(Full::new(body).boxed_unsync());
             *response.status_mut() = StatusCode::ACCEPTED;
             response.headers_mut().insert("x-method", method.parse().unwrap());
@@ -133,7 +138,10 @@ impl hyper::body::Body for Chunks {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         self.receiver.poll_recv(context).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
     }
 }
@@ -174,25 +182,31 @@ async fn a_request_goes_there_and_its_answer_comes_back() {
 #[tokio::test]
 async fn a_stream_comes_piece_by_piece_and_ends_with_its_reader() {
     let (replica, client) = (Replica::start(SECRET), client(SECRET));
-    let mut response = soon("the head", client.send(&replica.address, post("/events", ""))).await.unwrap();
+    let mut response =
+        soon("the head", client.send(&replica.address, post("/events", ""))).await.unwrap();
     for _ in 0..10 {
         let frame = soon("a frame", response.body_mut().frame()).await.unwrap().unwrap();
         assert!(!frame.into_data().unwrap().is_empty());
     }
     drop(response);
-    until("the peer hears that nobody reads", || replica.seen.ended_streams.load(Ordering::SeqCst) == 1).await;
+    until("the peer hears that nobody reads", || {
+        replica.seen.ended_streams.load(Ordering::SeqCst) == 1
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn who_does_not_know_the_secret_can_neither_call_nor_serve() {
     let (replica, stranger) = (Replica::start(SECRET), client(OTHER_SECRET));
-    let error = soon("the refusal", stranger.send(&replica.address, post("/echo", ""))).await.unwrap_err();
+    let error =
+        soon("the refusal", stranger.send(&replica.address, post("/echo", ""))).await.unwrap_err();
     assert!(matches!(error, SendError::Tls { .. }), "{error}");
     assert!(error.nothing_was_sent());
     assert_eq!(replica.requests(), 0);
 
     let (impostor, client) = (Replica::start(OTHER_SECRET), client(SECRET));
-    let error = soon("the refusal", client.send(&impostor.address, post("/echo", ""))).await.unwrap_err();
+    let error =
+        soon("the refusal", client.send(&impostor.address, post("/echo", ""))).await.unwrap_err();
     assert!(matches!(error, SendError::Tls { .. }), "{error}");
     assert_eq!(impostor.requests(), 0);
 }
@@ -232,7 +246,9 @@ impl ServerCertVerifier for Anybody {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
+        rustls::crypto::aws_lc_rs::default_provider()
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }
 
@@ -252,10 +268,18 @@ async fn stranger_asks(mut config: ClientConfig, address: &str) -> Result<Status
     let name = ServerName::try_from("replica.mcp-broker.internal").unwrap();
     let stream = connector.connect(name, socket).await.map_err(|error| error.to_string())?;
     let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .map_err(|error| error.to_string())?;
     tokio::spawn(connection);
-    let request = Request::post("https://replica.mcp-broker.internal/echo").body(Full::<Bytes>::default()).unwrap();
-    sender.send_request(request).await.map(|response| response.status()).map_err(|error| error.to_string())
+    let request = Request::post("https://replica.mcp-broker.internal/echo")
+        .body(Full::<Bytes>::default())
+        .unwrap();
+    sender
+        .send_request(request)
+        .await
+        .map(|response| response.status())
+        .map_err(|error| error.to_string())
 }
 
 #[tokio::test]
@@ -265,7 +289,8 @@ async fn strangers_without_a_certificate_or_with_one_of_their_own_are_refused() 
     assert!(soon("the refusal", stranger_asks(without, &replica.address)).await.is_err());
 
     let key = rcgen::KeyPair::generate().unwrap();
-    let mut params = rcgen::CertificateParams::new(vec!["replica.mcp-broker.internal".to_owned()]).unwrap();
+    let mut params =
+        rcgen::CertificateParams::new(vec!["replica.mcp-broker.internal".to_owned()]).unwrap();
     params.distinguished_name.push(rcgen::DnType::CommonName, "mcp-broker replicas");
     let own = params.self_signed(&key).unwrap().der().clone();
     let key = rustls::pki_types::PrivatePkcs8KeyDer::from(key.serialize_der());
@@ -277,9 +302,11 @@ async fn strangers_without_a_certificate_or_with_one_of_their_own_are_refused() 
 #[tokio::test]
 async fn h_25_plain_tcp_gets_nothing() {
     let replica = Replica::start(SECRET);
-    for hello in
-        [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"[..], b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n", b""]
-    {
+    for hello in [
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"[..],
+        b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n",
+        b"",
+    ] {
         let mut socket = TcpStream::connect(&replica.address).await.unwrap();
         socket.write_all(hello).await.unwrap();
         let mut answer = Vec::new();
@@ -288,7 +315,9 @@ async fn h_25_plain_tcp_gets_nothing() {
         assert!(answer.len() <= 7, "{answer:?}");
     }
     assert_eq!(replica.requests(), 0);
-    let response = soon("the canary", client(SECRET).send(&replica.address, post("/echo", "x"))).await.unwrap();
+    let response = soon("the canary", client(SECRET).send(&replica.address, post("/echo", "x")))
+        .await
+        .unwrap();
     assert_eq!(response.status(), StatusCode::ACCEPTED);
 }
 
@@ -320,14 +349,16 @@ async fn a_killed_peer_leaves_no_doubt_about_what_was_sent() {
     let error = soon("the loss", waiting).await.unwrap().unwrap_err();
     assert!(matches!(error, SendError::Aborted { .. }), "{error}");
     assert!(!error.nothing_was_sent());
-    let error = soon("the refusal", client.send(&replica.address, post("/echo", "x"))).await.unwrap_err();
+    let error =
+        soon("the refusal", client.send(&replica.address, post("/echo", "x"))).await.unwrap_err();
     assert!(error.nothing_was_sent(), "{error}");
 }
 
 #[tokio::test]
 async fn a_response_breaks_off_when_its_peer_is_killed() {
     let (mut replica, client) = (Replica::start(SECRET), client(SECRET));
-    let mut response = soon("the head", client.send(&replica.address, post("/events", ""))).await.unwrap();
+    let mut response =
+        soon("the head", client.send(&replica.address, post("/events", ""))).await.unwrap();
     soon("a frame", response.body_mut().frame()).await.unwrap().unwrap();
     replica.kill();
     let broken = async { while let Some(Ok(_)) = response.body_mut().frame().await {} };
@@ -357,7 +388,8 @@ async fn many_streams_share_the_connections() {
     drop(open);
     until("the streams ended", || replica.seen.ended_streams.load(Ordering::SeqCst) == 1_500).await;
     for _ in 0..4 {
-        let response = soon("an answer", client.send(&replica.address, post("/echo", "x"))).await.unwrap();
+        let response =
+            soon("an answer", client.send(&replica.address, post("/echo", "x"))).await.unwrap();
         assert_eq!(body_of(response).await, "x");
     }
     assert!(!waiting.is_finished(), "its connection is still there");
@@ -369,13 +401,18 @@ async fn f_19_slow_readers_cost_their_window_and_hold_up_nobody() {
     let (replica, client) = (Replica::start(SECRET), client(SECRET));
     let mut slow = Vec::new();
     for _ in 0..50 {
-        slow.push(soon("the head", client.send(&replica.address, post("/flood", ""))).await.unwrap());
+        slow.push(
+            soon("the head", client.send(&replica.address, post("/flood", ""))).await.unwrap(),
+        );
     }
     let chunks = || replica.seen.chunks.load(Ordering::SeqCst);
     let mut before = usize::MAX;
     while before != chunks() {
         before = chunks();
-        let response = soon("an answer", client.send(&replica.address, post("/echo", vec![b'a'; 200_000]))).await.unwrap();
+        let response =
+            soon("an answer", client.send(&replica.address, post("/echo", vec![b'a'; 200_000])))
+                .await
+                .unwrap();
         assert_eq!(soon("its body", body_of(response)).await.len(), 200_000);
     }
     // The window of each, and what is in the hands of the HTTP library and the channel.
@@ -388,7 +425,8 @@ async fn a_graceful_end_loses_no_request() {
     let stopping = Arc::new(AtomicBool::new(false));
     let mut callers = JoinSet::new();
     for _ in 0..20 {
-        let (client, address, stopping) = (client.clone(), replica.address.clone(), Arc::clone(&stopping));
+        let (client, address, stopping) =
+            (client.clone(), replica.address.clone(), Arc::clone(&stopping));
         callers.spawn(async move {
             loop {
                 match client.send(&address, post("/echo", "x")).await {
@@ -418,7 +456,8 @@ async fn hole(to: String) -> (SocketAddr, Arc<AtomicBool>) {
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
             let far = TcpStream::connect(&to).await.unwrap();
-            let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
+            let ((near_read, near_write), (far_read, far_write)) =
+                (near.into_split(), far.into_split());
             tokio::spawn(pass(near_read, far_write, Arc::clone(&swallow)));
             tokio::spawn(pass(far_read, near_write, Arc::clone(&swallow)));
         }
@@ -426,7 +465,11 @@ async fn hole(to: String) -> (SocketAddr, Arc<AtomicBool>) {
     (address, open)
 }
 
-async fn pass(mut from: tokio::net::tcp::OwnedReadHalf, mut to: tokio::net::tcp::OwnedWriteHalf, swallow: Arc<AtomicBool>) {
+async fn pass(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    swallow: Arc<AtomicBool>,
+) {
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
         if !swallow.load(Ordering::SeqCst) && to.write_all(&buffer[..length]).await.is_err() {
@@ -447,9 +490,13 @@ async fn f_12_a_peer_that_vanished_is_found_out_in_seconds() {
     let since = Instant::now();
     let error = soon("the loss", waiting).await.unwrap().unwrap_err();
     assert!(!error.nothing_was_sent(), "{error}");
-    soon("the end of the stream", async { while let Some(Ok(_)) = events.body_mut().frame().await {} }).await;
+    soon("the end of the stream", async {
+        while let Some(Ok(_)) = events.body_mut().frame().await {}
+    })
+    .await;
     assert!(since.elapsed() < Duration::from_secs(7), "{:?}", since.elapsed());
-    until("the peer found out as well", || replica.seen.ended_streams.load(Ordering::SeqCst) == 1).await;
+    until("the peer found out as well", || replica.seen.ended_streams.load(Ordering::SeqCst) == 1)
+        .await;
 }
 
 #[tokio::test]

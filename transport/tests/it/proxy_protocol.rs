@@ -7,7 +7,9 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
 };
-use transport::proxy_protocol::{ProxyHeader, ProxyHeaderError, V2_BYTES_MAX, begins_with_header, parse, read_header};
+use transport::proxy_protocol::{
+    ProxyHeader, ProxyHeaderError, V2_BYTES_MAX, begins_with_header, parse, read_header,
+};
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -20,13 +22,21 @@ fn v2(command: u8, family: u8, addresses: &[u8], more: &[u8]) -> Vec<u8> {
 fn v2_of(source: SocketAddr, more: &[u8]) -> Vec<u8> {
     let port = source.port().to_be_bytes();
     match source {
-        SocketAddr::V4(source) => v2(0x21, 0x11, &[&source.ip().octets()[..], &[127, 0, 0, 1], &port, &[0, 80]].concat(), more),
-        SocketAddr::V6(source) => v2(0x21, 0x21, &[&source.ip().octets()[..], &[0; 16], &port, &[0, 80]].concat(), more),
+        SocketAddr::V4(source) => v2(
+            0x21,
+            0x11,
+            &[&source.ip().octets()[..], &[127, 0, 0, 1], &port, &[0, 80]].concat(),
+            more,
+        ),
+        SocketAddr::V6(source) => {
+            v2(0x21, 0x21, &[&source.ip().octets()[..], &[0; 16], &port, &[0, 80]].concat(), more)
+        }
     }
 }
 
 fn v1_of(source: SocketAddr) -> Vec<u8> {
-    let (family, destination) = if source.is_ipv4() { ("TCP4", "127.0.0.1") } else { ("TCP6", "::1") };
+    let (family, destination) =
+        if source.is_ipv4() { ("TCP4", "127.0.0.1") } else { ("TCP6", "::1") };
     format!("PROXY {family} {} {destination} {} 80\r\n", source.ip(), source.port()).into_bytes()
 }
 
@@ -58,10 +68,24 @@ fn s16_headers_that_are_none_are_refused() {
         v2(0x21, 0x21, &[0; 35], b""),
         v2(0x21, 0x11, &[0; 12], &[0; V2_BYTES_MAX]),
     ] {
-        assert!(matches!(parse(&header), Err(ProxyHeaderError::Malformed(_))), "{}", header.escape_ascii());
+        assert!(
+            matches!(parse(&header), Err(ProxyHeaderError::Malformed(_))),
+            "{}",
+            header.escape_ascii()
+        );
     }
-    for header in [&b"PROXY UNKNOWN\r\n"[..], b"PROXY UNKNOWN ::1 ::1 1 2\r\n", &v2(0x20, 0x11, &[9; 12], b""), &v2(0x21, 0, b"", b"")] {
-        assert_eq!(parse(header).unwrap(), Some((ProxyHeader::Local, header.len())), "{}", header.escape_ascii());
+    for header in [
+        &b"PROXY UNKNOWN\r\n"[..],
+        b"PROXY UNKNOWN ::1 ::1 1 2\r\n",
+        &v2(0x20, 0x11, &[9; 12], b""),
+        &v2(0x21, 0, b"", b""),
+    ] {
+        assert_eq!(
+            parse(header).unwrap(),
+            Some((ProxyHeader::Local, header.len())),
+            "{}",
+            header.escape_ascii()
+        );
     }
 }
 
@@ -119,12 +143,21 @@ async fn s16_a_header_is_taken_off_its_connection_to_its_last_byte_and_no_furthe
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (mut socket, _) = listener.accept().await.unwrap();
     client.write_all(b"PROXY ").await.unwrap();
-    assert!(matches!(read_header(&mut socket, Duration::from_millis(20)).await, Err(ProxyHeaderError::Timeout(_))));
+    assert!(matches!(
+        read_header(&mut socket, Duration::from_millis(20)).await,
+        Err(ProxyHeaderError::Timeout(_))
+    ));
     drop(client);
-    assert!(matches!(read_header(&mut socket, Duration::from_secs(30)).await, Err(ProxyHeaderError::Missing)));
-    for (sent, begins) in
-        [(v1_of(source), true), (v2_of(source, b""), true), (b"POST / HTTP/1.1".to_vec(), false), (b"\r\n\r\n".to_vec(), false)]
-    {
+    assert!(matches!(
+        read_header(&mut socket, Duration::from_secs(30)).await,
+        Err(ProxyHeaderError::Missing)
+    ));
+    for (sent, begins) in [
+        (v1_of(source), true),
+        (v2_of(source, b""), true),
+        (b"POST / HTTP/1.1".to_vec(), false),
+        (b"\r\n\r\n".to_vec(), false),
+    ] {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         client.write_all(&sent).await.unwrap();
         let (socket, _) = listener.accept().await.unwrap();

@@ -13,12 +13,29 @@ use crate::{DEADLINE, certificates::Authority, conformance::wires::egress, soon}
 
 #[tokio::test]
 async fn only_allowed_addresses_that_answer_are_connected_to() {
-    let at = |address: &'static str| async move { connect(address, &egress(), None, DEADLINE).await.unwrap_err() };
+    let at = |address: &'static str| async move {
+        connect(address, &egress(), None, DEADLINE).await.unwrap_err()
+    };
     assert!(matches!(at("169.254.169.254:80").await, ConnectError::Denied(_)));
-    assert!(matches!(connect("127.0.0.1:1", &EgressPolicy::default(), None, DEADLINE).await, Err(ConnectError::Denied(_))));
-    for nonsense in ["", "localhost", "127.0.0.1:", ":80", "127.0.0.1:http", "::1:80", "127.0.0.1:65536", "[::1]80"] {
+    assert!(matches!(
+        connect("127.0.0.1:1", &EgressPolicy::default(), None, DEADLINE).await,
+        Err(ConnectError::Denied(_))
+    ));
+    for nonsense in [
+        "",
+        "localhost",
+        "127.0.0.1:",
+        ":80",
+        "127.0.0.1:http",
+        "::1:80",
+        "127.0.0.1:65536",
+        "[::1]80",
+    ] {
         let refusal = connect(nonsense, &egress(), None, DEADLINE).await.unwrap_err();
-        assert!(matches!(&refusal, ConnectError::Unreachable { reason } if reason.contains("host:port")), "{nonsense}: {refusal}");
+        assert!(
+            matches!(&refusal, ConnectError::Unreachable { reason } if reason.contains("host:port")),
+            "{nonsense}: {refusal}"
+        );
     }
     assert!(matches!(at("127.0.0.1:1").await, ConnectError::Unreachable { .. }));
     assert!(matches!(at("[::1]:1").await, ConnectError::Unreachable { .. }));
@@ -40,7 +57,9 @@ async fn a_server_that_never_shakes_hands_is_given_up() {
 #[tokio::test]
 async fn f_12_a_peer_that_is_gone_is_found_by_the_kernel() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let stream = connect(&listener.local_addr().unwrap().to_string(), &egress(), None, DEADLINE).await.unwrap();
+    let stream = connect(&listener.local_addr().unwrap().to_string(), &egress(), None, DEADLINE)
+        .await
+        .unwrap();
     assert!(matches!(stream, Stream::Plain(_)) && !stream.is_encrypted());
     let socket = SockRef::from(stream.socket());
     assert!(socket.tcp_nodelay().unwrap());

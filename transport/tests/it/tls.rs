@@ -16,7 +16,8 @@ use tokio::{
     sync::mpsc,
 };
 use transport::{
-    CertificateSource, ClientAuth, ClientTls, ClientTlsFiles, ConnectError, ListenerKind, ServerTls, TlsError,
+    CertificateSource, ClientAuth, ClientTls, ClientTlsFiles, ConnectError, ListenerKind,
+    ServerTls, TlsError,
     tcp::{self, Stream},
     tls::{ClientIdentity, ClientIdentityFiles, TlsHandshakeError},
 };
@@ -29,7 +30,9 @@ use crate::{
 };
 
 /// Accepts for ever; what became of each connection comes out of the channel.
-async fn serve(server: Arc<ServerTls>) -> (SocketAddr, mpsc::Receiver<Result<Stream, TlsHandshakeError>>) {
+async fn serve(
+    server: Arc<ServerTls>,
+) -> (SocketAddr, mpsc::Receiver<Result<Stream, TlsHandshakeError>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (accepted, outcomes) = mpsc::channel(64);
@@ -37,7 +40,8 @@ async fn serve(server: Arc<ServerTls>) -> (SocketAddr, mpsc::Receiver<Result<Str
         while let Ok((socket, _)) = listener.accept().await {
             let (server, accepted) = (Arc::clone(&server), accepted.clone());
             tokio::spawn(async move {
-                let outcome = server.accept(socket, ListenerKind::Tcp, Duration::from_millis(500)).await;
+                let outcome =
+                    server.accept(socket, ListenerKind::Tcp, Duration::from_millis(500)).await;
                 let _ = accepted.send(outcome).await;
             });
         }
@@ -73,13 +77,20 @@ async fn a_server_that_proves_nothing_is_not_spoken_to() {
     let elsewhere = authority.sign("elsewhere", |params| params.subject_alt_names = vec![]);
     let outdated = authority.sign("outdated", expired);
     let unknown = stranger.sign("unknown", |_| {});
-    for ((cert, key), reason) in [(elsewhere, "not valid for name"), (outdated, "expired"), (unknown, "UnknownIssuer")] {
-        let server = ServerTls::load(CertificateSource::Files { cert, key }, ClientAuth::None).unwrap();
+    for ((cert, key), reason) in
+        [(elsewhere, "not valid for name"), (outdated, "expired"), (unknown, "UnknownIssuer")]
+    {
+        let server =
+            ServerTls::load(CertificateSource::Files { cert, key }, ClientAuth::None).unwrap();
         let (address, _outcomes) = serve(Arc::new(server)).await;
         let refusal = tls_reason(connect(address, &authority.client()).await);
         assert!(refusal.contains(reason), "{refusal}");
     }
-    let own = ServerTls::load(CertificateSource::SelfSigned { names: vec!["127.0.0.1".to_owned()] }, ClientAuth::None).unwrap();
+    let own = ServerTls::load(
+        CertificateSource::SelfSigned { names: vec!["127.0.0.1".to_owned()] },
+        ClientAuth::None,
+    )
+    .unwrap();
     let (address, _outcomes) = serve(Arc::new(own)).await;
     tls_reason(connect(address, &authority.client()).await);
 }
@@ -87,12 +98,20 @@ async fn a_server_that_proves_nothing_is_not_spoken_to() {
 #[tokio::test]
 async fn the_name_expected_can_be_given() {
     let authority = Authority::new();
-    let (cert, key) =
-        authority.sign("named", |params| params.subject_alt_names = vec![rcgen::SanType::DnsName("mcp.example".try_into().unwrap())]);
-    let (address, mut outcomes) = serve(Arc::new(ServerTls::load(CertificateSource::Files { cert, key }, ClientAuth::None).unwrap())).await;
+    let (cert, key) = authority.sign("named", |params| {
+        params.subject_alt_names = vec![rcgen::SanType::DnsName("mcp.example".try_into().unwrap())]
+    });
+    let (address, mut outcomes) = serve(Arc::new(
+        ServerTls::load(CertificateSource::Files { cert, key }, ClientAuth::None).unwrap(),
+    ))
+    .await;
     tls_reason(connect(address, &authority.client()).await);
     assert!(outcomes.recv().await.unwrap().is_err());
-    let named = ClientTlsFiles { ca: Some(authority.ca()), server_name: Some("mcp.example".to_owned()), identity: None };
+    let named = ClientTlsFiles {
+        ca: Some(authority.ca()),
+        server_name: Some("mcp.example".to_owned()),
+        identity: None,
+    };
     let mut client = connect(address, &ClientTls::load(&named).unwrap()).await.unwrap();
     talk(&mut client, &mut outcomes.recv().await.unwrap().unwrap()).await;
 }
@@ -100,9 +119,12 @@ async fn the_name_expected_can_be_given() {
 #[tokio::test]
 async fn a_required_certificate_is_required() {
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None }))).await;
+    let (address, mut outcomes) =
+        serve(Arc::new(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None })))
+            .await;
 
-    let known = authority.client_with(|params| params.subject_alt_names.push(uri("mcp-broker://acme/alice")));
+    let known = authority
+        .client_with(|params| params.subject_alt_names.push(uri("mcp-broker://acme/alice")));
     let mut client = connect(address, &known).await.unwrap();
     let mut server = outcomes.recv().await.unwrap().unwrap();
     talk(&mut client, &mut server).await;
@@ -113,7 +135,8 @@ async fn a_required_certificate_is_required() {
     let foreign = {
         let (cert, key) = stranger.sign("client", |_| {});
         let identity = Some(to_present(cert, key));
-        ClientTls::load(&ClientTlsFiles { ca: Some(authority.ca()), identity, server_name: None }).unwrap()
+        ClientTls::load(&ClientTlsFiles { ca: Some(authority.ca()), identity, server_name: None })
+            .unwrap()
     };
     for client in [authority.client(), foreign, authority.client_with(expired)] {
         let connected = connect(address, &client).await;
@@ -132,7 +155,9 @@ fn to_present(cert: PathBuf, key: PathBuf) -> Arc<ClientIdentity> {
 #[tokio::test]
 async fn an_optional_certificate_may_be_absent_but_not_false() {
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::Optional { ca: authority.ca(), crl: None }))).await;
+    let (address, mut outcomes) =
+        serve(Arc::new(authority.server(ClientAuth::Optional { ca: authority.ca(), crl: None })))
+            .await;
 
     let mut client = connect(address, &authority.client()).await.unwrap();
     let mut server = outcomes.recv().await.unwrap().unwrap();
@@ -143,7 +168,11 @@ async fn an_optional_certificate_may_be_absent_but_not_false() {
     assert!(outcomes.recv().await.unwrap().unwrap().client_certificate().is_some());
 
     let (cert, key) = stranger.sign("client", |_| {});
-    let files = ClientTlsFiles { ca: Some(authority.ca()), identity: Some(to_present(cert, key)), server_name: None };
+    let files = ClientTlsFiles {
+        ca: Some(authority.ca()),
+        identity: Some(to_present(cert, key)),
+        server_name: None,
+    };
     let _client = connect(address, &ClientTls::load(&files).unwrap()).await;
     assert!(soon("the refusal", outcomes.recv()).await.unwrap().is_err());
 }
@@ -151,7 +180,9 @@ async fn an_optional_certificate_may_be_absent_but_not_false() {
 #[tokio::test]
 async fn certificates_name_a_tenant_and_a_principal_or_nobody() {
     let authority = Authority::new();
-    let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None }))).await;
+    let (address, mut outcomes) =
+        serve(Arc::new(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None })))
+            .await;
     let subject = |params: &mut CertificateParams, names: &[(DnType, &str)]| {
         for (kind, name) in names {
             params.distinguished_name.push(kind.clone(), *name);
@@ -164,10 +195,15 @@ async fn certificates_name_a_tenant_and_a_principal_or_nobody() {
             params.subject_alt_names.extend(uris.iter().map(|text| uri(text)));
         })
     };
-    let of_subject = |names: &'static [(DnType, &'static str)]| -> Change<'_> { Box::new(move |params| subject(params, names)) };
+    let of_subject = |names: &'static [(DnType, &'static str)]| -> Change<'_> {
+        Box::new(move |params| subject(params, names))
+    };
     let cases: Vec<(Change<'_>, Option<(&str, &str)>)> = vec![
         (of_uris(&["mcp-broker://acme/alice"]), Some(("acme", "alice"))),
-        (of_uris(&["spiffe://x/y", "mcp-broker://acme/ci-bot@example"]), Some(("acme", "ci-bot@example"))),
+        (
+            of_uris(&["spiffe://x/y", "mcp-broker://acme/ci-bot@example"]),
+            Some(("acme", "ci-bot@example")),
+        ),
         (of_uris(&["https://acme/alice"]), Some(("other", "bob"))),
         (of_uris(&["mcp-broker://acme/alice", "mcp-broker://acme/bob"]), None),
         (of_uris(&["mcp-broker://acme"]), None),
@@ -175,7 +211,10 @@ async fn certificates_name_a_tenant_and_a_principal_or_nobody() {
         (of_uris(&["mcp-broker://acme/"]), None),
         (of_uris(&["mcp-broker://acme/a/b"]), None),
         (of_uris(&["mcp-broker://acme/a%2fb"]), None),
-        (of_subject(&[(DnType::OrganizationName, "acme"), (DnType::CommonName, "zoë")]), Some(("acme", "zoë"))),
+        (
+            of_subject(&[(DnType::OrganizationName, "acme"), (DnType::CommonName, "zoë")]),
+            Some(("acme", "zoë")),
+        ),
         (of_subject(&[(DnType::CommonName, "alice")]), None),
         (of_subject(&[(DnType::OrganizationName, "acme")]), None),
         (of_subject(&[]), None),
@@ -184,7 +223,9 @@ async fn certificates_name_a_tenant_and_a_principal_or_nobody() {
         let _client = connect(address, &authority.client_with(change)).await.unwrap();
         let server = outcomes.recv().await.unwrap().unwrap();
         let identity = server.client_certificate().unwrap().identity();
-        let found = identity.as_ref().map(|identity| (identity.tenant.as_str(), identity.principal.as_str()));
+        let found = identity
+            .as_ref()
+            .map(|identity| (identity.tenant.as_str(), identity.principal.as_str()));
         assert_eq!(found, expected, "case {number}");
     }
 }
@@ -236,7 +277,10 @@ async fn plain_bytes_and_silence_end_cleanly() {
     let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::None))).await;
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\"}\n").await.unwrap();
-    assert!(matches!(soon("the refusal", outcomes.recv()).await.unwrap(), Err(TlsHandshakeError::Failed(_))));
+    assert!(matches!(
+        soon("the refusal", outcomes.recv()).await.unwrap(),
+        Err(TlsHandshakeError::Failed(_))
+    ));
     let mut answer = Vec::new();
     match soon("the end", plain.read_to_end(&mut answer)).await {
         // An alert record and nothing else: type 21, then version and length.
@@ -244,7 +288,10 @@ async fn plain_bytes_and_silence_end_cleanly() {
         Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
     }
     let mut silent = TcpStream::connect(address).await.unwrap();
-    assert!(matches!(soon("the deadline", outcomes.recv()).await.unwrap(), Err(TlsHandshakeError::Timeout { .. })));
+    assert!(matches!(
+        soon("the deadline", outcomes.recv()).await.unwrap(),
+        Err(TlsHandshakeError::Timeout { .. })
+    ));
     assert!(matches!(soon("the end", silent.read(&mut [0; 1])).await, Ok(0) | Err(_)));
 }
 
@@ -303,7 +350,8 @@ async fn tls_to_a_plain_port_fails_and_the_plain_side_sees_noise() {
     let address = listener.local_addr().unwrap();
     let authority = Authority::new();
     let accepting = async {
-        let (mut source, _sink) = Stream::Plain(listener.accept().await.unwrap().0).into_lines(200, DEADLINE);
+        let (mut source, _sink) =
+            Stream::Plain(listener.accept().await.unwrap().0).into_lines(200, DEADLINE);
         // A ClientHello is longer than the limit or has line ends in it: noise either way, never a hang.
         soon("something", source.next()).await.map(drop)
     };
@@ -317,25 +365,45 @@ fn files_that_can_not_be_used_are_named() {
     let authority = Authority::new();
     let (cert, key) = authority.sign("server", |_| {});
     let missing = authority.folder.path().join("missing.pem");
-    let source = |cert: &Path, key: &Path| CertificateSource::Files { cert: cert.to_owned(), key: key.to_owned() };
+    let source = |cert: &Path, key: &Path| CertificateSource::Files {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+    };
     let load = |source, auth| ServerTls::load(source, auth).unwrap_err().to_string();
     assert!(load(source(&missing, &key), ClientAuth::None).contains("missing.pem"));
     assert!(load(source(&cert, &missing), ClientAuth::None).contains("missing.pem"));
     assert!(load(source(&key, &key), ClientAuth::None).contains("has no certificate"));
-    assert!(load(source(&cert, &key), ClientAuth::Required { ca: missing.clone(), crl: None }).contains("missing.pem"));
-    assert!(load(source(&cert, &key), ClientAuth::Required { ca: authority.ca(), crl: Some(missing) }).contains("missing.pem"));
+    assert!(
+        load(source(&cert, &key), ClientAuth::Required { ca: missing.clone(), crl: None })
+            .contains("missing.pem")
+    );
+    assert!(
+        load(source(&cert, &key), ClientAuth::Required { ca: authority.ca(), crl: Some(missing) })
+            .contains("missing.pem")
+    );
     let crl = Some(authority.ca());
-    assert!(load(source(&cert, &key), ClientAuth::Required { ca: authority.ca(), crl }).contains("has no revocation list"));
-    let bad_name = ClientTlsFiles { server_name: Some("not a name".to_owned()), ..ClientTlsFiles::default() };
+    assert!(
+        load(source(&cert, &key), ClientAuth::Required { ca: authority.ca(), crl })
+            .contains("has no revocation list")
+    );
+    let bad_name =
+        ClientTlsFiles { server_name: Some("not a name".to_owned()), ..ClientTlsFiles::default() };
     assert!(matches!(ClientTls::load(&bad_name), Err(TlsError::ServerName { .. })));
 }
 
 #[test]
 fn o_01_the_end_of_a_certificate_is_known_before_it_comes() {
     let authority = Authority::new();
-    for (year, seconds) in [(2002, 1_009_843_200), (2049, 2_493_072_000), (2050, 2_524_608_000), (2999, 32_472_144_000)] {
-        let (cert, key) = authority.sign("server", |params| params.not_after = rcgen::date_time_ymd(year, 1, 1));
-        let server = ServerTls::load(CertificateSource::Files { cert, key }, ClientAuth::None).unwrap();
+    for (year, seconds) in [
+        (2002, 1_009_843_200),
+        (2049, 2_493_072_000),
+        (2050, 2_524_608_000),
+        (2999, 32_472_144_000),
+    ] {
+        let (cert, key) =
+            authority.sign("server", |params| params.not_after = rcgen::date_time_ymd(year, 1, 1));
+        let server =
+            ServerTls::load(CertificateSource::Files { cert, key }, ClientAuth::None).unwrap();
         let until = server.valid_until().unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         assert_eq!(until.as_secs(), seconds, "{year}");
     }

@@ -29,8 +29,14 @@ fn each_fault_has_its_own_message() {
         ("http://", "the url has no host"),
         ("http:///mcp", "the url has no host"),
         ("http://:8080/", "the url has no host"),
-        ("http://user@host/", "the url must not contain a user name or password, use the backend's credentials"),
-        ("http://user:secret@host/", "the url must not contain a user name or password, use the backend's credentials"),
+        (
+            "http://user@host/",
+            "the url must not contain a user name or password, use the backend's credentials",
+        ),
+        (
+            "http://user:secret@host/",
+            "the url must not contain a user name or password, use the backend's credentials",
+        ),
         ("http://host/#part", "the url must not contain a fragment (#…)"),
         ("http://host:0/", "the url port is not valid, expected a number from 1 to 65535"),
         ("http://host:65536/", "the url port is not valid, expected a number from 1 to 65535"),
@@ -48,7 +54,13 @@ fn each_fault_has_its_own_message() {
 
 #[test]
 fn odd_characters_are_named() {
-    for url in ["http://ho st/", "http://host/a b", "http://host/\n", "http://b\u{fc}cher.example/", "http://host/\u{0}"] {
+    for url in [
+        "http://ho st/",
+        "http://host/a b",
+        "http://host/\n",
+        "http://b\u{fc}cher.example/",
+        "http://host/\u{0}",
+    ] {
         assert!(matches!(parse_http_url(url), Err(UrlError::Invalid { .. })), "{url:?}");
     }
     for url in ["http://ho<st/", "http://[::1/", "http://h\"/", "http://\\host/"] {

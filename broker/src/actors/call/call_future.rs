@@ -28,7 +28,10 @@ pub struct CallFuture {
 }
 
 impl CallFuture {
-    pub(in crate::actors) fn new(work: Pin<Box<dyn Future<Output = ()> + Send>>, running: &TaskTracker) -> Self {
+    pub(in crate::actors) fn new(
+        work: Pin<Box<dyn Future<Output = ()> + Send>>,
+        running: &TaskTracker,
+    ) -> Self {
         Self { call: None, work: Some(work), running: running.clone(), _running: running.token() }
     }
 
@@ -91,7 +94,9 @@ mod tests {
             let _ = tell.send(());
         };
         let mut call = CallFuture::new(Box::pin(work), &running);
-        assert!(poll_fn(|context| Poll::Ready(Pin::new(&mut call).poll(context).is_pending())).await);
+        assert!(
+            poll_fn(|context| Poll::Ready(Pin::new(&mut call).poll(context).is_pending())).await
+        );
         drop(call);
         begin.send(()).unwrap();
         told.await.unwrap();

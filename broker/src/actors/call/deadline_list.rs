@@ -59,7 +59,12 @@ pub struct DeadlineGuard<'a, T> {
 impl<T> Default for DeadlineList<T> {
     fn default() -> Self {
         let (earliest, sooner) = (AtomicU64::new(NEVER), Arc::default());
-        Self { lists: std::array::from_fn(|_| Mutex::default()), earliest, epoch: Instant::now(), rescheduled: sooner }
+        Self {
+            lists: std::array::from_fn(|_| Mutex::default()),
+            earliest,
+            epoch: Instant::now(),
+            rescheduled: sooner,
+        }
     }
 }
 
@@ -67,13 +72,20 @@ impl<T: Expirable> DeadlineList<T> {
     /// Looks after `calls` for as long as they are there.
     pub async fn run(calls: Weak<Self>) {
         loop {
-            let Some((sooner, earliest)) = calls.upgrade().map(|calls| (calls.rescheduled.clone(), calls.earliest())) else { return };
+            let Some((sooner, earliest)) =
+                calls.upgrade().map(|calls| (calls.rescheduled.clone(), calls.earliest()))
+            else {
+                return;
+            };
             tokio::select! {
                 () = sooner.notified() => continue,
                 () = until(earliest) => {}
             }
             let Some(calls) = calls.upgrade() else { return };
-            calls.take_expired(tokio::time::Instant::now().into_std()).iter().for_each(|call| call.expire());
+            calls
+                .take_expired(tokio::time::Instant::now().into_std())
+                .iter()
+                .for_each(|call| call.expire());
         }
     }
 
@@ -84,7 +96,9 @@ impl<T: Expirable> DeadlineList<T> {
         let place = lock(list).insert(call.clone());
         // Behind that: whoever has gone through the list before it was on it has set an earliest moment that is looked at here.
         let due = self.micros(due);
-        if due < self.earliest.load(Ordering::SeqCst) && due < self.earliest.fetch_min(due, Ordering::SeqCst) {
+        if due < self.earliest.load(Ordering::SeqCst)
+            && due < self.earliest.fetch_min(due, Ordering::SeqCst)
+        {
             self.rescheduled.notify_one();
         }
         DeadlineGuard { list, index: place }
@@ -115,7 +129,8 @@ impl<T: Expirable> DeadlineList<T> {
 
     /// Rounded up: nobody is looked at too soon, and however many are late, they are looked for once in a step.
     fn micros(&self, at: Instant) -> u64 {
-        let micros = u64::try_from(at.saturating_duration_since(self.epoch).as_micros()).unwrap_or(NEVER);
+        let micros =
+            u64::try_from(at.saturating_duration_since(self.epoch).as_micros()).unwrap_or(NEVER);
         micros.checked_next_multiple_of(STEP_MICROS).unwrap_or(NEVER - 1)
     }
 }
@@ -158,7 +173,11 @@ mod tests {
 
     impl Fake {
         fn due_in(after: Duration) -> Arc<Self> {
-            Arc::new(Self { due: Mutex::new(now() + after), late_at: OnceLock::new(), told: Notify::new() })
+            Arc::new(Self {
+                due: Mutex::new(now() + after),
+                late_at: OnceLock::new(),
+                told: Notify::new(),
+            })
         }
 
         async fn late_after(&self, begun: Instant) -> Duration {
@@ -193,13 +212,18 @@ mod tests {
         let looking = tokio::spawn(DeadlineList::run(Arc::downgrade(&list)));
         tokio::task::yield_now().await;
         let begun = now();
-        let calls: Vec<_> = [30, 5, 60, 10].into_iter().map(|seconds| Fake::due_in(seconds * SECOND)).collect();
-        let places: Vec<_> = calls.iter().map(|call| list.register(call, *lock(&call.due))).collect();
+        let calls: Vec<_> =
+            [30, 5, 60, 10].into_iter().map(|seconds| Fake::due_in(seconds * SECOND)).collect();
+        let places: Vec<_> =
+            calls.iter().map(|call| list.register(call, *lock(&call.due))).collect();
         // One is over before its time, and one gets more of it.
         drop(places.into_iter().nth(3));
         let more = list.register(&calls[1], *lock(&calls[1].due));
         *lock(&calls[1].due) += 15 * SECOND;
-        let kept = [list.register(&calls[0], *lock(&calls[0].due)), list.register(&calls[2], *lock(&calls[2].due))];
+        let kept = [
+            list.register(&calls[0], *lock(&calls[0].due)),
+            list.register(&calls[2], *lock(&calls[2].due)),
+        ];
         assert_eq!(calls[1].late_after(begun).await.as_secs(), 20);
         assert_eq!(calls[0].late_after(begun).await.as_secs(), 30);
         assert_eq!(calls[2].late_after(begun).await.as_secs(), 60);

@@ -77,6 +77,10 @@ mod tests {
         assert_eq!(hearing.await.unwrap(), InterruptReason::Expired);
         assert!(!cut_short.is_cancelled());
         cut_short.cancel();
-        assert_eq!(cut_short.interrupted().await, InterruptReason::Cancelled, "who wants no answer is told of no timeout");
+        assert_eq!(
+            cut_short.interrupted().await,
+            InterruptReason::Cancelled,
+            "who wants no answer is told of no timeout"
+        );
     }
 }

@@ -40,9 +40,19 @@ pub struct OfferedTask {
 
 impl TaskHandoff {
     /// Offers the backend's task to whoever waits for the call. False: the call has to follow it itself.
-    pub async fn offer(&self, link: &Arc<Link>, connection: &Arc<Connection>, task: &BackendTask) -> bool {
+    pub async fn offer(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        task: &BackendTask,
+    ) -> bool {
         let (taken, answer) = oneshot::channel();
-        *lock(&self.offered) = Some(OfferedTask { link: link.clone(), connection: connection.clone(), task: task.clone(), taken });
+        *lock(&self.offered) = Some(OfferedTask {
+            link: link.clone(),
+            connection: connection.clone(),
+            task: task.clone(),
+            taken,
+        });
         if self.declined.load(Ordering::Acquire) {
             drop(self.take());
         }

@@ -18,7 +18,8 @@ pub(super) struct Backoff {
 impl Backoff {
     pub(super) fn note_failure(&mut self) {
         self.failures = self.failures.saturating_add(1);
-        let ceiling = BACKOFF_FIRST.saturating_mul(1 << (self.failures - 1).min(10)).min(BACKOFF_MAX);
+        let ceiling =
+            BACKOFF_FIRST.saturating_mul(1 << (self.failures - 1).min(10)).min(BACKOFF_MAX);
         self.not_before = Some(Instant::now() + ceiling.mul_f64(rand::random_range(0.5..1.0)));
     }
 
@@ -38,7 +39,9 @@ impl Backoff {
 
     /// A short wait is waited out, a long one refused with the time it takes.
     pub(super) async fn wait(&self, backend: &BackendId) -> Result<(), Refusal> {
-        let left = self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+        let left = self
+            .not_before
+            .map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
         if left > BACKOFF_WAIT_MAX {
             let text = format!("backend {backend} can not be reached");
             return Err(Refusal::new(ErrorKind::BackendUnavailable, text).retry_after(left));
@@ -58,11 +61,17 @@ mod tests {
         backoff.shorten();
         assert_eq!(backoff.not_before, None, "nothing to forgive");
         (0..12).for_each(|_| backoff.note_failure());
-        assert!(backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX, "would be refused");
+        assert!(
+            backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX,
+            "would be refused"
+        );
         backoff.shorten();
         let soon = backoff.not_before.unwrap();
         assert!(soon > Instant::now() && soon <= Instant::now() + BACKOFF_FIRST);
         backoff.note_failure();
-        assert!(backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX, "earlier failures are remembered");
+        assert!(
+            backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX,
+            "earlier failures are remembered"
+        );
     }
 }

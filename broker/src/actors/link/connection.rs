@@ -128,7 +128,8 @@ impl Connection {
 
     /// Whether the backend offers what this method needs.
     pub fn permits(&self, method: Method) -> Result<(), Refusal> {
-        self.negotiated().map_or(Ok(()), |agreed| agreed.capabilities.permits(method, agreed.version))
+        self.negotiated()
+            .map_or(Ok(()), |agreed| agreed.capabilities.permits(method, agreed.version))
     }
 
     /// What there is beside requests where the backend speaks 2026-07-28.
@@ -146,16 +147,27 @@ impl Connection {
     pub(super) async fn initialize(self: &Arc<Self>, link: &Arc<Link>) -> Result<(), Failure> {
         let wire_id = self.next_wire_id();
         let id = RequestId::from_u64(wire_id);
-        let frame =
-            handshake::initialize_request(&id, Version::LATEST_WITH_SESSIONS, link.declared.raw(), crate::BROKER_INFO.as_bytes()).into();
-        let answer = self.send_and_wait(link, WireRequest { wire_id, frame, asker: None, opening: true, headers: None }).await;
+        let frame = handshake::initialize_request(
+            &id,
+            Version::LATEST_WITH_SESSIONS,
+            link.declared.raw(),
+            crate::BROKER_INFO.as_bytes(),
+        )
+        .into();
+        let answer = self
+            .send_and_wait(
+                link,
+                WireRequest { wire_id, frame, asker: None, opening: true, headers: None },
+            )
+            .await;
         // Whatever became of it, no client's request was under way.
         let answer = answer.map_err(|failure| match failure {
             Failure::Unclear(text) => Failure::Busy(text),
             failure => failure,
         })?;
         self.note_first_answer(&answer);
-        let answer = InitializeResult::parse(&answer).map_err(|error| Failure::Protocol(error.to_string()))?;
+        let answer = InitializeResult::parse(&answer)
+            .map_err(|error| Failure::Protocol(error.to_string()))?;
         if let WireSender::Http(http) = &self.wire {
             http.agree_on(answer.version);
         }
@@ -169,8 +181,13 @@ impl Connection {
         if self.streams.get().is_some_and(RequestStreams::are_agreed) {
             // The same here: a stream could overtake the one on which it was said. Whatever is answered, it comes after that.
             let wire_id = self.next_wire_id();
-            let frame = handshake::request(&RequestId::from_u64(wire_id), Method::Ping, None).into();
-            self.send_and_wait(link, WireRequest { wire_id, frame, asker: None, opening: false, headers: None }).await?;
+            let frame =
+                handshake::request(&RequestId::from_u64(wire_id), Method::Ping, None).into();
+            self.send_and_wait(
+                link,
+                WireRequest { wire_id, frame, asker: None, opening: false, headers: None },
+            )
+            .await?;
         }
         Ok(())
     }
@@ -186,12 +203,22 @@ impl Connection {
 
     /// What another process could go on with.
     pub(super) fn backend_session(&self, url: &str) -> Option<BackendSession> {
-        let (WireSender::Http(http), Some(agreed)) = (&self.wire, self.negotiated()) else { return None };
-        Some(BackendSession { url: url.to_owned(), id: http.session_id()?, version: agreed.version })
+        let (WireSender::Http(http), Some(agreed)) = (&self.wire, self.negotiated()) else {
+            return None;
+        };
+        Some(BackendSession {
+            url: url.to_owned(),
+            id: http.session_id()?,
+            version: agreed.version,
+        })
     }
 
     /// Sends a client's request and waits for its answer. Cancel-safe: a dropped wait frees its slot.
-    pub async fn exchange(self: &Arc<Self>, link: &Arc<Link>, outgoing: BackendRequest<'_>) -> Result<Message, Failure> {
+    pub async fn exchange(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        outgoing: BackendRequest<'_>,
+    ) -> Result<Message, Failure> {
         if self.modern().is_some() {
             // On the heap: it is much larger than what other connections need.
             return Box::pin(exchange::exchange(self, link, outgoing)).await;
@@ -212,14 +239,31 @@ impl Connection {
                 splice.replace(*span, &text[..]);
             }
             let in_meta = matches!(self.wire, WireSender::Pipe(_));
-            let span = ChildSpan::attempt(outgoing.message, link.backend.id.as_str(), link.backend.transport(), in_meta, &mut splice);
+            let span = ChildSpan::attempt(
+                outgoing.message,
+                link.backend.id.as_str(),
+                link.backend.transport(),
+                in_meta,
+                &mut splice,
+            );
             (self.wire.finished(splice), span)
         };
-        outgoing.asker.sent_as(SentRequest { link: link.clone(), connection: self.clone(), wire_id }, outgoing.sent_at);
-        let request = WireRequest { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers: None };
+        outgoing.asker.sent_as(
+            SentRequest { link: link.clone(), connection: self.clone(), wire_id },
+            outgoing.sent_at,
+        );
+        let request = WireRequest {
+            wire_id,
+            frame,
+            asker: Some(outgoing.asker),
+            opening: false,
+            headers: None,
+        };
         let answer = match &span {
             // Boxed: every call would have room for a second one.
-            Some(span) => Box::pin(request::sending(span.headers(), self.send_and_wait(link, request))).await,
+            Some(span) => {
+                Box::pin(request::sending(span.headers(), self.send_and_wait(link, request))).await
+            }
             None => self.send_and_wait(link, request).await,
         };
         if let Some(span) = span {
@@ -233,30 +277,53 @@ impl Connection {
 
     /// Asks something of the broker's own on behalf of somebody to whom the backend may have questions meanwhile. Takes as
     /// long as the backend does.
-    pub async fn ask_for(self: &Arc<Self>, link: &Arc<Link>, method: Method, params: &[u8], asker: &Asker) -> Result<Message, Failure> {
+    pub async fn ask_for(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        method: Method,
+        params: &[u8],
+        asker: &Asker,
+    ) -> Result<Message, Failure> {
         if self.modern().is_some() {
             return Box::pin(stateless::ask_for(self, link, method, params, asker)).await;
         }
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(params)).into();
-        self.send_and_wait(link, WireRequest { wire_id, frame, asker: Some(asker), opening: false, headers: None }).await
+        self.send_and_wait(
+            link,
+            WireRequest { wire_id, frame, asker: Some(asker), opening: false, headers: None },
+        )
+        .await
     }
 
     /// Asks something of the broker's own, within the time for control methods.
-    pub async fn ask(self: &Arc<Self>, link: &Arc<Link>, method: Method, params: Option<&[u8]>) -> Result<Message, Failure> {
+    pub async fn ask(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        method: Method,
+        params: Option<&[u8]>,
+    ) -> Result<Message, Failure> {
         let limit = link.backend.timeouts().control;
         if self.modern().is_some() {
             let asked = Box::pin(stateless::ask(self, link, method, params));
-            return tokio::time::timeout(limit, asked).await.unwrap_or(Err(Failure::TimedOut(method)));
+            return tokio::time::timeout(limit, asked)
+                .await
+                .unwrap_or(Err(Failure::TimedOut(method)));
         }
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, params).into();
         let request = WireRequest { wire_id, frame, asker: None, opening: false, headers: None };
-        tokio::time::timeout(limit, self.send_and_wait(link, request)).await.unwrap_or(Err(Failure::TimedOut(method)))
+        tokio::time::timeout(limit, self.send_and_wait(link, request))
+            .await
+            .unwrap_or(Err(Failure::TimedOut(method)))
     }
 
     /// Sends a request and waits for its answer, for as long as there can be one.
-    pub(super) async fn send_and_wait(self: &Arc<Self>, link: &Arc<Link>, request: WireRequest<'_>) -> Result<Message, Failure> {
+    pub(super) async fn send_and_wait(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        request: WireRequest<'_>,
+    ) -> Result<Message, Failure> {
         if self.is_closed() {
             return Err(self.why_closed());
         }
@@ -279,7 +346,11 @@ impl Connection {
 
     /// Sends a request and keeps its way back open. Resolves when the answer came on it, unless that goes by its id, or can not
     /// come any more.
-    async fn send_request(self: &Arc<Self>, link: &Arc<Link>, request: WireRequest<'_>) -> Result<Message, Failure> {
+    async fn send_request(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        request: WireRequest<'_>,
+    ) -> Result<Message, Failure> {
         let of_task = request.asker.is_some_and(Asker::is_task);
         if let Some(stream) = self.streams.get().and_then(RequestStreams::try_open) {
             return Err(Box::pin(request_streams::exchange(stream, link, self, request)).await);
@@ -313,7 +384,11 @@ impl Connection {
 
     /// What a request learns that comes after the end.
     fn why_closed(&self) -> Failure {
-        if self.is_forgotten() { Failure::SessionGone } else { Failure::NotSent(self.end("the connection is closed")) }
+        if self.is_forgotten() {
+            Failure::SessionGone
+        } else {
+            Failure::NotSent(self.end("the connection is closed"))
+        }
     }
 
     fn end(&self, what: &str) -> String {
@@ -338,11 +413,18 @@ impl Connection {
     pub fn broken_message(&self, rejected: &Rejection, text: &[u8]) {
         self.metrics.dropped_notification("noise");
         match &rejected.id {
-            Some(id) if rejected.has_method => self.send_later(rejected.refusal.to_response(Some(id), &crate::request_id())),
-            Some(id) => self.resolve(Some(id), Err(Failure::Protocol(rejected.refusal.to_string()))),
+            Some(id) if rejected.has_method => {
+                self.send_later(rejected.refusal.to_response(Some(id), &crate::request_id()))
+            }
+            Some(id) => {
+                self.resolve(Some(id), Err(Failure::Protocol(rejected.refusal.to_string())))
+            }
             None => {
                 if let Some(id) = malformed_answer::answer_id(text) {
-                    self.resolve(Some(&id), Err(Failure::Protocol("the answer can not be read".to_owned())));
+                    self.resolve(
+                        Some(&id),
+                        Err(Failure::Protocol("the answer can not be read".to_owned())),
+                    );
                 }
             }
         }
@@ -518,10 +600,28 @@ mod tests {
         let http = HttpClient::new(HttpClientConfig::default()).unwrap();
         let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
         let (metrics, keys) = (Arc::new(Metrics::new(false)), Keys::from_root(b"root"));
-        let durable = Persistence::new(Stores::in_memory().await, NodeName::new("node"), keys.seal, metrics.clone());
-        let shared = Shared::new(Arc::new(Config::default()), metrics, http, key, durable, Tracer::default());
-        let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
-        let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);
+        let durable = Persistence::new(
+            Stores::in_memory().await,
+            NodeName::new("node"),
+            keys.seal,
+            metrics.clone(),
+        );
+        let shared = Shared::new(
+            Arc::new(Config::default()),
+            metrics,
+            http,
+            key,
+            durable,
+            Tracer::default(),
+        );
+        let spec: BackendSpec =
+            serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
+        let backend = Backend::new(
+            TenantId::parse("acme").unwrap(),
+            BackendId::parse("b").unwrap(),
+            spec,
+            shared,
+        );
         Link::new(backend, LinkScope::Catalog, ClientCapabilities::none(), Era::Sessions)
     }
 
@@ -556,21 +656,29 @@ mod tests {
             let text = metrics.render();
             let count = |reason| {
                 let name = format!("mcp_dropped_answers_total{{reason=\"{reason}\"}} ");
-                text.lines().find_map(|line| line.strip_prefix(&name)?.parse::<u64>().ok()).unwrap_or_default()
+                text.lines()
+                    .find_map(|line| line.strip_prefix(&name)?.parse::<u64>().ok())
+                    .unwrap_or_default()
             };
             (count("late"), count("unknown_id"))
         };
-        let answered = |id: &str| connection.deliver_answer(message(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)));
+        let answered = |id: &str| {
+            connection
+                .deliver_answer(message(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)))
+        };
         let wire_id = connection.next_wire_id();
         drop(connection.pending.expect(wire_id, None));
         answered(&wire_id.to_string());
         assert_eq!(dropped(), (1, 0));
-        for unknown in ["0".to_owned(), (wire_id + 1).to_string(), format!("\"{wire_id}\""), "-1".to_owned()] {
+        for unknown in
+            ["0".to_owned(), (wire_id + 1).to_string(), format!("\"{wire_id}\""), "-1".to_owned()]
+        {
             answered(&unknown);
         }
         assert_eq!(dropped(), (1, 4));
         let agreed = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"b","version":"1"}}}"#;
-        connection.resume(Arc::new(InitializeResult::parse(&message(agreed.to_owned())).unwrap()), 100);
+        connection
+            .resume(Arc::new(InitializeResult::parse(&message(agreed.to_owned())).unwrap()), 100);
         answered("99");
         answered("100");
         assert_eq!(dropped(), (2, 5), "what an earlier process asked is over");

@@ -90,7 +90,10 @@ impl Failure {
         match self {
             Failure::NotSent(_) | Failure::Busy(_) | Failure::Unclear(_) => true,
             Failure::Lost(_) | Failure::TimedOut(_) | Failure::Protocol(_) => true,
-            Failure::Throttled(_) | Failure::QueueFull | Failure::SessionGone | Failure::TooLarge { .. } => false,
+            Failure::Throttled(_)
+            | Failure::QueueFull
+            | Failure::SessionGone
+            | Failure::TooLarge { .. } => false,
             Failure::Denied(_) | Failure::OwnLimit(_) => false,
         }
     }
@@ -108,20 +111,45 @@ impl Failure {
     /// In the client's terms: no text of the backend, no internals.
     pub fn refusal(&self, backend: &BackendId) -> Refusal {
         let (kind, text) = match self {
-            Failure::NotSent(_) | Failure::SessionGone => (ErrorKind::BackendUnavailable, format!("backend {backend} can not be reached")),
-            Failure::Busy(_) | Failure::Throttled(_) => (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now")),
-            Failure::Denied(_) => (ErrorKind::BackendProtocolError, format!("backend {backend} refuses the request")),
-            Failure::OwnLimit(_) => (ErrorKind::Overloaded, format!("nothing is left here to reach backend {backend} with")),
-            Failure::Unclear(_) => {
-                (ErrorKind::OutcomeUnknown, format!("backend {backend} can not be reached through what is before it; it may have acted"))
+            Failure::NotSent(_) | Failure::SessionGone => {
+                (ErrorKind::BackendUnavailable, format!("backend {backend} can not be reached"))
             }
-            Failure::QueueFull => (ErrorKind::Overloaded, format!("too many messages wait for backend {backend}")),
-            Failure::Lost(_) => {
-                (ErrorKind::OutcomeUnknown, format!("the connection to backend {backend} ended before the answer; it may have acted"))
+            Failure::Busy(_) | Failure::Throttled(_) => {
+                (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now"))
             }
-            Failure::TimedOut(_) => (ErrorKind::Timeout, format!("backend {backend} did not answer in time")),
-            Failure::Protocol(_) => (ErrorKind::BackendProtocolError, format!("backend {backend} gave an answer that is not MCP")),
-            Failure::TooLarge { max } => (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes")),
+            Failure::Denied(_) => {
+                (ErrorKind::BackendProtocolError, format!("backend {backend} refuses the request"))
+            }
+            Failure::OwnLimit(_) => (
+                ErrorKind::Overloaded,
+                format!("nothing is left here to reach backend {backend} with"),
+            ),
+            Failure::Unclear(_) => (
+                ErrorKind::OutcomeUnknown,
+                format!(
+                    "backend {backend} can not be reached through what is before it; it may have acted"
+                ),
+            ),
+            Failure::QueueFull => {
+                (ErrorKind::Overloaded, format!("too many messages wait for backend {backend}"))
+            }
+            Failure::Lost(_) => (
+                ErrorKind::OutcomeUnknown,
+                format!(
+                    "the connection to backend {backend} ended before the answer; it may have acted"
+                ),
+            ),
+            Failure::TimedOut(_) => {
+                (ErrorKind::Timeout, format!("backend {backend} did not answer in time"))
+            }
+            Failure::Protocol(_) => (
+                ErrorKind::BackendProtocolError,
+                format!("backend {backend} gave an answer that is not MCP"),
+            ),
+            Failure::TooLarge { max } => (
+                ErrorKind::ResultTooLarge,
+                format!("the answer of backend {backend} is larger than {max} bytes"),
+            ),
         };
         Refusal::new(kind, text)
     }

@@ -36,12 +36,16 @@ fn at_end(text: &[u8]) -> Option<u64> {
 
 /// What follows these words, with white space anywhere between them.
 fn after<'a>(text: &'a [u8], words: &[&[u8]]) -> Option<&'a [u8]> {
-    words.iter().try_fold(text.trim_ascii_start(), |rest, word| rest.strip_prefix(*word).map(<[u8]>::trim_ascii_start))
+    words.iter().try_fold(text.trim_ascii_start(), |rest, word| {
+        rest.strip_prefix(*word).map(<[u8]>::trim_ascii_start)
+    })
 }
 
 /// What precedes these words, with white space anywhere between them.
 fn before<'a>(text: &'a [u8], words: &[&[u8]]) -> Option<&'a [u8]> {
-    words.iter().rev().try_fold(text.trim_ascii_end(), |rest, word| rest.strip_suffix(*word).map(<[u8]>::trim_ascii_end))
+    words.iter().rev().try_fold(text.trim_ascii_end(), |rest, word| {
+        rest.strip_suffix(*word).map(<[u8]>::trim_ascii_end)
+    })
 }
 
 fn number(digits: &[u8]) -> Option<u64> {

@@ -104,8 +104,19 @@ struct LinkUsers {
 }
 
 impl Link {
-    pub fn new(backend: Arc<Backend>, scope: LinkScope, declared: ClientCapabilities, wants: Era) -> Arc<Self> {
-        let users = LinkUsers { sessions: Vec::new(), runs: Vec::new(), level: None, level_sent: None, idle_since: None };
+    pub fn new(
+        backend: Arc<Backend>,
+        scope: LinkScope,
+        declared: ClientCapabilities,
+        wants: Era,
+    ) -> Arc<Self> {
+        let users = LinkUsers {
+            sessions: Vec::new(),
+            runs: Vec::new(),
+            level: None,
+            level_sent: None,
+            idle_since: None,
+        };
         Arc::new(Self {
             backend,
             scope,
@@ -140,7 +151,9 @@ impl Link {
         // Opened by a task of its own: a caller that gives up must not leave half a handshake behind.
         let link = self.clone();
         let opening = self.backend.shared.running.spawn(async move { link.open_once().await });
-        opening.await.unwrap_or_else(|_| Err(Refusal::new(ErrorKind::Internal, "the opening of the link failed")))
+        opening.await.unwrap_or_else(|_| {
+            Err(Refusal::new(ErrorKind::Internal, "the opening of the link failed"))
+        })
     }
 
     /// The open connection, if there is one.
@@ -184,7 +197,12 @@ impl Link {
             // It may have ended without a goodbye, which nobody shall wait for.
             self.backend.shared.running.spawn(async move { last.close().await });
         }
-        let gone = || Refusal::new(ErrorKind::BackendUnavailable, format!("the link to backend {} is closed", self.backend.id));
+        let gone = || {
+            Refusal::new(
+                ErrorKind::BackendUnavailable,
+                format!("the link to backend {} is closed", self.backend.id),
+            )
+        };
         let opened = tokio::select! {
             biased;
             () = self.closed.cancelled() => return Err(gone()),
@@ -216,7 +234,10 @@ impl Link {
         }
     }
 
-    async fn open_in_time(self: &Arc<Self>, backoff: &Backoff) -> Result<Arc<Connection>, OpenError> {
+    async fn open_in_time(
+        self: &Arc<Self>,
+        backoff: &Backoff,
+    ) -> Result<Arc<Connection>, OpenError> {
         backoff.wait(&self.backend.id).await.map_err(OpenError::Waiting)?;
         let limit = self.backend.timeouts().initialize;
         match tokio::time::timeout(limit, self.open_in_matching_era()).await {
@@ -224,7 +245,10 @@ impl Link {
             Ok(Err(Failure::Unclear(text))) => Err(OpenError::Failed(Failure::Busy(text))),
             Ok(opened) => opened.map_err(OpenError::Failed),
             Err(_) => {
-                let text = format!("no answer to initialize within {}", crate::config::units::format_duration(limit));
+                let text = format!(
+                    "no answer to initialize within {}",
+                    crate::config::units::format_duration(limit)
+                );
                 Err(OpenError::Failed(Failure::NotSent(text)))
             }
         }
@@ -242,7 +266,9 @@ impl Link {
             TransportSpec::Http { url } => http::open(self, url).await,
             TransportSpec::Stdio { .. } => stdio::open(self).await,
             TransportSpec::Tcp { address, tls } => tcp::open(self, address, tls.as_ref()).await,
-            TransportSpec::Quic { address, server_name, streams } => quic::open(self, address, server_name.as_ref(), *streams).await,
+            TransportSpec::Quic { address, server_name, streams } => {
+                quic::open(self, address, server_name.as_ref(), *streams).await
+            }
             TransportSpec::Websocket { url } => websocket::open(self, url).await,
         }
     }
@@ -250,10 +276,10 @@ impl Link {
     /// Puts back what a lost connection had: the log level, then the subscriptions. Whoever listens is told that something
     /// may have changed meanwhile.
     async fn restore(self: &Arc<Self>, connection: &Arc<Connection>) {
-        self.backend
-            .shared
-            .metrics
-            .version_negotiated(connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |n| n.version), Side::Backend);
+        self.backend.shared.metrics.version_negotiated(
+            connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |n| n.version),
+            Side::Backend,
+        );
         if self.is_catalog() {
             connection.watch_lists(self);
         }
@@ -278,7 +304,10 @@ impl Link {
         };
         if let (Some(level), Some(connection)) = (wanted, self.live()) {
             let link = self.clone();
-            self.backend.shared.running.spawn(async move { link.send_level(&connection, level).await });
+            self.backend
+                .shared
+                .running
+                .spawn(async move { link.send_level(&connection, level).await });
         }
     }
 
@@ -304,8 +333,12 @@ impl Link {
         }
         let params = format!("{{\"level\":\"{}\"}}", level.name());
         match connection.ask(self, Method::LoggingSetLevel, Some(params.as_bytes())).await {
-            Ok(answer) if answer.kind == Kind::Error => tracing::info!(backend = %self.backend.id, "the backend refused the log level"),
-            Ok(_) if self.live().is_some_and(|live| Arc::ptr_eq(&live, connection)) => self.lock().level_sent = Some(level),
+            Ok(answer) if answer.kind == Kind::Error => {
+                tracing::info!(backend = %self.backend.id, "the backend refused the log level")
+            }
+            Ok(_) if self.live().is_some_and(|live| Arc::ptr_eq(&live, connection)) => {
+                self.lock().level_sent = Some(level)
+            }
             Ok(_) => {}
             Err(failure) => {
                 let told = self.backend.redactor.redacted(&failure);
@@ -316,10 +349,15 @@ impl Link {
 
     /// Opens the link because sessions listen through it: tries until it is open (`true`), or nobody listens any more.
     pub async fn open_for_listeners(self: &Arc<Self>) -> bool {
-        while !self.backend.stop.is_cancelled() && !self.is_closed() && !self.subscriptions.is_empty() {
+        while !self.backend.stop.is_cancelled()
+            && !self.is_closed()
+            && !self.subscriptions.is_empty()
+        {
             match self.connection().await {
                 Ok(_) => return true,
-                Err(refusal) => tokio::time::sleep(refusal.retry_after.unwrap_or(BACKOFF_MAX)).await,
+                Err(refusal) => {
+                    tokio::time::sleep(refusal.retry_after.unwrap_or(BACKOFF_MAX)).await
+                }
             }
         }
         false
@@ -337,7 +375,9 @@ impl Link {
     /// subscriptions.
     pub fn detach(self: &Arc<Self>, session: &Arc<Session>) {
         let mut users = self.lock();
-        users.sessions.retain(|other| other.upgrade().is_some_and(|other| !Arc::ptr_eq(&other, session)));
+        users
+            .sessions
+            .retain(|other| other.upgrade().is_some_and(|other| !Arc::ptr_eq(&other, session)));
         let unused = users.note_if_unused();
         drop(users);
         if unused && self.is_personal() {
@@ -409,9 +449,13 @@ impl Link {
 
     /// Tells the session this link belongs to what it has at the backend now, for its next owner.
     fn note_backend_session(&self, connection: &Connection) {
-        if let (LinkScope::Session(_), TransportSpec::Http { url }) = (&self.scope, &self.backend.spec.transport) {
+        if let (LinkScope::Session(_), TransportSpec::Http { url }) =
+            (&self.scope, &self.backend.spec.transport)
+        {
             let noted = connection.backend_session(url);
-            self.sessions().iter().for_each(|session| session.note_backend_session(&self.backend.id, noted.clone()));
+            self.sessions()
+                .iter()
+                .for_each(|session| session.note_backend_session(&self.backend.id, noted.clone()));
         }
     }
 

@@ -102,7 +102,8 @@ impl PendingRequests {
     /// Waits for the answer to this wire id from now on.
     pub(super) fn expect(&self, wire_id: u64, asker: Option<&Asker>) -> AnswerSlot<'_> {
         let answer = Arc::<AnswerCell>::default();
-        self.lock_waiting().insert(wire_id, PendingRequest { answer: answer.clone(), asker: asker.cloned() });
+        self.lock_waiting()
+            .insert(wire_id, PendingRequest { answer: answer.clone(), asker: asker.cloned() });
         AnswerSlot { pending: self, wire_id, answer }
     }
 
@@ -110,7 +111,9 @@ impl PendingRequests {
     pub(super) fn resolve(&self, wire_id: u64, answer: Result<Message, Failure>) -> bool {
         let waiting = self.lock_waiting().remove(&wire_id);
         // Whoever waits has the other one.
-        let Some(waiting) = waiting.filter(|waiting| Arc::strong_count(&waiting.answer) > 1) else { return false };
+        let Some(waiting) = waiting.filter(|waiting| Arc::strong_count(&waiting.answer) > 1) else {
+            return false;
+        };
         *lock(&waiting.answer.answer) = Some(answer);
         waiting.answer.waiter.wake();
         true
@@ -130,8 +133,12 @@ impl PendingRequests {
     /// Of those who ask for the same client: the latest call, or else the latest task.
     pub(super) fn likely_asker(&self) -> Option<Asker> {
         let waiting = self.lock_waiting();
-        let askers = waiting.iter().filter_map(|(wire_id, waiting)| Some((waiting.asker.as_ref()?, *wire_id)));
-        askers.max_by_key(|(asker, wire_id)| (!asker.is_task(), *wire_id)).map(|(asker, _)| asker.clone())
+        let askers = waiting
+            .iter()
+            .filter_map(|(wire_id, waiting)| Some((waiting.asker.as_ref()?, *wire_id)));
+        askers
+            .max_by_key(|(asker, wire_id)| (!asker.is_task(), *wire_id))
+            .map(|(asker, _)| asker.clone())
     }
 
     pub(super) fn note_question(&self, backend_id: RequestId, asked: QuestionOwner) {
@@ -158,7 +165,8 @@ impl PendingRequests {
     /// Tells everybody of the end: no answer will come any more, and nobody can answer the backend.
     pub(super) fn fail_all(&self) {
         // Woken without the lock, which each of them takes next.
-        let waiting: Vec<_> = self.lock_waiting().values().map(|waiting| waiting.answer.clone()).collect();
+        let waiting: Vec<_> =
+            self.lock_waiting().values().map(|waiting| waiting.answer.clone()).collect();
         waiting.iter().for_each(|awaited| awaited.waiter.wake());
         let asked: Vec<_> = lock(&self.questions).drain().collect(); // the lock must be free: withdrawing comes back here
         asked.iter().for_each(|(_, asked)| asked.withdraw("the backend's connection ended"));
@@ -169,7 +177,9 @@ impl PendingRequests {
         self.lock_waiting().is_empty() && lock(&self.questions).is_empty()
     }
 
-    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<u64, PendingRequest, BuildHasherDefault<WireIdHasher>>> {
+    fn lock_waiting(
+        &self,
+    ) -> MutexGuard<'_, HashMap<u64, PendingRequest, BuildHasherDefault<WireIdHasher>>> {
         lock(&self.waiting)
     }
 }

@@ -40,7 +40,12 @@ where
     started(link, source, sink, |_| {})
 }
 
-fn started<Source, Sink>(link: &Arc<Link>, source: Source, sink: Sink, prepare: impl FnOnce(&Connection)) -> Pipe
+fn started<Source, Sink>(
+    link: &Arc<Link>,
+    source: Source,
+    sink: Sink,
+    prepare: impl FnOnce(&Connection),
+) -> Pipe
 where
     Source: FrameSource + 'static,
     Sink: FrameSink + 'static,
@@ -56,7 +61,11 @@ where
 }
 
 /// Begins a connection over a wire that ends with its streams, and performs the handshake.
-pub(super) async fn open<Source, Sink>(link: &Arc<Link>, source: Source, sink: Sink) -> Result<Arc<Connection>, Failure>
+pub(super) async fn open<Source, Sink>(
+    link: &Arc<Link>,
+    source: Source,
+    sink: Sink,
+) -> Result<Arc<Connection>, Failure>
 where
     Source: FrameSource + 'static,
     Sink: FrameSink + 'static,
@@ -98,8 +107,13 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>, writing: JoinHandle
 
 /// Writes everything queued in as few system calls as it takes. Ends when the queue is closed, with a goodbye; a backend that
 /// does not take what is written ends the connection, even if it goes on to speak.
-async fn write(connection: Arc<Connection>, mut sink: impl FrameSink, mut frames: mpsc::Receiver<QueuedFrame>) {
-    let (mut taken, mut batch) = (Vec::with_capacity(WRITE_BATCH_FRAMES), Vec::with_capacity(WRITE_BATCH_FRAMES));
+async fn write(
+    connection: Arc<Connection>,
+    mut sink: impl FrameSink,
+    mut frames: mpsc::Receiver<QueuedFrame>,
+) {
+    let (mut taken, mut batch) =
+        (Vec::with_capacity(WRITE_BATCH_FRAMES), Vec::with_capacity(WRITE_BATCH_FRAMES));
     while frames.recv_many(&mut taken, WRITE_BATCH_FRAMES).await > 0 {
         batch.extend(taken.drain(..).map(QueuedFrame::into_frame));
         if let Err(error) = sink.send_all(&mut batch).await {
@@ -115,7 +129,8 @@ async fn write(connection: Arc<Connection>, mut sink: impl FrameSink, mut frames
 }
 
 async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl FrameSource) {
-    let limits = json::Limits { bytes_max: link.backend.message_bytes(), ..json::Limits::default() };
+    let limits =
+        json::Limits { bytes_max: link.backend.message_bytes(), ..json::Limits::default() };
     let mut noise = 0;
     loop {
         let frame = tokio::select! {
@@ -140,7 +155,9 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
                 inbound::receive(&link, &connection, message, None);
             }
             // The connection broke in the middle of it. Whoever waits for it learns that from the end, which comes next.
-            Err(_) if source.is_unended() => connection.note_fault("it ended in the middle of a message"),
+            Err(_) if source.is_unended() => {
+                connection.note_fault("it ended in the middle of a message")
+            }
             Err(rejected) => {
                 noise += 1;
                 connection.broken_message(&rejected, &frame);

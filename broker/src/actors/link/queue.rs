@@ -54,7 +54,10 @@ impl FrameQueue {
     /// A queue and the end it is emptied from, which ends after [`FrameQueue::close`].
     pub fn new(frames_max: usize, depth: IntGauge) -> (Self, mpsc::Receiver<QueuedFrame>) {
         let (frames, receiver) = mpsc::channel(frames_max);
-        (Self { frames: Mutex::new(Some(frames)), depth, coalesced_queued: Arc::default() }, receiver)
+        (
+            Self { frames: Mutex::new(Some(frames)), depth, coalesced_queued: Arc::default() },
+            receiver,
+        )
     }
 
     pub fn push(&self, frame: Bytes) -> Result<(), Failure> {
@@ -93,11 +96,21 @@ impl FrameQueue {
 
     fn push_with(&self, frame: Bytes, waiting: Option<CoalesceGuard>) -> Result<(), Failure> {
         let frames = lock(&self.frames);
-        let Some(frames) = frames.as_ref() else { return Err(Failure::NotSent("the connection is closed".to_owned())) };
-        frames.try_send(QueuedFrame { frame, _place: DepthGuard::take(&self.depth), _waiting: waiting }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
-            mpsc::error::TrySendError::Closed(_) => Failure::NotSent("the connection is closed".to_owned()),
-        })
+        let Some(frames) = frames.as_ref() else {
+            return Err(Failure::NotSent("the connection is closed".to_owned()));
+        };
+        frames
+            .try_send(QueuedFrame {
+                frame,
+                _place: DepthGuard::take(&self.depth),
+                _waiting: waiting,
+            })
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
+                mpsc::error::TrySendError::Closed(_) => {
+                    Failure::NotSent("the connection is closed".to_owned())
+                }
+            })
     }
 
     /// Takes nothing more; what lies in it can still be taken out.

@@ -32,13 +32,18 @@ pub(super) async fn open(
     let options = ConnectOptions {
         address,
         egress: &config.egress,
-        tls: &shared.tls_clients.tls_client(server_name.cloned(), link.backend.spec.tls.identity()).await?,
+        tls: &shared
+            .tls_clients
+            .tls_client(server_name.cloned(), link.backend.spec.tls.identity())
+            .await?,
         limits: &limits,
         timeout: config.timeouts.connect,
     };
-    let (client, source, sink) = quic::connect(options).await.map_err(|error| Failure::NotSent(error.to_string()))?;
+    let (client, source, sink) =
+        quic::connect(options).await.map_err(|error| Failure::NotSent(error.to_string()))?;
     let own = RequestStreams::new(client.clone(), streams);
-    let opened = pipe::open_prepared(link, source, sink, |connection| connection.set_streams(own)).await?;
+    let opened =
+        pipe::open_prepared(link, source, sink, |connection| connection.set_streams(own)).await?;
     // The socket lives as long as the connection does, which a backend that says nothing more would keep up for ever.
     let ended = opened.clone();
     shared.running.spawn(async move {

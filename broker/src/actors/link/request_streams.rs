@@ -70,9 +70,15 @@ impl RequestStreams {
 }
 
 fn offers_streams(answer: &Message) -> bool {
-    let result = answer.bytes(answer.result).filter(|_| answer.kind == Kind::Result).unwrap_or_default();
-    let document = json::Document::parse(result, &json::Limits { bytes_max: result.len(), ..json::Limits::default() });
-    document.is_ok_and(|document| document.root().path(&["_meta", STREAMS]).is_some_and(|value| value.raw() == b"true"))
+    let result =
+        answer.bytes(answer.result).filter(|_| answer.kind == Kind::Result).unwrap_or_default();
+    let document = json::Document::parse(
+        result,
+        &json::Limits { bytes_max: result.len(), ..json::Limits::default() },
+    );
+    document.is_ok_and(|document| {
+        document.root().path(&["_meta", STREAMS]).is_some_and(|value| value.raw() == b"true")
+    })
 }
 
 /// A request under way: given up in both directions unless it is answered.
@@ -90,24 +96,36 @@ impl Drop for StreamRequest {
 }
 
 /// Sends a request on its stream and takes what comes back on it. Resolves when the answer can not come on it any more.
-pub(super) async fn exchange(stream: RequestStream, link: &Arc<Link>, connection: &Arc<Connection>, request: WireRequest<'_>) -> Failure {
+pub(super) async fn exchange(
+    stream: RequestStream,
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    request: WireRequest<'_>,
+) -> Failure {
     let mut under_way = StreamRequest { stream, answered: false };
     let sink = &mut under_way.stream.sink;
     if let Err(error) = sink.send_all(&mut vec![request.frame.into_bytes()]).await {
         return Failure::Lost(format!("the request's stream ended: {error}"));
     }
     sink.finish();
-    let limits = json::Limits { bytes_max: link.backend.shared.config.limits.message_bytes, ..json::Limits::default() };
+    let limits = json::Limits {
+        bytes_max: link.backend.shared.config.limits.message_bytes,
+        ..json::Limits::default()
+    };
     let mut noise = 0;
     loop {
         let frame = match under_way.stream.source.next().await {
             Ok(Some(frame)) => frame,
             // The answer was the last thing on it, and whoever waits has it.
             _ if under_way.answered => return std::future::pending().await,
-            Ok(None) => return Failure::Lost("the request's stream ended without an answer".to_owned()),
+            Ok(None) => {
+                return Failure::Lost("the request's stream ended without an answer".to_owned());
+            }
             Err(ReadError::TooLong { limit }) => return Failure::TooLarge { max: limit },
             // The connection goes on: each of these counts for itself.
-            Err(ReadError::Cancelled) => return Failure::Unclear("the backend gave the request's stream up".to_owned()),
+            Err(ReadError::Cancelled) => {
+                return Failure::Unclear("the backend gave the request's stream up".to_owned());
+            }
             Err(error) => return Failure::Lost(format!("the request's stream ended: {error}")),
         };
         link.backend.shared.metrics.bytes(Direction::In, Side::Backend, frame.len());
@@ -122,7 +140,9 @@ pub(super) async fn exchange(stream: RequestStream, link: &Arc<Link>, connection
             Err(rejected) => {
                 connection.broken_message(&rejected, &frame);
                 if noise == NOISE_LINES_MAX {
-                    return Failure::Protocol("too much on the request's stream is not MCP".to_owned());
+                    return Failure::Protocol(
+                        "too much on the request's stream is not MCP".to_owned(),
+                    );
                 }
                 noise += 1;
             }
@@ -135,7 +155,11 @@ mod tests {
     use super::*;
 
     fn answer(body: &str) -> Message {
-        Message::decode(format!(r#"{{"jsonrpc":"2.0","id":1,{body}}}"#).into(), &json::Limits::default()).unwrap()
+        Message::decode(
+            format!(r#"{{"jsonrpc":"2.0","id":1,{body}}}"#).into(),
+            &json::Limits::default(),
+        )
+        .unwrap()
     }
 
     #[test]

@@ -27,14 +27,20 @@ use crate::{
 
 /// Starts the child and performs the handshake.
 pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
-    let TransportSpec::Stdio { command, args, env, cwd, limits } = &link.backend.spec.transport else {
+    let TransportSpec::Stdio { command, args, env, cwd, limits } = &link.backend.spec.transport
+    else {
         return Err(Failure::NotSent("the backend is not a child process".to_owned()));
     };
     let (shared, tenant) = (&link.backend.shared, &link.backend.tenant);
     let stdio = &shared.config.stdio;
     // It may have been stored before the operator listed what may be run.
-    stdio.check(&link.backend.spec.transport).map_err(|fault| Failure::OwnLimit(fault.to_string()))?;
-    let place = shared.children.acquire(tenant, stdio.children_per_tenant).map_err(|full| Failure::OwnLimit(full.to_string()))?;
+    stdio
+        .check(&link.backend.spec.transport)
+        .map_err(|fault| Failure::OwnLimit(fault.to_string()))?;
+    let place = shared
+        .children
+        .acquire(tenant, stdio.children_per_tenant)
+        .map_err(|full| Failure::OwnLimit(full.to_string()))?;
     let rules = stdio.rules(limits);
     let mut spec = ChildSpec::new(command.clone());
     spec.args = args.clone();
@@ -44,8 +50,10 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     spec.resources = rules.resources.clone();
     spec.guardian = Some(shared.children.guardian().clone());
     let spec = confined(link, spec).await?;
-    let limits = ChildLimits { line_bytes_max: link.backend.message_bytes(), ..ChildLimits::default() };
-    let Child { reader, writer, process } = child_process::spawn(&spec, &limits).map_err(|error| Failure::NotSent(error.to_string()))?;
+    let limits =
+        ChildLimits { line_bytes_max: link.backend.message_bytes(), ..ChildLimits::default() };
+    let Child { reader, writer, process } = child_process::spawn(&spec, &limits)
+        .map_err(|error| Failure::NotSent(error.to_string()))?;
     tracing::info!(backend = %link.backend.id, pid = process.pid(), "child process started");
 
     let Pipe { connection, writing } = pipe::start(link, reader, writer);
@@ -61,14 +69,22 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
 async fn confined(link: &Arc<Link>, mut spec: ChildSpec) -> Result<ChildSpec, Failure> {
     let backend = link.backend.clone();
     let confining = tokio::task::spawn_blocking(move || {
-        let level = backend.shared.confinement.confine(&backend.tenant, &backend.spec.sandbox, &mut spec)?;
+        let level = backend.shared.confinement.confine(
+            &backend.tenant,
+            &backend.spec.sandbox,
+            &mut spec,
+        )?;
         backend.note_sandbox(level);
         Ok(spec)
     });
     match confining.await {
         Ok(Ok(spec)) => Ok(spec),
-        Ok(Err(sandbox::ConfinementError::Command(error))) => Err(Failure::NotSent(error.to_string())),
-        Ok(Err(refused @ sandbox::ConfinementError::Sandbox(_))) => Err(Failure::OwnLimit(refused.to_string())),
+        Ok(Err(sandbox::ConfinementError::Command(error))) => {
+            Err(Failure::NotSent(error.to_string()))
+        }
+        Ok(Err(refused @ sandbox::ConfinementError::Sandbox(_))) => {
+            Err(Failure::OwnLimit(refused.to_string()))
+        }
         Err(error) => Err(Failure::NotSent(format!("the sandbox could not be prepared: {error}"))),
     }
 }
@@ -116,7 +132,11 @@ async fn watch(
 
 /// Resolves when a child that nobody waits for was idle, or lived, for as long as it may. The catalog's child tells of
 /// changes and stays.
-async fn expired(link: &Link, connection: &Connection, rules: &EffectiveChildLimits) -> &'static str {
+async fn expired(
+    link: &Link,
+    connection: &Connection,
+    rules: &EffectiveChildLimits,
+) -> &'static str {
     if link.is_catalog() || (rules.idle.is_none() && rules.lifetime.is_none()) {
         return std::future::pending().await;
     }
@@ -124,7 +144,9 @@ async fn expired(link: &Link, connection: &Connection, rules: &EffectiveChildLim
     loop {
         tokio::time::sleep(CHILD_IDLE_CHECK_INTERVAL).await;
         let quiet_for = idle.idle_for(connection);
-        if rules.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime) && !connection.has_pending() {
+        if rules.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime)
+            && !connection.has_pending()
+        {
             return "it lived for as long as it may";
         }
         if rules.idle.is_some_and(|idle| quiet_for >= idle) {

@@ -43,7 +43,8 @@ impl TlsClients {
             return Ok(known.clone());
         }
         let identity = self.identity(key.1.clone()).await?;
-        let files = ClientTlsFiles { server_name: key.0.clone(), identity, ..ClientTlsFiles::default() };
+        let files =
+            ClientTlsFiles { server_name: key.0.clone(), identity, ..ClientTlsFiles::default() };
         // Reads the system's certificates from its files.
         let tls = blocking(move || ClientTls::load(&files)).await?;
         keep(&mut lock(&self.0).clients, key, tls.clone());
@@ -51,19 +52,28 @@ impl TlsClients {
     }
 
     /// The client of HTTP backends: `plain`, or one that presents a certificate.
-    pub(super) async fn http_client(&self, plain: &HttpClient, presented: Option<ClientIdentityFiles>) -> Result<HttpClient, Failure> {
+    pub(super) async fn http_client(
+        &self,
+        plain: &HttpClient,
+        presented: Option<ClientIdentityFiles>,
+    ) -> Result<HttpClient, Failure> {
         let Some(files) = presented else { return Ok(plain.clone()) };
         if let Some(known) = lock(&self.0).http.get(&files) {
             return Ok(known.clone());
         }
-        let Some(identity) = self.identity(Some(files.clone())).await? else { return Ok(plain.clone()) };
+        let Some(identity) = self.identity(Some(files.clone())).await? else {
+            return Ok(plain.clone());
+        };
         let plain = plain.clone();
         let client = blocking(move || plain.presenting(identity)).await?;
         keep(&mut lock(&self.0).http, files, client.clone());
         Ok(client)
     }
 
-    async fn identity(&self, files: Option<ClientIdentityFiles>) -> Result<Option<Arc<ClientIdentity>>, Failure> {
+    async fn identity(
+        &self,
+        files: Option<ClientIdentityFiles>,
+    ) -> Result<Option<Arc<ClientIdentity>>, Failure> {
         let Some(files) = files else { return Ok(None) };
         if let Some(known) = lock(&self.0).identities.get(&files).and_then(Weak::upgrade) {
             return Ok(Some(known));
@@ -102,6 +112,8 @@ fn keep<K: std::hash::Hash + Eq, V>(known: &mut HashMap<K, V>, key: K, value: V)
 async fn blocking<T: Send + 'static, E: std::fmt::Display + Send + 'static>(
     read: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, Failure> {
-    let read = tokio::task::spawn_blocking(read).await.map_err(|error| Failure::NotSent(error.to_string()))?;
+    let read = tokio::task::spawn_blocking(read)
+        .await
+        .map_err(|error| Failure::NotSent(error.to_string()))?;
     read.map_err(|error| Failure::NotSent(error.to_string()))
 }

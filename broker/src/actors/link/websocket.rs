@@ -23,14 +23,17 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
         stall_max: BACKEND_WRITE_STALL_MAX,
     };
     let options = ConnectOptions {
-        url: &url.parse().map_err(|error: http::uri::InvalidUri| Failure::NotSent(error.to_string()))?,
+        url: &url
+            .parse()
+            .map_err(|error: http::uri::InvalidUri| Failure::NotSent(error.to_string()))?,
         headers: headers(&spec.credentials)?,
         egress: &shared.config.egress,
         tls: &shared.tls_clients.tls_client(None, spec.tls.identity()).await?,
         limits: &limits,
         timeout: timeouts.connect,
     };
-    let (source, sink) = websocket::connect(options).await.map_err(|error| Failure::NotSent(error.to_string()))?;
+    let (source, sink) =
+        websocket::connect(options).await.map_err(|error| Failure::NotSent(error.to_string()))?;
     pipe::open(link, source, sink).await
 }
 

@@ -23,7 +23,9 @@ impl WireSender {
     /// The edited request. A large one is not copied where it can be written in pieces.
     pub(super) fn finished(&self, mut splice: Splice<'_>) -> VectoredBody {
         match self {
-            Self::Http(_) if splice.source_bytes() >= IN_PIECES_BYTES_MIN => splice.finish_in_pieces().into(),
+            Self::Http(_) if splice.source_bytes() >= IN_PIECES_BYTES_MIN => {
+                splice.finish_in_pieces().into()
+            }
             Self::Http(_) | Self::Pipe(_) => splice.finish().into(),
         }
     }

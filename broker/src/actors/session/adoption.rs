@@ -33,10 +33,22 @@ impl ClaimedSession {
 
 impl Session {
     /// The session as its last owner stored it. Nothing moves before [`DemoSession::activate`].
-    pub fn restore(id: SessionId, seat: SessionParams, claimed: ClaimedSession, shared: Arc<Shared>) -> Arc<Self> {
-        let PersistedSession { agreement, mutable: changing, backend_sessions, .. } = claimed.stored;
+    pub fn restore(
+        id: SessionId,
+        seat: SessionParams,
+        claimed: ClaimedSession,
+        shared: Arc<Shared>,
+    ) -> Arc<Self> {
+        let PersistedSession { agreement, mutable: changing, backend_sessions, .. } =
+            claimed.stored;
         let key = super::record::session_key(&id);
-        let mut state = SessionState::new(&shared, &key, claimed.epoch, SessionPhase::Ready, changing.announced_lists);
+        let mut state = SessionState::new(
+            &shared,
+            &key,
+            claimed.epoch,
+            SessionPhase::Ready,
+            changing.announced_lists,
+        );
         state.streams.may_inherit = true;
         state.owner = claimed.owner;
         state.log_level = changing.log_level;
@@ -44,19 +56,28 @@ impl Session {
         state.backend_sessions = backend_sessions;
         state.lists_unchecked = true;
         let target = |one: SubscriptionRecord| {
-            let target = ResourceTarget { backend: one.backend, uri: one.uri, exposed_uri: one.exposed_uri };
+            let target =
+                ResourceTarget { backend: one.backend, uri: one.uri, exposed_uri: one.exposed_uri };
             (target.exposed_uri.clone(), target)
         };
         state.subscriptions = claimed.subscriptions.into_iter().map(target).collect();
         shared.metrics.subscriptions(i64::try_from(state.subscriptions.len()).unwrap_or(0));
-        Self::build(id, claimed.epoch, claimed.created_at, (seat, agreement), state, (shared, SessionKind::Client))
+        Self::build(
+            id,
+            claimed.epoch,
+            claimed.created_at,
+            (seat, agreement),
+            state,
+            (shared, SessionKind::Client),
+        )
     }
 
     /// Puts back, in the background, what the session had: its subscriptions, with one `on_updated` each, as nobody knows what
     /// was missed, and what its client knows of its lists.
     pub fn activate(self: &Arc<Self>) {
         self.publish_location();
-        let backends: HashSet<BackendId> = self.lock().subscriptions.values().map(|target| target.backend.clone()).collect();
+        let backends: HashSet<BackendId> =
+            self.lock().subscriptions.values().map(|target| target.backend.clone()).collect();
         for backend in backends {
             if self.tenant.backend(&backend).is_some() {
                 self.shared.running.spawn(self.clone().resubscribe(backend));
@@ -83,8 +104,12 @@ impl Session {
             if !std::mem::take(&mut state.lists_unchecked) {
                 return;
             }
-            let changed = ListKind::ALL.into_iter().zip(now.into_iter().zip(state.announced_lists)).filter(|(_, (now, told))| now != told);
-            let methods: HashSet<_> = changed.filter_map(|(kind, _)| self.change_notification(kind)).collect();
+            let changed = ListKind::ALL
+                .into_iter()
+                .zip(now.into_iter().zip(state.announced_lists))
+                .filter(|(_, (now, told))| now != told);
+            let methods: HashSet<_> =
+                changed.filter_map(|(kind, _)| self.change_notification(kind)).collect();
             state.dirty.lists |= state.announced_lists != now;
             state.announced_lists = now;
             break methods;

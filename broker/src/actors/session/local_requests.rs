@@ -61,10 +61,18 @@ impl LocalRequest {
         }
         let _settling = self.session.close_request(&self.id);
         let (outcome, frame, then) = match result {
-            Some(Ok(Reply::Result(result))) => (RequestOutcome::Ok, Some(handshake::success(&self.id, &result)), None),
-            Some(Ok(Reply::ResultThen(result, then))) => (RequestOutcome::Ok, Some(handshake::success(&self.id, &result)), Some(then)),
+            Some(Ok(Reply::Result(result))) => {
+                (RequestOutcome::Ok, Some(handshake::success(&self.id, &result)), None)
+            }
+            Some(Ok(Reply::ResultThen(result, then))) => {
+                (RequestOutcome::Ok, Some(handshake::success(&self.id, &result)), Some(then))
+            }
             Some(Ok(Reply::Frame(frame))) => (RequestOutcome::Ok, Some(frame), None),
-            Some(Err(refusal)) => (RequestOutcome::Refused, Some(self.session.refusal_frame(&refusal, Some(&self.id))), None),
+            Some(Err(refusal)) => (
+                RequestOutcome::Refused,
+                Some(self.session.refusal_frame(&refusal, Some(&self.id))),
+                None,
+            ),
             None => (RequestOutcome::Cancelled, None, None),
         };
         match frame {
@@ -88,13 +96,20 @@ impl LocalRequest {
         }
         self.settled = true;
         let _settling = self.session.close_request(&self.id);
-        self.session.request_finished(self.method, RequestOutcome::Cancelled, self.started_at.elapsed());
+        self.session.request_finished(
+            self.method,
+            RequestOutcome::Cancelled,
+            self.started_at.elapsed(),
+        );
     }
 }
 
 impl Drop for LocalRequest {
     fn drop(&mut self) {
-        self.settle(Some(Err(Refusal::new(ErrorKind::Internal, "the request failed inside the broker"))));
+        self.settle(Some(Err(Refusal::new(
+            ErrorKind::Internal,
+            "the request failed inside the broker",
+        ))));
     }
 }
 
@@ -115,10 +130,19 @@ impl Session {
         let in_flight = match cancellation {
             CancelScope::Nothing => InFlight::Uncancellable,
             CancelScope::Wait => InFlight::Local(cancelled.clone()),
-            CancelScope::Work => InFlight::Transferable { cancelled: cancelled.clone(), moved: moved.clone() },
+            CancelScope::Work => {
+                InFlight::Transferable { cancelled: cancelled.clone(), moved: moved.clone() }
+            }
         };
         self.open_request(id.clone(), in_flight)?;
-        let mut pending = LocalRequest { session: self.clone(), stream: stream.clone(), id, method, started_at: begun, settled: false };
+        let mut pending = LocalRequest {
+            session: self.clone(),
+            stream: stream.clone(),
+            id,
+            method,
+            started_at: begun,
+            settled: false,
+        };
         let mut work = Box::pin(work(self.clone()));
         self.shared.running.spawn(request::carried(async move {
             let was_cancelled = tokio::select! {

@@ -169,17 +169,48 @@ impl Session {
     pub fn open(seat: SessionParams, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let told = seat.tenant.catalog().digests(&seat.endpoint);
-        let state = SessionState::new(&shared, &record::session_key(&id), FIRST_EPOCH, SessionPhase::AwaitingInitialized, told);
-        Self::build(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, SessionKind::Client))
+        let state = SessionState::new(
+            &shared,
+            &record::session_key(&id),
+            FIRST_EPOCH,
+            SessionPhase::AwaitingInitialized,
+            told,
+        );
+        Self::build(
+            id,
+            FIRST_EPOCH,
+            jiff::Timestamp::now(),
+            (seat, agreement),
+            state,
+            (shared, SessionKind::Client),
+        )
     }
 
     /// A session that no client knows of, for requests that stand alone. It is ready at once, and is never stored.
-    pub fn pooled(seat: SessionParams, agreement: Agreement, becomes_tasks: bool, shared: Arc<Shared>) -> Arc<Self> {
+    pub fn pooled(
+        seat: SessionParams,
+        agreement: Agreement,
+        becomes_tasks: bool,
+        shared: Arc<Shared>,
+    ) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let told = seat.tenant.catalog().digests(&seat.endpoint);
-        let mut state = SessionState::new(&shared, &record::session_key(&id), FIRST_EPOCH, SessionPhase::Ready, told);
+        let mut state = SessionState::new(
+            &shared,
+            &record::session_key(&id),
+            FIRST_EPOCH,
+            SessionPhase::Ready,
+            told,
+        );
         state.streams.disable_log();
-        Self::build(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, SessionKind::Pooled { becomes_tasks }))
+        Self::build(
+            id,
+            FIRST_EPOCH,
+            jiff::Timestamp::now(),
+            (seat, agreement),
+            state,
+            (shared, SessionKind::Pooled { becomes_tasks }),
+        )
     }
 
     fn build(
@@ -214,7 +245,9 @@ impl Session {
             epoch: AtomicI64::new(epoch),
             leaving: AtomicBool::new(false),
             has_abandoned_call: AtomicBool::new(false),
-            persisted: tokio::sync::Mutex::new(PersistedState { announced_lists: state.announced_lists }),
+            persisted: tokio::sync::Mutex::new(PersistedState {
+                announced_lists: state.announced_lists,
+            }),
             seen_stored_ms: AtomicU64::new(shared.uptime_ms()),
             shared,
             has_client: kept,
@@ -229,7 +262,8 @@ impl Session {
     /// Whether this can be an id that [`DemoSession::open`] made, here or on another replica.
     pub fn is_valid_id(id: &SessionId) -> bool {
         let id = id.as_str().as_bytes();
-        id.len() == SESSION_ID_BYTES.div_ceil(3) * 4 && id.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+        id.len() == SESSION_ID_BYTES.div_ceil(3) * 4
+            && id.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
     }
 
     /// Under which its row is ours.
@@ -272,7 +306,9 @@ impl Session {
     }
 
     fn since_touched(&self) -> Duration {
-        Duration::from_millis(self.shared.uptime_ms().saturating_sub(self.touched_ms.load(Ordering::Relaxed)))
+        Duration::from_millis(
+            self.shared.uptime_ms().saturating_sub(self.touched_ms.load(Ordering::Relaxed)),
+        )
     }
 
     /// For whom its answers are written.
@@ -286,7 +322,10 @@ impl Session {
 
     /// What a request learns whose backend went while it was on its way.
     pub fn backend_gone(&self, backend: &BackendId) -> Refusal {
-        Refusal::new(ErrorKind::BackendUnavailable, format!("backend {backend} is not registered any more"))
+        Refusal::new(
+            ErrorKind::BackendUnavailable,
+            format!("backend {backend} is not registered any more"),
+        )
     }
 
     /// The link to a backend: the one used before, or the one it shall use.
@@ -297,7 +336,11 @@ impl Session {
             return Ok(link.clone());
         }
         state.check_present()?;
-        let link = self.tenant.backend(backend).and_then(|backend| backend.link_for(self)).ok_or_else(gone)?;
+        let link = self
+            .tenant
+            .backend(backend)
+            .and_then(|backend| backend.link_for(self))
+            .ok_or_else(gone)?;
         link.attach(self);
         if state.links.contains_key(backend) {
             state.backend_sessions.remove(backend); // it ended with the link before
@@ -313,7 +356,8 @@ impl Session {
 
     /// The merged lists changed: tells the client, once per kind, what it was promised to be told.
     pub fn on_lists_changed(&self, kinds: &[ListKind]) {
-        let methods: HashSet<Method> = kinds.iter().filter_map(|kind| self.change_notification(*kind)).collect();
+        let methods: HashSet<Method> =
+            kinds.iter().filter_map(|kind| self.change_notification(*kind)).collect();
         let told = self.tenant.catalog().digests(&self.endpoint);
         let ready = {
             let mut state = self.lock();
@@ -333,21 +377,28 @@ impl Session {
     }
 
     fn send_list_changed(&self, method: Method) {
-        self.deliver_coalesced(EventKind::Message, Some(Topic::List(method)), handshake::notification(method, None));
+        self.deliver_coalesced(
+            EventKind::Message,
+            Some(Topic::List(method)),
+            handshake::notification(method, None),
+        );
     }
 
     fn change_notification(&self, kind: ListKind) -> Option<Method> {
         let (promised, method) = match kind {
             ListKind::Tools => (self.advertised.tools_list_changed, Method::ToolsListChanged),
             ListKind::Prompts => (self.advertised.prompts_list_changed, Method::PromptsListChanged),
-            ListKind::Resources | ListKind::ResourceTemplates => (self.advertised.resources_list_changed, Method::ResourcesListChanged),
+            ListKind::Resources | ListKind::ResourceTemplates => {
+                (self.advertised.resources_list_changed, Method::ResourcesListChanged)
+            }
         };
         promised.then_some(method)
     }
 
     /// An error response of the broker's own, counted and with an id that is in the log.
     pub fn refusal_frame(&self, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {
-        let request_id = self.shared.note_refusal(refusal, Some(&self.digest), Some(self.tenant.id.as_str()));
+        let request_id =
+            self.shared.note_refusal(refusal, Some(&self.digest), Some(self.tenant.id.as_str()));
         refusal.to_response(id, &request_id)
     }
 
@@ -357,7 +408,12 @@ impl Session {
             let mut state = self.lock();
             state.streams.expire(now, self.shared.config.events.retain);
             let limit = self.shared.config.timeouts.client_request;
-            let due: Vec<u64> = state.questions.iter().filter(|(_, q)| q.age(now) > limit).map(|(id, _)| *id).collect();
+            let due: Vec<u64> = state
+                .questions
+                .iter()
+                .filter(|(_, q)| q.age(now) > limit)
+                .map(|(id, _)| *id)
+                .collect();
             due
         };
         expired.into_iter().for_each(|question| self.expire_question(question));
@@ -413,12 +469,19 @@ impl Session {
 }
 
 impl SessionState {
-    fn new(shared: &Shared, key: &SessionKey, epoch: i64, phase: SessionPhase, told: ListDigests) -> Self {
+    fn new(
+        shared: &Shared,
+        key: &SessionKey,
+        epoch: i64,
+        phase: SessionPhase,
+        told: ListDigests,
+    ) -> Self {
         let log = shared.durable.event_log.clone().map(|log| (log, *key));
         Self {
             phase,
             in_flight: FastMap::default(),
-            streams: SessionStreams::new(shared.stream_limits(), epoch, log).with_unread_budget(&shared.unread_budget),
+            streams: SessionStreams::new(shared.stream_limits(), epoch, log)
+                .with_unread_budget(&shared.unread_budget),
             links: FastMap::default(),
             questions: HashMap::new(),
             next_question: first_question(epoch),

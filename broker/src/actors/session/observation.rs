@@ -14,17 +14,21 @@ use crate::{
 impl Session {
     /// The request, from here on known to everything its work calls.
     pub(super) fn begin_observation(&self, message: &Message) -> Arc<RequestTelemetry> {
-        let (caller, session, version, transport) = (&self.caller, Some(self.digest.as_str()), self.version, self.transport);
+        let (caller, session, version, transport) =
+            (&self.caller, Some(self.digest.as_str()), self.version, self.transport);
         RequestObserver { shared: &self.shared, caller, session, version, transport }.begin(message)
     }
 
     /// The request goes to this backend.
     pub(super) fn note_backend(&self, backend: &BackendId, tool: Option<&str>) {
         // Looked up for the audit log only.
-        let tool = tool.filter(|_| request::with_current(RequestTelemetry::is_audited) == Some(true));
+        let tool =
+            tool.filter(|_| request::with_current(RequestTelemetry::is_audited) == Some(true));
         let definition = tool.and_then(|tool| {
             let catalog = self.tenant.catalog();
-            catalog.definition(backend, tool).or_else(|| catalog.definition(backend, &catalog.tool(tool)?.name))
+            catalog
+                .definition(backend, tool)
+                .or_else(|| catalog.definition(backend, &catalog.tool(tool)?.name))
         });
         let _outside = request::with_current(|request| request.note_backend(backend, definition));
     }

@@ -21,7 +21,8 @@ impl Session {
     /// Begins the client's stream, after so many messages that were said before it. What was delivered before there was one
     /// is on it.
     pub fn open_outbox(&self, said: Option<u64>) -> Option<StreamCursor> {
-        let limits = LogLimits { events: OUTBOX_FRAMES_MAX, bytes: self.shared.config.limits.outbox_bytes };
+        let limits =
+            LogLimits { events: OUTBOX_FRAMES_MAX, bytes: self.shared.config.limits.outbox_bytes };
         let stream = self.lock().streams.open_outbox(limits, said);
         stream.read_from(0).ok()
     }

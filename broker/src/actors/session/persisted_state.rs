@@ -56,7 +56,8 @@ impl Session {
             let state = self.lock();
             (self.mutable_state(&state, storing.announced_lists), state.owner.clone())
         };
-        let unwritable = || Refusal::new(protocol::error::ErrorKind::Internal, "the session can not be stored");
+        let unwritable =
+            || Refusal::new(protocol::error::ErrorKind::Internal, "the session can not be stored");
         let record = Box::new(record::encode(self, &changing).ok_or_else(unwritable)?);
         match self.shared.durable.write(WriteOp::OpenSession { record, owner }).await? {
             WriteOutcome::Done => {
@@ -93,18 +94,39 @@ impl Session {
         let storing = self.persisted.lock().await;
         let state = {
             let state = self.lock();
-            record::mutable_state_text(&MutableState { log_level: Some(level), ..self.mutable_state(&state, storing.announced_lists) })
+            record::mutable_state_text(&MutableState {
+                log_level: Some(level),
+                ..self.mutable_state(&state, storing.announced_lists)
+            })
         };
         let (key, idle) = (self.key, Duration::ZERO);
-        self.written(|epoch| WriteOp::UpdateSession { key, epoch, idle, state: Some(state.clone()), links: None }).await?;
+        self.written(|epoch| WriteOp::UpdateSession {
+            key,
+            epoch,
+            idle,
+            state: Some(state.clone()),
+            links: None,
+        })
+        .await?;
         self.lock().log_level = Some(level);
         Ok(())
     }
 
-    pub(super) async fn store_subscription(self: &Arc<Self>, target: &ResourceTarget) -> Result<(), Refusal> {
-        let subscription =
-            SubscriptionRecord { exposed_uri: target.exposed_uri.clone(), backend: target.backend.clone(), uri: target.uri.clone() };
-        self.written(|epoch| WriteOp::Subscribe { key: self.key, epoch, subscription: subscription.clone() }).await?;
+    pub(super) async fn store_subscription(
+        self: &Arc<Self>,
+        target: &ResourceTarget,
+    ) -> Result<(), Refusal> {
+        let subscription = SubscriptionRecord {
+            exposed_uri: target.exposed_uri.clone(),
+            backend: target.backend.clone(),
+            uri: target.uri.clone(),
+        };
+        self.written(|epoch| WriteOp::Subscribe {
+            key: self.key,
+            epoch,
+            subscription: subscription.clone(),
+        })
+        .await?;
         // An unsubscribe may have overtaken this; what holds is what the session has.
         if !self.lock().subscriptions.contains_key(&target.exposed_uri) {
             return self.delete_subscription(&target.exposed_uri).await;
@@ -113,8 +135,16 @@ impl Session {
         Ok(())
     }
 
-    pub(super) async fn delete_subscription(self: &Arc<Self>, exposed_uri: &str) -> Result<(), Refusal> {
-        self.written(|epoch| WriteOp::Unsubscribe { key: self.key, epoch, exposed_uri: exposed_uri.to_owned() }).await?;
+    pub(super) async fn delete_subscription(
+        self: &Arc<Self>,
+        exposed_uri: &str,
+    ) -> Result<(), Refusal> {
+        self.written(|epoch| WriteOp::Unsubscribe {
+            key: self.key,
+            epoch,
+            exposed_uri: exposed_uri.to_owned(),
+        })
+        .await?;
         fault_point::passed("subscription.committed");
         Ok(())
     }
@@ -138,7 +168,9 @@ impl Session {
         loop {
             let epoch = self.epoch();
             match self.shared.durable.write(write(epoch)).await {
-                Ok(WriteOutcome::Fenced | WriteOutcome::NotFound) => self.wait_for_newer_epoch(epoch).await?,
+                Ok(WriteOutcome::Fenced | WriteOutcome::NotFound) => {
+                    self.wait_for_newer_epoch(epoch).await?
+                }
                 Ok(_) => return Ok(()),
                 Err(refusal) => return Err(StoreFailure::Refused(refusal)),
             }
@@ -181,7 +213,8 @@ impl Session {
             return false;
         }
         let state = self.lock();
-        let lists = state.dirty.lists && state.lists_retry_at.is_none_or(|moment| moment <= Instant::now());
+        let lists =
+            state.dirty.lists && state.lists_retry_at.is_none_or(|moment| moment <= Instant::now());
         let dirty = state.dirty.state || lists || state.dirty.links;
         drop(state);
         dirty || self.is_sign_of_life_due(idle_limit)
@@ -210,12 +243,23 @@ impl Session {
             let mut state = self.lock();
             (state.dirty.lists, state.lists_retry_at) = (true, Some(Instant::now() + LISTS_RETRY));
         }
-        let state = (dirty.state || lists).then(|| record::mutable_state_text(&self.mutable_state(&self.lock(), storing.announced_lists)));
-        if state.is_none() && links.is_none() && !self.is_sign_of_life_due(self.shared.config.session.idle) {
+        let state = (dirty.state || lists).then(|| {
+            record::mutable_state_text(&self.mutable_state(&self.lock(), storing.announced_lists))
+        });
+        if state.is_none()
+            && links.is_none()
+            && !self.is_sign_of_life_due(self.shared.config.session.idle)
+        {
             return Ok(());
         }
         let (key, idle, now) = (self.key, self.idle_for(), self.shared.uptime_ms());
-        let update = |epoch| WriteOp::UpdateSession { key, epoch, idle, state: state.clone(), links: links.clone() };
+        let update = |epoch| WriteOp::UpdateSession {
+            key,
+            epoch,
+            idle,
+            state: state.clone(),
+            links: links.clone(),
+        };
         match self.try_write(update).await {
             Ok(()) => {
                 self.seen_stored_ms.store(now, Ordering::Relaxed);
@@ -228,8 +272,11 @@ impl Session {
             }
             Err(StoreFailure::Refused(refusal)) => {
                 let again = &mut self.lock().dirty;
-                (again.state, again.lists, again.links) =
-                    (again.state || dirty.state, again.lists || dirty.lists, again.links || dirty.links);
+                (again.state, again.lists, again.links) = (
+                    again.state || dirty.state,
+                    again.lists || dirty.lists,
+                    again.links || dirty.links,
+                );
                 Err(refusal)
             }
         }
@@ -244,23 +291,38 @@ impl Session {
         }
         let (state, links) = {
             let state = self.lock();
-            (record::mutable_state_text(&self.mutable_state(&state, storing.announced_lists)), self.links_text(&state.backend_sessions))
+            (
+                record::mutable_state_text(&self.mutable_state(&state, storing.announced_lists)),
+                self.links_text(&state.backend_sessions),
+            )
         };
         let (key, idle) = (self.key, self.idle_for());
-        let release = |epoch| WriteOp::ReleaseSession { key, epoch, idle, state: state.clone(), links: links.clone() };
+        let release = |epoch| WriteOp::ReleaseSession {
+            key,
+            epoch,
+            idle,
+            state: state.clone(),
+            links: links.clone(),
+        };
         self.try_write(release).await
     }
 
     /// Waits until the event log has what this session was told so far.
     async fn events_logged(&self) -> bool {
         match &self.shared.durable.event_log {
-            Some(log) => tokio::time::timeout(EVENTS_FLUSH_WAIT, log.flushed(self.key)).await.unwrap_or(false),
+            Some(log) => tokio::time::timeout(EVENTS_FLUSH_WAIT, log.flushed(self.key))
+                .await
+                .unwrap_or(false),
             None => true,
         }
     }
 
     fn mutable_state(&self, state: &super::SessionState, told: ListDigests) -> MutableState {
-        MutableState { log_level: state.log_level, announced_lists: told, elicited: state.elicited.clone() }
+        MutableState {
+            log_level: state.log_level,
+            announced_lists: told,
+            elicited: state.elicited.clone(),
+        }
     }
 
     fn links_text(&self, links: &std::collections::HashMap<BackendId, BackendSession>) -> Vec<u8> {

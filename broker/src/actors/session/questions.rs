@@ -101,15 +101,26 @@ impl Drop for Question {
 
 impl Session {
     /// Passes a backend's request on to the client, if the client said it can answer such.
-    pub fn ask(self: &Arc<Self>, connection: &Arc<Connection>, message: &Message, call: Option<&Arc<Call>>) -> Result<(), Refusal> {
+    pub fn ask(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        message: &Message,
+        call: Option<&Arc<Call>>,
+    ) -> Result<(), Refusal> {
         self.client.permits(message, self.version)?;
         let told = downlevel::question_for(self.version, message).and_then(tasks::decoded);
         let message = told.as_ref().unwrap_or(message);
-        let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+        let backend_id = message
+            .id
+            .clone()
+            .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         // A client without a session can only be asked in the answer to its request, and not in that to every request.
         if !self.has_client && call.is_none_or(|call| !stateless::may_require_input(call.method)) {
             if message.method != Method::ElicitationCreate {
-                return Err(Refusal::new(ErrorKind::MethodNotFound, "no request is there in whose answer the client could be asked"));
+                return Err(Refusal::new(
+                    ErrorKind::MethodNotFound,
+                    "no request is there in whose answer the client could be asked",
+                ));
             }
             connection.send_later(handshake::success(&backend_id, br#"{"action":"cancel"}"#));
             return Ok(());
@@ -119,7 +130,10 @@ impl Session {
             destination: Destination::Backend {
                 connection: connection.clone(),
                 backend_id: backend_id.clone(),
-                progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
+                progress_token: message
+                    .fields
+                    .meta_progress_token
+                    .map(|span| span.slice(&message.frame)),
             },
             call: call.cloned(),
             stream: stream.clone(),
@@ -133,7 +147,10 @@ impl Session {
         let (number, frame) = {
             let mut state = self.lock();
             let number = state.admit_question(message)?;
-            connection.note_question(backend_id, QuestionOwner::Client { session: Arc::downgrade(self), question: number });
+            connection.note_question(
+                backend_id,
+                QuestionOwner::Client { session: Arc::downgrade(self), question: number },
+            );
             let frame = question_frame(message, number, span.as_ref());
             question.span = span;
             state.questions.insert(number, question);
@@ -172,7 +189,11 @@ impl Session {
             return None;
         }
         let question = Question {
-            destination: Destination::TaskInput { task: record.task.clone(), maker: record.session, number: input.number },
+            destination: Destination::TaskInput {
+                task: record.task.clone(),
+                maker: record.session,
+                number: input.number,
+            },
             call: None,
             stream: Some(stream.clone()),
             asked_at: Instant::now(),
@@ -181,7 +202,8 @@ impl Session {
         let number = {
             let mut state = self.lock();
             let shown = |other: &Question| {
-                other.is_about(&record.task, input.number) && other.stream.as_ref().is_some_and(|stream| !stream.is_unreachable())
+                other.is_about(&record.task, input.number)
+                    && other.stream.as_ref().is_some_and(|stream| !stream.is_unreachable())
             };
             if state.questions.values().any(shown) {
                 return None;
@@ -190,7 +212,8 @@ impl Session {
             state.questions.insert(number, question);
             number
         };
-        let frame = tasks::with_id(&question_frame(&message, number, None), &RequestId::from_u64(number));
+        let frame =
+            tasks::with_id(&question_frame(&message, number, None), &RequestId::from_u64(number));
         if stream.push(Instant::now(), EventKind::Message, frame).is_err() {
             let _unseen = self.lock().questions.remove(&number);
             return None;
@@ -201,7 +224,9 @@ impl Session {
     /// By which name the backend knows a question, where its revision has such names.
     pub(in crate::actors) fn input_key(&self, number: u64) -> Option<String> {
         let (connection, id) = match &self.lock().questions.get(&number)?.destination {
-            Destination::Backend { connection, backend_id, .. } => (connection.clone(), backend_id.clone()),
+            Destination::Backend { connection, backend_id, .. } => {
+                (connection.clone(), backend_id.clone())
+            }
             Destination::TaskInput { .. } => return None,
         };
         connection.modern()?.input_key(&id)
@@ -212,7 +237,8 @@ impl Session {
         let Some(message) = without_private_meta(message) else { return };
         let message = &*message;
         let number = message.id.as_ref().and_then(RequestId::as_u64);
-        let Some(mut question) = number.and_then(|number| self.lock().questions.remove(&number)) else {
+        let Some(mut question) = number.and_then(|number| self.lock().questions.remove(&number))
+        else {
             self.shared.metrics.dropped_answer("client_unknown_id");
             return;
         };
@@ -221,7 +247,9 @@ impl Session {
         }
         match &question.destination {
             Destination::Backend { connection, backend_id, .. } => {
-                let version = connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |agreed| agreed.version);
+                let version = connection
+                    .negotiated()
+                    .map_or(Version::LATEST_WITH_SESSIONS, |agreed| agreed.version);
                 let told = match downlevel::answer_for(version, message) {
                     Ok(told) => told.and_then(tasks::decoded),
                     Err(refusal) => return question.refuse_with(&refusal),
@@ -237,7 +265,12 @@ impl Session {
                 connection.send_later(splice.finish());
             }
             Destination::TaskInput { task, maker, number } => {
-                let answer = self.clone().answer_input(task.clone(), *maker, *number, tasks::input_answer(message));
+                let answer = self.clone().answer_input(
+                    task.clone(),
+                    *maker,
+                    *number,
+                    tasks::input_answer(message),
+                );
                 self.shared.running.spawn(answer);
             }
         }
@@ -256,11 +289,16 @@ impl Session {
     /// Progress of the client on a question goes back under the backend's own token.
     pub fn question_progress(&self, message: &Message) {
         let Some(span) = message.fields.progress_token else { return };
-        let number = std::str::from_utf8(span.of(&message.frame)).ok().and_then(|text| text.parse::<u64>().ok());
+        let number = std::str::from_utf8(span.of(&message.frame))
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok());
         let state = self.lock();
         let Some(question) = number.and_then(|number| state.questions.get(&number)) else { return };
-        if let Destination::Backend { connection, progress_token: Some(token), .. } = &question.destination {
-            connection.send_later(Splice::new(&message.frame).replace(span, token.to_vec()).finish());
+        if let Destination::Backend { connection, progress_token: Some(token), .. } =
+            &question.destination
+        {
+            connection
+                .send_later(Splice::new(&message.frame).replace(span, token.to_vec()).finish());
         }
     }
 
@@ -276,7 +314,10 @@ impl Session {
     pub(super) fn expire_question(&self, number: u64) {
         let question = self.lock().questions.remove(&number);
         if let Some(question) = question {
-            question.refuse_with(&Refusal::new(ErrorKind::Timeout, "the client did not answer in time"));
+            question.refuse_with(&Refusal::new(
+                ErrorKind::Timeout,
+                "the client did not answer in time",
+            ));
             self.send_withdrawn(number, &question, "no answer in time");
         }
     }
@@ -303,7 +344,11 @@ impl Session {
         let Ok(document) = json::Document::parse(data, &json::Limits::default()) else { return };
         let elicitations = document.root().get("elicitations");
         let mut state = self.lock();
-        for id in elicitations.into_iter().flat_map(|list| list.elements()).filter_map(|one| one.get("elicitationId")) {
+        for id in elicitations
+            .into_iter()
+            .flat_map(|list| list.elements())
+            .filter_map(|one| one.get("elicitationId"))
+        {
             if let Some(id) = id.as_str() {
                 state.note_elicited(&id);
             }
@@ -329,7 +374,10 @@ impl SessionState {
     fn admit_question(&mut self, message: &Message) -> Result<u64, Refusal> {
         self.check_present()?;
         if self.questions.len() >= QUESTIONS_MAX {
-            return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for this client"));
+            return Err(Refusal::new(
+                ErrorKind::Overloaded,
+                "too many questions wait for this client",
+            ));
         }
         if let Some(id) = message.text(message.fields.elicitation_id) {
             self.note_elicited(&id);

@@ -121,7 +121,11 @@ pub fn session_key(id: &SessionId) -> SessionKey {
 }
 
 /// The seat as the store compares it.
-pub fn session_scope(tenant: &protocol::ids::TenantId, principal: &protocol::ids::PrincipalId, endpoint: &Endpoint) -> SessionIdentity {
+pub fn session_scope(
+    tenant: &protocol::ids::TenantId,
+    principal: &protocol::ids::PrincipalId,
+    endpoint: &Endpoint,
+) -> SessionIdentity {
     let endpoint = match endpoint {
         Endpoint::Aggregated => None,
         Endpoint::Single(backend) => Some(backend.clone()),
@@ -157,8 +161,10 @@ fn agreement_text(session: &Session) -> Option<Vec<u8>> {
 }
 
 pub(super) fn mutable_state_text(changing: &MutableState) -> Vec<u8> {
-    let lists =
-        ListKind::ALL.iter().zip(changing.announced_lists).map(|(kind, digest)| (kind.member().to_owned(), format!("{digest:032x}")));
+    let lists = ListKind::ALL
+        .iter()
+        .zip(changing.announced_lists)
+        .map(|(kind, digest)| (kind.member().to_owned(), format!("{digest:032x}")));
     let mut elicited: Vec<String> = changing.elicited.iter().cloned().collect();
     elicited.sort();
     let log_level = changing.log_level.map(|level| level.name().to_owned());
@@ -167,10 +173,20 @@ pub(super) fn mutable_state_text(changing: &MutableState) -> Vec<u8> {
 }
 
 /// Sealed for this session's row alone.
-pub(super) fn links_text(seal: &SealKey, key: &SessionKey, links: &HashMap<BackendId, BackendSession>) -> Vec<u8> {
-    let link =
-        |link: &BackendSession| LinkText { url: link.url.clone(), session: link.id.clone(), version: link.version.as_str().to_owned() };
-    let text = LinksText { format: FORMAT, links: links.iter().map(|(backend, one)| (backend.clone(), link(one))).collect() };
+pub(super) fn links_text(
+    seal: &SealKey,
+    key: &SessionKey,
+    links: &HashMap<BackendId, BackendSession>,
+) -> Vec<u8> {
+    let link = |link: &BackendSession| LinkText {
+        url: link.url.clone(),
+        session: link.id.clone(),
+        version: link.version.as_str().to_owned(),
+    };
+    let text = LinksText {
+        format: FORMAT,
+        links: links.iter().map(|(backend, one)| (backend.clone(), link(one))).collect(),
+    };
     let text = serde_json::to_vec(&text).expect("texts and maps of texts can always be written");
     seal.seal(&seal_context(key), &text).unwrap_or_default() // nothing is resumed then; the backends begin anew
 }
@@ -184,9 +200,15 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Understands a record.
-pub fn decode(record: &SessionRecord, seal: &SealKey) -> Result<PersistedSession, SessionRecordError> {
+pub fn decode(
+    record: &SessionRecord,
+    seal: &SealKey,
+) -> Result<PersistedSession, SessionRecordError> {
     let part = |part| move || SessionRecordError::Part(part);
-    let transport = TRANSPORTS.into_iter().find(|known| *known == record.transport).ok_or_else(part("transport"))?;
+    let transport = TRANSPORTS
+        .into_iter()
+        .find(|known| *known == record.transport)
+        .ok_or_else(part("transport"))?;
     Ok(PersistedSession {
         agreement: read_agreement(&record.agreement)?,
         transport,
@@ -198,12 +220,18 @@ pub fn decode(record: &SessionRecord, seal: &SealKey) -> Result<PersistedSession
 
 /// What the client of a stored session called itself, and which version of itself.
 pub fn client_info(record: &SessionRecord) -> Option<(String, String)> {
-    read_agreement(&record.agreement).ok().map(|agreement| (agreement.client_name, agreement.client_version))
+    read_agreement(&record.agreement)
+        .ok()
+        .map(|agreement| (agreement.client_name, agreement.client_version))
 }
 
 /// The text, if it is of the format that is known.
-fn read_format<'a, T: Deserialize<'a>>(text: &'a [u8], what: &'static str) -> Result<T, SessionRecordError> {
-    let FormatHeader { format } = serde_json::from_slice(text).map_err(|_| SessionRecordError::Part(what))?;
+fn read_format<'a, T: Deserialize<'a>>(
+    text: &'a [u8],
+    what: &'static str,
+) -> Result<T, SessionRecordError> {
+    let FormatHeader { format } =
+        serde_json::from_slice(text).map_err(|_| SessionRecordError::Part(what))?;
     if format != FORMAT {
         return Err(SessionRecordError::Format(format));
     }
@@ -215,10 +243,12 @@ fn read_agreement(text: &[u8]) -> Result<Agreement, SessionRecordError> {
     let text: AgreementText = read_format(text, "agreement")?;
     Ok(Agreement {
         version: Version::parse(&text.version).ok_or_else(part("version"))?,
-        client: ClientCapabilities::parse(text.client.get().as_bytes()).map_err(|_| SessionRecordError::Part("client"))?,
+        client: ClientCapabilities::parse(text.client.get().as_bytes())
+            .map_err(|_| SessionRecordError::Part("client"))?,
         client_name: text.client_name,
         client_version: text.client_version,
-        advertised: ServerCapabilities::parse(text.advertised.get().as_bytes()).map_err(|_| SessionRecordError::Part("offer"))?,
+        advertised: ServerCapabilities::parse(text.advertised.get().as_bytes())
+            .map_err(|_| SessionRecordError::Part("offer"))?,
     })
 }
 
@@ -226,13 +256,24 @@ fn read_mutable_state(text: &[u8]) -> Result<MutableState, SessionRecordError> {
     let text: MutableStateText = read_format(text, "state")?;
     let told = ListKind::ALL.map(|kind| {
         // A list that nobody was told of is one that changed.
-        text.lists.get(kind.member()).and_then(|digest| u128::from_str_radix(digest, 16).ok()).unwrap_or_default()
+        text.lists
+            .get(kind.member())
+            .and_then(|digest| u128::from_str_radix(digest, 16).ok())
+            .unwrap_or_default()
     });
     let log_level = text.log_level.as_deref().and_then(LogLevel::parse);
-    Ok(MutableState { log_level, announced_lists: told, elicited: text.elicited.into_iter().collect() })
+    Ok(MutableState {
+        log_level,
+        announced_lists: told,
+        elicited: text.elicited.into_iter().collect(),
+    })
 }
 
-fn read_links(seal: &SealKey, key: &SessionKey, sealed: &[u8]) -> Option<HashMap<BackendId, BackendSession>> {
+fn read_links(
+    seal: &SealKey,
+    key: &SessionKey,
+    sealed: &[u8],
+) -> Option<HashMap<BackendId, BackendSession>> {
     let text = seal.open(&seal_context(key), sealed).ok()?;
     let text: LinksText = read_format(&text, "links").ok()?;
     let known = |(backend, link): (BackendId, LinkText)| {
@@ -249,13 +290,20 @@ mod tests {
 
     fn changing() -> MutableState {
         let elicited = ["one", "two"].map(str::to_owned).into();
-        MutableState { log_level: Some(LogLevel::Warning), announced_lists: [0, 1, u128::MAX, 1 << 90], elicited }
+        MutableState {
+            log_level: Some(LogLevel::Warning),
+            announced_lists: [0, 1, u128::MAX, 1 << 90],
+            elicited,
+        }
     }
 
     #[test]
     fn what_changes_comes_back_as_it_was() {
         assert_eq!(read_mutable_state(&mutable_state_text(&changing())), Ok(changing()));
-        assert_eq!(read_mutable_state(&mutable_state_text(&MutableState::default())), Ok(MutableState::default()));
+        assert_eq!(
+            read_mutable_state(&mutable_state_text(&MutableState::default())),
+            Ok(MutableState::default())
+        );
     }
 
     #[test]
@@ -263,24 +311,41 @@ mod tests {
         let text = br#"{"format":1,"version":"2025-06-18","client":{"roots":{"listChanged":true},"x":[1, 2]},
             "client_name":"a","client_version":"1","advertised":{"tools":{"listChanged":true}}}"#;
         let agreement = read_agreement(text).unwrap();
-        assert_eq!((agreement.version, agreement.client_name.as_str()), (Version::V2025_06_18, "a"));
+        assert_eq!(
+            (agreement.version, agreement.client_name.as_str()),
+            (Version::V2025_06_18, "a")
+        );
         assert_eq!(agreement.client.raw(), br#"{"roots":{"listChanged":true},"x":[1, 2]}"#);
         assert!(agreement.client.roots_list_changed && agreement.advertised.tools_list_changed);
     }
 
     #[test]
     fn another_format_is_not_guessed_at() {
-        assert_eq!(read_agreement(br#"{"format":2,"version":7}"#).unwrap_err(), SessionRecordError::Format(2));
-        assert_eq!(read_mutable_state(br#"{"format":0}"#).unwrap_err(), SessionRecordError::Format(0));
+        assert_eq!(
+            read_agreement(br#"{"format":2,"version":7}"#).unwrap_err(),
+            SessionRecordError::Format(2)
+        );
+        assert_eq!(
+            read_mutable_state(br#"{"format":0}"#).unwrap_err(),
+            SessionRecordError::Format(0)
+        );
         assert_eq!(read_mutable_state(b"nonsense").unwrap_err(), SessionRecordError::Part("state"));
-        assert_eq!(read_agreement(br#"{"format":1,"version":"2025-06-18"}"#).unwrap_err(), SessionRecordError::Part("agreement"));
+        assert_eq!(
+            read_agreement(br#"{"format":1,"version":"2025-06-18"}"#).unwrap_err(),
+            SessionRecordError::Part("agreement")
+        );
     }
 
     #[test]
     fn backend_sessions_are_sealed_for_their_session() {
         let seal = Keys::from_root(b"root").seal;
-        let (key, other) = (session_key(&SessionId::new("one")), session_key(&SessionId::new("two")));
-        let link = BackendSession { url: "http://b/mcp".to_owned(), id: "the-secret".to_owned(), version: Version::V2025_11_25 };
+        let (key, other) =
+            (session_key(&SessionId::new("one")), session_key(&SessionId::new("two")));
+        let link = BackendSession {
+            url: "http://b/mcp".to_owned(),
+            id: "the-secret".to_owned(),
+            version: Version::V2025_11_25,
+        };
         let links = HashMap::from([(BackendId::parse("b").unwrap(), link)]);
         let sealed = links_text(&seal, &key, &links);
         assert!(memchr::memmem::find(&sealed, b"the-secret").is_none());

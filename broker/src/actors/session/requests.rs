@@ -73,7 +73,9 @@ impl InFlight {
     fn can_be_cancelled(&self) -> bool {
         match self {
             InFlight::Call(call) => !call.is_cancelled(),
-            InFlight::Local(cancelled) | InFlight::Transferable { cancelled, .. } => !cancelled.is_cancelled(),
+            InFlight::Local(cancelled) | InFlight::Transferable { cancelled, .. } => {
+                !cancelled.is_cancelled()
+            }
             InFlight::Uncancellable => false,
         }
     }
@@ -81,7 +83,9 @@ impl InFlight {
     pub(super) fn cancel(&self, reason: Option<Bytes>) {
         match self {
             InFlight::Call(call) => call.cancel(reason),
-            InFlight::Local(cancelled) | InFlight::Transferable { cancelled, .. } => cancelled.cancel(),
+            InFlight::Local(cancelled) | InFlight::Transferable { cancelled, .. } => {
+                cancelled.cancel()
+            }
             InFlight::Uncancellable => {}
         }
     }
@@ -98,17 +102,29 @@ impl Drop for AnswerDelivery {
 
 impl Session {
     /// Takes a request. Its answer comes on `stream`; an `Err` is the answer, and nothing was begun.
-    pub fn admit(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<(), Refusal> {
+    pub fn admit(
+        self: &Arc<Self>,
+        message: Message,
+        stream: &Arc<EventStream>,
+    ) -> Result<(), Refusal> {
         self.handle_request(message, stream).map(drop) // what is dropped goes on by itself
     }
 
     /// [`DemoSession::admit`] for who waits for the answer and can carry out meanwhile what has to be done for it.
-    pub fn handle_request(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<CallFuture>, Refusal> {
+    pub fn handle_request(
+        self: &Arc<Self>,
+        message: Message,
+        stream: &Arc<EventStream>,
+    ) -> Result<Option<CallFuture>, Refusal> {
         let request = self.begin_observation(&message);
         request::within(request, || self.handle_observed(message, stream))
     }
 
-    fn handle_observed(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<CallFuture>, Refusal> {
+    fn handle_observed(
+        self: &Arc<Self>,
+        message: Message,
+        stream: &Arc<EventStream>,
+    ) -> Result<Option<CallFuture>, Refusal> {
         let begun = Instant::now();
         let method = message.method;
         let result = self.dispatch(message, stream, begun);
@@ -138,14 +154,23 @@ impl Session {
             self.wait_while_quiescing().await;
             match self.handle_request(message.clone(), stream) {
                 // Another attempt to give it away has begun.
-                Err(refusal) if refusal.kind == ErrorKind::SessionElsewhere && !self.is_leaving() => {}
+                Err(refusal)
+                    if refusal.kind == ErrorKind::SessionElsewhere && !self.is_leaving() => {}
                 taken => return taken,
             }
         }
     }
 
-    fn dispatch(self: &Arc<Self>, mut message: Message, stream: &Arc<EventStream>, begun: Instant) -> Result<Option<CallFuture>, Refusal> {
-        let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+    fn dispatch(
+        self: &Arc<Self>,
+        mut message: Message,
+        stream: &Arc<EventStream>,
+        begun: Instant,
+    ) -> Result<Option<CallFuture>, Refusal> {
+        let id = message
+            .id
+            .clone()
+            .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         // Before any work: nothing of this looks further than a few numbers. A ping only asks whether somebody is there.
         if message.method != Method::Ping {
             self.shared.overload.admits()?;
@@ -158,8 +183,11 @@ impl Session {
             message = without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
         }
         let catalog = self.tenant.catalog();
-        let decide = |message: &Message| routing::decide(message, &self.endpoint, &self.advertised, self.version, &catalog);
-        let mut decision = decide(&message).map_err(|refusal| self.unavailable_if_unlisted(refusal))?;
+        let decide = |message: &Message| {
+            routing::decide(message, &self.endpoint, &self.advertised, self.version, &catalog)
+        };
+        let mut decision =
+            decide(&message).map_err(|refusal| self.unavailable_if_unlisted(refusal))?;
         if matches!(&decision, Decision::Forward(plan) if plan.drop_task) {
             message = without_own_meta(&without_task(message)?, |_| false)?;
             decision = decide(&message)?; // the edits are places in the bytes that changed
@@ -175,12 +203,19 @@ impl Session {
         let request = RequestContext { id: id.clone(), method, stream, started_at: begun };
         let begun = match decision {
             Decision::Answer(result) => {
-                let result = self.client_dialect().result(method, &result).map_or(result, Bytes::from);
-                let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
+                let result =
+                    self.client_dialect().result(method, &result).map_or(result, Bytes::from);
+                let _cut = stream.push(
+                    Instant::now(),
+                    EventKind::Answer,
+                    handshake::success(&id, &result),
+                );
                 self.request_finished(method, RequestOutcome::Ok, begun.elapsed());
                 Ok(())
             }
-            Decision::Forward(plan) => return self.start_call(message, request, plan, (home, check)).map(Some),
+            Decision::Forward(plan) => {
+                return self.start_call(message, request, plan, (home, check)).map(Some);
+            }
             Decision::CreateTask(plan, target) => {
                 self.note_backend(&plan.backend, Some(&target.tool));
                 self.spawn_local_request(request, CancelScope::Nothing, |session| async move {
@@ -193,17 +228,39 @@ impl Session {
             Decision::Task(question) => {
                 let task = named_task(&message)?;
                 match question {
-                    TaskQuestion::State => self.spawn_local_request(request, CancelScope::Wait, |session| session.task_state(task)),
-                    TaskQuestion::Cancel => self.spawn_local_request(request, CancelScope::Wait, |session| session.cancel_task(task)),
+                    TaskQuestion::State => {
+                        self.spawn_local_request(request, CancelScope::Wait, |session| {
+                            session.task_state(task)
+                        })
+                    }
+                    TaskQuestion::Cancel => {
+                        self.spawn_local_request(request, CancelScope::Wait, |session| {
+                            session.cancel_task(task)
+                        })
+                    }
                     TaskQuestion::Result => self.await_task(request, task),
                 }
             }
-            Decision::SetLevel(level) => self.spawn_local_request(request, CancelScope::Wait, |session| session.set_level(level)),
-            Decision::Subscribe(target) => self.spawn_local_request(request, CancelScope::Wait, |session| session.subscribe(target)),
-            Decision::Unsubscribe(target) => self.spawn_local_request(request, CancelScope::Wait, |session| session.unsubscribe(target)),
+            Decision::SetLevel(level) => {
+                self.spawn_local_request(request, CancelScope::Wait, |session| {
+                    session.set_level(level)
+                })
+            }
+            Decision::Subscribe(target) => {
+                self.spawn_local_request(request, CancelScope::Wait, |session| {
+                    session.subscribe(target)
+                })
+            }
+            Decision::Unsubscribe(target) => {
+                self.spawn_local_request(request, CancelScope::Wait, |session| {
+                    session.unsubscribe(target)
+                })
+            }
             Decision::ListTasks => {
                 let cursor = message.text(message.fields.cursor).map(|cursor| cursor.into_owned());
-                self.spawn_local_request(request, CancelScope::Wait, |session| session.list_tasks(cursor))
+                self.spawn_local_request(request, CancelScope::Wait, |session| {
+                    session.list_tasks(cursor)
+                })
             }
         };
         begun.map(|()| None)
@@ -217,18 +274,32 @@ impl Session {
     }
 
     /// Answers a request with the outcome of a task, here or wherever the session is by then.
-    pub(super) fn await_task(self: &Arc<Self>, request: RequestContext<'_>, task: TaskId) -> Result<(), Refusal> {
+    pub(super) fn await_task(
+        self: &Arc<Self>,
+        request: RequestContext<'_>,
+        task: TaskId,
+    ) -> Result<(), Refusal> {
         let (id, stream) = (request.id.clone(), request.stream.clone());
         stream.note_task_wait(&id, &task);
-        self.spawn_local_request(request, CancelScope::Work, |session| session.task_result(task, id, stream))
+        self.spawn_local_request(request, CancelScope::Work, |session| {
+            session.task_result(task, id, stream)
+        })
     }
 
     /// What a backend offers that this process has not reached once yet, nobody knows: a session from before a restart may
     /// well name some of it.
     fn unavailable_if_unlisted(&self, refusal: Refusal) -> Refusal {
-        let missing = [ErrorKind::ToolNotFound, ErrorKind::PromptNotFound, ErrorKind::ResourceNotFound, ErrorKind::ReferenceNotFound];
+        let missing = [
+            ErrorKind::ToolNotFound,
+            ErrorKind::PromptNotFound,
+            ErrorKind::ResourceNotFound,
+            ErrorKind::ReferenceNotFound,
+        ];
         let aggregated = self.endpoint == Endpoint::Aggregated;
-        if aggregated && missing.contains(&refusal.kind) && self.tenant.backends().iter().any(|backend| backend.is_never_reached()) {
+        if aggregated
+            && missing.contains(&refusal.kind)
+            && self.tenant.backends().iter().any(|backend| backend.is_never_reached())
+        {
             let text = "this is known of no backend, and not every backend could be reached so far";
             return Refusal::new(ErrorKind::BackendUnavailable, text);
         }
@@ -253,11 +324,13 @@ impl Session {
         let Plan { backend, edits, names, .. } = plan;
         let RequestContext { id, stream, started_at: begun, .. } = request;
         self.note_backend(&backend, names.tool().map(|tool| tool.name.as_str()));
-        let call = Call::new(&message, id.clone(), self, stream, (backend, home), names.tool(), begun);
+        let call =
+            Call::new(&message, id.clone(), self, stream, (backend, home), names.tool(), begun);
         self.open_request(id, InFlight::Call(call.clone()))?;
         // On the heap first: what is around it would be moved with it, several times.
         let run = in_place(|| call.clone().run(message, edits, check.map(Box::new)));
-        Ok(CallFuture::new(in_place(|| request::carried(run)), &self.shared.running).with_call(call))
+        Ok(CallFuture::new(in_place(|| request::carried(run)), &self.shared.running)
+            .with_call(call))
     }
 
     /// Counts a request in, if there is room for it and its id is free. [`DemoSession::release`] counts it out.
@@ -274,12 +347,19 @@ impl Session {
 
     fn insert_in_flight(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
         // Without a client of its own it serves many, each within the limit of the tenant.
-        let max = if self.has_client { self.shared.config.limits.calls_in_flight_per_session } else { usize::MAX };
+        let max = if self.has_client {
+            self.shared.config.limits.calls_in_flight_per_session
+        } else {
+            usize::MAX
+        };
         let mut state = self.lock();
         state.check_accepting()?;
         if state.in_flight.len() >= max {
             self.shared.metrics.rate_limited("calls_in_flight_per_session");
-            return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the session has {max} calls in flight, which is its limit")));
+            return Err(Refusal::new(
+                ErrorKind::TooManyCalls,
+                format!("the session has {max} calls in flight, which is its limit"),
+            ));
         }
         match state.in_flight.entry(id) {
             Entry::Occupied(_) => Err(id_in_flight()),
@@ -350,8 +430,13 @@ impl Session {
         match message.method {
             Method::Initialized => self.lock().phase == SessionPhase::AwaitingInitialized,
             Method::Cancelled => {
-                let named = message.fields.request_id.map(|span| RequestId::from_raw(span.slice(&message.frame)));
-                named.is_some_and(|id| self.lock().in_flight.get(&id).is_some_and(InFlight::can_be_cancelled))
+                let named = message
+                    .fields
+                    .request_id
+                    .map(|span| RequestId::from_raw(span.slice(&message.frame)));
+                named.is_some_and(|id| {
+                    self.lock().in_flight.get(&id).is_some_and(InFlight::can_be_cancelled)
+                })
             }
             _ => false,
         }
@@ -387,7 +472,8 @@ impl Session {
     /// MCP 2025-11-25, Cancellation: unknown, finished and malformed ones are ignored.
     fn cancelled(&self, message: &Message) {
         let Some(span) = message.fields.request_id else { return };
-        let in_flight = self.lock().in_flight.get(&RequestId::from_raw(span.slice(&message.frame))).cloned();
+        let in_flight =
+            self.lock().in_flight.get(&RequestId::from_raw(span.slice(&message.frame))).cloned();
         // A task has a cancellation of its own (same section), which is why what makes one can not be cancelled.
         if let Some(in_flight) = in_flight {
             in_flight.cancel(reason(message));
@@ -400,7 +486,11 @@ impl Session {
             return;
         }
         let links: Vec<_> = self.lock().links.values().cloned().collect();
-        for connection in links.iter().filter(|link| link.declared.roots_list_changed).filter_map(|link| link.live()) {
+        for connection in links
+            .iter()
+            .filter(|link| link.declared.roots_list_changed)
+            .filter_map(|link| link.live())
+        {
             connection.roots_changed(message.frame.clone());
         }
     }
@@ -414,9 +504,16 @@ pub(super) fn without_private_meta(message: &Message) -> Option<Cow<'_, Message>
     without_own_meta(message, |_| false).ok().map(Cow::Owned)
 }
 
-pub(in crate::actors) fn without_own_meta(message: &Message, is_kept: impl Fn(&str) -> bool) -> Result<Message, Refusal> {
-    let Some(meta) = message.fields.meta.filter(|_| message.fields.meta_has_own) else { return Ok(message.clone()) };
-    let frame = Splice::new(&message.frame).retain_members(meta, |key| !key.starts_with(OWN_META) || is_kept(key)).finish();
+pub(in crate::actors) fn without_own_meta(
+    message: &Message,
+    is_kept: impl Fn(&str) -> bool,
+) -> Result<Message, Refusal> {
+    let Some(meta) = message.fields.meta.filter(|_| message.fields.meta_has_own) else {
+        return Ok(message.clone());
+    };
+    let frame = Splice::new(&message.frame)
+        .retain_members(meta, |key| !key.starts_with(OWN_META) || is_kept(key))
+        .finish();
     let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
     Message::decode(frame, &limits).map_err(|rejected| rejected.refusal)
 }
@@ -430,10 +527,16 @@ fn without_task(message: Message) -> Result<Message, Refusal> {
 }
 
 /// What the operator asks of requests to the backend it goes to.
-fn check_policy(backend: &Backend, message: &Message, decision: &Decision) -> Result<Option<ArgumentsCheck>, Refusal> {
+fn check_policy(
+    backend: &Backend,
+    message: &Message,
+    decision: &Decision,
+) -> Result<Option<ArgumentsCheck>, Refusal> {
     let names = match decision {
         Decision::Forward(plan) | Decision::CreateTask(plan, _) => &plan.names,
-        Decision::Subscribe(target) => return backend.policy.admits_resource(&target.uri).map(|()| None),
+        Decision::Subscribe(target) => {
+            return backend.policy.admits_resource(&target.uri).map(|()| None);
+        }
         _ => return Ok(None),
     };
     backend.policy.admits(names, message, || backend.lists.load_full())
@@ -447,6 +550,7 @@ fn id_in_flight() -> Refusal {
 fn reason(message: &Message) -> Option<Bytes> {
     let params = message.params?.slice(&message.frame);
     let document = json::Document::parse(&params, &json::Limits::default()).ok()?;
-    let reason = document.root().get("reason").filter(|value| value.kind() == json::ValueKind::String)?;
+    let reason =
+        document.root().get("reason").filter(|value| value.kind() == json::ValueKind::String)?;
     Some(params.slice_ref(reason.raw()))
 }

@@ -21,7 +21,10 @@ use super::{
     streams::{first_sequence, is_general},
 };
 use crate::{
-    actors::stream::{EventId, EventStream, PendingAnswer, StreamCursor, answered_id, decode_pending, parse_event_id},
+    actors::stream::{
+        EventId, EventStream, PendingAnswer, StreamCursor, answered_id, decode_pending,
+        parse_event_id,
+    },
     limits::NAMED_REQUEST_BYTES_MAX,
     persistence::{LogEntry, LoggedEvent, StoredStream},
     rules::event_log::{Event, EventKind, StreamSnapshot, Topic},
@@ -43,10 +46,15 @@ impl Session {
 
     /// A GET with `Last-Event-ID`: the stream named there, and only that.
     pub async fn resume(self: &Arc<Self>, last_event_id: &str) -> Result<ResumedStream, Refusal> {
-        let EventId { stream: number, sequence: position, request } = parse_event_id(last_event_id).ok_or_else(cannot_resume)?;
+        let EventId { stream: number, sequence: position, request } =
+            parse_event_id(last_event_id).ok_or_else(cannot_resume)?;
         let (known, possible, foreign) = {
             let state = self.open_state()?;
-            (state.streams.get(number), state.streams.may_have_existed(number), state.streams.is_inherited(number))
+            (
+                state.streams.get(number),
+                state.streams.may_have_existed(number),
+                state.streams.is_inherited(number),
+            )
         };
         if let Some(stream) = known {
             return self.resume_known(&stream, position).await;
@@ -57,24 +65,44 @@ impl Session {
         // What we made ourselves and do not know any more, we have let the log forget.
         let stored = match foreign {
             // With the event at the position, which may be an answer.
-            true => match self.shared.durable.logged_stream(&self.key, number, position.saturating_sub(1)).await {
-                Err(_) if is_general(number) && self.shared.durable.logs_apart() => return self.open_after_gap(Some(number)).await,
+            true => match self
+                .shared
+                .durable
+                .logged_stream(&self.key, number, position.saturating_sub(1))
+                .await
+            {
+                Err(_) if is_general(number) && self.shared.durable.logs_apart() => {
+                    return self.open_after_gap(Some(number)).await;
+                }
                 stored => stored?,
             },
             false => None,
         };
-        let stored = stored.map(|stored| InheritedStream::new(stored, position).seen_with(request.as_ref(), self.version.batches()));
+        let stored = stored.map(|stored| {
+            InheritedStream::new(stored, position)
+                .seen_with(request.as_ref(), self.version.batches())
+        });
         match stored {
-            Some(stored) if is_general(number) && !stored.gap => self.continue_general(stored).await,
-            Some(stored) if !is_general(number) && stored.can_be_answered() => self.continue_answers(stored),
+            Some(stored) if is_general(number) && !stored.gap => {
+                self.continue_general(stored).await
+            }
+            Some(stored) if !is_general(number) && stored.can_be_answered() => {
+                self.continue_answers(stored)
+            }
             _ if is_general(number) => self.open_after_gap(Some(number)).await,
             // Its owner died before it was logged, or the log lost it: the request is answered for what it is.
-            None if foreign && request.is_some() => self.continue_answers(InheritedStream::unlogged(number, position, request)),
+            None if foreign && request.is_some() => {
+                self.continue_answers(InheritedStream::unlogged(number, position, request))
+            }
             _ => Err(events_gone()),
         }
     }
 
-    async fn resume_known(&self, stream: &Arc<EventStream>, position: u64) -> Result<ResumedStream, Refusal> {
+    async fn resume_known(
+        &self,
+        stream: &Arc<EventStream>,
+        position: u64,
+    ) -> Result<ResumedStream, Refusal> {
         match stream.read_from(position) {
             Ok(reader) => {
                 if stream.is_general() {
@@ -126,10 +154,14 @@ impl Session {
             (self.advertised.resources_list_changed, Method::ResourcesListChanged),
         ];
         let lists = lists.into_iter().filter(|(promised, _)| *promised);
-        let lists = lists.map(|(_, method)| (Topic::List(method), handshake::notification(method, None)));
+        let lists =
+            lists.map(|(_, method)| (Topic::List(method), handshake::notification(method, None)));
         let resources = state.subscriptions.keys().map(|uri| {
             let params = format!("{{\"uri\":{}}}", json::quote(uri));
-            (Topic::Resource(uri.clone()), handshake::notification(Method::ResourcesUpdated, Some(params.as_bytes())))
+            (
+                Topic::Resource(uri.clone()),
+                handshake::notification(Method::ResourcesUpdated, Some(params.as_bytes())),
+            )
         });
         lists.chain(resources).collect()
     }
@@ -143,7 +175,12 @@ impl Session {
             None => {
                 let inherited = self.take_inherited(&mut state, inheritance);
                 gap = inherited.gap;
-                let stream = EventStream::restored(number, state.streams.limits, None, stored.held(self.epoch()));
+                let stream = EventStream::restored(
+                    number,
+                    state.streams.limits,
+                    None,
+                    stored.held(self.epoch()),
+                );
                 let stream = state.streams.track_unread(stream);
                 let left_out = state.streams.continue_general(&stream, inherited.events);
                 self.drop_from_log(&inherited.streams);
@@ -151,17 +188,28 @@ impl Session {
                 if gap {
                     self.shared.metrics.event_gap();
                     self.change_notifications(&state).into_iter().for_each(|(topic, frame)| {
-                        let _never_cut = stream.push_coalesced(Instant::now(), EventKind::Message, Some(topic), frame);
+                        let _never_cut = stream.push_coalesced(
+                            Instant::now(),
+                            EventKind::Message,
+                            Some(topic),
+                            frame,
+                        );
                     });
                 }
                 stream
             }
         };
         drop(state);
-        stream.read_from(position).map(|reader| ResumedStream { reader, gap }).map_err(|_| cannot_resume())
+        stream
+            .read_from(position)
+            .map(|reader| ResumedStream { reader, gap })
+            .map_err(|_| cannot_resume())
     }
 
-    fn continue_answers(self: &Arc<Self>, stored: InheritedStream) -> Result<ResumedStream, Refusal> {
+    fn continue_answers(
+        self: &Arc<Self>,
+        stored: InheritedStream,
+    ) -> Result<ResumedStream, Refusal> {
         let mut state = self.open_state()?;
         let (number, position, is_logged) = (stored.number, stored.position, stored.is_logged);
         let mut due = Vec::new();
@@ -169,7 +217,12 @@ impl Session {
             Some(stream) => stream,
             None => {
                 due.clone_from(&stored.pending);
-                let stream = EventStream::restored(number, state.streams.limits, Some(due.clone()), stored.held(self.epoch()));
+                let stream = EventStream::restored(
+                    number,
+                    state.streams.limits,
+                    Some(due.clone()),
+                    stored.held(self.epoch()),
+                );
                 let stream = state.streams.track_unread(stream);
                 if is_logged {
                     state.streams.continue_answers(&stream);
@@ -183,15 +236,28 @@ impl Session {
         for PendingAnswer { id, task } in due {
             self.answer_lost_request(id, task, &stream);
         }
-        stream.read_from(position).map(|reader| ResumedStream { reader, gap: false }).map_err(|_| events_gone())
+        stream
+            .read_from(position)
+            .map(|reader| ResumedStream { reader, gap: false })
+            .map_err(|_| events_gone())
     }
 
     /// Answers what an earlier owner did not: by waiting on for a task, or by saying that the answer is lost.
-    fn answer_lost_request(self: &Arc<Self>, id: RequestId, task: Option<TaskId>, stream: &Arc<EventStream>) {
+    fn answer_lost_request(
+        self: &Arc<Self>,
+        id: RequestId,
+        task: Option<TaskId>,
+        stream: &Arc<EventStream>,
+    ) {
         let answer = match task {
             None => self.answer_lost_frame(&id),
             Some(task) => {
-                let request = RequestContext { id: id.clone(), method: Method::TasksResult, stream, started_at: Instant::now() };
+                let request = RequestContext {
+                    id: id.clone(),
+                    method: Method::TasksResult,
+                    stream,
+                    started_at: Instant::now(),
+                };
                 let Err(refusal) = self.await_task(request, task) else { return };
                 self.refusal_frame(&refusal, Some(&id))
             }
@@ -219,7 +285,11 @@ impl Session {
             return Ok(Vec::new());
         }
         let durable = &self.shared.durable;
-        let unread = durable.logged_streams(&self.key).await?.into_iter().filter(|stream| stream.general && !stream.was_read);
+        let unread = durable
+            .logged_streams(&self.key)
+            .await?
+            .into_iter()
+            .filter(|stream| stream.general && !stream.was_read);
         let mut left = Vec::new();
         for record in unread {
             left.extend(durable.logged_stream(&self.key, record.number, 0).await?);
@@ -228,7 +298,11 @@ impl Session {
     }
 
     /// Takes over what was left, once: whoever comes second finds nothing.
-    fn take_inherited(&self, state: &mut SessionState, left: Option<Vec<StoredStream>>) -> InheritedEvents {
+    fn take_inherited(
+        &self,
+        state: &mut SessionState,
+        left: Option<Vec<StoredStream>>,
+    ) -> InheritedEvents {
         let mut inherited = InheritedEvents::default();
         let Some(left) = left else {
             inherited.gap = state.streams.may_inherit; // until it can be read
@@ -237,7 +311,9 @@ impl Session {
         if !std::mem::take(&mut state.streams.may_inherit) {
             return inherited;
         }
-        for stored in left.into_iter().filter(|stored| state.streams.get(stored.record.number).is_none()) {
+        for stored in
+            left.into_iter().filter(|stored| state.streams.get(stored.record.number).is_none())
+        {
             inherited.streams.push(stored.record.number);
             // Nobody read it, so whatever is missing was never told.
             inherited.gap |= stored.trimmed_through > 0;
@@ -254,7 +330,9 @@ impl Session {
     /// After what was on them was logged elsewhere, so that nothing is lost in between.
     fn drop_from_log(&self, streams: &[u64]) {
         if let Some(log) = &self.shared.durable.event_log {
-            streams.iter().for_each(|stream| log.log(LogEntry::Drop { session: self.key, stream: *stream }));
+            streams
+                .iter()
+                .for_each(|stream| log.log(LogEntry::Drop { session: self.key, stream: *stream }));
         }
     }
 
@@ -294,8 +372,12 @@ struct InheritedStream {
 
 impl InheritedStream {
     fn new(stored: StoredStream, position: u64) -> Self {
-        let answered: Vec<RequestId> =
-            stored.events.iter().filter(|event| is_answer(event)).filter_map(|e| answered_id(&e.frame)).collect();
+        let answered: Vec<RequestId> = stored
+            .events
+            .iter()
+            .filter(|event| is_answer(event))
+            .filter_map(|e| answered_id(&e.frame))
+            .collect();
         let mut due = decode_pending(&stored.record.due);
         due.retain(|due| !answered.contains(&due.id));
         let trimmed = stored.trimmed_through > position;
@@ -305,7 +387,12 @@ impl InheritedStream {
             position,
             trimmed_through: stored.trimmed_through,
             last_logged: stored.last_sequence,
-            events: stored.events.into_iter().filter(|event| event.sequence > position).map(restored_event).collect(),
+            events: stored
+                .events
+                .into_iter()
+                .filter(|event| event.sequence > position)
+                .map(restored_event)
+                .collect(),
             pending: due,
             gap: trimmed || ahead,
             ahead,
@@ -353,9 +440,18 @@ impl InheritedStream {
     }
 
     fn held(self, epoch: i64) -> StreamSnapshot {
-        let last_sequence = self.last_logged.max(self.position).max(self.trimmed_through).max(first_sequence(epoch));
+        let last_sequence = self
+            .last_logged
+            .max(self.position)
+            .max(self.trimmed_through)
+            .max(first_sequence(epoch));
         // What is before the position was not loaded: an earlier one, should its client come with that too, is a gap here.
-        StreamSnapshot { trimmed_through: self.position, position: self.position, events: self.events, last_sequence }
+        StreamSnapshot {
+            trimmed_through: self.position,
+            position: self.position,
+            events: self.events,
+            last_sequence,
+        }
     }
 }
 
@@ -365,7 +461,13 @@ fn is_answer(event: &LoggedEvent) -> bool {
 
 fn restored_event(event: LoggedEvent) -> Event {
     let topic = topic_of(&event.frame);
-    Event::stored(Instant::now(), event.sequence, EventKind::from_code(event.kind), topic, event.frame)
+    Event::stored(
+        Instant::now(),
+        event.sequence,
+        EventKind::from_code(event.kind),
+        topic,
+        event.frame,
+    )
 }
 
 /// What a stored notification is about, so that what is told now does not repeat it.
@@ -373,18 +475,28 @@ fn topic_of(frame: &Bytes) -> Option<Topic> {
     let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
     let message = Message::decode(frame.clone(), &limits).ok()?;
     match message.method {
-        Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => Some(Topic::List(message.method)),
-        Method::ResourcesUpdated => Some(Topic::Resource(message.text(message.fields.uri)?.into_owned())),
+        Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => {
+            Some(Topic::List(message.method))
+        }
+        Method::ResourcesUpdated => {
+            Some(Topic::Resource(message.text(message.fields.uri)?.into_owned()))
+        }
         _ => None,
     }
 }
 
 fn cannot_resume() -> Refusal {
-    Refusal::new(ErrorKind::InvalidRequest, "Last-Event-ID names nothing this session can be resumed from; open a stream without it")
+    Refusal::new(
+        ErrorKind::InvalidRequest,
+        "Last-Event-ID names nothing this session can be resumed from; open a stream without it",
+    )
 }
 
 pub(super) fn events_gone() -> Refusal {
-    Refusal::new(ErrorKind::EventsGone, "the events after this Last-Event-ID are not held any more; the answers they held are lost")
+    Refusal::new(
+        ErrorKind::EventsGone,
+        "the events after this Last-Event-ID are not held any more; the answers they held are lost",
+    )
 }
 
 #[cfg(test)]
@@ -393,15 +505,29 @@ mod tests {
 
     use super::*;
 
-    fn stored(trimmed_through: u64, due: &str, events: &[(u64, EventKind, &'static str)]) -> StoredStream {
-        let record = StreamRecord { number: 1 << 32 | 2, general: false, due: due.as_bytes().to_vec(), was_read: true };
+    fn stored(
+        trimmed_through: u64,
+        due: &str,
+        events: &[(u64, EventKind, &'static str)],
+    ) -> StoredStream {
+        let record = StreamRecord {
+            number: 1 << 32 | 2,
+            general: false,
+            due: due.as_bytes().to_vec(),
+            was_read: true,
+        };
         let event = |(sequence, kind, frame): &(u64, EventKind, &'static str)| LoggedEvent {
             sequence: *sequence,
             kind: kind.code(),
             frame: Bytes::from_static(frame.as_bytes()),
         };
         let last_sequence = events.last().map_or(trimmed_through, |(sequence, ..)| *sequence);
-        StoredStream { record, trimmed_through, last_sequence, events: events.iter().map(event).collect() }
+        StoredStream {
+            record,
+            trimmed_through,
+            last_sequence,
+            events: events.iter().map(event).collect(),
+        }
     }
 
     const PROGRESS: (u64, EventKind, &str) = (3, EventKind::Droppable, "{}");
@@ -409,7 +535,8 @@ mod tests {
     #[test]
     fn a_position_the_log_has_seen_is_gone_on_from() {
         // The store was asked for what follows 2, to see 3.
-        let inherited = InheritedStream::new(stored(0, "[7]", &[PROGRESS, (4, EventKind::Message, "{}")]), 3);
+        let inherited =
+            InheritedStream::new(stored(0, "[7]", &[PROGRESS, (4, EventKind::Message, "{}")]), 3);
         assert!(!inherited.gap && inherited.can_be_answered());
         assert_eq!(inherited.events.iter().map(|event| event.sequence).collect::<Vec<_>>(), [4]);
         assert_eq!(inherited.pending, [PendingAnswer::from(RequestId::from_u64(7))]);
@@ -429,11 +556,18 @@ mod tests {
         assert!(InheritedStream::new(stored(5, "[]", &[(6, EventKind::Message, "{}")]), 4).gap);
         let seven = RequestId::from_u64(7);
         let ahead = InheritedStream::new(stored(0, "[7]", &[]), 9).seen_with(Some(&seven), false);
-        assert!(ahead.gap && ahead.can_be_answered() && ahead.pending.len() == 1, "the one answer is still due");
+        assert!(
+            ahead.gap && ahead.can_be_answered() && ahead.pending.len() == 1,
+            "the one answer is still due"
+        );
         assert!(ahead.held(1).last_sequence >= 9, "what is told now comes after what was told");
         let both = InheritedStream::new(stored(0, "[7,8]", &[]), 9).seen_with(None, true);
         assert!(!both.can_be_answered(), "either may have been answered");
-        assert!(!InheritedStream::new(stored(5, "[7]", &[]), 4).seen_with(Some(&seven), false).can_be_answered());
+        assert!(
+            !InheritedStream::new(stored(5, "[7]", &[]), 4)
+                .seen_with(Some(&seven), false)
+                .can_be_answered()
+        );
     }
 
     #[test]
@@ -443,7 +577,10 @@ mod tests {
             InheritedStream::new(stored(0, due, &[]), 9).seen_with(named.as_ref(), batches)
         };
         let answered = ahead("[7]", None, false);
-        assert!(answered.can_be_answered() && answered.pending.is_empty(), "ids name the request until its answer");
+        assert!(
+            answered.can_be_answered() && answered.pending.is_empty(),
+            "ids name the request until its answer"
+        );
         assert!(!ahead("[7]", None, true).can_be_answered(), "it may be what is left of a batch");
         assert!(!ahead("[7]", Some(8), false).can_be_answered(), "nobody gave out such an id");
         let long = format!("[\"{}\"]", "x".repeat(NAMED_REQUEST_BYTES_MAX));
@@ -453,7 +590,10 @@ mod tests {
     #[test]
     fn an_answer_in_the_log_is_not_due() {
         let answer = r#"{"jsonrpc":"2.0","id":"a","result":{}}"#;
-        let inherited = InheritedStream::new(stored(0, r#"["a",8]"#, &[PROGRESS, (4, EventKind::Answer, answer)]), 3);
+        let inherited = InheritedStream::new(
+            stored(0, r#"["a",8]"#, &[PROGRESS, (4, EventKind::Answer, answer)]),
+            3,
+        );
         assert_eq!(inherited.pending, [PendingAnswer::from(RequestId::from_u64(8))]);
     }
 }

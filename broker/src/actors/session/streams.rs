@@ -42,10 +42,22 @@ pub(super) struct SessionStreams {
 }
 
 impl SessionStreams {
-    pub(super) fn new(limits: LogLimits, epoch: i64, log: Option<(EventWriter, SessionKey)>) -> Self {
+    pub(super) fn new(
+        limits: LogLimits,
+        epoch: i64,
+        log: Option<(EventWriter, SessionKey)>,
+    ) -> Self {
         let (made, kept, general) = ([0; 2], BTreeMap::new(), Vec::new());
-        let mut streams =
-            Self { limits, epoch: 0, opened_counts: made, retained: kept, general, log, may_inherit: false, unread_budget: None };
+        let mut streams = Self {
+            limits,
+            epoch: 0,
+            opened_counts: made,
+            retained: kept,
+            general,
+            log,
+            may_inherit: false,
+            unread_budget: None,
+        };
         streams.set_epoch(epoch);
         streams
     }
@@ -79,14 +91,22 @@ impl SessionStreams {
         self.epoch << EPOCH_SHIFT | *made << 1 | u64::from(general)
     }
 
-    pub(super) fn open_answer_stream(&mut self, due: Vec<RequestId>, unnamed: usize) -> Arc<EventStream> {
+    pub(super) fn open_answer_stream(
+        &mut self,
+        due: Vec<RequestId>,
+        unnamed: usize,
+    ) -> Arc<EventStream> {
         let stream = EventStream::for_answers(self.next_number(false), self.limits, due, unnamed);
         self.track_unread(stream)
     }
 
     /// A new GET stream. It tells `first`, then what an earlier owner left untold, then what streams without a connection
     /// still hold.
-    pub(super) fn open_general(&mut self, first: Vec<(Topic, Bytes)>, inherited: Vec<Event>) -> OpenedStream {
+    pub(super) fn open_general(
+        &mut self,
+        first: Vec<(Topic, Bytes)>,
+        inherited: Vec<Event>,
+    ) -> OpenedStream {
         let stream = EventStream::general(self.next_number(true), self.limits);
         let stream = self.track_unread(stream);
         let now = Instant::now();
@@ -105,12 +125,17 @@ impl SessionStreams {
 
     /// What streams without a connection still hold is told on this one.
     pub(super) fn adopt_unread(&self, stream: &EventStream) -> usize {
-        let (now, without) = (Instant::now(), self.general.iter().filter(|other| !other.is_connected()));
+        let (now, without) =
+            (Instant::now(), self.general.iter().filter(|other| !other.is_connected()));
         without.map(|other| stream.adopt(now, other.take_unread())).sum()
     }
 
     /// A GET stream of an earlier owner goes on here.
-    pub(super) fn continue_general(&mut self, stream: &Arc<EventStream>, inherited: Vec<Event>) -> usize {
+    pub(super) fn continue_general(
+        &mut self,
+        stream: &Arc<EventStream>,
+        inherited: Vec<Event>,
+    ) -> usize {
         if let Some((writer, session)) = &self.log {
             stream.resume_logging(writer, *session);
         }
@@ -132,7 +157,9 @@ impl SessionStreams {
     /// What waits on streams no client knows of is told on this one.
     pub(super) fn adopt_unknown(&mut self, stream: &Arc<EventStream>) -> usize {
         let (now, mut left_out) = (Instant::now(), 0);
-        for other in self.general.iter().filter(|other| other.number != stream.number && other.is_unknown()) {
+        for other in
+            self.general.iter().filter(|other| other.number != stream.number && other.is_unknown())
+        {
             left_out += stream.adopt(now, other.take_unread());
         }
         left_out
@@ -140,7 +167,10 @@ impl SessionStreams {
 
     /// What no client knows of has been told elsewhere. The log must not take it for something that was lost untold.
     fn forget_unknown(&mut self, told_on: u64) {
-        let unknown = self.general.iter().filter(|other| other.number != told_on && other.is_unknown() && other.is_empty());
+        let unknown = self
+            .general
+            .iter()
+            .filter(|other| other.number != told_on && other.is_unknown() && other.is_empty());
         let unknown: Vec<u64> = unknown.map(|other| other.number).collect();
         unknown.into_iter().for_each(|number| self.forget(number));
     }
@@ -176,7 +206,9 @@ impl SessionStreams {
         let now = Instant::now();
         let ended = self.retained.values().find(|stream| stream.ended_for(now).is_some());
         // A stream that is being read is never given up: calls in flight bound how many there are.
-        let victim = ended.or_else(|| self.retained.values().find(|stream| !stream.is_connected())).map(|stream| stream.number);
+        let victim = ended
+            .or_else(|| self.retained.values().find(|stream| !stream.is_connected()))
+            .map(|stream| stream.number);
         if let Some(victim) = victim {
             self.forget(victim);
         }
@@ -199,7 +231,9 @@ impl SessionStreams {
         let (epoch, made) = (number >> EPOCH_SHIFT, (number & ((1 << EPOCH_SHIFT) - 1)) >> 1);
         epoch > 0
             && made > 0
-            && (epoch < self.epoch || (epoch == self.epoch && made <= self.opened_counts[usize::from(is_general(number))]))
+            && (epoch < self.epoch
+                || (epoch == self.epoch
+                    && made <= self.opened_counts[usize::from(is_general(number))]))
     }
 
     /// Whether an earlier owner made the stream.
@@ -215,7 +249,12 @@ impl SessionStreams {
             true => !stream.is_connected() && stream.is_empty() && Some(stream.number) != latest,
             false => stream.ended_for(now).is_some_and(|since| since >= age),
         };
-        let over: Vec<u64> = self.retained.values().filter(|stream| over(stream)).map(|stream| stream.number).collect();
+        let over: Vec<u64> = self
+            .retained
+            .values()
+            .filter(|stream| over(stream))
+            .map(|stream| stream.number)
+            .collect();
         over.into_iter().for_each(|number| self.forget(number));
     }
 
@@ -331,7 +370,10 @@ mod tests {
     #[test]
     fn numbers_tell_their_owner_and_what_the_stream_is() {
         let mut streams = SessionStreams::new(LogLimits { events: 10, bytes: 1000 }, 3, None);
-        let (post, get) = (streams.open_answer_stream(Vec::new(), 1).number, streams.open_general(Vec::new(), Vec::new()).stream.number);
+        let (post, get) = (
+            streams.open_answer_stream(Vec::new(), 1).number,
+            streams.open_general(Vec::new(), Vec::new()).stream.number,
+        );
         assert_eq!((is_general(post), is_general(get)), (false, true));
         assert_ne!(post, get);
         assert_eq!((post >> EPOCH_SHIFT, get >> EPOCH_SHIFT), (3, 3));
@@ -339,7 +381,10 @@ mod tests {
         for never in [0, 1, 3 << EPOCH_SHIFT | 8 << 1, 4 << EPOCH_SHIFT | 2] {
             assert!(!streams.may_have_existed(never), "{never}");
         }
-        assert!(streams.may_have_existed(2 << EPOCH_SHIFT | 77), "an earlier owner may have made many");
+        assert!(
+            streams.may_have_existed(2 << EPOCH_SHIFT | 77),
+            "an earlier owner may have made many"
+        );
         assert!(streams.is_inherited(2 << EPOCH_SHIFT | 77) && !streams.is_inherited(get));
     }
 
@@ -348,7 +393,10 @@ mod tests {
         let mut streams = SessionStreams::new(LogLimits { events: 10, bytes: 1000 }, 2, None);
         let waiting = streams.general();
         waiting.push(Instant::now(), EventKind::Message, Bytes::from_static(b"untold")).unwrap();
-        let held = crate::rules::event_log::StreamSnapshot { last_sequence: first_sequence(2), ..Default::default() };
+        let held = crate::rules::event_log::StreamSnapshot {
+            last_sequence: first_sequence(2),
+            ..Default::default()
+        };
         let old = EventStream::restored(1 << EPOCH_SHIFT | 3, streams.limits, None, held);
         streams.continue_general(&old, Vec::new());
         let reader = old.read_from(0).unwrap();

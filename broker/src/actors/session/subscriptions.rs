@@ -17,7 +17,10 @@ use crate::{
 };
 
 impl Session {
-    pub(super) async fn subscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Reply, Refusal> {
+    pub(super) async fn subscribe(
+        self: Arc<Self>,
+        target: ResourceTarget,
+    ) -> Result<Reply, Refusal> {
         for _attempt in 0..SUBSCRIBE_ATTEMPTS_MAX {
             let link = self.link_to(&target.backend)?;
             self.note_subscription(&link, &target)?;
@@ -36,7 +39,10 @@ impl Session {
                 return Ok(Reply::Result(Bytes::from_static(b"{}")));
             }
         }
-        Err(Refusal::new(ErrorKind::BackendUnavailable, "the subscription could not be settled, other requests for it interfere"))
+        Err(Refusal::new(
+            ErrorKind::BackendUnavailable,
+            "the subscription could not be settled, other requests for it interfere",
+        ))
     }
 
     /// Hears of one resource from now on.
@@ -45,7 +51,10 @@ impl Session {
         self.subscribe(target).await.map(|_| ())
     }
 
-    pub(super) async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Reply, Refusal> {
+    pub(super) async fn unsubscribe(
+        self: Arc<Self>,
+        target: ResourceTarget,
+    ) -> Result<Reply, Refusal> {
         let link = self.link_to(&target.backend)?;
         self.forget_subscription(&link, &target);
         if let Err(refusal) = self.delete_subscription(&target.exposed_uri).await {
@@ -56,12 +65,19 @@ impl Session {
             }
             return Err(refusal);
         }
-        link.subscriptions.reconcile(&link, &target.uri).await.map_err(|refusal| with_client_uri(refusal, &target))?;
+        link.subscriptions
+            .reconcile(&link, &target.uri)
+            .await
+            .map_err(|refusal| with_client_uri(refusal, &target))?;
         Ok(Reply::Result(Bytes::from_static(b"{}")))
     }
 
     /// A subscription that is to outlive this process; one that can not be stored is none.
-    async fn persist_subscription(self: &Arc<Self>, link: &Arc<Link>, target: &ResourceTarget) -> Result<(), Refusal> {
+    async fn persist_subscription(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        target: &ResourceTarget,
+    ) -> Result<(), Refusal> {
         if let Err(refusal) = self.store_subscription(target).await {
             self.forget_subscription(link, target);
             let _not_stored_anyway = link.subscriptions.reconcile(link, &target.uri).await;
@@ -74,11 +90,17 @@ impl Session {
     pub async fn resubscribe(self: Arc<Self>, backend: BackendId) {
         let Ok(link) = self.link_to(&backend) else { return };
         // What was subscribed to under other roots is not taken along.
-        let is_admitted = |one: &ResourceTarget| link.backend.policy.admits_resource(&one.uri).is_ok();
+        let is_admitted =
+            |one: &ResourceTarget| link.backend.policy.admits_resource(&one.uri).is_ok();
         self.forget_subscriptions(|one| one.backend == backend && !is_admitted(one));
         let targets: Vec<ResourceTarget> = {
             let state = self.lock();
-            let targets: Vec<_> = state.subscriptions.values().filter(|one| one.backend == backend && is_admitted(one)).cloned().collect();
+            let targets: Vec<_> = state
+                .subscriptions
+                .values()
+                .filter(|one| one.backend == backend && is_admitted(one))
+                .cloned()
+                .collect();
             targets.iter().for_each(|target| link.subscriptions.add_listener(&self, &target.uri));
             targets
         };
@@ -120,14 +142,22 @@ impl Session {
         });
     }
 
-    fn note_subscription(self: &Arc<Self>, link: &Link, target: &ResourceTarget) -> Result<(), Refusal> {
+    fn note_subscription(
+        self: &Arc<Self>,
+        link: &Link,
+        target: &ResourceTarget,
+    ) -> Result<(), Refusal> {
         // The backend may have been replaced since the request was admitted, and its roots with it.
         link.backend.policy.admits_resource(&target.uri)?;
         let mut state = self.lock();
         state.check_present()?;
         let before = state.subscriptions.len();
-        if before >= SUBSCRIPTIONS_PER_SESSION_MAX && !state.subscriptions.contains_key(&target.exposed_uri) {
-            let text = format!("the session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, which is its limit");
+        if before >= SUBSCRIPTIONS_PER_SESSION_MAX
+            && !state.subscriptions.contains_key(&target.exposed_uri)
+        {
+            let text = format!(
+                "the session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, which is its limit"
+            );
             return Err(Refusal::new(ErrorKind::Overloaded, text));
         }
         state.subscriptions.insert(target.exposed_uri.clone(), target.clone());
@@ -143,7 +173,11 @@ impl Session {
         link.subscriptions.remove_listener(self, &target.uri);
         self.count_subscriptions(state.subscriptions.len(), before);
         // The backend may have been replaced meanwhile, and the wish moved to its new link.
-        let moved = state.links.get(&target.backend).filter(|current| !std::ptr::eq(Arc::as_ptr(current), link)).cloned();
+        let moved = state
+            .links
+            .get(&target.backend)
+            .filter(|current| !std::ptr::eq(Arc::as_ptr(current), link))
+            .cloned();
         drop(state);
         if let Some(current) = moved {
             current.subscriptions.remove_listener(self, &target.uri);

@@ -16,7 +16,10 @@ use protocol::{
     phase::SessionPhase,
 };
 
-use super::{Session, SessionState, persisted_state::StoreFailure, questions::Question, record::BackendSession, requests::InFlight};
+use super::{
+    Session, SessionState, persisted_state::StoreFailure, questions::Question,
+    record::BackendSession, requests::InFlight,
+};
 use crate::{
     actors::{link::Link, stream::EventStream},
     limits::{CLOSING_UP_MAX, MOVE_ON_MAX},
@@ -151,7 +154,8 @@ impl Session {
 
     async fn drain_calls(&self) {
         // A question its client can only answer elsewhere would keep its call for ever.
-        let questions: Vec<Question> = self.lock().questions.drain().map(|(_, question)| question).collect();
+        let questions: Vec<Question> =
+            self.lock().questions.drain().map(|(_, question)| question).collect();
         questions.iter().for_each(|question| question.refuse("the client is gone"));
         let over = async {
             while self.calls_in_flight() > 0 {
@@ -187,9 +191,13 @@ impl Session {
                 self.shared.metrics.session_released();
                 tracing::info!(session = %self.digest, tenant = %self.tenant.id, "session released");
             }
-            Err(StoreFailure::Fenced) => tracing::info!(session = %self.digest, "session was another's already"),
+            Err(StoreFailure::Fenced) => {
+                tracing::info!(session = %self.digest, "session was another's already")
+            }
             // Our row still: the next owner waits for the end of our lease.
-            Err(StoreFailure::Refused(refusal)) => tracing::warn!(session = %self.digest, %refusal, "session released unstored"),
+            Err(StoreFailure::Refused(refusal)) => {
+                tracing::warn!(session = %self.digest, %refusal, "session released unstored")
+            }
         }
         // Not before: the answers that are cut are due on their streams, and the next owner says so.
         self.lock().streams.all().for_each(|stream| stream.stop_logging());
@@ -223,7 +231,8 @@ impl Session {
                     }
                 }
             };
-            begun = tokio::time::timeout(CLOSING_UP_MAX, rests).await.unwrap_or(ReleaseAttempt::Busy);
+            begun =
+                tokio::time::timeout(CLOSING_UP_MAX, rests).await.unwrap_or(ReleaseAttempt::Busy);
             let mut state = self.lock();
             let calls = state.calls();
             state.quiesce.resume_requests(calls);
@@ -266,7 +275,9 @@ impl Session {
 
     /// Requests that only wait leave this process before the session does, so that its next owner knows of them.
     async fn hand_off_waits(&self) {
-        let waits = |state: &SessionState| state.in_flight.values().filter(|request| request.is_transferable()).count();
+        let waits = |state: &SessionState| {
+            state.in_flight.values().filter(|request| request.is_transferable()).count()
+        };
         self.lock().in_flight.values().for_each(InFlight::hand_off);
         let all_gone = async {
             while waits(&self.lock()) + self.answers_in_delivery.load(Ordering::Relaxed) > 0 {
@@ -321,7 +332,11 @@ impl QuiesceState {
 
 impl SessionState {
     fn calls(&self) -> HashSet<RequestId> {
-        self.in_flight.iter().filter(|(_, request)| !request.is_transferable()).map(|(id, _)| id.clone()).collect()
+        self.in_flight
+            .iter()
+            .filter(|(_, request)| !request.is_transferable())
+            .map(|(id, _)| id.clone())
+            .collect()
     }
 }
 
@@ -337,7 +352,15 @@ mod tests {
     fn calls_that_overlap_all_the_time_do_not_keep_a_session() {
         let mut unrest = QuiesceState::default();
         let looks = [[1, 2], [2, 3], [3, 4], [4, 5]].map(|ids| unrest.note_busy(calls(&ids)));
-        assert_eq!(looks, [ReleaseAttempt::Busy, ReleaseAttempt::Busy, ReleaseAttempt::Quiescing, ReleaseAttempt::Quiescing]);
+        assert_eq!(
+            looks,
+            [
+                ReleaseAttempt::Busy,
+                ReleaseAttempt::Busy,
+                ReleaseAttempt::Quiescing,
+                ReleaseAttempt::Quiescing
+            ]
+        );
     }
 
     #[test]
@@ -348,6 +371,9 @@ mod tests {
         }
         assert_eq!(unrest.note_busy(calls(&[20])), ReleaseAttempt::Quiescing);
         unrest.resume_requests(calls(&[20]));
-        assert_eq!((unrest.note_busy(calls(&[20, 21])), unrest.note_busy(calls(&[21]))), (ReleaseAttempt::Busy, ReleaseAttempt::Quiescing));
+        assert_eq!(
+            (unrest.note_busy(calls(&[20, 21])), unrest.note_busy(calls(&[21]))),
+            (ReleaseAttempt::Busy, ReleaseAttempt::Quiescing)
+        );
     }
 }

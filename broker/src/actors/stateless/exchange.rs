@@ -79,7 +79,11 @@ pub struct Exchange {
 
 impl StatelessClient {
     /// Sends a request on its way. An `Err` is the answer, and nothing was begun.
-    pub async fn begin(&self, request: Box<StatelessRequest>, offer: &EndpointInfo) -> Result<Exchange, Refusal> {
+    pub async fn begin(
+        &self,
+        request: Box<StatelessRequest>,
+        offer: &EndpointInfo,
+    ) -> Result<Exchange, Refusal> {
         let unasked = InputResponses::parse(&request.message)?.answers;
         let as_task = self.shall_be_a_task(&request, offer)?;
         let waiting = self.submit(&request, offer, as_task).await?;
@@ -88,7 +92,11 @@ impl StatelessClient {
 
     /// Whether the call is a task from its beginning: its tool runs in no other way, or the client names it, so that it can
     /// ask for the same call again whatever happens.
-    fn shall_be_a_task(&self, request: &StatelessRequest, offer: &EndpointInfo) -> Result<bool, Refusal> {
+    fn shall_be_a_task(
+        &self,
+        request: &StatelessRequest,
+        offer: &EndpointInfo,
+    ) -> Result<bool, Refusal> {
         let message = &request.message;
         if message.method != Method::ToolsCall {
             return Ok(false);
@@ -96,7 +104,9 @@ impl StatelessClient {
         let support = routing::task_support(message, &self.endpoint, &self.tenant.catalog());
         let offered = offer.capabilities.tasks_tools_call;
         if offered && !request.meta.tasks && support == Some(TaskSupport::Required) {
-            return Err(stateless_tasks::not_declared("this tool only runs as a task, which the request does not declare"));
+            return Err(stateless_tasks::not_declared(
+                "this tool only runs as a task, which the request does not declare",
+            ));
         }
         if !offered || !request.meta.tasks || support == Some(TaskSupport::Forbidden) {
             return Ok(false);
@@ -105,9 +115,15 @@ impl StatelessClient {
     }
 
     /// Goes on with a request that waits at `permit`, here.
-    pub async fn go_on(&self, request: Box<StatelessRequest>, place: &SuspensionId, offer: &EndpointInfo) -> Result<Exchange, Refusal> {
+    pub async fn go_on(
+        &self,
+        request: Box<StatelessRequest>,
+        place: &SuspensionId,
+        offer: &EndpointInfo,
+    ) -> Result<Exchange, Refusal> {
         let responses = InputResponses::parse(&request.message)?;
-        let mut parked = self.unpark(place, &responses).map_err(super::RequestStateError::refusal)??;
+        let mut parked =
+            self.unpark(place, &responses).map_err(super::RequestStateError::refusal)??;
         let (mut missing, mut answered) = (Vec::new(), Vec::new());
         for asked in std::mem::take(&mut parked.questions) {
             match responses.answers.iter().find(|(key, _)| *key == asked.request.key) {
@@ -129,11 +145,21 @@ impl StatelessClient {
         Ok(exchange)
     }
 
-    fn exchange(&self, request: Box<StatelessRequest>, offer: &EndpointInfo, round: u32, waiting: Option<PendingExchange>) -> Exchange {
+    fn exchange(
+        &self,
+        request: Box<StatelessRequest>,
+        offer: &EndpointInfo,
+        round: u32,
+        waiting: Option<PendingExchange>,
+    ) -> Exchange {
         let cache = is_cacheable(request.message.method).then_some(CacheHint::NONE);
         let may_become_task = request.meta.tasks && offer.capabilities.tasks_tools_call;
         Exchange {
-            promoting: PendingPromotion::new(waiting.as_ref(), may_become_task, self.shared.task_settings().promotes_after()),
+            promoting: PendingPromotion::new(
+                waiting.as_ref(),
+                may_become_task,
+                self.shared.task_settings().promotes_after(),
+            ),
             visitor: self.clone(),
             request,
             server_info: offer.server_info.clone(),
@@ -148,7 +174,12 @@ impl StatelessClient {
         }
     }
 
-    async fn submit(&self, request: &StatelessRequest, offer: &EndpointInfo, as_task: bool) -> Result<PendingExchange, Refusal> {
+    async fn submit(
+        &self,
+        request: &StatelessRequest,
+        offer: &EndpointInfo,
+        as_task: bool,
+    ) -> Result<PendingExchange, Refusal> {
         let lease = self.shared.modern.stand_ins.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
@@ -159,7 +190,9 @@ impl StatelessClient {
             message = stateless_tasks::as_task(&message)?;
         }
         let stream = session.open_stream(vec![id.clone()], 0);
-        let reader = stream.read_from(0).map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream can not be read"))?;
+        let reader = stream
+            .read_from(0)
+            .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream can not be read"))?;
         let mut waiting = PendingExchange::new(lease, id, reader);
         let carried = session.handle_request(message, &stream)?;
         if !request.passed.is_empty()
@@ -173,14 +206,23 @@ impl StatelessClient {
 }
 
 /// The backend a request is for, as far as its names tell.
-pub(super) fn backend_of(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<BackendId> {
+pub(super) fn backend_of(
+    message: &Message,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+) -> Option<BackendId> {
     if let Endpoint::Single(backend) = endpoint {
         return Some(backend.clone());
     }
     match message.method {
-        Method::ToolsCall => Some(catalog.tool(&message.text(message.fields.name)?)?.backend.clone()),
-        Method::PromptsGet => Some(catalog.prompt(&message.text(message.fields.name)?)?.backend.clone()),
-        Method::ResourcesRead => exposed_names::native_uri(&message.text(message.fields.uri)?).map(|(backend, _)| backend),
+        Method::ToolsCall => {
+            Some(catalog.tool(&message.text(message.fields.name)?)?.backend.clone())
+        }
+        Method::PromptsGet => {
+            Some(catalog.prompt(&message.text(message.fields.name)?)?.backend.clone())
+        }
+        Method::ResourcesRead => exposed_names::native_uri(&message.text(message.fields.uri)?)
+            .map(|(backend, _)| backend),
         _ => None,
     }
 }
@@ -261,7 +303,9 @@ impl Exchange {
     /// Something that comes before the answer.
     fn heard(&mut self, message: Message) {
         if message.kind == Kind::Request {
-            let (questions, _) = self.asking.get_or_insert_with(|| (Vec::new(), tokio::time::Instant::now() + INPUT_GATHER_WAIT));
+            let (questions, _) = self.asking.get_or_insert_with(|| {
+                (Vec::new(), tokio::time::Instant::now() + INPUT_GATHER_WAIT)
+            });
             questions.push(message);
         } else if let Some(withdrawn) = withdrawn(&message) {
             if let Some((questions, _)) = &mut self.asking {
@@ -277,7 +321,8 @@ impl Exchange {
     pub fn given_up(&self) -> Bytes {
         let text = "the request was given up: it may or may not have been carried out";
         let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
-        let request_id = self.shared().note_refusal(&refusal, None, Some(self.visitor.tenant.id.as_str()));
+        let request_id =
+            self.shared().note_refusal(&refusal, None, Some(self.visitor.tenant.id.as_str()));
         stateless::refusal_response(&refusal, Some(&self.request.id), &request_id)
     }
 
@@ -286,17 +331,24 @@ impl Exchange {
         let Some(task) = task.announce() else { return ExchangeEvent::Ended };
         let created = stateless_tasks::created(&task, self.shared().task_settings().poll_interval);
         let frame = handshake::success(&self.request.id, &created);
-        ExchangeEvent::Answer(stateless_tasks::creation(&frame, &self.request.id, &self.server_info).unwrap_or(frame), None)
+        ExchangeEvent::Answer(
+            stateless_tasks::creation(&frame, &self.request.id, &self.server_info).unwrap_or(frame),
+            None,
+        )
     }
 
     fn answer(&mut self, frame: &Bytes) -> ExchangeEvent {
         let told = self.waiting.take().and_then(|waiting| waiting.told(frame));
         let Some(answer) = told.or_else(|| read(frame.clone())) else {
-            return self.refuse(&Refusal::new(ErrorKind::BackendProtocolError, "the backend's answer can not be read"));
+            return self.refuse(&Refusal::new(
+                ErrorKind::BackendProtocolError,
+                "the backend's answer can not be read",
+            ));
         };
         if self.as_task
             && answer.kind == Kind::Result
-            && let Some(created) = stateless_tasks::creation(frame, &self.request.id, &self.server_info)
+            && let Some(created) =
+                stateless_tasks::creation(frame, &self.request.id, &self.server_info)
         {
             return ExchangeEvent::Answer(created, None);
         }
@@ -320,7 +372,8 @@ impl Exchange {
             let text = "the backend needs the user to open a URL first, which the request does not declare";
             return Some(self.refuse(&capability_required(r#"{"elicitation":{"url":{}}}"#, text)));
         }
-        let questions = requests.into_iter().map(|request| RequestedInput { request, number: None }).collect();
+        let questions =
+            requests.into_iter().map(|request| RequestedInput { request, number: None }).collect();
         Some(self.park(questions, None))
     }
 
@@ -333,7 +386,8 @@ impl Exchange {
             let Some((number, mut request)) = stateless::input_request(question) else { continue };
             // The backend's names are kept, so that its client finds what it looks for.
             let own = waiting.session().input_key(number);
-            if let Some(own) = own.filter(|own| asked.iter().all(|other| other.request.key != *own)) {
+            if let Some(own) = own.filter(|own| asked.iter().all(|other| other.request.key != *own))
+            {
                 if let Some(at) = self.unasked.iter().position(|(key, _)| *key == own) {
                     let (_, answer) = self.unasked.swap_remove(at);
                     if !stateless::is_answer(request.method, &answer) {
@@ -353,19 +407,29 @@ impl Exchange {
         Some(self.park(asked, waiting))
     }
 
-    fn park(&mut self, questions: Vec<RequestedInput>, mut waiting: Option<PendingExchange>) -> ExchangeEvent {
+    fn park(
+        &mut self,
+        questions: Vec<RequestedInput>,
+        mut waiting: Option<PendingExchange>,
+    ) -> ExchangeEvent {
         waiting.iter_mut().for_each(PendingExchange::let_go);
         let round = self.round + 1;
         if round > INPUT_ROUNDS_MAX {
-            let text = format!("the backend asked for input {INPUT_ROUNDS_MAX} times, which is the limit");
+            let text =
+                format!("the backend asked for input {INPUT_ROUNDS_MAX} times, which is the limit");
             return self.refuse(&Refusal::new(ErrorKind::BackendProtocolError, text));
         }
-        let requests: Vec<InputRequest> = questions.iter().map(|asked| asked.request.clone()).collect();
-        let leave = Suspension { questions, round, digest: stateless::digest_of(&self.request.message) };
+        let requests: Vec<InputRequest> =
+            questions.iter().map(|asked| asked.request.clone()).collect();
+        let leave =
+            Suspension { questions, round, digest: stateless::digest_of(&self.request.message) };
         match self.visitor.park(leave, waiting) {
             Ok(state) => {
                 let required = InputRequired { requests, state: Some(state) };
-                ExchangeEvent::Answer(required.to_response(&self.request.id, &self.server_info), None)
+                ExchangeEvent::Answer(
+                    required.to_response(&self.request.id, &self.server_info),
+                    None,
+                )
             }
             Err(refusal) => self.refuse(&refusal),
         }
@@ -373,20 +437,30 @@ impl Exchange {
 
     fn refuse(&mut self, refusal: &Refusal) -> ExchangeEvent {
         self.waiting = None;
-        let request_id = self.shared().note_refusal(refusal, None, Some(self.visitor.tenant.id.as_str()));
-        ExchangeEvent::Answer(stateless::refusal_response(refusal, Some(&self.request.id), &request_id), Some(refusal.kind.code()))
+        let request_id =
+            self.shared().note_refusal(refusal, None, Some(self.visitor.tenant.id.as_str()));
+        ExchangeEvent::Answer(
+            stateless::refusal_response(refusal, Some(&self.request.id), &request_id),
+            Some(refusal.kind.code()),
+        )
     }
 
     /// A notification about the request, if its client wants it.
     fn passing(&self, message: &Message) -> Option<Bytes> {
         match message.method {
             Method::Progress => {
-                let token = self.request.message.bytes(self.request.message.fields.meta_progress_token)?;
-                Some(Splice::new(&message.frame).replace(message.fields.progress_token?, token.to_vec()).finish())
+                let token =
+                    self.request.message.bytes(self.request.message.fields.meta_progress_token)?;
+                Some(
+                    Splice::new(&message.frame)
+                        .replace(message.fields.progress_token?, token.to_vec())
+                        .finish(),
+                )
             }
             Method::LogMessage => {
                 let wanted = self.request.log_level?;
-                let level = message.text(message.fields.level).and_then(|level| LogLevel::parse(&level));
+                let level =
+                    message.text(message.fields.level).and_then(|level| LogLevel::parse(&level));
                 log_level::passes(level, Some(wanted)).then(|| message.frame.clone())
             }
             // That a URL was opened is known when the request goes on; anything else has no place here.

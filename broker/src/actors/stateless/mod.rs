@@ -90,8 +90,14 @@ pub struct StatelessRequest {
 impl StatelessRequest {
     /// Reads what a request of this revision says of itself. On the heap, as it is moved often.
     pub fn read(message: Message, meta: RequestMeta) -> Result<Box<Self>, Refusal> {
-        let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
-        let level = |name: &String| LogLevel::parse(name).ok_or_else(|| Refusal::new(ErrorKind::MetaInvalid, "the log level is unknown"));
+        let id = message
+            .id
+            .clone()
+            .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+        let level = |name: &String| {
+            LogLevel::parse(name)
+                .ok_or_else(|| Refusal::new(ErrorKind::MetaInvalid, "the log level is unknown"))
+        };
         let log_level = meta.log_level.as_ref().map(level).transpose()?;
         Ok(Box::new(Self { message, id, meta, log_level, passed: HeaderMap::new() }))
     }
@@ -109,17 +115,35 @@ impl StatelessState {
     pub fn tasks_offered_by(&self, visitor: &StatelessClient) -> Option<Bytes> {
         match self.offer(&visitor.tenant, &visitor.endpoint) {
             Some(offer) => offer.capabilities.tasks_tools_call.then(|| offer.server_info.clone()),
-            None => visitor.shared.task_settings().enabled.then(|| Bytes::from_static(BROKER_INFO.as_bytes())),
+            None => visitor
+                .shared
+                .task_settings()
+                .enabled
+                .then(|| Bytes::from_static(BROKER_INFO.as_bytes())),
         }
     }
 
-    pub fn note_offer(&self, tenant: &Tenant, endpoint: &Endpoint, catalog: &Arc<Catalog>, offer: &Arc<EndpointInfo>) {
-        self.offers.insert((tenant.id.clone(), endpoint.clone()), (Arc::downgrade(catalog), offer.clone()));
+    pub fn note_offer(
+        &self,
+        tenant: &Tenant,
+        endpoint: &Endpoint,
+        catalog: &Arc<Catalog>,
+        offer: &Arc<EndpointInfo>,
+    ) {
+        self.offers.insert(
+            (tenant.id.clone(), endpoint.clone()),
+            (Arc::downgrade(catalog), offer.clone()),
+        );
     }
 
     /// Requests that are on their way.
     pub fn calls_in_flight(&self) -> usize {
-        self.stand_ins.all().iter().map(|session| session.calls_in_flight()).sum::<usize>().saturating_sub(self.parking.count())
+        self.stand_ins
+            .all()
+            .iter()
+            .map(|session| session.calls_in_flight())
+            .sum::<usize>()
+            .saturating_sub(self.parking.count())
     }
 
     /// What passes with time.
@@ -170,20 +194,31 @@ impl StatelessClient {
     }
 
     /// The result of a list request.
-    pub fn list(&self, kind: ListKind, message: &Message, offer: &EndpointInfo) -> Result<Bytes, Refusal> {
+    pub fn list(
+        &self,
+        kind: ListKind,
+        message: &Message,
+        offer: &EndpointInfo,
+    ) -> Result<Bytes, Refusal> {
         offer.permits_list(kind)?;
         let cursor = message.text(message.fields.cursor);
         if message.fields.cursor.is_some() && cursor.is_none() {
             return Err(Refusal::new(ErrorKind::InvalidParams, "params.cursor must be a string"));
         }
         let (catalog, lists) = (self.tenant.catalog(), &self.shared.modern.lists);
-        let place = (self.tenant.id.clone(), self.endpoint.clone(), kind, cursor.as_deref().map(str::to_owned));
+        let place = (
+            self.tenant.id.clone(),
+            self.endpoint.clone(),
+            kind,
+            cursor.as_deref().map(str::to_owned),
+        );
         if let Some(known) = lists.get(&place).filter(|known| is_of(&known.value().0, &catalog)) {
             return Ok(known.value().1.clone());
         }
         let page = catalog.list(&self.endpoint, kind, cursor.as_deref())?;
         let unreadable = || Refusal::new(ErrorKind::Internal, "the list can not be read");
-        let result = stateless::list_result(kind, &page, self.list_hint(), &offer.server_info).ok_or_else(unreadable)?;
+        let result = stateless::list_result(kind, &page, self.list_hint(), &offer.server_info)
+            .ok_or_else(unreadable)?;
         if lists.len() >= STATELESS_LISTS_CACHED_MAX {
             lists.clear();
         }
@@ -195,8 +230,13 @@ impl StatelessClient {
 
     /// The whole answer to `server/discover`.
     pub fn discover(&self, id: &RequestId, offer: &EndpointInfo) -> Bytes {
-        let capabilities = results::modern_capabilities(&offer.capabilities, offer.capabilities.tasks_tools_call);
-        let members = results::discover_members(self.shared.config.compat.versions(), &capabilities, offer.instructions.as_deref());
+        let capabilities =
+            results::modern_capabilities(&offer.capabilities, offer.capabilities.tasks_tools_call);
+        let members = results::discover_members(
+            self.shared.config.compat.versions(),
+            &capabilities,
+            offer.instructions.as_deref(),
+        );
         results::complete_response(id, &members, Some(self.list_hint()), &offer.server_info)
     }
 

@@ -22,7 +22,10 @@ use protocol::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{StatelessClient, StatelessRequest, exchange::ExchangeEvent, session_pool, task_subscription::TaskSubscription};
+use super::{
+    StatelessClient, StatelessRequest, exchange::ExchangeEvent, session_pool,
+    task_subscription::TaskSubscription,
+};
 use crate::{
     actors::{
         session::{Session, SessionParams},
@@ -54,10 +57,16 @@ impl Drop for NotificationStream {
 
 impl StatelessClient {
     /// Opens a stream of what of the client's wishes there is to tell.
-    pub async fn listen(&self, request: &StatelessRequest, offer: &EndpointInfo) -> Result<NotificationStream, Refusal> {
-        let invalid = |why| Refusal::new(ErrorKind::InvalidParams, format!("params.notifications: {why}"));
+    pub async fn listen(
+        &self,
+        request: &StatelessRequest,
+        offer: &EndpointInfo,
+    ) -> Result<NotificationStream, Refusal> {
+        let invalid =
+            |why| Refusal::new(ErrorKind::InvalidParams, format!("params.notifications: {why}"));
         let message = &request.message;
-        let wish = message.bytes(message.fields.notifications).ok_or_else(|| invalid("it is missing"))?;
+        let wish =
+            message.bytes(message.fields.notifications).ok_or_else(|| invalid("it is missing"))?;
         let wish = SubscriptionFilter::parse(wish).map_err(invalid)?;
         if wish.uris.len() > LISTEN_URIS_MAX {
             return Err(invalid("it names too many resources").with("maxUris", LISTEN_URIS_MAX));
@@ -69,7 +78,12 @@ impl StatelessClient {
             endpoint: self.endpoint.clone(),
             transport: self.transport,
         };
-        let session = Session::pooled(seat, session_pool::agreement(ClientCapabilities::none(), offer), false, self.shared.clone());
+        let session = Session::pooled(
+            seat,
+            session_pool::agreement(ClientCapabilities::none(), offer),
+            false,
+            self.shared.clone(),
+        );
         let unheard = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
         let Some(reader) = session.open_notification_stream() else { return Err(unheard()) };
         let mut listening = NotificationStream {
@@ -87,7 +101,11 @@ impl StatelessClient {
         self.tenant.open_session(&listening.session)?;
         listening.filter = listening.accepted(wish, offer).await;
         let members = format!("\"notifications\":{}", listening.filter.to_json());
-        listening.ready.push_back(ExchangeEvent::Frame(subscribed(Method::SubscriptionsAcknowledged, &listening.id, &members)));
+        listening.ready.push_back(ExchangeEvent::Frame(subscribed(
+            Method::SubscriptionsAcknowledged,
+            &listening.id,
+            &members,
+        )));
         Ok(listening)
     }
 }
@@ -154,7 +172,9 @@ impl NotificationStream {
                 news = news(&mut self.watching, &self.id) => NotificationSource::Tasks(news),
             };
             match next {
-                NotificationSource::Tasks(frames) => self.ready.extend(frames.into_iter().map(ExchangeEvent::Frame)),
+                NotificationSource::Tasks(frames) => {
+                    self.ready.extend(frames.into_iter().map(ExchangeEvent::Frame))
+                }
                 NotificationSource::Session(StreamItem::Event(event)) => {
                     if let Some(frame) = self.told(event.frame) {
                         return ExchangeEvent::Frame(frame);
@@ -172,8 +192,13 @@ impl NotificationStream {
         }
         // Both ways of saying so: some clients know only the one, some only the other.
         let goodbye = format!("\"requestId\":{}", self.id);
-        self.ready.push_back(ExchangeEvent::Frame(subscribed(Method::Cancelled, &self.id, &goodbye)));
-        self.ready.push_back(ExchangeEvent::Answer(listen_ended(&self.id, &self.server_info), None));
+        self.ready.push_back(ExchangeEvent::Frame(subscribed(
+            Method::Cancelled,
+            &self.id,
+            &goodbye,
+        )));
+        self.ready
+            .push_back(ExchangeEvent::Answer(listen_ended(&self.id, &self.server_info), None));
     }
 
     /// A notification of the session, if it is one the client asked for.
@@ -190,6 +215,10 @@ impl NotificationStream {
         if !wanted {
             return None;
         }
-        Some(Splice::new(&message.frame).set_meta(&message, META_SUBSCRIPTION_ID, self.id.raw()).finish())
+        Some(
+            Splice::new(&message.frame)
+                .set_meta(&message, META_SUBSCRIPTION_ID, self.id.raw())
+                .finish(),
+        )
     }
 }

@@ -129,19 +129,31 @@ enum PromotionResult {
 
 impl PendingPromotion {
     /// `may`: its client said so with this request.
-    pub(super) fn new(under_way: Option<&PendingExchange>, may: bool, after: Option<Duration>) -> Self {
-        let call = under_way.filter(|under_way| under_way.session().accepts_tasks).and_then(PendingExchange::call);
+    pub(super) fn new(
+        under_way: Option<&PendingExchange>,
+        may: bool,
+        after: Option<Duration>,
+    ) -> Self {
+        let call = under_way
+            .filter(|under_way| under_way.session().accepts_tasks)
+            .and_then(PendingExchange::call);
         // It may have been begun by a request that said something else.
         if let Some(handover) = call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
             handover.set_accepting(may);
         }
         let call = call.filter(|_| may);
-        Self { due: after.filter(|_| call.is_some()).map(|after| Instant::now() + after), call, attempt: None }
+        Self {
+            due: after.filter(|_| call.is_some()).map(|after| Instant::now() + after),
+            call,
+            attempt: None,
+        }
     }
 
     /// Resolves when it is time to make a task of the call. Cancel-safe.
     pub(super) async fn is_time(&self) {
-        let Some(handover) = self.call.as_ref().and_then(|call| call.task_handoff.as_ref()) else { return std::future::pending().await };
+        let Some(handover) = self.call.as_ref().and_then(|call| call.task_handoff.as_ref()) else {
+            return std::future::pending().await;
+        };
         match self.due {
             Some(due) => {
                 let _sooner = tokio::time::timeout_at(due.into(), handover.wait_for_offer()).await;
@@ -151,18 +163,25 @@ impl PendingPromotion {
     }
 
     /// Begins to make a task of it: whoever goes away meanwhile takes the call, or the task, along.
-    pub(super) fn attempt(&mut self, request: &super::StatelessRequest, mut under_way: PendingExchange) {
+    pub(super) fn attempt(
+        &mut self,
+        request: &super::StatelessRequest,
+        mut under_way: PendingExchange,
+    ) {
         under_way.let_go();
         let (tell, attempt) = oneshot::channel();
         self.attempt = Some(attempt);
-        let (call, message) = (self.call.clone(), stateless::for_session(&request.message, &under_way.id));
+        let (call, message) =
+            (self.call.clone(), stateless::for_session(&request.message, &under_way.id));
         let running = under_way.session().shared.running.clone();
         running.spawn(async move {
             let promoted = match (call, message) {
-                (Some(call), Ok(message)) => match TaskManager::promote(message, under_way, call).await {
-                    Ok(task) => PromotionResult::Task(task),
-                    Err(under_way) => PromotionResult::Unchanged(under_way),
-                },
+                (Some(call), Ok(message)) => {
+                    match TaskManager::promote(message, under_way, call).await {
+                        Ok(task) => PromotionResult::Task(task),
+                        Err(under_way) => PromotionResult::Unchanged(under_way),
+                    }
+                }
                 _ => PromotionResult::Unchanged(under_way),
             };
             drop(tell.send(promoted)); // unheard: it is cancelled
@@ -170,14 +189,18 @@ impl PendingPromotion {
     }
 
     /// What came of the attempt that is being made. `Unsupported`: there is none. Cancel-safe.
-    pub(super) async fn outcome(&mut self) -> Option<Result<UnannouncedTask, Option<PendingExchange>>> {
+    pub(super) async fn outcome(
+        &mut self,
+    ) -> Option<Result<UnannouncedTask, Option<PendingExchange>>> {
         let outcome = self.attempt.as_mut()?.await;
         self.attempt = None;
         Some(match outcome {
             Ok(PromotionResult::Task(task)) => Ok(task),
             Ok(PromotionResult::Unchanged(under_way)) => {
                 // The backend's task is followed by the call itself.
-                if let Some(handover) = self.call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
+                if let Some(handover) =
+                    self.call.as_ref().and_then(|call| call.task_handoff.as_ref())
+                {
                     drop(handover.take());
                 }
                 self.due = self.due.map(|_| Instant::now() + PROMOTE_RETRY_INTERVAL);

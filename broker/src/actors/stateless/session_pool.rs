@@ -28,7 +28,10 @@ use crate::{
         sync::lock,
     },
     auth::Caller,
-    limits::{LINK_IDLE_MAX, POOLED_SESSION_OPEN_MAX, POOLED_SESSION_WAIT_MAX, SESSION_POOL_GROW_INTERVAL, SESSIONS_PER_POOL_MAX},
+    limits::{
+        LINK_IDLE_MAX, POOLED_SESSION_OPEN_MAX, POOLED_SESSION_WAIT_MAX,
+        SESSION_POOL_GROW_INTERVAL, SESSIONS_PER_POOL_MAX,
+    },
     maps::FastMap,
     rules::{endpoint::Endpoint, endpoint_info::EndpointInfo},
 };
@@ -168,7 +171,10 @@ impl SessionPools {
             freed.as_mut().enable();
             // It may have been this caller's: who comes again is asked for its key again.
             if self.ends.load(Ordering::Acquire) != ends {
-                return Err(Refusal::new(ErrorKind::TooManyCalls, "the request waited too long for a place at the backend, try again"));
+                return Err(Refusal::new(
+                    ErrorKind::TooManyCalls,
+                    "the request waited too long for a place at the backend, try again",
+                ));
             }
             if let Some(lease) = self.try_lease(visitor, &wanted, offer) {
                 return Ok(lease);
@@ -184,17 +190,25 @@ impl SessionPools {
         }
     }
 
-    fn try_lease(&self, visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &EndpointInfo) -> Option<SessionLease> {
+    fn try_lease(
+        &self,
+        visitor: &StatelessClient,
+        wanted: &SessionPoolKey,
+        offer: &EndpointInfo,
+    ) -> Option<SessionLease> {
         let alone = wanted.alone;
         let mut pools = self.lock();
         let pool = match pools.get_mut(wanted) {
             Some(pool) => pool,
-            None => pools.entry(wanted.clone()).or_insert_with(|| SessionPool { members: Vec::new(), grown_at: Instant::now() }),
+            None => pools
+                .entry(wanted.clone())
+                .or_insert_with(|| SessionPool { members: Vec::new(), grown_at: Instant::now() }),
         };
         // One that offers something else by now finishes what it has.
         let usable = |one: &&Arc<PooledSession>| {
             // The place first: it is given back after its session has ended.
-            !(alone && one.alone.load(Ordering::Acquire) || one.session.is_leaving()) && one.session.advertised == offer.capabilities
+            !(alone && one.alone.load(Ordering::Acquire) || one.session.is_leaving())
+                && one.session.advertised == offer.capabilities
         };
         let stand_in = match pool.members.iter().find(usable) {
             Some(known) => known.clone(),
@@ -227,7 +241,10 @@ impl SessionPools {
     /// Ends those that nobody used for a while.
     pub(super) fn tick(&self, now: Instant) {
         self.all().iter().for_each(|session| session.tick(now));
-        self.retain(|one, _| !one.session.is_leaving() && (Arc::strong_count(one) > 1 || !one.session.end_if_idle(STAND_IN_IDLE)));
+        self.retain(|one, _| {
+            !one.session.is_leaving()
+                && (Arc::strong_count(one) > 1 || !one.session.end_if_idle(STAND_IN_IDLE))
+        });
     }
 
     pub(super) fn end(&self, is_meant: impl Fn(&Caller, &Endpoint) -> bool) {
@@ -260,7 +277,9 @@ const STAND_IN_IDLE: Duration = LINK_IDLE_MAX;
 /// Whether the backend that the request goes to can not say on whose account it asks something.
 fn cannot_tell_who_asked(visitor: &StatelessClient, request: &StatelessRequest) -> bool {
     let backend = backend_of(&request.message, &visitor.endpoint, &visitor.tenant.catalog());
-    backend.and_then(|backend| visitor.tenant.backend(&backend)).is_some_and(|backend| backend.has_unattributed_requests())
+    backend
+        .and_then(|backend| visitor.tenant.backend(&backend))
+        .is_some_and(|backend| backend.has_unattributed_requests())
 }
 
 fn open(visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &EndpointInfo) -> Arc<Session> {
@@ -270,7 +289,12 @@ fn open(visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &EndpointInfo
         endpoint: visitor.endpoint.clone(),
         transport: visitor.transport,
     };
-    Session::pooled(seat, agreement(wanted.capabilities.clone(), offer), wanted.tasks, visitor.shared.clone())
+    Session::pooled(
+        seat,
+        agreement(wanted.capabilities.clone(), offer),
+        wanted.tasks,
+        visitor.shared.clone(),
+    )
 }
 
 /// What a session without a handshake agrees on: the latest revision that has sessions.

@@ -25,7 +25,10 @@ use super::{StatelessClient, millis, pending_exchange::PendingExchange};
 use crate::{
     actors::sync::lock,
     auth::Caller,
-    limits::{POOLED_SESSIONS_SUSPENDED_MAX, SUSPENDED_BYTES_MAX, SUSPENDED_BYTES_PER_CALLER_MAX, SUSPENDED_MAX, SUSPENDED_PER_CALLER_MAX},
+    limits::{
+        POOLED_SESSIONS_SUSPENDED_MAX, SUSPENDED_BYTES_MAX, SUSPENDED_BYTES_PER_CALLER_MAX,
+        SUSPENDED_MAX, SUSPENDED_PER_CALLER_MAX,
+    },
     rules::{endpoint::Endpoint, stateless},
 };
 
@@ -88,8 +91,12 @@ pub enum RequestStateError {
 impl RequestStateError {
     pub fn refusal(self) -> Refusal {
         let text = match self {
-            RequestStateError::Invalid => "requestState is not one that this request was answered with",
-            RequestStateError::Expired => "the request state expired: send the request again without it",
+            RequestStateError::Invalid => {
+                "requestState is not one that this request was answered with"
+            }
+            RequestStateError::Expired => {
+                "the request state expired: send the request again without it"
+            }
         };
         Refusal::new(ErrorKind::InvalidParams, text)
     }
@@ -105,7 +112,11 @@ pub(super) struct Suspension {
 
 impl StatelessClient {
     /// Leaves a request here until its client comes back. The state to come back with.
-    pub(super) fn park(&self, leave: Suspension, waiting: Option<PendingExchange>) -> Result<String, Refusal> {
+    pub(super) fn park(
+        &self,
+        leave: Suspension,
+        waiting: Option<PendingExchange>,
+    ) -> Result<String, Refusal> {
         let within = self.shared.config.timeouts.client_request;
         let number = rand::random::<u128>();
         let state = RequestState {
@@ -115,8 +126,12 @@ impl StatelessClient {
             x: now_ms().saturating_add(millis(within)),
             d: URL_SAFE_NO_PAD.encode(leave.digest),
         };
-        let sealed = serde_json::to_vec(&state).ok().and_then(|text| self.shared.durable.seal.seal(&self.seal_place(), &text).ok());
-        let sealed = sealed.ok_or_else(|| Refusal::new(ErrorKind::Internal, "the request state can not be sealed"))?;
+        let sealed = serde_json::to_vec(&state)
+            .ok()
+            .and_then(|text| self.shared.durable.seal.seal(&self.seal_place(), &text).ok());
+        let sealed = sealed.ok_or_else(|| {
+            Refusal::new(ErrorKind::Internal, "the request state can not be sealed")
+        })?;
         let parked = SuspendedExchange {
             caller: self.caller.clone(),
             endpoint: self.endpoint.clone(),
@@ -131,10 +146,20 @@ impl StatelessClient {
     }
 
     /// Where the request waits whose client brings this state.
-    pub fn place_of(&self, state: &str, request: &protocol::envelope::Message) -> Result<SuspensionId, RequestStateError> {
+    pub fn place_of(
+        &self,
+        state: &str,
+        request: &protocol::envelope::Message,
+    ) -> Result<SuspensionId, RequestStateError> {
         let sealed = URL_SAFE_NO_PAD.decode(state).map_err(|_| RequestStateError::Invalid)?;
-        let text = self.shared.durable.seal.open(&self.seal_place(), &sealed).map_err(|_| RequestStateError::Invalid)?;
-        let state: RequestState = serde_json::from_slice(&text).map_err(|_| RequestStateError::Invalid)?;
+        let text = self
+            .shared
+            .durable
+            .seal
+            .open(&self.seal_place(), &sealed)
+            .map_err(|_| RequestStateError::Invalid)?;
+        let state: RequestState =
+            serde_json::from_slice(&text).map_err(|_| RequestStateError::Invalid)?;
         if state.d != URL_SAFE_NO_PAD.encode(stateless::digest_of(request)) {
             return Err(RequestStateError::Invalid);
         }
@@ -152,12 +177,15 @@ impl StatelessClient {
         responses: &InputResponses,
     ) -> Result<Result<SuspendedExchange, Refusal>, RequestStateError> {
         let mut parked = self.shared.modern.parking.lock();
-        let found = parked.get(&place.number).filter(|found| found.round == place.round && found.expires > Instant::now());
+        let found = parked
+            .get(&place.number)
+            .filter(|found| found.round == place.round && found.expires > Instant::now());
         let found = found.ok_or(RequestStateError::Expired)?;
         // What is not an answer at all can be sent again, rightly.
         for asked in &found.questions {
             let answer = responses.answers.iter().find(|(key, _)| *key == asked.request.key);
-            if answer.is_some_and(|(_, answer)| !stateless::is_answer(asked.request.method, answer)) {
+            if answer.is_some_and(|(_, answer)| !stateless::is_answer(asked.request.method, answer))
+            {
                 return Ok(Err(no_answer(&asked.request.key, asked.request.method)));
             }
         }
@@ -167,7 +195,11 @@ impl StatelessClient {
     /// Bound to whom it was given.
     fn seal_place(&self) -> String {
         let Caller { tenant, principal, .. } = &self.caller;
-        format!("request state/{tenant}/{}/{}", URL_SAFE_NO_PAD.encode(principal.as_str()), self.endpoint.name())
+        format!(
+            "request state/{tenant}/{}/{}",
+            URL_SAFE_NO_PAD.encode(principal.as_str()),
+            self.endpoint.name()
+        )
     }
 }
 
@@ -203,7 +235,10 @@ impl SuspendedExchange {
 
 /// Something under the key of a question that does not answer it.
 pub(super) fn no_answer(key: &str, method: Method) -> Refusal {
-    Refusal::new(ErrorKind::InvalidParams, format!("params.inputResponses[\"{key}\"] is no answer to {method}"))
+    Refusal::new(
+        ErrorKind::InvalidParams,
+        format!("params.inputResponses[\"{key}\"] is no answer to {method}"),
+    )
 }
 
 /// An answer as the session takes it.
@@ -221,16 +256,28 @@ impl SuspensionTable {
                 own.add(other);
             }
         }
-        let alone =
-            parked.values().filter(|other| other.is_alone() && other.caller == one.caller && other.endpoint == one.endpoint).count();
+        let alone = parked
+            .values()
+            .filter(|other| {
+                other.is_alone() && other.caller == one.caller && other.endpoint == one.endpoint
+            })
+            .count();
         // The first of a caller, and the first of all, has room whatever its size: a message has a limit of its own.
-        let fills = |held: &SuspendedUsage, max: usize| held.count > 0 && held.bytes.saturating_add(one.bytes) > max;
+        let fills = |held: &SuspendedUsage, max: usize| {
+            held.count > 0 && held.bytes.saturating_add(one.bytes) > max
+        };
         if all.count >= SUSPENDED_MAX || own.count >= SUSPENDED_PER_CALLER_MAX {
-            let text = format!("{} requests of this caller wait for input already, of at most {SUSPENDED_PER_CALLER_MAX}", own.count);
+            let text = format!(
+                "{} requests of this caller wait for input already, of at most {SUSPENDED_PER_CALLER_MAX}",
+                own.count
+            );
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }
         if fills(&all, SUSPENDED_BYTES_MAX) || fills(&own, SUSPENDED_BYTES_PER_CALLER_MAX) {
-            let text = format!("what this caller is asked holds {} bytes already, of at most {SUSPENDED_BYTES_PER_CALLER_MAX}", own.bytes);
+            let text = format!(
+                "what this caller is asked holds {} bytes already, of at most {SUSPENDED_BYTES_PER_CALLER_MAX}",
+                own.bytes
+            );
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }
         if one.is_alone() && alone >= POOLED_SESSIONS_SUSPENDED_MAX {
@@ -244,7 +291,10 @@ impl SuspensionTable {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.lock().values().filter(|one| one.waiting.as_ref().is_some_and(PendingExchange::is_under_way)).count()
+        self.lock()
+            .values()
+            .filter(|one| one.waiting.as_ref().is_some_and(PendingExchange::is_under_way))
+            .count()
     }
 
     pub(super) fn expire(&self, now: Instant) {
@@ -259,7 +309,8 @@ impl SuspensionTable {
     fn drop_those(&self, goes: impl Fn(&SuspendedExchange) -> bool) {
         let mut gone = Vec::new();
         let mut parked = self.lock();
-        let numbers: Vec<u128> = parked.iter().filter(|(_, one)| goes(one)).map(|(number, _)| *number).collect();
+        let numbers: Vec<u128> =
+            parked.iter().filter(|(_, one)| goes(one)).map(|(number, _)| *number).collect();
         gone.extend(numbers.iter().filter_map(|number| parked.remove(number)));
         drop(parked);
     }

@@ -41,28 +41,44 @@ impl StatelessClient {
             return Ok(None);
         }
         if !declared {
-            return Err(stateless_tasks::not_declared("tasks are told of to requests that declare their extension"));
+            return Err(stateless_tasks::not_declared(
+                "tasks are told of to requests that declare their extension",
+            ));
         }
         if wish.len() > LISTEN_TASKS_MAX {
             let text = "params.notifications: it names too many tasks";
-            return Err(Refusal::new(ErrorKind::InvalidParams, text).with("maxTasks", LISTEN_TASKS_MAX));
+            return Err(
+                Refusal::new(ErrorKind::InvalidParams, text).with("maxTasks", LISTEN_TASKS_MAX)
+            );
         }
         let mut wish: Vec<TaskId> = wish.iter().map(|task| TaskId::new(task.as_str())).collect();
         wish.sort_unstable();
         wish.dedup();
         let mut watch = TaskWatch::new(&self.shared, &wish); // before looking, so that no change is missed
-        let looks = self.shared.durable.timed("look_at", self.shared.durable.store.look_at(&wish)).await?;
+        let looks =
+            self.shared.durable.timed("look_at", self.shared.durable.store.look_at(&wish)).await?;
         let audience = self.audience();
-        let own = looks.into_iter().map(|look| look.stored.record).filter(|record| audience.may_see(record));
-        let told: HashMap<TaskId, NotifiedState> = own.map(|record| (record.task, (TaskStatus::Working, InputCounts::default()))).collect();
+        let own = looks
+            .into_iter()
+            .map(|look| look.stored.record)
+            .filter(|record| audience.may_see(record));
+        let told: HashMap<TaskId, NotifiedState> = own
+            .map(|record| (record.task, (TaskStatus::Working, InputCounts::default())))
+            .collect();
         watch.retain(|task| told.contains_key(task));
-        Ok((!told.is_empty()).then(|| TaskSubscription { visitor: self.clone(), watch, told, may_have_changed: true }))
+        Ok((!told.is_empty()).then(|| TaskSubscription {
+            visitor: self.clone(),
+            watch,
+            told,
+            may_have_changed: true,
+        }))
     }
 }
 
 impl TaskSubscription {
     pub(super) fn tasks(&self) -> Vec<String> {
-        let mut tasks: Vec<String> = self.told.keys().map(|task| task.as_str().to_owned()).collect();
+        let mut tasks: Vec<String> =
+            self.told.keys().map(|task| task.as_str().to_owned()).collect();
         tasks.sort_unstable();
         tasks
     }
@@ -88,21 +104,28 @@ impl TaskSubscription {
         }
     }
 
-    async fn look(&self, subscription: &RequestId) -> Result<Vec<(TaskId, NotifiedState, Bytes)>, Refusal> {
+    async fn look(
+        &self,
+        subscription: &RequestId,
+    ) -> Result<Vec<(TaskId, NotifiedState, Bytes)>, Refusal> {
         let durable = &self.visitor.shared.durable;
         let tasks: Vec<TaskId> = self.told.keys().cloned().collect();
         if tasks.is_empty() {
             return Ok(Vec::new());
         }
         let (mut news, mut bytes) = (Vec::new(), 0);
-        for StoredTaskSnapshot { stored, inputs } in durable.timed("look_at", durable.store.look_at(&tasks)).await? {
+        for StoredTaskSnapshot { stored, inputs } in
+            durable.timed("look_at", durable.store.look_at(&tasks)).await?
+        {
             let (task, now) = (stored.record.task.clone(), (stored.status, inputs));
             if bytes >= OUTBOX_BATCH_BYTES {
                 break;
             }
             if self.told.get(&task).is_some_and(|told| *told != now) {
                 let seen = self.visitor.seen(stored).await?;
-                let frame = seen.standing().notification(subscription, self.visitor.shared.task_settings().poll_interval);
+                let frame = seen
+                    .standing()
+                    .notification(subscription, self.visitor.shared.task_settings().poll_interval);
                 bytes += frame.len();
                 news.push((task, now, frame));
             }

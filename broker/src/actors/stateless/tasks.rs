@@ -12,7 +12,9 @@ use protocol::{
 use super::{StatelessClient, StatelessRequest};
 use crate::{
     actors::tasks::{load_visible, named_task},
-    persistence::{StoredTask, TaskAudience, TaskInput, TaskStatus, Wakeup, WriteOp, WriteOutcome, fault_point},
+    persistence::{
+        StoredTask, TaskAudience, TaskInput, TaskStatus, Wakeup, WriteOp, WriteOutcome, fault_point,
+    },
     rules::stateless_tasks::{self, NO_SESSION, TaskReport},
 };
 
@@ -46,9 +48,12 @@ impl StatelessClient {
     async fn about_task(&self, request: &StatelessRequest) -> Result<Vec<u8>, Refusal> {
         let method = request.message.method;
         if !request.meta.tasks {
-            return Err(stateless_tasks::not_declared("tasks are for requests that declare their extension"));
+            return Err(stateless_tasks::not_declared(
+                "tasks are for requests that declare their extension",
+            ));
         }
-        let task = load_visible(&self.shared, &self.audience(), &named_task(&request.message)?).await?;
+        let task =
+            load_visible(&self.shared, &self.audience(), &named_task(&request.message)?).await?;
         match method {
             Method::TasksGet => {
                 let seen = self.seen(task).await?;
@@ -56,13 +61,19 @@ impl StatelessClient {
             }
             // What is over stays as it is, and the answer is the same (same extension, Task Cancellation).
             Method::TasksCancel if task.status.is_finished() => Ok(Vec::new()),
-            Method::TasksCancel => self.shared.tasks.cancel_stored(&self.shared, &task).await.map(|_| Vec::new()),
+            Method::TasksCancel => {
+                self.shared.tasks.cancel_stored(&self.shared, &task).await.map(|_| Vec::new())
+            }
             _ => self.update(&task, &request.message).await.map(|()| Vec::new()),
         }
     }
 
     pub(super) fn audience(&self) -> TaskAudience {
-        TaskAudience { tenant: self.tenant.id.clone(), principal: self.caller.principal.clone(), session: NO_SESSION }
+        TaskAudience {
+            tenant: self.tenant.id.clone(),
+            principal: self.caller.principal.clone(),
+            session: NO_SESSION,
+        }
     }
 
     /// What is to be shown of it.
@@ -70,8 +81,12 @@ impl StatelessClient {
         let (durable, id) = (&self.shared.durable, &task.record.task);
         let (mut outcome, mut inputs) = (None, Vec::new());
         match task.status {
-            TaskStatus::Completed | TaskStatus::Failed => outcome = durable.timed("task_outcome", durable.store.task_outcome(id)).await?,
-            TaskStatus::InputRequired => inputs = durable.timed("task_inputs", durable.store.task_inputs(id)).await?,
+            TaskStatus::Completed | TaskStatus::Failed => {
+                outcome = durable.timed("task_outcome", durable.store.task_outcome(id)).await?
+            }
+            TaskStatus::InputRequired => {
+                inputs = durable.timed("task_inputs", durable.store.task_inputs(id)).await?
+            }
             TaskStatus::Working | TaskStatus::Cancelled => {}
         }
         Ok(LoadedTask { task, outcome, inputs })

@@ -24,17 +24,37 @@ pub enum Batch {
 
 impl StreamCursor {
     /// Waits for something to send and takes as much of it as fits. Cancel-safe: a dropped call loses nothing.
-    pub async fn next_batch(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> Batch {
-        poll_fn(|context| self.poll_batch(count_max, bytes_max, frames, Some(context)).map_or(Poll::Pending, Poll::Ready)).await
+    pub async fn next_batch(
+        &mut self,
+        count_max: usize,
+        bytes_max: usize,
+        frames: &mut Vec<Bytes>,
+    ) -> Batch {
+        poll_fn(|context| {
+            self.poll_batch(count_max, bytes_max, frames, Some(context))
+                .map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 
     /// What [`StreamCursor::next_batch`] would return without waiting.
-    pub fn try_next_batch(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> Option<Batch> {
+    pub fn try_next_batch(
+        &mut self,
+        count_max: usize,
+        bytes_max: usize,
+        frames: &mut Vec<Bytes>,
+    ) -> Option<Batch> {
         self.poll_batch(count_max, bytes_max, frames, None)
     }
 
     /// Takes what there is. Where nothing is, whoever is `queued` is woken when there may be something.
-    fn poll_batch(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>, waiting: Option<&Context<'_>>) -> Option<Batch> {
+    fn poll_batch(
+        &mut self,
+        count_max: usize,
+        bytes_max: usize,
+        frames: &mut Vec<Bytes>,
+        waiting: Option<&Context<'_>>,
+    ) -> Option<Batch> {
         let before = frames.len();
         let mut state = self.stream.lock();
         if let Some(ended) = state.interruption(self) {

@@ -27,7 +27,10 @@ impl From<RequestId> for PendingAnswer {
 pub(super) fn encode_pending(due: &[PendingAnswer]) -> Vec<u8> {
     let one = |due: &PendingAnswer| match &due.task {
         None => due.id.raw().to_vec(),
-        Some(task) => [&b"{\"id\":"[..], due.id.raw(), b",\"task\":", quote(task.as_str()).as_bytes(), b"}"].concat(),
+        Some(task) => {
+            [&b"{\"id\":"[..], due.id.raw(), b",\"task\":", quote(task.as_str()).as_bytes(), b"}"]
+                .concat()
+        }
     };
     let all: Vec<Vec<u8>> = due.iter().map(one).collect();
     [&b"["[..], &all.join(&b','), b"]"].concat()
@@ -35,12 +38,17 @@ pub(super) fn encode_pending(due: &[PendingAnswer]) -> Vec<u8> {
 
 /// Reads what [`encode_pending`] wrote.
 pub fn decode_pending(text: &[u8]) -> Vec<PendingAnswer> {
-    let Ok(document) = Document::parse(text, &Limits { bytes_max: text.len(), ..Limits::default() }) else { return Vec::new() };
+    let Ok(document) =
+        Document::parse(text, &Limits { bytes_max: text.len(), ..Limits::default() })
+    else {
+        return Vec::new();
+    };
     let raw = |raw: &[u8]| RequestId::from_raw(Bytes::copy_from_slice(raw));
     let one = |due: Value<'_>| match due.get("id") {
-        Some(id) => {
-            PendingAnswer { id: raw(id.raw()), task: due.get("task").and_then(|task| task.as_str().map(|task| TaskId::new(&*task))) }
-        }
+        Some(id) => PendingAnswer {
+            id: raw(id.raw()),
+            task: due.get("task").and_then(|task| task.as_str().map(|task| TaskId::new(&*task))),
+        },
         None => raw(due.raw()).into(),
     };
     document.root().elements().map(one).collect()
@@ -52,9 +60,15 @@ const SEQUENCE_MAX: u64 = (i64::MAX / 2).unsigned_abs();
 /// Reads an event id back.
 pub fn parse_event_id(text: &str) -> Option<EventId> {
     let (stream, place) = text.split_once('-')?;
-    let (sequence, request) = place.split_once('-').map_or((place, None), |(sequence, request)| (sequence, Some(request)));
+    let (sequence, request) = place
+        .split_once('-')
+        .map_or((place, None), |(sequence, request)| (sequence, Some(request)));
     let sequence = sequence.parse().ok().filter(|sequence| *sequence <= SEQUENCE_MAX)?;
-    Some(EventId { stream: stream.parse().ok()?, sequence, request: request.and_then(decode_request_id) })
+    Some(EventId {
+        stream: stream.parse().ok()?,
+        sequence,
+        request: request.and_then(decode_request_id),
+    })
 }
 
 /// An event id as a client sent it.
@@ -77,8 +91,10 @@ pub(super) fn encode_request_id(id: &RequestId) -> String {
 }
 
 fn decode_request_id(text: &str) -> Option<RequestId> {
-    let raw = URL_SAFE_NO_PAD.decode(text).ok().filter(|raw| raw.len() <= NAMED_REQUEST_BYTES_MAX)?;
-    let document = Document::parse(&raw, &Limits { bytes_max: raw.len(), ..Limits::default() }).ok()?;
+    let raw =
+        URL_SAFE_NO_PAD.decode(text).ok().filter(|raw| raw.len() <= NAMED_REQUEST_BYTES_MAX)?;
+    let document =
+        Document::parse(&raw, &Limits { bytes_max: raw.len(), ..Limits::default() }).ok()?;
     let is_id = matches!(document.root().kind(), ValueKind::String | ValueKind::Number);
     is_id.then(|| RequestId::from_raw(Bytes::copy_from_slice(document.root().raw())))
 }
@@ -91,7 +107,11 @@ mod tests {
     fn what_is_no_request_in_an_event_id_is_none() {
         for odd in ["{}", "[1]", "null", "1 2", "\"", ""] {
             let id = format!("1-2-{}", URL_SAFE_NO_PAD.encode(odd));
-            assert_eq!(parse_event_id(&id), Some(EventId { stream: 1, sequence: 2, request: None }), "{odd}");
+            assert_eq!(
+                parse_event_id(&id),
+                Some(EventId { stream: 1, sequence: 2, request: None }),
+                "{odd}"
+            );
         }
         assert_eq!(parse_event_id("1-x"), None);
     }
@@ -105,7 +125,10 @@ mod tests {
 
     #[test]
     fn what_is_due_is_read_as_it_was_written() {
-        let waiting = PendingAnswer { id: RequestId::from_raw(Bytes::from_static(b"\"x\"")), task: Some(TaskId::new("t\"1")) };
+        let waiting = PendingAnswer {
+            id: RequestId::from_raw(Bytes::from_static(b"\"x\"")),
+            task: Some(TaskId::new("t\"1")),
+        };
         let due = vec![RequestId::from_u64(7).into(), waiting];
         assert_eq!(decode_pending(&encode_pending(&due)), due);
     }

@@ -28,7 +28,10 @@ impl UnreadBudget {
     /// Cuts streams, the largest first, until there is room.
     fn enforce(&self) {
         while let Some(largest) = self.waiting.to_be_cut().and_then(|stream| stream.upgrade()) {
-            tracing::warn!(stream = largest.number, "too much waits for all clients together: the one for which most waits is given up");
+            tracing::warn!(
+                stream = largest.number,
+                "too much waits for all clients together: the one for which most waits is given up"
+            );
             self.metrics.rate_limited("outbox_bytes_total");
             largest.cut();
         }
@@ -73,7 +76,11 @@ impl EventStream {
 
     /// What it holds counts from now on.
     pub fn attach_budget(self: &Arc<Self>, all: &Arc<UnreadBudget>) {
-        let counted = UnreadAccount { budget: all.clone(), holder: all.waiting.new_holder(), stream: Arc::downgrade(self) };
+        let counted = UnreadAccount {
+            budget: all.clone(),
+            holder: all.waiting.new_holder(),
+            stream: Arc::downgrade(self),
+        };
         let mut state = self.lock();
         if self.unread_account.set(counted).is_ok() {
             self.update_unread(&mut state);
@@ -85,7 +92,9 @@ impl EventStream {
         let Some(counted) = self.unread_account.get() else { return };
         let all = &counted.budget;
         let unread = if state.log.was_cut() { 0 } else { state.log.unread_bytes() };
-        let steps = all.waiting.settle(counted.holder, state.unread_steps, unread, || counted.stream.clone());
+        let steps = all
+            .waiting
+            .settle(counted.holder, state.unread_steps, unread, || counted.stream.clone());
         let before = std::mem::replace(&mut state.unread_steps, steps);
         if steps != before {
             self.grown.store(true, Ordering::Relaxed);
@@ -153,13 +162,20 @@ mod tests {
         assert!(!push(&large, 1) || !push(&last, 1), "one of the two that hold most");
         assert!(push(&small, 1));
         assert!(all.waiting.bytes() <= 4 * STEP);
-        assert!(metrics.render().contains(r#"mcp_rate_limited_total{scope="outbox_bytes_total"} 1"#));
+        assert!(
+            metrics.render().contains(r#"mcp_rate_limited_total{scope="outbox_bytes_total"} 1"#)
+        );
     }
 
     #[test]
     fn what_is_read_or_dropped_makes_room() {
         let all = UnreadBudget::new(4 * STEP, Arc::new(Metrics::new(false)));
-        let shown = || all.metrics.render().lines().find_map(|line| line.strip_prefix("mcp_outbox_bytes ")?.parse().ok());
+        let shown = || {
+            all.metrics
+                .render()
+                .lines()
+                .find_map(|line| line.strip_prefix("mcp_outbox_bytes ")?.parse().ok())
+        };
         let (read, dropped) = (stream(&all), stream(&all));
         let mut reader = read.read_from(0).unwrap();
         assert!(push(&read, 2 * STEP) && push(&dropped, 2 * STEP));

@@ -41,7 +41,8 @@ impl Wakers {
 /// Something has changed: lets go of the lock, and wakes whom it concerns.
 pub(super) fn unlock_and_wake(mut state: MutexGuard<'_, StreamState>) {
     let reader = state.wakers.reader.take();
-    let writers = if state.log.was_cut() { std::mem::take(&mut state.wakers.writers) } else { Vec::new() };
+    let writers =
+        if state.log.was_cut() { std::mem::take(&mut state.wakers.writers) } else { Vec::new() };
     drop(state);
     reader.into_iter().chain(writers).for_each(Waker::wake);
 }
@@ -83,7 +84,10 @@ mod tests {
         }
         while stream.push(Instant::now(), EventKind::Message, Bytes::from_static(b"{}")).is_ok() {}
         for writer in writers {
-            tokio::time::timeout(std::time::Duration::from_secs(10), writer).await.unwrap().unwrap();
+            tokio::time::timeout(std::time::Duration::from_secs(10), writer)
+                .await
+                .unwrap()
+                .unwrap();
         }
     }
 
@@ -92,7 +96,10 @@ mod tests {
         let stream = EventStream::general(1, LIMITS);
         let mut reader = stream.read_from(0).unwrap();
         let mut context = Context::from_waker(Waker::noop());
-        assert!(pin!(reader.next()).poll(&mut context).is_pending() && pin!(stream.wait_until_cut()).poll(&mut context).is_pending());
+        assert!(
+            pin!(reader.next()).poll(&mut context).is_pending()
+                && pin!(stream.wait_until_cut()).poll(&mut context).is_pending()
+        );
         assert!(stream.lock().wakers.reader.is_some() && !stream.lock().wakers.writers.is_empty());
         drop(reader);
         assert!(stream.lock().wakers.reader.is_none() && stream.lock().wakers.writers.is_empty());

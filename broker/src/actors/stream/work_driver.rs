@@ -49,7 +49,9 @@ mod tests {
             stream.push(Instant::now(), EventKind::Answer, Bytes::from_static(b"{}")).unwrap();
         });
         let other = stream.clone();
-        tokio::spawn(async move { other.push(Instant::now(), EventKind::Message, Bytes::from_static(b"{}")).unwrap() });
+        tokio::spawn(async move {
+            other.push(Instant::now(), EventKind::Message, Bytes::from_static(b"{}")).unwrap()
+        });
         let first = reader.next_while_driving(work.as_mut()).await;
         assert!(matches!(first, StreamItem::Event(event) if event.kind == EventKind::Message));
         tokio::spawn(async move { go_on.send(()).unwrap() });

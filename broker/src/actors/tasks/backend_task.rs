@@ -50,7 +50,12 @@ struct SealedBackendSession {
 impl SealedBackendSession {
     fn of(link: &Link, connection: &Connection) -> Option<Self> {
         let BackendSession { url, id, version } = link.backend_session(connection)?;
-        Some(Self { url, session: id, version: version.as_str().to_owned(), own: matches!(link.scope, LinkScope::Task(_)) })
+        Some(Self {
+            url,
+            session: id,
+            version: version.as_str().to_owned(),
+            own: matches!(link.scope, LinkScope::Task(_)),
+        })
     }
 
     /// Makes a link go on with the session. Where the client's session is here, its link does by itself.
@@ -59,7 +64,10 @@ impl SealedBackendSession {
             return;
         }
         let Some(version) = Version::parse(&self.version) else { return };
-        link.resume_with(BackendSession { url: self.url, id: self.session, version }, first_wire_id());
+        link.resume_with(
+            BackendSession { url: self.url, id: self.session, version },
+            first_wire_id(),
+        );
         if !self.own {
             link.keep_backend_session();
         }
@@ -78,7 +86,12 @@ fn seal_context(run: &TaskRun) -> String {
 
 impl TaskRun {
     /// The backend made a task of its own. Noted before the answer is handed on: the backend's next message may be about it.
-    pub fn track_backend_task(self: &Arc<Self>, link: &Arc<Link>, connection: &Connection, backend_task: &str) {
+    pub fn track_backend_task(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        connection: &Connection,
+        backend_task: &str,
+    ) {
         let unstored = step(self, link, connection, backend_task)
             .inspect_err(|error| tracing::error!(task = %self.digest(), %error, "the way to a backend's task can not be stored"))
             .ok();
@@ -87,7 +100,11 @@ impl TaskRun {
             if !state.creating {
                 return;
             }
-            state.backend_task = Some(TrackedBackendTask { id: backend_task.to_owned(), link: link.clone(), unstored });
+            state.backend_task = Some(TrackedBackendTask {
+                id: backend_task.to_owned(),
+                link: link.clone(),
+                unstored,
+            });
             state.creating = false;
         }
         self.shared.tasks.note_backend_task(self, link, backend_task);
@@ -95,7 +112,12 @@ impl TaskRun {
     }
 
     /// The same, where the backend alone decided that a call becomes a task.
-    pub fn track_unrequested_task(self: &Arc<Self>, link: &Arc<Link>, connection: &Connection, backend_task: &str) {
+    pub fn track_unrequested_task(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        connection: &Connection,
+        backend_task: &str,
+    ) {
         self.lock().creating = true;
         self.track_backend_task(link, connection, backend_task);
     }
@@ -107,20 +129,35 @@ impl TaskRun {
 }
 
 /// What is stored of a task that the backend made.
-fn step(run: &TaskRun, link: &Link, connection: &Connection, backend_task: &str) -> Result<TaskStep, SealError> {
+fn step(
+    run: &TaskRun,
+    link: &Link,
+    connection: &Connection,
+    backend_task: &str,
+) -> Result<TaskStep, SealError> {
     let way = serde_json::to_vec(&SealedBackendSession::of(link, connection)).unwrap_or_default();
     let link = run.shared.durable.seal.seal(&seal_context(run), &way)?;
     Ok(TaskStep::Delegated { backend_task: backend_task.to_owned(), link })
 }
 
 /// Goes on with a task that the backend has just made.
-pub(super) async fn follow(run: &Arc<TaskRun>, link: &Arc<Link>, connection: &Connection, task: BackendTask) -> RunOutcome {
+pub(super) async fn follow(
+    run: &Arc<TaskRun>,
+    link: &Arc<Link>,
+    connection: &Connection,
+    task: BackendTask,
+) -> RunOutcome {
     let noted = run.lock().backend_task.as_ref().and_then(|mirrored| mirrored.unstored.clone());
     let step = match noted.map_or_else(|| step(run, link, connection, &task.id), Ok) {
         Ok(step) => step,
-        Err(error) => return RunOutcome::Refused(Refusal::new(ErrorKind::Internal, error.to_string())),
+        Err(error) => {
+            return RunOutcome::Refused(Refusal::new(ErrorKind::Internal, error.to_string()));
+        }
     };
-    if let Err(stop) = run.commit(|epoch| WriteOp::AdvanceTask { task: run.id.clone(), epoch, step: step.clone() }).await {
+    if let Err(stop) = run
+        .commit(|epoch| WriteOp::AdvanceTask { task: run.id.clone(), epoch, step: step.clone() })
+        .await
+    {
         return RunOutcome::Stopped(stop);
     }
     if let Some(mirrored) = &mut run.lock().backend_task {
@@ -133,7 +170,8 @@ pub(super) async fn follow(run: &Arc<TaskRun>, link: &Arc<Link>, connection: &Co
 /// Goes on with a task that another process left.
 pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u8]) -> RunOutcome {
     let opened = run.shared.durable.seal.open(&seal_context(run), sealed);
-    let way: Option<SealedBackendSession> = opened.ok().and_then(|way| serde_json::from_slice(&way).ok()).flatten();
+    let way: Option<SealedBackendSession> =
+        opened.ok().and_then(|way| serde_json::from_slice(&way).ok()).flatten();
     let mut patience = RetryTimer::new(run.timeouts().call);
     let link = loop {
         match run.link() {
@@ -146,14 +184,21 @@ pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u
     if let Some(way) = way {
         way.take(&link);
     }
-    run.lock().backend_task = Some(TrackedBackendTask { id: backend_task.clone(), link: link.clone(), unstored: None });
+    run.lock().backend_task =
+        Some(TrackedBackendTask { id: backend_task.clone(), link: link.clone(), unstored: None });
     run.shared.tasks.note_backend_task(run, &link, &backend_task);
-    let task = BackendTask { id: backend_task, status: TaskStatus::Working, message: None, poll_interval: Some(std::time::Duration::ZERO) };
+    let task = BackendTask {
+        id: backend_task,
+        status: TaskStatus::Working,
+        message: None,
+        poll_interval: Some(std::time::Duration::ZERO),
+    };
     watch(run, &link, task).await
 }
 
 fn unknown(run: &TaskRun, why: &str) -> RunOutcome {
-    let text = format!("what became of the task at backend {} is not known: {why}", run.record.backend);
+    let text =
+        format!("what became of the task at backend {} is not known: {why}", run.record.backend);
     RunOutcome::Refused(Refusal::new(ErrorKind::OutcomeUnknown, text))
 }
 
@@ -171,13 +216,18 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
                 match ask(run, link, &task.id, Method::TasksResult).await {
                     Err(ending) => return ending,
                     Ok(answer) if !tasks::is_unknown_task(&answer) => {
-                        return RunOutcome::Answered(answer, Some(task).filter(|task| task.status.is_finished()));
+                        return RunOutcome::Answered(
+                            answer,
+                            Some(task).filter(|task| task.status.is_finished()),
+                        );
                     }
                     // An invalid parameter of the call, or a task that is not known? Whoever knows the task means the call.
                     Ok(answer) => {
                         return match ask(run, link, &task.id, Method::TasksGet).await {
                             Err(ending) => ending,
-                            Ok(known) if known.kind == Kind::Error => unknown(run, "the backend does not know it any more"),
+                            Ok(known) if known.kind == Kind::Error => {
+                                unknown(run, "the backend does not know it any more")
+                            }
                             Ok(_) => RunOutcome::Answered(answer, None),
                         };
                     }
@@ -186,7 +236,9 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
         }
         task = match ask(run, link, &task.id, Method::TasksGet).await {
             Err(ending) => return ending,
-            Ok(answer) if tasks::is_unknown_task(&answer) => return unknown(run, "the backend does not know it any more"),
+            Ok(answer) if tasks::is_unknown_task(&answer) => {
+                return unknown(run, "the backend does not know it any more");
+            }
             Ok(answer) => match answer.bytes(answer.result).and_then(BackendTask::read) {
                 Some(now) => BackendTask { id: task.id, ..now },
                 None => BackendTask { status: TaskStatus::Working, poll_interval: None, ..task },
@@ -196,7 +248,12 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
 }
 
 /// Asks about the backend's task, over as many connections as it takes.
-async fn ask(run: &Arc<TaskRun>, link: &Arc<Link>, backend_task: &str, method: Method) -> Result<Message, RunOutcome> {
+async fn ask(
+    run: &Arc<TaskRun>,
+    link: &Arc<Link>,
+    backend_task: &str,
+    method: Method,
+) -> Result<Message, RunOutcome> {
     let params = format!("{{\"taskId\":{}}}", json::quote(backend_task));
     let asker = Asker::Task(run.clone());
     let mut patience = RetryTimer::new(run.timeouts().call);
@@ -206,7 +263,9 @@ async fn ask(run: &Arc<TaskRun>, link: &Arc<Link>, backend_task: &str, method: M
                 let asked = connection.ask_for(link, method, params.as_bytes(), &asker);
                 let answer = match method {
                     Method::TasksResult => asked.await,
-                    _ => tokio::time::timeout(run.timeouts().control, asked).await.unwrap_or(Err(Failure::TimedOut(method))),
+                    _ => tokio::time::timeout(run.timeouts().control, asked)
+                        .await
+                        .unwrap_or(Err(Failure::TimedOut(method))),
                 };
                 match answer {
                     Ok(answer) => return Ok(answer),
@@ -232,8 +291,12 @@ pub(super) async fn cancel(run: &TaskRun, link: &Arc<Link>, backend_task: &str) 
     let Some(connection) = link.live() else { return };
     let params = format!("{{\"taskId\":{}}}", json::quote(backend_task));
     match connection.ask(link, Method::TasksCancel, Some(params.as_bytes())).await {
-        Ok(answer) if answer.kind == Kind::Error => tracing::debug!(task = %run.digest(), "the backend did not cancel its task"),
+        Ok(answer) if answer.kind == Kind::Error => {
+            tracing::debug!(task = %run.digest(), "the backend did not cancel its task")
+        }
         Ok(_) => {}
-        Err(failure) => tracing::debug!(task = %run.digest(), %failure, "the backend was not told that its task is cancelled"),
+        Err(failure) => {
+            tracing::debug!(task = %run.digest(), %failure, "the backend was not told that its task is cancelled")
+        }
     }
 }

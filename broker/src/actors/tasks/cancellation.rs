@@ -27,10 +27,20 @@ impl TaskManager {
 
     /// Commits that a task is cancelled, and tells whoever carries it out. Nothing of it is left to be done after this. False:
     /// it was over already.
-    pub(in crate::actors) async fn cancel_stored(&self, shared: &Arc<Shared>, known: &StoredTask) -> Result<bool, Refusal> {
+    pub(in crate::actors) async fn cancel_stored(
+        &self,
+        shared: &Arc<Shared>,
+        known: &StoredTask,
+    ) -> Result<bool, Refusal> {
         let TaskOutcome { status, message, outcome } = TaskOutcome::cancelled(&crate::request_id());
         let task = known.record.task.clone();
-        let change = WriteOp::EndTask { task: task.clone(), epoch: None, status, message, outcome: Some(outcome) };
+        let change = WriteOp::EndTask {
+            task: task.clone(),
+            epoch: None,
+            status,
+            message,
+            outcome: Some(outcome),
+        };
         match shared.durable.write(change).await? {
             WriteOutcome::Done => {}
             WriteOutcome::AlreadyFinished => return Ok(false),

@@ -28,12 +28,12 @@ use crate::{
     },
     config,
     limits::{
-        COMMIT_LOOK_MAX, COMMIT_SETTLES_WITHIN, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX, TASK_RUN_MAX,
-        TASK_STORE_WAIT_MAX,
+        COMMIT_LOOK_MAX, COMMIT_SETTLES_WITHIN, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES,
+        TASK_REQUEST_BYTES_MAX, TASK_RUN_MAX, TASK_STORE_WAIT_MAX,
     },
     persistence::{
-        self, FullTask, NodeName, StoreError, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, TaskStep, WriteOp, WriteOutcome,
-        fault_point,
+        self, FullTask, NodeName, StoreError, StoredTask, TaskLimit, TaskLimits, TaskRecord,
+        TaskStatus, TaskStep, WriteOp, WriteOutcome, fault_point,
     },
     rules::{
         routing::{self, TaskTarget},
@@ -65,7 +65,8 @@ impl Session {
         }
         request::with_current(|request| note_origin(&mut details, request));
         let idempotency = Some(self.idempotency(&wish, &id, &call));
-        let record = TaskRecord { idempotency, ..self.record_of(&call, plan.backend, &details, wish.ttl) };
+        let record =
+            TaskRecord { idempotency, ..self.record_of(&call, plan.backend, &details, wish.ttl) };
         let owner = self.shared.durable.node();
         match self.store_task(&record, &owner, &settings).await? {
             WriteOutcome::Created { at_us } => Ok(self.created(record, at_us, &owner, &settings)),
@@ -79,11 +80,23 @@ impl Session {
 
     /// What it takes to carry a call out as a task of this client.
     pub(super) fn details(&self, target: TaskTarget) -> TaskDetails {
-        TaskDetails::new(self.version.as_str(), &self.endpoint, self.client.raw(), target.traits, target.tool)
+        TaskDetails::new(
+            self.version.as_str(),
+            &self.endpoint,
+            self.client.raw(),
+            target.traits,
+            target.tool,
+        )
     }
 
     /// A task that is not stored yet.
-    pub(super) fn record_of(&self, call: &Bytes, backend: BackendId, details: &TaskDetails, ttl: Option<Duration>) -> TaskRecord {
+    pub(super) fn record_of(
+        &self,
+        call: &Bytes,
+        backend: BackendId,
+        details: &TaskDetails,
+        ttl: Option<Duration>,
+    ) -> TaskRecord {
         let settings = self.shared.task_settings();
         TaskRecord {
             task: TaskId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; TASK_ID_BYTES]>())),
@@ -99,7 +112,13 @@ impl Session {
         }
     }
 
-    fn created(self: &Arc<Self>, record: TaskRecord, at_us: i64, owner: &NodeName, settings: &config::TaskConfig) -> Reply {
+    fn created(
+        self: &Arc<Self>,
+        record: TaskRecord,
+        at_us: i64,
+        owner: &NodeName,
+        settings: &config::TaskConfig,
+    ) -> Reply {
         fault_point::passed("task.created");
         let stored = self.note_created(record, at_us, owner);
         let result = self.creation(&stored, settings);
@@ -107,7 +126,12 @@ impl Session {
         Reply::ResultThen(result, Box::new(move || session.start_task(stored, &owner)))
     }
 
-    pub(super) fn note_created(&self, record: TaskRecord, at_us: i64, owner: &NodeName) -> StoredTask {
+    pub(super) fn note_created(
+        &self,
+        record: TaskRecord,
+        at_us: i64,
+        owner: &NodeName,
+    ) -> StoredTask {
         self.shared.metrics.task_transition(TaskStatus::Working.name());
         let stored = new_task(record, at_us, owner.clone());
         tracing::info!(task = super::digest(&stored.record.task), tenant = %self.tenant.id, principal = %self.caller.principal, backend = %stored.record.backend, "task made");
@@ -130,23 +154,37 @@ impl Session {
         }
         if let Some(plan) = RunPlan::read(&stored.record) {
             let left = stored.record.ttl;
-            let run = TaskRun::new(FullTask { stored, left }, plan, self.tenant.clone(), &self.shared);
+            let run =
+                TaskRun::new(FullTask { stored, left }, plan, self.tenant.clone(), &self.shared);
             self.shared.tasks.start(run, TaskStep::Queued);
         }
     }
 
     /// The task this request made before.
-    async fn existing_task(&self, task: &TaskId, asked: &TaskRecord, settings: &config::TaskConfig) -> Result<Reply, Refusal> {
+    async fn existing_task(
+        &self,
+        task: &TaskId,
+        asked: &TaskRecord,
+        settings: &config::TaskConfig,
+    ) -> Result<Reply, Refusal> {
         let persistence = &self.shared.durable;
         let known = persistence.timed("whole_task", persistence.store.whole_task(task)).await?;
         let known = known.filter(|known| self.audience().may_see(&known.stored.record));
-        let whole = known.ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone"))?;
+        let whole = known.ok_or_else(|| {
+            Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone")
+        })?;
         let known = whole.stored.clone();
-        if known.record.backend != asked.backend || !is_same_call(&known.record.request, &asked.request) {
-            return Err(Refusal::new(ErrorKind::InvalidParams, "the idempotency key belongs to another call"));
+        if known.record.backend != asked.backend
+            || !is_same_call(&known.record.request, &asked.request)
+        {
+            return Err(Refusal::new(
+                ErrorKind::InvalidParams,
+                "the idempotency key belongs to another call",
+            ));
         }
         // Its commit may have been long in coming, and nobody have waited for it any more.
-        let is_stray = recovery::is_ours(&self.shared, &known) && !self.shared.tasks.is_active(task);
+        let is_stray =
+            recovery::is_ours(&self.shared, &known) && !self.shared.tasks.is_active(task);
         if is_stray && !self.shared.draining.is_cancelled() {
             self.shared.running.spawn(recovery::recover(self.shared.clone(), whole));
         }
@@ -154,13 +192,22 @@ impl Session {
     }
 
     /// Tries for a moment, unless the store is away. A client is told that nothing was done only where that is certain.
-    async fn store_task(&self, record: &TaskRecord, owner: &NodeName, settings: &config::TaskConfig) -> Result<WriteOutcome, Refusal> {
+    async fn store_task(
+        &self,
+        record: &TaskRecord,
+        owner: &NodeName,
+        settings: &config::TaskConfig,
+    ) -> Result<WriteOutcome, Refusal> {
         let limits = limits_of(settings);
         let mut wait = STORE_RETRY_FIRST;
         let give_up_at = Instant::now() + TASK_STORE_WAIT_MAX;
         let mut is_open = false;
         loop {
-            let create = WriteOp::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
+            let create = WriteOp::CreateTask {
+                record: Box::new(record.clone()),
+                owner: owner.clone(),
+                limits,
+            };
             let error = match self.shared.durable.commit(create).await {
                 Ok(written) => return Ok(written),
                 Err(error) => error,
@@ -176,7 +223,8 @@ impl Session {
                     record.task.clone(),
                     record.ttl.unwrap_or(TASK_RUN_MAX),
                 ));
-                let text = "the database did not say whether it stored the task: it may be carried out";
+                let text =
+                    "the database did not say whether it stored the task: it may be carried out";
                 return Err(Refusal::new(ErrorKind::OutcomeUnknown, text));
             }
             tokio::time::sleep(wait).await;
@@ -188,8 +236,12 @@ impl Session {
     fn idempotency(&self, wish: &TaskOptions, id: &RequestId, request: &[u8]) -> Vec<u8> {
         match &wish.idempotency_key {
             // Nothing tells those apart who have neither a key nor a session: each request is one of its own.
-            Some(_) if self.is_anonymous() && !self.has_client => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),
-            Some(key) if self.is_anonymous() => hash(b"key of a session", &[self.creator_key().as_bytes(), key.as_bytes()]),
+            Some(_) if self.is_anonymous() && !self.has_client => {
+                hash(b"request", &[self.key.as_bytes(), id.raw(), request])
+            }
+            Some(key) if self.is_anonymous() => {
+                hash(b"key of a session", &[self.creator_key().as_bytes(), key.as_bytes()])
+            }
             Some(key) => hash(b"key", &[key.as_bytes()]),
             None => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),
         }
@@ -219,13 +271,18 @@ pub(super) fn call_of(message: &Message, plan: &routing::Plan) -> Result<Bytes, 
     if let Some(params) = message.params {
         splice.remove_member(params, "task");
     }
-    if let Some(meta) = message.fields.meta.filter(|meta| meta.of(&message.frame).first() == Some(&b'{')) {
+    if let Some(meta) =
+        message.fields.meta.filter(|meta| meta.of(&message.frame).first() == Some(&b'{'))
+    {
         splice.remove_member(meta, IDEMPOTENCY_KEY);
     }
     let request = splice.finish();
     if request.len() > TASK_REQUEST_BYTES_MAX {
-        let text = format!("a call that is to be a task has at most {TASK_REQUEST_BYTES_MAX} bytes");
-        return Err(Refusal::new(ErrorKind::MessageTooLarge, text).with("size", request.len()).with("maxSize", TASK_REQUEST_BYTES_MAX));
+        let text =
+            format!("a call that is to be a task has at most {TASK_REQUEST_BYTES_MAX} bytes");
+        return Err(Refusal::new(ErrorKind::MessageTooLarge, text)
+            .with("size", request.len())
+            .with("maxSize", TASK_REQUEST_BYTES_MAX));
     }
     Ok(request)
 }
@@ -234,7 +291,9 @@ pub(super) fn call_of(message: &Message, plan: &routing::Plan) -> Result<Bytes, 
 fn is_same_call(one: &[u8], other: &[u8]) -> bool {
     let read = |request: &[u8]| tasks::decoded(Bytes::copy_from_slice(request));
     let (Some(one), Some(other)) = (read(one), read(other)) else { return false };
-    let same = |part: fn(&Message) -> Option<protocol::json::Span>| one.bytes(part(&one)) == other.bytes(part(&other));
+    let same = |part: fn(&Message) -> Option<protocol::json::Span>| {
+        one.bytes(part(&one)) == other.bytes(part(&other))
+    };
     same(|message| message.fields.name) && same(|message| message.fields.arguments)
 }
 
@@ -264,9 +323,17 @@ fn hash(purpose: &[u8], parts: &[&[u8]]) -> Vec<u8> {
 
 fn full(limit: TaskLimit, settings: &config::TaskConfig) -> Refusal {
     let text = match limit {
-        TaskLimit::Running => format!("the tenant has {} tasks running, which is its limit", settings.running_per_tenant),
-        TaskLimit::Stored => format!("the tenant has {} tasks, which is its limit", settings.stored_per_tenant),
-        TaskLimit::Bytes => format!("the tenant's tasks have {} bytes, which is its limit", settings.bytes_per_tenant),
+        TaskLimit::Running => format!(
+            "the tenant has {} tasks running, which is its limit",
+            settings.running_per_tenant
+        ),
+        TaskLimit::Stored => {
+            format!("the tenant has {} tasks, which is its limit", settings.stored_per_tenant)
+        }
+        TaskLimit::Bytes => format!(
+            "the tenant's tasks have {} bytes, which is its limit",
+            settings.bytes_per_tenant
+        ),
     };
     Refusal::new(ErrorKind::TaskLimit, text)
 }
@@ -282,7 +349,11 @@ async fn recover_if_committed(shared: Arc<Shared>, task: TaskId, ttl: Duration) 
 }
 
 /// The task, if it was made. A commit that waits (for a standby, say) is seen by nobody until it is through, which may be long.
-pub(super) async fn await_commit(shared: &Arc<Shared>, task: &TaskId, ttl: Duration) -> Option<FullTask> {
+pub(super) async fn await_commit(
+    shared: &Arc<Shared>,
+    task: &TaskId,
+    ttl: Duration,
+) -> Option<FullTask> {
     let begun = Instant::now();
     let mut wait = STORE_RETRY_MAX;
     // Whoever comes after this process finds it, too.
@@ -320,7 +391,8 @@ mod tests {
             drop_task: false,
             names: routing::Named::Other,
         };
-        let sent: serde_json::Value = serde_json::from_slice(&call_of(&message, &plan).unwrap()).unwrap();
+        let sent: serde_json::Value =
+            serde_json::from_slice(&call_of(&message, &plan).unwrap()).unwrap();
         assert_eq!(sent["params"], serde_json::json!({"name": "x", "_meta": {"progressToken": 1}}));
     }
 }

@@ -30,7 +30,9 @@ impl TaskRun {
             // Only this process can give the backend the answer.
             Some(_) if !state.inputs.is_empty() => false,
             // A child process, and its task with it, ends with this one.
-            Some(mirrored) => matches!(mirrored.link.backend.spec.transport, TransportSpec::Http { .. }),
+            Some(mirrored) => {
+                matches!(mirrored.link.backend.spec.transport, TransportSpec::Http { .. })
+            }
             None => again && !state.creating && self.details.is_repeatable(),
         }
     }
@@ -49,7 +51,12 @@ pub(super) async fn release(run: &TaskRun) {
         unstored.or_else(|| state.is_unsent().then_some(TaskStep::Queued))
     };
     if let Some(step) = step
-        && !store_with_retries(run, |epoch| WriteOp::AdvanceTask { task: run.id.clone(), epoch, step: step.clone() }).await
+        && !store_with_retries(run, |epoch| WriteOp::AdvanceTask {
+            task: run.id.clone(),
+            epoch,
+            step: step.clone(),
+        })
+        .await
     {
         return;
     }

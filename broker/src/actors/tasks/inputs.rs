@@ -77,13 +77,24 @@ impl ReplyRoute {
 }
 
 /// Takes a backend's request for the client of a task.
-pub fn ask(run: &Arc<TaskRun>, connection: &Arc<Connection>, message: &Message) -> Result<(), Refusal> {
-    let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+pub fn ask(
+    run: &Arc<TaskRun>,
+    connection: &Arc<Connection>,
+    message: &Message,
+) -> Result<(), Refusal> {
+    let id = message
+        .id
+        .clone()
+        .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
     ask_via(run, ReplyRoute::Backend { connection: connection.clone(), id }, message)
 }
 
 /// The same, on this way.
-pub(super) fn ask_via(run: &Arc<TaskRun>, way: ReplyRoute, message: &Message) -> Result<(), Refusal> {
+pub(super) fn ask_via(
+    run: &Arc<TaskRun>,
+    way: ReplyRoute,
+    message: &Message,
+) -> Result<(), Refusal> {
     run.client.permits(message, run.version)?;
     let span = ChildSpan::question(run.request.get(), message);
     let traced = span.as_ref().and_then(|span| with_context(span, message));
@@ -97,16 +108,23 @@ pub(super) fn ask_via(run: &Arc<TaskRun>, way: ReplyRoute, message: &Message) ->
             return Err(Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
         }
         if state.inputs.len() >= TASK_INPUTS_MAX || state.inputs_opened >= NUMBERS_PER_EPOCH {
-            return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for the client of this task"));
+            return Err(Refusal::new(
+                ErrorKind::Overloaded,
+                "too many questions wait for the client of this task",
+            ));
         }
         state.inputs_opened += 1;
         let number = run.epoch() * NUMBERS_PER_EPOCH + state.inputs_opened;
         let span = span.map(|span| Arc::new(Mutex::new(Some(span))));
-        state.inputs.insert(number, OpenInput { reply_route: way.clone(), asked_at: Instant::now(), stored: false, span });
+        state.inputs.insert(
+            number,
+            OpenInput { reply_route: way.clone(), asked_at: Instant::now(), stored: false, span },
+        );
         number
     };
     if let ReplyRoute::Backend { connection, id } = way {
-        connection.note_question(id, QuestionOwner::Task { run: Arc::downgrade(run), input: number });
+        connection
+            .note_question(id, QuestionOwner::Task { run: Arc::downgrade(run), input: number });
         if connection.is_closed() {
             // Whoever closed it may have looked before the question was there.
             run.withdraw_input(number);
@@ -126,7 +144,14 @@ fn with_context(span: &ChildSpan, message: &Message) -> Option<Message> {
 }
 
 async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
-    let asked = run.commit(|epoch| WriteOp::RequestInput { task: run.id.clone(), epoch, number, request: request.clone() }).await;
+    let asked = run
+        .commit(|epoch| WriteOp::RequestInput {
+            task: run.id.clone(),
+            epoch,
+            number,
+            request: request.clone(),
+        })
+        .await;
     if asked.is_err() {
         if let Some(input) = take(&run, number) {
             refuse_as_over(&run, &input);
@@ -163,12 +188,15 @@ fn take(run: &TaskRun, number: i64) -> Option<OpenInput> {
 }
 
 fn refuse(input: &OpenInput, refusal: &Refusal) {
-    input.reply_route.send(refusal.to_response(Some(&input.reply_route.id()), &crate::request_id()));
+    input
+        .reply_route
+        .send(refusal.to_response(Some(&input.reply_route.id()), &crate::request_id()));
 }
 
 /// The record no longer shows the question.
 async fn close(run: &TaskRun, number: i64) {
-    if run.commit(|epoch| WriteOp::CloseInput { task: run.id.clone(), epoch, number }).await.is_ok() {
+    if run.commit(|epoch| WriteOp::CloseInput { task: run.id.clone(), epoch, number }).await.is_ok()
+    {
         if run.lock().inputs.is_empty() {
             run.count_transition(TaskStatus::Working);
         }
@@ -201,7 +229,8 @@ pub(super) async fn poll_inputs(run: &Arc<TaskRun>) -> Infallible {
         let open = expire(run);
         if may_have_changed {
             // What the store does not tell now it tells later.
-            may_have_changed = (!open.is_empty() && take_answers(run, &open).await.is_err()) || stop_if_ended(run).await.is_err();
+            may_have_changed = (!open.is_empty() && take_answers(run, &open).await.is_err())
+                || stop_if_ended(run).await.is_err();
         }
         // A word comes with each change, from who makes it or from `poller`.
         may_have_changed |= tokio::time::timeout(TASK_POLLER_INTERVAL, changed).await.is_ok();
@@ -214,8 +243,12 @@ fn expire(run: &Arc<TaskRun>) -> BTreeSet<i64> {
     let (late, open): (Vec<i64>, BTreeSet<i64>) = {
         let state = run.lock();
         let stored = state.inputs.iter().filter(|(_, input)| input.stored);
-        let (late, open): (Vec<_>, Vec<_>) = stored.partition(|(_, input)| input.asked_at.elapsed() > limit);
-        (late.into_iter().map(|(number, _)| *number).collect(), open.into_iter().map(|(number, _)| *number).collect())
+        let (late, open): (Vec<_>, Vec<_>) =
+            stored.partition(|(_, input)| input.asked_at.elapsed() > limit);
+        (
+            late.into_iter().map(|(number, _)| *number).collect(),
+            open.into_iter().map(|(number, _)| *number).collect(),
+        )
     };
     for number in late {
         if let Some(input) = take(run, number) {
@@ -246,7 +279,10 @@ async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) -> Result<(), Re
 /// The client's answer names the task as the backend does.
 fn to_backend_ids(run: &TaskRun, answer: Bytes) -> Bytes {
     let Some(message) = tasks::decoded(answer.clone()) else { return answer };
-    let (Some(related), Some(meta)) = (message.fields.meta_related_task_id, message.fields.meta) else { return answer };
+    let (Some(related), Some(meta)) = (message.fields.meta_related_task_id, message.fields.meta)
+    else {
+        return answer;
+    };
     let theirs = run.lock().backend_task.as_ref().map(|mirrored| mirrored.id.clone());
     let mut splice = Splice::new(&message.frame);
     match theirs {
@@ -259,7 +295,11 @@ fn to_backend_ids(run: &TaskRun, answer: Bytes) -> Bytes {
 /// Somebody else may have ended the task, or deleted it.
 async fn stop_if_ended(run: &TaskRun) -> Result<(), Refusal> {
     let durable = &run.shared.durable;
-    if durable.timed("task", durable.store.task(&run.id)).await?.is_none_or(|task| task.status.is_finished()) {
+    if durable
+        .timed("task", durable.store.task(&run.id))
+        .await?
+        .is_none_or(|task| task.status.is_finished())
+    {
         run.stop(StopReason::Cancelled);
     }
     Ok(())

@@ -120,7 +120,8 @@ pub(super) struct TaskWatch {
 
 impl TaskWatch {
     pub(super) fn new(shared: &Arc<Shared>, tasks: &[TaskId]) -> Self {
-        let one = Arc::new(TaskWaiter { changed: Notify::new(), session: Weak::new(), stream: None });
+        let one =
+            Arc::new(TaskWaiter { changed: Notify::new(), session: Weak::new(), stream: None });
         let mut inner = shared.tasks.lock();
         for task in tasks {
             inner.waiting.entry(task.clone()).or_default().push(Arc::downgrade(&one));
@@ -195,7 +196,13 @@ impl TaskManager {
         // For a while it is remembered how long it was.
         left_alone.retain(|_, one| one.until + TASK_DEFER_MAX > now);
         let has_room = left_alone.len() < TASKS_DEFERRED_MAX;
-        has_room.then(|| left_alone.iter().filter(|(_, one)| one.until > now).map(|(task, _)| task.clone()).collect())
+        has_room.then(|| {
+            left_alone
+                .iter()
+                .filter(|(_, one)| one.until > now)
+                .map(|(task, _)| task.clone())
+                .collect()
+        })
     }
 
     /// A session lives here from now on.
@@ -205,7 +212,8 @@ impl TaskManager {
 
     /// It does not any more.
     pub fn unregister_session(&self, session: &Session) {
-        self.sessions.remove_if(&session.key, |_, known| known.as_ptr() == std::ptr::from_ref(session));
+        self.sessions
+            .remove_if(&session.key, |_, known| known.as_ptr() == std::ptr::from_ref(session));
     }
 
     pub(super) fn session(&self, key: &SessionKey) -> Option<Arc<Session>> {
@@ -224,7 +232,10 @@ impl TaskManager {
         if self.running() < TASK_RUNS_MAX {
             return Ok(());
         }
-        Err(Refusal::new(ErrorKind::Overloaded, format!("this replica runs {TASK_RUNS_MAX} tasks, which is its limit")))
+        Err(Refusal::new(
+            ErrorKind::Overloaded,
+            format!("this replica runs {TASK_RUNS_MAX} tasks, which is its limit"),
+        ))
     }
 
     /// What this process takes to be its own.
@@ -278,10 +289,16 @@ impl TaskManager {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&run.id) else { return };
         running.tokens.push((Arc::downgrade(&carried.connection), carried.wire_id));
-        inner.by_token.insert((Arc::as_ptr(&carried.connection) as usize, carried.wire_id), run.id.clone());
+        inner
+            .by_token
+            .insert((Arc::as_ptr(&carried.connection) as usize, carried.wire_id), run.id.clone());
     }
 
-    pub(super) fn by_token(&self, connection: &Arc<Connection>, wire_id: u64) -> Option<Arc<TaskRun>> {
+    pub(super) fn by_token(
+        &self,
+        connection: &Arc<Connection>,
+        wire_id: u64,
+    ) -> Option<Arc<TaskRun>> {
         let inner = self.lock();
         let task = inner.by_token.get(&(Arc::as_ptr(connection) as usize, wire_id))?;
         inner.running.get(task).map(|running| running.run.clone())
@@ -291,21 +308,34 @@ impl TaskManager {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&run.id) else { return };
         running.backend_tasks.push((Arc::downgrade(link), backend_task.to_owned()));
-        inner.by_backend_id.insert((Arc::as_ptr(link) as usize, backend_task.to_owned()), run.id.clone());
+        inner
+            .by_backend_id
+            .insert((Arc::as_ptr(link) as usize, backend_task.to_owned()), run.id.clone());
     }
 
     /// Whose task of the backend this is.
-    pub(super) fn by_backend_task(&self, link: &Arc<Link>, backend_task: &str) -> Option<Arc<TaskRun>> {
+    pub(super) fn by_backend_task(
+        &self,
+        link: &Arc<Link>,
+        backend_task: &str,
+    ) -> Option<Arc<TaskRun>> {
         let inner = self.lock();
-        let task = inner.by_backend_id.get(&(Arc::as_ptr(link) as usize, backend_task.to_owned()))?;
+        let task =
+            inner.by_backend_id.get(&(Arc::as_ptr(link) as usize, backend_task.to_owned()))?;
         inner.running.get(task).map(|running| running.run.clone())
     }
 
     // Who waits.
 
     /// A request of this session waits for a task, for as long as the returned value lives.
-    fn wait_for(&self, task: &TaskId, session: Weak<Session>, stream: &Arc<EventStream>) -> Wait<'_> {
-        let one = Arc::new(TaskWaiter { changed: Notify::new(), session, stream: Some(stream.clone()) });
+    fn wait_for(
+        &self,
+        task: &TaskId,
+        session: Weak<Session>,
+        stream: &Arc<EventStream>,
+    ) -> Wait<'_> {
+        let one =
+            Arc::new(TaskWaiter { changed: Notify::new(), session, stream: Some(stream.clone()) });
         self.lock().waiting.entry(task.clone()).or_default().push(Arc::downgrade(&one));
         Wait { tasks: self, task: task.clone(), one }
     }
@@ -351,7 +381,8 @@ impl TaskManager {
 
     /// Something may have been missed: everybody looks.
     fn wake_all(&self) {
-        let waiting: Vec<_> = self.lock().waiting.values().flatten().filter_map(Weak::upgrade).collect();
+        let waiting: Vec<_> =
+            self.lock().waiting.values().flatten().filter_map(Weak::upgrade).collect();
         waiting.iter().for_each(|one| one.changed.notify_one());
         self.all_runs().iter().for_each(|run| run.changed.notify_waiters());
     }
@@ -376,7 +407,10 @@ mod tests {
     fn nothing_is_left_of_who_waited() {
         let (tasks, task) = (TaskManager::default(), TaskId::new("t"));
         let stream = EventStream::general(1, LogLimits { events: 1, bytes: 1 });
-        let (one, other) = (tasks.wait_for(&task, Weak::new(), &stream), tasks.wait_for(&task, Weak::new(), &stream));
+        let (one, other) = (
+            tasks.wait_for(&task, Weak::new(), &stream),
+            tasks.wait_for(&task, Weak::new(), &stream),
+        );
         drop(one);
         assert_eq!(tasks.waiters(&task).len(), 1);
         drop(other);

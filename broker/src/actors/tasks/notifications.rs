@@ -55,7 +55,10 @@ impl NotificationLimiter {
         if said.silent {
             return false;
         }
-        if said.since.is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1)) {
+        if said
+            .since
+            .is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1))
+        {
             (said.since, said.words) = (Some(now), 0);
         }
         said.words += 1;
@@ -67,15 +70,25 @@ impl TaskRun {
     /// Progress under our token: goes on under the client's.
     pub fn progress(self: &Arc<Self>, message: &Message) {
         let fields = &message.fields;
-        let value =
-            message.bytes(fields.progress).and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse::<f64>().ok());
-        let (Some(token), Some(span), Some(value)) = (self.progress_token(), fields.progress_token, value) else { return };
+        let value = message
+            .bytes(fields.progress)
+            .and_then(|text| std::str::from_utf8(text).ok())
+            .and_then(|text| text.parse::<f64>().ok());
+        let (Some(token), Some(span), Some(value)) =
+            (self.progress_token(), fields.progress_token, value)
+        else {
+            return;
+        };
         if !self.notifications.progress_advances(value) {
             self.shared.metrics.dropped_notification("progress");
             return;
         }
         let mut splice = Splice::new(&message.frame);
-        splice.replace(span, token.to_vec()).set_meta(message, tasks::RELATED_TASK, &tasks::related(&self.id));
+        splice.replace(span, token.to_vec()).set_meta(
+            message,
+            tasks::RELATED_TASK,
+            &tasks::related(&self.id),
+        );
         self.send(EventKind::Droppable, splice.finish());
     }
 
@@ -92,9 +105,17 @@ impl TaskRun {
             return;
         }
         match self.creator() {
-            Some(session) => self.shared.tasks.deliver(&session, kind, frame, self.shared.tasks.result_stream(&self.id, &session)),
+            Some(session) => self.shared.tasks.deliver(
+                &session,
+                kind,
+                frame,
+                self.shared.tasks.result_stream(&self.id, &session),
+            ),
             None if frame.len() <= TASK_NOTIFICATION_BYTES_MAX => {
-                self.shared.durable.hot.wake(Wakeup::TaskNotification { session: self.record.session, frame });
+                self.shared
+                    .durable
+                    .hot
+                    .wake(Wakeup::TaskNotification { session: self.record.session, frame });
             }
             None => self.shared.metrics.dropped_notification("task"),
         }
@@ -103,7 +124,13 @@ impl TaskRun {
 
 impl super::TaskManager {
     /// Sends a word on the stream where the client waits for the task, or where it waits for anything.
-    pub(super) fn deliver(&self, session: &Arc<Session>, kind: EventKind, frame: Bytes, stream: Option<Arc<EventStream>>) {
+    pub(super) fn deliver(
+        &self,
+        session: &Arc<Session>,
+        kind: EventKind,
+        frame: Bytes,
+        stream: Option<Arc<EventStream>>,
+    ) {
         match stream.filter(|stream| !stream.is_unreachable()) {
             Some(stream) => session.push_to(&stream, kind, frame),
             None => session.deliver(kind, frame),
@@ -123,6 +150,10 @@ mod tests {
         assert!(words.try_acquire(now + Duration::from_secs(1)));
         words.close();
         assert!(!words.try_acquire(now + Duration::from_secs(5)));
-        assert!(words.progress_advances(1.0) && !words.progress_advances(1.0) && words.progress_advances(1.5));
+        assert!(
+            words.progress_advances(1.0)
+                && !words.progress_advances(1.0)
+                && words.progress_advances(1.5)
+        );
     }
 }

@@ -24,34 +24,46 @@ use crate::{
 /// The request that made the task, as its run knows it.
 pub(super) fn request_of(run: &TaskRun) -> Arc<RequestTelemetry> {
     let details = &run.details;
-    let name = details.request.as_deref().and_then(RequestName::parse).unwrap_or_else(RequestName::random);
+    let name =
+        details.request.as_deref().and_then(RequestName::parse).unwrap_or_else(RequestName::random);
     let carried = details.trace.clone().unwrap_or_default();
-    let tracing = run.shared.traces.resume(&carried, Method::ToolsCall.name(), Some(cut(&details.tool))).map(|mut tracing| {
-        tracing.attributes = vec![
-            KeyValue::new("mcp.method.name", Method::ToolsCall.name()),
-            KeyValue::new("mcp.session.id", run.record.session.digest()),
-            KeyValue::new("mcp_broker.tenant", run.tenant.id.to_string()),
-            KeyValue::new("mcp_broker.task", digest(&run.id)),
-        ];
-        tracing
-    });
+    let tracing =
+        run.shared.traces.resume(&carried, Method::ToolsCall.name(), Some(cut(&details.tool))).map(
+            |mut tracing| {
+                tracing.attributes = vec![
+                    KeyValue::new("mcp.method.name", Method::ToolsCall.name()),
+                    KeyValue::new("mcp.session.id", run.record.session.digest()),
+                    KeyValue::new("mcp_broker.tenant", run.tenant.id.to_string()),
+                    KeyValue::new("mcp_broker.task", digest(&run.id)),
+                ];
+                tracing
+            },
+        );
     let how = run.shared.config.audit.calls;
     let draft = (how != AuditLevel::Off).then(|| draft(run, how));
     let request = RequestTelemetry::new(name, tracing, draft);
-    request.note_backend(&run.record.backend, run.tenant.catalog().definition(&run.record.backend, &native_name(run)));
+    request.note_backend(
+        &run.record.backend,
+        run.tenant.catalog().definition(&run.record.backend, &native_name(run)),
+    );
     request
 }
 
 fn native_name(run: &TaskRun) -> String {
     let call = tasks::decoded(Bytes::copy_from_slice(&run.record.request));
-    call.and_then(|call| call.text(call.fields.name).map(|name| name.into_owned())).unwrap_or_default()
+    call.and_then(|call| call.text(call.fields.name).map(|name| name.into_owned()))
+        .unwrap_or_default()
 }
 
 fn draft(run: &TaskRun, how: AuditLevel) -> AuditDraft {
     let call = tasks::decoded(Bytes::copy_from_slice(&run.record.request));
     AuditDraft {
         how,
-        caller: Caller { tenant: run.tenant.id.clone(), principal: run.record.principal.clone(), key: None },
+        caller: Caller {
+            tenant: run.tenant.id.clone(),
+            principal: run.record.principal.clone(),
+            key: None,
+        },
         session: Some(run.record.session.digest()),
         transport: "task",
         method: Method::ToolsCall,

@@ -17,7 +17,10 @@ use crate::{
 /// Compares until the process ends.
 pub(super) async fn sweep_orphans(shared: Arc<Shared>) {
     let mut missing = HashSet::new();
-    while tokio::time::timeout(TASK_ORPHAN_SWEEP_INTERVAL, shared.draining.cancelled()).await.is_err() {
+    while tokio::time::timeout(TASK_ORPHAN_SWEEP_INTERVAL, shared.draining.cancelled())
+        .await
+        .is_err()
+    {
         missing = sweep_once(&shared, missing).await;
     }
 }
@@ -26,10 +29,15 @@ pub(super) async fn sweep_orphans(shared: Arc<Shared>) {
 pub(super) async fn sweep_once(shared: &Arc<Shared>, before: HashSet<TaskId>) -> HashSet<TaskId> {
     let (durable, tasks) = (&shared.durable, &shared.tasks);
     // Until somebody can ask, nothing is known.
-    let Ok(owned) = durable.timed("tasks_of", durable.store.tasks_of(&durable.names())).await else { return before };
+    let Ok(owned) = durable.timed("tasks_of", durable.store.tasks_of(&durable.names())).await
+    else {
+        return before;
+    };
     let left_alone: HashSet<TaskId> = tasks.deferred().unwrap_or_default().into_iter().collect();
-    let missing = owned.into_iter().filter(|task| !tasks.is_active(task) && !left_alone.contains(task));
-    let (strays, missing): (HashSet<_>, HashSet<_>) = missing.partition(|task| before.contains(task));
+    let missing =
+        owned.into_iter().filter(|task| !tasks.is_active(task) && !left_alone.contains(task));
+    let (strays, missing): (HashSet<_>, HashSet<_>) =
+        missing.partition(|task| before.contains(task));
     for task in strays {
         shared.running.spawn(adopt(shared.clone(), task));
     }
@@ -38,10 +46,15 @@ pub(super) async fn sweep_once(shared: &Arc<Shared>, before: HashSet<TaskId>) ->
 
 async fn adopt(shared: Arc<Shared>, task: TaskId) {
     let durable = &shared.durable;
-    let Ok(found) = durable.timed("whole_task", durable.store.whole_task(&task)).await else { return };
+    let Ok(found) = durable.timed("whole_task", durable.store.whole_task(&task)).await else {
+        return;
+    };
     match found {
         Some(found) if recovery::is_ours(&shared, &found.stored) => {
-            tracing::warn!(task = super::digest(&task), "a task of this process was carried out by nobody");
+            tracing::warn!(
+                task = super::digest(&task),
+                "a task of this process was carried out by nobody"
+            );
             recovery::recover(shared, found).await;
         }
         Some(_) => {}

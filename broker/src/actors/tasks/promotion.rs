@@ -94,25 +94,43 @@ impl Session {
     async fn store_promoted(&self, message: &Message, call: &Call) -> Result<StoredTask, Refusal> {
         self.shared.tasks.check_capacity()?;
         let message = without_own_meta(message, |_| false)?;
-        let decision = routing::decide(&message, &self.endpoint, &self.advertised, self.version, &self.tenant.catalog())?;
+        let decision = routing::decide(
+            &message,
+            &self.endpoint,
+            &self.advertised,
+            self.version,
+            &self.tenant.catalog(),
+        )?;
         let Decision::Forward(plan) = decision else {
-            return Err(Refusal::new(ErrorKind::Internal, "the call does not go to a backend any more"));
+            return Err(Refusal::new(
+                ErrorKind::Internal,
+                "the call does not go to a backend any more",
+            ));
         };
         if plan.backend != call.backend {
-            return Err(Refusal::new(ErrorKind::Internal, "the name stands for another backend by now"));
+            return Err(Refusal::new(
+                ErrorKind::Internal,
+                "the name stands for another backend by now",
+            ));
         }
         let traits = plan.names.tool().map(|tool| tool.traits).unwrap_or_default();
-        let tool = message.text(message.fields.name).map(|name| name.into_owned()).unwrap_or_default();
+        let tool =
+            message.text(message.fields.name).map(|name| name.into_owned()).unwrap_or_default();
         let mut details = self.details(TaskTarget { tool, traits }).sent_before();
         if let Some(request) = &call.observed {
             note_origin(&mut details, request);
         }
         let record = self.record_of(&call_of(&message, &plan)?, plan.backend, &details, None);
         let (owner, limits) = (self.shared.durable.node(), limits_of(self.shared.task_settings()));
-        let create = WriteOp::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
+        let create =
+            WriteOp::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
         let written = self.shared.durable.commit(create).await;
         if let Err(StoreError::OutcomeUnknown(_)) = written {
-            self.shared.running.spawn(cancel_if_committed(self.shared.clone(), record.task.clone(), record.ttl.unwrap_or(TASK_RUN_MAX)));
+            self.shared.running.spawn(cancel_if_committed(
+                self.shared.clone(),
+                record.task.clone(),
+                record.ttl.unwrap_or(TASK_RUN_MAX),
+            ));
         }
         match written.map_err(|error| refusal(&error))? {
             // After a change of name nobody knows whether the task is still ours: it is found like any that was left behind.
@@ -120,7 +138,10 @@ impl Session {
                 fault_point::passed("task.promoted");
                 Ok(self.note_created(record, at_us, &owner))
             }
-            _ => Err(Refusal::new(ErrorKind::TaskLimit, "the tenant may have no more tasks, or this replica lost its name")),
+            _ => Err(Refusal::new(
+                ErrorKind::TaskLimit,
+                "the tenant may have no more tasks, or this replica lost its name",
+            )),
         }
     }
 
@@ -131,7 +152,9 @@ impl Session {
         run.lock().maybe_sent = true;
         // From now on it counts among the tasks.
         self.release_call_slot(&call);
-        self.shared.tasks.start_with(run, |run| async move { await_call(&run, under_way, call).await });
+        self.shared
+            .tasks
+            .start_with(run, |run| async move { await_call(&run, under_way, call).await });
     }
 }
 
@@ -142,13 +165,19 @@ async fn cancel_if_committed(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
     while let Some(found) = await_commit(&shared, &task, ttl).await {
         match shared.tasks.cancel_stored(&shared, &found.stored).await {
             Ok(_) => return,
-            Err(refusal) => tracing::debug!(task = super::digest(&task), %refusal, "a task nobody knows of could not be cancelled"),
+            Err(refusal) => {
+                tracing::debug!(task = super::digest(&task), %refusal, "a task nobody knows of could not be cancelled")
+            }
         }
     }
 }
 
 /// Waits for the call as its client would have.
-async fn await_call(run: &Arc<TaskRun>, mut under_way: PendingExchange, call: Arc<Call>) -> RunOutcome {
+async fn await_call(
+    run: &Arc<TaskRun>,
+    mut under_way: PendingExchange,
+    call: Arc<Call>,
+) -> RunOutcome {
     if let Some(handover) = &call.task_handoff {
         handover.mark_done();
     }
@@ -168,7 +197,12 @@ async fn await_call(run: &Arc<TaskRun>, mut under_way: PendingExchange, call: Ar
         let answers = event.kind == EventKind::Answer;
         match tasks::decoded(event.frame) {
             Some(answer) if answers => return RunOutcome::Translated(answer),
-            None if answers => return RunOutcome::Refused(Refusal::new(ErrorKind::BackendProtocolError, "the answer can not be read")),
+            None if answers => {
+                return RunOutcome::Refused(Refusal::new(
+                    ErrorKind::BackendProtocolError,
+                    "the answer can not be read",
+                ));
+            }
             Some(question) if question.kind == Kind::Request => ask(run, &under_way, &question),
             Some(word) if word.method == Method::Cancelled => withdraw(run, &word),
             // Neither progress nor log messages of a task are told (MCP 2026-07-28, Tasks).
@@ -188,7 +222,11 @@ async fn backend_made_task(call: &Call) -> OfferedTask {
 }
 
 /// The backend has a task of its own for the call: that is watched from now on, and can be by others after this process.
-async fn follow_backend_task(run: &Arc<TaskRun>, mut under_way: PendingExchange, made: OfferedTask) -> RunOutcome {
+async fn follow_backend_task(
+    run: &Arc<TaskRun>,
+    mut under_way: PendingExchange,
+    made: OfferedTask,
+) -> RunOutcome {
     let OfferedTask { link, connection, task, taken } = made;
     run.track_unrequested_task(&link, &connection, &task.id);
     let link = run.hold_link(link);
@@ -209,7 +247,11 @@ async fn follow_backend_task(run: &Arc<TaskRun>, mut under_way: PendingExchange,
 
 fn ask(run: &Arc<TaskRun>, under_way: &PendingExchange, question: &Message) {
     let Some(number) = question.id.as_ref().and_then(RequestId::as_u64) else { return };
-    if let Err(refusal) = inputs::ask_via(run, inputs::ReplyRoute::Session { session: under_way.session().clone(), number }, question) {
+    if let Err(refusal) = inputs::ask_via(
+        run,
+        inputs::ReplyRoute::Session { session: under_way.session().clone(), number },
+        question,
+    ) {
         let frame: Bytes = refusal.to_response(question.id.as_ref(), &crate::request_id());
         if let Some(answer) = tasks::decoded(frame) {
             under_way.session().handle_answer(&answer);
@@ -219,9 +261,18 @@ fn ask(run: &Arc<TaskRun>, under_way: &PendingExchange, question: &Message) {
 
 /// The backend needs an answer no longer.
 fn withdraw(run: &Arc<TaskRun>, word: &Message) {
-    let number = word.fields.request_id.map(|span| RequestId::from_raw(span.slice(&word.frame))).and_then(|id| id.as_u64());
+    let number = word
+        .fields
+        .request_id
+        .map(|span| RequestId::from_raw(span.slice(&word.frame)))
+        .and_then(|id| id.as_u64());
     let Some(number) = number else { return };
-    let asked = run.lock().inputs.iter().find(|(_, input)| input.reply_route.is_question(number)).map(|(asked, _)| *asked);
+    let asked = run
+        .lock()
+        .inputs
+        .iter()
+        .find(|(_, input)| input.reply_route.is_question(number))
+        .map(|(asked, _)| *asked);
     if let Some(asked) = asked {
         run.withdraw_input(asked);
     }

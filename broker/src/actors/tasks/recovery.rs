@@ -44,7 +44,10 @@ impl TaskManager {
 
     /// The process goes away: tasks that were not begun are given away at once.
     pub fn drain(&self) {
-        self.all_runs().iter().filter(|run| run.is_untouched()).for_each(|run| run.stop(StopReason::Released));
+        self.all_runs()
+            .iter()
+            .filter(|run| run.is_untouched())
+            .for_each(|run| run.stop(StopReason::Released));
     }
 
     /// The grace is over: another process goes on with what is left.
@@ -60,8 +63,13 @@ pub(super) async fn claim_unowned(shared: Arc<Shared>) {
         }
         let (durable, node) = (&shared.durable, shared.durable.node());
         let room = TASK_RUNS_MAX.saturating_sub(shared.tasks.running());
-        let may_take = !durable.is_shared() || durable.lease.is_settled(shared.config.session.lease);
-        let limit = if may_take { TASK_CLAIM_BATCH.min(u32::try_from(room).unwrap_or(u32::MAX)) } else { 0 };
+        let may_take =
+            !durable.is_shared() || durable.lease.is_settled(shared.config.session.lease);
+        let limit = if may_take {
+            TASK_CLAIM_BATCH.min(u32::try_from(room).unwrap_or(u32::MAX))
+        } else {
+            0
+        };
         let mut found = 0;
         if limit > 0 {
             let claimed = claim(&shared, &node, limit).await;
@@ -82,7 +90,9 @@ pub(super) async fn claim_unowned(shared: Arc<Shared>) {
 /// What nobody owns, made this process's own. An answer that is lost is given once more by the store. What was claimed under
 /// a name that lapsed meanwhile may be anybody's: it is reclaimed with the rest of what has that name, or claimed again.
 async fn claim(shared: &Arc<Shared>, node: &NodeName, limit: u32) -> Vec<FullTask> {
-    let (durable, Some(except)) = (&shared.durable, shared.tasks.deferred()) else { return Vec::new() };
+    let (durable, Some(except)) = (&shared.durable, shared.tasks.deferred()) else {
+        return Vec::new();
+    };
     let claim = durable.timed("claim_tasks", durable.store.claim_tasks(node, limit, &except));
     let claimed = if durable.is_shared() {
         // One that waited for an outage to be over would be the first to come, before those who own the tasks.
@@ -103,7 +113,9 @@ async fn recover_all(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
             }
             wait = (wait * 2).min(STORE_RETRY_MAX);
         };
-        if let Some(task) = stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_finished()) {
+        if let Some(task) =
+            stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_finished())
+        {
             recover(shared.clone(), task).await;
         }
     }
@@ -111,7 +123,8 @@ async fn recover_all(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
 
 /// Whether it is for this process to carry out.
 pub(super) fn is_ours(shared: &Shared, stored: &StoredTask) -> bool {
-    !stored.status.is_finished() && stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner))
+    !stored.status.is_finished()
+        && stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner))
 }
 
 /// Goes on with a task that is ours, and may run here already.
@@ -175,7 +188,11 @@ async fn close_inputs(shared: &Arc<Shared>, stored: &StoredTask) {
         wait = (wait * 2).min(STORE_RETRY_MAX);
     };
     for input in inputs {
-        store_until_done(shared, &WriteOp::CloseInput { task: task.clone(), epoch: stored.epoch, number: input.number }).await;
+        store_until_done(
+            shared,
+            &WriteOp::CloseInput { task: task.clone(), epoch: stored.epoch, number: input.number },
+        )
+        .await;
     }
     durable.hot.wake(Wakeup::Task { task: task.clone(), session: stored.record.session });
 }
@@ -184,7 +201,13 @@ async fn give_up(shared: &Arc<Shared>, stored: &StoredTask, refusal: &Refusal) {
     let request_id = shared.note_refusal(refusal, None, Some(stored.record.tenant.as_str()));
     let TaskOutcome { status, message, outcome } = TaskOutcome::refused(refusal, &request_id);
     let task = stored.record.task.clone();
-    let change = WriteOp::EndTask { task: task.clone(), epoch: Some(stored.epoch), status, message, outcome: Some(outcome) };
+    let change = WriteOp::EndTask {
+        task: task.clone(),
+        epoch: Some(stored.epoch),
+        status,
+        message,
+        outcome: Some(outcome),
+    };
     if store_until_done(shared, &change).await == WriteOutcome::Done {
         shared.metrics.task_transition(status.name());
         shared.durable.hot.wake(Wakeup::Task { task, session: stored.record.session });

@@ -41,7 +41,10 @@ impl RetryTimer {
 }
 
 /// The way to the backend, waited for.
-pub(super) async fn connect(run: &Arc<TaskRun>, patience: &mut RetryTimer) -> Result<(Arc<Link>, Arc<Connection>), Refusal> {
+pub(super) async fn connect(
+    run: &Arc<TaskRun>,
+    patience: &mut RetryTimer,
+) -> Result<(Arc<Link>, Arc<Connection>), Refusal> {
     loop {
         let refusal = match run.link() {
             Ok(link) => match link.backend.check_breaker() {
@@ -53,7 +56,9 @@ pub(super) async fn connect(run: &Arc<TaskRun>, patience: &mut RetryTimer) -> Re
             },
             Err(refusal) => refusal,
         };
-        if refusal.kind != ErrorKind::BackendUnavailable || !patience.wait(refusal.retry_after).await {
+        if refusal.kind != ErrorKind::BackendUnavailable
+            || !patience.wait(refusal.retry_after).await
+        {
             return Err(refusal);
         }
     }

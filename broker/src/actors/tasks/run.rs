@@ -147,7 +147,12 @@ impl RunPlan {
 }
 
 impl TaskRun {
-    pub(super) fn new(task: FullTask, plan: RunPlan, tenant: Arc<Tenant>, shared: &Arc<Shared>) -> Arc<Self> {
+    pub(super) fn new(
+        task: FullTask,
+        plan: RunPlan,
+        tenant: Arc<Tenant>,
+        shared: &Arc<Shared>,
+    ) -> Arc<Self> {
         let FullTask { stored, left } = task;
         let left = left.map_or(TASK_RUN_MAX, |left| left.min(TASK_RUN_MAX));
         Arc::new(Self {
@@ -221,12 +226,20 @@ impl TaskRun {
 
     /// For whom it runs.
     pub(super) fn caller(&self) -> CallOwner<'_> {
-        CallOwner { tenant: &self.tenant, principal: &self.record.principal, session: &self.record.session }
+        CallOwner {
+            tenant: &self.tenant,
+            principal: &self.record.principal,
+            session: &self.record.session,
+        }
     }
 
     pub fn timeouts(&self) -> EffectiveTimeouts {
         let common = &self.shared.config.timeouts;
-        let usual = EffectiveTimeouts { call: common.call, control: common.control, initialize: common.initialize };
+        let usual = EffectiveTimeouts {
+            call: common.call,
+            control: common.control,
+            initialize: common.initialize,
+        };
         self.tenant.backend(&self.record.backend).map_or(usual, |backend| backend.timeouts())
     }
 
@@ -252,8 +265,14 @@ impl TaskRun {
             return Ok(self.hold_link(link));
         }
         let known = self.tenant.backend(backend);
-        let link = known.and_then(|known| known.link_for_task(&self.id, &self.record.principal, &self.client));
-        let gone = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {backend} is not registered"));
+        let link = known
+            .and_then(|known| known.link_for_task(&self.id, &self.record.principal, &self.client));
+        let gone = || {
+            Refusal::new(
+                ErrorKind::BackendUnavailable,
+                format!("backend {backend} is not registered"),
+            )
+        };
         let link = link.ok_or_else(gone)?;
         if let Some(level) = self.log_level() {
             link.raise_level(level);
@@ -262,7 +281,8 @@ impl TaskRun {
     }
 
     pub(super) fn hold_link(self: &Arc<Self>, link: Arc<Link>) -> Arc<Link> {
-        let known = self.lock().link_hold.as_ref().is_some_and(|hold| Arc::ptr_eq(&hold.link, &link));
+        let known =
+            self.lock().link_hold.as_ref().is_some_and(|hold| Arc::ptr_eq(&hold.link, &link));
         if !known {
             let hold = link.hold(self);
             let before = self.lock().link_hold.replace(hold);
@@ -290,19 +310,29 @@ impl TaskRun {
     }
 
     /// The same. `Ok(false)`: the store is there, and was too busy with this change so many times.
-    pub(super) async fn try_commit(&self, change: impl Fn(i64) -> WriteOp, mut busy_max: u32) -> Result<bool, StopReason> {
+    pub(super) async fn try_commit(
+        &self,
+        change: impl Fn(i64) -> WriteOp,
+        mut busy_max: u32,
+    ) -> Result<bool, StopReason> {
         let mut wait = STORE_RETRY_FIRST;
         loop {
             let epoch = self.epoch();
             match self.shared.durable.write(change(epoch)).await {
-                Ok(WriteOutcome::AlreadyFinished) => return Err(self.stopped_by(StopReason::Cancelled)),
-                Ok(WriteOutcome::Fenced | WriteOutcome::NotFound) => match self.is_still_ours(epoch).await {
-                    Ok(true) => {}
-                    Ok(false) => return Err(self.stopped_by(StopReason::Lost)),
-                    Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
-                },
+                Ok(WriteOutcome::AlreadyFinished) => {
+                    return Err(self.stopped_by(StopReason::Cancelled));
+                }
+                Ok(WriteOutcome::Fenced | WriteOutcome::NotFound) => {
+                    match self.is_still_ours(epoch).await {
+                        Ok(true) => {}
+                        Ok(false) => return Err(self.stopped_by(StopReason::Lost)),
+                        Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
+                    }
+                }
                 Ok(_) => return Ok(true),
-                Err(refusal) if refusal.kind == ErrorKind::StoreBusy && busy_max <= 1 => return Ok(false),
+                Err(refusal) if refusal.kind == ErrorKind::StoreBusy && busy_max <= 1 => {
+                    return Ok(false);
+                }
                 // It may have been stored all the same; stored twice, it is stored once.
                 Err(refusal) => {
                     tracing::debug!(task = %self.digest(), %refusal, "a step of a task waits for the store");
@@ -325,7 +355,9 @@ impl TaskRun {
             return Ok(true);
         }
         let durable = &self.shared.durable;
-        let Some(found) = durable.timed("task", durable.store.task(&self.id)).await? else { return Ok(false) };
+        let Some(found) = durable.timed("task", durable.store.task(&self.id)).await? else {
+            return Ok(false);
+        };
         let is_ours = found.owner.as_ref().is_some_and(|owner| durable.is_ours(owner));
         if is_ours {
             self.set_epoch(found.epoch);
@@ -335,7 +367,10 @@ impl TaskRun {
 
     /// Tells everybody who waits for this task, here and elsewhere.
     pub(super) fn announce(&self) {
-        self.shared.durable.hot.wake(Wakeup::Task { task: self.id.clone(), session: self.record.session });
+        self.shared
+            .durable
+            .hot
+            .wake(Wakeup::Task { task: self.id.clone(), session: self.record.session });
     }
 
     pub(super) fn count_transition(&self, to: TaskStatus) {

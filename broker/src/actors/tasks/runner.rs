@@ -64,8 +64,11 @@ impl super::TaskManager {
 }
 
 async fn carry_out(run: Arc<TaskRun>, work: impl Future<Output = RunOutcome>) {
-    let failed = |_| RunOutcome::Refused(Refusal::new(ErrorKind::Internal, "the task failed inside the broker"));
-    let ending = AssertUnwindSafe(run_to_end(&run, work)).catch_unwind().await.unwrap_or_else(failed);
+    let failed = |_| {
+        RunOutcome::Refused(Refusal::new(ErrorKind::Internal, "the task failed inside the broker"))
+    };
+    let ending =
+        AssertUnwindSafe(run_to_end(&run, work)).catch_unwind().await.unwrap_or_else(failed);
     if AssertUnwindSafe(settle(&run, ending)).catch_unwind().await.is_err() {
         tracing::error!(task = %run.digest(), "the end of a task failed inside the broker");
     }
@@ -82,7 +85,10 @@ async fn run_to_end(run: &Arc<TaskRun>, work: impl Future<Output = RunOutcome>) 
 }
 
 /// An answer that is there counts, whoever wants the run to end.
-pub(super) async fn first_end(run: &Arc<TaskRun>, mut work: Pin<&mut impl Future<Output = RunOutcome>>) -> RunOutcome {
+pub(super) async fn first_end(
+    run: &Arc<TaskRun>,
+    mut work: Pin<&mut impl Future<Output = RunOutcome>>,
+) -> RunOutcome {
     let attending = pin!(inputs::poll_inputs(run));
     let ending = tokio::select! {
         biased;
@@ -114,7 +120,9 @@ async fn creation_known(run: &TaskRun) {
 
 async fn work(run: &Arc<TaskRun>, from: TaskStep) -> RunOutcome {
     match from {
-        TaskStep::Delegated { backend_task, link } => backend_task::resume(run, backend_task, &link).await,
+        TaskStep::Delegated { backend_task, link } => {
+            backend_task::resume(run, backend_task, &link).await
+        }
         TaskStep::Queued | TaskStep::Sent => send(run).await,
     }
 }
@@ -122,7 +130,10 @@ async fn work(run: &Arc<TaskRun>, from: TaskStep) -> RunOutcome {
 /// Sends the call, as often as it takes and no oftener than is harmless.
 async fn send(run: &Arc<TaskRun>) -> RunOutcome {
     let Some(message) = tasks::decoded(Bytes::copy_from_slice(&run.record.request)) else {
-        return RunOutcome::Refused(Refusal::new(ErrorKind::Internal, "what is stored of the call can not be read"));
+        return RunOutcome::Refused(Refusal::new(
+            ErrorKind::Internal,
+            "what is stored of the call can not be read",
+        ));
     };
     let asker = Asker::Task(run.clone());
     let mut patience = RetryTimer::new(run.timeouts().call);
@@ -141,14 +152,26 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             Err(refusal) => return RunOutcome::Refused(refusal),
         };
         let as_task = becomes_a_task(run, &connection, &message);
-        if let Err(stop) = run.commit(|epoch| WriteOp::AdvanceTask { task: run.id.clone(), epoch, step: TaskStep::Sent }).await {
+        if let Err(stop) = run
+            .commit(|epoch| WriteOp::AdvanceTask {
+                task: run.id.clone(),
+                epoch,
+                step: TaskStep::Sent,
+            })
+            .await
+        {
             return RunOutcome::Stopped(stop);
         }
         fault_point::passed("task.sent.committed");
         note_under_way(run, as_task);
         let edits = if as_task { vec![task_member(run, &message)] } else { Vec::new() };
         let sent_at = Instant::now();
-        let answer = connection.exchange(&link, BackendRequest { message: &message, edits: &edits, asker: &asker, sent_at }).await;
+        let answer = connection
+            .exchange(
+                &link,
+                BackendRequest { message: &message, edits: &edits, asker: &asker, sent_at },
+            )
+            .await;
         link.backend.record_result(&connection, &answer, sent_at.elapsed(), Instant::now());
         drop(room);
         run.lock().creating = false;
@@ -157,7 +180,10 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
                 fault_point::passed("task.answered");
                 return match answer
                     .bytes(answer.result)
-                    .filter(|_| (as_task || run.lock().backend_task.is_some()) && answer.fields.task_task_id.is_some())
+                    .filter(|_| {
+                        (as_task || run.lock().backend_task.is_some())
+                            && answer.fields.task_task_id.is_some()
+                    })
                     .and_then(BackendTask::read)
                 {
                     Some(task) => backend_task::follow(run, &link, &connection, task).await,
@@ -171,14 +197,23 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             run.lock().maybe_sent = false;
             // Whoever finds the task after a crash shall know it too. A call whose answer was lost before stays what it was.
             if resent == 0
-                && let Err(stop) = run.commit(|epoch| WriteOp::AdvanceTask { task: run.id.clone(), epoch, step: TaskStep::Queued }).await
+                && let Err(stop) = run
+                    .commit(|epoch| WriteOp::AdvanceTask {
+                        task: run.id.clone(),
+                        epoch,
+                        step: TaskStep::Queued,
+                    })
+                    .await
             {
                 return RunOutcome::Stopped(stop);
             }
             if !patience.wait(refusal.retry_after).await {
                 return RunOutcome::Refused(refusal);
             }
-        } else if refusal.kind == ErrorKind::OutcomeUnknown && run.details.is_repeatable() && resent < TASK_RESENDS_MAX {
+        } else if refusal.kind == ErrorKind::OutcomeUnknown
+            && run.details.is_repeatable()
+            && resent < TASK_RESENDS_MAX
+        {
             resent += 1;
             tracing::info!(task = %run.digest(), backend = %run.record.backend, "the answer is lost, and the call is harmless: sent again");
             tokio::time::sleep(BACKOFF_FIRST).await;
@@ -195,15 +230,21 @@ fn note_under_way(run: &TaskRun, as_task: bool) {
 
 /// MCP 2025-11-25, Tasks: a call is augmented only where the backend and the tool have tasks.
 fn becomes_a_task(run: &TaskRun, connection: &Connection, message: &Message) -> bool {
-    let has_tasks = connection.negotiated().is_some_and(|agreed| agreed.capabilities.tasks_tools_call && agreed.version.tasks());
+    let has_tasks = connection
+        .negotiated()
+        .is_some_and(|agreed| agreed.capabilities.tasks_tools_call && agreed.version.tasks());
     let tool = message.text(message.fields.name).unwrap_or_default();
-    let support = run.tenant.catalog().traits(&run.record.backend, &tool).map(|traits| traits.task_support);
+    let support =
+        run.tenant.catalog().traits(&run.record.backend, &tool).map(|traits| traits.task_support);
     has_tasks && support != Some(TaskSupport::Forbidden)
 }
 
 /// The edit that adds `task` to the call.
 fn task_member(run: &TaskRun, message: &Message) -> (Span, Vec<u8>) {
-    let ttl = run.record.ttl.map_or_else(|| "{}".to_owned(), |_| format!("{{\"ttl\":{}}}", run.time_left().as_millis().max(1)));
+    let ttl = run.record.ttl.map_or_else(
+        || "{}".to_owned(),
+        |_| format!("{{\"ttl\":{}}}", run.time_left().as_millis().max(1)),
+    );
     let at = message.params.map_or(0, |params| params.start + 1);
     (Span { start: at, end: at }, format!("\"task\":{ttl},").into_bytes())
 }
@@ -213,22 +254,31 @@ async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
     run.notifications.close();
     match ending {
         RunOutcome::Answered(answer, said) => {
-            let ended =
-                to_client_answer(run, &answer).and_then(|answer| TaskOutcome::by_answer(&answer, run.shared.task_settings().result_bytes));
+            let ended = to_client_answer(run, &answer).and_then(|answer| {
+                TaskOutcome::by_answer(&answer, run.shared.task_settings().result_bytes)
+            });
             match ended {
                 Ok(ended) => end(run, merge_backend_status(ended, said)).await,
                 Err(refusal) => refused(run, &refusal).await,
             }
         }
-        RunOutcome::Translated(answer) => match TaskOutcome::by_answer(&answer, run.shared.task_settings().result_bytes) {
-            Ok(ended) => end(run, ended).await,
-            Err(refusal) => refused(run, &refusal).await,
-        },
+        RunOutcome::Translated(answer) => {
+            match TaskOutcome::by_answer(&answer, run.shared.task_settings().result_bytes) {
+                Ok(ended) => end(run, ended).await,
+                Err(refusal) => refused(run, &refusal).await,
+            }
+        }
         RunOutcome::Refused(refusal) => refused(run, &refusal).await,
-        RunOutcome::CancelledByBackend => end(run, TaskOutcome::cancelled(&crate::request_id())).await,
+        RunOutcome::CancelledByBackend => {
+            end(run, TaskOutcome::cancelled(&crate::request_id())).await
+        }
         RunOutcome::TimedOut => {
             cancel_at_backend(run, StopReason::Cancelled).await;
-            refused(run, &Refusal::new(ErrorKind::Timeout, "the task was not over within its time")).await;
+            refused(
+                run,
+                &Refusal::new(ErrorKind::Timeout, "the task was not over within its time"),
+            )
+            .await;
         }
         RunOutcome::Stopped(StopReason::Released) => {
             handoff::release(run).await;
@@ -255,20 +305,32 @@ fn merge_backend_status(mut ended: TaskOutcome, said: Option<BackendTask>) -> Ta
 }
 
 async fn end(run: &TaskRun, ended: TaskOutcome) {
-    let tries = if ended.outcome.len() < TASK_OUTCOME_SUSPECT_BYTES { u32::MAX } else { TASK_OUTCOME_TRIES };
+    let tries = if ended.outcome.len() < TASK_OUTCOME_SUSPECT_BYTES {
+        u32::MAX
+    } else {
+        TASK_OUTCOME_TRIES
+    };
     let stored = match store_end(run, &ended, tries).await {
         Ok(true) => Ok(ended.status),
         Ok(false) => {
-            let text = format!("the database does not take an answer of {} bytes in the time it has", ended.outcome.len());
+            let text = format!(
+                "the database does not take an answer of {} bytes in the time it has",
+                ended.outcome.len()
+            );
             let refusal = Refusal::new(ErrorKind::ResultTooLarge, text);
-            let ended = TaskOutcome::refused(&refusal, &run.shared.note_refusal(&refusal, None, Some(run.tenant.id.as_str())));
+            let ended = TaskOutcome::refused(
+                &refusal,
+                &run.shared.note_refusal(&refusal, None, Some(run.tenant.id.as_str())),
+            );
             store_end(run, &ended, u32::MAX).await.map(|_| ended.status)
         }
         Err(stop) => Err(stop),
     };
     let status = match stored {
         Ok(status) => status,
-        Err(stop) => return tracing::debug!(task = %run.digest(), ?stop, "the outcome of a task is not wanted any more"),
+        Err(stop) => {
+            return tracing::debug!(task = %run.digest(), ?stop, "the outcome of a task is not wanted any more");
+        }
     };
     fault_point::passed("task.ended.committed");
     run.count_transition(status);
@@ -291,13 +353,15 @@ async fn store_end(run: &TaskRun, ended: &TaskOutcome, tries: u32) -> Result<boo
 /// The answer as a plain call would have brought it to this client.
 fn to_client_answer(run: &TaskRun, answer: &Message) -> Result<Message, Refusal> {
     let mut splice = Splice::new(&answer.frame);
-    let uris = ResourceUris::find(answer, &run.endpoint)
-        .map_err(|ambiguous| Failure::Protocol(ambiguous.to_string()).refusal(&run.record.backend))?;
+    let uris = ResourceUris::find(answer, &run.endpoint).map_err(|ambiguous| {
+        Failure::Protocol(ambiguous.to_string()).refusal(&run.record.backend)
+    })?;
     uris.expose(&run.record.backend, &mut splice);
     if answer.fields.meta_related_task_id.is_some() {
         splice.set_meta(answer, tasks::RELATED_TASK, &tasks::related(&run.id));
     }
-    tasks::decoded(splice.finish()).ok_or_else(|| Refusal::new(ErrorKind::Internal, "the answer can not be read any more"))
+    tasks::decoded(splice.finish())
+        .ok_or_else(|| Refusal::new(ErrorKind::Internal, "the answer can not be read any more"))
 }
 
 /// Tells the backend that nobody here waits any more: by the cancellation of a call (MCP 2025-11-25, Cancellation), or by
@@ -308,10 +372,13 @@ async fn cancel_at_backend(run: &Arc<TaskRun>, why: StopReason) {
         (state.backend_task.clone(), state.carried.clone(), state.as_task, state.maybe_sent)
     };
     match (mirrored, carried) {
-        (Some(TrackedBackendTask { id, link, .. }), _) if why == StopReason::Cancelled => backend_task::cancel(run, &link, &id).await,
+        (Some(TrackedBackendTask { id, link, .. }), _) if why == StopReason::Cancelled => {
+            backend_task::cancel(run, &link, &id).await
+        }
         (None, Some(SentRequest { connection, wire_id, .. })) if under_way && !as_task => {
             let params = format!("{{\"requestId\":{wire_id}}}");
-            connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
+            connection
+                .send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
         }
         _ => {}
     }

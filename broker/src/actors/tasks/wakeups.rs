@@ -55,11 +55,15 @@ pub(super) async fn listen(shared: Arc<Shared>) {
                     shared.tasks.wake(&task);
                     changed.insert(task, session);
                 }
-                Wakeup::TaskNotification { session, frame } => relay_notification(&shared.tasks, &session, frame),
+                Wakeup::TaskNotification { session, frame } => {
+                    relay_notification(&shared.tasks, &session, frame)
+                }
                 Wakeup::Config | Wakeup::SessionEnd(_) => {} // others listen to these
             }
         }
-        let here = changed.into_iter().filter_map(|(task, session)| Some((task, shared.tasks.session(&session)?)));
+        let here = changed
+            .into_iter()
+            .filter_map(|(task, session)| Some((task, shared.tasks.session(&session)?)));
         for change in here {
             // Notifications of a status are no promise (MCP 2025-11-25, Tasks), so none is better than a late one.
             let _full = to_tell.try_send(change);
@@ -74,12 +78,18 @@ async fn notify_status(shared: Arc<Shared>, mut changes: mpsc::Receiver<(TaskId,
     while changes.recv_many(&mut some, BATCH).await > 0 {
         let sessions: HashMap<TaskId, Arc<Session>> = some.drain(..).collect();
         let tasks: Vec<TaskId> = sessions.keys().cloned().collect();
-        let Ok(looks) = shared.durable.timed("look_at", shared.durable.store.look_at(&tasks)).await else { continue };
+        let Ok(looks) = shared.durable.timed("look_at", shared.durable.store.look_at(&tasks)).await
+        else {
+            continue;
+        };
         for stored in looks.iter().map(|look| &look.stored) {
             let Some(session) = sessions.get(&stored.record.task) else { continue };
             if shared.tasks.note_if_new(&stored.record.task, stored.status) {
                 let object = tasks::object(stored, shared.task_settings().poll_interval);
-                session.deliver(EventKind::Message, handshake::notification(Method::TasksStatus, Some(object.as_bytes())));
+                session.deliver(
+                    EventKind::Message,
+                    handshake::notification(Method::TasksStatus, Some(object.as_bytes())),
+                );
             }
         }
     }
@@ -88,7 +98,9 @@ async fn notify_status(shared: Arc<Shared>, mut changes: mpsc::Receiver<(TaskId,
 /// A word of a task that is carried out elsewhere, for a session that lives here.
 fn relay_notification(tasks: &TaskManager, session: &SessionKey, frame: Bytes) {
     let Some(session) = tasks.session(session) else { return };
-    let task = tasks::decoded(frame.clone()).and_then(|message| Some(TaskId::new(&*message.text(message.fields.meta_related_task_id)?)));
+    let task = tasks::decoded(frame.clone()).and_then(|message| {
+        Some(TaskId::new(&*message.text(message.fields.meta_related_task_id)?))
+    });
     let stream = task.and_then(|task| tasks.result_stream(&task, &session));
     tasks.deliver(&session, EventKind::Droppable, frame, stream);
 }
@@ -97,7 +109,11 @@ impl TaskManager {
     /// Whether this status may be told after the one that was told last. It counts as told then.
     fn note_if_new(&self, task: &TaskId, status: crate::persistence::TaskStatus) -> bool {
         let mut inner = self.lock();
-        let last = inner.notified_status.get(task).copied().unwrap_or(crate::persistence::TaskStatus::Working);
+        let last = inner
+            .notified_status
+            .get(task)
+            .copied()
+            .unwrap_or(crate::persistence::TaskStatus::Working);
         if !tasks::may_follow(last, status) {
             return false;
         }

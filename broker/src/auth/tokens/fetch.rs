@@ -37,7 +37,9 @@ pub(super) enum FetchError {
     Status(Uri, StatusCode),
     #[error("{0} is not a set of keys")]
     NoKeys(Uri),
-    #[error("none of the places where its metadata could be has any that names this issuer, and a place of its keys that may be asked")]
+    #[error(
+        "none of the places where its metadata could be has any that names this issuer, and a place of its keys that may be asked"
+    )]
     NoMetadata,
     #[error("it takes too long")]
     Late,
@@ -64,7 +66,8 @@ impl KeyFetcher {
             match get(&self.trusting, &place).await {
                 Ok(text) => {
                     if let Some(found) = named_keys(&text, issuer) {
-                        let is_there = found.authority() == place.authority() && found.scheme() == place.scheme();
+                        let is_there = found.authority() == place.authority()
+                            && found.scheme() == place.scheme();
                         return Ok((found, if is_there { &self.trusting } else { &self.wary }));
                     }
                 }
@@ -80,9 +83,12 @@ impl KeyFetcher {
 fn places(issuer: &str) -> Vec<Uri> {
     let whole = issuer.trim_end_matches('/');
     let Some(authority) = whole.find("://").map(|at| at + 3) else { return Vec::new() };
-    let (origin, path) = whole[authority..].find('/').map_or((whole, ""), |at| whole.split_at(authority + at));
-    let mut places =
-        vec![format!("{origin}/.well-known/oauth-authorization-server{path}"), format!("{origin}/.well-known/openid-configuration{path}")];
+    let (origin, path) =
+        whole[authority..].find('/').map_or((whole, ""), |at| whole.split_at(authority + at));
+    let mut places = vec![
+        format!("{origin}/.well-known/oauth-authorization-server{path}"),
+        format!("{origin}/.well-known/openid-configuration{path}"),
+    ];
     if !path.is_empty() {
         places.push(format!("{whole}/.well-known/openid-configuration"));
     }
@@ -105,7 +111,10 @@ async fn get(client: &HttpClient, url: &Uri) -> Result<Bytes, FetchError> {
     let mut request = Request::new(Full::default());
     *request.uri_mut() = url.clone();
     request.headers_mut().insert(ACCEPT, http::HeaderValue::from_static("application/json"));
-    let response = client.send(request).await.map_err(|error| FetchError::Send(url.clone(), error.to_string()))?;
+    let response = client
+        .send(request)
+        .await
+        .map_err(|error| FetchError::Send(url.clone(), error.to_string()))?;
     if response.status() != StatusCode::OK {
         return Err(FetchError::Status(url.clone(), response.status()));
     }
@@ -125,7 +134,10 @@ mod tests {
     fn metadata_is_looked_for_where_each_specification_has_it() {
         let of = |issuer: &str| places(issuer).iter().map(ToString::to_string).collect::<Vec<_>>();
         for issuer in ["https://a.example", "https://a.example/"] {
-            let wanted = ["https://a.example/.well-known/oauth-authorization-server", "https://a.example/.well-known/openid-configuration"];
+            let wanted = [
+                "https://a.example/.well-known/oauth-authorization-server",
+                "https://a.example/.well-known/openid-configuration",
+            ];
             assert_eq!(of(issuer), wanted);
         }
         assert_eq!(
@@ -151,10 +163,15 @@ mod tests {
             principal_claim: "sub".to_owned(),
             scopes: Vec::new(),
         };
-        let found = |issuer: &IssuerConfig, document: Value| named_keys(document.to_string().as_bytes(), issuer).map(|uri| uri.to_string());
+        let found = |issuer: &IssuerConfig, document: Value| {
+            named_keys(document.to_string().as_bytes(), issuer).map(|uri| uri.to_string())
+        };
         let public = issuer("https://a.example");
         let keys = "https://keys.example/k";
-        assert_eq!(found(&public, json!({"issuer": "https://a.example", "jwks_uri": keys})).as_deref(), Some(keys));
+        assert_eq!(
+            found(&public, json!({"issuer": "https://a.example", "jwks_uri": keys})).as_deref(),
+            Some(keys)
+        );
         for document in [
             json!({"issuer": "https://a.example/", "jwks_uri": keys}),
             json!({"issuer": "https://evil.example", "jwks_uri": keys}),

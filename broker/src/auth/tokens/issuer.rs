@@ -32,8 +32,8 @@ use crate::{
     auth::{AuthenticatedCaller, Caller, CredentialExpiry, Keyring, is_printable},
     config::{self, TenantMapping},
     limits::tokens::{
-        KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN, KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX, KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX,
-        TOKEN_LEEWAY, TOKEN_PRINCIPAL_BYTES_MAX,
+        KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN, KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX,
+        KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX, TOKEN_LEEWAY, TOKEN_PRINCIPAL_BYTES_MAX,
     },
     metrics::Metrics,
 };
@@ -94,7 +94,12 @@ impl TokenIssuer {
     }
 
     /// Who bears it, by claims that are the issuer's.
-    pub(super) fn proven(&self, header: &Header, claims: &Claims<'_>, keyring: &Keyring) -> Result<AuthenticatedCaller, TokenError> {
+    pub(super) fn proven(
+        &self,
+        header: &Header,
+        claims: &Claims<'_>,
+        keyring: &Keyring,
+    ) -> Result<AuthenticatedCaller, TokenError> {
         if !header.is_access_token && claims.are_of_id_token() {
             return Err(TokenError::IdToken);
         }
@@ -107,7 +112,11 @@ impl TokenIssuer {
             return Err(TokenError::Expired);
         }
         let latest = now + TOKEN_LEEWAY;
-        if [claims.moment("nbf")?, claims.moment("iat")?].into_iter().flatten().any(|begin| begin > latest) {
+        if [claims.moment("nbf")?, claims.moment("iat")?]
+            .into_iter()
+            .flatten()
+            .any(|begin| begin > latest)
+        {
             return Err(TokenError::NotYet);
         }
         if !claims.audiences().iter().any(|audience| self.is_for(audience)) {
@@ -117,8 +126,12 @@ impl TokenIssuer {
         if !keyring.is_enabled(&tenant) {
             return Err(TokenError::Tenant);
         }
-        let is_usable = |name: &String| name.len() <= TOKEN_PRINCIPAL_BYTES_MAX && is_printable(name);
-        let name = claims.text(&self.config.principal_claim).filter(is_usable).ok_or(TokenError::Principal)?;
+        let is_usable =
+            |name: &String| name.len() <= TOKEN_PRINCIPAL_BYTES_MAX && is_printable(name);
+        let name = claims
+            .text(&self.config.principal_claim)
+            .filter(is_usable)
+            .ok_or(TokenError::Principal)?;
         // Last: whoever lacks nothing else is told what it lacks.
         let scopes = claims.scopes();
         if !self.config.scopes.iter().all(|needed| scopes.contains(needed)) {
@@ -126,7 +139,10 @@ impl TokenIssuer {
         }
         // As `auth::reserved` says.
         let principal = PrincipalId::new(format!("{} {name}", self.config.issuer));
-        Ok(AuthenticatedCaller { caller: Caller { tenant, principal, key: None }, until: Some(CredentialExpiry::new(until)) })
+        Ok(AuthenticatedCaller {
+            caller: Caller { tenant, principal, key: None },
+            until: Some(CredentialExpiry::new(until)),
+        })
     }
 
     fn tenant(&self, claims: &Claims<'_>) -> Result<TenantId, TokenError> {
@@ -134,8 +150,15 @@ impl TokenIssuer {
             TenantMapping::Fixed(tenant) => return Ok(tenant.clone()),
             TenantMapping::Claim { name, tenants } => (name, tenants),
         };
-        let tenant = claims.text(name).and_then(|name| TenantId::parse(&name).ok()).ok_or(TokenError::Tenant)?;
-        if tenants.is_empty() || tenants.contains(&tenant) { Ok(tenant) } else { Err(TokenError::UnlistedTenant) }
+        let tenant = claims
+            .text(name)
+            .and_then(|name| TenantId::parse(&name).ok())
+            .ok_or(TokenError::Tenant)?;
+        if tenants.is_empty() || tenants.contains(&tenant) {
+            Ok(tenant)
+        } else {
+            Err(TokenError::UnlistedTenant)
+        }
     }
 
     /// Whether a token with this audience is for us (RFC 8707; MCP 2025-11-25, Access Token Usage).
@@ -146,7 +169,10 @@ impl TokenIssuer {
         let Some(below) = audience.strip_prefix(&self.resource) else { return false };
         match below.strip_prefix("/mcp").unwrap_or(below) {
             "" | "/" => true,
-            rest => below.starts_with("/mcp/") && rest.strip_prefix('/').is_some_and(|name| BackendId::parse(name).is_ok()),
+            rest => {
+                below.starts_with("/mcp/")
+                    && rest.strip_prefix('/').is_some_and(|name| BackendId::parse(name).is_ok())
+            }
         }
     }
 
@@ -164,16 +190,27 @@ impl TokenIssuer {
         let mut over = self.over.subscribe();
         match self.stage() {
             FetchState::Fetching => {}
-            FetchState::Resting(since) if since.elapsed() >= KEY_SET_PAUSE_MIN => self.wanted.notify_one(),
+            FetchState::Resting(since) if since.elapsed() >= KEY_SET_PAUSE_MIN => {
+                self.wanted.notify_one()
+            }
             FetchState::Resting(_) => return,
         }
         let _in_time = timeout(KEY_SET_WAIT_MAX, over.changed()).await;
     }
 
     /// Keeps the keys fresh, for ever.
-    pub(super) async fn keep(self: Arc<Self>, fetcher: KeyFetcher, keyring: Arc<Keyring>, metrics: Arc<Metrics>) {
-        if matches!(&self.config.tenant, TenantMapping::Claim { tenants, .. } if tenants.is_empty()) {
-            tracing::warn!(issuer = self.name(), "the issuer may name every tenant; set auth.issuers[].tenants to those it may name");
+    pub(super) async fn keep(
+        self: Arc<Self>,
+        fetcher: KeyFetcher,
+        keyring: Arc<Keyring>,
+        metrics: Arc<Metrics>,
+    ) {
+        if matches!(&self.config.tenant, TenantMapping::Claim { tenants, .. } if tenants.is_empty())
+        {
+            tracing::warn!(
+                issuer = self.name(),
+                "the issuer may name every tenant; set auth.issuers[].tenants to those it may name"
+            );
         }
         let (mut failures, mut fetched_at) = (0_u32, Instant::now());
         loop {
@@ -181,12 +218,17 @@ impl TokenIssuer {
             self.left_of_age(fetched_at, &keyring, &metrics);
             let begun = Instant::now();
             self.set_stage(FetchState::Fetching);
-            let fetched = timeout(KEY_SET_FETCH_MAX, fetcher.key_set(&self.config)).await.unwrap_or(Err(FetchError::Late));
+            let fetched = timeout(KEY_SET_FETCH_MAX, fetcher.key_set(&self.config))
+                .await
+                .unwrap_or(Err(FetchError::Late));
             metrics.tokens.fetched(fetched.is_ok());
             let pause = match fetched {
                 Ok(keys) => {
                     if failures > 0 {
-                        tracing::info!(issuer = self.name(), "the keys of an issuer are to be had again");
+                        tracing::info!(
+                            issuer = self.name(),
+                            "the keys of an issuer are to be had again"
+                        );
                     }
                     failures = 0;
                     fetched_at = begun;
@@ -223,8 +265,15 @@ impl TokenIssuer {
             return;
         }
         match keys.len() {
-            0 => tracing::warn!(issuer = self.name(), "the issuer publishes no key that can be used: none of its tokens is taken"),
-            count => tracing::info!(issuer = self.name(), keys = count, "the keys of an issuer are in use"),
+            0 => tracing::warn!(
+                issuer = self.name(),
+                "the issuer publishes no key that can be used: none of its tokens is taken"
+            ),
+            count => tracing::info!(
+                issuer = self.name(),
+                keys = count,
+                "the keys of an issuer are in use"
+            ),
         }
         self.keys.store(Arc::new(keys));
         // Behind it: what was signed with a key that is gone is looked at again.
@@ -232,12 +281,20 @@ impl TokenIssuer {
     }
 
     /// Forgets keys that were fetched too long ago. Returns the time for which the others are still believed.
-    pub(super) fn left_of_age(&self, fetched_at: Instant, keyring: &Keyring, metrics: &Metrics) -> Duration {
+    pub(super) fn left_of_age(
+        &self,
+        fetched_at: Instant,
+        keyring: &Keyring,
+        metrics: &Metrics,
+    ) -> Duration {
         let left = self.config.keys_max_age.saturating_sub(fetched_at.elapsed());
         if !left.is_zero() || !self.has_keys.load(Ordering::Relaxed) {
             return if left.is_zero() { KEY_SET_RETRY_MAX } else { left };
         }
-        tracing::error!(issuer = self.name(), "the keys of an issuer are older than keys_max_age: none of its tokens is taken");
+        tracing::error!(
+            issuer = self.name(),
+            "the keys of an issuer are older than keys_max_age: none of its tokens is taken"
+        );
         self.take(KeySet::default(), keyring, metrics);
         KEY_SET_RETRY_MAX
     }
@@ -253,5 +310,6 @@ impl TokenIssuer {
 
 /// Doubles with each failure.
 fn retry_pause(failures: u32) -> Duration {
-    (KEY_SET_PAUSE_MIN * 2_u32.saturating_pow(failures.saturating_sub(1).min(16))).min(KEY_SET_RETRY_MAX)
+    (KEY_SET_PAUSE_MIN * 2_u32.saturating_pow(failures.saturating_sub(1).min(16)))
+        .min(KEY_SET_RETRY_MAX)
 }

@@ -52,7 +52,13 @@ impl<'a> Jwt<'a> {
         }
         let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Form)?;
         let (header, claims) = signed.split_once('.').ok_or(TokenError::Form)?;
-        let decoded = |part: &str| URL_SAFE_NO_PAD.decode(part).ok().filter(|part| !part.is_empty()).ok_or(TokenError::Form);
+        let decoded = |part: &str| {
+            URL_SAFE_NO_PAD
+                .decode(part)
+                .ok()
+                .filter(|part| !part.is_empty())
+                .ok_or(TokenError::Form)
+        };
         decoded(signature)?;
         Ok(Self { signed, signature, header: decoded(header)?, claims: decoded(claims)? })
     }
@@ -64,7 +70,9 @@ impl<'a> Jwt<'a> {
             return Err(TokenError::Critical);
         }
         let kind = members.optional_text("typ")?;
-        let is_access_token = kind.as_ref().is_some_and(|kind| ACCESS_TOKEN_TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known)));
+        let is_access_token = kind.as_ref().is_some_and(|kind| {
+            ACCESS_TOKEN_TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known))
+        });
         if !is_access_token && !kind.is_none_or(|kind| kind.eq_ignore_ascii_case(GENERAL_TYPE)) {
             return Err(TokenError::Type);
         }
@@ -73,7 +81,11 @@ impl<'a> Jwt<'a> {
         if key_id.as_ref().is_some_and(|id| id.len() > TOKEN_KEY_ID_BYTES_MAX) {
             return Err(TokenError::Form);
         }
-        Ok(Header { algorithm: algorithm(&name).ok_or(TokenError::Algorithm)?, key_id, is_access_token })
+        Ok(Header {
+            algorithm: algorithm(&name).ok_or(TokenError::Algorithm)?,
+            key_id,
+            is_access_token,
+        })
     }
 
     pub(super) fn claims(&self) -> Result<Claims<'_>, TokenError> {
@@ -108,21 +120,27 @@ impl Claims<'_> {
 
     /// `scope` is a text of words (RFC 9068, 2.2.3); what some servers say instead is `scp`, a text or a list.
     pub(super) fn scopes(&self) -> Vec<String> {
-        let said = if self.0.get("scope").is_some() { self.texts("scope") } else { self.texts("scp") };
+        let said =
+            if self.0.get("scope").is_some() { self.texts("scope") } else { self.texts("scp") };
         said.iter().flat_map(|words| words.split_ascii_whitespace()).map(str::to_owned).collect()
     }
 
     /// A moment (RFC 7519, 2: NumericDate).
     pub(super) fn moment(&self, name: &str) -> Result<Option<SystemTime>, TokenError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
-        let seconds = value.as_f64().filter(|seconds| (0.0..=SECONDS_MAX).contains(seconds)).ok_or(TokenError::Time)?;
+        let seconds = value
+            .as_f64()
+            .filter(|seconds| (0.0..=SECONDS_MAX).contains(seconds))
+            .ok_or(TokenError::Time)?;
         Ok(Some(UNIX_EPOCH + Duration::from_secs_f64(seconds)))
     }
 
     fn texts(&self, name: &str) -> Vec<String> {
         let Some(value) = self.0.get(name) else { return Vec::new() };
         match value.kind() {
-            ValueKind::Array => value.elements().filter_map(|element| element.as_str().map(Into::into)).collect(),
+            ValueKind::Array => {
+                value.elements().filter_map(|element| element.as_str().map(Into::into)).collect()
+            }
             _ => value.as_str().map(Into::into).into_iter().collect(),
         }
     }
@@ -141,7 +159,11 @@ impl<'a> JsonMembers<'a> {
     fn parse(text: &'a [u8]) -> Result<Self, TokenError> {
         let limits = Limits { bytes_max: text.len(), ..Limits::default() };
         let root = Document::parse(text, &limits).map_err(|_| TokenError::Form)?.root();
-        if root.kind() == ValueKind::Object && has_one_reading(text) { Ok(Self(root)) } else { Err(TokenError::Form) }
+        if root.kind() == ValueKind::Object && has_one_reading(text) {
+            Ok(Self(root))
+        } else {
+            Err(TokenError::Form)
+        }
     }
 
     fn get(&self, name: &str) -> Option<Value<'a>> {
@@ -150,7 +172,9 @@ impl<'a> JsonMembers<'a> {
 
     /// What is there and is no text makes the token none.
     fn optional_text(&self, name: &str) -> Result<Option<String>, TokenError> {
-        self.get(name).map(|value| value.as_str().map(Into::into).ok_or(TokenError::Form)).transpose()
+        self.get(name)
+            .map(|value| value.as_str().map(Into::into).ok_or(TokenError::Form))
+            .transpose()
     }
 }
 
@@ -175,7 +199,11 @@ mod tests {
             (r#"{"typ":"JWT","kid":"a","alg":"ES256","jku":"https://evil.example"}"#, false),
             (r#"{"kid":"a","alg":"ES256"}"#, false),
         ] {
-            let read = Header { algorithm: Algorithm::ES256, key_id: Some("a".to_owned()), is_access_token };
+            let read = Header {
+                algorithm: Algorithm::ES256,
+                key_id: Some("a".to_owned()),
+                is_access_token,
+            };
             assert_eq!(header(fine), Ok(read), "{fine}");
         }
         assert_eq!(header(r#"{"alg":"RS256"}"#).unwrap().key_id, None);
@@ -201,7 +229,8 @@ mod tests {
         ] {
             assert_eq!(header(text), Err(flaw), "{text}");
         }
-        let long = format!(r#"{{"alg":"ES256","kid":"{}"}}"#, "k".repeat(TOKEN_KEY_ID_BYTES_MAX + 1));
+        let long =
+            format!(r#"{{"alg":"ES256","kid":"{}"}}"#, "k".repeat(TOKEN_KEY_ID_BYTES_MAX + 1));
         assert_eq!(header(&long), Err(TokenError::Form));
     }
 
@@ -228,20 +257,31 @@ mod tests {
         ] {
             assert!(Jwt::parse(&text).is_err(), "{text}");
         }
-        let huge = token(r#"{"alg":"ES256"}"#, &format!("{{\"x\":\"{}\"}}", "y".repeat(TOKEN_BYTES_MAX)));
+        let huge =
+            token(r#"{"alg":"ES256"}"#, &format!("{{\"x\":\"{}\"}}", "y".repeat(TOKEN_BYTES_MAX)));
         assert_eq!(Jwt::parse(&huge).err(), Some(TokenError::TooLong));
     }
 
     #[test]
     fn claims_are_read_in_the_forms_they_have() {
-        let text = token("{}", r#"{"iss":"a","aud":["x",1,"y"],"exp":10.5,"nbf":"1","scope":"a  b","scp":["c"],"empty":""}"#);
+        let text = token(
+            "{}",
+            r#"{"iss":"a","aud":["x",1,"y"],"exp":10.5,"nbf":"1","scope":"a  b","scp":["c"],"empty":""}"#,
+        );
         let jwt = Jwt::parse(&text).unwrap();
         let claims = jwt.claims().unwrap();
-        assert_eq!((claims.text("iss").as_deref(), claims.text("aud"), claims.text("empty")), (Some("a"), None, None));
-        assert_eq!((claims.audiences(), claims.scopes()), (vec!["x".to_owned(), "y".to_owned()], vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(
+            (claims.text("iss").as_deref(), claims.text("aud"), claims.text("empty")),
+            (Some("a"), None, None)
+        );
+        assert_eq!(
+            (claims.audiences(), claims.scopes()),
+            (vec!["x".to_owned(), "y".to_owned()], vec!["a".to_owned(), "b".to_owned()])
+        );
         assert_eq!(claims.moment("exp"), Ok(Some(UNIX_EPOCH + Duration::from_millis(10_500))));
         assert_eq!((claims.moment("nbf"), claims.moment("iat")), (Err(TokenError::Time), Ok(None)));
-        let scopes = |claims: &str| Jwt::parse(&token("{}", claims)).unwrap().claims().unwrap().scopes();
+        let scopes =
+            |claims: &str| Jwt::parse(&token("{}", claims)).unwrap().claims().unwrap().scopes();
         assert_eq!(scopes(r#"{"scp":["c d","e"]}"#), ["c", "d", "e"]);
         assert_eq!(
             (scopes(r#"{"scp":"c d"}"#), scopes(r#"{"scope":[]}"#), scopes(r#"{"scope":7}"#)),
@@ -249,7 +289,10 @@ mod tests {
         );
         for text in [r#"{"exp":1,"exp":2}"#, "[]", "7", ""] {
             let text = token("{}", text);
-            assert!(Jwt::parse(&text).is_err() || Jwt::parse(&text).unwrap().claims().is_err(), "{text}");
+            assert!(
+                Jwt::parse(&text).is_err() || Jwt::parse(&text).unwrap().claims().is_err(),
+                "{text}"
+            );
         }
         for time in ["-1", "1e400", "253402300800", "null", "\"1\"", "[1]"] {
             let text = token("{}", &format!("{{\"exp\":{time}}}"));
@@ -261,7 +304,12 @@ mod tests {
     #[test]
     fn s10_a_claim_that_is_there_twice_makes_no_token_at_any_depth() {
         let claims = |text: &str| Jwt::parse(&token("{}", text)).unwrap().claims().map(drop);
-        assert_eq!(claims(r#"{"realm_access":{"roles":["a"]},"resource_access":{"b":{"roles":[]},"roles":1}}"#), Ok(()));
+        assert_eq!(
+            claims(
+                r#"{"realm_access":{"roles":["a"]},"resource_access":{"b":{"roles":[]},"roles":1}}"#
+            ),
+            Ok(())
+        );
         for twice in [
             r#"{"realm_access":{"roles":["a"],"roles":["admin"]}}"#,
             r#"{"realm_access":{"roles":["a"],"r\u006fles":["admin"]}}"#,
@@ -269,7 +317,10 @@ mod tests {
         ] {
             assert_eq!(claims(twice), Err(TokenError::Form), "{twice}");
         }
-        assert_eq!(header(r#"{"alg":"ES256","jwk":{"kty":"EC","kty":"RSA"}}"#), Err(TokenError::Form));
+        assert_eq!(
+            header(r#"{"alg":"ES256","jwk":{"kty":"EC","kty":"RSA"}}"#),
+            Err(TokenError::Form)
+        );
     }
 
     proptest::proptest! {

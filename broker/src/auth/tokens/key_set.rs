@@ -11,7 +11,14 @@ use super::{
 };
 use crate::limits::tokens::KEY_SET_KEYS_MAX;
 
-const RSA: &[Algorithm] = &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256, Algorithm::PS384, Algorithm::PS512];
+const RSA: &[Algorithm] = &[
+    Algorithm::RS256,
+    Algorithm::RS384,
+    Algorithm::RS512,
+    Algorithm::PS256,
+    Algorithm::PS384,
+    Algorithm::PS512,
+];
 
 /// The keys that can be used, of a set.
 #[derive(Debug, Default)]
@@ -90,15 +97,24 @@ impl VerificationKey {
         }
         let (fits, key) = match (text("kty")?, text("crv")) {
             ("RSA", _) => (RSA, DecodingKey::from_rsa_components(text("n")?, text("e")?)),
-            ("EC", Some("P-256")) => (&[Algorithm::ES256][..], DecodingKey::from_ec_components(text("x")?, text("y")?)),
-            ("EC", Some("P-384")) => (&[Algorithm::ES384][..], DecodingKey::from_ec_components(text("x")?, text("y")?)),
-            ("OKP", Some("Ed25519")) => (&[Algorithm::EdDSA][..], DecodingKey::from_ed_components(text("x")?)),
+            ("EC", Some("P-256")) => {
+                (&[Algorithm::ES256][..], DecodingKey::from_ec_components(text("x")?, text("y")?))
+            }
+            ("EC", Some("P-384")) => {
+                (&[Algorithm::ES384][..], DecodingKey::from_ec_components(text("x")?, text("y")?))
+            }
+            ("OKP", Some("Ed25519")) => {
+                (&[Algorithm::EdDSA][..], DecodingKey::from_ed_components(text("x")?))
+            }
             _ => return None,
         };
         let fits: Vec<Algorithm> = match written.get("alg") {
             None => fits.to_vec(),
             // RFC 7517, 4.4: the one it is for.
-            Some(only) => vec![crate::config::issuers::algorithm(only.as_str()?).filter(|only| fits.contains(only))?],
+            Some(only) => vec![
+                crate::config::issuers::algorithm(only.as_str()?)
+                    .filter(|only| fits.contains(only))?,
+            ],
         };
         let id = match written.get("kid") {
             None => None,
@@ -115,7 +131,10 @@ mod tests {
     #[test]
     fn s05_a_set_that_has_a_member_twice_is_no_set() {
         let key = r#"{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo","kid":"a"}"#;
-        assert_eq!(KeySet::parse(format!(r#"{{"keys":[{key}]}}"#).as_bytes()).map(|set| set.len()), Some(1));
+        assert_eq!(
+            KeySet::parse(format!(r#"{{"keys":[{key}]}}"#).as_bytes()).map(|set| set.len()),
+            Some(1)
+        );
         for twice in [
             format!(r#"{{"keys":[],"keys":[{key}]}}"#),
             format!(r#"{{"keys":[{key}],"\u006beys":[]}}"#),

@@ -89,13 +89,22 @@ pub(super) enum TokenError {
 
 impl TokenVerifier {
     /// Fetches keys from now on, in the background; must be called inside the runtime. `Unsupported` without issuers.
-    pub fn new(auth: &AuthConfig, keyring: Arc<Keyring>, fetcher: KeyFetcher, metrics: Arc<Metrics>) -> Option<Self> {
+    pub fn new(
+        auth: &AuthConfig,
+        keyring: Arc<Keyring>,
+        fetcher: KeyFetcher,
+        metrics: Arc<Metrics>,
+    ) -> Option<Self> {
         let resource = auth.resource.as_deref()?;
         if auth.issuers.is_empty() {
             return None;
         }
         let life = CancellationToken::new();
-        let issuers: Vec<_> = auth.issuers.iter().map(|issuer| Arc::new(TokenIssuer::new(issuer.clone(), resource))).collect();
+        let issuers: Vec<_> = auth
+            .issuers
+            .iter()
+            .map(|issuer| Arc::new(TokenIssuer::new(issuer.clone(), resource)))
+            .collect();
         metrics.tokens.issuers(issuers.len());
         for issuer in &issuers {
             let keeping = issuer.clone().keep(fetcher.clone(), keyring.clone(), metrics.clone());
@@ -108,7 +117,14 @@ impl TokenVerifier {
             });
         }
         let remembered = SharedMap::default();
-        Some(Self { issuers, keyring, metrics, recall: TokenDigester::default(), remembered, _life: life.drop_guard() })
+        Some(Self {
+            issuers,
+            keyring,
+            metrics,
+            recall: TokenDigester::default(),
+            remembered,
+            _life: life.drop_guard(),
+        })
     }
 
     /// Whose token this is. Not for API keys.
@@ -132,23 +148,41 @@ impl TokenVerifier {
         }
     }
 
-    fn checked(&self, bearer: &str) -> Result<AuthenticatedCaller, (TokenError, Option<&Arc<TokenIssuer>>)> {
+    fn checked(
+        &self,
+        bearer: &str,
+    ) -> Result<AuthenticatedCaller, (TokenError, Option<&Arc<TokenIssuer>>)> {
         if bearer.starts_with(PREFIX) {
             return Err((TokenError::Form, None));
         }
-        let (jwt, header) = Jwt::parse(bearer).and_then(|jwt| jwt.header().map(|header| (jwt, header))).map_err(|flaw| (flaw, None))?;
+        let (jwt, header) = Jwt::parse(bearer)
+            .and_then(|jwt| jwt.header().map(|header| (jwt, header)))
+            .map_err(|flaw| (flaw, None))?;
         let claims = jwt.claims().map_err(|flaw| (flaw, None))?;
         let named = claims.text("iss");
-        let issuer = self.issuers.iter().find(|issuer| Some(issuer.name()) == named.as_deref()).ok_or((TokenError::Issuer, None))?;
-        let proven = issuer.verify(&header, &jwt).and_then(|()| issuer.proven(&header, &claims, &self.keyring));
+        let issuer = self
+            .issuers
+            .iter()
+            .find(|issuer| Some(issuer.name()) == named.as_deref())
+            .ok_or((TokenError::Issuer, None))?;
+        let proven = issuer
+            .verify(&header, &jwt)
+            .and_then(|()| issuer.proven(&header, &claims, &self.keyring));
         proven.map_err(|flaw| (flaw, Some(issuer)))
     }
 
-    fn denied(&self, bearer: &str, flaw: &TokenError, issuer: Option<&Arc<TokenIssuer>>) -> AuthError {
+    fn denied(
+        &self,
+        bearer: &str,
+        flaw: &TokenError,
+        issuer: Option<&Arc<TokenIssuer>>,
+    ) -> AuthError {
         let name = issuer.map(|issuer| issuer.name());
         tracing::debug!(issuer = name, reason = %flaw, "a token is refused");
         let reason = match (flaw, issuer) {
-            (TokenError::UnknownKey, Some(issuer)) => return AuthError::KeyUnknown(UnknownSigningKey(issuer.clone())),
+            (TokenError::UnknownKey, Some(issuer)) => {
+                return AuthError::KeyUnknown(UnknownSigningKey(issuer.clone()));
+            }
             (TokenError::Scope, Some(issuer)) => {
                 self.metrics.tokens.lacks_scope();
                 return AuthError::Refused { refusal: issuer.scope_missing(), failure: None };

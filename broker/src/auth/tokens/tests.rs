@@ -22,7 +22,9 @@ use crate::{
 const ISSUER: &str = "https://login.example.com/t";
 
 fn issuer(changes: impl FnOnce(&mut config::IssuerConfig)) -> config::IssuerConfig {
-    let text = format!("auth: {{resource: '{RESOURCE}', issuers: [{{issuer: '{ISSUER}', tenant: acme}}]}}");
+    let text = format!(
+        "auth: {{resource: '{RESOURCE}', issuers: [{{issuer: '{ISSUER}', tenant: acme}}]}}"
+    );
     let mut issuer = config::load_from(&text, []).unwrap().auth.issuers.remove(0);
     changes(&mut issuer);
     issuer
@@ -40,7 +42,11 @@ impl Rig {
         keyring.set_enabled(&TenantId::parse("acme").unwrap(), true);
         let issuers = issuers.into_iter().map(|(config, keys)| {
             let issuer = TokenIssuer::new(config, RESOURCE);
-            issuer.take(KeySet::parse(keys.to_string().as_bytes()).unwrap(), &keyring, &Metrics::new(false));
+            issuer.take(
+                KeySet::parse(keys.to_string().as_bytes()).unwrap(),
+                &keyring,
+                &Metrics::new(false),
+            );
             Arc::new(issuer)
         });
         let tokens = TokenVerifier {
@@ -77,7 +83,8 @@ fn set(keys: &[&SigningKey]) -> Value {
 }
 
 fn claims(changes: Value) -> Value {
-    let mut claims = json!({"iss": ISSUER, "sub": "ann", "aud": RESOURCE, "iat": now(), "exp": now() + 600});
+    let mut claims =
+        json!({"iss": ISSUER, "sub": "ann", "aud": RESOURCE, "iat": now(), "exp": now() + 600});
     for (name, value) in changes.as_object().unwrap() {
         claims[name] = value.clone();
     }
@@ -88,7 +95,13 @@ fn claims(changes: Value) -> Value {
 #[test]
 fn a_token_of_each_algorithm_tells_its_tenant_and_principal() {
     let rsa = SigningKey::rsa("r");
-    let keys = [rsa.clone(), rsa.pss(), SigningKey::ec("e"), SigningKey::ec_384("e3"), SigningKey::ed("d")];
+    let keys = [
+        rsa.clone(),
+        rsa.pss(),
+        SigningKey::ec("e"),
+        SigningKey::ec_384("e3"),
+        SigningKey::ed("d"),
+    ];
     let rig = Rig::with(&keys.iter().filter(|key| key.algorithm() != "PS256").collect::<Vec<_>>());
     for key in keys {
         let proven = rig.tokens.verify(&key.sign(&claims(json!({})))).unwrap();
@@ -112,34 +125,94 @@ fn auth_09_a_06_forged_tokens_are_refused() {
     assert_eq!(rig.flaw(&good), None);
     let parts: Vec<&str> = good.split('.').collect();
     let hs256 = |secret: &[u8]| {
-        let signed = format!("{}.{}", encoded(r#"{"alg":"HS256","kid":"r"}"#), encoded(claims(json!({})).to_string()));
+        let signed = format!(
+            "{}.{}",
+            encoded(r#"{"alg":"HS256","kid":"r"}"#),
+            encoded(claims(json!({})).to_string())
+        );
         let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), signed.as_bytes());
         format!("{signed}.{}", encoded(signature.as_ref()))
     };
     let with_header = |header: Value| ec.sign_under(&header, &claims(json!({})));
     for (what, token, flaw) in [
-        ("no algorithm", format!("{}.{}.", encoded(r#"{"alg":"none"}"#), parts[1]), TokenError::Form),
-        ("no algorithm, some signature", with_header(json!({"alg": "none", "kid": "e"})), TokenError::Algorithm),
-        ("the public key as a secret", hs256(&rsa.public_bytes()), TokenError::Algorithm),
-        ("the public key's text as a secret", hs256(rsa.public().to_string().as_bytes()), TokenError::Algorithm),
-        ("another key of the same name", other.sign(&claims(json!({}))), TokenError::Signature),
-        ("a key of another type", with_header(json!({"alg": "RS256", "kid": "e"})), TokenError::KeyUnfit),
-        ("an algorithm of another key", with_header(json!({"alg": "ES256", "kid": "r"})), TokenError::KeyUnfit),
-        ("a longer algorithm", with_header(json!({"alg": "ES384", "kid": "e"})), TokenError::KeyUnfit),
-        ("a path for a key", with_header(json!({"alg": "ES256", "kid": "../../../etc/passwd"})), TokenError::UnknownKey),
-        ("a URL for a key", with_header(json!({"alg": "ES256", "kid": "http://127.0.0.1:1/k"})), TokenError::UnknownKey),
-        ("a statement for a key", with_header(json!({"alg": "ES256", "kid": "e' OR '1'='1"})), TokenError::UnknownKey),
-        ("no name of a key", with_header(json!({"alg": "ES256", "kid": ""})), TokenError::UnknownKey),
-        ("a key of its own", other.sign_under(&json!({"alg": "ES256", "jwk": other.public()}), &claims(json!({}))), TokenError::Signature),
         (
-            "keys elsewhere",
-            other.sign_under(&json!({"alg": "ES256", "kid": "e", "jku": "http://127.0.0.1:1/"}), &claims(json!({}))),
+            "no algorithm",
+            format!("{}.{}.", encoded(r#"{"alg":"none"}"#), parts[1]),
+            TokenError::Form,
+        ),
+        (
+            "no algorithm, some signature",
+            with_header(json!({"alg": "none", "kid": "e"})),
+            TokenError::Algorithm,
+        ),
+        ("the public key as a secret", hs256(&rsa.public_bytes()), TokenError::Algorithm),
+        (
+            "the public key's text as a secret",
+            hs256(rsa.public().to_string().as_bytes()),
+            TokenError::Algorithm,
+        ),
+        ("another key of the same name", other.sign(&claims(json!({}))), TokenError::Signature),
+        (
+            "a key of another type",
+            with_header(json!({"alg": "RS256", "kid": "e"})),
+            TokenError::KeyUnfit,
+        ),
+        (
+            "an algorithm of another key",
+            with_header(json!({"alg": "ES256", "kid": "r"})),
+            TokenError::KeyUnfit,
+        ),
+        (
+            "a longer algorithm",
+            with_header(json!({"alg": "ES384", "kid": "e"})),
+            TokenError::KeyUnfit,
+        ),
+        (
+            "a path for a key",
+            with_header(json!({"alg": "ES256", "kid": "../../../etc/passwd"})),
+            TokenError::UnknownKey,
+        ),
+        (
+            "a URL for a key",
+            with_header(json!({"alg": "ES256", "kid": "http://127.0.0.1:1/k"})),
+            TokenError::UnknownKey,
+        ),
+        (
+            "a statement for a key",
+            with_header(json!({"alg": "ES256", "kid": "e' OR '1'='1"})),
+            TokenError::UnknownKey,
+        ),
+        (
+            "no name of a key",
+            with_header(json!({"alg": "ES256", "kid": ""})),
+            TokenError::UnknownKey,
+        ),
+        (
+            "a key of its own",
+            other.sign_under(&json!({"alg": "ES256", "jwk": other.public()}), &claims(json!({}))),
             TokenError::Signature,
         ),
-        ("a critical header", with_header(json!({"alg": "ES256", "kid": "e", "crit": ["exp"], "exp": 1})), TokenError::Critical),
+        (
+            "keys elsewhere",
+            other.sign_under(
+                &json!({"alg": "ES256", "kid": "e", "jku": "http://127.0.0.1:1/"}),
+                &claims(json!({})),
+            ),
+            TokenError::Signature,
+        ),
+        (
+            "a critical header",
+            with_header(json!({"alg": "ES256", "kid": "e", "crit": ["exp"], "exp": 1})),
+            TokenError::Critical,
+        ),
         (
             "the claims of another token",
-            format!("{}.{}.{}", parts[0], encoded(claims(json!({"sub": "eve"})).to_string()), parts[2]),
+            format!(
+                "{}.{}.{}",
+                parts[0],
+                encoded(claims(json!({"sub": "eve"})).to_string()),
+                parts[2]
+            ),
             TokenError::Signature,
         ),
         (
@@ -147,25 +220,49 @@ fn auth_09_a_06_forged_tokens_are_refused() {
             format!("{}.{}.{}", encoded(r#"{"alg":"ES256","kid":"e"}"#), parts[1], parts[2]),
             TokenError::Signature,
         ),
-        ("no signature to speak of", format!("{}.{}.{}", parts[0], parts[1], encoded([0; 64])), TokenError::Signature),
-        ("half a signature", format!("{}.{}.{}", parts[0], parts[1], encoded([7; 32])), TokenError::Signature),
+        (
+            "no signature to speak of",
+            format!("{}.{}.{}", parts[0], parts[1], encoded([0; 64])),
+            TokenError::Signature,
+        ),
+        (
+            "half a signature",
+            format!("{}.{}.{}", parts[0], parts[1], encoded([7; 32])),
+            TokenError::Signature,
+        ),
         (
             "two audiences at once",
-            ec.sign_text(&ec.header().to_string(), &format!("{{\"aud\":\"x\",{}", &claims(json!({})).to_string()[1..])),
+            ec.sign_text(
+                &ec.header().to_string(),
+                &format!("{{\"aud\":\"x\",{}", &claims(json!({})).to_string()[1..]),
+            ),
             TokenError::Form,
         ),
         (
             "a token in a token",
-            ec.sign_under(&json!({"alg": "ES256", "kid": "e", "typ": "JWT", "cty": "JWT"}), &json!(good)),
+            ec.sign_under(
+                &json!({"alg": "ES256", "kid": "e", "typ": "JWT", "cty": "JWT"}),
+                &json!(good),
+            ),
             TokenError::Form,
         ),
-        ("a token of another kind", with_header(json!({"alg": "ES256", "kid": "e", "typ": "logout+jwt"})), TokenError::Type),
+        (
+            "a token of another kind",
+            with_header(json!({"alg": "ES256", "kid": "e", "typ": "logout+jwt"})),
+            TokenError::Type,
+        ),
         ("much too much", ec.sign(&claims(json!({"x": "y".repeat(1 << 20)}))), TokenError::TooLong),
         ("an API key", "mcpb_AAAAAAAAAAAA_AAAA.A.A".to_owned(), TokenError::Form),
         ("nothing", String::new(), TokenError::Form),
     ] {
         assert_eq!(rig.flaw(&token), Some(flaw), "{what}");
-        assert!(matches!(rig.tokens.verify(&token).map_err(told), Err(Refusal { kind: ErrorKind::Unauthorized, .. })), "{what}");
+        assert!(
+            matches!(
+                rig.tokens.verify(&token).map_err(told),
+                Err(Refusal { kind: ErrorKind::Unauthorized, .. })
+            ),
+            "{what}"
+        );
     }
     // Every byte of it counts.
     for at in 0..good.len() {
@@ -218,9 +315,14 @@ fn auth_03_auth_09_each_claim_is_held_to_what_it_must_be() {
     ] {
         assert_eq!(rig.flaw(&key.sign(&claims(changes.clone()))), flaw, "{changes}");
     }
-    let own = Rig::new(vec![(issuer(|issuer| issuer.audiences = vec!["mcp".to_owned()]), set(&[&key]))]);
+    let own =
+        Rig::new(vec![(issuer(|issuer| issuer.audiences = vec!["mcp".to_owned()]), set(&[&key]))]);
     assert_eq!(own.flaw(&key.sign(&claims(json!({"aud": "mcp"})))), None);
-    assert_eq!(own.flaw(&key.sign(&claims(json!({})))), Some(TokenError::Audience), "what is configured goes before the resource");
+    assert_eq!(
+        own.flaw(&key.sign(&claims(json!({})))),
+        Some(TokenError::Audience),
+        "what is configured goes before the resource"
+    );
 }
 
 #[test]
@@ -239,7 +341,10 @@ fn the_tenant_is_the_configured_one_or_what_a_claim_says_and_it_must_be_served()
     let token = key.sign(&claims(json!({"org": "acme"})));
     assert!(rig.tokens.verify(&token).is_ok());
     rig.keyring.set_enabled(&TenantId::parse("acme").unwrap(), false);
-    assert!(rig.tokens.verify(&token).is_err(), "a token that is known is looked at again when a tenant changes");
+    assert!(
+        rig.tokens.verify(&token).is_err(),
+        "a token that is known is looked at again when a tenant changes"
+    );
 }
 
 #[test]
@@ -248,9 +353,17 @@ fn two_issuers_with_the_same_subject_are_two_principals_and_neither_is_one_of_a_
     let other = issuer(|issuer| issuer.issuer = format!("{ISSUER}/2"));
     let rig = Rig::new(vec![(issuer(|_| {}), set(&[&one])), (other, set(&[&two]))]);
     let ann = rig.tokens.verify(&one.sign(&claims(json!({})))).unwrap().caller;
-    let other_ann = rig.tokens.verify(&two.sign(&claims(json!({"iss": format!("{ISSUER}/2")})))).unwrap().caller;
+    let other_ann = rig
+        .tokens
+        .verify(&two.sign(&claims(json!({"iss": format!("{ISSUER}/2")}))))
+        .unwrap()
+        .caller;
     assert_ne!(ann.principal, other_ann.principal);
-    assert_eq!(rig.flaw(&two.sign(&claims(json!({})))), Some(TokenError::Signature), "nor does one sign for the other");
+    assert_eq!(
+        rig.flaw(&two.sign(&claims(json!({})))),
+        Some(TokenError::Signature),
+        "nor does one sign for the other"
+    );
     for caller in [&ann, &other_ann] {
         assert!(super::super::reserved(caller.principal.as_str()).is_some());
     }
@@ -264,12 +377,20 @@ fn auth_04_all_scopes_that_are_needed_are_told_at_once() {
     let key = SigningKey::ed("d");
     let scopes = || vec!["mcp:read".to_owned(), "mcp:call".to_owned()];
     let rig = Rig::new(vec![(issuer(|issuer| issuer.scopes = scopes()), set(&[&key]))]);
-    for fine in [json!({"scope": "x mcp:call mcp:read"}), json!({"scp": ["mcp:read", "mcp:call"]}), json!({"scp": "mcp:read mcp:call"})] {
+    for fine in [
+        json!({"scope": "x mcp:call mcp:read"}),
+        json!({"scp": ["mcp:read", "mcp:call"]}),
+        json!({"scp": "mcp:read mcp:call"}),
+    ] {
         assert_eq!(rig.flaw(&key.sign(&claims(fine.clone()))), None, "{fine}");
     }
-    for lacking in
-        [json!({}), json!({"scope": "mcp:read"}), json!({"scope": ""}), json!({"scope": "*"}), json!({"scope": "mcp:read mcp:callx"})]
-    {
+    for lacking in [
+        json!({}),
+        json!({"scope": "mcp:read"}),
+        json!({"scope": ""}),
+        json!({"scope": "*"}),
+        json!({"scope": "mcp:read mcp:callx"}),
+    ] {
         let refusal = told(rig.tokens.verify(&key.sign(&claims(lacking.clone()))).unwrap_err());
         assert_eq!(
             (refusal.kind, &refusal.data),
@@ -318,14 +439,24 @@ fn a_token_that_names_no_key_is_of_the_only_one_that_fits() {
     assert_eq!(Rig::with(&[&ec, &ed]).flaw(&token), None);
     assert_eq!(Rig::with(&[&ec.unnamed()]).flaw(&token), None);
     assert_eq!(Rig::with(&[&ec, &SigningKey::ec("f")]).flaw(&token), Some(TokenError::KeyUnfit));
-    assert_eq!(Rig::with(&[&ed]).flaw(&token), Some(TokenError::UnknownKey), "there may be one by now");
-    assert_eq!(Rig::with(&[&ec, &SigningKey::ec("e")]).flaw(&ec.sign(&claims(json!({})))), Some(TokenError::KeyUnfit));
+    assert_eq!(
+        Rig::with(&[&ed]).flaw(&token),
+        Some(TokenError::UnknownKey),
+        "there may be one by now"
+    );
+    assert_eq!(
+        Rig::with(&[&ec, &SigningKey::ec("e")]).flaw(&ec.sign(&claims(json!({})))),
+        Some(TokenError::KeyUnfit)
+    );
 }
 
 #[test]
 fn only_the_algorithms_of_the_issuer_are_taken() {
     let key = SigningKey::rsa("r");
-    let rig = Rig::new(vec![(issuer(|issuer| issuer.algorithms = vec![jsonwebtoken::Algorithm::PS256]), set(&[&key]))]);
+    let rig = Rig::new(vec![(
+        issuer(|issuer| issuer.algorithms = vec![jsonwebtoken::Algorithm::PS256]),
+        set(&[&key]),
+    )]);
     assert_eq!(rig.flaw(&key.pss().sign(&claims(json!({})))), None);
     assert_eq!(rig.flaw(&key.sign(&claims(json!({})))), Some(TokenError::Algorithm));
 }
@@ -339,9 +470,17 @@ fn a_07_a_set_without_its_key_shuts_a_token_out_that_was_known() {
     assert_eq!(rig.tokens.remembered.len(), 1);
     let metrics = Metrics::new(false);
     let edition = rig.keyring.edition();
-    rig.tokens.issuers[0].take(KeySet::parse(set(&[&old]).to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
+    rig.tokens.issuers[0].take(
+        KeySet::parse(set(&[&old]).to_string().as_bytes()).unwrap(),
+        &rig.keyring,
+        &metrics,
+    );
     assert_eq!(rig.keyring.edition(), edition, "the same keys change nothing");
-    rig.tokens.issuers[0].take(KeySet::parse(set(&[&new]).to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
+    rig.tokens.issuers[0].take(
+        KeySet::parse(set(&[&new]).to_string().as_bytes()).unwrap(),
+        &rig.keyring,
+        &metrics,
+    );
     assert!(rig.tokens.verify(&token).is_err());
     assert!(rig.tokens.verify(&new.sign(&claims(json!({})))).is_ok());
 }
@@ -352,7 +491,8 @@ async fn a_token_is_known_no_longer_than_it_is_good_and_strangers_take_no_room()
     let rig = Rig::with(&[&key]);
     let ending = key.sign(&claims(json!({"exp": now() as f64 - 60.0 + 1.2})));
     assert!(rig.tokens.verify(&ending).is_ok());
-    eventually("the end of the token", || async { rig.tokens.verify(&ending).map_or(Ok(()), Err) }).await;
+    eventually("the end of the token", || async { rig.tokens.verify(&ending).map_or(Ok(()), Err) })
+        .await;
     let edition = rig.keyring.edition();
     let proven = rig.tokens.verify(&key.sign(&claims(json!({})))).unwrap();
     for number in 0..2 * TOKENS_REMEMBERED_MAX {
@@ -369,38 +509,64 @@ async fn a_token_is_known_no_longer_than_it_is_good_and_strangers_take_no_room()
 async fn an_issuer_that_can_not_be_reached_holds_up_neither_start_nor_the_end() {
     let client = transport::HttpClient::new(HttpClientConfig::default()).unwrap();
     let keyring = Arc::new(Keyring::new(Keys::from_root(b"root").api_key));
-    let text = format!("auth: {{resource: '{RESOURCE}', issuers: [{{issuer: 'http://127.0.0.1:1', tenant: acme}}]}}");
+    let text = format!(
+        "auth: {{resource: '{RESOURCE}', issuers: [{{issuer: 'http://127.0.0.1:1', tenant: acme}}]}}"
+    );
     let auth = config::load_from(&text, []).unwrap().auth;
     let fetcher = KeyFetcher::new(client.clone(), client);
-    let tokens = TokenVerifier::new(&auth, keyring.clone(), fetcher.clone(), Arc::new(Metrics::new(false))).unwrap();
+    let tokens =
+        TokenVerifier::new(&auth, keyring.clone(), fetcher.clone(), Arc::new(Metrics::new(false)))
+            .unwrap();
     assert!(tokens.verify("a.b.c").is_err());
-    assert!(TokenVerifier::new(&config::Config::default().auth, keyring, fetcher, Arc::new(Metrics::new(false))).is_none());
+    assert!(
+        TokenVerifier::new(
+            &config::Config::default().auth,
+            keyring,
+            fetcher,
+            Arc::new(Metrics::new(false))
+        )
+        .is_none()
+    );
 }
 
 #[test]
 fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
     let key = SigningKey::ec("one");
     let rig = Rig::with(&[&key]);
-    let (token, metrics, issuer) = (key.sign(&claims(json!({}))), Metrics::new(false), &rig.tokens.issuers[0]);
-    let take = |keys: Value| issuer.take(KeySet::parse(keys.to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
+    let (token, metrics, issuer) =
+        (key.sign(&claims(json!({}))), Metrics::new(false), &rig.tokens.issuers[0]);
+    let take = |keys: Value| {
+        issuer.take(KeySet::parse(keys.to_string().as_bytes()).unwrap(), &rig.keyring, &metrics)
+    };
     assert!(rig.tokens.verify(&token).is_ok());
-    for none in [json!({"keys": []}), json!({"keys": [{"kty": "oct", "k": "AAAA", "kid": "one"}]})] {
+    for none in [json!({"keys": []}), json!({"keys": [{"kty": "oct", "k": "AAAA", "kid": "one"}]})]
+    {
         take(none);
         assert!(rig.tokens.verify(&token).is_err(), "a token that is known too");
         take(set(&[&key]));
         assert!(rig.tokens.verify(&token).is_ok());
     }
     let now = tokio::time::Instant::now();
-    assert!(issuer.left_of_age(now, &rig.keyring, &metrics) > std::time::Duration::from_secs(23 * 3_600));
+    assert!(
+        issuer.left_of_age(now, &rig.keyring, &metrics)
+            > std::time::Duration::from_secs(23 * 3_600)
+    );
     assert!(rig.tokens.verify(&token).is_ok());
     let metrics = Metrics::new(false);
     metrics.tokens.issuers(1);
-    let aged = super::issuer::TokenIssuer::new(self::issuer(|issuer| issuer.keys_max_age = std::time::Duration::ZERO), RESOURCE);
+    let aged = super::issuer::TokenIssuer::new(
+        self::issuer(|issuer| issuer.keys_max_age = std::time::Duration::ZERO),
+        RESOURCE,
+    );
     aged.take(KeySet::parse(set(&[&key]).to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
     assert!(metrics.render().contains("mcp_issuers_without_keys 0"));
     let edition = rig.keyring.edition();
     aged.left_of_age(now, &rig.keyring, &metrics);
-    assert_ne!(rig.keyring.edition(), edition, "what was found out with the old keys is looked at again");
+    assert_ne!(
+        rig.keyring.edition(),
+        edition,
+        "what was found out with the old keys is looked at again"
+    );
     assert!(metrics.render().contains("mcp_issuers_without_keys 1"), "{}", metrics.render());
 }
 
@@ -409,22 +575,56 @@ fn s10_id_tokens_and_bound_tokens_are_not_access_tokens() {
     let key = SigningKey::ed("d");
     let typed = |kind: &str| json!({"alg": "EdDSA", "kid": "d", "typ": kind});
     let rig = Rig::with(&[&key]);
-    for of_id_token in [json!({"nonce": "n"}), json!({"at_hash": "h"}), json!({"c_hash": ""}), json!({"typ": "ID"})] {
+    for of_id_token in [
+        json!({"nonce": "n"}),
+        json!({"at_hash": "h"}),
+        json!({"c_hash": ""}),
+        json!({"typ": "ID"}),
+    ] {
         let untyped = json!({"alg": "EdDSA", "kid": "d"});
-        assert_eq!(rig.flaw(&key.sign_under(&untyped, &claims(of_id_token.clone()))), Some(TokenError::IdToken), "{of_id_token}");
-        assert_eq!(rig.flaw(&key.sign_under(&typed("JWT"), &claims(of_id_token.clone()))), Some(TokenError::IdToken), "{of_id_token}");
-        assert_eq!(rig.flaw(&key.sign_under(&typed("at+jwt"), &claims(of_id_token.clone()))), None, "{of_id_token}");
+        assert_eq!(
+            rig.flaw(&key.sign_under(&untyped, &claims(of_id_token.clone()))),
+            Some(TokenError::IdToken),
+            "{of_id_token}"
+        );
+        assert_eq!(
+            rig.flaw(&key.sign_under(&typed("JWT"), &claims(of_id_token.clone()))),
+            Some(TokenError::IdToken),
+            "{of_id_token}"
+        );
+        assert_eq!(
+            rig.flaw(&key.sign_under(&typed("at+jwt"), &claims(of_id_token.clone()))),
+            None,
+            "{of_id_token}"
+        );
     }
-    for bound in [json!({"cnf": {"jkt": "x"}}), json!({"cnf": {"x5t#S256": "x"}}), json!({"cnf": {}}), json!({"cnf": 7})] {
+    for bound in [
+        json!({"cnf": {"jkt": "x"}}),
+        json!({"cnf": {"x5t#S256": "x"}}),
+        json!({"cnf": {}}),
+        json!({"cnf": 7}),
+    ] {
         for header in [typed("JWT"), typed("at+jwt")] {
-            assert_eq!(rig.flaw(&key.sign_under(&header, &claims(bound.clone()))), Some(TokenError::Bound), "{bound}");
+            assert_eq!(
+                rig.flaw(&key.sign_under(&header, &claims(bound.clone()))),
+                Some(TokenError::Bound),
+                "{bound}"
+            );
         }
     }
-    let strict = Rig::new(vec![(issuer(|issuer| issuer.requires_access_token_type = true), set(&[&key]))]);
+    let strict =
+        Rig::new(vec![(issuer(|issuer| issuer.requires_access_token_type = true), set(&[&key]))]);
     assert_eq!(strict.flaw(&key.sign_under(&typed("AT+JWT"), &claims(json!({})))), None);
-    assert_eq!(strict.flaw(&key.sign_under(&typed("application/at+jwt"), &claims(json!({})))), None);
+    assert_eq!(
+        strict.flaw(&key.sign_under(&typed("application/at+jwt"), &claims(json!({})))),
+        None
+    );
     for header in [typed("JWT"), json!({"alg": "EdDSA", "kid": "d"})] {
-        assert_eq!(strict.flaw(&key.sign_under(&header, &claims(json!({})))), Some(TokenError::Type), "{header}");
+        assert_eq!(
+            strict.flaw(&key.sign_under(&header, &claims(json!({})))),
+            Some(TokenError::Type),
+            "{header}"
+        );
     }
 }
 
@@ -437,15 +637,24 @@ fn s10_a_claim_names_only_the_tenants_that_are_listed() {
     rig.keyring.set_enabled(&other, true);
     assert!(rig.keyring.is_enabled(&acme));
     assert_eq!(rig.flaw(&key.sign(&claims(json!({"org": "umbrella"})))), None);
-    assert_eq!(rig.flaw(&key.sign(&claims(json!({"org": "acme"})))), Some(TokenError::UnlistedTenant));
+    assert_eq!(
+        rig.flaw(&key.sign(&claims(json!({"org": "acme"})))),
+        Some(TokenError::UnlistedTenant)
+    );
 }
 
 #[test]
 fn s10_a_subject_is_printable() {
     let key = SigningKey::ed("d");
     let rig = Rig::with(&[&key]);
-    for unseen in ["a\u{202e}nna", "ann\u{200b}", "a\u{2028}b", "\u{feff}ann", "a\u{85}b", "a\u{2066}b"] {
-        assert_eq!(rig.flaw(&key.sign(&claims(json!({"sub": unseen})))), Some(TokenError::Principal), "{unseen:?}");
+    for unseen in
+        ["a\u{202e}nna", "ann\u{200b}", "a\u{2028}b", "\u{feff}ann", "a\u{85}b", "a\u{2066}b"]
+    {
+        assert_eq!(
+            rig.flaw(&key.sign(&claims(json!({"sub": unseen})))),
+            Some(TokenError::Principal),
+            "{unseen:?}"
+        );
     }
     assert_eq!(rig.flaw(&key.sign(&claims(json!({"sub": "Änne"})))), None);
 }

@@ -24,9 +24,17 @@ impl Replicas {
 
     async fn opened(&self) -> Arc<Session> {
         let params = br#"{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1"}}"#;
-        let frame = handshake::request(&protocol::ids::RequestId::from_u64(1), Method::Initialize, Some(params));
+        let frame = handshake::request(
+            &protocol::ids::RequestId::from_u64(1),
+            Method::Initialize,
+            Some(params),
+        );
         let message = Message::decode(frame, &json::Limits::default()).unwrap();
-        self.one.open_session(Caller::anonymous(), Endpoint::Aggregated, "http", &message).await.unwrap().0
+        self.one
+            .open_session(Caller::anonymous(), Endpoint::Aggregated, "http", &message)
+            .await
+            .unwrap()
+            .0
     }
 
     async fn adopted(&self, id: &SessionId) -> AdoptionOutcome {
@@ -36,7 +44,11 @@ impl Replicas {
 
 /// Neither joined, so neither has a lease the other would have to wait for.
 fn broker(store: &Arc<SqliteStore>) -> Arc<Broker> {
-    Broker::over(Stores { durable: store.clone(), events: Some(store.clone()), hot: Arc::new(MemoryHotStore::new()) })
+    Broker::over(Stores {
+        durable: store.clone(),
+        events: Some(store.clone()),
+        hot: Arc::new(MemoryHotStore::new()),
+    })
 }
 
 #[tokio::test]
@@ -44,23 +56,36 @@ async fn whoever_adopts_has_all_of_it_and_the_one_before_learns_it_with_its_next
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     session.store_log_level(LogLevel::Error).await.unwrap();
-    let AdoptionOutcome::Local(adopted) = replicas.adopted(&session.id).await else { panic!("it is to be had") };
-    assert_eq!((adopted.epoch(), adopted.log_level(), adopted.client.roots), (2, Some(LogLevel::Error), true));
+    let AdoptionOutcome::Local(adopted) = replicas.adopted(&session.id).await else {
+        panic!("it is to be had")
+    };
+    assert_eq!(
+        (adopted.epoch(), adopted.log_level(), adopted.client.roots),
+        (2, Some(LogLevel::Error), true)
+    );
     assert_eq!(adopted.digest, session.digest);
     assert!(!session.is_leaving(), "it does not know yet");
     let refusal = session.store_log_level(LogLevel::Debug).await.err().unwrap();
     assert_eq!((refusal.kind, session.is_leaving()), (ErrorKind::SessionElsewhere, true));
     let here = replicas.one.session_here(&session.id, &Caller::anonymous(), &Endpoint::Aggregated);
     assert!(here.unwrap().is_none(), "its requests are led to the new owner");
-    assert_eq!(adopted.log_level(), Some(LogLevel::Error), "nothing of the late write came through");
+    assert_eq!(
+        adopted.log_level(),
+        Some(LogLevel::Error),
+        "nothing of the late write came through"
+    );
 }
 
 #[tokio::test]
 async fn one_attempt_at_a_time_and_all_get_the_same() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
-    let found = futures_util::future::join_all((0..20).map(|_| replicas.adopted(&session.id))).await;
-    let epochs: Vec<i64> = found.iter().map(|one| if let AdoptionOutcome::Local(session) = one { session.epoch() } else { 0 }).collect();
+    let found =
+        futures_util::future::join_all((0..20).map(|_| replicas.adopted(&session.id))).await;
+    let epochs: Vec<i64> = found
+        .iter()
+        .map(|one| if let AdoptionOutcome::Local(session) = one { session.epoch() } else { 0 })
+        .collect();
     assert_eq!(epochs, [2; 20]);
 }
 
@@ -82,12 +107,17 @@ async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
     let session = replicas.opened().await;
     let (caller, node) = (Caller::anonymous(), replicas.other.shared.durable.node());
     let seat = record::session_scope(&caller.tenant, &caller.principal, &Endpoint::Aggregated);
-    let claim = replicas.store.claim_session(&session.key, &seat, &node, Duration::from_secs(60)).await.unwrap();
+    let claim = replicas
+        .store
+        .claim_session(&session.key, &seat, &node, Duration::from_secs(60))
+        .await
+        .unwrap();
     assert!(matches!(claim, SessionClaimOutcome::Acquired { .. }), "and the answer is lost");
     replicas.other.doubt_later(session.key, &seat);
     replicas.other.doubt_later(session.key, &seat);
     let row = || async { replicas.store.sessions(None, None, 10).await.unwrap().remove(0) };
-    let free = || async { if row().await.owner.is_none() { Ok(()) } else { Err(row().await.owner) } };
+    let free =
+        || async { if row().await.owner.is_none() { Ok(()) } else { Err(row().await.owner) } };
     testkit::eventually("the row to be free", free).await;
     let claims = "mcp_store_seconds_count{operation=\"claim_session\",store=\"sqlite\"} 1\n";
     assert!(replicas.other.shared.metrics.render().contains(claims), "by one");
@@ -107,9 +137,15 @@ async fn what_was_lost_before_anybody_read_it_is_a_gap() {
         let (key, number) = (session.key, 1 << 32 | 1 << 1 | 1);
         let record = StreamRecord { number, general: true, due: Vec::new(), was_read: false };
         let mut log = vec![LogEntry::Stream { session: key, record }];
-        log.extend((lost > 0).then_some(LogEntry::Trim { session: key, stream: number, through: lost }));
+        log.extend((lost > 0).then_some(LogEntry::Trim {
+            session: key,
+            stream: number,
+            through: lost,
+        }));
         replicas.store.append(&log).await.unwrap();
-        let AdoptionOutcome::Local(adopted) = replicas.adopted(&session.id).await else { panic!("it is to be had") };
+        let AdoptionOutcome::Local(adopted) = replicas.adopted(&session.id).await else {
+            panic!("it is to be had")
+        };
         assert_eq!(adopted.open_general_stream().await.unwrap().gap, gap, "{lost} lost");
         assert!(!adopted.open_general_stream().await.unwrap().gap, "said once");
     }
@@ -121,11 +157,16 @@ async fn what_ended_or_is_somebody_elses_is_absent() {
     let (ended, foreign) = (replicas.opened().await, replicas.opened().await);
     replicas.one.delete_session(&ended).await.unwrap();
     assert!(matches!(replicas.adopted(&ended.id).await, AdoptionOutcome::Absent));
-    let caller = Caller { principal: protocol::ids::PrincipalId::new("mallory"), ..Caller::anonymous() };
+    let caller =
+        Caller { principal: protocol::ids::PrincipalId::new("mallory"), ..Caller::anonymous() };
     let found = replicas.other.adopt(&foreign.id, &caller, &Endpoint::Aggregated).await.unwrap();
     assert!(matches!(found, AdoptionOutcome::Absent));
     assert_eq!(foreign.epoch(), 1);
-    assert_eq!(replicas.store.sessions(None, None, 10).await.unwrap()[0].epoch, 1, "not even touched");
+    assert_eq!(
+        replicas.store.sessions(None, None, 10).await.unwrap()[0].epoch,
+        1,
+        "not even touched"
+    );
 }
 
 #[tokio::test]
@@ -133,7 +174,13 @@ async fn a_session_in_an_unknown_format_is_left_for_whoever_knows_it() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     let (key, state) = (session.key, br#"{"format":99}"#.to_vec());
-    let release = WriteOp::ReleaseSession { key, epoch: 1, idle: Duration::ZERO, state: state.clone(), links: Vec::new() };
+    let release = WriteOp::ReleaseSession {
+        key,
+        epoch: 1,
+        idle: Duration::ZERO,
+        state: state.clone(),
+        links: Vec::new(),
+    };
     assert_eq!(replicas.one.shared.durable.write(release).await.unwrap(), WriteOutcome::Done);
     assert!(matches!(replicas.adopted(&session.id).await, AdoptionOutcome::Unusable));
     let stored = replicas.store.sessions(None, None, 10).await.unwrap();
@@ -148,8 +195,12 @@ async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
     // As if it had been opened with a key that nobody knows by now.
     let mut record = replicas.store.sessions(None, None, 10).await.unwrap()[0].record.clone();
     let id = SessionId::new("A".repeat(32));
-    (record.key, record.api_key) = (record::session_key(&id), Some(protocol::ids::KeyId::new("gone")));
-    let open = WriteOp::OpenSession { record: Box::new(record), owner: replicas.one.shared.durable.node() };
+    (record.key, record.api_key) =
+        (record::session_key(&id), Some(protocol::ids::KeyId::new("gone")));
+    let open = WriteOp::OpenSession {
+        record: Box::new(record),
+        owner: replicas.one.shared.durable.node(),
+    };
     replicas.one.shared.durable.write(open).await.unwrap();
     assert!(matches!(replicas.adopted(&id).await, AdoptionOutcome::Unusable));
     // Its end is stored in the background.
@@ -166,7 +217,8 @@ async fn after_a_lapse_what_was_taken_back_goes_on_and_the_rest_is_given_up() {
     let from = replicas.one.shared.durable.node();
     let to = storage::NodeName::new("one/again");
     assert!(matches!(replicas.adopted(&lost.id).await, AdoptionOutcome::Local(_)));
-    let reclaimed = replicas.store.reclaim_sessions(&from, &to, &[kept.key, lost.key]).await.unwrap();
+    let reclaimed =
+        replicas.store.reclaim_sessions(&from, &to, &[kept.key, lost.key]).await.unwrap();
     assert_eq!(reclaimed, [(kept.key, 2)]);
     replicas.one.reclaimed_sessions(&reclaimed);
     assert_eq!(kept.epoch(), 2);
@@ -190,7 +242,10 @@ async fn a_write_that_our_own_reclaim_fenced_off_waits_for_the_news() {
         replicas.one.reclaimed_sessions(&reclaimed);
     });
     written.unwrap();
-    assert_eq!((session.epoch(), session.is_leaving(), session.log_level()), (2, false, Some(LogLevel::Error)));
+    assert_eq!(
+        (session.epoch(), session.is_leaving(), session.log_level()),
+        (2, false, Some(LogLevel::Error))
+    );
 }
 
 fn durable_fenced(broker: &Broker) -> bool {
@@ -219,7 +274,11 @@ fn places_nobody_is_at_are_given_up_without_looking_at_all_of_them_each_time() {
         let before = adopting.places.lock().unwrap().look_at;
         drop(adopting.place(&key(number)));
         let places = adopting.places.lock().unwrap();
-        assert!(places.by_key.len() <= super::PLACES_MIN, "{} are kept for one", places.by_key.len());
+        assert!(
+            places.by_key.len() <= super::PLACES_MIN,
+            "{} are kept for one",
+            places.by_key.len()
+        );
         looks += usize::from(places.by_key.len() == 2 || places.look_at != before);
     }
     assert!(looks <= 10_000 / (super::PLACES_MIN - 2) + 2, "{looks} looks");

@@ -30,7 +30,8 @@ impl Replicas {
     async fn start(one: &str, two: &str) -> Self {
         let store: Arc<dyn DurableStore> = Arc::new(SqliteStore::in_memory().await.unwrap());
         let folder = tempfile::tempdir().unwrap();
-        let (one, two) = tokio::join!(on(&store, folder.path(), one), on(&store, folder.path(), two));
+        let (one, two) =
+            tokio::join!(on(&store, folder.path(), one), on(&store, folder.path(), two));
         Self { one, two, store, _folder: folder }
     }
 
@@ -40,7 +41,8 @@ impl Replicas {
 }
 
 async fn on(store: &Arc<dyn DurableStore>, folder: &Path, yaml: &str) -> Rig {
-    let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
+    let stores =
+        Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
     Rig::on(stores, folder, &format!("{SECRET}\n{yaml}")).await.unwrap()
 }
 
@@ -53,7 +55,10 @@ fn backend(name: &str) -> BackendId {
 }
 
 fn at(port: u16) -> BackendSpec {
-    parse_backend_spec(&json!({"transport": {"type": "http", "url": format!("http://127.0.0.1:{port}/")}})).unwrap()
+    parse_backend_spec(
+        &json!({"transport": {"type": "http", "url": format!("http://127.0.0.1:{port}/")}}),
+    )
+    .unwrap()
 }
 
 fn weight(weight: u32) -> TenantSpec {
@@ -64,29 +69,67 @@ fn weight(weight: u32) -> TenantSpec {
 async fn tenants_keys_and_backends_of_one_are_in_force_on_the_other() {
     let replicas = Replicas::start("", "").await;
     let (one, two) = (&replicas.one.control, &replicas.two.control);
-    one.put_tenant(tenant("acme"), weight(3), Preconditions::default(), Author::default()).await.unwrap();
+    one.put_tenant(tenant("acme"), weight(3), Preconditions::default(), Author::default())
+        .await
+        .unwrap();
     let key = one.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap();
-    one.put_backend(tenant("acme"), backend("one"), at(9), false, Preconditions::default(), Author::default()).await.unwrap();
-    assert!(two.tenant(&tenant("acme")).is_err() && replicas.two.keyring.verify(&key.key).is_none());
+    one.put_backend(
+        tenant("acme"),
+        backend("one"),
+        at(9),
+        false,
+        Preconditions::default(),
+        Author::default(),
+    )
+    .await
+    .unwrap();
+    assert!(
+        two.tenant(&tenant("acme")).is_err() && replicas.two.keyring.verify(&key.key).is_none()
+    );
     replicas.second_reads().await;
     assert_eq!(one.tenant(&tenant("acme")).unwrap(), two.tenant(&tenant("acme")).unwrap());
     assert!(replicas.two.keyring.verify(&key.key).is_some());
-    assert!(two.broker.backend(&tenant("acme"), &backend("one")).is_some(), "the other broker runs it");
+    assert!(
+        two.broker.backend(&tenant("acme"), &backend("one")).is_some(),
+        "the other broker runs it"
+    );
 
-    one.put_backend(tenant("acme"), backend("two"), at(8), false, Preconditions::default(), Author::default()).await.unwrap();
-    one.delete_backend(tenant("acme"), backend("one"), Preconditions::default(), Author::default()).await.unwrap();
+    one.put_backend(
+        tenant("acme"),
+        backend("two"),
+        at(8),
+        false,
+        Preconditions::default(),
+        Author::default(),
+    )
+    .await
+    .unwrap();
+    one.delete_backend(tenant("acme"), backend("one"), Preconditions::default(), Author::default())
+        .await
+        .unwrap();
     one.delete_key(tenant("acme"), KeyId::new(key.info.id), Author::default()).await.unwrap();
     replicas.second_reads().await;
     assert!(replicas.two.keyring.verify(&key.key).is_none());
     assert!(two.broker.backend(&tenant("acme"), &backend("one")).is_none());
     assert!(two.broker.backend(&tenant("acme"), &backend("two")).is_some());
 
-    let other = one.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap().key;
+    let other =
+        one.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap().key;
     replicas.second_reads().await;
     assert!(replicas.two.keyring.verify(&other).is_some());
-    one.put_tenant(tenant("acme"), TenantSpec { enabled: false, ..weight(1) }, Preconditions::default(), Author::default()).await.unwrap();
+    one.put_tenant(
+        tenant("acme"),
+        TenantSpec { enabled: false, ..weight(1) },
+        Preconditions::default(),
+        Author::default(),
+    )
+    .await
+    .unwrap();
     replicas.second_reads().await;
-    assert!(replicas.two.keyring.verify(&other).is_none(), "a tenant switched off is off everywhere");
+    assert!(
+        replicas.two.keyring.verify(&other).is_none(),
+        "a tenant switched off is off everywhere"
+    );
     one.delete_tenant(tenant("acme"), Preconditions::default(), Author::default()).await.unwrap();
     replicas.second_reads().await;
     assert!(two.tenant(&tenant("acme")).is_err() && two.broker.tenant(&tenant("acme")).is_none());
@@ -99,13 +142,35 @@ async fn who_writes_last_wins_on_both() {
     let (one, two) = (&replicas.one.control, &replicas.two.control);
     for round in 1..=10 {
         let (first, second) = tokio::join!(
-            one.put_tenant(tenant("acme"), weight(round), Preconditions::default(), Author::default()),
-            two.put_tenant(tenant("acme"), weight(100 + round), Preconditions::default(), Author::default()),
+            one.put_tenant(
+                tenant("acme"),
+                weight(round),
+                Preconditions::default(),
+                Author::default()
+            ),
+            two.put_tenant(
+                tenant("acme"),
+                weight(100 + round),
+                Preconditions::default(),
+                Author::default()
+            ),
         );
         first.and(second).unwrap();
         let (first, second) = tokio::join!(
-            one.put_backend(tenant("default"), backend("a"), at(1), false, Preconditions::default(), Author::default()),
-            two.delete_backend(tenant("default"), backend("a"), Preconditions::default(), Author::default()),
+            one.put_backend(
+                tenant("default"),
+                backend("a"),
+                at(1),
+                false,
+                Preconditions::default(),
+                Author::default()
+            ),
+            two.delete_backend(
+                tenant("default"),
+                backend("a"),
+                Preconditions::default(),
+                Author::default()
+            ),
         );
         first.unwrap();
         drop(second); // there may have been none
@@ -115,7 +180,10 @@ async fn who_writes_last_wins_on_both() {
         let stored = replicas.store.backends().await.unwrap();
         for control in [one, two] {
             assert_eq!(control.backends(&tenant("default")).unwrap().len(), stored.len());
-            assert_eq!(control.broker.backend(&tenant("default"), &backend("a")).is_some(), !stored.is_empty());
+            assert_eq!(
+                control.broker.backend(&tenant("default"), &backend("a")).is_some(),
+                !stored.is_empty()
+            );
         }
     }
 }
@@ -126,36 +194,69 @@ async fn replicas_that_start_at_once_on_an_empty_store_agree() {
     assert_eq!(replicas.store.tenants().await.unwrap().len(), 1);
     assert_eq!(replicas.two.control.tenant(&tenant("default")).unwrap().view.weight, 4);
     let replicas = Replicas::start("", "").await;
-    let [one, two] = [&replicas.one, &replicas.two].map(|rig| rig.control.tenant(&tenant("default")).unwrap().view);
+    let [one, two] = [&replicas.one, &replicas.two]
+        .map(|rig| rig.control.tenant(&tenant("default")).unwrap().view);
     assert_eq!((one.weight, one.enabled), (two.weight, two.enabled));
 }
 
 #[tokio::test]
 async fn what_is_declared_here_stays_whatever_others_do() {
-    let declared =
-        format!("tenants: {{acme: {{weight: 7}}}}\nbackends: {{mine: {}}}", "{transport: {type: http, url: 'http://127.0.0.1:9/'}}");
+    let declared = format!(
+        "tenants: {{acme: {{weight: 7}}}}\nbackends: {{mine: {}}}",
+        "{transport: {type: http, url: 'http://127.0.0.1:9/'}}"
+    );
     let replicas = Replicas::start("", &declared).await;
     let (one, two) = (&replicas.one.control, &replicas.two.control);
     one.refresh().await.unwrap();
     assert!(!one.tenant(&tenant("acme")).unwrap().view.enabled, "here it is not declared");
     one.delete_tenant(tenant("acme"), Preconditions::default(), Author::default()).await.unwrap();
-    one.put_backend(tenant("default"), backend("mine"), at(8), false, Preconditions::default(), Author::default()).await.unwrap();
+    one.put_backend(
+        tenant("default"),
+        backend("mine"),
+        at(8),
+        false,
+        Preconditions::default(),
+        Author::default(),
+    )
+    .await
+    .unwrap();
     replicas.second_reads().await;
     assert_eq!(two.tenant(&tenant("acme")).unwrap().view.weight, 7);
     assert_eq!(two.backend(&tenant("default"), &backend("mine")).unwrap().view.source, "config");
-    assert!(two.create_key(tenant("acme"), NewKey::default(), Author::default()).await.is_ok(), "the row its keys belong to is back");
+    assert!(
+        two.create_key(tenant("acme"), NewKey::default(), Author::default()).await.is_ok(),
+        "the row its keys belong to is back"
+    );
 }
 
 #[tokio::test]
 async fn a_row_that_can_not_be_read_changes_nothing_else() {
     let replicas = Replicas::start("", "").await;
     let (one, two) = (&replicas.one.control, &replicas.two.control);
-    one.put_backend(tenant("default"), backend("a"), at(1), false, Preconditions::default(), Author::default()).await.unwrap();
+    one.put_backend(
+        tenant("default"),
+        backend("a"),
+        at(1),
+        false,
+        Preconditions::default(),
+        Author::default(),
+    )
+    .await
+    .unwrap();
     replicas.second_reads().await;
     let mut record = replicas.store.backends().await.unwrap().remove(0);
     record.settings = b"from a newer build".to_vec();
     replicas.store.put_backend(&record).await.unwrap();
-    one.put_backend(tenant("default"), backend("b"), at(2), false, Preconditions::default(), Author::default()).await.unwrap();
+    one.put_backend(
+        tenant("default"),
+        backend("b"),
+        at(2),
+        false,
+        Preconditions::default(),
+        Author::default(),
+    )
+    .await
+    .unwrap();
     replicas.second_reads().await;
     assert!(two.backend(&tenant("default"), &backend("a")).is_ok(), "what was in force stays");
     assert!(two.backend(&tenant("default"), &backend("b")).is_ok());
@@ -165,7 +266,12 @@ async fn a_row_that_can_not_be_read_changes_nothing_else() {
 async fn a_new_version_is_read_by_itself() {
     let replicas = Replicas::start("", "").await;
     replicas.two.control.follow();
-    replicas.one.control.put_tenant(tenant("acme"), weight(3), Preconditions::default(), Author::default()).await.unwrap();
+    replicas
+        .one
+        .control
+        .put_tenant(tenant("acme"), weight(3), Preconditions::default(), Author::default())
+        .await
+        .unwrap();
     replicas.two.control.config_version(replicas.store.config_version().await.unwrap());
     let deadline = Instant::now() + Duration::from_secs(10);
     while replicas.two.control.tenant(&tenant("acme")).is_err() {

@@ -68,10 +68,14 @@ impl Access {
         match self.token {
             TokenPolicy::Required(_) => {}
             TokenPolicy::OpenToLocalUsers => {
-                tracing::warn!("the admin plane is open to every user of this machine; set auth.admin_token to close it");
+                tracing::warn!(
+                    "the admin plane is open to every user of this machine; set auth.admin_token to close it"
+                );
             }
             TokenPolicy::Missing => {
-                tracing::error!("the admin plane refuses everybody: it is not on loopback and auth.admin_token is not set")
+                tracing::error!(
+                    "the admin plane refuses everybody: it is not on loopback and auth.admin_token is not set"
+                )
             }
         }
     }
@@ -87,39 +91,70 @@ impl Access {
     }
 
     fn check_page(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
-        let refused = |kind, field, detail: &str| Err(Problem::new(StatusCode::FORBIDDEN, kind, detail).field(field));
+        let refused = |kind, field, detail: &str| {
+            Err(Problem::new(StatusCode::FORBIDDEN, kind, detail).field(field))
+        };
         let Some(host) = requested_host(uri, headers) else {
             return Err(Problem::invalid("Host", "the Host header is missing or not a host name"));
         };
-        let is_ours = is_loopback_name(host.host()) || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host.host()));
+        let is_ours = is_loopback_name(host.host())
+            || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host.host()));
         if !is_ours {
-            return refused("host-refused", "Host", "this listener answers to loopback names and to those of auth.allowed_hosts");
+            return refused(
+                "host-refused",
+                "Host",
+                "this listener answers to loopback names and to those of auth.allowed_hosts",
+            );
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
         // Pages of this listener only. Another port serves other pages, and `auth.allowed_origins` is for the listeners of clients.
-        let authority = origin.as_bytes().strip_prefix(b"http://").or_else(|| origin.as_bytes().strip_prefix(b"https://"));
-        if authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host.as_str().as_bytes())) {
+        let authority = origin
+            .as_bytes()
+            .strip_prefix(b"http://")
+            .or_else(|| origin.as_bytes().strip_prefix(b"https://"));
+        if authority
+            .is_some_and(|authority| authority.eq_ignore_ascii_case(host.as_str().as_bytes()))
+        {
             return Ok(());
         }
-        refused("origin-refused", "Origin", "only pages of this listener may use the admin plane; auth.allowed_origins is for clients")
+        refused(
+            "origin-refused",
+            "Origin",
+            "only pages of this listener may use the admin plane; auth.allowed_origins is for clients",
+        )
     }
 
     fn check_token(&self, headers: &HeaderMap) -> Result<(), AccessDenied> {
         let refused = |detail: &str, failure| {
-            let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).field("Authorization");
+            let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
+                .field("Authorization");
             Err(AccessDenied { problem: Box::new(problem), failure })
         };
         match &self.token {
             TokenPolicy::OpenToLocalUsers => Ok(()),
-            TokenPolicy::Missing => {
-                refused("no admin token is configured; set auth.admin_token to use the admin plane from other machines", None)
-            }
-            TokenPolicy::Required(expected) => match headers.get(header::AUTHORIZATION).map(bearer) {
-                None => refused("send the admin token as Authorization: Bearer …", Some(SignInFailureReason::Missing)),
-                Some(None) => refused("send the admin token as Authorization: Bearer …", Some(SignInFailureReason::Malformed)),
-                Some(Some(shown)) => match constant_time::verify_slices_are_equal(hash(shown).as_ref(), expected.as_ref()) {
+            TokenPolicy::Missing => refused(
+                "no admin token is configured; set auth.admin_token to use the admin plane from other machines",
+                None,
+            ),
+            TokenPolicy::Required(expected) => match headers.get(header::AUTHORIZATION).map(bearer)
+            {
+                None => refused(
+                    "send the admin token as Authorization: Bearer …",
+                    Some(SignInFailureReason::Missing),
+                ),
+                Some(None) => refused(
+                    "send the admin token as Authorization: Bearer …",
+                    Some(SignInFailureReason::Malformed),
+                ),
+                Some(Some(shown)) => match constant_time::verify_slices_are_equal(
+                    hash(shown).as_ref(),
+                    expected.as_ref(),
+                ) {
                     Ok(()) => Ok(()),
-                    Err(_) => refused("this is not the admin token", Some(SignInFailureReason::AdminToken)),
+                    Err(_) => refused(
+                        "this is not the admin token",
+                        Some(SignInFailureReason::AdminToken),
+                    ),
                 },
             },
         }
@@ -145,12 +180,19 @@ pub(super) async fn check(
 }
 
 /// The answer to a request that is not admitted. The token was judged before, so the right one is never told to wait.
-fn answer(control: &Control, AccessDenied { problem, failure }: AccessDenied, address: Option<IpAddr>) -> Response {
-    let Some(wait) = failure.and_then(|reason| control.broker.sign_in_failed(Plane::Admin, reason, address)) else {
+fn answer(
+    control: &Control,
+    AccessDenied { problem, failure }: AccessDenied,
+    address: Option<IpAddr>,
+) -> Response {
+    let Some(wait) =
+        failure.and_then(|reason| control.broker.sign_in_failed(Plane::Admin, reason, address))
+    else {
         return (*problem).into_response();
     };
     let detail = "too many sign-ins of this address have failed within a minute, and this is not the admin token either";
-    let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-sign-ins", detail).field("Authorization");
+    let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-sign-ins", detail)
+        .field("Authorization");
     let mut response = problem.into_response();
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1));
     response
@@ -171,12 +213,15 @@ fn requested_host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     }
     let mut hosts = headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
-        (Some(host), None) => Authority::try_from(host.as_bytes()).ok().filter(|authority| !authority.as_str().contains('@')),
+        (Some(host), None) => Authority::try_from(host.as_bytes())
+            .ok()
+            .filter(|authority| !authority.as_str().contains('@')),
         _ => None,
     }
 }
 
 fn is_loopback_name(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host.eq_ignore_ascii_case("localhost")
+        || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

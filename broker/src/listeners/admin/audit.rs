@@ -33,7 +33,11 @@ const LIMIT_USUAL: u32 = 100;
 pub(super) struct ClientIp(pub(super) IpAddr);
 
 /// Notes whose request it is, by its connection and by what trusted proxies say of it.
-pub(super) async fn note_client(State(client): State<ClientAddress>, mut request: Request, next: Next) -> Response {
+pub(super) async fn note_client(
+    State(client): State<ClientAddress>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let peer = ClientIp(client.of_request(request.headers()));
     request.extensions_mut().insert(peer);
     next.run(request).await
@@ -70,7 +74,12 @@ impl AuditParams {
     fn filter(&self) -> Result<AuditFilter, Problem> {
         let kind = |name: &str| {
             let allowed = AuditKind::ALL.map(AuditKind::name).join(", ");
-            AuditKind::parse(name).ok_or_else(|| Problem::invalid("kind", format!("{name:?} is no kind of record; allowed: {allowed}")))
+            AuditKind::parse(name).ok_or_else(|| {
+                Problem::invalid(
+                    "kind",
+                    format!("{name:?} is no kind of record; allowed: {allowed}"),
+                )
+            })
         };
         Ok(AuditFilter {
             tenant: self.tenant.clone(),
@@ -84,7 +93,10 @@ impl AuditParams {
         match self.limit {
             None => Ok(LIMIT_USUAL),
             Some(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
-            Some(limit) => Err(Problem::invalid("limit", format!("{limit} is no usable limit; allowed: 1 to {LIMIT_MAX}"))),
+            Some(limit) => Err(Problem::invalid(
+                "limit",
+                format!("{limit} is no usable limit; allowed: 1 to {LIMIT_MAX}"),
+            )),
         }
     }
 }
@@ -95,8 +107,12 @@ fn moment(field: &str, text: &str) -> Result<i64, Problem> {
         return Ok(at.as_microsecond());
     }
     let ago = parse_duration(text).ok().and_then(|ago| i64::try_from(ago.as_micros()).ok());
-    let ago =
-        ago.ok_or_else(|| Problem::invalid(field, format!("{text:?} is no time; allowed: 2026-01-31T12:00:00Z, or how long ago: 24h")))?;
+    let ago = ago.ok_or_else(|| {
+        Problem::invalid(
+            field,
+            format!("{text:?} is no time; allowed: 2026-01-31T12:00:00Z, or how long ago: 24h"),
+        )
+    })?;
     Ok(jiff::Timestamp::now().as_microsecond().saturating_sub(ago))
 }
 
@@ -115,14 +131,19 @@ pub(super) async fn list(
 #[utoipa::path(get, path = "/admin/v1/audit/export", tag = "audit", params(AuditParams), responses(
     (status = 200, description = "A record per line", body = String, content_type = "application/x-ndjson"),
     (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn export(State(control): State<Arc<Control>>, QueryParams(asked): QueryParams<AuditParams>) -> Result<Response, Problem> {
+pub(super) async fn export(
+    State(control): State<Arc<Control>>,
+    QueryParams(asked): QueryParams<AuditParams>,
+) -> Result<Response, Problem> {
     let (filter, limit) = (asked.filter()?, asked.limit.map_or(Ok(LIMIT_MAX), |_| asked.limit())?);
     // The first page before the head of the answer, so that a database that is away is told as a problem.
     let first = control.audit(&filter, asked.after, limit).await?;
     let pages = stream::try_unfold(Some(first), move |page| {
         let (control, filter) = (Arc::clone(&control), filter.clone());
         async move {
-            let Some((records, next)) = page else { return Ok::<_, crate::control::ControlError>(None) };
+            let Some((records, next)) = page else {
+                return Ok::<_, crate::control::ControlError>(None);
+            };
             let mut lines = Vec::new();
             for record in &records {
                 let _into_memory = serde_json::to_writer(&mut lines, record);
@@ -148,7 +169,8 @@ pub(super) async fn record(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let changes = [Method::PUT, Method::POST, Method::DELETE, Method::PATCH].contains(request.method());
+    let changes =
+        [Method::PUT, Method::POST, Method::DELETE, Method::PATCH].contains(request.method());
     let Some(route) = path.filter(|_| changes) else { return next.run(request).await };
     let target = request.uri().path().to_owned();
     let author = Author::of(AuditedAction {
@@ -208,7 +230,10 @@ mod tests {
 
     #[test]
     fn the_tenant_is_read_from_the_route() {
-        assert_eq!(tenant_of("/admin/v1/tenants/{tenant}/keys", "/admin/v1/tenants/acme/keys").as_deref(), Some("acme"));
+        assert_eq!(
+            tenant_of("/admin/v1/tenants/{tenant}/keys", "/admin/v1/tenants/acme/keys").as_deref(),
+            Some("acme")
+        );
         assert_eq!(tenant_of("/admin/v1/drain", "/admin/v1/drain"), None);
     }
 }

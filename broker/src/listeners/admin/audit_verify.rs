@@ -56,10 +56,17 @@ pub(super) async fn verify(
 ) -> Result<impl IntoResponse, Problem> {
     let kept = asked.checkpoint.as_deref().map(checkpoint).transpose()?;
     if kept.as_ref().is_some_and(|kept| kept.tenant != asked.tenant) {
-        return Err(Problem::invalid("checkpoint", "is of another chain; allowed: one of the chain that is asked about"));
+        return Err(Problem::invalid(
+            "checkpoint",
+            "is of another chain; allowed: one of the chain that is asked about",
+        ));
     }
     let limit = limit(asked.limit)?;
-    Ok(axum::Json(control.verify_audit(asked.tenant.as_deref(), asked.after.as_deref(), limit, kept.as_ref()).await?))
+    Ok(axum::Json(
+        control
+            .verify_audit(asked.tenant.as_deref(), asked.after.as_deref(), limit, kept.as_ref())
+            .await?,
+    ))
 }
 
 fn checkpoint(text: &str) -> Result<CheckpointView, Problem> {
@@ -71,6 +78,8 @@ fn limit(limit: Option<u32>) -> Result<u32, Problem> {
     match limit {
         None => Ok(LIMIT_USUAL),
         Some(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
-        Some(limit) => Err(Problem::invalid("limit", format!("is {limit}; allowed: 1 to {LIMIT_MAX}"))),
+        Some(limit) => {
+            Err(Problem::invalid("limit", format!("is {limit}; allowed: 1 to {LIMIT_MAX}")))
+        }
     }
 }

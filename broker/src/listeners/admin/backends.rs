@@ -93,7 +93,11 @@ pub(super) async fn put(
     body: JsonBody,
 ) -> Result<impl IntoResponse, Problem> {
     let spec = parse_backend_spec(&body.required()?).map_err(|faults| Problem::faults(&faults))?;
-    Ok(stored(control.put_backend(tenant, backend, spec, params.wait.unwrap_or(true), condition, author).await?))
+    Ok(stored(
+        control
+            .put_backend(tenant, backend, spec, params.wait.unwrap_or(true), condition, author)
+            .await?,
+    ))
 }
 
 fn check_state(state: &str) -> Result<(), Problem> {
@@ -101,7 +105,10 @@ fn check_state(state: &str) -> Result<(), Problem> {
         return Ok(());
     }
     let allowed = BACKEND_STATES.join(", ");
-    Err(Problem::invalid("state", format!("{state:?} is no state of a backend; allowed: {allowed}")))
+    Err(Problem::invalid(
+        "state",
+        format!("{state:?} is no state of a backend; allowed: {allowed}"),
+    ))
 }
 
 /// Removes a backend and closes its links.

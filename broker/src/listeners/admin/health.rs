@@ -43,7 +43,9 @@ pub(super) async fn ready(State(control): State<Arc<Control>>) -> impl IntoRespo
         Readiness::Ready => Health::answer(StatusCode::OK, "ready"),
         Readiness::Starting => Health::answer(StatusCode::SERVICE_UNAVAILABLE, "starting"),
         Readiness::Draining => Health::answer(StatusCode::SERVICE_UNAVAILABLE, "draining"),
-        Readiness::StoreUnavailable => Health::answer(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
+        Readiness::StoreUnavailable => {
+            Health::answer(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable")
+        }
     }
 }
 

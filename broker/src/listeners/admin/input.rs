@@ -38,7 +38,9 @@ impl<S: Send + Sync> FromRequestParts<S> for TenantName {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let name = path_parameter(parts, state, "tenant").await?;
-        TenantId::parse(&name).map(Self).map_err(|error| Problem::invalid("tenant", error.to_string()))
+        TenantId::parse(&name)
+            .map(Self)
+            .map_err(|error| Problem::invalid("tenant", error.to_string()))
     }
 }
 
@@ -47,7 +49,9 @@ impl<S: Send + Sync> FromRequestParts<S> for BackendName {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let name = path_parameter(parts, state, "backend").await?;
-        BackendId::parse(&name).map(Self).map_err(|error| Problem::invalid("backend", error.to_string()))
+        BackendId::parse(&name)
+            .map(Self)
+            .map_err(|error| Problem::invalid("backend", error.to_string()))
     }
 }
 
@@ -57,15 +61,34 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let id = path_parameter(parts, state, "id").await?;
         let fits = id.len() <= ID_BYTES_MAX && id.bytes().all(|byte| byte.is_ascii_graphic());
-        if fits { Ok(Self(id)) } else { Err(Problem::invalid("id", format!("an id has at most {ID_BYTES_MAX} visible ASCII characters"))) }
+        if fits {
+            Ok(Self(id))
+        } else {
+            Err(Problem::invalid(
+                "id",
+                format!("an id has at most {ID_BYTES_MAX} visible ASCII characters"),
+            ))
+        }
     }
 }
 
-async fn path_parameter<S: Send + Sync>(parts: &mut Parts, state: &S, name: &str) -> Result<String, Problem> {
+async fn path_parameter<S: Send + Sync>(
+    parts: &mut Parts,
+    state: &S,
+    name: &str,
+) -> Result<String, Problem> {
     let parameters = RawPathParams::from_request_parts(parts, state).await;
-    let parameters = parameters.map_err(|_| Problem::invalid(name, "the path is not UTF-8 once its percent-encoding is undone"))?;
+    let parameters = parameters.map_err(|_| {
+        Problem::invalid(name, "the path is not UTF-8 once its percent-encoding is undone")
+    })?;
     let found = parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
-    found.ok_or_else(|| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("this route has no {name}")))
+    found.ok_or_else(|| {
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            format!("this route has no {name}"),
+        )
+    })
 }
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
@@ -74,10 +97,14 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T>
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         Query::try_from_uri(&parts.uri).map(|Query(params)| Self(params)).map_err(|rejection| {
             let text = rejection.body_text();
-            let reason = text.split_once("query string: ").map_or(text.as_str(), |(_, reason)| reason);
+            let reason =
+                text.split_once("query string: ").map_or(text.as_str(), |(_, reason)| reason);
             // serde puts the name of an unknown parameter in backticks, and a known one before a colon.
-            let unknown = reason.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
-            let field = unknown.or_else(|| reason.split_once(": ").map(|(field, _)| field)).unwrap_or("query");
+            let unknown =
+                reason.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+            let field = unknown
+                .or_else(|| reason.split_once(": ").map(|(field, _)| field))
+                .unwrap_or("query");
             Problem::invalid(field, format!("the query is not accepted: {reason}"))
         })
     }
@@ -94,15 +121,22 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
         }
         check_media_type(&parts.headers)?;
         let value = serde_json::from_slice(&bytes);
-        value
-            .map(|value| Self(Some(value)))
-            .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, "not-json", format!("the body is not JSON: {error}")).field("body"))
+        value.map(|value| Self(Some(value))).map_err(|error| {
+            Problem::new(
+                StatusCode::BAD_REQUEST,
+                "not-json",
+                format!("the body is not JSON: {error}"),
+            )
+            .field("body")
+        })
     }
 }
 
 impl JsonBody {
     pub(super) fn required(self) -> Result<Value, Problem> {
-        self.0.ok_or_else(|| Problem::new(StatusCode::BAD_REQUEST, "invalid", "a JSON body is needed").field("body"))
+        self.0.ok_or_else(|| {
+            Problem::new(StatusCode::BAD_REQUEST, "invalid", "a JSON body is needed").field("body")
+        })
     }
 }
 
@@ -112,53 +146,92 @@ fn too_large() -> Problem {
 }
 
 async fn read(headers: &HeaderMap, body: Body) -> Result<bytes::Bytes, Problem> {
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let announced = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|bytes| bytes > BODY_BYTES_MAX as u64) {
         return Err(too_large());
     }
-    let collected = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY_BYTES_MAX).collect()).await;
+    let collected =
+        tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY_BYTES_MAX).collect()).await;
     match collected {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() || ChunksTooLong::caused(error.as_ref()) => Err(too_large()),
-        Ok(Err(_)) => Err(Problem::new(StatusCode::BAD_REQUEST, "cut-off", "the body ended early").field("body")),
+        Ok(Err(error))
+            if error.is::<LengthLimitError>() || ChunksTooLong::caused(error.as_ref()) =>
+        {
+            Err(too_large())
+        }
+        Ok(Err(_)) => {
+            Err(Problem::new(StatusCode::BAD_REQUEST, "cut-off", "the body ended early")
+                .field("body"))
+        }
         Err(_) => {
-            let detail = format!("the body did not arrive within {} seconds", BODY_TIMEOUT.as_secs());
+            let detail =
+                format!("the body did not arrive within {} seconds", BODY_TIMEOUT.as_secs());
             Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too-slow", detail).field("body"))
         }
     }
 }
 
 fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if given.split(';').next().is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json")) {
+    let given =
+        headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if given
+        .split(';')
+        .next()
+        .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
+    {
         return Ok(());
     }
-    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "media-type", "send the body as application/json").field("Content-Type"))
+    Err(Problem::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "media-type",
+        "send the body as application/json",
+    )
+    .field("Content-Type"))
 }
 
 /// `{"state": "open"}` or `{"state": "closed"}`. True is open.
 pub(super) fn breaker_wanted(body: &Value) -> Result<bool, Problem> {
     const ALLOWED: &str = "{\"state\": \"open\"} or {\"state\": \"closed\"}";
-    let fault = |path: &str, wrong: String| FieldError { path: path.into(), wrong, allowed: ALLOWED.into() };
-    let Some(members) = body.as_object() else { return Err(Problem::faults(&[fault("", "is not an object".into())])) };
+    let fault = |path: &str, wrong: String| FieldError {
+        path: path.into(),
+        wrong,
+        allowed: ALLOWED.into(),
+    };
+    let Some(members) = body.as_object() else {
+        return Err(Problem::faults(&[fault("", "is not an object".into())]));
+    };
     if let Some(unknown) = members.keys().find(|name| *name != "state") {
         return Err(Problem::faults(&[fault(unknown, "is not known".into())]));
     }
     match members.get("state").map(Value::as_str) {
         Some(Some("open")) => Ok(true),
         Some(Some("closed")) => Ok(false),
-        Some(_) => Err(Problem::faults(&[fault("state", "is no state a breaker can be told".into())])),
+        Some(_) => {
+            Err(Problem::faults(&[fault("state", "is no state a breaker can be told".into())]))
+        }
         None => Err(Problem::faults(&[fault("state", "is missing".into())])),
     }
 }
 
 /// `{"name": …, "principal": …}`, both optional.
 pub(super) fn new_key(body: Option<Value>) -> Result<NewKey, Problem> {
-    let fault = |path: &str, wrong: &str, allowed: &str| FieldError { path: path.into(), wrong: wrong.into(), allowed: allowed.into() };
+    let fault = |path: &str, wrong: &str, allowed: &str| FieldError {
+        path: path.into(),
+        wrong: wrong.into(),
+        allowed: allowed.into(),
+    };
     let members = match body {
         None => return Ok(NewKey::default()),
         Some(Value::Object(members)) => members,
-        Some(_) => return Err(Problem::faults(&[fault("", "is not an object", "{\"name\": …, \"principal\": …}")])),
+        Some(_) => {
+            return Err(Problem::faults(&[fault(
+                "",
+                "is not an object",
+                "{\"name\": …, \"principal\": …}",
+            )]));
+        }
     };
     let (mut wanted, mut faults) = (NewKey::default(), Vec::new());
     for (name, value) in members {

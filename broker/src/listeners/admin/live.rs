@@ -93,7 +93,10 @@ pub(super) async fn sessions(
 /// One session.
 #[utoipa::path(get, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = SessionView), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn session(State(control): State<Arc<Control>>, PathId(id): PathId) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn session(
+    State(control): State<Arc<Control>>,
+    PathId(id): PathId,
+) -> Result<impl IntoResponse, Problem> {
     Ok(axum::Json(control.session(&id).await?))
 }
 
@@ -121,7 +124,11 @@ pub(super) async fn tasks(
         let allowed = TaskStatus::ALL.map(TaskStatus::name).join(", ");
         Problem::invalid("status", format!("{status:?} is no task status; allowed: {allowed}"))
     };
-    let status = filter.status.as_deref().map(|status| TaskStatus::parse(status).ok_or_else(|| wrong(status))).transpose()?;
+    let status = filter
+        .status
+        .as_deref()
+        .map(|status| TaskStatus::parse(status).ok_or_else(|| wrong(status)))
+        .transpose()?;
     let page = Page::new(filter.limit, filter.after)?;
     let mut tasks = control.tasks(filter.tenant.as_ref(), status).await?;
     let place = |view: &TaskView| format!("{}/{}", view.created_at, view.id);
@@ -133,14 +140,20 @@ pub(super) async fn tasks(
 /// One task, with its history.
 #[utoipa::path(get, path = "/admin/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = TaskShown), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn task(State(control): State<Arc<Control>>, PathId(id): PathId) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn task(
+    State(control): State<Arc<Control>>,
+    PathId(id): PathId,
+) -> Result<impl IntoResponse, Problem> {
     Ok(axum::Json(control.task(&id).await?))
 }
 
 /// Cancels a task.
 #[utoipa::path(post, path = "/admin/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = TaskView), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn cancel_task(State(control): State<Arc<Control>>, PathId(id): PathId) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn cancel_task(
+    State(control): State<Arc<Control>>,
+    PathId(id): PathId,
+) -> Result<impl IntoResponse, Problem> {
     control.broker.cancel_task(&id).await.map_err(|refusal| task_problem(&id, &refusal))?;
     Ok(axum::Json(control.task(&id).await?.task))
 }
@@ -174,7 +187,9 @@ pub(super) async fn subscriptions(
 /// Replicas whose leases run.
 #[utoipa::path(get, path = "/admin/v1/nodes", tag = "nodes", responses(
     (status = 200, body = NodeList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn nodes(State(control): State<Arc<Control>>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn nodes(
+    State(control): State<Arc<Control>>,
+) -> Result<impl IntoResponse, Problem> {
     Ok(axum::Json(NodeList { nodes: control.nodes().await? }))
 }
 

@@ -67,7 +67,12 @@ const GOODBYE: Duration = Duration::from_secs(3);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `stop`, then lets answers under way finish.
-pub async fn serve(control: Arc<Control>, listener: HandoffListener, tls_acceptor: TlsAcceptor, stop: CancellationToken) {
+pub async fn serve(
+    control: Arc<Control>,
+    listener: HandoffListener,
+    tls_acceptor: TlsAcceptor,
+    stop: CancellationToken,
+) {
     let access = match listener.local_addr() {
         Ok(address) => Access::new(&control.config.auth, address),
         Err(error) => {
@@ -77,9 +82,11 @@ pub async fn serve(control: Arc<Control>, listener: HandoffListener, tls_accepto
     };
     access.announce();
     let confinement = Arc::clone(&control.broker.shared.confinement);
-    let proxies = Arc::new(ProxyProtocol::new(&control.config, control.config.listen.proxies.admin));
+    let proxies =
+        Arc::new(ProxyProtocol::new(&control.config, control.config.listen.proxies.admin));
     let router = router(control, access);
-    let (connections, graceful) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), GracefulShutdown::new());
+    let (connections, graceful) =
+        (Arc::new(Semaphore::new(CONNECTIONS_MAX)), GracefulShutdown::new());
     loop {
         // Both are cancel-safe: an accepted connection is never dropped unserved.
         let accepted = tokio::select! { biased;
@@ -94,7 +101,8 @@ pub async fn serve(control: Arc<Control>, listener: HandoffListener, tls_accepto
                 continue;
             }
         };
-        let (tls_acceptor, watcher, router, proxies) = (tls_acceptor.clone(), graceful.watcher(), router.clone(), proxies.clone());
+        let (tls_acceptor, watcher, router, proxies) =
+            (tls_acceptor.clone(), graceful.watcher(), router.clone(), proxies.clone());
         let confinement = Arc::clone(&confinement);
         tokio::spawn(async move {
             let _place = permit;
@@ -112,10 +120,23 @@ pub async fn serve(control: Arc<Control>, listener: HandoffListener, tls_accepto
                 }
             };
             let ended = match tls_acceptor::speaks_http2(&stream) {
-                true => watcher.watch(http2().serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))).await,
+                true => {
+                    watcher
+                        .watch(http2().serve_connection(
+                            TokioIo::new(stream),
+                            TowerToHyperService::new(router),
+                        ))
+                        .await
+                }
                 false => {
-                    let stream = FramingGuard::new(stream, Bytes::new(), HEAD_BYTES_MAX, input::BODY_BYTES_MAX);
-                    let service = TowerToHyperService::new(router.layer(middleware::from_fn(framed)));
+                    let stream = FramingGuard::new(
+                        stream,
+                        Bytes::new(),
+                        HEAD_BYTES_MAX,
+                        input::BODY_BYTES_MAX,
+                    );
+                    let service =
+                        TowerToHyperService::new(router.layer(middleware::from_fn(framed)));
                     watcher.watch(http1().serve_connection(TokioIo::new(stream), service)).await
                 }
             };
@@ -134,16 +155,21 @@ pub async fn serve(control: Arc<Control>, listener: HandoffListener, tls_accepto
 async fn comes_from_child(confinement: &Arc<Confinement>, stream: &TcpStream) -> bool {
     let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else { return true };
     let confinement = Arc::clone(confinement);
-    tokio::task::spawn_blocking(move || confinement.is_from_child(peer, local)).await.unwrap_or(true)
+    tokio::task::spawn_blocking(move || confinement.is_from_child(peer, local))
+        .await
+        .unwrap_or(true)
 }
 
 /// Around every route over HTTP/1.1: refuses what its framing is refused for, and ends connections of which not everything is read.
 async fn framed(request: Request, next: Next) -> Response {
     let violation = FramingViolation::named_by(request.headers());
     let upgrades = request.headers().get_all(header::UPGRADE);
-    let is_last = violation.is_some() || is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
+    let is_last =
+        violation.is_some() || is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
     let mut response = match violation {
-        Some(violation) => Problem::new(violation.status(), "framing", violation.reason()).into_response(),
+        Some(violation) => {
+            Problem::new(violation.status(), "framing", violation.reason()).into_response()
+        }
         None => next.run(request).await,
     };
     if is_last || response.status() == StatusCode::PAYLOAD_TOO_LARGE {
@@ -161,13 +187,19 @@ fn http1() -> http1::Builder {
 /// For who asks for it in a TLS handshake.
 fn http2() -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder.timer(TokioTimer::new()).keep_alive_interval(Some(HEAD_TIMEOUT)).keep_alive_timeout(HEAD_TIMEOUT);
+    builder
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Some(HEAD_TIMEOUT))
+        .keep_alive_timeout(HEAD_TIMEOUT);
     builder.max_concurrent_streams(HTTP2_STREAMS_MAX).max_header_list_size(HEAD_BYTES_MAX as u32);
     builder
 }
 
 /// Waits for room first, so that a full house leaves new connections in the kernel's queue.
-async fn accept(listener: &HandoffListener, connections: &Arc<Semaphore>) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+async fn accept(
+    listener: &HandoffListener,
+    connections: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let permit = Arc::clone(connections).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, peer) = listener.accept().await?;
     Ok((stream, peer, permit))
@@ -177,11 +209,17 @@ async fn accept(listener: &HandoffListener, connections: &Arc<Semaphore>) -> io:
 fn router(control: Arc<Control>, access: Access) -> Router {
     Router::new()
         .route("/admin/v1/tenants", get(tenants::list))
-        .route("/admin/v1/tenants/{tenant}", put(tenants::put).get(tenants::show).delete(tenants::remove))
+        .route(
+            "/admin/v1/tenants/{tenant}",
+            put(tenants::put).get(tenants::show).delete(tenants::remove),
+        )
         .route("/admin/v1/tenants/{tenant}/keys", post(tenants::create_key).get(tenants::list_keys))
         .route("/admin/v1/tenants/{tenant}/keys/{id}", axum::routing::delete(tenants::revoke_key))
         .route("/admin/v1/tenants/{tenant}/backends", get(backends::list))
-        .route("/admin/v1/tenants/{tenant}/backends/{backend}", put(backends::put).get(backends::show).delete(backends::remove))
+        .route(
+            "/admin/v1/tenants/{tenant}/backends/{backend}",
+            put(backends::put).get(backends::show).delete(backends::remove),
+        )
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/probe", post(backends::probe))
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/breaker", post(backends::breaker))
         .route("/admin/v1/sessions", get(live::sessions))
@@ -205,6 +243,9 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::clone(&control), audit::record))
         // Outermost: the fallbacks, too, are for operators only.
-        .layer(middleware::from_fn_with_state((Arc::clone(&control), Arc::new(access)), access::check))
+        .layer(middleware::from_fn_with_state(
+            (Arc::clone(&control), Arc::new(access)),
+            access::check,
+        ))
         .with_state(control)
 }

@@ -18,17 +18,28 @@ impl Page {
         let limit = match limit {
             None => None,
             Some(limit) if (1..=LIMIT_MAX).contains(&limit) => Some(limit as usize),
-            Some(limit) => return Err(Problem::invalid("limit", format!("{limit} is no usable limit; allowed: 1 to {LIMIT_MAX}"))),
+            Some(limit) => {
+                return Err(Problem::invalid(
+                    "limit",
+                    format!("{limit} is no usable limit; allowed: 1 to {LIMIT_MAX}"),
+                ));
+            }
         };
         Ok(Self { limit, after })
     }
 
     /// The page of a list that is ordered by what `permit` tells of its entries, and where the next page begins.
-    pub(super) fn of<T>(&self, mut entries: Vec<T>, place: impl Fn(&T) -> String) -> (Vec<T>, Option<String>) {
+    pub(super) fn of<T>(
+        &self,
+        mut entries: Vec<T>,
+        place: impl Fn(&T) -> String,
+    ) -> (Vec<T>, Option<String>) {
         if let Some(after) = &self.after {
             entries.retain(|entry| place(entry) > *after);
         }
-        let Some(limit) = self.limit.filter(|limit| *limit < entries.len()) else { return (entries, None) };
+        let Some(limit) = self.limit.filter(|limit| *limit < entries.len()) else {
+            return (entries, None);
+        };
         entries.truncate(limit);
         let next = entries.last().map(place);
         (entries, next)
@@ -52,7 +63,11 @@ mod tests {
             }
         }
         assert_eq!(seen, all);
-        assert_eq!(Page::new(Some(25), None).unwrap().of(all.clone(), Clone::clone).1, None, "the last page says so");
+        assert_eq!(
+            Page::new(Some(25), None).unwrap().of(all.clone(), Clone::clone).1,
+            None,
+            "the last page says so"
+        );
         assert_eq!(Page::default().of(all.clone(), Clone::clone), (all, None));
         Page::new(Some(0), None).unwrap_err();
         Page::new(Some(LIMIT_MAX + 1), None).unwrap_err();

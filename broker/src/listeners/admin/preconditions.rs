@@ -15,13 +15,18 @@ impl<S: Send + Sync> FromRequestParts<S> for Preconditions {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        Ok(Self { matching: tags(&parts.headers, &header::IF_MATCH)?, none_matching: tags(&parts.headers, &header::IF_NONE_MATCH)? })
+        Ok(Self {
+            matching: tags(&parts.headers, &header::IF_MATCH)?,
+            none_matching: tags(&parts.headers, &header::IF_NONE_MATCH)?,
+        })
     }
 }
 
 /// The tags of a header; `Unsupported` without one. Weak ones are no use here, and match nothing.
 fn tags(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<Vec<String>>, Problem> {
-    let wrong = || Problem::invalid(name.as_str(), "is neither * nor a list of entity tags in double quotes");
+    let wrong = || {
+        Problem::invalid(name.as_str(), "is neither * nor a list of entity tags in double quotes")
+    };
     let mut found: Option<Vec<String>> = None;
     for value in headers.get_all(name) {
         let text = value.to_str().map_err(|_| wrong())?;

@@ -38,7 +38,14 @@ impl Problem {
     pub fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Refused");
         let kind = format!("urn:mcp-broker:problem:{kind}");
-        Self { kind, title, status: status.as_u16(), detail: detail.into(), field: None, faults: Vec::new() }
+        Self {
+            kind,
+            title,
+            status: status.as_u16(),
+            detail: detail.into(),
+            field: None,
+            faults: Vec::new(),
+        }
     }
 
     pub fn field(mut self, field: impl Into<String>) -> Self {
@@ -58,16 +65,25 @@ impl Problem {
     /// A body whose fields are not what they should be; `faults` is not empty.
     pub(super) fn faults(faults: &[FieldError]) -> Self {
         let listed: Vec<FieldFault> = faults.iter().map(field_fault).collect();
-        let detail = listed.iter().map(|fault| format!("{} {}", named(&fault.field), fault.detail)).collect::<Vec<_>>().join("; ");
+        let detail = listed
+            .iter()
+            .map(|fault| format!("{} {}", named(&fault.field), fault.detail))
+            .collect::<Vec<_>>()
+            .join("; ");
         let mut problem = Self::new(StatusCode::BAD_REQUEST, "invalid", detail);
-        problem.field = listed.first().map(|fault| fault.field.clone()).filter(|field| !field.is_empty());
+        problem.field =
+            listed.first().map(|fault| fault.field.clone()).filter(|field| !field.is_empty());
         problem.faults = if listed.len() > 1 { listed } else { Vec::new() };
         problem
     }
 }
 
 fn field_fault(fault: &FieldError) -> FieldFault {
-    let allowed = if fault.allowed.is_empty() { String::new() } else { format!("; allowed: {}", fault.allowed) };
+    let allowed = if fault.allowed.is_empty() {
+        String::new()
+    } else {
+        format!("; allowed: {}", fault.allowed)
+    };
     FieldFault { field: fault.path.clone(), detail: format!("{}{allowed}", fault.wrong) }
 }
 
@@ -81,19 +97,31 @@ impl From<ControlError> for Problem {
         let (status, kind) = match &error {
             ControlError::Invalid(fault) => return Self::faults(std::slice::from_ref(fault)),
             ControlError::Reserved(fault) => {
-                return Self::new(StatusCode::UNPROCESSABLE_ENTITY, "reserved", detail).field(fault.path.clone());
+                return Self::new(StatusCode::UNPROCESSABLE_ENTITY, "reserved", detail)
+                    .field(fault.path.clone());
             }
-            ControlError::NotFound { .. } | ControlError::Store(StoreError::UnknownTenant { .. }) => (StatusCode::NOT_FOUND, "not-found"),
+            ControlError::NotFound { .. }
+            | ControlError::Store(StoreError::UnknownTenant { .. }) => {
+                (StatusCode::NOT_FOUND, "not-found")
+            }
             ControlError::Declared { .. } => (StatusCode::CONFLICT, "declared"),
-            ControlError::Changed { .. } => (StatusCode::PRECONDITION_FAILED, "precondition-failed"),
+            ControlError::Changed { .. } => {
+                (StatusCode::PRECONDITION_FAILED, "precondition-failed")
+            }
             ControlError::DefaultTenant => (StatusCode::CONFLICT, "default-tenant"),
             ControlError::TooMany { .. } => (StatusCode::CONFLICT, "too-many"),
             ControlError::Store(StoreError::Exists { .. }) => (StatusCode::CONFLICT, "exists"),
-            ControlError::Store(StoreError::Full) => (StatusCode::INSUFFICIENT_STORAGE, "store-full"),
-            ControlError::Store(StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::OutcomeUnknown(_)) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable")
+            ControlError::Store(StoreError::Full) => {
+                (StatusCode::INSUFFICIENT_STORAGE, "store-full")
             }
-            ControlError::Store(_) | ControlError::NoRandomness | ControlError::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+            ControlError::Store(
+                StoreError::Unavailable { .. }
+                | StoreError::Busy { .. }
+                | StoreError::OutcomeUnknown(_),
+            ) => (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"),
+            ControlError::Store(_) | ControlError::NoRandomness | ControlError::Internal => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "internal")
+            }
         };
         if status.is_server_error() {
             tracing::error!(%error, "an admin request failed");
@@ -106,10 +134,14 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self).unwrap_or_default();
-        let mut response = (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
+        let mut response =
+            (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
         match status {
             StatusCode::UNAUTHORIZED => {
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"mcp-broker admin\""));
+                response.headers_mut().insert(
+                    header::WWW_AUTHENTICATE,
+                    HeaderValue::from_static("Bearer realm=\"mcp-broker admin\""),
+                );
             }
             StatusCode::SERVICE_UNAVAILABLE => {
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
@@ -121,12 +153,16 @@ impl IntoResponse for Problem {
 }
 
 pub(super) async fn no_such_route(uri: Uri) -> Problem {
-    let detail = format!("there is nothing at {}; GET /admin/v1/openapi.json lists what there is", uri.path());
+    let detail = format!(
+        "there is nothing at {}; GET /admin/v1/openapi.json lists what there is",
+        uri.path()
+    );
     Problem::new(StatusCode::NOT_FOUND, "no-such-route", detail)
 }
 
 /// The router adds the `Allow` header.
 pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
-    let detail = format!("{} does not take {method}; the Allow header lists what it takes", uri.path());
+    let detail =
+        format!("{} does not take {method}; the Allow header lists what it takes", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
 }

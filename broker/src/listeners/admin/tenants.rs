@@ -67,14 +67,18 @@ pub(super) async fn list(
     State(control): State<Arc<Control>>,
     QueryParams(page): QueryParams<PageParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    let (tenants, next) = Page::new(page.limit, page.after)?.of(control.tenants(), |view| view.tenant.clone());
+    let (tenants, next) =
+        Page::new(page.limit, page.after)?.of(control.tenants(), |view| view.tenant.clone());
     Ok(axum::Json(TenantList { tenants, next }))
 }
 
 /// One tenant.
 #[utoipa::path(get, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
     (status = 200, body = TenantView), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn show(State(control): State<Arc<Control>>, TenantName(tenant): TenantName) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn show(
+    State(control): State<Arc<Control>>,
+    TenantName(tenant): TenantName,
+) -> Result<impl IntoResponse, Problem> {
     Ok(shown(control.tenant(&tenant)?))
 }
 
@@ -114,7 +118,8 @@ pub(super) async fn list_keys(
     TenantName(tenant): TenantName,
     QueryParams(page): QueryParams<PageParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    let (keys, next) = Page::new(page.limit, page.after)?.of(control.keys_of(&tenant).await?, |view| view.id.clone());
+    let (keys, next) = Page::new(page.limit, page.after)?
+        .of(control.keys_of(&tenant).await?, |view| view.id.clone());
     Ok(axum::Json(KeyList { keys, next }))
 }
 

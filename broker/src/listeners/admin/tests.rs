@@ -9,7 +9,10 @@ use axum::{
 use http_body_util::BodyExt;
 use protocol::ids::TaskId;
 use serde_json::{Value, json};
-use storage::{NodeName, SessionIdentity, SessionKey, SessionRecord, TaskLimits, TaskRecord, TaskStatus, WriteOp};
+use storage::{
+    NodeName, SessionIdentity, SessionKey, SessionRecord, TaskLimits, TaskRecord, TaskStatus,
+    WriteOp,
+};
 use tower::ServiceExt;
 
 use super::*;
@@ -42,16 +45,40 @@ impl Admin {
 
     async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (StatusCode, Value) {
         let request = request(method, path).header(header::CONTENT_TYPE, "application/json");
-        read(self.send(request.body(body.map_or(Body::empty(), |body| Body::from(body.to_string()))).unwrap()).await).await
+        read(
+            self.send(
+                request
+                    .body(body.map_or(Body::empty(), |body| Body::from(body.to_string())))
+                    .unwrap(),
+            )
+            .await,
+        )
+        .await
     }
 
     /// The answer must be a problem; returns its field and detail.
-    async fn refused(&self, method: &str, path: &str, body: Option<Value>, status: u16) -> (String, String) {
+    async fn refused(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<Value>,
+        status: u16,
+    ) -> (String, String) {
         let (code, problem) = self.ask(method, path, body).await;
-        assert_eq!((code.as_u16(), problem["status"].as_u64()), (status, Some(u64::from(status))), "{method} {path}: {problem}");
-        assert!(problem["type"].as_str().unwrap().starts_with("urn:mcp-broker:problem:"), "{problem}");
+        assert_eq!(
+            (code.as_u16(), problem["status"].as_u64()),
+            (status, Some(u64::from(status))),
+            "{method} {path}: {problem}"
+        );
+        assert!(
+            problem["type"].as_str().unwrap().starts_with("urn:mcp-broker:problem:"),
+            "{problem}"
+        );
         assert!(!problem["title"].as_str().unwrap().is_empty(), "{problem}");
-        (problem["field"].as_str().unwrap_or_default().to_owned(), problem["detail"].as_str().unwrap().to_owned())
+        (
+            problem["field"].as_str().unwrap_or_default().to_owned(),
+            problem["detail"].as_str().unwrap().to_owned(),
+        )
     }
 }
 
@@ -61,8 +88,15 @@ fn request(method: &str, path: &str) -> axum::http::request::Builder {
 
 async fn read(response: Response<Body>) -> (StatusCode, Value) {
     let status = response.status();
-    let problem = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/problem+json");
-    assert_eq!(problem, status.is_client_error() || (status.is_server_error() && problem), "{response:?}");
+    let problem = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind == "application/problem+json");
+    assert_eq!(
+        problem,
+        status.is_client_error() || (status.is_server_error() && problem),
+        "{response:?}"
+    );
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     (status, serde_json::from_slice(&bytes).unwrap_or_default())
 }
@@ -74,14 +108,28 @@ fn http_backend() -> Value {
 #[tokio::test]
 async fn tenants_come_and_go() {
     let admin = Admin::open().await;
-    let (status, tenant) = admin.ask("PUT", "/admin/v1/tenants/acme", Some(json!({"weight": 2}))).await;
-    assert_eq!((status.as_u16(), &tenant["weight"], &tenant["enabled"]), (201, &json!(2), &json!(true)));
-    let (status, _) = admin.ask("PUT", "/admin/v1/tenants/acme", Some(json!({"enabled": false}))).await;
+    let (status, tenant) =
+        admin.ask("PUT", "/admin/v1/tenants/acme", Some(json!({"weight": 2}))).await;
+    assert_eq!(
+        (status.as_u16(), &tenant["weight"], &tenant["enabled"]),
+        (201, &json!(2), &json!(true))
+    );
+    let (status, _) =
+        admin.ask("PUT", "/admin/v1/tenants/acme", Some(json!({"enabled": false}))).await;
     assert_eq!(status, 200, "replaced");
     let (_, tenant) = admin.ask("GET", "/admin/v1/tenants/acme", None).await;
-    assert_eq!((&tenant["weight"], &tenant["enabled"]), (&json!(1), &json!(false)), "a replaced tenant keeps nothing of the old one");
+    assert_eq!(
+        (&tenant["weight"], &tenant["enabled"]),
+        (&json!(1), &json!(false)),
+        "a replaced tenant keeps nothing of the old one"
+    );
     let (_, list) = admin.ask("GET", "/admin/v1/tenants", None).await;
-    let names: Vec<&str> = list["tenants"].as_array().unwrap().iter().map(|tenant| tenant["tenant"].as_str().unwrap()).collect();
+    let names: Vec<&str> = list["tenants"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tenant| tenant["tenant"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["acme", "default"]);
     assert_eq!(admin.ask("DELETE", "/admin/v1/tenants/acme", None).await.0, 204);
     admin.refused("GET", "/admin/v1/tenants/acme", None, 404).await;
@@ -93,7 +141,8 @@ async fn tenants_come_and_go() {
 async fn keys_are_shown_once() {
     let admin = Admin::open().await;
     let keys = "/admin/v1/tenants/default/keys";
-    let (status, made) = admin.ask("POST", keys, Some(json!({"name": "laptop", "principal": "ann"}))).await;
+    let (status, made) =
+        admin.ask("POST", keys, Some(json!({"name": "laptop", "principal": "ann"}))).await;
     assert_eq!(status, 201);
     let (id, key) = (made["id"].as_str().unwrap(), made["key"].as_str().unwrap());
     assert!(key.starts_with("mcpb_"), "{made}");
@@ -113,14 +162,22 @@ async fn keys_are_shown_once() {
 async fn backends_come_and_go_and_keep_their_secrets() {
     let admin = Admin::open().await;
     let path = "/admin/v1/tenants/default/backends/one";
-    let (status, made) = admin.ask("PUT", &format!("{path}?wait=false"), Some(http_backend())).await;
+    let (status, made) =
+        admin.ask("PUT", &format!("{path}?wait=false"), Some(http_backend())).await;
     assert_eq!(
         (status.as_u16(), &made["backend"], &made["settings"]["credentials"]["bearer"]),
         (201, &json!("one"), &json!(true)),
         "{made}"
     );
-    assert!(made["state"].is_string() && made["tools"].is_u64() && made["links"].is_u64(), "{made}");
-    assert_eq!(admin.ask("PUT", path, Some(http_backend())).await.0, 200, "waits until it is known to fail, then tells");
+    assert!(
+        made["state"].is_string() && made["tools"].is_u64() && made["links"].is_u64(),
+        "{made}"
+    );
+    assert_eq!(
+        admin.ask("PUT", path, Some(http_backend())).await.0,
+        200,
+        "waits until it is known to fail, then tells"
+    );
     let (_, shown) = admin.ask("GET", path, None).await;
     let (_, list) = admin.ask("GET", "/admin/v1/tenants/default/backends", None).await;
     assert_eq!(list["backends"].as_array().unwrap().len(), 1);
@@ -141,11 +198,27 @@ async fn bodies_at_fault_name_the_field() {
         (backend, json!({}), "transport"),
         (backend, json!({"transport": {"type": "http"}}), "transport.url"),
         (backend, json!({"transport": {"type": "http", "url": "ftp://x"}}), "transport.url"),
-        (backend, json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/", "uri": 1}}), "transport.uri"),
+        (
+            backend,
+            json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/", "uri": 1}}),
+            "transport.uri",
+        ),
         (backend, json!({"transport": {"type": "stdio", "command": ""}}), "transport.command"),
-        (backend, json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}, "colour": 1}), "colour"),
-        (backend, json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}, "timeouts": {"call": "soon"}}), "timeouts.call"),
-        (backend, json!({"transport": {"type": "http", "url": "http://10.1.2.3/"}}), "transport.url"),
+        (
+            backend,
+            json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}, "colour": 1}),
+            "colour",
+        ),
+        (
+            backend,
+            json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}, "timeouts": {"call": "soon"}}),
+            "timeouts.call",
+        ),
+        (
+            backend,
+            json!({"transport": {"type": "http", "url": "http://10.1.2.3/"}}),
+            "transport.url",
+        ),
         (tenant, json!({"weight": 0}), "weight"),
         (tenant, json!({"limits": {"burst": -1}}), "limits.burst"),
         (tenant, json!({"id": "other"}), "id"),
@@ -161,7 +234,9 @@ async fn bodies_at_fault_name_the_field() {
 async fn bodies_that_are_no_json_are_refused() {
     let admin = Admin::open().await;
     let path = "/admin/v1/tenants/acme";
-    let with = |kind: &str, body: Body| request("PUT", path).header(header::CONTENT_TYPE, kind).body(body).unwrap();
+    let with = |kind: &str, body: Body| {
+        request("PUT", path).header(header::CONTENT_TYPE, kind).body(body).unwrap()
+    };
     for (kind, body, status) in [
         ("application/json", Body::from("{\"weight\": 1"), 400),
         ("application/json", Body::from("{} {}"), 400),
@@ -175,7 +250,10 @@ async fn bodies_that_are_no_json_are_refused() {
         assert_eq!(code, status, "{problem}");
         assert!(problem["field"].is_string(), "{problem}");
     }
-    assert_eq!(admin.send(with("Application/JSON; charset=utf-8", Body::from("{}"))).await.status(), 201);
+    assert_eq!(
+        admin.send(with("Application/JSON; charset=utf-8", Body::from("{}"))).await.status(),
+        201
+    );
 }
 
 #[tokio::test]
@@ -205,10 +283,13 @@ async fn names_and_parameters_at_fault_are_named() {
 #[tokio::test]
 async fn unknown_routes_and_methods_are_problems() {
     let admin = Admin::open().await;
-    for path in ["/", "/admin", "/admin/v1/tenants/", "/admin/v1/tenants/default/backends/one/fuse", "/mcp"] {
+    for path in
+        ["/", "/admin", "/admin/v1/tenants/", "/admin/v1/tenants/default/backends/one/fuse", "/mcp"]
+    {
         admin.refused("GET", path, None, 404).await;
     }
-    let response = admin.send(request("POST", "/admin/v1/tenants/acme").body(Body::empty()).unwrap()).await;
+    let response =
+        admin.send(request("POST", "/admin/v1/tenants/acme").body(Body::empty()).unwrap()).await;
     assert_eq!(response.status(), 405);
     let allow = response.headers()[header::ALLOW].to_str().unwrap().to_owned();
     assert!(allow.contains("PUT") && allow.contains("DELETE"), "{allow}");
@@ -224,14 +305,19 @@ async fn every_documented_route_exists_and_asks_for_the_token() {
     assert!(document["openapi"].as_str().unwrap().starts_with("3.1"), "{}", document["openapi"]);
     let mut operations = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
-        let concrete = path.replace("{tenant}", "default").replace("{backend}", "none").replace("{id}", "none");
+        let concrete = path
+            .replace("{tenant}", "default")
+            .replace("{backend}", "none")
+            .replace("{id}", "none");
         for method in item.as_object().unwrap().keys().map(|method| method.to_uppercase()) {
             operations += 1;
             let shut = admin.send(request(&method, &concrete).body(Body::empty()).unwrap()).await;
             let is_probe = concrete == health::LIVE || concrete == health::READY;
             assert_eq!(shut.status() == 401, !is_probe, "{method} {path}");
-            let opened = request(&method, &concrete).header(header::AUTHORIZATION, "bearer correct-horse-battery-staple");
-            let (status, answer) = read(admin.send(opened.body(Body::empty()).unwrap()).await).await;
+            let opened = request(&method, &concrete)
+                .header(header::AUTHORIZATION, "bearer correct-horse-battery-staple");
+            let (status, answer) =
+                read(admin.send(opened.body(Body::empty()).unwrap()).await).await;
             assert_ne!(status, 405, "{method} {path}");
             assert_ne!(answer["type"], "urn:mcp-broker:problem:no-such-route", "{method} {path}");
         }
@@ -243,17 +329,40 @@ async fn every_documented_route_exists_and_asks_for_the_token() {
 async fn only_the_admin_token_opens() {
     let admin = Admin::start(WITH_TOKEN, LOOPBACK).await;
     let long = format!("Bearer {}", "x".repeat(8_000));
-    for shown in ["", "Bearer", "Bearer ", "Basic Y29ycmVjdA==", "Bearer correct-horse-battery-stapl", "Bearer wrong", &long] {
-        let response = admin.send(request("GET", "/admin/v1/tenants").header(header::AUTHORIZATION, shown).body(Body::empty()).unwrap());
+    for shown in [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Basic Y29ycmVjdA==",
+        "Bearer correct-horse-battery-stapl",
+        "Bearer wrong",
+        &long,
+    ] {
+        let response = admin.send(
+            request("GET", "/admin/v1/tenants")
+                .header(header::AUTHORIZATION, shown)
+                .body(Body::empty())
+                .unwrap(),
+        );
         let response = response.await;
         assert_eq!(response.status(), 401, "{shown}");
         assert!(response.headers().contains_key(header::WWW_AUTHENTICATE));
     }
     admin.refused("GET", "/no/such/route", None, 401).await;
-    for path in ["/admin/v1/tenants/", "/admin/v1/tenants%2fdefault", "//admin/v1/tenants", "/metrics/", "/healthz/", "/healthz/../metrics"]
-    {
+    for path in [
+        "/admin/v1/tenants/",
+        "/admin/v1/tenants%2fdefault",
+        "//admin/v1/tenants",
+        "/metrics/",
+        "/healthz/",
+        "/healthz/../metrics",
+    ] {
         for method in ["GET", "HEAD", "OPTIONS", "POST", "TRACE"] {
-            assert_eq!(admin.send(request(method, path).body(Body::empty()).unwrap()).await.status(), 401, "{method} {path}");
+            assert_eq!(
+                admin.send(request(method, path).body(Body::empty()).unwrap()).await.status(),
+                401,
+                "{method} {path}"
+            );
         }
     }
     let public = Admin::start("", "192.0.2.1:9090").await;
@@ -264,10 +373,17 @@ async fn only_the_admin_token_opens() {
 
 #[tokio::test]
 async fn web_pages_can_not_reach_a_loopback_listener() {
-    let admin = Admin::start("auth: {allowed_origins: ['https://app.example.com', 'http://localhost:3000']}", "127.0.0.1:9090").await;
+    let admin = Admin::start(
+        "auth: {allowed_origins: ['https://app.example.com', 'http://localhost:3000']}",
+        "127.0.0.1:9090",
+    )
+    .await;
     let page = |host: &str, origin: Option<&str>| {
-        let builder = Request::builder().method("GET").uri("/admin/v1/tenants").header(header::HOST, host);
-        let builder = origin.into_iter().fold(builder, |builder, origin| builder.header(header::ORIGIN, origin));
+        let builder =
+            Request::builder().method("GET").uri("/admin/v1/tenants").header(header::HOST, host);
+        let builder = origin
+            .into_iter()
+            .fold(builder, |builder, origin| builder.header(header::ORIGIN, origin));
         builder.body(Body::empty()).unwrap()
     };
     for (host, origin, status) in [
@@ -301,7 +417,11 @@ async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
     let principal = protocol::ids::PrincipalId::new("ann");
     let session = SessionRecord {
         key,
-        seat: SessionIdentity { tenant: tenant.clone(), principal: principal.clone(), endpoint: None },
+        seat: SessionIdentity {
+            tenant: tenant.clone(),
+            principal: principal.clone(),
+            endpoint: None,
+        },
         api_key: None,
         transport: "http".into(),
         version: "2025-11-25".into(),
@@ -322,7 +442,13 @@ async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
         ttl: Some(Duration::from_secs(60)),
     };
     let limits = TaskLimits { running: 10, stored: 10, bytes: 1 << 20 };
-    let end = WriteOp::EndTask { task: task.clone(), epoch: None, status: TaskStatus::Cancelled, message: None, outcome: None };
+    let end = WriteOp::EndTask {
+        task: task.clone(),
+        epoch: None,
+        status: TaskStatus::Cancelled,
+        message: None,
+        outcome: None,
+    };
     for write in [
         WriteOp::OpenSession { record: Box::new(session), owner: other.clone() },
         WriteOp::CreateTask { record: Box::new(record), owner: other, limits },
@@ -341,30 +467,54 @@ async fn what_other_replicas_have_is_shown_and_can_be_ended() {
     let (_, list) = admin.ask("GET", "/admin/v1/sessions?tenant=default", None).await;
     let (status, shown) = admin.ask("GET", &path, None).await;
     assert_eq!((status.as_u16(), &list["sessions"][0]), (200, &shown), "{list}");
-    assert_eq!((&shown["node"], &shown["state"], &shown["principal"]), (&json!("other/1"), &json!("ready"), &json!("ann")), "{shown}");
+    assert_eq!(
+        (&shown["node"], &shown["state"], &shown["principal"]),
+        (&json!("other/1"), &json!("ready"), &json!("ann")),
+        "{shown}"
+    );
     assert!(shown.get("calls_in_flight").is_none(), "only its owner knows: {shown}");
 
     let (_, tasks) = admin.ask("GET", "/admin/v1/tasks?status=cancelled", None).await;
     assert_eq!(tasks["tasks"][0]["id"], task.as_str(), "{tasks}");
     let (_, shown) = admin.ask("GET", &format!("/admin/v1/tasks/{}", task.as_str()), None).await;
-    let history: Vec<&str> = shown["history"].as_array().unwrap().iter().map(|change| change["to"].as_str().unwrap()).collect();
-    assert_eq!((history, &shown["session"]), (vec!["working", "cancelled"], &json!(key.digest())), "{shown}");
+    let history: Vec<&str> = shown["history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|change| change["to"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        (history, &shown["session"]),
+        (vec!["working", "cancelled"], &json!(key.digest())),
+        "{shown}"
+    );
 
     assert_eq!(admin.ask("DELETE", &path, None).await.0, 204);
     let store = &admin.control.broker.shared.durable.store;
-    let renewal = store.renew(&NodeName::new("other/1"), Duration::from_secs(600), false).await.unwrap();
+    let renewal =
+        store.renew(&NodeName::new("other/1"), Duration::from_secs(600), false).await.unwrap();
     assert_eq!(renewal.ended, [key], "its owner is told");
     let (_, nodes) = admin.ask("GET", "/admin/v1/nodes", None).await;
-    assert_eq!((&nodes["nodes"][0]["node"], &nodes["nodes"][0]["is_this"]), (&json!("other/1"), &json!(false)), "{nodes}");
+    assert_eq!(
+        (&nodes["nodes"][0]["node"], &nodes["nodes"][0]["is_this"]),
+        (&json!("other/1"), &json!(false)),
+        "{nodes}"
+    );
 }
 
 #[tokio::test]
 async fn without_the_database_there_is_no_half_answer() {
     let admin = Admin::open().await;
     admin.control.close().await;
-    for path in ["sessions", "sessions/0123456789abcdef", "tasks", "tasks/none", "subscriptions", "nodes"] {
+    for path in
+        ["sessions", "sessions/0123456789abcdef", "tasks", "tasks/none", "subscriptions", "nodes"]
+    {
         let (status, problem) = admin.ask("GET", &format!("/admin/v1/{path}"), None).await;
-        assert_eq!((status.as_u16(), &problem["type"]), (503, &json!("urn:mcp-broker:problem:store-unavailable")), "{path}: {problem}");
+        assert_eq!(
+            (status.as_u16(), &problem["type"]),
+            (503, &json!("urn:mcp-broker:problem:store-unavailable")),
+            "{path}: {problem}"
+        );
     }
     assert_eq!(admin.ask("GET", "/admin/v1/tenants", None).await.0, 200);
 }
@@ -383,7 +533,12 @@ async fn a_drain_makes_the_broker_unready() {
 async fn metrics_are_prometheus_text() {
     let admin = Admin::open().await;
     let response = admin.send(request("GET", "/metrics").body(Body::empty()).unwrap()).await;
-    assert!(response.headers()[header::CONTENT_TYPE].to_str().unwrap().starts_with("text/plain; version=0.0.4"));
+    assert!(
+        response.headers()[header::CONTENT_TYPE]
+            .to_str()
+            .unwrap()
+            .starts_with("text/plain; version=0.0.4")
+    );
     assert_eq!(response.headers()[header::CACHE_CONTROL], "no-store");
 }
 
@@ -395,9 +550,13 @@ async fn a_stopped_listener_finishes_its_answers_and_frees_its_port() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
     let tls_acceptor = TlsAcceptor::plain(&control.config);
-    let serving = tokio::spawn(serve(control, HandoffListener::new(listener), tls_acceptor, stop.clone()));
+    let serving =
+        tokio::spawn(serve(control, HandoffListener::new(listener), tls_acceptor, stop.clone()));
     let mut client = TcpStream::connect(address).await.unwrap();
-    client.write_all(format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).await.unwrap();
+    client
+        .write_all(format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
     let mut head = [0; 15];
     client.read_exact(&mut head).await.unwrap();
     assert_eq!(&head, b"HTTP/1.1 200 OK");

@@ -42,9 +42,15 @@ pub(super) async fn session(
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
 ) -> Result<HandshakeOutcome, CloseReason> {
-    let limits = json::Limits { bytes_max: broker.shared.config.limits.message_bytes, ..json::Limits::default() };
+    let limits = json::Limits {
+        bytes_max: broker.shared.config.limits.message_bytes,
+        ..json::Limits::default()
+    };
     let message_bytes_max = limits.bytes_max;
-    source.allow(message_bytes_max.min(FIRST_MESSAGE_BYTES_MAX), Some(&broker.shared.unauthenticated_messages));
+    source.allow(
+        message_bytes_max.min(FIRST_MESSAGE_BYTES_MAX),
+        Some(&broker.shared.unauthenticated_messages),
+    );
     let mut said = 0;
     loop {
         let frame = match source.next().await {
@@ -76,7 +82,9 @@ pub(super) async fn session(
             },
             // A page in somebody's browser can send any text to a port of this machine, as the body of a request whose head
             // comes first: the connection must be over before the body is looked at.
-            Err(Rejection { refusal, id, .. }) => (refused(broker, &refusal, id.as_ref()), Some(CloseReason::Protocol)),
+            Err(Rejection { refusal, id, .. }) => {
+                (refused(broker, &refusal, id.as_ref()), Some(CloseReason::Protocol))
+            }
         };
         say(broker, sink, answer).await?;
         said += 1;
@@ -89,7 +97,10 @@ pub(super) async fn session(
 /// What to tell a client about a message that could not be read.
 pub(super) fn refusal_of(error: &ReadError) -> Option<Refusal> {
     match error {
-        ReadError::TooLong { limit } => Some(Refusal::new(ErrorKind::MessageTooLarge, format!("a message may have at most {limit} bytes"))),
+        ReadError::TooLong { limit } => Some(Refusal::new(
+            ErrorKind::MessageTooLarge,
+            format!("a message may have at most {limit} bytes"),
+        )),
         _ => None,
     }
 }
@@ -112,44 +123,77 @@ enum HandshakeReply {
     None,
 }
 
-async fn answered(broker: &Arc<Broker>, guest: &IncomingConnection, message: &Message) -> HandshakeReply {
-    let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else { return HandshakeReply::None };
+async fn answered(
+    broker: &Arc<Broker>,
+    guest: &IncomingConnection,
+    message: &Message,
+) -> HandshakeReply {
+    let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else {
+        return HandshakeReply::None;
+    };
     let eras = broker.shared.config.compat.eras;
     let refusal = match message.method {
         // After it a client may still decide for a session.
-        Method::ServerDiscover => match super::stateless::discovered(broker, guest, message).await {
-            Ok(answer) => return HandshakeReply::Frame(with_streams(guest, answer)),
-            Err(refusal) if is_of_sign_in(&refusal) => return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id))),
-            Err(refusal) => refusal,
-        },
+        Method::ServerDiscover => {
+            match super::stateless::discovered(broker, guest, message).await {
+                Ok(answer) => return HandshakeReply::Frame(with_streams(guest, answer)),
+                Err(refusal) if is_of_sign_in(&refusal) => {
+                    return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id)));
+                }
+                Err(refusal) => refusal,
+            }
+        }
         // Strangers get neither more time nor larger messages.
-        _ if message.is_modern() && eras.has_modern() => match super::stateless::visit(broker, guest, message).await {
-            Ok(_) => return HandshakeReply::Modern,
-            Err(refusal) => return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id))),
-        },
+        _ if message.is_modern() && eras.has_modern() => {
+            match super::stateless::visit(broker, guest, message).await {
+                Ok(_) => return HandshakeReply::Modern,
+                Err(refusal) => {
+                    return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id)));
+                }
+            }
+        }
         _ if message.is_modern() => modern_era(),
         Method::Initialize if !eras.has_sessions() => no_sessions(message),
         Method::Initialize => match opened(broker, guest, message).await {
-            Ok((seat, result)) => return HandshakeReply::Session(seat, with_streams(guest, handshake::success(id, &result))),
+            Ok((seat, result)) => {
+                return HandshakeReply::Session(
+                    seat,
+                    with_streams(guest, handshake::success(id, &result)),
+                );
+            }
             // Whoever guesses keys has to connect for each of them.
-            Err(refusal) if is_of_sign_in(&refusal) => return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id))),
+            Err(refusal) if is_of_sign_in(&refusal) => {
+                return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id)));
+            }
             Err(refusal) => refusal,
         },
         // MCP 2025-11-25, Lifecycle: the one request that may come before.
         Method::Ping => return HandshakeReply::Frame(handshake::success(id, b"{}")),
-        _ => Refusal::new(ErrorKind::SessionRequired, "there is no session yet: open one with initialize"),
+        _ => Refusal::new(
+            ErrorKind::SessionRequired,
+            "there is no session yet: open one with initialize",
+        ),
     };
     HandshakeReply::Frame(refused(broker, &refusal, Some(id)))
 }
 
-async fn opened(broker: &Arc<Broker>, guest: &IncomingConnection, message: &Message) -> Result<(SessionConnection, Bytes), Refusal> {
+async fn opened(
+    broker: &Arc<Broker>,
+    guest: &IncomingConnection,
+    message: &Message,
+) -> Result<(SessionConnection, Bytes), Refusal> {
     if let Some(ConnectionParams { caller, until, endpoint, can_come_back, place }) = &guest.known {
-        let (session, result) = broker.open_session(caller.clone(), endpoint.clone(), guest.transport, message).await?;
+        let (session, result) =
+            broker.open_session(caller.clone(), endpoint.clone(), guest.transport, message).await?;
         let result = if *can_come_back { with_session_id(&result, &session) } else { result };
-        return Ok((SessionConnection::new(broker.clone(), session, place.clone(), *until), result));
+        return Ok((
+            SessionConnection::new(broker.clone(), session, place.clone(), *until),
+            result,
+        ));
     }
     let asked = InitializeMeta::read(message)?;
-    let AuthenticatedCaller { caller, until } = proven(broker, guest, asked.token.as_deref()).await?;
+    let AuthenticatedCaller { caller, until } =
+        proven(broker, guest, asked.token.as_deref()).await?;
     let endpoint = endpoint(broker, &caller, asked.backend.as_deref())?;
     let place = place(broker, &caller)?;
     let (session, result) = broker.open_session(caller, endpoint, guest.transport, message).await?;
@@ -157,17 +201,28 @@ async fn opened(broker: &Arc<Broker>, guest: &IncomingConnection, message: &Mess
 }
 
 /// Who is at the other end, by the token it shows, or by its certificate.
-pub(super) async fn proven(broker: &Broker, guest: &IncomingConnection, token: Option<&str>) -> Result<AuthenticatedCaller, Refusal> {
+pub(super) async fn proven(
+    broker: &Broker,
+    guest: &IncomingConnection,
+    token: Option<&str>,
+) -> Result<AuthenticatedCaller, Refusal> {
     let certified = guest.certified.as_ref().map(CertificateCaller::caller);
     match broker.authenticate_on(token, certified) {
         Ok(proven) => Ok(proven),
-        Err(denied) => Box::pin(broker.authenticate_again(denied, token, certified, guest.remote)).await,
+        Err(denied) => {
+            Box::pin(broker.authenticate_again(denied, token, certified, guest.remote)).await
+        }
     }
 }
 
 /// A place for one more connection of the caller's tenant.
-pub(in crate::listeners) fn place(broker: &Broker, caller: &Caller) -> Result<Arc<ConnectionPermit>, Refusal> {
-    let tenant = broker.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
+pub(in crate::listeners) fn place(
+    broker: &Broker,
+    caller: &Caller,
+) -> Result<Arc<ConnectionPermit>, Refusal> {
+    let tenant = broker
+        .tenant(&caller.tenant)
+        .ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
     tenant.acquire_connection().map(Arc::new)
 }
 
@@ -179,7 +234,12 @@ pub(super) fn is_of_sign_in(refusal: &Refusal) -> bool {
 /// Tells a client the id by which it finds its session again.
 fn with_session_id(result: &Bytes, session: &Session) -> Bytes {
     let members = result.strip_prefix(b"{").unwrap_or(result);
-    [format!("{{\"_meta\":{{\"{SESSION}\":{}}},", json::quote(session.id.as_str())).as_bytes(), members].concat().into()
+    [
+        format!("{{\"_meta\":{{\"{SESSION}\":{}}},", json::quote(session.id.as_str())).as_bytes(),
+        members,
+    ]
+    .concat()
+    .into()
 }
 
 /// Tells a client of QUIC that its requests may have streams of their own.
@@ -187,17 +247,27 @@ fn with_streams(guest: &IncomingConnection, answer: Bytes) -> Bytes {
     if guest.transport != super::quic::TRANSPORT {
         return answer;
     }
-    match Message::decode(answer.clone(), &json::Limits { bytes_max: answer.len(), ..json::Limits::default() }) {
+    match Message::decode(
+        answer.clone(),
+        &json::Limits { bytes_max: answer.len(), ..json::Limits::default() },
+    ) {
         Ok(message) => Splice::new(&answer).set_meta(&message, STREAMS, b"true").finish(),
         Err(_) => answer,
     }
 }
 
 /// A backend that is not there looks like one that is another's.
-pub(super) fn endpoint(broker: &Broker, caller: &Caller, backend: Option<&str>) -> Result<Endpoint, Refusal> {
+pub(super) fn endpoint(
+    broker: &Broker,
+    caller: &Caller,
+    backend: Option<&str>,
+) -> Result<Endpoint, Refusal> {
     let Some(name) = backend else { return Ok(Endpoint::Aggregated) };
     let Ok(id) = BackendId::parse(name) else {
-        return Err(Refusal::new(ErrorKind::InvalidParams, format!("{BACKEND} is no name of a backend")));
+        return Err(Refusal::new(
+            ErrorKind::InvalidParams,
+            format!("{BACKEND} is no name of a backend"),
+        ));
     };
     let known = broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(&id).is_some());
     if known { Ok(Endpoint::Single(id)) } else { Err(unknown_backend(&id)) }
@@ -212,16 +282,25 @@ struct InitializeMeta {
 
 impl InitializeMeta {
     fn read(message: &Message) -> Result<Self, Refusal> {
-        let Some(params) = message.bytes(message.params).filter(|params| params.len() <= CLIENT_TEXT_BYTES_MAX) else {
+        let Some(params) =
+            message.bytes(message.params).filter(|params| params.len() <= CLIENT_TEXT_BYTES_MAX)
+        else {
             return Ok(Self::default()); // too much is refused by whoever opens the session
         };
         let document = json::Document::parse(params, &json::Limits::default());
-        let document = document.map_err(|_| Refusal::new(ErrorKind::InvalidParams, "the parameters can not be read"))?;
+        let document = document.map_err(|_| {
+            Refusal::new(ErrorKind::InvalidParams, "the parameters can not be read")
+        })?;
         let text = |key: &str| match document.root().path(&["_meta", key]) {
             None => Ok(None),
             Some(value) => {
                 let text = value.as_str().map(|text| Some(text.into_owned()));
-                text.ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, format!("_meta[\"{key}\"] is not a string")))
+                text.ok_or_else(|| {
+                    Refusal::new(
+                        ErrorKind::InvalidParams,
+                        format!("_meta[\"{key}\"] is not a string"),
+                    )
+                })
             }
         };
         Ok(Self { token: text(TOKEN)?, backend: text(BACKEND)? })
@@ -230,7 +309,10 @@ impl InitializeMeta {
 
 /// What a request that stands alone gets where there are only sessions.
 pub(super) fn modern_era() -> Refusal {
-    Refusal::new(ErrorKind::UnsupportedEra, "there are only sessions here, which speak MCP up to 2025-11-25")
+    Refusal::new(
+        ErrorKind::UnsupportedEra,
+        "there are only sessions here, which speak MCP up to 2025-11-25",
+    )
 }
 
 fn refused(broker: &Broker, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {

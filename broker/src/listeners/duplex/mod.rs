@@ -133,7 +133,11 @@ pub(super) async fn converse(
         () = seat.expired(&stream) => None,
     };
     if let Some(goodbye) = spoken {
-        let goodbye = if seat.until.is_some_and(CredentialExpiry::is_past) { CloseReason::Policy } else { goodbye };
+        let goodbye = if seat.until.is_some_and(CredentialExpiry::is_past) {
+            CloseReason::Policy
+        } else {
+            goodbye
+        };
         drop((outbox, seat));
         farewell(&mut source, &mut sink, goodbye).await;
     }
@@ -146,7 +150,8 @@ async fn speak(
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
 ) -> Option<CloseReason> {
-    let (session, stream, room) = (&seat.session, outbox.stream.clone(), tokio::sync::Notify::new());
+    let (session, stream, room) =
+        (&seat.session, outbox.stream.clone(), tokio::sync::Notify::new());
     let calls = session_io::InFlightCalls::default();
     let writing = async {
         tokio::select! {
@@ -216,12 +221,22 @@ pub(super) struct SessionConnection {
 }
 
 impl SessionConnection {
-    fn new(broker: Arc<Broker>, session: Arc<Session>, place: Arc<ConnectionPermit>, until: Option<CredentialExpiry>) -> Self {
+    fn new(
+        broker: Arc<Broker>,
+        session: Arc<Session>,
+        place: Arc<ConnectionPermit>,
+        until: Option<CredentialExpiry>,
+    ) -> Self {
         Self { broker, session, is_known: false, _place: place, until }
     }
 
     /// Of a client that goes on with its session.
-    pub(super) fn again(broker: Arc<Broker>, session: Arc<Session>, place: Arc<ConnectionPermit>, until: Option<CredentialExpiry>) -> Self {
+    pub(super) fn again(
+        broker: Arc<Broker>,
+        session: Arc<Session>,
+        place: Arc<ConnectionPermit>,
+        until: Option<CredentialExpiry>,
+    ) -> Self {
         let mut seat = Self::new(broker, session, place, until);
         seat.is_known = true;
         seat
@@ -230,7 +245,9 @@ impl SessionConnection {
     /// Ends the session when the certificate it was opened with is good no longer; the client is told goodbye as for any other end.
     async fn outlived(&self, certified: Option<CertificateCaller>) -> Infallible {
         // A key that was shown comes before a certificate.
-        if let Some(certified) = certified.filter(|certified| *certified.caller() == self.session.caller) {
+        if let Some(certified) =
+            certified.filter(|certified| *certified.caller() == self.session.caller)
+        {
             // Boxed: next to nobody has one.
             Box::pin(certified.outlived()).await;
             self.leave("the certificate it was opened with is good no longer");
@@ -271,7 +288,8 @@ impl Drop for SessionConnection {
             return;
         }
         let (broker, session) = (Arc::downgrade(&self.broker), self.session.clone());
-        let (window, connections) = (session.shared.config.session.resume, session.connection_count());
+        let (window, connections) =
+            (session.shared.config.session.resume, session.connection_count());
         tokio::spawn(async move {
             tokio::time::sleep(window).await;
             let alone = !session.is_leaving() && session.is_disconnected_since(connections);

@@ -12,7 +12,9 @@ use protocol::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
     frame::{CloseReason, FrameSink, farewell},
-    quic::{Cancellation, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream},
+    quic::{
+        Cancellation, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream,
+    },
     tls::ServerTls,
 };
 
@@ -33,10 +35,13 @@ use crate::{
     broker::Broker,
     config::Config,
     limits::{
-        CLIENT_WRITE_STALL_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX,
-        UNFINISHED_REQUESTS_BYTES_MAX,
+        CLIENT_WRITE_STALL_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES,
+        QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX, UNFINISHED_REQUESTS_BYTES_MAX,
     },
-    listeners::{connection_limits::ConnectionLimiter, tls_acceptor::CertificateCaller, trusted_proxies::ProxyProtocol},
+    listeners::{
+        connection_limits::ConnectionLimiter, tls_acceptor::CertificateCaller,
+        trusted_proxies::ProxyProtocol,
+    },
     metrics::{Direction, Side},
 };
 
@@ -58,7 +63,10 @@ pub fn limits(config: &Config) -> Limits {
 
 /// Serves until `stop`, then until the connections there are have ended.
 pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: CancellationToken) {
-    let admission = ConnectionLimiter::new(&broker.shared.config.limits, ProxyProtocol::off(&broker.shared.config));
+    let admission = ConnectionLimiter::new(
+        &broker.shared.config.limits,
+        ProxyProtocol::off(&broker.shared.config),
+    );
     let connections = TaskTracker::new();
     loop {
         let incoming = tokio::select! {
@@ -141,14 +149,22 @@ async fn connection(
 }
 
 /// Takes streams until the connection ends.
-async fn accept_requests(session: &Arc<Session>, connection: &QuicConnection, requests: &TaskTracker) {
+async fn accept_requests(
+    session: &Arc<Session>,
+    connection: &QuicConnection,
+    requests: &TaskTracker,
+) {
     while let Some(stream) = connection.accept_request().await {
         requests.spawn(serve_request(session.clone(), stream));
     }
 }
 
 /// The same of a client without a session.
-async fn accept_alone(desk: &Arc<stateless::RequestDispatcher>, connection: &QuicConnection, requests: &TaskTracker) {
+async fn accept_alone(
+    desk: &Arc<stateless::RequestDispatcher>,
+    connection: &QuicConnection,
+    requests: &TaskTracker,
+) {
     while let Some(stream) = connection.accept_request().await {
         requests.spawn(serve_alone(desk.clone(), stream));
     }
@@ -156,12 +172,15 @@ async fn accept_alone(desk: &Arc<stateless::RequestDispatcher>, connection: &Qui
 
 /// One stream: a request that stands alone. Its reset is a cancellation.
 async fn serve_alone(desk: Arc<stateless::RequestDispatcher>, mut stream: RequestStream) {
-    let received = tokio::time::timeout(desk.shared().config.timeouts.request_read, stream.receive()).await;
+    let received =
+        tokio::time::timeout(desk.shared().config.timeouts.request_read, stream.receive()).await;
     let decoded = match received {
         Ok(Ok(Some(frame))) => desk.decode(frame),
         Ok(Err(error)) => match refusal_of(&error) {
             Some(refusal) => Err(Rejection::new(refusal, None)),
-            None if error.goodbye() == CloseReason::Overloaded => return overloaded(desk.shared(), stream).await,
+            None if error.goodbye() == CloseReason::Overloaded => {
+                return overloaded(desk.shared(), stream).await;
+            }
             None => return stream.cancel(),
         },
         Ok(Ok(None)) | Err(_) => return stream.cancel(),
@@ -174,7 +193,9 @@ async fn serve_alone(desk: Arc<stateless::RequestDispatcher>, mut stream: Reques
             return sink.finish();
         }
         Err(rejected) => {
-            let answering = stateless::ReplyStream::Single(desk.refusal(&rejected.refusal, rejected.id.as_ref()));
+            let answering = stateless::ReplyStream::Single(
+                desk.refusal(&rejected.refusal, rejected.id.as_ref()),
+            );
             stateless::StartedRequest { answering, until: None }
         }
     };
@@ -205,7 +226,8 @@ async fn serve_alone(desk: Arc<stateless::RequestDispatcher>, mut stream: Reques
 async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
     let shared = &session.shared;
     let limits = json::Limits { bytes_max: session.message_bytes(), ..json::Limits::default() };
-    let received = tokio::time::timeout(shared.config.timeouts.request_read, stream.receive()).await;
+    let received =
+        tokio::time::timeout(shared.config.timeouts.request_read, stream.receive()).await;
     let decoded = match received {
         Ok(Ok(Some(frame))) => {
             session.touch();
@@ -214,7 +236,9 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
         }
         Ok(Err(error)) => match refusal_of(&error) {
             Some(refusal) => Err(Rejection::new(refusal, None)),
-            None if error.goodbye() == CloseReason::Overloaded => return overloaded(shared, stream).await,
+            None if error.goodbye() == CloseReason::Overloaded => {
+                return overloaded(shared, stream).await;
+            }
             None => return stream.cancel(),
         },
         Ok(Ok(None)) | Err(_) => return stream.cancel(),
@@ -258,8 +282,10 @@ async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Starte
             let stream = session.open_stream(id.iter().cloned().collect(), 0);
             let unread = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
             let reader = stream.read_from(0).map_err(|_| Rejection::new(unread(), id.clone()))?;
-            let call =
-                session.handle_request_after_quiesce(message, &stream).await.map_err(|refusal| Rejection::new(refusal, id.clone()))?;
+            let call = session
+                .handle_request_after_quiesce(message, &stream)
+                .await
+                .map_err(|refusal| Rejection::new(refusal, id.clone()))?;
             return Ok(id.map(|id| (id, reader, call)));
         }
     }
@@ -302,7 +328,9 @@ async fn answer(
                 }
             };
         }
-        if !deliver(&session.shared, Some(session), &mut sink, &mut frames, Some(&*reader.stream)).await {
+        if !deliver(&session.shared, Some(session), &mut sink, &mut frames, Some(&*reader.stream))
+            .await
+        {
             return session.cancel_request(&request);
         }
         reader.mark_sent(None);

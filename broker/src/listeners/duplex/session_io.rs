@@ -88,7 +88,9 @@ impl InFlightCalls {
     }
 
     fn add(&self, call: CallFuture) {
-        self.lock().get_or_insert_with(|| FuturesUnordered::from_iter([PolledCall::Sentinel])).push(PolledCall::Call(call));
+        self.lock()
+            .get_or_insert_with(|| FuturesUnordered::from_iter([PolledCall::Sentinel]))
+            .push(PolledCall::Call(call));
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<FuturesUnordered<PolledCall>>> {
@@ -97,7 +99,11 @@ impl InFlightCalls {
 }
 
 /// One turn of `calls`.
-fn go_on(calls: &mut (impl Stream<Item = ()> + Unpin), outbox: &EventStream, context: &mut Context<'_>) {
+fn go_on(
+    calls: &mut (impl Stream<Item = ()> + Unpin),
+    outbox: &EventStream,
+    context: &mut Context<'_>,
+) {
     let mut in_a_row = 0;
     while let Poll::Ready(Some(())) = calls.poll_next_unpin(context) {
         in_a_row += 1;
@@ -236,16 +242,18 @@ pub(super) async fn write(
     room: &Notify,
 ) -> Option<CloseReason> {
     let kept = (!session.ends_with_connection()).then(|| session.shared.stream_limits());
-    let cut = || tell_cut(&session.shared, Some(session), session.transport, SlowReaderScope::Connection);
+    let cut =
+        || tell_cut(&session.shared, Some(session), session.transport, SlowReaderScope::Connection);
     let mut frames = Vec::new();
     loop {
-        let batch = match outbox.try_next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
-            Some(batch) => batch,
-            None => {
-                frames = Vec::new(); // most connections wait most of the time
-                outbox.next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames).await
-            }
-        };
+        let batch =
+            match outbox.try_next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
+                Some(batch) => batch,
+                None => {
+                    frames = Vec::new(); // most connections wait most of the time
+                    outbox.next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames).await
+                }
+            };
         match batch {
             Batch::Frames(_) => {
                 let bytes = frames.iter().map(Bytes::len).sum();
@@ -269,7 +277,9 @@ pub(super) async fn write(
                 outbox.mark_sent(kept);
                 room.notify_one();
             }
-            Batch::End(StreamEnd::Complete) if session.shared.draining.is_cancelled() => return Some(CloseReason::GoingAway),
+            Batch::End(StreamEnd::Complete) if session.shared.draining.is_cancelled() => {
+                return Some(CloseReason::GoingAway);
+            }
             Batch::End(StreamEnd::Complete) => return Some(CloseReason::Policy),
             Batch::End(StreamEnd::Paused) => return Some(CloseReason::GoingAway),
             Batch::End(StreamEnd::Displaced) => return Some(CloseReason::Policy),
@@ -283,7 +293,8 @@ pub(super) async fn write(
 
 /// The client took nothing for too long.
 pub(super) fn is_stalled(error: &WriteError) -> bool {
-    matches!(error, WriteError::Stalled { .. }) || matches!(error, WriteError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
+    matches!(error, WriteError::Stalled { .. })
+        || matches!(error, WriteError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
 }
 
 /// What a client that does not read loses.
@@ -295,15 +306,28 @@ pub(super) enum SlowReaderScope {
 }
 
 /// Operators are told that a client does not read what it is sent.
-pub(super) fn tell_cut(shared: &Shared, session: Option<&Session>, transport: &str, cut: SlowReaderScope) {
+pub(super) fn tell_cut(
+    shared: &Shared,
+    session: Option<&Session>,
+    transport: &str,
+    cut: SlowReaderScope,
+) {
     shared.metrics.rate_limited("outbox_bytes");
     let session = session.map(|session| tracing::field::display(&session.digest));
     match cut {
         SlowReaderScope::Connection => {
-            tracing::info!(session, transport, "a client does not read what it is sent, its connection is closed")
+            tracing::info!(
+                session,
+                transport,
+                "a client does not read what it is sent, its connection is closed"
+            )
         }
         SlowReaderScope::Stream => {
-            tracing::info!(session, transport, "a client does not read the answer to a request, its stream is reset")
+            tracing::info!(
+                session,
+                transport,
+                "a client does not read the answer to a request, its stream is reset"
+            )
         }
     }
 }

@@ -151,7 +151,11 @@ impl ReplyStream {
 }
 
 /// The answer to `server/discover` before it is known how a connection goes on.
-pub(super) async fn discovered(broker: &Arc<Broker>, guest: &IncomingConnection, message: &Message) -> Result<Bytes, Refusal> {
+pub(super) async fn discovered(
+    broker: &Arc<Broker>,
+    guest: &IncomingConnection,
+    message: &Message,
+) -> Result<Bytes, Refusal> {
     let AuthenticatedClient { visitor, .. } = visit(broker, guest, message).await?;
     match react(broker, &visitor, admitted(broker, message.clone())?).await? {
         StatelessOutcome::Answer(frame) => Ok(frame),
@@ -166,11 +170,18 @@ pub(super) struct AuthenticatedClient {
 }
 
 /// Who asks, and where: said before the first message, or in this one.
-pub(super) async fn visit(broker: &Arc<Broker>, guest: &IncomingConnection, message: &Message) -> Result<AuthenticatedClient, Refusal> {
-    let fits = |caller: &Caller| match broker.message_bytes(caller, MessageWire::of_client(guest.transport)) {
-        max if message.frame.len() > max => {
-            Err(Refusal::new(ErrorKind::MessageTooLarge, format!("a message may have at most {max} bytes")))
-        }
+pub(super) async fn visit(
+    broker: &Arc<Broker>,
+    guest: &IncomingConnection,
+    message: &Message,
+) -> Result<AuthenticatedClient, Refusal> {
+    let fits = |caller: &Caller| match broker
+        .message_bytes(caller, MessageWire::of_client(guest.transport))
+    {
+        max if message.frame.len() > max => Err(Refusal::new(
+            ErrorKind::MessageTooLarge,
+            format!("a message may have at most {max} bytes"),
+        )),
         _ => Ok(()),
     };
     if let Some(ConnectionParams { caller, until, endpoint, .. }) = &guest.known {
@@ -179,22 +190,36 @@ pub(super) async fn visit(broker: &Arc<Broker>, guest: &IncomingConnection, mess
         return Ok(AuthenticatedClient { visitor, until: *until });
     }
     let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
-    let document = json::Document::parse(meta, &json::Limits { bytes_max: meta.len(), ..json::Limits::default() });
-    let document = document.map_err(|_| Refusal::new(ErrorKind::InvalidParams, "params._meta can not be read"))?;
+    let document = json::Document::parse(
+        meta,
+        &json::Limits { bytes_max: meta.len(), ..json::Limits::default() },
+    );
+    let document = document
+        .map_err(|_| Refusal::new(ErrorKind::InvalidParams, "params._meta can not be read"))?;
     let text = |key: &str| match document.root().get(key).map(|value| value.as_str()) {
-        Some(None) => Err(Refusal::new(ErrorKind::InvalidParams, format!("_meta[\"{key}\"] is not a string"))),
+        Some(None) => {
+            Err(Refusal::new(ErrorKind::InvalidParams, format!("_meta[\"{key}\"] is not a string")))
+        }
         text => Ok(text.flatten()),
     };
     let (token, backend) = (text(TOKEN)?, text(BACKEND)?);
-    let AuthenticatedCaller { caller, until } = handshake::proven(broker, guest, token.as_deref()).await?;
+    let AuthenticatedCaller { caller, until } =
+        handshake::proven(broker, guest, token.as_deref()).await?;
     fits(&caller)?;
     let endpoint: Endpoint = handshake::endpoint(broker, &caller, backend.as_deref())?;
     Ok(AuthenticatedClient { visitor: broker.visitor(caller, endpoint, guest.transport)?, until })
 }
 
 impl RequestDispatcher {
-    pub(super) fn new(broker: Arc<Broker>, guest: IncomingConnection, stop: CancellationToken) -> Arc<Self> {
-        let limits = LogLimits { events: OUTBOX_FRAMES_MAX, bytes: broker.shared.config.limits.outbox_bytes };
+    pub(super) fn new(
+        broker: Arc<Broker>,
+        guest: IncomingConnection,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let limits = LogLimits {
+            events: OUTBOX_FRAMES_MAX,
+            bytes: broker.shared.config.limits.outbox_bytes,
+        };
         let out = EventStream::outbox(0, limits, None);
         out.attach_budget(&broker.shared.unread_budget);
         Arc::new(Self {
@@ -264,10 +289,19 @@ impl RequestDispatcher {
     }
 
     /// Writes what is for the client, until there is nothing more after `last`.
-    async fn write(&self, reader: &mut StreamCursor, sink: &mut impl FrameSink, last: &CancellationToken) -> Option<CloseReason> {
+    async fn write(
+        &self,
+        reader: &mut StreamCursor,
+        sink: &mut impl FrameSink,
+        last: &CancellationToken,
+    ) -> Option<CloseReason> {
         let mut frames = Vec::new();
         loop {
-            let batch = match reader.try_next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
+            let batch = match reader.try_next_batch(
+                OUTBOX_BATCH_FRAMES,
+                OUTBOX_BATCH_BYTES,
+                &mut frames,
+            ) {
                 Some(batch) => batch,
                 None => {
                     frames = Vec::new(); // most connections wait most of the time
@@ -282,7 +316,11 @@ impl RequestDispatcher {
                 self.cut();
                 return Some(CloseReason::SlowReader);
             }
-            self.shared().metrics.bytes(Direction::Out, Side::Client, frames.iter().map(Bytes::len).sum());
+            self.shared().metrics.bytes(
+                Direction::Out,
+                Side::Client,
+                frames.iter().map(Bytes::len).sum(),
+            );
             let sent = tokio::select! {
                 biased;
                 sent = sink.send_all(&mut frames) => sent,
@@ -321,7 +359,11 @@ impl RequestDispatcher {
     }
 
     /// Takes what the client sends until nothing more comes. `Unsupported`: the connection is gone.
-    async fn read(self: &Arc<Self>, source: &mut impl FrameSource, life: &CancellationToken) -> Option<CloseReason> {
+    async fn read(
+        self: &Arc<Self>,
+        source: &mut impl FrameSource,
+        life: &CancellationToken,
+    ) -> Option<CloseReason> {
         let outlived = self.outlived();
         tokio::pin!(outlived);
         loop {
@@ -356,13 +398,18 @@ impl RequestDispatcher {
                     }
                 }
                 Ok(message) => self.hear(&message),
-                Err(Rejection { refusal, id, .. }) => self.say(EventKind::Answer, self.refusal(&refusal, id.as_ref())),
+                Err(Rejection { refusal, id, .. }) => {
+                    self.say(EventKind::Answer, self.refusal(&refusal, id.as_ref()))
+                }
             }
         }
     }
 
     pub(super) fn decode(&self, frame: Bytes) -> Result<Message, Rejection> {
-        let limits = json::Limits { bytes_max: self.shared().config.limits.message_bytes, ..json::Limits::default() };
+        let limits = json::Limits {
+            bytes_max: self.shared().config.limits.message_bytes,
+            ..json::Limits::default()
+        };
         self.shared().metrics.bytes(Direction::In, Side::Client, frame.len());
         Message::decode(frame, &limits)
     }
@@ -379,7 +426,11 @@ impl RequestDispatcher {
             let answering = async {
                 let StartedRequest { mut answering, until } = desk.begin(message).await;
                 // Progress and log messages may be left out where the client does not keep up, changes may not.
-                let passing = if matches!(answering, ReplyStream::Notifications(_)) { EventKind::Message } else { EventKind::Droppable };
+                let passing = if matches!(answering, ReplyStream::Notifications(_)) {
+                    EventKind::Message
+                } else {
+                    EventKind::Droppable
+                };
                 while let Some(frame) = answering.next_until(until).await {
                     // The id is free before the client can know the answer, and may be another request's after that.
                     if matches!(answering, ReplyStream::Over) {
@@ -408,7 +459,10 @@ impl RequestDispatcher {
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }
         match open.entry(id.clone()) {
-            Entry::Occupied(_) => Err(Refusal::new(ErrorKind::InvalidRequest, "a request with this id is in flight already")),
+            Entry::Occupied(_) => Err(Refusal::new(
+                ErrorKind::InvalidRequest,
+                "a request with this id is in flight already",
+            )),
             Entry::Vacant(free) => {
                 free.insert(cancelled.clone());
                 Ok(())
@@ -425,8 +479,15 @@ impl RequestDispatcher {
         if message.method == Method::Cancelled && self.cancelled(message) {
             return; // each request once, which was paid for
         }
-        let payer = self.payer.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|_| message.kind == Kind::Notification);
-        if payer.is_none_or(|(tenant, principal)| tenant.take_notification_budget(&principal).is_ok()) {
+        let payer = self
+            .payer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+            .filter(|_| message.kind == Kind::Notification);
+        if payer
+            .is_none_or(|(tenant, principal)| tenant.take_notification_budget(&principal).is_ok())
+        {
             self.shared().metrics.dropped_notification("unknown");
         }
     }
@@ -435,7 +496,9 @@ impl RequestDispatcher {
     fn note_payer(&self, visitor: &StatelessClient) {
         let mut payer = self.payer.lock().unwrap_or_else(PoisonError::into_inner);
         let principal = &visitor.caller.principal;
-        let is_known = payer.as_ref().is_some_and(|(tenant, known)| Arc::ptr_eq(tenant, &visitor.tenant) && known == principal);
+        let is_known = payer.as_ref().is_some_and(|(tenant, known)| {
+            Arc::ptr_eq(tenant, &visitor.tenant) && known == principal
+        });
         if !is_known {
             *payer = Some((visitor.tenant.clone(), principal.clone()));
         }
@@ -452,7 +515,8 @@ impl RequestDispatcher {
     pub(super) async fn begin(&self, message: Message) -> StartedRequest {
         let (id, frame) = (message.id.clone(), message.frame.clone());
         let begun = async {
-            let AuthenticatedClient { visitor, until } = visit(&self.broker, &self.guest, &message).await?;
+            let AuthenticatedClient { visitor, until } =
+                visit(&self.broker, &self.guest, &message).await?;
             self.count_in(&visitor)?;
             self.note_payer(&visitor);
             let request = admitted(&self.broker, message)?;
@@ -461,7 +525,9 @@ impl RequestDispatcher {
                 StatelessOutcome::Exchange(exchange) => ReplyStream::Exchange(exchange),
                 StatelessOutcome::Notifications(listening) => ReplyStream::Notifications(listening),
                 StatelessOutcome::OtherReplica(place) => match &id {
-                    Some(id) => ReplyStream::Proxied(Box::new(lead(&self.broker, &visitor, &place, id, &frame).await?)),
+                    Some(id) => ReplyStream::Proxied(Box::new(
+                        lead(&self.broker, &visitor, &place, id, &frame).await?,
+                    )),
                     None => ReplyStream::Over,
                 },
             };
@@ -471,7 +537,10 @@ impl RequestDispatcher {
             if handshake::is_of_sign_in(&refusal) || refusal.kind == ErrorKind::TooManyConnections {
                 self.expelled.cancel();
             }
-            StartedRequest { answering: ReplyStream::Single(self.refusal(&refusal, id.as_ref())), until: None }
+            StartedRequest {
+                answering: ReplyStream::Single(self.refusal(&refusal, id.as_ref())),
+                until: None,
+            }
         })
     }
 

@@ -10,27 +10,39 @@ use crate::{
     broker::Broker,
     limits::CLIENT_WRITE_STALL_MAX,
     listeners::{
-        connection_limits::ConnectionLimiter, handoff_listener::HandoffListener, tls_acceptor::TlsAcceptor, trusted_proxies::ProxyProtocol,
+        connection_limits::ConnectionLimiter, handoff_listener::HandoffListener,
+        tls_acceptor::TlsAcceptor, trusted_proxies::ProxyProtocol,
     },
 };
 
 const TRANSPORT: &str = "tcp";
 
 /// Serves until `stop`, then until the connections there are have ended; those with a session end with it.
-pub async fn serve(broker: Arc<Broker>, listener: HandoffListener, door: TlsAcceptor, stop: CancellationToken) {
+pub async fn serve(
+    broker: Arc<Broker>,
+    listener: HandoffListener,
+    door: TlsAcceptor,
+    stop: CancellationToken,
+) {
     let config = &broker.shared.config;
-    let admission = Arc::new(ConnectionLimiter::new(&config.limits, ProxyProtocol::new(config, config.listen.proxies.tcp)));
+    let admission = Arc::new(ConnectionLimiter::new(
+        &config.limits,
+        ProxyProtocol::new(config, config.listen.proxies.tcp),
+    ));
     let connections = TaskTracker::new();
     loop {
         let (mut socket, peer, mut admitted) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
         };
-        let (broker, door, stop, admission) = (broker.clone(), door.clone(), stop.clone(), admission.clone());
+        let (broker, door, stop, admission) =
+            (broker.clone(), door.clone(), stop.clone(), admission.clone());
         connections.spawn(async move {
             // Boxed, as the opening of a session is.
             let opening = Box::pin(async {
-                let client = admission.identify(&mut socket, peer, &mut admitted, &broker.shared.metrics).await?;
+                let client = admission
+                    .identify(&mut socket, peer, &mut admitted, &broker.shared.metrics)
+                    .await?;
                 Some((door.open(socket, ListenerKind::Tcp).await, client))
             });
             let opened = tokio::select! {
@@ -42,12 +54,18 @@ pub async fn serve(broker: Arc<Broker>, listener: HandoffListener, door: TlsAcce
             match stream {
                 Ok(stream) => {
                     let (certified, remote) = door.identified(&stream, client);
-                    let guest = IncomingConnection { transport: TRANSPORT, certified, remote, known: None };
-                    let (source, sink) = stream.into_lines(broker.shared.config.limits.message_bytes, CLIENT_WRITE_STALL_MAX);
+                    let guest =
+                        IncomingConnection { transport: TRANSPORT, certified, remote, known: None };
+                    let (source, sink) = stream.into_lines(
+                        broker.shared.config.limits.message_bytes,
+                        CLIENT_WRITE_STALL_MAX,
+                    );
                     serve_connection(broker, guest, source, sink, stop).await;
                     tracing::debug!(%peer, %client, "connection ended");
                 }
-                Err(error) => tracing::debug!(%peer, %client, %error, "a connection did not come in"),
+                Err(error) => {
+                    tracing::debug!(%peer, %client, %error, "a connection did not come in")
+                }
             }
         });
     }

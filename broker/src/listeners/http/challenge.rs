@@ -25,7 +25,11 @@ const NAME: &str = "MCP broker";
 
 /// A `403` of a token that is good and lacks a scope, which names all that are needed.
 pub(super) fn insufficient_scope(refusal: &Refusal) -> Option<HeaderValue> {
-    let scope = refusal.data.iter().find(|(key, _)| *key == "scope").and_then(|(_, scope)| scope.as_str())?;
+    let scope = refusal
+        .data
+        .iter()
+        .find(|(key, _)| *key == "scope")
+        .and_then(|(_, scope)| scope.as_str())?;
     HeaderValue::try_from(format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\"")).ok()
 }
 
@@ -33,10 +37,22 @@ pub(super) fn insufficient_scope(refusal: &Refusal) -> Option<HeaderValue> {
 /// which scopes one needs. Without issuers it stays as it is.
 ///
 /// `path`: of the request; `shown`: whether it had a credential.
-pub(super) fn complete(auth: &AuthConfig, path: &str, shown: bool, mut response: Response<Body>) -> Response<Body> {
-    let Some(resource) = auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()) else { return response };
-    let Some(begun) = response.headers().get(WWW_AUTHENTICATE).and_then(|begun| begun.to_str().ok()) else { return response };
-    let place = format!("resource_metadata=\"{resource}{METADATA}{}\"", below(path).unwrap_or_default());
+pub(super) fn complete(
+    auth: &AuthConfig,
+    path: &str,
+    shown: bool,
+    mut response: Response<Body>,
+) -> Response<Body> {
+    let Some(resource) = auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()) else {
+        return response;
+    };
+    let Some(begun) =
+        response.headers().get(WWW_AUTHENTICATE).and_then(|begun| begun.to_str().ok())
+    else {
+        return response;
+    };
+    let place =
+        format!("resource_metadata=\"{resource}{METADATA}{}\"", below(path).unwrap_or_default());
     let mut text = match begun.split_once(' ') {
         None => format!("{begun} {place}"),
         Some(_) => format!("{begun}, {place}"),
@@ -83,19 +99,26 @@ pub(super) fn is_meant(method: &HttpMethod, path: &str) -> bool {
 }
 
 /// Answers with the metadata of the resource that the path names (RFC 9728, 3). Nobody need say who asks.
-pub(super) fn handle<B>(broker: &Arc<Broker>, gate: &RequestGuard, request: &Request<B>) -> Response<Body> {
+pub(super) fn handle<B>(
+    broker: &Arc<Broker>,
+    gate: &RequestGuard,
+    request: &Request<B>,
+) -> Response<Body> {
     let origin = request.headers().get(http::header::ORIGIN).cloned();
-    let answered = gate.admits(request.headers(), request.uri()).and_then(|()| match request.method() {
-        &HttpMethod::OPTIONS => Ok(preflight(request.headers())),
-        _ => metadata(&broker.shared.config.auth, request.uri().path()),
-    });
-    let response = answered.unwrap_or_else(|refusal| response::refusal(&broker.shared, &refusal, None));
+    let answered =
+        gate.admits(request.headers(), request.uri()).and_then(|()| match request.method() {
+            &HttpMethod::OPTIONS => Ok(preflight(request.headers())),
+            _ => metadata(&broker.shared.config.auth, request.uri().path()),
+        });
+    let response =
+        answered.unwrap_or_else(|refusal| response::refusal(&broker.shared, &refusal, None));
     readable_by(response, gate, origin)
 }
 
 fn metadata(auth: &AuthConfig, path: &str) -> Result<Response<Body>, Refusal> {
     let nothing = || Refusal::new(ErrorKind::NotFound, "there is no such metadata here");
-    let resource = auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()).ok_or_else(nothing)?;
+    let resource =
+        auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()).ok_or_else(nothing)?;
     let rest = path.strip_prefix(METADATA).ok_or_else(nothing)?;
     let of = if matches!(rest, "" | "/") { Some(String::new()) } else { below(rest) };
     let mut document = json!({
@@ -129,10 +152,14 @@ mod tests {
 
     #[test]
     fn auth_01_each_endpoint_is_a_resource_and_nothing_else_is() {
-        for (path, resource) in [("/mcp", "/mcp"), ("/mcp/", "/mcp"), ("/mcp/b-1", "/mcp/b-1"), ("/mcp/b/", "/mcp/b")] {
+        for (path, resource) in
+            [("/mcp", "/mcp"), ("/mcp/", "/mcp"), ("/mcp/b-1", "/mcp/b-1"), ("/mcp/b/", "/mcp/b")]
+        {
             assert_eq!(below(path).as_deref(), Some(resource), "{path}");
         }
-        for path in ["", "/", "/ws", "/mcpx", "/mcp/B", "/mcp/b/c", "/mcp/b__c", "/mcp/%62", "/mcp//"] {
+        for path in
+            ["", "/", "/ws", "/mcpx", "/mcp/B", "/mcp/b/c", "/mcp/b__c", "/mcp/%62", "/mcp//"]
+        {
             assert_eq!(below(path), None, "{path}");
         }
     }

@@ -40,7 +40,11 @@ impl ConnectionCache {
     }
 
     /// What `work` brings. `Unsupported`: it did not come by `latest`.
-    pub(super) async fn in_time<T>(&self, latest: Instant, work: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn in_time<T>(
+        &self,
+        latest: Instant,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(brought) => Poll::Ready(Some(brought)),
@@ -82,11 +86,19 @@ impl ValidatedHead {
     pub(super) fn note(&self, headers: &HeaderMap) {
         // A head whose session is named in no way that is allowed is refused each time.
         let Some(Ok(session_id)) = self.repeats.then(|| session_id(headers)) else { return };
-        let (fits_sessions, names_modern) = (request_guard::version(headers).is_ok(), names_modern(headers));
-        let _set_once = self.said.set(HeadSummary { session_id: session_id.map(Into::into), fits_sessions, names_modern });
+        let (fits_sessions, names_modern) =
+            (request_guard::version(headers).is_ok(), names_modern(headers));
+        let _set_once = self.said.set(HeadSummary {
+            session_id: session_id.map(Into::into),
+            fits_sessions,
+            names_modern,
+        });
     }
 
-    pub(super) fn session_id<'a>(&'a self, headers: &'a HeaderMap) -> Result<Option<&'a str>, Refusal> {
+    pub(super) fn session_id<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+    ) -> Result<Option<&'a str>, Refusal> {
         self.said.get().map_or_else(|| session_id(headers), |said| Ok(said.session_id.as_deref()))
     }
 
@@ -106,7 +118,10 @@ impl ValidatedHead {
     /// Who shows the head's credential, where that was found out with the same keys, and holds still.
     pub(super) fn caller(&self, edition: KeyringVersion) -> Option<AuthenticatedCaller> {
         let known = lock(&self.caller);
-        known.as_ref().filter(|(known_in, caller)| *known_in == edition && !caller.is_past()).map(|(_, caller)| caller.clone())
+        known
+            .as_ref()
+            .filter(|(known_in, caller)| *known_in == edition && !caller.is_past())
+            .map(|(_, caller)| caller.clone())
     }
 
     pub(super) fn note_caller(&self, edition: KeyringVersion, caller: &AuthenticatedCaller) {
@@ -122,5 +137,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn names_modern(headers: &HeaderMap) -> bool {
-    headers.get(PROTOCOL_VERSION).is_some_and(|version| version.as_bytes() == Version::V2026_07_28.as_str().as_bytes())
+    headers
+        .get(PROTOCOL_VERSION)
+        .is_some_and(|version| version.as_bytes() == Version::V2026_07_28.as_str().as_bytes())
 }

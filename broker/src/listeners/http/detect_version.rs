@@ -28,7 +28,10 @@ pub(super) struct PrefixedStream<S> {
 }
 
 /// Reads until it is clear what is spoken, where `first` does not say it. The end of the connection is for whoever reads on.
-pub(super) async fn heard<S: AsyncRead + Unpin>(mut inner: S, first: Bytes) -> io::Result<(HttpVersion, PrefixedStream<S>)> {
+pub(super) async fn heard<S: AsyncRead + Unpin>(
+    mut inner: S,
+    first: Bytes,
+) -> io::Result<(HttpVersion, PrefixedStream<S>)> {
     let mut first = BytesMut::from(first);
     let spoken = loop {
         let seen = first.len().min(PREFACE.len());
@@ -54,7 +57,11 @@ impl<S> PrefixedStream<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let begun = &mut *self;
         if begun.first.is_empty() {
             return Pin::new(&mut begun.inner).poll_read(context, buffer);
@@ -62,7 +69,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
         let count = begun.first.len().min(buffer.remaining());
         buffer.put_slice(&begun.first[..count]);
         // Nothing is left of it once all was handed on.
-        begun.first = if count < begun.first.len() { begun.first.slice(count..) } else { Bytes::new() };
+        begun.first =
+            if count < begun.first.len() { begun.first.slice(count..) } else { Bytes::new() };
         if buffer.remaining() > 0 {
             // Nothing yet, the end or an error: the next read will tell.
             let _told_later = Pin::new(&mut begun.inner).poll_read(context, buffer);
@@ -72,11 +80,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write_vectored(context, bytes)
     }
 
@@ -107,7 +123,8 @@ mod tests {
             ("", "x", HttpVersion::Http1),
         ];
         for (first, rest, expected) in cases {
-            let (spoken, mut begun) = heard(rest.as_bytes(), Bytes::from_static(first.as_bytes())).await.unwrap();
+            let (spoken, mut begun) =
+                heard(rest.as_bytes(), Bytes::from_static(first.as_bytes())).await.unwrap();
             assert_eq!(spoken, expected);
             let (mut read, mut little) = (Vec::new(), [0; 3]);
             loop {

@@ -55,7 +55,10 @@ pub(super) enum RequestSource<'a> {
 }
 
 /// The body of a request, however it is read.
-pub(super) trait RequestBody: hyper::body::Body<Data = Bytes, Error: Error + 'static> + Send + Unpin {}
+pub(super) trait RequestBody:
+    hyper::body::Body<Data = Bytes, Error: Error + 'static> + Send + Unpin
+{
+}
 
 impl<B: hyper::body::Body<Data = Bytes, Error: Error + 'static> + Send + Unpin> RequestBody for B {}
 
@@ -82,7 +85,8 @@ pub(super) async fn handle(
     let answer = match served(broker, RequestSource::Client(gate, remote), head, body).await {
         ServerResponse::Other(response) if challenge::is_one(&response) => {
             let shown = challenge::is_shown(&head.0.headers);
-            challenge::complete(&broker.shared.config.auth, head.0.uri.path(), shown, response).into()
+            challenge::complete(&broker.shared.config.auth, head.0.uri.path(), shown, response)
+                .into()
         }
         answer => answer,
     };
@@ -93,32 +97,51 @@ pub(super) async fn handle(
 }
 
 /// A page from an allowed origin may read the answer, the session id included.
-pub(super) fn readable_by(mut response: Response<Body>, gate: &RequestGuard, origin: Option<HeaderValue>) -> Response<Body> {
+pub(super) fn readable_by(
+    mut response: Response<Body>,
+    gate: &RequestGuard,
+    origin: Option<HeaderValue>,
+) -> Response<Body> {
     if let Some(origin) = origin.filter(|origin| gate.allows_origin(origin)) {
         let headers = response.headers_mut();
         headers.insert("access-control-allow-origin", origin);
-        headers.insert("access-control-expose-headers", HeaderValue::from_static("mcp-session-id, mcp-protocol-version, www-authenticate"));
+        headers.insert(
+            "access-control-expose-headers",
+            HeaderValue::from_static("mcp-session-id, mcp-protocol-version, www-authenticate"),
+        );
         headers.append(VARY, HeaderValue::from_static("origin"));
     }
     response
 }
 
 /// Serves one request that another replica passed on.
-pub(in crate::listeners) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
+pub(in crate::listeners) async fn handle_replica(
+    broker: &Arc<Broker>,
+    request: Request<Incoming>,
+) -> Response<Body> {
     if websocket::is_meant(request.uri().path()) {
         return tunnel::handle_replica(broker, request).await;
     }
     let (head, body) = request.into_parts();
-    served(broker, RequestSource::Replica, (&head, &ConnectionCache::default()), body).await.into_response()
+    served(broker, RequestSource::Replica, (&head, &ConnectionCache::default()), body)
+        .await
+        .into_response()
 }
 
-async fn served(broker: &Arc<Broker>, reach: RequestSource<'_>, head: CachedHead<'_>, body: impl RequestBody) -> ServerResponse {
+async fn served(
+    broker: &Arc<Broker>,
+    reach: RequestSource<'_>,
+    head: CachedHead<'_>,
+    body: impl RequestBody,
+) -> ServerResponse {
     let context = request::header_context(&head.0.headers, broker.shared.traces.are_on());
     let work = async {
         // Boxed: what is around it is moved with room for it, and each time it is begun.
         match in_place(|| dispatch(broker, reach, head, body)).await {
             Ok(answer) => answer,
-            Err(Rejection { refusal, id, .. }) => response::refusal(&broker.shared, &refusal, id.as_ref()).into(),
+            Err(Rejection { refusal, id, .. }) => {
+                response::refusal(&broker.shared, &refusal, id.as_ref()).into()
+            }
         }
     };
     let client = match reach {
@@ -145,7 +168,10 @@ async fn dispatch(
         return Ok(preflight(&head.headers).into());
     }
     if ![HttpMethod::POST, HttpMethod::GET, HttpMethod::DELETE].contains(&method) {
-        return Err(anonymous(Refusal::new(ErrorKind::MethodNotAllowed, "this endpoint takes GET, POST and DELETE")));
+        return Err(anonymous(Refusal::new(
+            ErrorKind::MethodNotAllowed,
+            "this endpoint takes GET, POST and DELETE",
+        )));
     }
     let proven = match reach {
         RequestSource::Client(..) => known_client(broker, head, &kept.vetted),
@@ -154,8 +180,16 @@ async fn dispatch(
     let AuthenticatedCaller { caller, until } = match proven {
         Ok(proven) => proven,
         Err(denied) => match reach {
-            RequestSource::Client(_, remote) => Box::pin(client_again(broker, head, denied, remote)).await.map_err(anonymous)?,
-            RequestSource::Replica => return Err(anonymous(broker.refuse(denied, Plane::Internal, RemotePeer::default()))),
+            RequestSource::Client(_, remote) => {
+                Box::pin(client_again(broker, head, denied, remote)).await.map_err(anonymous)?
+            }
+            RequestSource::Replica => {
+                return Err(anonymous(broker.refuse(
+                    denied,
+                    Plane::Internal,
+                    RemotePeer::default(),
+                )));
+            }
         },
     };
     known_to(broker, &caller, &endpoint).map_err(anonymous)?;
@@ -175,9 +209,14 @@ async fn dispatch(
 }
 
 /// The backend of the endpoint is one of the caller's tenant.
-pub(super) fn known_to(broker: &Broker, caller: &Caller, endpoint: &Endpoint) -> Result<(), Refusal> {
+pub(super) fn known_to(
+    broker: &Broker,
+    caller: &Caller,
+    endpoint: &Endpoint,
+) -> Result<(), Refusal> {
     let Endpoint::Single(backend) = endpoint else { return Ok(()) };
-    let known = broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(backend).is_some());
+    let known =
+        broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(backend).is_some());
     if known { Ok(()) } else { Err(unknown_backend(backend)) }
 }
 
@@ -188,7 +227,11 @@ pub(super) fn vouched_client(broker: &Broker, head: &HeadParts) -> Result<Caller
 }
 
 /// Who a client is: by the key or token it shows, or by its connection's certificate.
-pub(super) async fn client(broker: &Broker, head: &HeadParts, remote: RemotePeer) -> Result<AuthenticatedCaller, Refusal> {
+pub(super) async fn client(
+    broker: &Broker,
+    head: &HeadParts,
+    remote: RemotePeer,
+) -> Result<AuthenticatedCaller, Refusal> {
     match client_now(broker, head) {
         Ok(proven) => Ok(proven),
         Err(denied) => client_again(broker, head, denied, remote).await,
@@ -201,7 +244,12 @@ fn client_now(broker: &Broker, head: &HeadParts) -> Result<AuthenticatedCaller, 
     broker.authenticate_on(bearer, certified(head))
 }
 
-async fn client_again(broker: &Broker, head: &HeadParts, denied: AuthError, remote: RemotePeer) -> Result<AuthenticatedCaller, Refusal> {
+async fn client_again(
+    broker: &Broker,
+    head: &HeadParts,
+    denied: AuthError,
+    remote: RemotePeer,
+) -> Result<AuthenticatedCaller, Refusal> {
     let bearer = request_guard::bearer(&head.headers, &head.uri).unwrap_or_default();
     broker.authenticate_again(denied, bearer, certified(head), remote).await
 }
@@ -211,7 +259,11 @@ fn certified(head: &HeadParts) -> Option<&Caller> {
 }
 
 /// [`client_now`] for one that may have shown the same before.
-fn known_client(broker: &Broker, head: &HeadParts, vetted: &ValidatedHead) -> Result<AuthenticatedCaller, AuthError> {
+fn known_client(
+    broker: &Broker,
+    head: &HeadParts,
+    vetted: &ValidatedHead,
+) -> Result<AuthenticatedCaller, AuthError> {
     let edition = broker.keys_edition();
     if let Some(proven) = vetted.caller(edition) {
         return broker.admit_proven(proven);
@@ -233,7 +285,8 @@ impl InboundRequest<'_> {
     /// Whether there is no session that it could be about, whatever else it says.
     fn is_of_no_session(&self) -> bool {
         let eras = self.broker.shared.config.compat.eras;
-        !eras.has_sessions() || (eras.has_modern() && self.kept.vetted.names_modern(&self.head.headers))
+        !eras.has_sessions()
+            || (eras.has_modern() && self.kept.vetted.names_modern(&self.head.headers))
     }
 
     async fn get_or_delete(self) -> Result<Response<Body>, Refusal> {
@@ -272,12 +325,19 @@ impl InboundRequest<'_> {
 
 /// `/mcp` and `/mcp/{backend}`, nothing else.
 fn endpoint(path: &str) -> Result<Endpoint, Rejection> {
-    let nowhere = || Refusal::new(ErrorKind::NotFound, "there is nothing here: MCP is at /mcp and /mcp/{backend}");
+    let nowhere = || {
+        Refusal::new(
+            ErrorKind::NotFound,
+            "there is nothing here: MCP is at /mcp and /mcp/{backend}",
+        )
+    };
     match path.strip_prefix("/mcp") {
         Some("" | "/") => Ok(Endpoint::Aggregated),
         Some(rest) => {
             let name = rest.strip_prefix('/').map(|name| name.strip_suffix('/').unwrap_or(name));
-            name.and_then(|name| BackendId::parse(name).ok()).map(Endpoint::Single).ok_or_else(|| anonymous(nowhere()))
+            name.and_then(|name| BackendId::parse(name).ok())
+                .map(Endpoint::Single)
+                .ok_or_else(|| anonymous(nowhere()))
         }
         None => Err(anonymous(nowhere())),
     }
@@ -291,9 +351,16 @@ pub(super) fn preflight(asked: &HeaderMap) -> Response<Body> {
     headers.insert("allow", HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
     headers.insert("access-control-allow-methods", HeaderValue::from_static("GET, POST, DELETE"));
     let mut allowed = "authorization, content-type, accept, mcp-session-id, mcp-protocol-version, last-event-id, traceparent, tracestate, baggage, mcp-method, mcp-name".to_owned();
-    let wished = asked.get_all(ACCESS_CONTROL_REQUEST_HEADERS).iter().filter_map(|value| value.to_str().ok());
-    let names = wished.flat_map(|value| value.split(',')).filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok());
-    for name in names.filter(|name| name.as_str().starts_with(PARAM_PREFIX)).take(PREFLIGHT_PARAMS_MAX) {
+    let wished = asked
+        .get_all(ACCESS_CONTROL_REQUEST_HEADERS)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let names = wished
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok());
+    for name in
+        names.filter(|name| name.as_str().starts_with(PARAM_PREFIX)).take(PREFLIGHT_PARAMS_MAX)
+    {
         allowed.push_str(", ");
         allowed.push_str(name.as_str());
     }
@@ -310,7 +377,10 @@ async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<
     let mut given = headers.get_all(LAST_EVENT_ID).iter();
     let (id, another) = (given.next(), given.next());
     if another.is_some() {
-        return Err(Refusal::new(ErrorKind::InvalidRequest, "Last-Event-ID is given more than once"));
+        return Err(Refusal::new(
+            ErrorKind::InvalidRequest,
+            "Last-Event-ID is given more than once",
+        ));
     }
     let place = session.tenant.acquire_connection()?;
     let ResumedStream { reader, gap } = match id {
@@ -323,7 +393,15 @@ async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<
             resumed
         }
     };
-    Ok(stamped(response::events(&session.shared, reader, &[], EventStreamOptions { gap, _place: Some(place), ..style(session) }), session))
+    Ok(stamped(
+        response::events(
+            &session.shared,
+            reader,
+            &[],
+            EventStreamOptions { gap, _place: Some(place), ..style(session) },
+        ),
+        session,
+    ))
 }
 
 pub(super) fn style(session: &Session) -> EventStreamOptions {
@@ -340,7 +418,9 @@ pub(super) fn style(session: &Session) -> EventStreamOptions {
 }
 
 pub(super) fn stamped(mut response: Response<Body>, session: &Session) -> Response<Body> {
-    response.headers_mut().insert(PROTOCOL_VERSION, HeaderValue::from_static(session.version.as_str()));
+    response
+        .headers_mut()
+        .insert(PROTOCOL_VERSION, HeaderValue::from_static(session.version.as_str()));
     response
 }
 
@@ -350,12 +430,18 @@ pub(super) fn session_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let Some(value) = given.next() else { return Ok(None) };
     match value.to_str() {
         Ok(text) if given.next().is_none() => Ok(Some(text)),
-        _ => Err(Refusal::new(ErrorKind::InvalidRequest, "Mcp-Session-Id must be given once, in visible ASCII")),
+        _ => Err(Refusal::new(
+            ErrorKind::InvalidRequest,
+            "Mcp-Session-Id must be given once, in visible ASCII",
+        )),
     }
 }
 
 pub(super) fn session_required() -> Refusal {
-    Refusal::new(ErrorKind::SessionRequired, "Mcp-Session-Id is missing: open a session with initialize")
+    Refusal::new(
+        ErrorKind::SessionRequired,
+        "Mcp-Session-Id is missing: open a session with initialize",
+    )
 }
 
 /// A refusal of a message whose id is not known (yet).

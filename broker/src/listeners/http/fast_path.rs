@@ -50,14 +50,17 @@ pub(super) async fn serve(
             () = poll_fn(|context| kept.poll_until(context, deadline)) => return Err("no request came in time".into()),
         };
         match next {
-            NextRequest::Post if !http_sse::is_meant(posts.path()) && !websocket::is_meant(posts.path()) => {}
+            NextRequest::Post
+                if !http_sse::is_meant(posts.path()) && !websocket::is_meant(posts.path()) => {}
             NextRequest::Post | NextRequest::Other => {
                 let (socket, first) = posts.into_unread();
                 return Ok(Some(FallbackConnection { socket, first, deadline }));
             }
             NextRequest::Closed => return Ok(None),
         }
-        let Some(PostRequest { head, is_repeated, body, client }) = posts.take() else { return Ok(None) };
+        let Some(PostRequest { head, is_repeated, body, client }) = posts.take() else {
+            return Ok(None);
+        };
         if !is_repeated {
             kept.begin();
         }
@@ -70,7 +73,9 @@ pub(super) async fn serve(
         // The goodbye of HTTP/1: its client opens its next connection where somebody stays.
         let keeps = !broker.draining();
         let goes_on = match answer {
-            ServerResponse::Json { version, text } => posts.answer_whole(document_head(version), text, keeps).await?,
+            ServerResponse::Json { version, text } => {
+                posts.answer_whole(document_head(version), text, keeps).await?
+            }
             ServerResponse::Other(response) => posts.answer(response, keeps).await?,
         };
         if !goes_on {

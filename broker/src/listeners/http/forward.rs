@@ -76,7 +76,11 @@ enum ForwardResult {
 
 impl InboundRequest<'_> {
     /// Finds the session, wherever it is. A request for one on another replica is sent there.
-    pub(super) async fn locate(&self, way: &mut SessionLookup<'_>, body: &Bytes) -> Result<SessionLocation, Refusal> {
+    pub(super) async fn locate(
+        &self,
+        way: &mut SessionLookup<'_>,
+        body: &Bytes,
+    ) -> Result<SessionLocation, Refusal> {
         let located = self.search(way, body).await;
         if let Ok(SessionLocation::Local(session)) = &located {
             self.broker.taken_up(session).await;
@@ -96,13 +100,26 @@ impl InboundRequest<'_> {
         match self.reach {
             RequestSource::Replica => Ok(Some(replica_headers::not_here(None))),
             RequestSource::Client(..) if way.search.may_go_on() => Ok(None),
-            RequestSource::Client(..) => Err(refusal.retry_after(self.broker.shared.config.session.lease)),
+            RequestSource::Client(..) => {
+                Err(refusal.retry_after(self.broker.shared.config.session.lease))
+            }
         }
     }
 
-    async fn search(&self, way: &mut SessionLookup<'_>, body: &Bytes) -> Result<SessionLocation, Refusal> {
+    async fn search(
+        &self,
+        way: &mut SessionLookup<'_>,
+        body: &Bytes,
+    ) -> Result<SessionLocation, Refusal> {
         if let RequestSource::Replica = self.reach {
-            return Box::pin(inside(self.broker, &self.head.headers, way.id, &self.caller, &self.endpoint)).await;
+            return Box::pin(inside(
+                self.broker,
+                &self.head.headers,
+                way.id,
+                &self.caller,
+                &self.endpoint,
+            ))
+            .await;
         }
         let SessionLookup { search, outgoing, unanswered, .. } = way;
         loop {
@@ -124,9 +141,14 @@ impl InboundRequest<'_> {
             if unanswered.as_ref().is_some_and(|asked| asked.may_be(&owner)) {
                 return Ok(SessionLocation::Answered(outgoing.unknown(&self.broker.shared)));
             }
-            replica_headers::note_lease(&mut outgoing.headers, holds_lease(self.broker) && !search.insists());
+            replica_headers::note_lease(
+                &mut outgoing.headers,
+                holds_lease(self.broker) && !search.insists(),
+            );
             match Box::pin(forward(self.broker, &owner.address, outgoing)).await {
-                ForwardResult::Answered(response) => return Ok(SessionLocation::Answered(response)),
+                ForwardResult::Answered(response) => {
+                    return Ok(SessionLocation::Answered(response));
+                }
                 ForwardResult::NotSent => search.missed(&owner, ForwardFailure::Unreachable),
                 ForwardResult::Retryable => {
                     search.missed(&owner, ForwardFailure::Unreachable);
@@ -144,7 +166,9 @@ impl InboundRequest<'_> {
         }
         let outgoing = self.outgoing(body);
         for replica in session_lookup::other_replicas(self.broker).await {
-            if let ForwardResult::Answered(response) = forward(self.broker, &replica.address, &outgoing).await {
+            if let ForwardResult::Answered(response) =
+                forward(self.broker, &replica.address, &outgoing).await
+            {
                 return Some(response);
             }
         }
@@ -152,7 +176,11 @@ impl InboundRequest<'_> {
     }
 
     /// A request that stands alone, for the replica where it began. `Unsupported`: it can not be served there any more.
-    pub(super) async fn send_to(&self, replica: &SessionOwner, body: &Bytes) -> Option<Response<Body>> {
+    pub(super) async fn send_to(
+        &self,
+        replica: &SessionOwner,
+        body: &Bytes,
+    ) -> Option<Response<Body>> {
         sent_alone(self.broker, replica, &self.outgoing(body)).await
     }
 
@@ -180,15 +208,25 @@ pub(super) async fn sent_from_connection(
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    let outgoing =
-        ReplicaRequest { method: HttpMethod::POST, uri, headers: replica_headers::outgoing(&headers, &visitor.caller), body: body.clone() };
+    let outgoing = ReplicaRequest {
+        method: HttpMethod::POST,
+        uri,
+        headers: replica_headers::outgoing(&headers, &visitor.caller),
+        body: body.clone(),
+    };
     sent_alone(broker, replica, &outgoing).await
 }
 
-async fn sent_alone(broker: &Broker, replica: &SessionOwner, outgoing: &ReplicaRequest) -> Option<Response<Body>> {
+async fn sent_alone(
+    broker: &Broker,
+    replica: &SessionOwner,
+    outgoing: &ReplicaRequest,
+) -> Option<Response<Body>> {
     match forward(broker, &replica.address, outgoing).await {
         ForwardResult::Answered(response) => Some(response),
-        ForwardResult::NotSent | ForwardResult::SessionMissing(_) | ForwardResult::Retryable => None,
+        ForwardResult::NotSent | ForwardResult::SessionMissing(_) | ForwardResult::Retryable => {
+            None
+        }
     }
 }
 
@@ -201,12 +239,17 @@ pub(super) async fn inside(
     endpoint: &Endpoint,
 ) -> Result<SessionLocation, Refusal> {
     // Who can reach the database finds out whose session it is by now.
-    if replica_headers::holds_lease(headers) && broker.shared.durable.is_shared() && !holds_lease(broker) {
+    if replica_headers::holds_lease(headers)
+        && broker.shared.durable.is_shared()
+        && !holds_lease(broker)
+    {
         return Ok(SessionLocation::Answered(replica_headers::lapsed()));
     }
     Ok(match session_lookup::inside(broker, id, caller, endpoint).await? {
         PeerLookupOutcome::Here(session) => SessionLocation::Local(session),
-        PeerLookupOutcome::NotLocal(owner) => SessionLocation::Answered(replica_headers::not_here(owner.as_ref())),
+        PeerLookupOutcome::NotLocal(owner) => {
+            SessionLocation::Answered(replica_headers::not_here(owner.as_ref()))
+        }
     })
 }
 
@@ -217,12 +260,19 @@ pub(super) fn holds_lease(broker: &Broker) -> bool {
 }
 
 /// The search goes on without this owner. That the session is here is best looked up here.
-pub(super) fn missed(broker: &Broker, search: &mut ReplicaLookup<'_>, owner: &SessionOwner, miss: ForwardFailure) {
+pub(super) fn missed(
+    broker: &Broker,
+    search: &mut ReplicaLookup<'_>,
+    owner: &SessionOwner,
+    miss: ForwardFailure,
+) {
     let own = broker.shared.durable.node();
     search.missed(
         owner,
         match miss {
-            ForwardFailure::NotOwner(told) => ForwardFailure::NotOwner(told.filter(|told| told.node != own.as_str())),
+            ForwardFailure::NotOwner(told) => {
+                ForwardFailure::NotOwner(told.filter(|told| told.node != own.as_str()))
+            }
             miss => miss,
         },
     );
@@ -248,7 +298,9 @@ impl ReplicaRequest {
     /// `Unsupported`: nothing that is understood, which is nothing that was carried out.
     fn frames(&self) -> Option<Frames> {
         let limits = Limits { bytes_max: self.body.len(), ..Limits::default() };
-        decode_body(self.body.clone(), &limits, true).ok().filter(|_| self.method == HttpMethod::POST)
+        decode_body(self.body.clone(), &limits, true)
+            .ok()
+            .filter(|_| self.method == HttpMethod::POST)
     }
 
     /// It was sent, and no answer came.
@@ -258,14 +310,20 @@ impl ReplicaRequest {
             Some(Frames::Batch(messages)) => messages.iter().flatten().all(is_repeatable),
             None => true,
         };
-        if can_be_repeated { ForwardResult::Retryable } else { ForwardResult::Answered(self.unknown(shared)) }
+        if can_be_repeated {
+            ForwardResult::Retryable
+        } else {
+            ForwardResult::Answered(self.unknown(shared))
+        }
     }
 
     /// Whether it has requests in it. What has none may come twice to the same process.
     fn asks_something(&self) -> bool {
         match self.frames() {
             Some(Frames::One(message)) => message.kind == Kind::Request,
-            Some(Frames::Batch(messages)) => messages.iter().flatten().any(|message| message.kind == Kind::Request),
+            Some(Frames::Batch(messages)) => {
+                messages.iter().flatten().any(|message| message.kind == Kind::Request)
+            }
             None => false,
         }
     }
@@ -273,7 +331,9 @@ impl ReplicaRequest {
     /// The answer to a request of which nobody knows what became.
     fn unknown(&self, shared: &Shared) -> Response<Body> {
         match self.frames() {
-            Some(Frames::One(message)) => response::refusal(shared, &outcome_unknown(&message), message.id.as_ref()),
+            Some(Frames::One(message)) => {
+                response::refusal(shared, &outcome_unknown(&message), message.id.as_ref())
+            }
             Some(Frames::Batch(messages)) => unknown_batch(shared, &messages),
             None => response::empty(StatusCode::SERVICE_UNAVAILABLE),
         }
@@ -313,7 +373,11 @@ async fn forward(broker: &Broker, address: &str, outgoing: &ReplicaRequest) -> F
         },
         Err(error) => {
             tracing::debug!(address, %error, "a request was not answered by another replica");
-            if error.nothing_was_sent() { ForwardResult::NotSent } else { outgoing.unanswered(shared) }
+            if error.nothing_was_sent() {
+                ForwardResult::NotSent
+            } else {
+                outgoing.unanswered(shared)
+            }
         }
     };
     shared.metrics.forwarded(match &forwarded {
@@ -326,16 +390,30 @@ async fn forward(broker: &Broker, address: &str, outgoing: &ReplicaRequest) -> F
 }
 
 /// The other replica's response, as this one's client gets it.
-async fn relayed(shared: &Shared, response: Response<Incoming>, outgoing: &ReplicaRequest) -> ForwardResult {
+async fn relayed(
+    shared: &Shared,
+    response: Response<Incoming>,
+    outgoing: &ReplicaRequest,
+) -> ForwardResult {
     let (mut head, body) = response.into_parts();
     replica_headers::incoming(&mut head.headers);
-    let is_events = head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    let is_small = !is_events && body.size_hint().exact().is_some_and(|size| size <= RELAYED_WHOLE_BYTES_MAX);
+    let is_events = head
+        .headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    let is_small =
+        !is_events && body.size_hint().exact().is_some_and(|size| size <= RELAYED_WHOLE_BYTES_MAX);
     if !is_small {
-        return ForwardResult::Answered(Response::from_parts(head, Either::Right(RelayedBody { body, is_events }.boxed_unsync())));
+        return ForwardResult::Answered(Response::from_parts(
+            head,
+            Either::Right(RelayedBody { body, is_events }.boxed_unsync()),
+        ));
     }
     match body.collect().await {
-        Ok(body) => ForwardResult::Answered(Response::from_parts(head, Either::Left(Full::new(body.to_bytes())))),
+        Ok(body) => ForwardResult::Answered(Response::from_parts(
+            head,
+            Either::Left(Full::new(body.to_bytes())),
+        )),
         Err(error) => {
             tracing::debug!(%error, "an answer of another replica broke off");
             outgoing.unanswered(shared)
@@ -355,7 +433,10 @@ impl hyper::body::Body for RelayedBody {
     type Data = Bytes;
     type Error = BodyAborted;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         Poll::Ready(match frame {
             Some(Ok(frame)) => frame.is_data().then_some(Ok(frame)),

@@ -68,7 +68,12 @@ impl Http2StallTracker {
     }
 
     fn longest_wait(&self, now: Instant) -> Duration {
-        self.lock().moved.values().map(|moved| now.saturating_duration_since(*moved)).max().unwrap_or_default()
+        self.lock()
+            .moved
+            .values()
+            .map(|moved| now.saturating_duration_since(*moved))
+            .max()
+            .unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, TrackedResponses> {
@@ -108,7 +113,10 @@ impl Body for TrackedBytesBody {
     type Error = Infallible;
 
     /// Asked for only when the client has room for more.
-    fn poll_frame(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if self.rest.is_empty() {
             return Poll::Ready(None);
         }
@@ -138,7 +146,10 @@ impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         self.place.moved();
         Pin::new(&mut self.answer).poll_frame(context)
     }

@@ -68,7 +68,9 @@ const PERMIT_BYTES: usize = 1024;
 
 /// Whether a path is one of ours.
 pub(super) fn is_meant(path: &str) -> bool {
-    path == STREAM || path.strip_prefix(STREAM).is_some_and(|rest| rest.starts_with('/')) || path == MESSAGES
+    path == STREAM
+        || path.strip_prefix(STREAM).is_some_and(|rest| rest.starts_with('/'))
+        || path == MESSAGES
 }
 
 /// Serves one request.
@@ -78,13 +80,18 @@ pub(super) async fn handle(
     request: Request<Incoming>,
     floor: ConnectionContext,
 ) -> Response<Body> {
-    let (origin, shown) = (request.headers().get(http::header::ORIGIN).cloned(), challenge::is_shown(request.headers()));
+    let (origin, shown) = (
+        request.headers().get(http::header::ORIGIN).cloned(),
+        challenge::is_shown(request.headers()),
+    );
     let response = match answered(broker, gate, request, floor).await {
         Ok(response) => response,
         Err(refusal) => {
             let mut response = response::refusal(&broker.shared, &refusal, None);
             if refusal.kind == ErrorKind::MethodNotAllowed {
-                response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST, OPTIONS"));
+                response
+                    .headers_mut()
+                    .insert(ALLOW, HeaderValue::from_static("GET, POST, OPTIONS"));
             }
             challenge::complete(&broker.shared.config.auth, "", shown, response)
         }
@@ -105,7 +112,12 @@ async fn answered(
     match (&head.method, is_stream) {
         (&HttpMethod::OPTIONS, _) => return Ok(preflight(&head.headers)),
         (&HttpMethod::GET, true) | (&HttpMethod::POST, false) => {}
-        _ => return Err(Refusal::new(ErrorKind::MethodNotAllowed, "/sse takes GET, /messages takes POST")),
+        _ => {
+            return Err(Refusal::new(
+                ErrorKind::MethodNotAllowed,
+                "/sse takes GET, /messages takes POST",
+            ));
+        }
     }
     let proven = exchange::client(broker, &head, floor.remote_of(&head.headers)).await?;
     if is_stream {
@@ -120,10 +132,20 @@ async fn answered(
 }
 
 /// A POST to a stream. A client that sends faster than it is served waits, before its body is read and then for its turn.
-async fn posted(broker: &Broker, head: &Parts, body: Incoming, caller: &Caller, streams: &SseStreams) -> Result<Response<Body>, Refusal> {
+async fn posted(
+    broker: &Broker,
+    head: &Parts,
+    body: Incoming,
+    caller: &Caller,
+    streams: &SseStreams,
+) -> Result<Response<Body>, Refusal> {
     let config = &broker.shared.config;
-    let (bytes_max, time) = (broker.message_bytes(caller, MessageWire::Http), config.timeouts.request_read);
-    let name = head.uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("session=")));
+    let (bytes_max, time) =
+        (broker.message_bytes(caller, MessageWire::Http), config.timeouts.request_read);
+    let name = head
+        .uri
+        .query()
+        .and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("session=")));
     let inbox = name.and_then(|name| streams.0.get(name).filter(|inbox| inbox.caller == *caller));
     let inbox = inbox.map(|inbox| (inbox.messages.clone(), inbox.room.clone()));
     let busy = || Refusal::new(ErrorKind::Overloaded, "too many messages wait on this stream");
@@ -135,7 +157,10 @@ async fn posted(broker: &Broker, head: &Parts, body: Incoming, caller: &Caller, 
     fits(&body, bytes_max)?;
     let bytes = announced_bytes(&body).unwrap_or(bytes_max);
     let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).map_err(|_| busy())?;
-    let room = tokio::time::timeout(time, room.acquire_many_owned(permits)).await.map_err(|_| busy())?.map_err(|_| gone())?;
+    let room = tokio::time::timeout(time, room.acquire_many_owned(permits))
+        .await
+        .map_err(|_| busy())?
+        .map_err(|_| gone())?;
     let frame = read_body(body, bytes_max, time).await?;
     match tokio::time::timeout(time, messages.send(QueuedMessage { frame, _room: room })).await {
         Ok(Ok(())) => Ok(response::empty(StatusCode::ACCEPTED)),
@@ -154,7 +179,12 @@ fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
         None | Some("" | "/") => Ok(Endpoint::Aggregated),
         Some(rest) => {
             let backend = BackendId::parse(rest.trim_matches('/')).ok().map(Endpoint::Single);
-            backend.ok_or_else(|| Refusal::new(ErrorKind::NotFound, "there is nothing here: streams are at /sse and /sse/{backend}"))
+            backend.ok_or_else(|| {
+                Refusal::new(
+                    ErrorKind::NotFound,
+                    "there is nothing here: streams are at /sse and /sse/{backend}",
+                )
+            })
         }
     }
 }
@@ -167,10 +197,14 @@ fn begin(
     floor: ConnectionContext,
 ) -> Result<Response<Body>, Refusal> {
     if broker.draining() {
-        return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
+        return Err(Refusal::new(
+            ErrorKind::Draining,
+            "the broker is shutting down and takes no new sessions",
+        ));
     }
     if let Endpoint::Single(backend) = &endpoint {
-        let known = broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(backend).is_some());
+        let known =
+            broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(backend).is_some());
         if !known {
             return Err(unknown_backend(backend));
         }
@@ -180,14 +214,24 @@ fn begin(
     let name = URL_SAFE_NO_PAD.encode(rand::random::<[u8; HTTP_SSE_NAME_BYTES]>());
     let (messages, posted) = mpsc::channel(HTTP_SSE_QUEUE_FRAMES);
     let (events, taken) = mpsc::channel(1);
-    let room = UNFINISHED_REQUESTS_BYTES_MAX.max(2 * broker.shared.config.limits.message_bytes).div_ceil(PERMIT_BYTES);
-    floor.streams.0.insert(name.clone(), SseInbox { caller: caller.clone(), messages, room: Arc::new(Semaphore::new(room)) });
+    let room = UNFINISHED_REQUESTS_BYTES_MAX
+        .max(2 * broker.shared.config.limits.message_bytes)
+        .div_ceil(PERMIT_BYTES);
+    floor.streams.0.insert(
+        name.clone(),
+        SseInbox { caller: caller.clone(), messages, room: Arc::new(Semaphore::new(room)) },
+    );
     let opening = format!("event: endpoint\ndata: {MESSAGES}?session={name}\n\n");
     let (source, sink) = (PostSource { posted, stream: events.clone() }, SseSink(Some(events)));
     let (broker_too, sessions) = (broker.clone(), floor.sessions.clone());
     sessions.spawn(async move {
         let known = ConnectionParams { caller, until, endpoint, can_come_back: false, place };
-        let guest = IncomingConnection { transport: TRANSPORT, certified: None, remote: RemotePeer::default(), known: Some(known) };
+        let guest = IncomingConnection {
+            transport: TRANSPORT,
+            certified: None,
+            remote: RemotePeer::default(),
+            known: Some(known),
+        };
         duplex::serve(broker_too, guest, source, sink, floor.stop.clone()).await;
         floor.streams.0.remove(&name);
         drop(floor.admitted);
@@ -195,7 +239,11 @@ fn begin(
     Ok(response(broker, opening, taken))
 }
 
-fn response(broker: &Arc<Broker>, opening: String, events: mpsc::Receiver<Bytes>) -> Response<Body> {
+fn response(
+    broker: &Arc<Broker>,
+    opening: String,
+    events: mpsc::Receiver<Bytes>,
+) -> Response<Body> {
     let keepalive = broker.shared.config.events.keepalive;
     let body = stream::unfold((Some(opening), events), move |state| next_piece(state, keepalive));
     let body = StreamBody::new(body);
@@ -256,7 +304,8 @@ struct SseSink(Option<mpsc::Sender<Bytes>>);
 
 impl FrameSink for SseSink {
     async fn send_all(&mut self, frames: &mut Vec<Bytes>) -> Result<(), WriteError> {
-        let mut piece = Vec::with_capacity(frames.iter().map(|frame| frame.len() + EVENT_EXTRA_BYTES).sum());
+        let mut piece =
+            Vec::with_capacity(frames.iter().map(|frame| frame.len() + EVENT_EXTRA_BYTES).sum());
         frames.drain(..).for_each(|frame| sse::write_message(&mut piece, None, &frame));
         let stream = self.0.as_ref().ok_or(WriteError::Closed)?;
         stream.send(piece.into()).await.map_err(|_| WriteError::Closed)

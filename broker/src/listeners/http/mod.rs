@@ -69,20 +69,28 @@ use crate::{
 };
 
 /// Serves until `stop`, then lets the requests in flight finish.
-pub async fn serve(broker: Arc<Broker>, listener: HandoffListener, door: TlsAcceptor, stop: CancellationToken) {
+pub async fn serve(
+    broker: Arc<Broker>,
+    listener: HandoffListener,
+    door: TlsAcceptor,
+    stop: CancellationToken,
+) {
     let local = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
     let limits = &broker.shared.config.limits;
-    let proxies = ProxyProtocol::new(&broker.shared.config, broker.shared.config.listen.proxies.http);
+    let proxies =
+        ProxyProtocol::new(&broker.shared.config, broker.shared.config.listen.proxies.http);
     let admission = Arc::new(ConnectionLimiter::new(limits, proxies));
     let gate = Arc::new(RequestGuard::new(&broker.shared.config.auth, local));
-    let (connections, sessions, streams) = (TaskTracker::new(), TaskTracker::new(), Arc::<http_sse::SseStreams>::default());
+    let (connections, sessions, streams) =
+        (TaskTracker::new(), TaskTracker::new(), Arc::<http_sse::SseStreams>::default());
     loop {
         let (mut socket, peer, mut admitted) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
         };
         let (broker, gate, door) = (broker.clone(), gate.clone(), door.clone());
-        let (stop, admission, sessions, streams) = (stop.clone(), admission.clone(), sessions.clone(), streams.clone());
+        let (stop, admission, sessions, streams) =
+            (stop.clone(), admission.clone(), sessions.clone(), streams.clone());
         connections.spawn(async move {
             let identified = tokio::select! {
                 // Boxed, as the handshake is.
@@ -159,10 +167,14 @@ async fn served(
     // The time for a head begins only once it is known what is spoken; who never says a word would otherwise stay for ever.
     let deadline = Instant::now() + broker.shared.config.timeouts.request_read;
     let (stream, first, deadline) = match stream {
-        Stream::Plain(socket) => match fast_path::serve(&broker, &gate, &floor, socket, deadline).await? {
-            Some(FallbackConnection { socket, first, deadline }) => (Stream::Plain(socket), first, deadline),
-            None => return Ok(()),
-        },
+        Stream::Plain(socket) => {
+            match fast_path::serve(&broker, &gate, &floor, socket, deadline).await? {
+                Some(FallbackConnection { socket, first, deadline }) => {
+                    (Stream::Plain(socket), first, deadline)
+                }
+                None => return Ok(()),
+            }
+        }
         stream @ Stream::Tls(_) => (stream, Bytes::new(), deadline),
     };
     let (spoken, stream) = Box::pin(async {
@@ -177,16 +189,27 @@ async fn served(
         HttpVersion::Http1 => {
             let (stream, first) = stream.into_parts();
             let message_bytes = broker.shared.config.limits.message_bytes;
-            let stream = guarded(FramingGuard::new(stream, first, REQUEST_HEAD_BYTES_MAX, message_bytes));
+            let stream =
+                guarded(FramingGuard::new(stream, first, REQUEST_HEAD_BYTES_MAX, message_bytes));
             HttpConnection { stream, floor, deadline }.serve_http1(broker, gate).await
         }
         // Boxed, so that a connection of HTTP/1 has no room for it.
-        HttpVersion::Http2 => Box::pin(HttpConnection { stream: guarded(stream), floor, deadline }.serve_http2(broker, gate)).await,
+        HttpVersion::Http2 => {
+            Box::pin(
+                HttpConnection { stream: guarded(stream), floor, deadline }
+                    .serve_http2(broker, gate),
+            )
+            .await
+        }
     }
 }
 
 impl HttpConnection<Http1Stream> {
-    async fn serve_http1(self, broker: Arc<Broker>, gate: Arc<RequestGuard>) -> Result<(), BoxError> {
+    async fn serve_http1(
+        self,
+        broker: Arc<Broker>,
+        gate: Arc<RequestGuard>,
+    ) -> Result<(), BoxError> {
         let mut builder = http1::Builder::new();
         // `HTTP_HEADERS_MAX` is what the library has as its own limit. Told to it, it would fill as much room anew for each request.
         builder
@@ -194,10 +217,19 @@ impl HttpConnection<Http1Stream> {
             .header_read_timeout(broker.shared.config.timeouts.request_read)
             .max_buf_size(REQUEST_HEAD_BYTES_MAX);
         let Self { stream, floor, deadline } = self;
-        let (stop, certified, first) = (floor.stop.clone(), floor.certified.clone(), Arc::<Notify>::default());
+        let (stop, certified, first) =
+            (floor.stop.clone(), floor.certified.clone(), Arc::<Notify>::default());
         // HTTP/1 answers stall at the socket, where it shows.
-        let connection = builder.serve_connection(stream, service(broker, gate, Arc::new(floor), first.clone(), None)).with_upgrades();
-        let connection = attended(connection, http1::UpgradeableConnection::graceful_shutdown, &stop, &first, deadline);
+        let connection = builder
+            .serve_connection(stream, service(broker, gate, Arc::new(floor), first.clone(), None))
+            .with_upgrades();
+        let connection = attended(
+            connection,
+            http1::UpgradeableConnection::graceful_shutdown,
+            &stop,
+            &first,
+            deadline,
+        );
         tokio::select! {
             ended = connection => ended,
             () = outlived(certified) => Err("the client's certificate is good no longer".into()),
@@ -206,7 +238,11 @@ impl HttpConnection<Http1Stream> {
 }
 
 impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
-    async fn serve_http2(self, broker: Arc<Broker>, gate: Arc<RequestGuard>) -> Result<(), BoxError> {
+    async fn serve_http2(
+        self,
+        broker: Arc<Broker>,
+        gate: Arc<RequestGuard>,
+    ) -> Result<(), BoxError> {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
             .timer(TokioTimer::new())
@@ -215,10 +251,15 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
             .keep_alive_interval(Some(Duration::from_secs(20)))
             .keep_alive_timeout(Duration::from_secs(20));
         let Self { stream, floor, deadline } = self;
-        let (stop, certified, first) = (floor.stop.clone(), floor.certified.clone(), Arc::<Notify>::default());
+        let (stop, certified, first) =
+            (floor.stop.clone(), floor.certified.clone(), Arc::<Notify>::default());
         let unsent = Arc::<Http2StallTracker>::default();
-        let connection = builder.serve_connection(stream, service(broker, gate, Arc::new(floor), first.clone(), Some(unsent.clone())));
-        let connection = attended(connection, http2::Connection::graceful_shutdown, &stop, &first, deadline);
+        let connection = builder.serve_connection(
+            stream,
+            service(broker, gate, Arc::new(floor), first.clone(), Some(unsent.clone())),
+        );
+        let connection =
+            attended(connection, http2::Connection::graceful_shutdown, &stop, &first, deadline);
         tokio::select! {
             ended = connection => ended,
             () = unsent.stalled() => Err("the client does not take its answers".into()),
@@ -234,11 +275,13 @@ fn service(
     floor: Arc<ConnectionContext>,
     first: Arc<Notify>,
     unsent: Option<Arc<Http2StallTracker>>,
-) -> impl Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send> + Send {
+) -> impl Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send> + Send
+{
     let is_http1 = unsent.is_none();
     service_fn(move |mut request: Request<Incoming>| {
         first.notify_one();
-        let (broker, gate, floor, unsent) = (broker.clone(), gate.clone(), floor.clone(), unsent.clone());
+        let (broker, gate, floor, unsent) =
+            (broker.clone(), gate.clone(), floor.clone(), unsent.clone());
         if let Some(certified) = &floor.certified {
             request.extensions_mut().insert(certified.clone());
         }
@@ -252,21 +295,44 @@ fn service(
             // Boxed: the future of every request has room for its largest part, and is moved with it.
             let mut response = match request.uri().path() {
                 path if websocket::is_meant(path) => {
-                    Box::pin(websocket::handle(&broker, &gate, request, ConnectionContext::clone(&floor))).await
+                    Box::pin(websocket::handle(
+                        &broker,
+                        &gate,
+                        request,
+                        ConnectionContext::clone(&floor),
+                    ))
+                    .await
                 }
-                path if challenge::is_meant(request.method(), path) => challenge::handle(&broker, &gate, &request),
+                path if challenge::is_meant(request.method(), path) => {
+                    challenge::handle(&broker, &gate, &request)
+                }
                 path if http_sse::is_meant(path) => {
-                    Box::pin(http_sse::handle(&broker, &gate, request, ConnectionContext::clone(&floor))).await
+                    Box::pin(http_sse::handle(
+                        &broker,
+                        &gate,
+                        request,
+                        ConnectionContext::clone(&floor),
+                    ))
+                    .await
                 }
                 _ => {
                     let (head, body) = request.into_parts();
                     let remote = floor.remote_of(&head.headers);
-                    exchange::handle(&broker, (&gate, remote), (&head, &ConnectionCache::default()), body).await.into_response()
+                    exchange::handle(
+                        &broker,
+                        (&gate, remote),
+                        (&head, &ConnectionCache::default()),
+                        body,
+                    )
+                    .await
+                    .into_response()
                 }
             };
             // Of such a request not everything was read, or nothing is read behind it. Or it is the goodbye of HTTP/1: its client
             // opens its next connection where somebody stays. (HTTP/2 has GOAWAY.)
-            let closes = is_last || (is_http1 && (broker.draining() || response.status() == StatusCode::PAYLOAD_TOO_LARGE));
+            let closes = is_last
+                || (is_http1
+                    && (broker.draining() || response.status() == StatusCode::PAYLOAD_TOO_LARGE));
             if closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -281,10 +347,13 @@ fn service(
 /// The answer to a request whose framing is refused, and the end of its connection.
 fn misframed(broker: &Broker, violation: FramingViolation) -> Response<Body> {
     let refusal = match violation {
-        FramingViolation::HeadTooLong => {
-            Refusal::new(ErrorKind::MessageTooLarge, format!("the head of a request may have at most {REQUEST_HEAD_BYTES_MAX} bytes"))
+        FramingViolation::HeadTooLong => Refusal::new(
+            ErrorKind::MessageTooLarge,
+            format!("the head of a request may have at most {REQUEST_HEAD_BYTES_MAX} bytes"),
+        ),
+        FramingViolation::TooManyHeaders => {
+            Refusal::new(ErrorKind::MessageTooLarge, violation.reason())
         }
-        FramingViolation::TooManyHeaders => Refusal::new(ErrorKind::MessageTooLarge, violation.reason()),
         _ => Refusal::new(ErrorKind::InvalidRequest, violation.reason()),
     };
     let mut response = response::refusal(&broker.shared, &refusal, None);

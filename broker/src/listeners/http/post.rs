@@ -20,7 +20,10 @@ use transport::BodyError;
 
 use super::{
     connection_cache::ConnectionCache,
-    exchange::{InboundRequest, RequestBody, RequestSource, SESSION_ID, anonymous, session_required, stamped, style},
+    exchange::{
+        InboundRequest, RequestBody, RequestSource, SESSION_ID, anonymous, session_required,
+        stamped, style,
+    },
     forward::{SessionLocation, SessionLookup},
     request_guard,
     response::{self, Body, ServerResponse},
@@ -61,18 +64,23 @@ impl InboundRequest<'_> {
         if !is_small(&body) {
             shared.overload.admits().map_err(anonymous)?;
         }
-        let frame = read_body(body, limits.bytes_max, shared.config.timeouts.request_read).await.map_err(anonymous)?;
+        let frame = read_body(body, limits.bytes_max, shared.config.timeouts.request_read)
+            .await
+            .map_err(anonymous)?;
         if let RequestSource::Client(..) = self.reach {
             shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         }
         if shared.overload.is_over() {
             self.refuse_requests(&frame, &limits)?;
         }
-        let mut read = match stateless::read(self.kept.vetted.names_modern(headers), &frame, &limits)? {
-            stateless::ParsedBody::Stateless(message) => return in_place(|| self.serve_modern(message, &frame)).await,
-            stateless::ParsedBody::Session(message) => Some(Frames::One(message)),
-            stateless::ParsedBody::Undecoded => None,
-        };
+        let mut read =
+            match stateless::read(self.kept.vetted.names_modern(headers), &frame, &limits)? {
+                stateless::ParsedBody::Stateless(message) => {
+                    return in_place(|| self.serve_modern(message, &frame)).await;
+                }
+                stateless::ParsedBody::Session(message) => Some(Frames::One(message)),
+                stateless::ParsedBody::Undecoded => None,
+            };
         let Some(id) = self.kept.vetted.session_id(headers).map_err(anonymous)? else {
             let frames = read.map_or_else(|| decode_body(frame, &limits, false), Ok)?;
             return self.serve(None, frames).await;
@@ -87,11 +95,14 @@ impl InboundRequest<'_> {
             };
             // Only sessions of 2025-03-26 know batches.
             let batches = matches!(&session, Ok(session) if session.version.batches());
-            let frames = read.take().map_or_else(|| decode_body(frame.clone(), &limits, batches), Ok)?;
+            let frames =
+                read.take().map_or_else(|| decode_body(frame.clone(), &limits, batches), Ok)?;
             let served = self.serve(Some(session.clone()), frames).await;
             match (session, served) {
                 // It was found, and left before the request was begun.
-                (Ok(session), Err(Rejection { refusal, id, .. })) if refusal.kind == ErrorKind::SessionElsewhere => {
+                (Ok(session), Err(Rejection { refusal, id, .. }))
+                    if refusal.kind == ErrorKind::SessionElsewhere =>
+                {
                     let led_on = Box::pin(self.led_on(&mut way, &session, refusal)).await;
                     if let Some(response) = led_on.map_err(|refusal| Rejection::new(refusal, id))? {
                         return Ok(response.into());
@@ -106,8 +117,14 @@ impl InboundRequest<'_> {
     /// their end.
     fn refuse_requests(&self, frame: &Bytes, limits: &Limits) -> Result<(), Rejection> {
         match decode_body(frame.clone(), limits, true)? {
-            Frames::One(message) if message.kind == Kind::Request && message.method != Method::Ping => {
-                self.broker.shared.overload.admits().map_err(|refusal| Rejection::new(refusal, message.id.clone()))
+            Frames::One(message)
+                if message.kind == Kind::Request && message.method != Method::Ping =>
+            {
+                self.broker
+                    .shared
+                    .overload
+                    .admits()
+                    .map_err(|refusal| Rejection::new(refusal, message.id.clone()))
             }
             // Which of a batch are requests is seen when each is begun.
             Frames::One(_) | Frames::Batch(_) => Ok(()),
@@ -115,7 +132,11 @@ impl InboundRequest<'_> {
     }
 
     /// `session`: the one the header names, as it was found; `Unsupported` without a header.
-    async fn serve(&self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<ServerResponse, Rejection> {
+    async fn serve(
+        &self,
+        session: Option<Result<Arc<Session>, Refusal>>,
+        frames: Frames,
+    ) -> Result<ServerResponse, Rejection> {
         let fits = self.kept.vetted.fits_sessions(&self.head.headers);
         match frames {
             Frames::One(message) => {
@@ -134,9 +155,13 @@ impl InboundRequest<'_> {
             }
             Frames::Batch(messages) => {
                 fits.map_err(anonymous)?;
-                let session = session.unwrap_or_else(|| Err(session_required())).map_err(anonymous)?;
+                let session =
+                    session.unwrap_or_else(|| Err(session_required())).map_err(anonymous)?;
                 session.touch();
-                Box::pin(batch(&session, messages)).await.map(ServerResponse::from).map_err(anonymous)
+                Box::pin(batch(&session, messages))
+                    .await
+                    .map(ServerResponse::from)
+                    .map_err(anonymous)
             }
         }
     }
@@ -144,7 +169,10 @@ impl InboundRequest<'_> {
     async fn initialize(&self, message: &Message) -> Result<Response<Body>, Rejection> {
         let reject = |refusal| Rejection::new(refusal, message.id.clone());
         let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else {
-            return Err(reject(Refusal::new(ErrorKind::InvalidRequest, "initialize is a request and has an id")));
+            return Err(reject(Refusal::new(
+                ErrorKind::InvalidRequest,
+                "initialize is a request and has an id",
+            )));
         };
         if self.broker.draining()
             && let Some(response) = self.hand_over(&message.frame).await
@@ -152,7 +180,8 @@ impl InboundRequest<'_> {
             return Ok(response);
         }
         let (session, result) = self.open_session(message).await.map_err(reject)?;
-        let mut response = stamped(response::json(StatusCode::OK, handshake::success(id, &result)), &session);
+        let mut response =
+            stamped(response::json(StatusCode::OK, handshake::success(id, &result)), &session);
         if let Ok(value) = HeaderValue::from_str(session.id.as_str()) {
             response.headers_mut().insert(SESSION_ID, value);
         }
@@ -160,21 +189,34 @@ impl InboundRequest<'_> {
     }
 
     async fn open_session(&self, message: &Message) -> Result<(Arc<Session>, Bytes), Refusal> {
-        self.broker.open_session(self.caller.clone(), self.endpoint.clone(), TRANSPORT, message).await
+        self.broker
+            .open_session(self.caller.clone(), self.endpoint.clone(), TRANSPORT, message)
+            .await
     }
 }
 
 /// One message of an open session.
-async fn one(session: &Arc<Session>, message: Message, kept: &ConnectionCache) -> Result<ServerResponse, Rejection> {
+async fn one(
+    session: &Arc<Session>,
+    message: Message,
+    kept: &ConnectionCache,
+) -> Result<ServerResponse, Rejection> {
     match message.kind {
-        Kind::Notification | Kind::Result | Kind::Error if session.has_moved() => return Err(anonymous(session_moved())),
+        Kind::Notification | Kind::Result | Kind::Error if session.has_moved() => {
+            return Err(anonymous(session_moved()));
+        }
         // MCP 2025-11-25, Sending Messages to the Server: an error status where the input cannot be accepted.
         Kind::Notification => session.handle_notification(&message).map_err(anonymous)?,
         Kind::Result | Kind::Error => session.handle_answer(&message),
         Kind::Request => {
-            let (id, stream) = (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
-            let reader = stream.read_from(0).map_err(|_| anonymous(Refusal::new(ErrorKind::Internal, "a new stream can not be read")))?;
-            let call = session.handle_request(message, &stream).map_err(|refusal| Rejection::new(refusal, id))?;
+            let (id, stream) =
+                (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
+            let reader = stream.read_from(0).map_err(|_| {
+                anonymous(Refusal::new(ErrorKind::Internal, "a new stream can not be read"))
+            })?;
+            let call = session
+                .handle_request(message, &stream)
+                .map_err(|refusal| Rejection::new(refusal, id))?;
             return Ok(respond(session, reader, call, kept).await);
         }
     }
@@ -193,7 +235,12 @@ pub(super) fn announced_bytes(body: &impl RequestBody) -> Option<usize> {
 
 /// Waits for the first thing to send: when that is the answer the response is JSON, otherwise (or when it takes long) an
 /// event stream.
-async fn respond(session: &Arc<Session>, mut reader: StreamCursor, call: Option<CallFuture>, kept: &ConnectionCache) -> ServerResponse {
+async fn respond(
+    session: &Arc<Session>,
+    mut reader: StreamCursor,
+    call: Option<CallFuture>,
+    kept: &ConnectionCache,
+) -> ServerResponse {
     let latest = Instant::now() + session.shared.config.events.keepalive;
     let first = match call {
         // What is not over by then goes on by itself.
@@ -218,14 +265,23 @@ fn begin_stream(session: &Arc<Session>, reader: StreamCursor, read: &[Event]) ->
 
 /// A batch of 2025-03-26: each request on its own, the answers together, in one array or on one stream. `Err`: nothing was
 /// begun, as the session has left.
-async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejection>>) -> Result<Response<Body>, Refusal> {
+async fn batch(
+    session: &Arc<Session>,
+    messages: Vec<Result<Message, Rejection>>,
+) -> Result<Response<Body>, Refusal> {
     if session.has_moved() {
         return Err(session_moved());
     }
-    let is_request = |message: &Result<Message, Rejection>| message.as_ref().map_or(true, |message| message.kind == Kind::Request);
+    let is_request = |message: &Result<Message, Rejection>| {
+        message.as_ref().map_or(true, |message| message.kind == Kind::Request)
+    };
     let answers = messages.iter().filter(|message| is_request(message)).count();
-    let due: Vec<RequestId> =
-        messages.iter().flatten().filter(|message| message.kind == Kind::Request).filter_map(|m| m.id.clone()).collect();
+    let due: Vec<RequestId> = messages
+        .iter()
+        .flatten()
+        .filter(|message| message.kind == Kind::Request)
+        .filter_map(|m| m.id.clone())
+        .collect();
     let unnamed = answers - due.len();
     let stream = session.open_stream(due, unnamed);
     let mut begun = false;
@@ -234,7 +290,11 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejection>>
             Err(rejected) => refuse_into(session, &stream, rejected),
             Ok(message) => match submit_into(session, &stream, message) {
                 Ok(is_request) => begun |= is_request,
-                Err(Rejection { refusal, .. }) if refusal.kind == ErrorKind::SessionElsewhere && !begun => return Err(refusal),
+                Err(Rejection { refusal, .. })
+                    if refusal.kind == ErrorKind::SessionElsewhere && !begun =>
+                {
+                    return Err(refusal);
+                }
                 Err(rejected) => refuse_into(session, &stream, rejected),
             },
         }
@@ -242,7 +302,9 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejection>>
     if answers == 0 {
         return Ok(stamped(response::empty(StatusCode::ACCEPTED), session));
     }
-    let Ok(mut reader) = stream.read_from(0) else { return Ok(response::empty(StatusCode::INTERNAL_SERVER_ERROR)) };
+    let Ok(mut reader) = stream.read_from(0) else {
+        return Ok(response::empty(StatusCode::INTERNAL_SERVER_ERROR));
+    };
     let mut read = Vec::new();
     loop {
         match reader.next().await {
@@ -255,7 +317,9 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejection>>
                 }
             }
             StreamItem::Ended(StreamEnd::Complete) => break,
-            StreamItem::Ended(_) => return Ok(stamped(begin_stream(session, reader, &read), session)),
+            StreamItem::Ended(_) => {
+                return Ok(stamped(begin_stream(session, reader, &read), session));
+            }
         }
     }
     let answers: Vec<&[u8]> = read.iter().map(|event| &event.frame[..]).collect();
@@ -264,7 +328,11 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejection>>
 }
 
 /// Whether it was a request, which is begun now.
-fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Message) -> Result<bool, Rejection> {
+fn submit_into(
+    session: &Arc<Session>,
+    stream: &Arc<EventStream>,
+    message: Message,
+) -> Result<bool, Rejection> {
     match message.kind {
         // One that is dropped has been counted; a batch has one status for all that is in it.
         Kind::Notification => drop(session.handle_notification(&message)),
@@ -289,14 +357,23 @@ fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejection) {
 
 /// A body that says it is too long is refused at once. What is still sent is thrown away behind the answer, with the connection.
 pub(super) fn fits(body: &impl RequestBody, bytes_max: usize) -> Result<(), Refusal> {
-    if announced_bytes(body).is_some_and(|bytes| bytes > bytes_max) { Err(too_large(bytes_max)) } else { Ok(()) }
+    if announced_bytes(body).is_some_and(|bytes| bytes > bytes_max) {
+        Err(too_large(bytes_max))
+    } else {
+        Ok(())
+    }
 }
 
 fn too_large(bytes_max: usize) -> Refusal {
-    Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max)
+    Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes"))
+        .with("maxBytes", bytes_max)
 }
 
-pub(super) async fn read_body(mut body: impl RequestBody, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
+pub(super) async fn read_body(
+    mut body: impl RequestBody,
+    bytes_max: usize,
+    time: Duration,
+) -> Result<Bytes, Refusal> {
     fits(&body, bytes_max)?;
     let read = {
         let mut reading = pin!(transport::read_body(&mut body, bytes_max));
@@ -309,7 +386,11 @@ pub(super) async fn read_body(mut body: impl RequestBody, bytes_max: usize, time
     match read {
         Ok(Ok(body)) => Ok(body),
         Ok(Err(BodyError::TooLarge { .. })) => Err(too_large(bytes_max)),
-        Ok(Err(BodyError::Aborted { .. })) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off")),
-        Err(_) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body did not come in time")),
+        Ok(Err(BodyError::Aborted { .. })) => {
+            Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off"))
+        }
+        Err(_) => {
+            Err(Refusal::new(ErrorKind::InvalidRequest, "the request body did not come in time"))
+        }
     }
 }

@@ -53,18 +53,33 @@ pub(in crate::listeners) async fn lead(
 ) -> Result<ProxiedRequest, Refusal> {
     let gone = || RequestStateError::Expired.refusal();
     let owner = session_lookup::replica(broker, &place.node).await.ok_or_else(gone)?;
-    let response = forward::sent_from_connection(broker, &owner, visitor, frame).await.ok_or_else(gone)?;
+    let response =
+        forward::sent_from_connection(broker, &owner, visitor, frame).await.ok_or_else(gone)?;
     Ok(ProxiedRequest::new(&broker.shared, visitor, id, response))
 }
 
 impl ProxiedRequest {
-    fn new(shared: &Arc<Shared>, visitor: &StatelessClient, id: &RequestId, response: Response<Body>) -> Self {
-        let is_events = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    fn new(
+        shared: &Arc<Shared>,
+        visitor: &StatelessClient,
+        id: &RequestId,
+        response: Response<Body>,
+    ) -> Self {
+        let is_events = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         let reading = match is_events {
             true => ProxiedBody::Events(SseParser::new(shared.config.limits.message_bytes)),
             false => ProxiedBody::Whole(BytesMut::new()),
         };
-        Self { shared: shared.clone(), tenant: visitor.tenant.id.to_string(), id: id.clone(), body: response.into_body(), reading }
+        Self {
+            shared: shared.clone(),
+            tenant: visitor.tenant.id.to_string(),
+            id: id.clone(),
+            body: response.into_body(),
+            reading,
+        }
     }
 
     /// The next message, and whether it is the answer. Cancel-safe: a dropped call loses nothing.
@@ -75,7 +90,9 @@ impl ProxiedRequest {
                 ProxiedBody::Whole(_) => {}
                 ProxiedBody::Events(parser) => match parser.next_event() {
                     Ok(Some(event)) => {
-                        let Some(frame) = event.data.filter(|data| !data.is_empty()) else { continue };
+                        let Some(frame) = event.data.filter(|data| !data.is_empty()) else {
+                            continue;
+                        };
                         let is_answer = is_answer(&frame);
                         if is_answer {
                             self.reading = ProxiedBody::Over;

@@ -7,8 +7,8 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Response, StatusCode,
     header::{
-        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, ORIGIN, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
-        UPGRADE,
+        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, ORIGIN,
+        PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
     },
 };
 use protocol::{
@@ -50,8 +50,11 @@ pub(super) fn outgoing(headers: &HeaderMap, caller: &Caller) -> HeaderMap {
     for (name, value) in headers.iter().filter(|(name, _)| passes(name) && !named.contains(name)) {
         outgoing.append(name, value.clone());
     }
-    let encoded = |text: &str| HeaderValue::from_str(&URL_SAFE_NO_PAD.encode(text)).expect("base64url is visible ASCII");
-    let tenant = HeaderValue::from_str(caller.tenant.as_str()).expect("a tenant's name is visible ASCII");
+    let encoded = |text: &str| {
+        HeaderValue::from_str(&URL_SAFE_NO_PAD.encode(text)).expect("base64url is visible ASCII")
+    };
+    let tenant =
+        HeaderValue::from_str(caller.tenant.as_str()).expect("a tenant's name is visible ASCII");
     outgoing.insert(CALLER_TENANT, tenant);
     outgoing.insert(CALLER_PRINCIPAL, encoded(caller.principal.as_str()));
     if let Some(key) = &caller.key {
@@ -75,7 +78,8 @@ pub(super) fn holds_lease(headers: &HeaderMap) -> bool {
 }
 
 fn passes(name: &HeaderName) -> bool {
-    let of_connection = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT, HOST, CONTENT_LENGTH];
+    let of_connection =
+        [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT, HOST, CONTENT_LENGTH];
     let of_client = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, ORIGIN];
     !of_connection.contains(name)
         && !of_client.contains(name)
@@ -85,9 +89,13 @@ fn passes(name: &HeaderName) -> bool {
 
 /// For whom the other replica asks.
 pub(super) fn caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
-    let unknown = || Refusal::new(ErrorKind::Unauthorized, "the request does not say for whom it is done");
-    let tenant = text(headers, &CALLER_TENANT).and_then(|tenant| TenantId::parse(tenant).ok()).ok_or_else(unknown)?;
-    let principal = decoded(headers, &CALLER_PRINCIPAL).map(PrincipalId::new).ok_or_else(unknown)?;
+    let unknown =
+        || Refusal::new(ErrorKind::Unauthorized, "the request does not say for whom it is done");
+    let tenant = text(headers, &CALLER_TENANT)
+        .and_then(|tenant| TenantId::parse(tenant).ok())
+        .ok_or_else(unknown)?;
+    let principal =
+        decoded(headers, &CALLER_PRINCIPAL).map(PrincipalId::new).ok_or_else(unknown)?;
     let key = match headers.contains_key(CALLER_KEY) {
         true => Some(decoded(headers, &CALLER_KEY).map(KeyId::new).ok_or_else(unknown)?),
         false => None,
@@ -101,7 +109,8 @@ pub(super) fn not_here(owner: Option<&SessionOwner>) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert(OWNER, HeaderValue::from_static("elsewhere"));
     if let Some(owner) = owner
-        && let (Ok(node), Ok(address)) = (HeaderValue::from_str(&owner.node), HeaderValue::from_str(&owner.address))
+        && let (Ok(node), Ok(address)) =
+            (HeaderValue::from_str(&owner.node), HeaderValue::from_str(&owner.address))
     {
         headers.insert(OWNER_NODE, node);
         headers.insert(OWNER_ADDRESS, address);
@@ -126,12 +135,16 @@ pub(super) fn miss<B>(response: &Response<B>) -> Option<ForwardFailure> {
         return Some(ForwardFailure::LeaseLapsed);
     }
     let owner = text(headers, &OWNER_NODE).zip(text(headers, &OWNER_ADDRESS));
-    Some(ForwardFailure::NotOwner(owner.map(|(node, address)| SessionOwner { node: node.to_owned(), address: address.to_owned() })))
+    Some(ForwardFailure::NotOwner(owner.map(|(node, address)| SessionOwner {
+        node: node.to_owned(),
+        address: address.to_owned(),
+    })))
 }
 
 /// The headers of another replica's answer as they go to the client.
 pub(super) fn incoming(headers: &mut HeaderMap) {
-    let own: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with(PREFIX)).cloned().collect();
+    let own: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with(PREFIX)).cloned().collect();
     own.iter().for_each(|name| drop(headers.remove(name)));
     // The size of the body says it.
     headers.remove(CONTENT_LENGTH);
@@ -150,7 +163,11 @@ mod tests {
     use super::*;
 
     fn alice(key: Option<&str>) -> Caller {
-        Caller { tenant: TenantId::parse("acme").unwrap(), principal: PrincipalId::new("Älice\n\"x\""), key: key.map(KeyId::new) }
+        Caller {
+            tenant: TenantId::parse("acme").unwrap(),
+            principal: PrincipalId::new("Älice\n\"x\""),
+            key: key.map(KeyId::new),
+        }
     }
 
     #[test]
@@ -187,7 +204,16 @@ mod tests {
         let sent = outgoing(&headers, &alice(None));
         let mut names: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
-        assert_eq!(names, ["accept", "mcp-session-id", "traceparent", "x-mcp-broker-caller-principal", "x-mcp-broker-caller-tenant"]);
+        assert_eq!(
+            names,
+            [
+                "accept",
+                "mcp-session-id",
+                "traceparent",
+                "x-mcp-broker-caller-principal",
+                "x-mcp-broker-caller-tenant"
+            ]
+        );
         assert_eq!(sent.get_all("accept").iter().count(), 2);
         assert_eq!(caller(&sent).unwrap(), alice(None), "the client's own words are gone");
     }

@@ -65,7 +65,9 @@ impl ServerResponse {
             Self::Json { version, text } => {
                 let mut response = json(StatusCode::OK, text);
                 if let Some(version) = version {
-                    response.headers_mut().insert(PROTOCOL_VERSION, HeaderValue::from_static(version.as_str()));
+                    response
+                        .headers_mut()
+                        .insert(PROTOCOL_VERSION, HeaderValue::from_static(version.as_str()));
                 }
                 response
             }
@@ -77,17 +79,24 @@ impl ServerResponse {
     /// holds.
     pub(super) fn ending(self, until: CredentialExpiry) -> Self {
         match self {
-            Self::Other(response) if is_events(&response) => Self::Other(response.map(|body| match body {
-                Either::Right(body) => Either::Right(ExpiringBody { body, end: Box::pin(until.passed()) }.boxed_unsync()),
-                whole => whole,
-            })),
+            Self::Other(response) if is_events(&response) => {
+                Self::Other(response.map(|body| match body {
+                    Either::Right(body) => Either::Right(
+                        ExpiringBody { body, end: Box::pin(until.passed()) }.boxed_unsync(),
+                    ),
+                    whole => whole,
+                }))
+            }
             answer => answer,
         }
     }
 }
 
 fn is_events(response: &Response<Body>) -> bool {
-    response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+    response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// A body that ends in time.
@@ -100,7 +109,10 @@ impl hyper::body::Body for ExpiringBody {
     type Data = Bytes;
     type Error = BodyAborted;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
         if self.end.as_mut().poll(context).is_ready() {
             return Poll::Ready(None);
         }
@@ -157,15 +169,22 @@ pub(super) fn tracked(response: Response<Body>, unsent: &Arc<Http2StallTracker>)
             _ => Either::Left(answer),
         },
         // An answer of another replica, in pieces already. An event stream has no size, and rests as long as it likes.
-        Either::Right(answer) if answer.size_hint().exact().is_some() => Either::Right(unsent.watch(answer).boxed_unsync()),
+        Either::Right(answer) if answer.size_hint().exact().is_some() => {
+            Either::Right(unsent.watch(answer).boxed_unsync())
+        }
         events => events,
     })
 }
 
 /// An error response of the broker's own, with the status its kind has.
-pub(super) fn refusal(shared: &Shared, refusal: &Refusal, id: Option<&RequestId>) -> Response<Body> {
+pub(super) fn refusal(
+    shared: &Shared,
+    refusal: &Refusal,
+    id: Option<&RequestId>,
+) -> Response<Body> {
     let request_id = shared.note_refusal(refusal, None, None);
-    let status = StatusCode::from_u16(refusal.kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let status = StatusCode::from_u16(refusal.kind.http_status())
+        .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = json(status, refusal.to_response(id, &request_id));
     let headers = response.headers_mut();
     if let Some(after) = refusal.retry_after {
@@ -203,7 +222,12 @@ pub(super) struct EventStreamOptions {
 }
 
 /// An event stream: what was read already, then what the reader gets.
-pub(super) fn events(shared: &Arc<Shared>, reader: StreamCursor, read: &[Event], style: EventStreamOptions) -> Response<Body> {
+pub(super) fn events(
+    shared: &Arc<Shared>,
+    reader: StreamCursor,
+    read: &[Event],
+    style: EventStreamOptions,
+) -> Response<Body> {
     let mut opening = Vec::new();
     if style.gap {
         sse::write_comment(&mut opening, "events lost");
@@ -211,7 +235,9 @@ pub(super) fn events(shared: &Arc<Shared>, reader: StreamCursor, read: &[Event],
     // On a resumed stream it names the place its client came from: clients (the TypeScript SDK among them) remember the ids
     // of one connection only, and one that ends before it said anything must not cost them that place.
     if style.priming && style.ids {
-        let id = read.first().map_or_else(|| reader.event_id(), |event| reader.stream.event_id(event.sequence - 1));
+        let id = read
+            .first()
+            .map_or_else(|| reader.event_id(), |event| reader.stream.event_id(event.sequence - 1));
         sse::write_priming(&mut opening, &id, Some(millis(style.retry)));
     }
     for event in read {
@@ -221,15 +247,25 @@ pub(super) fn events(shared: &Arc<Shared>, reader: StreamCursor, read: &[Event],
     if !opening.is_empty() && style.ids {
         reader.stream.mark_resumable();
     }
-    let state = SseEventWriter { shared: shared.clone(), reader, opening: Some(opening), style, over: false };
-    let body = StreamBody::new(stream::unfold(state, SseEventWriter::step)).map_err(|never| match never {});
+    let state = SseEventWriter {
+        shared: shared.clone(),
+        reader,
+        opening: Some(opening),
+        style,
+        over: false,
+    };
+    let body = StreamBody::new(stream::unfold(state, SseEventWriter::step))
+        .map_err(|never| match never {});
     let mut response = Response::new(Either::Right(body.boxed_unsync()));
     event_headers(&mut response);
     response
 }
 
 /// A stream of frames that can not be come back to: it ends with its connection.
-pub(super) fn frames(frames: impl Stream<Item = Bytes> + Send + 'static, keepalive: Duration) -> Response<Body> {
+pub(super) fn frames(
+    frames: impl Stream<Item = Bytes> + Send + 'static,
+    keepalive: Duration,
+) -> Response<Body> {
     let written = stream::unfold(Box::pin(frames), move |mut frames| async move {
         let mut out = Vec::new();
         match tokio::time::timeout(keepalive, frames.next()).await {
@@ -239,7 +275,9 @@ pub(super) fn frames(frames: impl Stream<Item = Bytes> + Send + 'static, keepali
         }
         Some((Ok(Frame::data(Bytes::from(out))), frames))
     });
-    let mut response = Response::new(Either::Right(StreamBody::new(written).map_err(|never: Infallible| match never {}).boxed_unsync()));
+    let mut response = Response::new(Either::Right(
+        StreamBody::new(written).map_err(|never: Infallible| match never {}).boxed_unsync(),
+    ));
     event_headers(&mut response);
     response
 }
@@ -303,8 +341,14 @@ mod tests {
     fn the_head_that_is_written_once_says_what_each_response_would() {
         for version in Version::ALL.map(Some).into_iter().chain([None]) {
             let response = ServerResponse::Json { version, text: Bytes::new() }.into_response();
-            let lines = response.headers().iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap()));
-            assert_eq!(document_head(version), format!("HTTP/1.1 {}\r\n{}", response.status(), lines.collect::<String>()));
+            let lines = response
+                .headers()
+                .iter()
+                .map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap()));
+            assert_eq!(
+                document_head(version),
+                format!("HTTP/1.1 {}\r\n{}", response.status(), lines.collect::<String>())
+            );
         }
     }
 }

@@ -55,10 +55,19 @@ pub(super) enum ParsedBody {
 }
 
 /// Reads a body, once, whichever revision it is of; `names_it`: its head says that it is of this one.
-pub(super) fn read(names_it: bool, frame: &Bytes, limits: &Limits) -> Result<ParsedBody, Rejection> {
+pub(super) fn read(
+    names_it: bool,
+    frame: &Bytes,
+    limits: &Limits,
+) -> Result<ParsedBody, Rejection> {
     let is_array = frame.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if is_array {
-        let none = || Rejection::new(Refusal::new(ErrorKind::InvalidRequest, "there are no batches in 2026-07-28"), None);
+        let none = || {
+            Rejection::new(
+                Refusal::new(ErrorKind::InvalidRequest, "there are no batches in 2026-07-28"),
+                None,
+            )
+        };
         return if names_it { Err(none()) } else { Ok(ParsedBody::Undecoded) };
     }
     let message = Message::decode(frame.clone(), limits)?;
@@ -69,7 +78,11 @@ pub(super) fn read(names_it: bool, frame: &Bytes, limits: &Limits) -> Result<Par
 
 impl InboundRequest<'_> {
     /// Serves one message of this revision.
-    pub(super) async fn serve_modern(&self, message: Message, frame: &Bytes) -> Result<ServerResponse, Rejection> {
+    pub(super) async fn serve_modern(
+        &self,
+        message: Message,
+        frame: &Bytes,
+    ) -> Result<ServerResponse, Rejection> {
         let id = message.id.clone();
         Ok(match self.modern_answer(message, frame).await {
             Ok(answer) => answer,
@@ -82,10 +95,15 @@ impl InboundRequest<'_> {
         matches!(self.reach, RequestSource::Client(..))
     }
 
-    async fn modern_answer(&self, message: Message, frame: &Bytes) -> Result<ServerResponse, Refusal> {
+    async fn modern_answer(
+        &self,
+        message: Message,
+        frame: &Bytes,
+    ) -> Result<ServerResponse, Refusal> {
         // Over HTTP a request is cancelled by closing its stream, so that there is nothing to tell (same section).
         if message.kind == Kind::Notification {
-            let visitor = self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
+            let visitor =
+                self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
             visitor.tenant.take_notification_budget(&visitor.caller.principal)?;
             return Ok(response::empty(StatusCode::ACCEPTED).into());
         }
@@ -93,7 +111,11 @@ impl InboundRequest<'_> {
         let meta = match meta_of(self.broker, &message) {
             // Of what the body lacks it is told first; of what it says, once the headers say the same.
             Err(refusal)
-                if self.compares_headers() && matches!(refusal.kind, ErrorKind::UnsupportedProtocolVersion | ErrorKind::MethodNotFound) =>
+                if self.compares_headers()
+                    && matches!(
+                        refusal.kind,
+                        ErrorKind::UnsupportedProtocolVersion | ErrorKind::MethodNotFound
+                    ) =>
             {
                 version_header(headers, &message)?;
                 if refusal.kind == ErrorKind::MethodNotFound {
@@ -119,12 +141,18 @@ impl InboundRequest<'_> {
             }
             StatelessOutcome::Exchange(exchange) => Ok(exchanged(exchange, self.kept).await),
             StatelessOutcome::Notifications(listening) => Ok(listened(*listening).into()),
-            StatelessOutcome::OtherReplica(place) => self.lead_to(&place, frame).await.map(ServerResponse::from),
+            StatelessOutcome::OtherReplica(place) => {
+                self.lead_to(&place, frame).await.map(ServerResponse::from)
+            }
         }
     }
 
     /// `Mcp-Param-*` repeat the arguments that the tool's schema says. Gives those that it does not say.
-    fn arguments_in_headers(&self, message: &Message, visitor: &StatelessClient) -> Result<HeaderMap, Refusal> {
+    fn arguments_in_headers(
+        &self,
+        message: &Message,
+        visitor: &StatelessClient,
+    ) -> Result<HeaderMap, Refusal> {
         let headers = &self.head.headers;
         let tool = message.text(message.fields.name).unwrap_or_default();
         let catalog = visitor.tenant.catalog();
@@ -136,7 +164,11 @@ impl InboundRequest<'_> {
     }
 
     /// The request waits at another replica. One that is gone has lost it.
-    async fn lead_to(&self, place: &SuspensionId, frame: &Bytes) -> Result<Response<Body>, Refusal> {
+    async fn lead_to(
+        &self,
+        place: &SuspensionId,
+        frame: &Bytes,
+    ) -> Result<Response<Body>, Refusal> {
         let gone = || RequestStateError::Expired.refusal();
         let RequestSource::Client(..) = self.reach else { return Err(gone()) };
         let owner = session_lookup::replica(self.broker, &place.node).await.ok_or_else(gone)?;
@@ -144,12 +176,20 @@ impl InboundRequest<'_> {
     }
 }
 
-fn refused(asked: &InboundRequest<'_>, refusal: &Refusal, id: Option<&RequestId>) -> Response<Body> {
+fn refused(
+    asked: &InboundRequest<'_>,
+    refusal: &Refusal,
+    id: Option<&RequestId>,
+) -> Response<Body> {
     let mut response = response::refusal(&asked.broker.shared, refusal, id);
     if refusal.kind == ErrorKind::ResourceNotFound {
-        response = response::json(StatusCode::OK, stateless::refusal_response(refusal, id, &crate::request_id()));
+        response = response::json(
+            StatusCode::OK,
+            stateless::refusal_response(refusal, id, &crate::request_id()),
+        );
     }
-    *response.status_mut() = StatusCode::from_u16(stateless::refusal_status(refusal)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() = StatusCode::from_u16(stateless::refusal_status(refusal))
+        .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response
 }
 
@@ -188,17 +228,32 @@ fn mirrored(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
     same(headers, &NAME_HEADER, &name, member)
 }
 
-fn mirrored_arguments(given: &HeaderMap, message: &Message, params: &[ParamHeader]) -> Result<(), Refusal> {
+fn mirrored_arguments(
+    given: &HeaderMap,
+    message: &Message,
+    params: &[ParamHeader],
+) -> Result<(), Refusal> {
     let arguments = message.bytes(message.fields.arguments);
     for param in params {
         let name = &param.header[PARAM_PREFIX.len()..];
         let mut values = given.get_all(param.header.as_str()).iter();
         match (values.next(), param.is_given(arguments)) {
             (None, false) => {}
-            (None, true) => return Err(mismatch(format!("{PARAM_PREFIX}{name} is missing: it repeats an argument"))),
-            (Some(_), false) => return Err(mismatch(format!("{PARAM_PREFIX}{name} repeats an argument that is not there"))),
-            (Some(value), true) if values.next().is_none() && param.agrees(value.as_bytes(), arguments) => {}
-            (Some(_), true) => return Err(mismatch(format!("{PARAM_PREFIX}{name} is not what the argument says"))),
+            (None, true) => {
+                return Err(mismatch(format!(
+                    "{PARAM_PREFIX}{name} is missing: it repeats an argument"
+                )));
+            }
+            (Some(_), false) => {
+                return Err(mismatch(format!(
+                    "{PARAM_PREFIX}{name} repeats an argument that is not there"
+                )));
+            }
+            (Some(value), true)
+                if values.next().is_none() && param.agrees(value.as_bytes(), arguments) => {}
+            (Some(_), true) => {
+                return Err(mismatch(format!("{PARAM_PREFIX}{name} is not what the argument says")));
+            }
         }
     }
     Ok(())
@@ -211,7 +266,9 @@ fn passed_on(given: &HeaderMap, params: &[ParamHeader]) -> HeaderMap {
     if !given.keys().any(is_param) {
         return HeaderMap::new();
     }
-    let is_known = |name: &HeaderName| params.iter().any(|param| param.header.eq_ignore_ascii_case(name.as_str()));
+    let is_known = |name: &HeaderName| {
+        params.iter().any(|param| param.header.eq_ignore_ascii_case(name.as_str()))
+    };
     let passed = given.iter().filter(|(name, _)| is_param(name) && !is_known(name));
     passed.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
@@ -223,11 +280,16 @@ async fn exchanged(mut exchange: Box<Exchange>, kept: &ConnectionCache) -> Serve
     let first = match kept.in_time(Instant::now() + keepalive, exchange.next()).await {
         Some(ExchangeEvent::Answer(frame, code)) => {
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
-            let Some(status) = code.map(stateless::http_status) else { return ServerResponse::Json { version: None, text: frame } };
-            return response::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), frame).into();
+            let Some(status) = code.map(stateless::http_status) else {
+                return ServerResponse::Json { version: None, text: frame };
+            };
+            return response::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), frame)
+                .into();
         }
         Some(ExchangeEvent::Frame(frame)) => Some(frame),
-        Some(ExchangeEvent::Ended) => return response::json(StatusCode::OK, exchange.given_up()).into(),
+        Some(ExchangeEvent::Ended) => {
+            return response::json(StatusCode::OK, exchange.given_up()).into();
+        }
         None => None,
     };
     exchange.let_go();

@@ -60,7 +60,12 @@ pub(super) enum TunnelResult {
 }
 
 /// Asks `recipient` to go on with a session of its own, in the words of the client's request.
-pub(super) async fn dig(broker: &Broker, owner: &SessionOwner, uri: &Uri, headers: HeaderMap) -> TunnelResult {
+pub(super) async fn dig(
+    broker: &Broker,
+    owner: &SessionOwner,
+    uri: &Uri,
+    headers: HeaderMap,
+) -> TunnelResult {
     let (here, far) = tokio::io::duplex(TUNNEL_BYTES);
     let mut request = Request::new(StreamBody::new(ReaderStream::new(far).map_ok(Frame::data)));
     *request.method_mut() = HttpMethod::POST;
@@ -69,9 +74,10 @@ pub(super) async fn dig(broker: &Broker, owner: &SessionOwner, uri: &Uri, header
     let (dug, outcome) = match broker.placement.peers.open(&owner.address, request).await {
         Ok(response) => match replica_headers::miss(&response) {
             Some(miss) => (TunnelResult::SessionMissing(miss), ForwardOutcome::NotThere),
-            None if response.status().is_success() => {
-                (TunnelResult::Open(Tunnel { here, there: response.into_body() }), ForwardOutcome::Answered)
-            }
+            None if response.status().is_success() => (
+                TunnelResult::Open(Tunnel { here, there: response.into_body() }),
+                ForwardOutcome::Answered,
+            ),
             None => (refused(response).await, ForwardOutcome::Answered),
         },
         Err(error) => {
@@ -87,7 +93,9 @@ async fn refused(response: Response<Incoming>) -> TunnelResult {
     let (mut head, body) = response.into_parts();
     replica_headers::incoming(&mut head.headers);
     match body.collect().await {
-        Ok(body) => TunnelResult::Refused(Response::from_parts(head, Either::Left(body.to_bytes().into()))),
+        Ok(body) => {
+            TunnelResult::Refused(Response::from_parts(head, Either::Left(body.to_bytes().into())))
+        }
         Err(_) => TunnelResult::SessionMissing(ForwardFailure::Unreachable),
     }
 }
@@ -98,7 +106,8 @@ impl Tunnel {
     pub(super) async fn serve(self, client: Stream, begun: Bytes, stop: &CancellationToken) {
         let Self { mut here, there } = self;
         let (mut from_client, to_client) = client.split();
-        let (mut to_client, mut from_owner) = (StallGuard::new(to_client, CLIENT_WRITE_STALL_MAX), reader(there));
+        let (mut to_client, mut from_owner) =
+            (StallGuard::new(to_client, CLIENT_WRITE_STALL_MAX), reader(there));
         // Whose end, good or bad, is the owner's to see.
         let up = async move {
             here.write_all(&begun).await?;
@@ -127,13 +136,17 @@ impl Tunnel {
 }
 
 /// Serves a WebSocket that a client has at the replica that asks.
-pub(super) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn handle_replica(
+    broker: &Arc<Broker>,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let (head, body) = request.into_parts();
     match asked(broker, &head).await {
         Ok(Ok((session, outbox, place))) => {
             let (near, far) = tokio::io::duplex(TUNNEL_BYTES);
             let writer = StallGuard::new(near, CLIENT_WRITE_STALL_MAX);
-            let (source, sink) = websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
+            let (source, sink) =
+                websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
             // Until when that is, the other replica sees to.
             let seat = duplex::SessionConnection::again(broker.clone(), session, place, None);
             broker.shared.running.spawn(duplex::converse(seat, outbox, source, sink, None));
@@ -146,12 +159,18 @@ pub(super) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incomi
 }
 
 /// The session and what its client has not received of it yet, or where it is.
-async fn asked(broker: &Arc<Broker>, head: &request::Parts) -> Result<Result<ResumedWebSocket, Response<Body>>, Refusal> {
+async fn asked(
+    broker: &Arc<Broker>,
+    head: &request::Parts,
+) -> Result<Result<ResumedWebSocket, Response<Body>>, Refusal> {
     let endpoint = endpoint(head.uri.path())?;
     let vouched = exchange::vouched_client(broker, head);
-    let caller = vouched.map_err(|denied| broker.refuse(denied, Plane::Internal, RemotePeer::default()))?;
+    let caller =
+        vouched.map_err(|denied| broker.refuse(denied, Plane::Internal, RemotePeer::default()))?;
     exchange::known_to(broker, &caller, &endpoint)?;
-    let id = session_id(&head.headers)?.ok_or_else(|| Refusal::new(ErrorKind::SessionRequired, "which session it is for is not said"))?;
+    let id = session_id(&head.headers)?.ok_or_else(|| {
+        Refusal::new(ErrorKind::SessionRequired, "which session it is for is not said")
+    })?;
     match forward::inside(broker, &head.headers, id, &caller, &endpoint).await? {
         SessionLocation::Local(session) => {
             begun_here(&session)?;

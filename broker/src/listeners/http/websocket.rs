@@ -100,23 +100,35 @@ async fn opened(
     let endpoint = endpoint(request.uri().path()).map_err(anonymous)?;
     gate.admits(request.headers(), request.uri()).map_err(anonymous)?;
     if request.method() != HttpMethod::GET {
-        return Err(anonymous(Refusal::new(ErrorKind::MethodNotAllowed, "a WebSocket is opened with GET")));
+        return Err(anonymous(Refusal::new(
+            ErrorKind::MethodNotAllowed,
+            "a WebSocket is opened with GET",
+        )));
     }
     let accepted = websocket::accept(&request);
     let (head, _) = request.into_parts();
-    let AuthenticatedCaller { caller, until } = exchange::client(broker, &head, remote).await.map_err(anonymous)?;
+    let AuthenticatedCaller { caller, until } =
+        exchange::client(broker, &head, remote).await.map_err(anonymous)?;
     exchange::known_to(broker, &caller, &endpoint).map_err(anonymous)?;
     let mut response = match accepted {
         Ok(response) => with_text(response, String::new()),
         // Why it is no handshake, in the form that RFC 6455 has for it.
-        Err(error) => return Ok(UpgradeResponse { response: with_text(error.response(), error.to_string()), plan: None }),
+        Err(error) => {
+            return Ok(UpgradeResponse {
+                response: with_text(error.response(), error.to_string()),
+                plan: None,
+            });
+        }
     };
     broker.shared.overload.admits().map_err(anonymous)?;
     let place = duplex::place(broker, &caller).map_err(anonymous)?;
     let known = ConnectionParams { caller, until, endpoint, can_come_back: true, place };
     let plan = match session_id(&head.headers).map_err(anonymous)? {
         None if broker.draining() => {
-            return Err(anonymous(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions")));
+            return Err(anonymous(Refusal::new(
+                ErrorKind::Draining,
+                "the broker is shutting down and takes no new sessions",
+            )));
         }
         None => UpgradeAction::Open(known),
         Some(id) => {
@@ -126,7 +138,9 @@ async fn opened(
                     UpgradeAction::Resume(session, outbox, known.place, until)
                 }
                 UpgradeTarget::Remote(tunnel) => UpgradeAction::Proxy(tunnel, known.place, until),
-                UpgradeTarget::Answered(response) => return Ok(UpgradeResponse { response, plan: None }),
+                UpgradeTarget::Answered(response) => {
+                    return Ok(UpgradeResponse { response, plan: None });
+                }
             };
             if let Ok(value) = HeaderValue::from_str(id) {
                 response.headers_mut().insert(SESSION_ID, value);
@@ -144,13 +158,23 @@ pub(super) fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
         rest => {
             let name = rest.strip_prefix('/').map(|name| name.strip_suffix('/').unwrap_or(name));
             let backend = name.and_then(|name| BackendId::parse(name).ok()).map(Endpoint::Single);
-            backend.ok_or_else(|| Refusal::new(ErrorKind::NotFound, "there is nothing here: WebSockets are at /ws and /ws/{backend}"))
+            backend.ok_or_else(|| {
+                Refusal::new(
+                    ErrorKind::NotFound,
+                    "there is nothing here: WebSockets are at /ws and /ws/{backend}",
+                )
+            })
         }
     }
 }
 
 /// Finds a session that began on a WebSocket.
-async fn found(broker: &Arc<Broker>, id: &str, known: &ConnectionParams, head: &request::Parts) -> Result<UpgradeTarget, Refusal> {
+async fn found(
+    broker: &Arc<Broker>,
+    id: &str,
+    known: &ConnectionParams,
+    head: &request::Parts,
+) -> Result<UpgradeTarget, Refusal> {
     let mut search = ReplicaLookup::new(broker, id, &known.caller, &known.endpoint);
     loop {
         let owner = match search.next().await? {
@@ -162,11 +186,16 @@ async fn found(broker: &Arc<Broker>, id: &str, known: &ConnectionParams, head: &
             LookupOutcome::Remote(owner) => owner,
         };
         let mut headers = replica_headers::outgoing(&head.headers, &known.caller);
-        replica_headers::note_lease(&mut headers, forward::holds_lease(broker) && !search.insists());
+        replica_headers::note_lease(
+            &mut headers,
+            forward::holds_lease(broker) && !search.insists(),
+        );
         match tunnel::dig(broker, &owner, &head.uri, headers).await {
             TunnelResult::Open(tunnel) => return Ok(UpgradeTarget::Remote(tunnel)),
             TunnelResult::Refused(response) => return Ok(UpgradeTarget::Answered(response)),
-            TunnelResult::SessionMissing(miss) => forward::missed(broker, &mut search, &owner, miss),
+            TunnelResult::SessionMissing(miss) => {
+                forward::missed(broker, &mut search, &owner, miss)
+            }
         }
     }
 }
@@ -186,7 +215,12 @@ pub(super) fn resumed(session: &Session, headers: &HeaderMap) -> Result<StreamCu
 fn received(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     let Some(value) = headers.get(RECEIVED) else { return Ok(None) };
     let count = value.to_str().ok().and_then(|text| text.parse().ok());
-    count.map(Some).ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "Mcp-Broker-Received is the number of messages received"))
+    count.map(Some).ok_or_else(|| {
+        Refusal::new(
+            ErrorKind::InvalidRequest,
+            "Mcp-Broker-Received is the number of messages received",
+        )
+    })
 }
 
 /// The bounds of every connection of ours.
@@ -204,7 +238,12 @@ fn with_text(response: Response<()>, text: String) -> Response<Body> {
     response.map(|()| Body::Left(Full::new(text.into())))
 }
 
-async fn serve(broker: Arc<Broker>, plan: UpgradeAction, upgrade: OnUpgrade, floor: ConnectionContext) {
+async fn serve(
+    broker: Arc<Broker>,
+    plan: UpgradeAction,
+    upgrade: OnUpgrade,
+    floor: ConnectionContext,
+) {
     let upgraded = tokio::select! {
         upgraded = upgrade => upgraded,
         () = tokio::time::sleep(broker.shared.config.timeouts.handshake) => return,
@@ -216,13 +255,18 @@ async fn serve(broker: Arc<Broker>, plan: UpgradeAction, upgrade: OnUpgrade, flo
     };
     let (stream, unread) = parts.io.into_inner().into_inner().into_inner().into_parts();
     // Of what was read with the request, what the library had looked at, and what it had not.
-    let begun = if unread.is_empty() { parts.read_buf } else { [parts.read_buf, unread].concat().into() };
+    let begun =
+        if unread.is_empty() { parts.read_buf } else { [parts.read_buf, unread].concat().into() };
     let over = |stream| websocket::server(stream, begun.clone(), &limits(&broker));
     match plan {
         UpgradeAction::Open(known) => {
             let (source, sink) = over(stream);
-            let guest =
-                IncomingConnection { transport: TRANSPORT, certified: floor.certified.clone(), remote: floor.remote, known: Some(known) };
+            let guest = IncomingConnection {
+                transport: TRANSPORT,
+                certified: floor.certified.clone(),
+                remote: floor.remote,
+                known: Some(known),
+            };
             duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
         }
         UpgradeAction::Resume(session, outbox, place, until) => {

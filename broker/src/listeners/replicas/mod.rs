@@ -26,7 +26,11 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: Cancellatio
         .without(move |peer, local| confinement.is_from_child(peer, local))
         .on_stranger(move |peer| {
             if let Some(broker) = told.upgrade() {
-                broker.sign_in_failed(Plane::Internal, SignInFailureReason::PeerCertificate, Some(peer.ip()));
+                broker.sign_in_failed(
+                    Plane::Internal,
+                    SignInFailureReason::PeerCertificate,
+                    Some(peer.ip()),
+                );
             }
         });
     let handler = move |request| {

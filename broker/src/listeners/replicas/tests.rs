@@ -42,7 +42,9 @@ const DEADLINE: Duration = Duration::from_secs(20);
 const SESSION: &str = "0123456789abcdef0123456789abcdef";
 
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("{what} did not happen in {DEADLINE:?}"))
+    tokio::time::timeout(DEADLINE, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what} did not happen in {DEADLINE:?}"))
 }
 
 async fn until(what: &str, mut state: impl FnMut() -> bool) {
@@ -84,7 +86,10 @@ impl HotStore for Hints {
         self.wakes.subscribe()
     }
 
-    async fn take_of_budgets(&self, _: &[storage::hot::BudgetRequest]) -> Option<Vec<storage::hot::BudgetGrant>> {
+    async fn take_of_budgets(
+        &self,
+        _: &[storage::hot::BudgetRequest],
+    ) -> Option<Vec<storage::hot::BudgetGrant>> {
         None
     }
 
@@ -115,10 +120,19 @@ impl Replica {
         let broker = Broker::new(BrokerParts { config, metrics, keys, keyring, stores }).unwrap();
         broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
         let stop = CancellationToken::new();
-        let (public, internal) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
-        let addresses = (public.local_addr().unwrap().to_string(), internal.local_addr().unwrap().to_string());
+        let (public, internal) = (
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        );
+        let addresses =
+            (public.local_addr().unwrap().to_string(), internal.local_addr().unwrap().to_string());
         let door = listeners::tls_acceptor::TlsAcceptor::plain(&broker.shared.config);
-        tokio::spawn(listeners::http::serve(broker.clone(), listeners::handoff_listener::HandoffListener::new(public), door, stop.clone()));
+        tokio::spawn(listeners::http::serve(
+            broker.clone(),
+            listeners::handoff_listener::HandoffListener::new(public),
+            door,
+            stop.clone(),
+        ));
         tokio::spawn(serve(broker.clone(), internal, stop.clone()));
         Self { broker, hints, public: addresses.0, internal: addresses.1, _stop: stop.drop_guard() }
     }
@@ -127,10 +141,17 @@ impl Replica {
     async fn told(&self, session: &str, node: &str, address: &str) {
         let key = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, session.as_bytes());
         let owner = OwnerHint { node: node.to_owned(), address: address.to_owned() };
-        self.hints.note_owner(&SessionKey::from_slice(key.as_ref()).unwrap(), &owner, Duration::MAX).await;
+        self.hints
+            .note_owner(&SessionKey::from_slice(key.as_ref()).unwrap(), &owner, Duration::MAX)
+            .await;
     }
 
-    async fn ask(&self, method: Method, session: Option<&str>, body: impl Into<Bytes>) -> Response<Incoming> {
+    async fn ask(
+        &self,
+        method: Method,
+        session: Option<&str>,
+        body: impl Into<Bytes>,
+    ) -> Response<Incoming> {
         self.ask_with(method, session, body, &[]).await
     }
 
@@ -142,7 +163,8 @@ impl Replica {
         headers: &[(&'static str, &str)],
     ) -> Response<Incoming> {
         let socket = TcpStream::connect(&self.public).await.unwrap();
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.unwrap();
         tokio::spawn(connection);
         let mut request = Request::builder()
             .method(method)
@@ -166,14 +188,19 @@ impl Replica {
         assert_eq!(response.status(), StatusCode::OK);
         let session = response.headers()["mcp-session-id"].to_str().unwrap().to_owned();
         let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
-        assert_eq!(self.ask(Method::POST, Some(&session), ready).await.status(), StatusCode::ACCEPTED);
+        assert_eq!(
+            self.ask(Method::POST, Some(&session), ready).await.status(),
+            StatusCode::ACCEPTED
+        );
         session
     }
 
     fn counted(&self, outcome: &str) -> u64 {
         let series = format!("mcp_forwarded_requests_total{{outcome=\"{outcome}\"}} ");
         let text = self.broker.shared.metrics.render();
-        text.lines().find_map(|line| line.strip_prefix(&series)).map_or(0, |count| count.parse().unwrap())
+        text.lines()
+            .find_map(|line| line.strip_prefix(&series))
+            .map_or(0, |count| count.parse().unwrap())
     }
 }
 
@@ -198,14 +225,19 @@ async fn a_session_is_served_through_another_replica() {
     assert_eq!(response.headers()["content-type"], "application/json");
     assert_eq!(json_of(response).await, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
 
-    let refused = edge.ask(Method::POST, Some(&session), call(8, "tools/call", json!({"name": "none"}))).await;
+    let refused = edge
+        .ask(Method::POST, Some(&session), call(8, "tools/call", json!({"name": "none"})))
+        .await;
     assert_eq!(json_of(refused).await["error"]["data"]["kind"], "tool_not_found");
     let malformed = edge.ask(Method::POST, Some(&session), "{").await;
     assert_eq!(malformed.status(), StatusCode::BAD_REQUEST);
 
     assert_eq!(edge.ask(Method::DELETE, Some(&session), "").await.status(), StatusCode::NO_CONTENT);
     assert!(owner.broker.sessions(None).is_empty(), "it ended where it was");
-    assert_eq!(edge.ask(Method::POST, Some(&session), call(9, "ping", json!({}))).await.status(), StatusCode::NOT_FOUND);
+    assert_eq!(
+        edge.ask(Method::POST, Some(&session), call(9, "ping", json!({}))).await.status(),
+        StatusCode::NOT_FOUND
+    );
     assert!(edge.broker.sessions(None).is_empty());
     assert_eq!(edge.counted("answered"), 4, "what is no message is refused where it comes in");
 }
@@ -217,7 +249,12 @@ async fn an_event_stream_passes_through_until_its_client_hangs_up() {
     edge.told(&session, "owner", &owner.internal).await;
     let mut response = edge.ask(Method::GET, Some(&session), "").await;
     assert_eq!(response.headers()["content-type"], "text/event-stream");
-    let frame = soon("the priming event", response.body_mut().frame()).await.unwrap().unwrap().into_data().unwrap();
+    let frame = soon("the priming event", response.body_mut().frame())
+        .await
+        .unwrap()
+        .unwrap()
+        .into_data()
+        .unwrap();
     assert!(frame.starts_with(b"id: ") || frame.starts_with(b"id:"), "{frame:?}");
     let streams = || owner.broker.sessions(None)[0].streams;
     assert_eq!(streams(), Some(1));
@@ -233,15 +270,22 @@ async fn a_09_nobody_speaks_for_a_replica() {
     owner.broker.put_tenant(&acme, TenantSpec::default());
     let session = owner.open_session().await;
     // `YW5vbnltb3Vz` is `anonymous`, the principal whose session it is.
-    let spoofed = [("x-mcp-broker-caller-tenant", "acme"), ("x-mcp-broker-caller-principal", "YW5vbnltb3Vz")];
+    let spoofed =
+        [("x-mcp-broker-caller-tenant", "acme"), ("x-mcp-broker-caller-principal", "YW5vbnltb3Vz")];
     edge.told(&session, "owner", &owner.internal).await;
     for replica in [&edge, &owner] {
-        let response = replica.ask_with(Method::POST, Some(&session), call(1, "ping", json!({})), &spoofed).await;
+        let response = replica
+            .ask_with(Method::POST, Some(&session), call(1, "ping", json!({})), &spoofed)
+            .await;
         assert_eq!(response.status(), StatusCode::OK, "the caller is who it was");
     }
     // The owner tells callers apart as if they had come to it.
     let stranger = Caller { tenant: acme, ..Caller::anonymous() };
-    let known = owner.broker.session_here(&SessionId::new(session.as_str()), &stranger, &crate::rules::endpoint::Endpoint::Aggregated);
+    let known = owner.broker.session_here(
+        &SessionId::new(session.as_str()),
+        &stranger,
+        &crate::rules::endpoint::Endpoint::Aggregated,
+    );
     assert!(known.is_err());
 }
 
@@ -264,7 +308,11 @@ async fn who_drains_still_forwards() {
     let response = edge.ask(Method::POST, Some(&session), call(1, "ping", json!({}))).await;
     assert_eq!(response.status(), StatusCode::OK);
     let response = edge.ask(Method::POST, Some(SESSION), call(1, "ping", json!({}))).await;
-    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE, "nobody else is there to take it");
+    assert_eq!(
+        response.status(),
+        StatusCode::SERVICE_UNAVAILABLE,
+        "nobody else is there to take it"
+    );
 }
 
 #[tokio::test]
@@ -273,7 +321,9 @@ async fn who_drains_hands_new_sessions_and_those_it_let_go_to_another_replica() 
     let session = other.open_session().await;
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
     let store = &edge.broker.shared.durable.store;
-    for (node, address) in [("gone", Some(&*gone)), ("other", Some(&*other.internal)), ("nowhere", None)] {
+    for (node, address) in
+        [("gone", Some(&*gone)), ("other", Some(&*other.internal)), ("nowhere", None)]
+    {
         store.join(&NodeName::new(node), address, Duration::from_secs(60)).await.unwrap();
     }
     edge.broker.drain();
@@ -281,7 +331,10 @@ async fn who_drains_hands_new_sessions_and_those_it_let_go_to_another_replica() 
     assert!(edge.broker.sessions(None).is_empty());
     assert_eq!(other.broker.sessions(None).len(), 2);
     for session in [session, handed_over] {
-        assert_eq!(edge.ask(Method::POST, Some(&session), call(1, "ping", json!({}))).await.status(), StatusCode::OK);
+        assert_eq!(
+            edge.ask(Method::POST, Some(&session), call(1, "ping", json!({}))).await.status(),
+            StatusCode::OK
+        );
     }
     // The other one drains, too: nobody is left.
     other.broker.drain();
@@ -293,7 +346,8 @@ async fn who_drains_hands_new_sessions_and_those_it_let_go_to_another_replica() 
 
 #[tokio::test]
 async fn method_path_headers_and_body_go_as_they_came_and_the_caller_with_them() {
-    let (edge, peer) = (Replica::start().await, FakePeer::start(|_| Some(empty(StatusCode::ACCEPTED))));
+    let (edge, peer) =
+        (Replica::start().await, FakePeer::start(|_| Some(empty(StatusCode::ACCEPTED))));
     edge.told(SESSION, "peer", &peer.address).await;
     let body = "{ \"jsonrpc\" : \"2.0\", \"method\":\"notifications/cancelled\",\"x\":1 }";
     let sent = [
@@ -304,7 +358,11 @@ async fn method_path_headers_and_body_go_as_they_came_and_the_caller_with_them()
         ("traceparent", "00-1-2-00"),
     ];
     let refused = edge.ask_with(Method::POST, Some(SESSION), body, &sent).await;
-    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED, "the key is checked where the client is");
+    assert_eq!(
+        refused.status(),
+        StatusCode::UNAUTHORIZED,
+        "the key is checked where the client is"
+    );
     assert_eq!(peer.requests(), 0);
     let response = edge.ask_with(Method::POST, Some(SESSION), body, &sent[1..]).await;
     assert_eq!(response.status(), StatusCode::ACCEPTED);
@@ -323,11 +381,13 @@ async fn method_path_headers_and_body_go_as_they_came_and_the_caller_with_them()
 async fn f_13_a_call_that_was_sent_and_not_answered_has_an_unknown_outcome() {
     let (edge, mut peer) = (Arc::new(Replica::start().await), FakePeer::start(|_| None));
     edge.told(SESSION, "peer", &peer.address).await;
-    let batch = format!("[{},{}]", call(1, "ping", json!({})), call(2, "tools/call", json!({"name": "x"})));
+    let batch =
+        format!("[{},{}]", call(1, "ping", json!({})), call(2, "tools/call", json!({"name": "x"})));
     let bodies = [
         call(42, "tools/call", json!({"name": "x"})),
         call(43, "ping", json!({})),
-        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}).to_string(),
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
+            .to_string(),
         batch,
     ];
     let waiting = bodies.map(|body| {
@@ -340,11 +400,22 @@ async fn f_13_a_call_that_was_sent_and_not_answered_has_an_unknown_outcome() {
     let tool = soon("an answer", tool).await.unwrap();
     assert_eq!(tool.status(), StatusCode::OK);
     let tool = json_of(tool).await;
-    assert_eq!((&tool["id"], &tool["error"]["data"]["kind"]), (&json!(42), &json!("outcome_unknown")));
+    assert_eq!(
+        (&tool["id"], &tool["error"]["data"]["kind"]),
+        (&json!(42), &json!("outcome_unknown"))
+    );
     assert_eq!(tool["error"]["data"]["retryable"], false);
     let batch = json_of(soon("an answer", batch).await.unwrap()).await;
-    let kinds: Vec<_> = batch.as_array().unwrap().iter().map(|answer| (&answer["id"], &answer["error"]["data"]["kind"])).collect();
-    assert_eq!(kinds, [(&json!(1), &json!("outcome_unknown")), (&json!(2), &json!("outcome_unknown"))]);
+    let kinds: Vec<_> = batch
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|answer| (&answer["id"], &answer["error"]["data"]["kind"]))
+        .collect();
+    assert_eq!(
+        kinds,
+        [(&json!(1), &json!("outcome_unknown")), (&json!(2), &json!("outcome_unknown"))]
+    );
     // These were looked for again, and the record knows of no such session.
     assert_eq!(soon("an answer", ping).await.unwrap().status(), StatusCode::NOT_FOUND);
     assert_eq!(soon("an answer", notification).await.unwrap().status(), StatusCode::NOT_FOUND);
@@ -357,7 +428,8 @@ async fn a_replica_that_is_gone_is_found_out_before_anything_is_sent() {
     peer.kill();
     edge.told(SESSION, "peer", &peer.address).await;
     let begun = Instant::now();
-    let response = edge.ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"}))).await;
+    let response =
+        edge.ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"}))).await;
     assert_eq!(response.status(), StatusCode::NOT_FOUND, "the record was asked");
     assert_eq!(edge.counted("unreachable"), 1);
     assert!(begun.elapsed() < Duration::from_secs(3));
@@ -378,7 +450,9 @@ async fn a_replica_that_knows_better_is_believed() {
     let edge = Replica::start().await;
     edge.told(SESSION, "first", &asked_first.address).await;
     for _ in 0..3 {
-        let response = edge.ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"}))).await;
+        let response = edge
+            .ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"})))
+            .await;
         assert_eq!(response.status(), StatusCode::ACCEPTED);
         assert!(!response.headers().keys().any(|name| name.as_str().starts_with("x-mcp-broker")));
     }
@@ -389,9 +463,12 @@ async fn a_replica_that_knows_better_is_believed() {
 async fn an_event_stream_that_breaks_off_ends_and_a_document_does_not() {
     let event = Bytes::from_static(b"id: 1-1\ndata: {}\n\n");
     let edge = Replica::start().await;
-    let mut peer = FakePeer::start(move |seen| Some(Chunks::response(seen, "text/event-stream", event.clone(), 3, None)));
+    let mut peer = FakePeer::start(move |seen| {
+        Some(Chunks::response(seen, "text/event-stream", event.clone(), 3, None))
+    });
     edge.told(SESSION, "peer", &peer.address).await;
-    let mut response = edge.ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"}))).await;
+    let mut response =
+        edge.ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"}))).await;
     soon("an event", response.body_mut().frame()).await.unwrap().unwrap();
     peer.kill();
     soon("its end", response.into_body().collect()).await.expect("the stream ends as streams do");
@@ -399,32 +476,49 @@ async fn an_event_stream_that_breaks_off_ends_and_a_document_does_not() {
     // Large enough to be passed on while it comes.
     let size = RELAYED_WHOLE_BYTES_MAX + 1;
     let piece = Bytes::from(vec![b' '; 1024]);
-    let mut peer = FakePeer::start(move |seen| Some(Chunks::response(seen, "application/json", piece.clone(), 10, Some(size))));
+    let mut peer = FakePeer::start(move |seen| {
+        Some(Chunks::response(seen, "application/json", piece.clone(), 10, Some(size)))
+    });
     edge.told("1".repeat(32).as_str(), "peer", &peer.address).await;
-    let response = edge.ask(Method::POST, Some(&"1".repeat(32)), call(1, "tools/call", json!({"name": "x"}))).await;
+    let response = edge
+        .ask(Method::POST, Some(&"1".repeat(32)), call(1, "tools/call", json!({"name": "x"})))
+        .await;
     assert_eq!(response.headers()["content-length"], size.to_string().as_str());
     until("a piece is on its way", || peer.seen.bytes.load(Ordering::SeqCst) > 0).await;
     peer.kill();
-    assert!(soon("its end", response.into_body().collect()).await.is_err(), "half a document is none");
+    assert!(
+        soon("its end", response.into_body().collect()).await.is_err(),
+        "half a document is none"
+    );
 
     // A small one comes whole or as an error.
-    let mut peer = FakePeer::start(move |seen| Some(Chunks::response(seen, "application/json", Bytes::from_static(b"{"), 1, Some(100))));
+    let mut peer = FakePeer::start(move |seen| {
+        Some(Chunks::response(seen, "application/json", Bytes::from_static(b"{"), 1, Some(100)))
+    });
     edge.told("2".repeat(32).as_str(), "peer", &peer.address).await;
-    let response = async { edge.ask(Method::POST, Some(&"2".repeat(32)), call(5, "tools/call", json!({"name": "x"}))).await };
+    let response = async {
+        edge.ask(Method::POST, Some(&"2".repeat(32)), call(5, "tools/call", json!({"name": "x"})))
+            .await
+    };
     let kill = async {
         until("it has begun", || peer.seen.bytes.load(Ordering::SeqCst) > 0).await;
         peer.kill();
     };
     let (response, ()) = tokio::join!(response, kill);
     let answer = json_of(response).await;
-    assert_eq!((&answer["id"], &answer["error"]["data"]["kind"]), (&json!(5), &json!("outcome_unknown")));
+    assert_eq!(
+        (&answer["id"], &answer["error"]["data"]["kind"]),
+        (&json!(5), &json!("outcome_unknown"))
+    );
 }
 
 #[tokio::test]
 async fn f_19_a_slow_client_is_not_read_ahead_for() {
     const MANY: usize = 1_000_000;
     let event = Bytes::from([&b"data: "[..], &[b'x'; 1000], b"\n\n"].concat());
-    let peer = FakePeer::start(move |seen| Some(Chunks::response(seen, "text/event-stream", event.clone(), MANY, None)));
+    let peer = FakePeer::start(move |seen| {
+        Some(Chunks::response(seen, "text/event-stream", event.clone(), MANY, None))
+    });
     let edge = Replica::start().await;
     edge.told(SESSION, "peer", &peer.address).await;
     let response = edge.ask(Method::GET, Some(SESSION), "").await;
@@ -446,9 +540,12 @@ async fn f_19_a_slow_client_is_not_read_ahead_for() {
 #[tokio::test]
 async fn s08_a_peer_that_is_not_a_replica_is_counted_as_a_failed_sign_in() {
     let replica = Replica::start().await;
-    let stranger = transport::PeerClient::new(&transport::PeerIdentity::from_secret(&Keys::from_root(b"another secret").peer).unwrap());
+    let stranger = transport::PeerClient::new(
+        &transport::PeerIdentity::from_secret(&Keys::from_root(b"another secret").peer).unwrap(),
+    );
     let request = Request::builder().uri("/mcp").body(Full::default()).unwrap();
     assert!(soon("a refusal", stranger.send(&replica.internal, request)).await.is_err());
     let counted = r#"mcp_auth_failures_total{plane="internal",reason="peer_certificate"} "#;
-    until("the failure is counted", || replica.broker.shared.metrics.render().contains(counted)).await;
+    until("the failure is counted", || replica.broker.shared.metrics.render().contains(counted))
+        .await;
 }

@@ -37,7 +37,11 @@ impl FakeNodes {
 
     fn up(&self) -> Result<MutexGuard<'_, Database>, StoreError> {
         let database = self.lock();
-        if database.down { Err(StoreError::Unavailable { detail: "the test says so".into() }) } else { Ok(database) }
+        if database.down {
+            Err(StoreError::Unavailable { detail: "the test says so".into() })
+        } else {
+            Ok(database)
+        }
     }
 
     fn own(&self, sessions: &[SessionKey], node: &NodeName) {
@@ -48,11 +52,24 @@ impl FakeNodes {
 
 #[async_trait]
 impl NodeRegistry for FakeNodes {
-    async fn join(&self, node: &NodeName, _: Option<&str>, lease: Duration) -> Result<(), StoreError> {
-        assert!(self.up()?.leases.insert(node.clone(), Instant::now() + lease).is_none(), "a name comes once");
+    async fn join(
+        &self,
+        node: &NodeName,
+        _: Option<&str>,
+        lease: Duration,
+    ) -> Result<(), StoreError> {
+        assert!(
+            self.up()?.leases.insert(node.clone(), Instant::now() + lease).is_none(),
+            "a name comes once"
+        );
         Ok(())
     }
-    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<LeaseRenewal, StoreError> {
+    async fn renew(
+        &self,
+        node: &NodeName,
+        lease: Duration,
+        draining: bool,
+    ) -> Result<LeaseRenewal, StoreError> {
         let mut database = self.up()?;
         database.renewals += 1;
         if draining {
@@ -62,13 +79,22 @@ impl NodeRegistry for FakeNodes {
         if held {
             database.leases.insert(node.clone(), Instant::now() + lease);
         }
-        Ok(LeaseRenewal { held, config_version: database.config_version, ended: std::mem::take(&mut database.ended) })
+        Ok(LeaseRenewal {
+            held,
+            config_version: database.config_version,
+            ended: std::mem::take(&mut database.ended),
+        })
     }
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
         self.up()?.leases.remove(node);
         Ok(())
     }
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+    async fn reclaim_sessions(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+        keys: &[SessionKey],
+    ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
         let mut database = self.up()?;
         let mut moved = Vec::new();
         for (session, (owner, epoch)) in &mut database.owners {
@@ -83,7 +109,11 @@ impl NodeRegistry for FakeNodes {
         }
         Ok(moved)
     }
-    async fn reclaim_tasks(&self, _: &NodeName, _: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
+    async fn reclaim_tasks(
+        &self,
+        _: &NodeName,
+        _: &NodeName,
+    ) -> Result<Vec<(TaskId, i64)>, StoreError> {
         self.up().map(|_| Vec::new())
     }
 }
@@ -130,10 +160,18 @@ impl Rig {
     async fn joined() -> Self {
         let metrics = Arc::new(Metrics::new(false));
         let stores = Stores::in_memory().await;
-        let durable = Persistence::new(stores, NodeName::new("test/0"), Keys::from_root(b"root").seal, metrics.clone());
+        let durable = Persistence::new(
+            stores,
+            NodeName::new("test/0"),
+            Keys::from_root(b"root").seal,
+            metrics.clone(),
+        );
         let (nodes, replica) = (FakeNodes::default(), Arc::new(FakeReplica::default()));
         let settings = NodeSettings { id: "test".into(), lease: LEASE, address: None };
-        let node = Node::new(Box::new(nodes.clone()), false, settings, durable.clone(), metrics).enter_first().await.unwrap();
+        let node = Node::new(Box::new(nodes.clone()), false, settings, durable.clone(), metrics)
+            .enter_first()
+            .await
+            .unwrap();
         let told: Arc<dyn LeaseObserver> = replica.clone();
         tokio::spawn(node.clone().keep(Arc::downgrade(&told)));
         Self { nodes, replica, node, durable }
@@ -204,7 +242,8 @@ async fn after_a_long_outage_what_nobody_took_is_ours_under_a_new_name() {
     let rig = Rig::joined().await.with_sessions(&[session(1), session(2), session(3)]);
     rig.down(true);
     rig.until_the_lease_is_lost().await;
-    rig.until("its loss is told", |rig| rig.durable.lease.lost_for() > Duration::from_millis(300)).await;
+    rig.until("its loss is told", |rig| rig.durable.lease.lost_for() > Duration::from_millis(300))
+        .await;
     rig.nodes.own(&[session(2)], &NodeName::new("other/0"));
     rig.nodes.lock().owners.remove(&session(3));
     rig.down(false);
@@ -246,7 +285,10 @@ async fn who_drains_says_so_at_once_and_who_leaves_is_gone() {
     let rig = Rig::joined().await;
     let begun = Instant::now();
     rig.node.drain();
-    rig.until("the drain is known", |rig| rig.nodes.lock().draining.contains(&NodeName::new("test/0"))).await;
+    rig.until("the drain is known", |rig| {
+        rig.nodes.lock().draining.contains(&NodeName::new("test/0"))
+    })
+    .await;
     assert!(begun.elapsed() < LEASE / 3, "not with the next renewal");
     rig.node.leave().await;
     assert!(rig.nodes.lock().leases.is_empty());

@@ -15,7 +15,11 @@ use crate::persistence::tests::{Meddled, Verdict};
 const MIB: usize = 1024 * 1024;
 
 fn start(store: &Arc<Meddled>) -> Persister {
-    Persister::start(store.clone(), Arc::new(Availability::new("test")), Arc::new(Metrics::new(false)))
+    Persister::start(
+        store.clone(),
+        Arc::new(Availability::new("test")),
+        Arc::new(Metrics::new(false)),
+    )
 }
 
 fn create(number: usize, bytes: usize) -> WriteOp {
@@ -36,7 +40,13 @@ fn create(number: usize, bytes: usize) -> WriteOp {
 }
 
 fn end(number: usize) -> WriteOp {
-    WriteOp::EndTask { task: TaskId::new(format!("t{number}")), epoch: Some(1), status: TaskStatus::Failed, message: None, outcome: None }
+    WriteOp::EndTask {
+        task: TaskId::new(format!("t{number}")),
+        epoch: Some(1),
+        status: TaskStatus::Failed,
+        message: None,
+        outcome: None,
+    }
 }
 
 fn busy() -> StoreError {
@@ -66,20 +76,34 @@ async fn a_batch_is_bounded_in_bytes_too() {
         assert!(matches!(written, Ok(WriteOutcome::Created { .. })), "{written:?}");
     }
     let seen = seen.lock().unwrap();
-    assert!(seen.iter().all(|(writes, bytes)| *bytes <= PERSIST_BATCH_BYTES_MAX || *writes == 1), "{seen:?}");
+    assert!(
+        seen.iter().all(|(writes, bytes)| *bytes <= PERSIST_BATCH_BYTES_MAX || *writes == 1),
+        "{seen:?}"
+    );
     assert!(seen.len() < 10, "they still come together: {seen:?}");
 }
 
 #[tokio::test]
 async fn a_write_that_is_too_much_fails_alone() {
     let store = Meddled::start("sqlite").await;
-    store.on_write(|batch| if batch.iter().any(|write| size(write) >= MIB) { Verdict::Fail(busy()) } else { Verdict::Pass });
+    store.on_write(|batch| {
+        if batch.iter().any(|write| size(write) >= MIB) {
+            Verdict::Fail(busy())
+        } else {
+            Verdict::Pass
+        }
+    });
     let persister = start(&store);
-    let writes: Vec<WriteOp> = (0..50).map(|number| create(number, if number == 7 || number == 8 { MIB } else { 10 })).collect();
+    let writes: Vec<WriteOp> = (0..50)
+        .map(|number| create(number, if number == 7 || number == 8 { MIB } else { 10 }))
+        .collect();
     for (number, written) in all(&persister, writes).await.iter().enumerate() {
         match number {
             7 | 8 => assert_eq!(*written, Err(busy()), "{number}"),
-            _ => assert!(matches!(written, Ok(WriteOutcome::Created { .. })), "{number}: {written:?}"),
+            _ => assert!(
+                matches!(written, Ok(WriteOutcome::Created { .. })),
+                "{number}: {written:?}"
+            ),
         }
     }
 }
@@ -90,8 +114,16 @@ async fn a_store_that_is_too_busy_for_anything_is_found_out_soon() {
     store.on_write(|_| Verdict::Fail(busy()));
     let persister = start(&store);
     let begun = Instant::now();
-    assert_eq!(all(&persister, (0..200).map(|number| create(number, 10)).collect()).await, vec![Err(busy()); 200]);
-    assert!(store.count("write") <= 2 * (1 + BUSY_ALONE_MAX), "{} tries, {:?}", store.count("write"), begun.elapsed());
+    assert_eq!(
+        all(&persister, (0..200).map(|number| create(number, 10)).collect()).await,
+        vec![Err(busy()); 200]
+    );
+    assert!(
+        store.count("write") <= 2 * (1 + BUSY_ALONE_MAX),
+        "{} tries, {:?}",
+        store.count("write"),
+        begun.elapsed()
+    );
 }
 
 #[tokio::test]

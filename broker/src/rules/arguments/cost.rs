@@ -25,21 +25,25 @@ pub(super) fn compiled_bytes(schema: &Value) -> usize {
 fn weight(part: &Value, place: usize) -> (usize, usize) {
     let own = PART_BYTES.saturating_add(PLACES_KEPT * place);
     match part {
-        Value::Object(members) => members.iter().fold((PART_BYTES / 4, own), |(values, compiled), (name, member)| {
-            let (member_values, member_compiled) = weight(member, place + name.len() + 1);
-            let member_compiled = match (name.as_str(), member) {
-                // Values, and no schemas: nothing but an enumeration is a list under this name.
-                ("enum", Value::Array(_)) => 4 * member_values,
-                ("not" | "const", _) => member_compiled.saturating_add(4 * member_values),
-                _ => member_compiled,
-            };
-            let named = values.saturating_add(member_values).saturating_add(name.len());
-            (named, compiled.saturating_add(member_compiled).saturating_add(4 * name.len()))
-        }),
-        Value::Array(items) => items.iter().fold((PART_BYTES / 4, own), |(values, compiled), item| {
-            let (item_values, item_compiled) = weight(item, place + 6);
-            (values.saturating_add(item_values), compiled.saturating_add(item_compiled))
-        }),
+        Value::Object(members) => {
+            members.iter().fold((PART_BYTES / 4, own), |(values, compiled), (name, member)| {
+                let (member_values, member_compiled) = weight(member, place + name.len() + 1);
+                let member_compiled = match (name.as_str(), member) {
+                    // Values, and no schemas: nothing but an enumeration is a list under this name.
+                    ("enum", Value::Array(_)) => 4 * member_values,
+                    ("not" | "const", _) => member_compiled.saturating_add(4 * member_values),
+                    _ => member_compiled,
+                };
+                let named = values.saturating_add(member_values).saturating_add(name.len());
+                (named, compiled.saturating_add(member_compiled).saturating_add(4 * name.len()))
+            })
+        }
+        Value::Array(items) => {
+            items.iter().fold((PART_BYTES / 4, own), |(values, compiled), item| {
+                let (item_values, item_compiled) = weight(item, place + 6);
+                (values.saturating_add(item_values), compiled.saturating_add(item_compiled))
+            })
+        }
         Value::String(text) => (PART_BYTES / 4 + text.len(), own.saturating_add(2 * text.len())),
         _ => (PART_BYTES / 4, own),
     }
@@ -48,9 +52,15 @@ fn weight(part: &Value, place: usize) -> (usize, usize) {
 /// How often one place in the arguments can be looked at.
 pub(super) fn cost(schema: &Value) -> Result<u64, SchemaError> {
     // Draft 4 and earlier have no `$` before it; later ones let tools have an argument's value like that.
-    let is_old = schema.get("$schema").and_then(Value::as_str).is_some_and(|url| url.contains("draft-03") || url.contains("draft-04"));
+    let is_old = schema
+        .get("$schema")
+        .and_then(Value::as_str)
+        .is_some_and(|url| url.contains("draft-03") || url.contains("draft-04"));
     let name = if is_old { "id" } else { "$id" };
-    if schema.as_object().is_some_and(|members| members.values().any(|part| names_itself(part, name))) {
+    if schema
+        .as_object()
+        .is_some_and(|members| members.values().any(|part| names_itself(part, name)))
+    {
         return Err(SchemaError::NamesItself);
     }
     let mut costs = CostCounter { root: schema, known: HashMap::new() };
@@ -67,7 +77,10 @@ pub(super) fn cost(schema: &Value) -> Result<u64, SchemaError> {
 /// Below a name of its own, references mean other places than those that are looked at here.
 fn names_itself(value: &Value, name: &str) -> bool {
     match value {
-        Value::Object(members) => members.get(name).is_some_and(Value::is_string) || members.values().any(|part| names_itself(part, name)),
+        Value::Object(members) => {
+            members.get(name).is_some_and(Value::is_string)
+                || members.values().any(|part| names_itself(part, name))
+        }
         Value::Array(items) => items.iter().any(|part| names_itself(part, name)),
         _ => false,
     }
@@ -78,7 +91,14 @@ const IN_PLACE: [&str; 5] = ["not", "if", "then", "else", "propertyNames"];
 const IN_PLACE_LISTS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 const IN_PLACE_MAPS: [&str; 2] = ["dependentSchemas", "dependencies"];
 /// Subschemas that speak of any place below.
-const BELOW: [&str; 6] = ["additionalProperties", "unevaluatedProperties", "items", "additionalItems", "unevaluatedItems", "contains"];
+const BELOW: [&str; 6] = [
+    "additionalProperties",
+    "unevaluatedProperties",
+    "items",
+    "additionalItems",
+    "unevaluatedItems",
+    "contains",
+];
 
 struct CostCounter<'s> {
     root: &'s Value,
@@ -114,10 +134,16 @@ impl<'s> CostCounter<'s> {
                 add(self.of(subschema, depth, nesting + 1)?);
             }
         }
-        for subschema in IN_PLACE_LISTS.iter().filter_map(|name| members.get(*name)?.as_array()).flatten() {
+        for subschema in
+            IN_PLACE_LISTS.iter().filter_map(|name| members.get(*name)?.as_array()).flatten()
+        {
             add(self.of(subschema, depth, nesting + 1)?);
         }
-        for subschema in IN_PLACE_MAPS.iter().filter_map(|name| members.get(*name)?.as_object()).flat_map(|map| map.values()) {
+        for subschema in IN_PLACE_MAPS
+            .iter()
+            .filter_map(|name| members.get(*name)?.as_object())
+            .flat_map(|map| map.values())
+        {
             add(self.of(subschema, depth, nesting + 1)?);
         }
         if depth > 0 {
@@ -128,19 +154,32 @@ impl<'s> CostCounter<'s> {
     }
 
     /// A value has one name or number: of those that are listed, one applies. Everything else may apply beside it.
-    fn below(&mut self, members: &'s serde_json::Map<String, Value>, depth: usize) -> Result<u64, SchemaError> {
+    fn below(
+        &mut self,
+        members: &'s serde_json::Map<String, Value>,
+        depth: usize,
+    ) -> Result<u64, SchemaError> {
         let mut sum: u64 = 0;
         for name in BELOW {
-            for subschema in
-                members.get(name).into_iter().flat_map(|value| value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice))
-            {
+            for subschema in members.get(name).into_iter().flat_map(|value| {
+                value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
+            }) {
                 sum = sum.saturating_add(self.of(subschema, depth, 0)?);
             }
         }
-        for subschema in members.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(|map| map.values()) {
+        for subschema in members
+            .get("patternProperties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flat_map(|map| map.values())
+        {
             sum = sum.saturating_add(self.of(subschema, depth, 0)?);
         }
-        let named = members.get("properties").and_then(Value::as_object).into_iter().flat_map(|map| map.values());
+        let named = members
+            .get("properties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flat_map(|map| map.values());
         let numbered = members.get("prefixItems").and_then(Value::as_array).into_iter().flatten();
         let mut worst: u64 = 0;
         for subschema in named.chain(numbered) {
@@ -152,7 +191,8 @@ impl<'s> CostCounter<'s> {
     /// What a reference names: a place in this very schema, or nothing that is looked for.
     fn target(&self, reference: &Value) -> Result<&'s Value, SchemaError> {
         let outside = || SchemaError::Reference(shortened(&reference.to_string()));
-        let pointer = reference.as_str().and_then(|text| text.strip_prefix('#')).ok_or_else(outside)?;
+        let pointer =
+            reference.as_str().and_then(|text| text.strip_prefix('#')).ok_or_else(outside)?;
         if pointer.contains('%') {
             return Err(outside());
         }

@@ -22,7 +22,8 @@ pub(super) fn are_unlike(elements: ArrayElements<'_>, len: u32) -> bool {
     if !step_meter::pay(8 * u64::from(len)) {
         return true;
     }
-    let mut digests: Vec<(u64, InstanceNode<'_>)> = elements.map(|element| (element.digest(&CHANCE), element)).collect();
+    let mut digests: Vec<(u64, InstanceNode<'_>)> =
+        elements.map(|element| (element.digest(&CHANCE), element)).collect();
     if step_meter::over().is_some() {
         return true;
     }
@@ -39,15 +40,20 @@ impl InstanceNode<'_> {
             InstanceEntry::Null => hasher.hash_one(0_u8),
             InstanceEntry::Bool(value) => hasher.hash_one((1_u8, value)),
             InstanceEntry::Number(number) => hasher.hash_one((2_u8, NumericValue::of(number))),
-            InstanceEntry::Text(text) => hasher.hash_one((3_u8, step_meter::pay(text.len() as u64 / 16).then_some(text))),
+            InstanceEntry::Text(text) => {
+                hasher.hash_one((3_u8, step_meter::pay(text.len() as u64 / 16).then_some(text)))
+            }
             InstanceEntry::Array { .. } => {
                 let items = self.as_array().into_iter().flat_map(|array| array.elements());
-                items.fold(hasher.hash_one(4_u8), |digest, item| hasher.hash_one((digest, item.digest(hasher))))
+                items.fold(hasher.hash_one(4_u8), |digest, item| {
+                    hasher.hash_one((digest, item.digest(hasher)))
+                })
             }
             InstanceEntry::Object { .. } => {
                 let members = self.as_object().into_iter().flat_map(|object| object.members());
-                members
-                    .fold(hasher.hash_one(5_u8), |digest, (name, value)| digest.wrapping_add(hasher.hash_one((name, value.digest(hasher)))))
+                members.fold(hasher.hash_one(5_u8), |digest, (name, value)| {
+                    digest.wrapping_add(hasher.hash_one((name, value.digest(hasher))))
+                })
             }
         }
     }
@@ -57,18 +63,34 @@ impl InstanceNode<'_> {
             return true;
         }
         match (self.entry(), other.entry()) {
-            (Some(InstanceEntry::Array { len, .. }), Some(InstanceEntry::Array { len: other_len, .. })) => {
-                let items = |node: &Self| node.as_array().into_iter().flat_map(|array| array.elements());
+            (
+                Some(InstanceEntry::Array { len, .. }),
+                Some(InstanceEntry::Array { len: other_len, .. }),
+            ) => {
+                let items =
+                    |node: &Self| node.as_array().into_iter().flat_map(|array| array.elements());
                 len == other_len && items(self).zip(items(other)).all(|(a, b)| a.equals(&b))
             }
-            (Some(InstanceEntry::Object { len, .. }), Some(InstanceEntry::Object { len: other_len, .. })) => {
-                let (Some(mine), Some(others)) = (self.as_object(), other.as_object()) else { return true };
-                len == other_len && mine.members().all(|(name, value)| others.member(name).is_some_and(|other| value.equals(&other)))
+            (
+                Some(InstanceEntry::Object { len, .. }),
+                Some(InstanceEntry::Object { len: other_len, .. }),
+            ) => {
+                let (Some(mine), Some(others)) = (self.as_object(), other.as_object()) else {
+                    return true;
+                };
+                len == other_len
+                    && mine.members().all(|(name, value)| {
+                        others.member(name).is_some_and(|other| value.equals(&other))
+                    })
             }
-            (Some(InstanceEntry::Number(a)), Some(InstanceEntry::Number(b))) => NumericValue::of(a) == NumericValue::of(b),
+            (Some(InstanceEntry::Number(a)), Some(InstanceEntry::Number(b))) => {
+                NumericValue::of(a) == NumericValue::of(b)
+            }
             (Some(InstanceEntry::Bool(a)), Some(InstanceEntry::Bool(b))) => a == b,
             (Some(InstanceEntry::Null), Some(InstanceEntry::Null)) => true,
-            _ => self.text().is_some_and(|text| step_meter::pay(text.len() as u64 / 16) && other.text() == Some(text)),
+            _ => self.text().is_some_and(|text| {
+                step_meter::pay(text.len() as u64 / 16) && other.text() == Some(text)
+            }),
         }
     }
 }
@@ -85,10 +107,16 @@ impl NumericValue {
     const WHOLE_MAX: f64 = 18_446_744_073_709_551_616.0;
 
     fn of(number: &Number) -> Self {
-        if let Some(whole) = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from)) {
+        if let Some(whole) =
+            number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
+        {
             return Self::Whole(whole);
         }
         let value = number.as_f64().unwrap_or_default();
-        if value.fract() == 0.0 && value.abs() < Self::WHOLE_MAX { Self::Whole(value as i128) } else { Self::Other(value.to_bits()) }
+        if value.fract() == 0.0 && value.abs() < Self::WHOLE_MAX {
+            Self::Whole(value as i128)
+        } else {
+            Self::Other(value.to_bits())
+        }
     }
 }

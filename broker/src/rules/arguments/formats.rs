@@ -18,13 +18,20 @@ type Options<'o> = ValidationOptions<'o, std::sync::Arc<dyn jsonschema::Retrieve
 
 /// The same options, with these formats bounded.
 pub(super) fn bounded(options: Options<'_>) -> Options<'_> {
-    BOUNDED.into_iter().fold(options, |options, name| options.with_format(name, move |text| fits(name, text)))
+    BOUNDED
+        .into_iter()
+        .fold(options, |options, name| options.with_format(name, move |text| fits(name, text)))
 }
 
 /// Whether a text has the format. One that is too long has none; where the validation is over, whatever.
 fn fits(name: &str, text: &str) -> bool {
     static CHECKS: LazyLock<Vec<(&str, Option<Validator>)>> = LazyLock::new(|| {
-        let check = |name| jsonschema::options().should_validate_formats(true).build(&json!({ "format": name })).ok();
+        let check = |name| {
+            jsonschema::options()
+                .should_validate_formats(true)
+                .build(&json!({ "format": name }))
+                .ok()
+        };
         BOUNDED.into_iter().map(|name| (name, check(name))).collect()
     });
     if text.len() > FORMAT_BYTES_MAX {
@@ -33,6 +40,7 @@ fn fits(name: &str, text: &str) -> bool {
     if !step_meter::pay(16 + text.len() as u64) {
         return true;
     }
-    let check = CHECKS.iter().find(|(known, _)| *known == name).and_then(|(_, check)| check.as_ref());
+    let check =
+        CHECKS.iter().find(|(known, _)| *known == name).and_then(|(_, check)| check.as_ref());
     check.is_none_or(|check| check.is_valid(&Value::from(text)))
 }

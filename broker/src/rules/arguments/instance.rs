@@ -46,7 +46,8 @@ pub(super) enum InstanceEntry<'t> {
 impl<'t> Instance<'t> {
     /// Reads all of `text`. An error: it is no JSON, nested too deep, or the validation is over.
     pub(super) fn read(text: &'t [u8]) -> Result<Self, serde_json::Error> {
-        let values = 1 + text.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
+        let values =
+            1 + text.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
         let mut instance = Self { entries: Vec::with_capacity(values), sorted: Vec::new() };
         let mut reader = serde_json::Deserializer::from_slice(text);
         InstanceBuilder(&mut instance).deserialize(&mut reader)?;
@@ -160,7 +161,11 @@ impl<'t> Visitor<'t> for InstanceBuilder<'_, 't> {
             members.next_value_seed(InstanceBuilder(instance))?;
             len += 1;
         }
-        instance.entries[at] = InstanceEntry::Object { len, end: instance.len(), sorted: instance.sorted.len() as u32 };
+        instance.entries[at] = InstanceEntry::Object {
+            len,
+            end: instance.len(),
+            sorted: instance.sorted.len() as u32,
+        };
         if len as usize > MEMBERS_IN_LINE {
             instance.sort_members(at as u32);
         }
@@ -223,7 +228,11 @@ impl Json for MeteredJson {
         key.to_owned()
     }
 
-    fn with_string_node<T>((): &mut (), string: &str, use_it: impl FnOnce(InstanceNode<'_>) -> T) -> T {
+    fn with_string_node<T>(
+        (): &mut (),
+        string: &str,
+        use_it: impl FnOnce(InstanceNode<'_>) -> T,
+    ) -> T {
         use_it(InstanceNode::Name(string))
     }
 }
@@ -267,7 +276,9 @@ impl<'a> json::Node<'a, MeteredJson> for InstanceNode<'a> {
     fn as_array(&self) -> Option<ArrayNode<'a>> {
         match self {
             Self::At(instance, at) => match instance.entry(*at) {
-                InstanceEntry::Array { len, .. } if step_meter::pay(1) => Some(ArrayNode { instance, at: *at, len: *len }),
+                InstanceEntry::Array { len, .. } if step_meter::pay(1) => {
+                    Some(ArrayNode { instance, at: *at, len: *len })
+                }
                 _ => None,
             },
             Self::Name(_) => None,
@@ -319,18 +330,24 @@ impl<'a> json::Node<'a, MeteredJson> for InstanceNode<'a> {
         match (self.entry(), expected) {
             (Some(InstanceEntry::Array { len, .. }), Value::Array(items)) => {
                 let elements = self.as_array().into_iter().flat_map(|array| array.elements());
-                *len as usize == items.len() && elements.zip(items).all(|(element, item)| element.equals_value(item))
+                *len as usize == items.len()
+                    && elements.zip(items).all(|(element, item)| element.equals_value(item))
             }
             (Some(InstanceEntry::Object { len, .. }), Value::Object(members)) => {
                 let mine = self.as_object().into_iter().flat_map(|object| object.members());
-                *len as usize == members.len() && { mine }
-                    .all(|(name, value)| members.get(name).is_some_and(|member| value.equals_value(member)))
+                *len as usize == members.len() && { mine }.all(|(name, value)| {
+                    members.get(name).is_some_and(|member| value.equals_value(member))
+                })
             }
-            (Some(InstanceEntry::Number(number)), Value::Number(_)) => cmp::equal(&Value::Number(number.clone()), expected),
+            (Some(InstanceEntry::Number(number)), Value::Number(_)) => {
+                cmp::equal(&Value::Number(number.clone()), expected)
+            }
             (Some(InstanceEntry::Bool(value)), Value::Bool(expected)) => value == expected,
             (Some(InstanceEntry::Null), Value::Null) => true,
             (_, Value::String(expected)) => {
-                let is_equal = self.text().is_some_and(|text| text.len() == expected.len() && text == expected);
+                let is_equal = self
+                    .text()
+                    .is_some_and(|text| text.len() == expected.len() && text == expected);
                 is_equal && step_meter::pay(expected.len() as u64 / 16)
             }
             _ => false,
@@ -344,7 +361,9 @@ impl<'a> json::Node<'a, MeteredJson> for InstanceNode<'a> {
 
     fn identity(&self) -> Option<NodeIdentity> {
         match self {
-            Self::At(instance, at) => Some(NodeIdentity::tagged(std::ptr::from_ref(*instance) as usize, *at)),
+            Self::At(instance, at) => {
+                Some(NodeIdentity::tagged(std::ptr::from_ref(*instance) as usize, *at))
+            }
             Self::Name(_) => None,
         }
     }
@@ -444,7 +463,11 @@ impl<'a> json::Array<'a, MeteredJson> for ArrayNode<'a> {
     }
 
     fn elements(&self) -> ArrayElements<'a> {
-        ArrayElements(ChildIter { instance: self.instance, at: self.at + 1, end: self.instance.end(self.at) })
+        ArrayElements(ChildIter {
+            instance: self.instance,
+            at: self.at + 1,
+            end: self.instance.end(self.at),
+        })
     }
 
     fn is_unique(&self) -> bool {

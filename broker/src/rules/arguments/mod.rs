@@ -22,7 +22,10 @@ use std::{
     time::Duration,
 };
 
-use jsonschema::{Keyword, PatternOptions, ValidationError, ValidationOptions, Validator, error::ValidationErrorKind};
+use jsonschema::{
+    Keyword, PatternOptions, ValidationError, ValidationOptions, Validator,
+    error::ValidationErrorKind,
+};
 use protocol::{
     error::{ErrorKind, Refusal},
     json::{self, duplicate_member},
@@ -36,8 +39,9 @@ use self::{
     step_meter::{ValidationStop, metered},
 };
 use crate::limits::arguments::{
-    ARGUMENT_BYTES_AT_ONCE_MAX, ARGUMENT_BYTES_MAX, ARGUMENT_STEPS_AT_ONCE_MAX, FAULT_CHARS_MAX, FAULTS_FOUND_MAX, FAULTS_TOLD_MAX,
-    PATTERN_COMPILED_BYTES_MAX, SCHEMA_BYTES_MAX, SCHEMA_COMPILED_BYTES_MAX, SCHEMA_NODES_MAX,
+    ARGUMENT_BYTES_AT_ONCE_MAX, ARGUMENT_BYTES_MAX, ARGUMENT_STEPS_AT_ONCE_MAX, FAULT_CHARS_MAX,
+    FAULTS_FOUND_MAX, FAULTS_TOLD_MAX, PATTERN_COMPILED_BYTES_MAX, SCHEMA_BYTES_MAX,
+    SCHEMA_COMPILED_BYTES_MAX, SCHEMA_NODES_MAX,
 };
 
 /// Why a schema is not used.
@@ -49,7 +53,9 @@ pub enum SchemaError {
     TooLargeCompiled,
     #[error("it refers to {0:?}, which is not inside of it")]
     Reference(String),
-    #[error("it refers to itself without end, or one place in the arguments would be looked at too often")]
+    #[error(
+        "it refers to itself without end, or one place in the arguments would be looked at too often"
+    )]
     TooCostly,
     #[error("a part of it has a name of its own (`$id`), which only the whole may have")]
     NamesItself,
@@ -71,20 +77,28 @@ impl ArgumentValidator {
         if schema.len() > SCHEMA_BYTES_MAX {
             return Err(SchemaError::TooLarge);
         }
-        let schema: Value = serde_json::from_slice(schema).map_err(|error| SchemaError::Invalid(error.to_string()))?;
+        let schema: Value = serde_json::from_slice(schema)
+            .map_err(|error| SchemaError::Invalid(error.to_string()))?;
         if nodes(&schema) > SCHEMA_NODES_MAX {
             return Err(SchemaError::TooLarge);
         }
         cost::cost(&schema)?;
         let names = NamePatterns::of(&schema)?;
         let counted = cost::compiled_bytes(&schema).saturating_add(names.bytes);
-        let left = SCHEMA_COMPILED_BYTES_MAX.checked_sub(counted).ok_or(SchemaError::TooLargeCompiled)?;
+        let left =
+            SCHEMA_COMPILED_BYTES_MAX.checked_sub(counted).ok_or(SchemaError::TooLargeCompiled)?;
         let left = Arc::new(AtomicUsize::new(left));
-        let validator = options(left.clone()).build(&schema).map_err(|error| match left.load(Ordering::Relaxed) {
-            0 => SchemaError::TooLargeCompiled,
-            _ => SchemaError::Invalid(shortened(&error.to_string())),
+        let validator = options(left.clone()).build(&schema).map_err(|error| {
+            match left.load(Ordering::Relaxed) {
+                0 => SchemaError::TooLargeCompiled,
+                _ => SchemaError::Invalid(shortened(&error.to_string())),
+            }
         })?;
-        Ok(Self { validator, bytes: SCHEMA_COMPILED_BYTES_MAX - left.load(Ordering::Relaxed), name_weight: names.weight })
+        Ok(Self {
+            validator,
+            bytes: SCHEMA_COMPILED_BYTES_MAX - left.load(Ordering::Relaxed),
+            name_weight: names.weight,
+        })
     }
 
     /// Bytes it takes, at most.
@@ -95,36 +109,58 @@ impl ArgumentValidator {
     /// `arguments` as the client wrote them; absent ones are none. Carried out where it takes next to nothing, whatever the schema
     /// and the arguments; `Unsupported` where it takes more.
     pub fn check_at_once(&self, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
-        if self.name_weight > 0 || arguments.is_some_and(|text| text.len() > ARGUMENT_BYTES_AT_ONCE_MAX) {
+        if self.name_weight > 0
+            || arguments.is_some_and(|text| text.len() > ARGUMENT_BYTES_AT_ONCE_MAX)
+        {
             return None;
         }
-        let allowance = ValidationBudget { steps: ARGUMENT_STEPS_AT_ONCE_MAX, given_up: Arc::default() };
+        let allowance =
+            ValidationBudget { steps: ARGUMENT_STEPS_AT_ONCE_MAX, given_up: Arc::default() };
         let (verdict, over) = self.verdict(arguments, &allowance);
         over.is_none_or(|over| over == ValidationStop::Faults).then_some(verdict)
     }
 
     /// The same within `allowance`. Once that is given up, the answer counts for nothing.
-    pub fn check(&self, arguments: Option<&[u8]>, allowance: &ValidationBudget) -> Result<(), Refusal> {
+    pub fn check(
+        &self,
+        arguments: Option<&[u8]>,
+        allowance: &ValidationBudget,
+    ) -> Result<(), Refusal> {
         match self.verdict(arguments, allowance) {
-            (_, Some(ValidationStop::Steps)) => {
-                Err(refused("too_costly", "", "holding the arguments to the tool's inputSchema takes more steps than are allowed"))
-            }
-            (_, Some(ValidationStop::Cancelled)) => {
-                Err(refused("timeout", "", "holding the arguments to the tool's inputSchema was given up"))
-            }
+            (_, Some(ValidationStop::Steps)) => Err(refused(
+                "too_costly",
+                "",
+                "holding the arguments to the tool's inputSchema takes more steps than are allowed",
+            )),
+            (_, Some(ValidationStop::Cancelled)) => Err(refused(
+                "timeout",
+                "",
+                "holding the arguments to the tool's inputSchema was given up",
+            )),
             (verdict, _) => verdict,
         }
     }
 
-    fn verdict(&self, arguments: Option<&[u8]>, allowance: &ValidationBudget) -> (Result<(), Refusal>, Option<ValidationStop>) {
+    fn verdict(
+        &self,
+        arguments: Option<&[u8]>,
+        allowance: &ValidationBudget,
+    ) -> (Result<(), Refusal>, Option<ValidationStop>) {
         let text = arguments.unwrap_or(b"{}");
         if text.len() > ARGUMENT_BYTES_MAX {
-            let text = format!("arguments that are held to a schema have at most {ARGUMENT_BYTES_MAX} bytes");
+            let text = format!(
+                "arguments that are held to a schema have at most {ARGUMENT_BYTES_MAX} bytes"
+            );
             return (Err(refused("too_large", "", &text)), None);
         }
         metered(allowance, self.name_weight, FAULTS_FOUND_MAX, || {
-            let arguments = Instance::read(text).map_err(|_| refused("unreadable", "", "the arguments cannot be read"))?;
-            if self.validator.is_valid(arguments.root()) { Ok(()) } else { Err(self.faults(&arguments)) }
+            let arguments = Instance::read(text)
+                .map_err(|_| refused("unreadable", "", "the arguments cannot be read"))?;
+            if self.validator.is_valid(arguments.root()) {
+                Ok(())
+            } else {
+                Err(self.faults(&arguments))
+            }
         })
     }
 
@@ -132,7 +168,9 @@ impl ArgumentValidator {
     fn faults(&self, arguments: &Instance<'_>) -> Refusal {
         let faults = self.validator.iter_errors(arguments.root()).filter(is_one);
         let faults: Vec<_> = faults.take(FAULTS_TOLD_MAX).collect();
-        let Some(first) = faults.first() else { return refused("mismatch", "", "the arguments do not fit the tool's inputSchema") };
+        let Some(first) = faults.first() else {
+            return refused("mismatch", "", "the arguments do not fit the tool's inputSchema");
+        };
         let place = |fault: &ValidationError<'_>| shortened(fault.instance_path().as_str());
         let keyword = first.kind().keyword().to_owned();
         let all: Vec<Value> = faults.iter().map(|fault| place(fault).into()).collect();
@@ -148,7 +186,9 @@ fn is_one(fault: &ValidationError<'_>) -> bool {
     let of_others = || match fault.kind() {
         ValidationErrorKind::AnyOf { context }
         | ValidationErrorKind::OneOfNotValid { context }
-        | ValidationErrorKind::OneOfMultipleValid { context } => context.iter().flatten().any(is_one),
+        | ValidationErrorKind::OneOfMultipleValid { context } => {
+            context.iter().flatten().any(is_one)
+        }
         ValidationErrorKind::PropertyNames { error } => is_one(error),
         _ => false,
     };
@@ -174,7 +214,8 @@ impl NamePatterns {
                 Value::Object(members) => {
                     let named = members.get("patternProperties").and_then(Value::as_object);
                     for pattern in named.into_iter().flat_map(|patterns| patterns.keys()) {
-                        let pattern = Pattern::new(pattern).map_err(|why| SchemaError::Invalid(why.to_owned()))?;
+                        let pattern = Pattern::new(pattern)
+                            .map_err(|why| SchemaError::Invalid(why.to_owned()))?;
                         bytes = bytes.saturating_add(3 * pattern.bytes() + Self::KEPT_BYTES);
                         weight = weight.saturating_add(pattern.weight());
                         if bytes > SCHEMA_COMPILED_BYTES_MAX {
@@ -194,16 +235,23 @@ impl NamePatterns {
 const NAME_PATTERN_FOUND_BYTES: usize = 64 * 1024;
 
 /// `left` is what compiled patterns may still take; one that takes more leaves nothing.
-fn options(left: Arc<AtomicUsize>) -> ValidationOptions<'static, Arc<dyn jsonschema::Retrieve>, MeteredJson> {
-    let of_names = PatternOptions::regex().size_limit(PATTERN_COMPILED_BYTES_MAX).dfa_size_limit(NAME_PATTERN_FOUND_BYTES);
+fn options(
+    left: Arc<AtomicUsize>,
+) -> ValidationOptions<'static, Arc<dyn jsonschema::Retrieve>, MeteredJson> {
+    let of_names = PatternOptions::regex()
+        .size_limit(PATTERN_COMPILED_BYTES_MAX)
+        .dfa_size_limit(NAME_PATTERN_FOUND_BYTES);
     let options = jsonschema::options_for::<MeteredJson>()
         .with_pattern_options(of_names)
         // Annotations in all revisions since 2019-09. Reading a text as JSON has no bound of its own.
         .without_content_media_type_support("application/json")
         .without_content_encoding_support("base64")
         .with_keyword("pattern", move |_, pattern: &Value, _| {
-            let pattern = Pattern::new(pattern.as_str().unwrap_or_default()).map_err(ValidationError::custom)?;
-            let taken = left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(pattern.bytes()));
+            let pattern = Pattern::new(pattern.as_str().unwrap_or_default())
+                .map_err(ValidationError::custom)?;
+            let taken = left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(pattern.bytes())
+            });
             taken.map_err(|_| {
                 left.store(0, Ordering::Relaxed);
                 ValidationError::custom("its patterns are too large")
@@ -218,14 +266,21 @@ pub fn refuse_duplicates(arguments: &[u8], hasher: &RandomState) -> Result<(), R
     let limits = json::Limits { bytes_max: arguments.len(), ..json::Limits::default() };
     match duplicate_member(arguments, &limits, hasher, FAULT_CHARS_MAX) {
         Ok(None) => Ok(()),
-        Ok(Some(place)) => Err(refused("duplicate_member", &place, "an object in the arguments holds a member twice")),
+        Ok(Some(place)) => Err(refused(
+            "duplicate_member",
+            &place,
+            "an object in the arguments holds a member twice",
+        )),
         Err(_) => Err(refused("unreadable", "", "the arguments cannot be read")),
     }
 }
 
 /// The answer where the time for a validation is over.
 pub fn refused_late(timeout: Duration) -> Refusal {
-    let text = format!("the arguments were not held to the tool's inputSchema within {} ms", timeout.as_millis());
+    let text = format!(
+        "the arguments were not held to the tool's inputSchema within {} ms",
+        timeout.as_millis()
+    );
     refused("timeout", "", &text)
 }
 

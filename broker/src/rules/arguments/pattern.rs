@@ -31,11 +31,16 @@ pub(super) struct Pattern {
 impl Pattern {
     /// A regular expression of ECMA-262, without look-around and back-references.
     pub(super) fn new(pattern: &str) -> Result<Self, &'static str> {
-        let pattern = jsonschema_regex::to_rust_regex(pattern)
-            .map_err(|()| "a pattern is no regular expression without look-around and back-references")?;
-        let config = Config::new().cache_capacity(CACHE_BYTES).skip_cache_capacity_check(true).unicode_word_boundary(false);
-        let compiled =
-            thompson::Config::new().nfa_size_limit(Some(PATTERN_COMPILED_BYTES_MAX)).which_captures(thompson::WhichCaptures::None);
+        let pattern = jsonschema_regex::to_rust_regex(pattern).map_err(
+            |()| "a pattern is no regular expression without look-around and back-references",
+        )?;
+        let config = Config::new()
+            .cache_capacity(CACHE_BYTES)
+            .skip_cache_capacity_check(true)
+            .unicode_word_boundary(false);
+        let compiled = thompson::Config::new()
+            .nfa_size_limit(Some(PATTERN_COMPILED_BYTES_MAX))
+            .which_captures(thompson::WhichCaptures::None);
         let automaton = DFA::builder()
             .configure(config)
             .thompson(compiled)
@@ -61,7 +66,10 @@ impl Pattern {
             return true;
         }
         let mut cache = self.automaton.create_cache();
-        let Ok(mut state) = self.automaton.start_state_forward(&mut cache, &Input::new(text)) else { return false };
+        let Ok(mut state) = self.automaton.start_state_forward(&mut cache, &Input::new(text))
+        else {
+            return false;
+        };
         for piece in text.as_bytes().chunks(PIECE) {
             if !step_meter::pay(1 + piece.len() as u64 * self.states / 16) {
                 return true;
@@ -81,7 +89,11 @@ impl Pattern {
 
 impl<'i> Keyword<'i, MeteredJson> for Pattern {
     fn validate(&self, instance: InstanceNode<'i>) -> Result<(), ValidationError<'i>> {
-        if Keyword::<'i, MeteredJson>::is_valid(self, instance) { Ok(()) } else { Err(ValidationError::custom("does not match")) }
+        if Keyword::<'i, MeteredJson>::is_valid(self, instance) {
+            Ok(())
+        } else {
+            Err(ValidationError::custom("does not match"))
+        }
     }
 
     fn is_valid(&self, instance: InstanceNode<'i>) -> bool {

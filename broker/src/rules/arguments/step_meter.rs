@@ -165,7 +165,8 @@ mod tests {
     #[test]
     fn s02_so_many_steps_and_no_more() {
         for steps in [0, 1, 1_023, 1_024, 1_025, 10_000] {
-            let (paid, over) = metered(&allowance(steps), 0, 1, || (0..20_000).filter(|_| pay(1)).count());
+            let (paid, over) =
+                metered(&allowance(steps), 0, 1, || (0..20_000).filter(|_| pay(1)).count());
             assert_eq!((paid as u64, over), (steps, Some(ValidationStop::Steps)), "{steps}");
         }
         let (_, over) = metered(&allowance(10), 0, 1, || pay(3) && pay(7));
@@ -187,7 +188,8 @@ mod tests {
 
     #[test]
     fn s02_faults_end_it_and_what_comes_after_counts_for_nothing() {
-        let (noted, over) = metered(&allowance(1_000), 0, 3, || (0..10).filter(|_| note_fault()).count());
+        let (noted, over) =
+            metered(&allowance(1_000), 0, 3, || (0..10).filter(|_| note_fault()).count());
         assert_eq!((noted, over), (3, Some(ValidationStop::Faults)));
     }
 

@@ -13,7 +13,8 @@ use super::*;
 use crate::limits::arguments::ARGUMENT_STEPS_MAX;
 
 fn check(checker: &ArgumentValidator, arguments: Option<&[u8]>) -> Result<(), Refusal> {
-    checker.check(arguments, &ValidationBudget { steps: ARGUMENT_STEPS_MAX, given_up: Arc::default() })
+    checker
+        .check(arguments, &ValidationBudget { steps: ARGUMENT_STEPS_MAX, given_up: Arc::default() })
 }
 
 fn reason(refusal: &Refusal) -> &Value {
@@ -37,7 +38,10 @@ fn arguments_that_do_not_fit_are_refused_with_their_place() {
     assert_eq!((refusal.kind.refusal_code(), refusal.kind.code()), (Some(1021), -32602));
     assert_eq!(refusal.data[0], ("path", json!("/a")));
     assert!(!refusal.message.contains("secret-value"), "{refusal}");
-    assert_eq!(fault(schema.clone(), json!({"a": 1, "b": ["x", "long"]})).unwrap().data[0], ("path", json!("/b/1")));
+    assert_eq!(
+        fault(schema.clone(), json!({"a": 1, "b": ["x", "long"]})).unwrap().data[0],
+        ("path", json!("/b/1"))
+    );
     assert_eq!(fault(schema.clone(), json!({})).unwrap().data[0], ("path", json!("")));
     assert!(check(&checker(schema).unwrap(), None).is_err(), "absent arguments are none");
     assert!(check(&checker(json!({"type": "object"})).unwrap(), None).is_ok());
@@ -45,7 +49,8 @@ fn arguments_that_do_not_fit_are_refused_with_their_place() {
 
 #[test]
 fn j_24_a_part_with_a_name_of_its_own_is_not_used() {
-    let hidden = json!({"$id": "http://a/x", "$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"});
+    let hidden =
+        json!({"$id": "http://a/x", "$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"});
     for schema in [
         json!({"properties": {"x": hidden}, "$defs": {"a": true}}),
         json!({"$defs": {"outer": hidden}, "$ref": "#/$defs/outer/$defs/a"}),
@@ -61,7 +66,10 @@ fn recursive_schemas_are_used() {
     let tree = json!({"type": "object", "properties": {"tree": {"$ref": "#/$defs/node"}}, "$defs": {"node": {
         "type": "object", "properties": {"left": {"$ref": "#/$defs/node"}, "right": {"$ref": "#/$defs/node"}, "value": {"type": "integer"}}}}});
     assert_eq!(fault(tree.clone(), json!({"tree": {"left": {"right": {"value": 1}}}})), None);
-    assert_eq!(fault(tree, json!({"tree": {"left": {"right": {"value": "1"}}}})).unwrap().data[0].1, json!("/tree/left/right/value"));
+    assert_eq!(
+        fault(tree, json!({"tree": {"left": {"right": {"value": "1"}}}})).unwrap().data[0].1,
+        json!("/tree/left/right/value")
+    );
 }
 
 // N-SCH-02
@@ -69,13 +77,13 @@ fn recursive_schemas_are_used() {
 fn j_24_schema_bombs_are_not_compiled() {
     let doubled = |keyword: &str| {
         let level = |n: usize| json!({keyword: [{"$ref": format!("#/$defs/a{}", n + 1)}, {"$ref": format!("#/$defs/a{}", n + 1)}]});
-        let mut defs: serde_json::Map<String, Value> = (0..60).map(|n| (format!("a{n}"), level(n))).collect();
+        let mut defs: serde_json::Map<String, Value> =
+            (0..60).map(|n| (format!("a{n}"), level(n))).collect();
         defs.insert("a60".into(), json!({"type": "object"}));
         json!({"$ref": "#/$defs/a0", "$defs": defs})
     };
     let nested = (0..40).fold(json!({"type": "object"}), |inner, _| json!({"allOf": [inner]}));
-    let deep_doubling =
-        json!({"$ref": "#/$defs/t", "$defs": {"t": {"additionalProperties": {"allOf": [{"$ref": "#/$defs/t"}, {"$ref": "#/$defs/t"}]}}}});
+    let deep_doubling = json!({"$ref": "#/$defs/t", "$defs": {"t": {"additionalProperties": {"allOf": [{"$ref": "#/$defs/t"}, {"$ref": "#/$defs/t"}]}}}});
     for (schema, why) in [
         (doubled("allOf"), SchemaError::TooCostly),
         (doubled("anyOf"), SchemaError::TooCostly),
@@ -83,7 +91,10 @@ fn j_24_schema_bombs_are_not_compiled() {
         (nested, SchemaError::TooCostly),
         (deep_doubling, SchemaError::TooCostly),
         (json!({"$ref": "#"}), SchemaError::TooCostly),
-        (json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"not": {"$ref": "#/$defs/a"}}}}), SchemaError::TooCostly),
+        (
+            json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"not": {"$ref": "#/$defs/a"}}}}),
+            SchemaError::TooCostly,
+        ),
         (json!({"enum": (0..30_000).collect::<Vec<_>>()}), SchemaError::TooLarge),
         (json!({"description": "x".repeat(SCHEMA_BYTES_MAX)}), SchemaError::TooLarge),
     ] {
@@ -107,7 +118,10 @@ fn j_24_nothing_outside_of_a_schema_is_looked_for() {
         let refused = checker(json!({"properties": {"a": {"$ref": reference}}})).err();
         assert!(matches!(refused, Some(SchemaError::Reference(_))), "{reference}: {refused:?}");
     }
-    assert!(matches!(checker(json!({"$schema": "http://127.0.0.1:1/meta"})).err(), Some(SchemaError::Invalid(_))));
+    assert!(matches!(
+        checker(json!({"$schema": "http://127.0.0.1:1/meta"})).err(),
+        Some(SchemaError::Invalid(_))
+    ));
     assert!(checker(json!({"properties": {"a": {"$dynamicRef": "#x"}}})).is_err());
 }
 
@@ -119,8 +133,11 @@ fn j_24_patterns_take_linear_time() {
     let text = json!({"a": "a".repeat(100_000) + "!", "b": "a".repeat(100_000)}).to_string();
     assert!(check(&checker, Some(text.as_bytes())).is_err());
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    let bomb =
-        ArgumentValidator::compile(json!({"properties": {"a": {"pattern": "(((a{1,1000}){1,1000}){1,1000})"}}}).to_string().as_bytes());
+    let bomb = ArgumentValidator::compile(
+        json!({"properties": {"a": {"pattern": "(((a{1,1000}){1,1000}){1,1000})"}}})
+            .to_string()
+            .as_bytes(),
+    );
     assert!(matches!(bomb, Err(SchemaError::Invalid(_))), "{bomb:?}");
 }
 
@@ -138,26 +155,48 @@ fn hostile() -> Vec<(&'static str, Value, String)> {
     let of = |item: &str| format!("{{\"a\":[{}]}}", vec![item; size / (item.len() + 1)].join(","));
     let object = json!({"type": "object", "required": ["x", "y"], "properties": {"x": {"type": "string"}}, "additionalProperties": false});
     let listed: Vec<Value> = (0..9_000).map(|n| json!(n)).collect();
-    let texts: Vec<Value> = (0..900).map(|n| json!(format!("{}{n}", "x".repeat(100)))).chain([json!(1)]).collect();
-    let alternatives: Vec<Value> = (0..300).map(|n| json!({"type": "object", "required": [n.to_string()]})).collect();
+    let texts: Vec<Value> =
+        (0..900).map(|n| json!(format!("{}{n}", "x".repeat(100)))).chain([json!(1)]).collect();
+    let alternatives: Vec<Value> =
+        (0..300).map(|n| json!({"type": "object", "required": [n.to_string()]})).collect();
     let items = |schema: Value| json!({"properties": {"a": {"items": schema}}});
     let unlike: Vec<String> = (0..size / 10).map(|n| format!("[{n}]")).collect();
     vec![
         ("objects", items(object), of("{}")),
         ("enum of numbers", items(json!({"enum": listed})), of("9999")),
-        ("enum of texts", items(json!({"enum": texts})), of(&format!("\"{}899\"", "x".repeat(100)))),
+        (
+            "enum of texts",
+            items(json!({"enum": texts})),
+            of(&format!("\"{}899\"", "x".repeat(100))),
+        ),
         ("const", items(json!({"const": (0..900).collect::<Vec<_>>()})), of("0")),
         (
             "pattern",
             json!({"properties": {"a": {"pattern": "^([a-z]{1,40} ?){1,40}$"}}}),
             format!("{{\"a\":\"{}\"}}", "ab".repeat(size / 2)),
         ),
-        ("patterns", items(json!({"pattern": "^(a|b|ab)*c{0,500}$"})), of("\"abababababababababab\"")),
-        ("uniqueItems", json!({"properties": {"a": {"uniqueItems": true}}}), format!("{{\"a\":[{}]}}", unlike.join(","))),
+        (
+            "patterns",
+            items(json!({"pattern": "^(a|b|ab)*c{0,500}$"})),
+            of("\"abababababababababab\""),
+        ),
+        (
+            "uniqueItems",
+            json!({"properties": {"a": {"uniqueItems": true}}}),
+            format!("{{\"a\":[{}]}}", unlike.join(",")),
+        ),
         ("uniqueItems inside", items(json!({"uniqueItems": true})), of("[[],[[]],[[[]]]]")),
         ("anyOf", items(json!({"anyOf": alternatives})), of("{}")),
-        ("names", json!({"patternProperties": {"^(a|b|ab)*c{1,400}$": false}}), format!("{{\"{}\":0}}", "ab".repeat(size / 2))),
-        ("propertyNames", json!({"propertyNames": {"pattern": "^(a|b|ab)*c{1,400}$"}}), format!("{{\"{}\":0}}", "ab".repeat(size / 2))),
+        (
+            "names",
+            json!({"patternProperties": {"^(a|b|ab)*c{1,400}$": false}}),
+            format!("{{\"{}\":0}}", "ab".repeat(size / 2)),
+        ),
+        (
+            "propertyNames",
+            json!({"propertyNames": {"pattern": "^(a|b|ab)*c{1,400}$"}}),
+            format!("{{\"{}\":0}}", "ab".repeat(size / 2)),
+        ),
     ]
 }
 
@@ -178,7 +217,10 @@ fn s02_what_was_given_up_ends() {
         let checker = checker(schema).unwrap();
         // Given up before it began, and while it is at work.
         for early in [true, false] {
-            let allowance = ValidationBudget { steps: u64::MAX / 2, given_up: Arc::new(AtomicBool::new(early)) };
+            let allowance = ValidationBudget {
+                steps: u64::MAX / 2,
+                given_up: Arc::new(AtomicBool::new(early)),
+            };
             thread::scope(|scope| {
                 let at_work = scope.spawn(|| checker.check(Some(arguments.as_bytes()), &allowance));
                 allowance.given_up.store(true, Ordering::Relaxed);
@@ -195,24 +237,39 @@ fn s02_at_most_five_faults_are_told_and_few_are_looked_for() {
     let checker = checker(schema).unwrap();
     let arguments = format!("{{\"a\":[{}]}}", vec!["{}"; 300_000].join(","));
     let refusal = check(&checker, Some(arguments.as_bytes())).unwrap_err();
-    let told = refusal.data.iter().find(|(key, _)| *key == "paths").map(|(_, paths)| paths.clone()).unwrap();
+    let told = refusal
+        .data
+        .iter()
+        .find(|(key, _)| *key == "paths")
+        .map(|(_, paths)| paths.clone())
+        .unwrap();
     assert_eq!(told, json!(["/a/0", "/a/1", "/a/2", "/a/3", "/a/4"]));
     assert_eq!(reason(&refusal), "mismatch");
     // Faults of alternatives end the search too, and none is told that there would not be without the end.
-    let alternatives: Vec<Value> = (0..40).map(|n| json!({"type": "object", "required": [n.to_string()]})).collect();
+    let alternatives: Vec<Value> =
+        (0..40).map(|n| json!({"type": "object", "required": [n.to_string()]})).collect();
     let anyhow = json!({"properties": {"a": {"anyOf": alternatives}, "b": {"type": "object", "required": ["c"]}}});
     let refusal = fault(anyhow, json!({"a": {}, "b": {"c": 1}})).unwrap();
-    let told = refusal.data.iter().find(|(key, _)| *key == "paths").map(|(_, paths)| paths.clone()).unwrap();
+    let told = refusal
+        .data
+        .iter()
+        .find(|(key, _)| *key == "paths")
+        .map(|(_, paths)| paths.clone())
+        .unwrap();
     assert_eq!(told, json!(["/a"]));
 }
 
 #[test]
 fn s02_schemas_that_would_be_large_once_compiled_are_not_compiled() {
-    let parts: serde_json::Map<String, Value> = (0..3_000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
+    let parts: serde_json::Map<String, Value> =
+        (0..3_000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
     let long_places = json!({"properties": {"x".repeat(100_000): {"properties": parts}}});
-    let patterns: Vec<Value> = (0..2_000).map(|n| json!({"pattern": format!("^\\w{{1,{}}}$", 400 + n % 7)})).collect();
-    let names: serde_json::Map<String, Value> = (0..200).map(|n| (format!("^[a-z]{{1,9}}{n}$"), json!(true))).collect();
-    let properties: serde_json::Map<String, Value> = patterns.into_iter().enumerate().map(|(n, part)| (n.to_string(), part)).collect();
+    let patterns: Vec<Value> =
+        (0..2_000).map(|n| json!({"pattern": format!("^\\w{{1,{}}}$", 400 + n % 7)})).collect();
+    let names: serde_json::Map<String, Value> =
+        (0..200).map(|n| (format!("^[a-z]{{1,9}}{n}$"), json!(true))).collect();
+    let properties: serde_json::Map<String, Value> =
+        patterns.into_iter().enumerate().map(|(n, part)| (n.to_string(), part)).collect();
     for (name, schema) in [
         ("long places", long_places),
         ("patterns", json!({ "properties": properties })),
@@ -233,7 +290,11 @@ fn s02_ordinary_calls_are_checked_at_once() {
     assert_eq!(checker.check_at_once(Some(fitting.to_string().as_bytes())), Some(Ok(())));
     let unfit = json!({"path": "", "id": "x", "lines": [1, 1.0]});
     let refusal = checker.check_at_once(Some(unfit.to_string().as_bytes())).unwrap().unwrap_err();
-    assert_eq!(refusal.data.iter().find(|(key, _)| *key == "paths").unwrap().1.as_array().unwrap().len(), 3, "{refusal:?}");
+    assert_eq!(
+        refusal.data.iter().find(|(key, _)| *key == "paths").unwrap().1.as_array().unwrap().len(),
+        3,
+        "{refusal:?}"
+    );
     let large = json!({"path": "x".repeat(ARGUMENT_BYTES_AT_ONCE_MAX)});
     assert_eq!(checker.check_at_once(Some(large.to_string().as_bytes())), None);
 }
@@ -273,22 +334,34 @@ fn values() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(4, 24, 5, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
-            prop::collection::btree_map("[a-e]", inner.clone(), 0..4).prop_map(|members| Value::Object(members.into_iter().collect())),
+            prop::collection::btree_map("[a-e]", inner.clone(), 0..4)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
             // Enough members to be searched by halves.
-            prop::collection::btree_map("[a-z]", inner, 9..14).prop_map(|members| Value::Object(members.into_iter().collect())),
+            prop::collection::btree_map("[a-z]", inner, 9..14)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
         ]
     })
 }
 
 fn schemas() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
-        prop_oneof![Just("string"), Just("integer"), Just("number"), Just("object"), Just("array"), Just("null")]
-            .prop_map(|kind| json!({"type": kind})),
+        prop_oneof![
+            Just("string"),
+            Just("integer"),
+            Just("number"),
+            Just("object"),
+            Just("array"),
+            Just("null")
+        ]
+        .prop_map(|kind| json!({"type": kind})),
         prop::collection::vec(values(), 1..4).prop_map(|values| json!({"enum": values})),
         values().prop_map(|value| json!({"const": value})),
-        prop_oneof![Just("^a"), Just("b$"), Just("^(a|b)*$"), Just("\\s"), Just("[^a]")].prop_map(|pattern| json!({"pattern": pattern})),
+        prop_oneof![Just("^a"), Just("b$"), Just("^(a|b)*$"), Just("\\s"), Just("[^a]")]
+            .prop_map(|pattern| json!({"pattern": pattern})),
         Just(json!({"uniqueItems": true})),
-        (0..3_u64).prop_map(|n| json!({"minLength": n, "maxItems": n + 1, "minProperties": n, "maximum": n})),
+        (0..3_u64).prop_map(
+            |n| json!({"minLength": n, "maxItems": n + 1, "minProperties": n, "maximum": n})
+        ),
         prop::collection::btree_set("[a-e]", 0..3).prop_map(|names| json!({"required": names})),
         Just(json!({"multipleOf": 0.5})),
         Just(json!(false)),

@@ -20,15 +20,26 @@ static ENTRY: NameIndex = NameIndex::new(&[
     "_meta",
 ]);
 /// And those inside of `annotations` and `execution`.
-static ANNOTATIONS: NameIndex =
-    NameIndex::new(&["title", "readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint", "audience", "priority"]);
+static ANNOTATIONS: NameIndex = NameIndex::new(&[
+    "title",
+    "readOnlyHint",
+    "destructiveHint",
+    "idempotentHint",
+    "openWorldHint",
+    "audience",
+    "priority",
+]);
 static EXECUTION: NameIndex = NameIndex::new(&["taskSupport"]);
 
 /// True when every reader finds the same members in an entry. A client would otherwise show its user another tool than the one
 /// whose hints and schema the broker goes by. Schemas are left to their backend: they restrain the calls that it gets.
 pub(super) fn is_read_alike(entry: json::Value<'_>) -> bool {
-    let inside = |name: &str, known: &NameIndex| entry.get(name).is_none_or(|value| value.check_names(known).is_ok());
-    entry.check_names(&ENTRY).is_ok() && inside("annotations", &ANNOTATIONS) && inside("execution", &EXECUTION)
+    let inside = |name: &str, known: &NameIndex| {
+        entry.get(name).is_none_or(|value| value.check_names(known).is_ok())
+    };
+    entry.check_names(&ENTRY).is_ok()
+        && inside("annotations", &ANNOTATIONS)
+        && inside("execution", &EXECUTION)
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ pub enum TaskSupport {
 
 impl TaskSupport {
     pub(super) fn of(entry: json::Value<'_>) -> Self {
-        match entry.path(&["execution", "taskSupport"]).and_then(|value| value.as_str()).as_deref() {
+        match entry.path(&["execution", "taskSupport"]).and_then(|value| value.as_str()).as_deref()
+        {
             Some("optional") => TaskSupport::Optional,
             Some("required") => TaskSupport::Required,
             _ => TaskSupport::Forbidden,
@@ -43,8 +44,14 @@ impl Default for ToolTraits {
 
 impl ToolTraits {
     pub(super) fn of(entry: json::Value<'_>) -> Self {
-        let hint = |name: &str| entry.path(&["annotations", name]).and_then(|value| value.as_bool()) == Some(true);
-        Self { task_support: TaskSupport::of(entry), read_only: hint("readOnlyHint"), idempotent: hint("idempotentHint") }
+        let hint = |name: &str| {
+            entry.path(&["annotations", name]).and_then(|value| value.as_bool()) == Some(true)
+        };
+        Self {
+            task_support: TaskSupport::of(entry),
+            read_only: hint("readOnlyHint"),
+            idempotent: hint("idempotentHint"),
+        }
     }
 }
 
@@ -62,7 +69,10 @@ pub enum TaskHost {
 pub(super) fn with_task_support(entry: json::Value<'_>) -> Option<Bytes> {
     let native = Bytes::copy_from_slice(entry.raw());
     let base = entry.span().start;
-    let local = |value: json::Value<'_>| json::Span { start: value.span().start - base, end: value.span().end - base };
+    let local = |value: json::Value<'_>| json::Span {
+        start: value.span().start - base,
+        end: value.span().end - base,
+    };
     let mut splice = Splice::new(&native);
     match entry.get("execution").filter(|execution| execution.kind() == ValueKind::Object) {
         Some(execution) => match execution.get("taskSupport") {
@@ -71,7 +81,9 @@ pub(super) fn with_task_support(entry: json::Value<'_>) -> Option<Bytes> {
             None => splice.set_member(local(execution), None, "taskSupport", b"\"optional\""),
         },
         None if entry.get("execution").is_some() => return None, // not what it should be, and left alone
-        None => splice.set_member(local(entry), None, "execution", b"{\"taskSupport\":\"optional\"}"),
+        None => {
+            splice.set_member(local(entry), None, "execution", b"{\"taskSupport\":\"optional\"}")
+        }
     };
     Some(splice.finish())
 }

@@ -18,7 +18,10 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{BackendCall, FakeBackend, Gate, RecordedRequest, Reply, StatelessBackend, StatelessCall, StatelessReply};
+use testkit::{
+    BackendCall, FakeBackend, Gate, RecordedRequest, Reply, StatelessBackend, StatelessCall,
+    StatelessReply,
+};
 
 use super::{Of, REVISIONS, features};
 
@@ -79,7 +82,9 @@ impl Back {
 
     /// Adds entries beside the tools it has.
     fn add_tools(&self, entries: Vec<Value>) {
-        let mut tools: Vec<Value> = ["say", "fail", "ask", "talk", "hang", "long", "opened"].map(testkit::backend::tool).into();
+        let mut tools: Vec<Value> = ["say", "fail", "ask", "talk", "hang", "long", "opened"]
+            .map(testkit::backend::tool)
+            .into();
         tools.extend(entries);
         self.list("tools", tools);
     }
@@ -106,7 +111,9 @@ impl Back {
     pub(super) async fn update_once_listened_to(&self, uri: &str) {
         match self {
             Self::Legacy(backend) => {
-                let wants = |seen: &RecordedRequest| seen.is("resources/subscribe") && seen.message["params"]["uri"] == uri;
+                let wants = |seen: &RecordedRequest| {
+                    seen.is("resources/subscribe") && seen.message["params"]["uri"] == uri
+                };
                 let seen = backend.wait_for("the subscription", wants).await;
                 let session = seen.header("mcp-session-id").expect("it has a session").to_owned();
                 let update = json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}});
@@ -123,7 +130,11 @@ impl Back {
         }
     }
 
-    pub(super) async fn wait_for(&self, what: &str, wanted: impl Fn(&RecordedRequest) -> bool) -> RecordedRequest {
+    pub(super) async fn wait_for(
+        &self,
+        what: &str,
+        wanted: impl Fn(&RecordedRequest) -> bool,
+    ) -> RecordedRequest {
         either!(self, backend => backend.wait_for(what, wanted).await)
     }
 
@@ -145,7 +156,11 @@ fn legacy(backend: &FakeBackend, of: Of) {
     backend.server_info(features::server_info(of), Some(INSTRUCTIONS));
     backend.tool("say", |call| async move { Reply::ResultText(text(call.arguments(), "result")) });
     backend.tool("fail", |call| async move {
-        Reply::Message(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{}}}"#, call.id(), text(call.arguments(), "error")))
+        Reply::Message(format!(
+            r#"{{"jsonrpc":"2.0","id":{},"error":{}}}"#,
+            call.id(),
+            text(call.arguments(), "error")
+        ))
     });
     backend.tool("ask", |call| async move { legacy_question(&call).await });
     backend.tool("talk", |call| async move {
@@ -169,7 +184,11 @@ fn legacy(backend: &FakeBackend, of: Of) {
     });
     backend.tool("opened", |call| async move {
         let answer = call.ask("elicitation/create", call.arguments()["params"].clone()).await;
-        call.notify("notifications/elicitation/complete", json!({"elicitationId": call.arguments()["params"]["elicitationId"]})).await;
+        call.notify(
+            "notifications/elicitation/complete",
+            json!({"elicitationId": call.arguments()["params"]["elicitationId"]}),
+        )
+        .await;
         Reply::text(&answer["result"].to_string())
     });
     backend.tool("withdraw", |call| async move {
@@ -195,7 +214,8 @@ fn legacy(backend: &FakeBackend, of: Of) {
         if call.params()["argument"]["value"] == "ask" {
             let answers = [
                 call.ask("roots/list", json!({})).await["error"]["code"].to_string(),
-                call.ask("sampling/createMessage", features::sampling()).await["error"]["code"].to_string(),
+                call.ask("sampling/createMessage", features::sampling()).await["error"]["code"]
+                    .to_string(),
             ];
             return Reply::Result(json!({"completion": {"values": answers}}));
         }
@@ -205,11 +225,15 @@ fn legacy(backend: &FakeBackend, of: Of) {
 
 /// A text among the arguments.
 fn text(arguments: &Value, name: &str) -> String {
-    arguments[name].as_str().unwrap_or_else(|| panic!("there is no {name} in {arguments}")).to_owned()
+    arguments[name]
+        .as_str()
+        .unwrap_or_else(|| panic!("there is no {name} in {arguments}"))
+        .to_owned()
 }
 
 async fn legacy_question(call: &BackendCall) -> Reply {
-    let mut answer = call.ask(&text(call.arguments(), "method"), call.arguments()["params"].clone()).await;
+    let mut answer =
+        call.ask(&text(call.arguments(), "method"), call.arguments()["params"].clone()).await;
     let answer = answer.as_object_mut().expect("a response");
     answer.retain(|key, _| key == "result" || key == "error");
     Reply::text(&json!(answer).to_string())
@@ -239,7 +263,9 @@ fn modern(backend: &StatelessBackend) {
             "ttlMs": 0, "cacheScope": "private", "_meta": info,
         }))
     });
-    backend.tool("say", |call| async move { StatelessReply::ResultText(typed(&text(call.arguments(), "result"))) });
+    backend.tool("say", |call| async move {
+        StatelessReply::ResultText(typed(&text(call.arguments(), "result")))
+    });
     backend.tool("fail", |call| async move {
         let error = text(call.arguments(), "error");
         let code = serde_json::from_str::<Value>(&error).expect("an error")["code"].as_i64();
@@ -247,8 +273,11 @@ fn modern(backend: &StatelessBackend) {
         StatelessReply::ErrorText(status, error)
     });
     backend.tool("ask", |call| async move {
-        let (method, params) = (text(call.arguments(), "method"), call.arguments()["params"].clone());
-        answered(&call, &method, &params, |answer| StatelessReply::text(&json!({"result": answer}).to_string()))
+        let (method, params) =
+            (text(call.arguments(), "method"), call.arguments()["params"].clone());
+        answered(&call, &method, &params, |answer| {
+            StatelessReply::text(&json!({"result": answer}).to_string())
+        })
     });
     backend.tool("talk", |call| async move {
         for (method, params) in notifications(call.arguments(), call.meta("progressToken")) {
@@ -275,7 +304,8 @@ fn modern(backend: &StatelessBackend) {
     });
     backend.on("tasks/get", |_| async {
         let mut task = task("completed");
-        task["result"] = json!({"resultType": "complete", "content": [{"type": "text", "text": "done"}]});
+        task["result"] =
+            json!({"resultType": "complete", "content": [{"type": "text", "text": "done"}]});
         StatelessReply::Result(task)
     });
     backend.tool("none", |_| async { StatelessReply::error(-32602, UNKNOWN) });
@@ -293,7 +323,10 @@ fn modern(backend: &StatelessBackend) {
                 (result["ttlMs"], result["cacheScope"]) = (json!(0), json!("private"));
                 StatelessReply::Result(result)
             }
-            None => StatelessReply::Error(400, json!({"code": -32602, "message": "it is not there", "data": {"uri": uri}})),
+            None => StatelessReply::Error(
+                400,
+                json!({"code": -32602, "message": "it is not there", "data": {"uri": uri}}),
+            ),
         }
     });
     backend.on("completion/complete", |call| async move {
@@ -305,10 +338,19 @@ fn modern(backend: &StatelessBackend) {
 }
 
 /// Asks first, as this revision does.
-fn answered(call: &StatelessCall, method: &str, params: &Value, then: impl FnOnce(&Value) -> StatelessReply) -> StatelessReply {
+fn answered(
+    call: &StatelessCall,
+    method: &str,
+    params: &Value,
+    then: impl FnOnce(&Value) -> StatelessReply,
+) -> StatelessReply {
     match call.input("q") {
-        Value::Null if method == "roots/list" => StatelessReply::needs(json!({"q": {"method": method}}), Some("s")),
-        Value::Null => StatelessReply::needs(json!({"q": {"method": method, "params": params}}), Some("s")),
+        Value::Null if method == "roots/list" => {
+            StatelessReply::needs(json!({"q": {"method": method}}), Some("s"))
+        }
+        Value::Null => {
+            StatelessReply::needs(json!({"q": {"method": method, "params": params}}), Some("s"))
+        }
         answer => then(answer),
     }
 }
@@ -322,7 +364,8 @@ fn typed(result: &str) -> String {
 }
 
 fn severity(level: &str) -> usize {
-    const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+    const LEVELS: [&str; 8] =
+        ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
     LEVELS.iter().position(|known| *known == level).expect("a level")
 }
 

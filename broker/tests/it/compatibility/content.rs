@@ -8,7 +8,8 @@ use crate::compatibility::front::Answer;
 const TEXT: &str = r#"{"type":"text","text":"caf\u00e9 \/", "annotations" : {"priority":1.0}}"#;
 const IMAGE: &str = r#"{"type":"image","data":"AAEC","mimeType":"image/png"}"#;
 const AUDIO: &str = r#"{"type":"audio","data":"AAEC","mimeType":"audio/wav"}"#;
-const EMBEDDED: &str = r#"{"type":"resource","resource":{"uri":"test://r/0","mimeType":"text/plain","text":"t"}}"#;
+const EMBEDDED: &str =
+    r#"{"type":"resource","resource":{"uri":"test://r/0","mimeType":"text/plain","text":"t"}}"#;
 const LINK: &str = r#"{"type":"resource_link","uri":"test://r/0","name":"r0","description":"d"}"#;
 /// What they become where they are not known.
 const AUDIO_AS_RESOURCE: &str = r#"{"type":"resource","resource":{"uri":"urn:mcp-broker:audio","mimeType":"audio/wav","blob":"AAEC"}}"#;
@@ -28,7 +29,10 @@ async fn carried(pair: &Pair, since: &str, block: &str, instead: Option<&str>) -
     answer.result()?;
     let message = |block: &str| format!(r#""messages":[{{"role":"user","content":{block}}}]"#);
     let result = format!(r#"{{"description":"d",{}}}"#, message(block));
-    let prompt = pair.client.request("prompts/get", json!({"name": "p", "arguments": {"result": result}})).await;
+    let prompt = pair
+        .client
+        .request("prompts/get", json!({"name": "p", "arguments": {"result": result}}))
+        .await;
     if answer.text.contains(&content(block)) && prompt.text.contains(&message(block)) {
         return Ok(Cell::Same);
     }
@@ -62,8 +66,14 @@ pub(super) async fn structured(pair: &Pair) -> Found {
     if !pair.back_since("2025-06-18") {
         return Ok(Cell::Absent);
     }
-    let answer = say(pair, r#"{"content":[{"type":"text","text":"{}"}],"structuredContent":{"n":1.50,"k":[null]}}"#).await;
-    ensure(answer.text.contains(r#""structuredContent":{"n":1.50,"k":[null]}"#), || answer.text.clone())?;
+    let answer = say(
+        pair,
+        r#"{"content":[{"type":"text","text":"{}"}],"structuredContent":{"n":1.50,"k":[null]}}"#,
+    )
+    .await;
+    ensure(answer.text.contains(r#""structuredContent":{"n":1.50,"k":[null]}"#), || {
+        answer.text.clone()
+    })?;
     Ok(Cell::Same)
 }
 
@@ -75,7 +85,9 @@ pub(super) async fn structured_other(pair: &Pair) -> Found {
     let answer = say(pair, r#"{"content":[],"structuredContent":[1.50,2]}"#).await;
     match answer.result()?.get("structuredContent") {
         Some(_) => {
-            ensure(answer.text.contains(r#""structuredContent":[1.50,2]"#), || answer.text.clone())?;
+            ensure(answer.text.contains(r#""structuredContent":[1.50,2]"#), || {
+                answer.text.clone()
+            })?;
             Ok(Cell::Same)
         }
         None => {
@@ -86,14 +98,22 @@ pub(super) async fn structured_other(pair: &Pair) -> Found {
 }
 
 pub(super) async fn tool_error(pair: &Pair) -> Found {
-    let answer = say(pair, r#"{"content":[{"type":"text","text":"it rained"}],"isError":true}"#).await;
-    ensure(answer.text.contains(r#""content":[{"type":"text","text":"it rained"}],"isError":true"#), || answer.text.clone())?;
+    let answer =
+        say(pair, r#"{"content":[{"type":"text","text":"it rained"}],"isError":true}"#).await;
+    ensure(
+        answer.text.contains(r#""content":[{"type":"text","text":"it rained"}],"isError":true"#),
+        || answer.text.clone(),
+    )?;
     Ok(Cell::Same)
 }
 
 /// Members that no revision knows, and numbers and escapes that more than one reader would write in another way.
 pub(super) async fn unknown_members_of_results(pair: &Pair) -> Found {
-    const MEMBERS: [&str; 3] = [r#""example.org/own":[1.0, 1e3,"\u00e9"]"#, r#""extra":12345678901234567890.10"#, r#""content":[ ]"#];
+    const MEMBERS: [&str; 3] = [
+        r#""example.org/own":[1.0, 1e3,"\u00e9"]"#,
+        r#""extra":12345678901234567890.10"#,
+        r#""content":[ ]"#,
+    ];
     let [own, extra, content] = MEMBERS;
     let answer = say(pair, &format!("{{{content},{extra},\"_meta\":{{{own}}}}}")).await;
     ensure(MEMBERS.iter().all(|member| answer.text.contains(member)), || answer.text.clone())?;
@@ -102,12 +122,18 @@ pub(super) async fn unknown_members_of_results(pair: &Pair) -> Found {
 
 pub(super) async fn bytes_of_requests(pair: &Pair) -> Found {
     let mark = pair.mark();
-    let arguments = format!(r#""arguments":{{"mark":"{mark}","n":1.50, "big":12345678901234567890,"s":"\u00e9\/","notifications":[]}}"#);
+    let arguments = format!(
+        r#""arguments":{{"mark":"{mark}","n":1.50, "big":12345678901234567890,"s":"\u00e9\/","notifications":[]}}"#
+    );
     let own = r#""example.org/own":[1.0, 1e3]"#;
     let trace = r#""traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01""#;
-    let params = format!(r#"{{"name":"talk",{arguments},"extra":{{"x":1e0}},"_meta":{{{own},{trace}}}}}"#);
+    let params =
+        format!(r#"{{"name":"talk",{arguments},"extra":{{"x":1e0}},"_meta":{{{own},{trace}}}}}"#);
     pair.client.request_text("tools/call", &params).await.result()?;
-    let seen = pair.back.wait_for("the call", |seen| seen.message["params"]["arguments"]["mark"] == mark.as_str()).await;
+    let seen = pair
+        .back
+        .wait_for("the call", |seen| seen.message["params"]["arguments"]["mark"] == mark.as_str())
+        .await;
     let body = String::from_utf8_lossy(&seen.body).into_owned();
     for part in [arguments.as_str(), own, trace, r#""extra":{"x":1e0}"#] {
         ensure(body.contains(part), || format!("{part} is not in {body}"))?;
@@ -117,7 +143,8 @@ pub(super) async fn bytes_of_requests(pair: &Pair) -> Found {
 }
 
 pub(super) async fn prompt(pair: &Pair) -> Found {
-    let answer = pair.client.request("prompts/get", json!({"name": "p", "arguments": {"a": "x"}})).await;
+    let answer =
+        pair.client.request("prompts/get", json!({"name": "p", "arguments": {"a": "x"}})).await;
     let wanted = features::prompt(&json!({"arguments": {"a": "x"}}));
     same_members(&answer, &wanted)
 }

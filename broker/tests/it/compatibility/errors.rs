@@ -11,7 +11,9 @@ fn error(answer: &super::front::Answer) -> Result<&Value, String> {
 /// At its own endpoint a backend is asked for whatever name; only it knows what it does not list.
 fn not_there(answer: &super::front::Answer) -> Found {
     let error = error(answer)?;
-    ensure(*error == json!({"code": -32602, "message": super::back::UNKNOWN}), || answer.text.clone())?;
+    ensure(*error == json!({"code": -32602, "message": super::back::UNKNOWN}), || {
+        answer.text.clone()
+    })?;
     Ok(Cell::Same)
 }
 
@@ -34,7 +36,8 @@ pub(super) async fn wrong_params(pair: &Pair) -> Found {
 /// An error of the backend, which is passed on as it is, or with another code.
 async fn said(pair: &Pair, code: i64, told: i64) -> Found {
     let rest = r#""message":"in its own words","data":{"n":1.50,"k":[null]}"#;
-    let answer = pair.client.call("fail", json!({"error": format!(r#"{{"code":{code},{rest}}}"#)})).await;
+    let answer =
+        pair.client.call("fail", json!({"error": format!(r#"{{"code":{code},{rest}}}"#)})).await;
     error(&answer)?;
     for (code, cell) in [(code, Cell::Same), (told, Cell::Translated)] {
         if answer.text.contains(&format!(r#""error":{{"code":{code},{rest}}}"#)) {
@@ -76,7 +79,11 @@ pub(super) async fn missing_resource(pair: &Pair) -> Found {
     let answer = pair.client.request("resources/read", json!({"uri": "test://none"})).await;
     let error = error(&answer)?;
     let wanted = if pair.is_modern_client() { -32602 } else { -32002 };
-    ensure(*error == json!({"code": wanted, "message": "it is not there", "data": {"uri": "test://none"}}), || answer.text.clone())?;
+    ensure(
+        *error
+            == json!({"code": wanted, "message": "it is not there", "data": {"uri": "test://none"}}),
+        || answer.text.clone(),
+    )?;
     Ok(pair.by_era())
 }
 
@@ -96,5 +103,7 @@ pub(super) async fn unknown_result_type(pair: &Pair) -> Found {
     if !pair.is_modern_back() {
         return Ok(Cell::Absent);
     }
-    refused(error(&pair.client.call("say", json!({"result": r#"{"resultType":"poem","content":[]}"#})).await)?)
+    refused(error(
+        &pair.client.call("say", json!({"result": r#"{"resultType":"poem","content":[]}"#})).await,
+    )?)
 }

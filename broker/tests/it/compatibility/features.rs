@@ -23,7 +23,11 @@ fn described(mut entry: Value, of: Of) -> Value {
         add(&mut entry, "_meta", json!({"example.org/own": [1, null]}));
     }
     if since(of, "2025-11-25") {
-        add(&mut entry, "icons", json!([{"src": "https://example.org/i.png", "mimeType": "image/png", "sizes": ["48x48"]}]));
+        add(
+            &mut entry,
+            "icons",
+            json!([{"src": "https://example.org/i.png", "mimeType": "image/png", "sizes": ["48x48"]}]),
+        );
     }
     entry
 }
@@ -31,20 +35,35 @@ fn described(mut entry: Value, of: Of) -> Value {
 pub(super) fn entries(member: &str, of: Of) -> Vec<Value> {
     match member {
         "tools" => vec![tool(of)],
-        "prompts" => vec![described(json!({"name": "p", "arguments": [{"name": "a", "required": false}]}), of)],
-        "resourceTemplates" => vec![described(json!({"uriTemplate": "test://t/{x}", "name": "t", "mimeType": "text/plain"}), of)],
+        "prompts" => vec![described(
+            json!({"name": "p", "arguments": [{"name": "a", "required": false}]}),
+            of,
+        )],
+        "resourceTemplates" => vec![described(
+            json!({"uriTemplate": "test://t/{x}", "name": "t", "mimeType": "text/plain"}),
+            of,
+        )],
         _ => (0..RESOURCES).map(|number| resource(number, of)).collect(),
     }
 }
 
 fn tool(of: Of) -> Value {
-    let schema = json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]});
+    let schema =
+        json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]});
     let mut tool = described(json!({"name": "full", "inputSchema": schema}), of);
     if since(of, "2025-03-26") {
-        add(&mut tool, "annotations", json!({"title": "Full", "readOnlyHint": true, "openWorldHint": false}));
+        add(
+            &mut tool,
+            "annotations",
+            json!({"title": "Full", "readOnlyHint": true, "openWorldHint": false}),
+        );
     }
     if since(of, "2025-06-18") {
-        add(&mut tool, "outputSchema", json!({"type": "object", "properties": {"n": {"type": "number"}}}));
+        add(
+            &mut tool,
+            "outputSchema",
+            json!({"type": "object", "properties": {"n": {"type": "number"}}}),
+        );
     }
     tool
 }

@@ -17,7 +17,10 @@ pub(super) async fn progress(pair: &Pair) -> Found {
         let params = json!({"name": "talk", "arguments": {"notifications": steps}, "_meta": {"progressToken": token}});
         pair.client.request("tools/call", params).await.result()?;
         for step in &steps {
-            let said = pair.client.said("progress", |said| said["method"] == "notifications/progress").await;
+            let said = pair
+                .client
+                .said("progress", |said| said["method"] == "notifications/progress")
+                .await;
             let mut wanted = step["params"].clone();
             wanted["progressToken"] = token.clone();
             ensure(said["params"] == wanted, || format!("{said} instead of {wanted}"))?;
@@ -28,14 +31,20 @@ pub(super) async fn progress(pair: &Pair) -> Found {
 
 pub(super) async fn cancellation(pair: &Pair) -> Found {
     let mark = pair.mark();
-    let mut call = pair.client.begin("tools/call", json!({"name": "hang", "arguments": {"mark": mark}})).await;
-    let seen = pair.back.wait_for("the call", |seen| seen.message["params"]["arguments"]["mark"] == mark.as_str()).await;
+    let mut call =
+        pair.client.begin("tools/call", json!({"name": "hang", "arguments": {"mark": mark}})).await;
+    let seen = pair
+        .back
+        .wait_for("the call", |seen| seen.message["params"]["arguments"]["mark"] == mark.as_str())
+        .await;
     pair.client.cancel(call.id).await;
     let id = &seen.message["id"];
     match &pair.back {
         super::Back::Legacy(backend) => {
             backend
-                .wait_for("the end of the call", |seen| seen.is("notifications/cancelled") && seen.message["params"]["requestId"] == *id)
+                .wait_for("the end of the call", |seen| {
+                    seen.is("notifications/cancelled") && seen.message["params"]["requestId"] == *id
+                })
                 .await;
         }
         super::Back::Modern(backend) => backend.wait_given_up(id).await,
@@ -57,10 +66,18 @@ pub(super) async fn log_level(pair: &Pair) -> Found {
     }
     pair.client.request("tools/call", params).await.result()?;
     for notification in &notifications[1..] {
-        let said = pair.client.said("a log message", |said| said["method"] == "notifications/message").await;
+        let said = pair
+            .client
+            .said("a log message", |said| said["method"] == "notifications/message")
+            .await;
         ensure(said["params"] == notification["params"], || said.to_string())?;
     }
-    let left: Vec<Value> = pair.client.untaken().into_iter().filter(|said| said["method"] == "notifications/message").collect();
+    let left: Vec<Value> = pair
+        .client
+        .untaken()
+        .into_iter()
+        .filter(|said| said["method"] == "notifications/message")
+        .collect();
     ensure(left.is_empty(), || format!("{left:?}"))?;
     Ok(pair.by_era())
 }
@@ -68,22 +85,41 @@ pub(super) async fn log_level(pair: &Pair) -> Found {
 pub(super) async fn subscription(pair: &Pair) -> Found {
     let uri = "test://r/0";
     let listening = if pair.is_modern_client() {
-        let listening =
-            pair.client.begin("subscriptions/listen", json!({"notifications": {"resourceSubscriptions": [uri, "nobody://x"]}})).await;
-        let told = pair.client.said("the acknowledgement", |said| said["method"] == "notifications/subscriptions/acknowledged").await;
+        let listening = pair
+            .client
+            .begin(
+                "subscriptions/listen",
+                json!({"notifications": {"resourceSubscriptions": [uri, "nobody://x"]}}),
+            )
+            .await;
+        let told = pair
+            .client
+            .said("the acknowledgement", |said| {
+                said["method"] == "notifications/subscriptions/acknowledged"
+            })
+            .await;
         let accepted = told["params"]["notifications"]["resourceSubscriptions"].clone();
-        ensure(accepted.as_array().is_some_and(|uris| uris.contains(&json!(uri))), || told.to_string())?;
+        ensure(accepted.as_array().is_some_and(|uris| uris.contains(&json!(uri))), || {
+            told.to_string()
+        })?;
         Some(listening)
     } else {
         pair.client.request("resources/subscribe", json!({"uri": uri})).await.result()?;
         None
     };
     pair.back.update_once_listened_to(uri).await;
-    let told = pair.client.said("the update", |said| said["method"] == "notifications/resources/updated").await;
+    let told = pair
+        .client
+        .said("the update", |said| said["method"] == "notifications/resources/updated")
+        .await;
     ensure(told["params"]["uri"] == uri, || told.to_string())?;
     match listening {
         Some(listening) => {
-            ensure(told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == json!(listening.id), || told.to_string())?;
+            ensure(
+                told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"]
+                    == json!(listening.id),
+                || told.to_string(),
+            )?;
             pair.client.cancel(listening.id).await;
         }
         None => {
@@ -94,10 +130,14 @@ pub(super) async fn subscription(pair: &Pair) -> Found {
     match &pair.back {
         // What listened for a client without a session has a session of its own, which ends with it.
         super::Back::Legacy(backend) => {
-            let subscribed = backend.seen_of("resources/subscribe").pop().ok_or("nobody listens")?;
-            let ends = |seen: &testkit::RecordedRequest| seen.is("resources/unsubscribe") || seen.http == "DELETE";
-            let of_it =
-                |seen: &testkit::RecordedRequest| ends(seen) && seen.header("mcp-session-id") == subscribed.header("mcp-session-id");
+            let subscribed =
+                backend.seen_of("resources/subscribe").pop().ok_or("nobody listens")?;
+            let ends = |seen: &testkit::RecordedRequest| {
+                seen.is("resources/unsubscribe") || seen.http == "DELETE"
+            };
+            let of_it = |seen: &testkit::RecordedRequest| {
+                ends(seen) && seen.header("mcp-session-id") == subscribed.header("mcp-session-id")
+            };
             backend.wait_for("the end of it", of_it).await;
         }
         super::Back::Modern(backend) => backend.wait_listening_to(&[]).await,
@@ -135,19 +175,28 @@ pub(super) async fn batch(pair: &Pair) -> Found {
         return Ok(Cell::Absent);
     }
     let call = |id: &str| {
-        let arguments = json!({"result": format!(r#"{{"content":[{{"type":"text","text":"{id}"}}]}}"#)});
+        let arguments =
+            json!({"result": format!(r#"{{"content":[{{"type":"text","text":"{id}"}}]}}"#)});
         json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "say", "arguments": arguments}})
     };
-    pair.client.send(json!([call("one"), {"jsonrpc": "2.0", "method": "notifications/x"}, call("two")]).to_string()).await;
+    pair.client
+        .send(
+            json!([call("one"), {"jsonrpc": "2.0", "method": "notifications/x"}, call("two")])
+                .to_string(),
+        )
+        .await;
     let is_of = |said: &Value, id: &str| {
         let all = said.as_array().cloned().unwrap_or_else(|| vec![said.clone()]);
         all.iter().any(|one| one["id"] == id && one["result"]["content"][0]["text"] == id)
     };
-    let first = pair.client.said("an answer", |said| is_of(said, "one") || is_of(said, "two")).await;
+    let first =
+        pair.client.said("an answer", |said| is_of(said, "one") || is_of(said, "two")).await;
     if !(is_of(&first, "one") && is_of(&first, "two")) {
         pair.client.said("the other answer", |said| is_of(said, "one") || is_of(said, "two")).await;
     }
-    ensure(pair.back.seen_of("tools/call").iter().all(|seen| seen.message.is_object()), || "a batch went on".to_owned())?;
+    ensure(pair.back.seen_of("tools/call").iter().all(|seen| seen.message.is_object()), || {
+        "a batch went on".to_owned()
+    })?;
     Ok(Cell::Translated)
 }
 
@@ -157,11 +206,20 @@ pub(super) async fn task(pair: &Pair) -> Found {
         return Ok(Cell::Absent);
     }
     let arguments = json!({"result": r#"{"content":[{"type":"text","text":"done"}]}"#});
-    let made = pair.client.request("tools/call", json!({"name": "say", "arguments": arguments, "task": {"ttl": 60000}})).await;
+    let made = pair
+        .client
+        .request(
+            "tools/call",
+            json!({"name": "say", "arguments": arguments, "task": {"ttl": 60000}}),
+        )
+        .await;
     let id = made.result()?["task"]["taskId"].clone();
     let result = pair.client.request("tasks/result", json!({"taskId": id})).await;
     ensure(result.told()? == "done", || result.text.clone())?;
-    ensure(result.message["result"]["_meta"]["io.modelcontextprotocol/related-task"]["taskId"] == id, || result.text.clone())?;
+    ensure(
+        result.message["result"]["_meta"]["io.modelcontextprotocol/related-task"]["taskId"] == id,
+        || result.text.clone(),
+    )?;
     let state = pair.client.request("tasks/get", json!({"taskId": id})).await;
     ensure(state.result()?["status"] == "completed", || state.text.clone())?;
     Ok(Cell::Translated)
@@ -174,9 +232,18 @@ pub(super) async fn task_member(pair: &Pair) -> Found {
     }
     let mark = pair.mark();
     let arguments = json!({"mark": mark, "notifications": []});
-    let answer = pair.client.request("tools/call", json!({"name": "talk", "arguments": arguments, "task": {"ttl": 60000}})).await;
+    let answer = pair
+        .client
+        .request(
+            "tools/call",
+            json!({"name": "talk", "arguments": arguments, "task": {"ttl": 60000}}),
+        )
+        .await;
     ensure(answer.told()? == "done", || answer.text.clone())?;
-    let seen = pair.back.wait_for("the call", |seen| seen.message["params"]["arguments"]["mark"] == mark.as_str()).await;
+    let seen = pair
+        .back
+        .wait_for("the call", |seen| seen.message["params"]["arguments"]["mark"] == mark.as_str())
+        .await;
     ensure(seen.message["params"].get("task").is_none(), || seen.message.to_string())?;
     Ok(Cell::Translated)
 }

@@ -49,7 +49,9 @@ impl Answer {
 
     /// The first text of a tool's result.
     pub(super) fn told(&self) -> Result<&str, String> {
-        self.result()?["content"][0]["text"].as_str().ok_or_else(|| format!("no text: {}", self.text))
+        self.result()?["content"][0]["text"]
+            .as_str()
+            .ok_or_else(|| format!("no text: {}", self.text))
     }
 }
 
@@ -61,7 +63,9 @@ pub(super) fn everything(of: Of) -> Value {
         "2025-11-25" => {
             json!({"roots": {"listChanged": true}, "sampling": {"tools": {}, "context": {}}, "elicitation": {"form": {}, "url": {}}})
         }
-        _ => json!({"roots": {}, "sampling": {"tools": {}, "context": {}}, "elicitation": {"form": {}, "url": {}}}),
+        _ => {
+            json!({"roots": {}, "sampling": {"tools": {}, "context": {}}, "elicitation": {"form": {}, "url": {}}})
+        }
     }
 }
 
@@ -70,10 +74,16 @@ pub(super) fn answer(method: &str, params: &Value) -> Result<Value, Value> {
     match method {
         "ping" => Ok(json!({})),
         "roots/list" => Ok(json!({"roots": [{"uri": "file:///r", "name": "r"}]})),
-        "sampling/createMessage" if params["messages"][0]["content"]["text"] == ANSWER_WITH_AN_ARRAY => {
-            Ok(json!({"role": "assistant", "content": [{"type": "text", "text": "ho"}], "model": "m"}))
+        "sampling/createMessage"
+            if params["messages"][0]["content"]["text"] == ANSWER_WITH_AN_ARRAY =>
+        {
+            Ok(
+                json!({"role": "assistant", "content": [{"type": "text", "text": "ho"}], "model": "m"}),
+            )
         }
-        "sampling/createMessage" => Ok(json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"})),
+        "sampling/createMessage" => Ok(
+            json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"}),
+        ),
         "elicitation/create" if params["mode"] == "url" => Ok(json!({"action": "accept"})),
         "elicitation/create" => match params["message"].as_str() {
             Some(action @ ("decline" | "cancel")) => Ok(json!({"action": action})),
@@ -84,7 +94,13 @@ pub(super) fn answer(method: &str, params: &Value) -> Result<Value, Value> {
 }
 
 impl Client {
-    pub(super) async fn open(broker: &TestBroker, front: Front, of: Of, backend: &str, capabilities: Value) -> Self {
+    pub(super) async fn open(
+        broker: &TestBroker,
+        front: Front,
+        of: Of,
+        backend: &str,
+        capabilities: Value,
+    ) -> Self {
         let asked = Asked::default();
         let noted = asked.clone();
         let builder = Self::builder(broker, of).answers(move |method, params| {
@@ -96,7 +112,15 @@ impl Client {
 
     /// One that can be asked anything, and leaves the answers to its test.
     pub(super) async fn silent(broker: &TestBroker, front: Front, of: Of, backend: &str) -> Self {
-        Self::over(Self::builder(broker, of), broker, front, of, backend, (everything(of), Asked::default())).await
+        Self::over(
+            Self::builder(broker, of),
+            broker,
+            front,
+            of,
+            backend,
+            (everything(of), Asked::default()),
+        )
+        .await
     }
 
     fn builder(broker: &TestBroker, of: Of) -> DuplexBuilder {
@@ -113,18 +137,33 @@ impl Client {
     ) -> Self {
         let address = broker.http_address();
         let duplex = match (front, REVISIONS[of]) {
-            (Front::WebSocket, _) => builder.websocket(address, &format!("/ws/{backend}"), &[]).await.expect("an upgrade").0,
-            (Front::Http, "2024-11-05") => {
-                builder.over(Wire::legacy(address, &format!("/sse/{backend}"), &[]).await.expect("an event stream"))
+            (Front::WebSocket, _) => {
+                builder
+                    .websocket(address, &format!("/ws/{backend}"), &[])
+                    .await
+                    .expect("an upgrade")
+                    .0
             }
-            (Front::Http, MODERN) => builder.over(Wire::modern_http(address, &format!("/mcp/{backend}"))),
-            (Front::Http, _) => builder.over(Wire::streamable_http(address, &format!("/mcp/{backend}"))),
+            (Front::Http, "2024-11-05") => builder.over(
+                Wire::legacy(address, &format!("/sse/{backend}"), &[])
+                    .await
+                    .expect("an event stream"),
+            ),
+            (Front::Http, MODERN) => {
+                builder.over(Wire::modern_http(address, &format!("/mcp/{backend}")))
+            }
+            (Front::Http, _) => {
+                builder.over(Wire::streamable_http(address, &format!("/mcp/{backend}")))
+            }
         };
         let mut client = Self { of, duplex, capabilities, asked, opened: Value::Null };
         client.opened = if client.is_modern() {
             client.request("server/discover", json!({})).await.message["result"].clone()
         } else {
-            let answer = client.duplex.initialize_in(REVISIONS[of], client.capabilities.clone(), json!({})).await;
+            let answer = client
+                .duplex
+                .initialize_in(REVISIONS[of], client.capabilities.clone(), json!({}))
+                .await;
             client.duplex.notify("notifications/initialized", json!({})).await;
             answer["result"].clone()
         };
@@ -165,7 +204,8 @@ impl Client {
             }
             let mut responses = json!({});
             for (key, request) in result["inputRequests"].as_object().into_iter().flatten() {
-                let (method, asked) = (request["method"].as_str().unwrap_or_default(), &request["params"]);
+                let (method, asked) =
+                    (request["method"].as_str().unwrap_or_default(), &request["params"]);
                 self.asked.lock().unwrap().push((method.to_owned(), asked.clone()));
                 responses[key] = match self::answer(method, asked) {
                     Ok(answer) => answer,

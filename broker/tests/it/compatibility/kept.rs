@@ -35,7 +35,11 @@ async fn client<'a>(pair: &'a Pair, keeper: &Keeper) -> &'a Client {
     if pair.is_modern_client() {
         capabilities["extensions"] = json!({"io.modelcontextprotocol/tasks": {}});
     }
-    pair.at_keeper.get_or_init(|| Client::open(&pair.broker, pair.front, pair.client_of(), &keeper.name, capabilities)).await
+    pair.at_keeper
+        .get_or_init(|| {
+            Client::open(&pair.broker, pair.front, pair.client_of(), &keeper.name, capabilities)
+        })
+        .await
 }
 
 /// Calls a tool that only runs as a task; the id of the task.
@@ -47,13 +51,17 @@ async fn task(pair: &Pair, client: &Client) -> Result<Value, String> {
     let created = client.request("tools/call", params).await;
     let result = created.result()?;
     let id = if pair.is_modern_client() { &result["taskId"] } else { &result["task"]["taskId"] };
-    ensure(id.is_string() && !id.as_str().is_some_and(|id| id.starts_with("task-")), || created.text.clone())?;
+    ensure(id.is_string() && !id.as_str().is_some_and(|id| id.starts_with("task-")), || {
+        created.text.clone()
+    })?;
     Ok(id.clone())
 }
 
 /// The task is the backend's, and its result the client's.
 pub(super) async fn watched(pair: &Pair) -> Found {
-    let Some(keeper) = pair.keeper.as_ref().filter(|_| pair.client_since("2025-11-25")) else { return Ok(Cell::Absent) };
+    let Some(keeper) = pair.keeper.as_ref().filter(|_| pair.client_since("2025-11-25")) else {
+        return Ok(Cell::Absent);
+    };
     let client = client(pair, keeper).await;
     let id = task(pair, client).await?;
     let state = client.request("tasks/get", json!({"taskId": id})).await;
@@ -72,7 +80,9 @@ pub(super) async fn watched(pair: &Pair) -> Found {
 
 /// Cancelling it cancels the backend's.
 pub(super) async fn cancelled(pair: &Pair) -> Found {
-    let Some(keeper) = pair.keeper.as_ref().filter(|_| pair.client_since("2025-11-25")) else { return Ok(Cell::Absent) };
+    let Some(keeper) = pair.keeper.as_ref().filter(|_| pair.client_since("2025-11-25")) else {
+        return Ok(Cell::Absent);
+    };
     let client = client(pair, keeper).await;
     let id = task(pair, client).await?;
     // One that was not sent yet is only the broker's.
@@ -88,12 +98,16 @@ pub(super) async fn optional(pair: &Pair) -> Found {
     let Some(keeper) = &pair.keeper else { return Ok(Cell::Absent) };
     let client = client(pair, keeper).await;
     let answer = client.call("job", json!({})).await;
-    let plain = |seen: &RecordedRequest| !seen.calls("job") || seen.message["params"]["task"].is_null();
-    ensure(keeper.backend.seen_of("tools/call").iter().all(plain), || "it was asked for a task".to_owned())?;
+    let plain =
+        |seen: &RecordedRequest| !seen.calls("job") || seen.message["params"]["task"].is_null();
+    ensure(keeper.backend.seen_of("tools/call").iter().all(plain), || {
+        "it was asked for a task".to_owned()
+    })?;
     let mut result = answer.result()?.clone();
     if pair.is_modern_client() && result["resultType"] == "task" {
         // It took long here, and became a task of the broker's.
-        result = tasks::wait(client, &result["taskId"], "completed").await?.result()?["result"].clone();
+        result =
+            tasks::wait(client, &result["taskId"], "completed").await?.result()?["result"].clone();
     }
     ensure(result["content"][0]["text"] == "without a task", || answer.text.clone())?;
     Ok(Cell::Same)
@@ -102,10 +116,21 @@ pub(super) async fn optional(pair: &Pair) -> Found {
 /// A tool that only runs as a task is called without one, by a client that takes none.
 pub(super) async fn required(pair: &Pair) -> Found {
     let Some(keeper) = &pair.keeper else { return Ok(Cell::Absent) };
-    let client = Client::open(&pair.broker, pair.front, pair.client_of(), &keeper.name, everything(pair.client_of())).await;
+    let client = Client::open(
+        &pair.broker,
+        pair.front,
+        pair.client_of(),
+        &keeper.name,
+        everything(pair.client_of()),
+    )
+    .await;
     let answer = client.call("must", json!({})).await;
     ensure(
-        keeper.backend.seen_of("tools/call").iter().all(|seen| !seen.calls("must") || seen.message["params"]["task"].is_object()),
+        keeper
+            .backend
+            .seen_of("tools/call")
+            .iter()
+            .all(|seen| !seen.calls("must") || seen.message["params"]["task"].is_object()),
         || "it was called all the same".to_owned(),
     )?;
     refused(answer.message.get("error").ok_or_else(|| answer.text.clone())?)

@@ -5,16 +5,24 @@ use serde_json::{Value, json};
 use super::{Cell, Found, Of, Pair, REVISIONS, ensure, features, refused};
 
 fn back_of(pair: &Pair) -> Of {
-    REVISIONS.iter().position(|revision| pair.name.starts_with(&super::name_of(revision))).expect("a revision")
+    REVISIONS
+        .iter()
+        .position(|revision| pair.name.starts_with(&super::name_of(revision)))
+        .expect("a revision")
 }
 
 /// The first page of a list.
 async fn first_page(pair: &Pair, method: &str) -> Result<Value, String> {
     let answer = pair.client.request(method, json!({})).await;
     let result = answer.result()?.clone();
-    let is_hinted = result["ttlMs"].is_u64() && result["cacheScope"].is_string() && result["resultType"] == "complete";
-    let is_bare = ["ttlMs", "cacheScope", "resultType"].iter().all(|key| result.get(*key).is_none());
-    ensure(if pair.is_modern_client() { is_hinted } else { is_bare }, || format!("the form of a result: {}", answer.text))?;
+    let is_hinted = result["ttlMs"].is_u64()
+        && result["cacheScope"].is_string()
+        && result["resultType"] == "complete";
+    let is_bare =
+        ["ttlMs", "cacheScope", "resultType"].iter().all(|key| result.get(*key).is_none());
+    ensure(if pair.is_modern_client() { is_hinted } else { is_bare }, || {
+        format!("the form of a result: {}", answer.text)
+    })?;
     Ok(result)
 }
 
@@ -23,13 +31,19 @@ async fn entry(pair: &Pair, method: &str, member: &str) -> Found {
     let wanted = features::entries(member, back_of(pair))[0].clone();
     let key = if wanted.get("uri").is_some() { "uri" } else { "name" };
     let entries = page[member].as_array().ok_or_else(|| page.to_string())?;
-    let mut found = entries.iter().find(|entry| entry[key] == wanted[key]).ok_or("it is not in the list")?.clone();
+    let mut found = entries
+        .iter()
+        .find(|entry| entry[key] == wanted[key])
+        .ok_or("it is not in the list")?
+        .clone();
     if found == wanted {
         return Ok(Cell::Same);
     }
     // The broker offers every tool as a task to those who know tasks.
     let offered = found.as_object_mut().expect("an object").remove("execution");
-    ensure(found == wanted && offered == Some(json!({"taskSupport": "optional"})), || format!("{found} instead of {wanted}"))?;
+    ensure(found == wanted && offered == Some(json!({"taskSupport": "optional"})), || {
+        format!("{found} instead of {wanted}")
+    })?;
     Ok(Cell::Translated)
 }
 
@@ -55,15 +69,24 @@ pub(super) async fn pages(pair: &Pair) -> Found {
     loop {
         let page = pair.client.request("resources/list", params).await;
         let page = page.result()?;
-        uris.extend(page["resources"].as_array().into_iter().flatten().map(|entry| entry["uri"].as_str().unwrap_or("").to_owned()));
+        uris.extend(
+            page["resources"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|entry| entry["uri"].as_str().unwrap_or("").to_owned()),
+        );
         pages += 1;
         match page.get("nextCursor") {
             Some(cursor) => params = json!({"cursor": cursor}),
             None => break,
         }
     }
-    let wanted: Vec<String> = (0..features::RESOURCES).map(|number| format!("test://r/{number}")).collect();
-    ensure(uris.iter().filter(|uri| uri.starts_with("test://r/")).eq(&wanted), || format!("{uris:?}"))?;
+    let wanted: Vec<String> =
+        (0..features::RESOURCES).map(|number| format!("test://r/{number}")).collect();
+    ensure(uris.iter().filter(|uri| uri.starts_with("test://r/")).eq(&wanted), || {
+        format!("{uris:?}")
+    })?;
     ensure(pages == 2, || format!("{pages} pages"))?;
     Ok(Cell::Same)
 }
@@ -90,13 +113,21 @@ pub(super) async fn other_output_schema(pair: &Pair) -> Found {
 }
 
 /// Asks for the list until something is in it.
-pub(super) async fn wait_listed(pair: &Pair, method: &str, member: &str, key: &str, value: &str) -> Result<Value, String> {
+pub(super) async fn wait_listed(
+    pair: &Pair,
+    method: &str,
+    member: &str,
+    key: &str,
+    value: &str,
+) -> Result<Value, String> {
     loop {
         let mut params = json!({});
         loop {
             let page = pair.client.request(method, params).await;
             let page = page.result()?;
-            if let Some(found) = page[member].as_array().into_iter().flatten().find(|entry| entry[key] == value) {
+            if let Some(found) =
+                page[member].as_array().into_iter().flatten().find(|entry| entry[key] == value)
+            {
                 return Ok(found.clone());
             }
             match page.get("nextCursor") {
@@ -109,13 +140,21 @@ pub(super) async fn wait_listed(pair: &Pair, method: &str, member: &str, key: &s
 }
 
 async fn changed(pair: &Pair, list: &'static str, entry: Value) -> Found {
-    let (key, method) =
-        if list == "resources" { ("uri", "resources/list") } else { ("name", if list == "tools" { "tools/list" } else { "prompts/list" }) };
+    let (key, method) = if list == "resources" {
+        ("uri", "resources/list")
+    } else {
+        ("name", if list == "tools" { "tools/list" } else { "prompts/list" })
+    };
     let notification = format!("notifications/{list}/list_changed");
     let listening = if pair.is_modern_client() {
         let filter = json!({format!("{list}ListChanged"): true});
-        let listening = pair.client.begin("subscriptions/listen", json!({"notifications": filter})).await;
-        pair.client.said("the acknowledgement", |said| said["method"] == "notifications/subscriptions/acknowledged").await;
+        let listening =
+            pair.client.begin("subscriptions/listen", json!({"notifications": filter})).await;
+        pair.client
+            .said("the acknowledgement", |said| {
+                said["method"] == "notifications/subscriptions/acknowledged"
+            })
+            .await;
         Some(listening)
     } else {
         None

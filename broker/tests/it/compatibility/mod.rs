@@ -105,7 +105,10 @@ impl Row {
     }
 
     fn refusal(&self, letter: char) -> &Refusal {
-        self.refusals.iter().find(|refusal| refusal.letter == letter).unwrap_or_else(|| panic!("{}: what is {letter}?", self.name))
+        self.refusals
+            .iter()
+            .find(|refusal| refusal.letter == letter)
+            .unwrap_or_else(|| panic!("{}: what is {letter}?", self.name))
     }
 }
 
@@ -162,17 +165,27 @@ impl Pair {
     }
 
     async fn silent(&self) -> &Client {
-        self.silent.get_or_init(|| Client::silent(&self.broker, self.front, self.client_of(), &self.name)).await
+        self.silent
+            .get_or_init(|| Client::silent(&self.broker, self.front, self.client_of(), &self.name))
+            .await
     }
 
     async fn tasker(&self) -> &Client {
         let mut capabilities = everything(self.client_of());
         capabilities["extensions"] = json!({"io.modelcontextprotocol/tasks": {}});
-        self.tasker.get_or_init(|| Client::open(&self.broker, self.front, self.client_of(), &self.name, capabilities)).await
+        self.tasker
+            .get_or_init(|| {
+                Client::open(&self.broker, self.front, self.client_of(), &self.name, capabilities)
+            })
+            .await
     }
 
     async fn plain(&self) -> &Client {
-        self.plain.get_or_init(|| Client::open(&self.broker, self.front, self.client_of(), &self.name, json!({}))).await
+        self.plain
+            .get_or_init(|| {
+                Client::open(&self.broker, self.front, self.client_of(), &self.name, json!({}))
+            })
+            .await
     }
 }
 
@@ -206,8 +219,21 @@ struct Between {
 async fn try_pair(broker: Arc<TestBroker>, front: Front, between: Between) -> Vec<String> {
     let Between { client, backend, name, back, keeper } = between;
     let opened = Client::open(&broker, front, client, &name, everything(client)).await;
-    let (plain, silent, tasker, at_keeper) = (OnceCell::new(), OnceCell::new(), OnceCell::new(), OnceCell::new());
-    let pair = Pair { client: opened, back, broker, front, name, plain, silent, tasker, keeper, at_keeper, number: AtomicU64::new(0) };
+    let (plain, silent, tasker, at_keeper) =
+        (OnceCell::new(), OnceCell::new(), OnceCell::new(), OnceCell::new());
+    let pair = Pair {
+        client: opened,
+        back,
+        broker,
+        front,
+        name,
+        plain,
+        silent,
+        tasker,
+        keeper,
+        at_keeper,
+        number: AtomicU64::new(0),
+    };
     let pair = Arc::new(pair);
     let mut wrong = Vec::new();
     for row in ROWS {
@@ -242,7 +268,11 @@ async fn every_cell(front: Front, pipe: bool, wanted: impl Fn(Of, Of) -> bool) {
             let back = Back::start(backend, pipe).await;
             let name = format!("{}c{client}", name_of(REVISIONS[backend]));
             builder = builder.backend("default", &name, back.spec());
-            let keeper = if REVISIONS[backend] == "2025-11-25" { Some(Keeper::beside(&name, pipe).await) } else { None };
+            let keeper = if REVISIONS[backend] == "2025-11-25" {
+                Some(Keeper::beside(&name, pipe).await)
+            } else {
+                None
+            };
             if let Some(keeper) = &keeper {
                 builder = builder.backend("default", &keeper.name, keeper.backend.spec());
             }
@@ -250,7 +280,8 @@ async fn every_cell(front: Front, pipe: bool, wanted: impl Fn(Of, Of) -> bool) {
         }
     }
     let broker = Arc::new(builder.start().await);
-    let tried = pairs.into_iter().map(|between| tokio::spawn(try_pair(broker.clone(), front, between)));
+    let tried =
+        pairs.into_iter().map(|between| tokio::spawn(try_pair(broker.clone(), front, between)));
     let mut wrong = Vec::new();
     for tried in join_all(tried).await {
         match tried {
@@ -259,7 +290,12 @@ async fn every_cell(front: Front, pipe: bool, wanted: impl Fn(Of, Of) -> bool) {
         }
     }
     wrong.sort();
-    assert!(wrong.is_empty(), "{} cells are not as the table says:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} cells are not as the table says:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -270,5 +306,6 @@ async fn br_01_br_04_br_07_every_pair_of_revisions_does_over_http_what_the_table
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn br_01_what_crosses_eras_does_the_same_over_other_wires() {
     let is_modern = |of: Of| REVISIONS[of] == MODERN;
-    every_cell(Front::WebSocket, true, |client, backend| is_modern(client) != is_modern(backend)).await;
+    every_cell(Front::WebSocket, true, |client, backend| is_modern(client) != is_modern(backend))
+        .await;
 }

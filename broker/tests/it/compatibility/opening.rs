@@ -8,18 +8,30 @@ pub(super) async fn handshake(pair: &Pair) -> Found {
     let opened = &pair.client.opened;
     let info = if pair.is_modern_client() {
         ensure(opened["supportedVersions"] == json!(REVISIONS), || format!("versions: {opened}"))?;
-        ensure(opened["ttlMs"].is_u64() && opened["cacheScope"] == "private", || format!("no hint: {opened}"))?;
+        ensure(opened["ttlMs"].is_u64() && opened["cacheScope"] == "private", || {
+            format!("no hint: {opened}")
+        })?;
         &opened["_meta"]["io.modelcontextprotocol/serverInfo"]
     } else {
-        ensure(opened["protocolVersion"] == REVISIONS[pair.client_of()], || format!("another revision: {opened}"))?;
+        ensure(opened["protocolVersion"] == REVISIONS[pair.client_of()], || {
+            format!("another revision: {opened}")
+        })?;
         &opened["serverInfo"]
     };
-    let of = REVISIONS.iter().position(|revision| pair.name.starts_with(&super::name_of(revision))).expect("a revision");
+    let of = REVISIONS
+        .iter()
+        .position(|revision| pair.name.starts_with(&super::name_of(revision)))
+        .expect("a revision");
     ensure(*info == features::server_info(of), || format!("another server: {opened}"))?;
     ensure(opened["instructions"] == "be modern", || format!("no instructions: {opened}"))?;
     let capabilities = &opened["capabilities"];
-    ensure(capabilities["resources"] == json!({"subscribe": true, "listChanged": true}), || format!("{capabilities}"))?;
-    ensure(capabilities.get("tasks").is_none() || REVISIONS[pair.client_of()] == "2025-11-25", || format!("{capabilities}"))?;
+    ensure(capabilities["resources"] == json!({"subscribe": true, "listChanged": true}), || {
+        format!("{capabilities}")
+    })?;
+    ensure(
+        capabilities.get("tasks").is_none() || REVISIONS[pair.client_of()] == "2025-11-25",
+        || format!("{capabilities}"),
+    )?;
     Ok(pair.by_era())
 }
 
@@ -60,7 +72,9 @@ pub(super) async fn removed_methods(pair: &Pair) -> Found {
     ] {
         let answer = pair.client.request(method, params).await;
         found = refused(answer.message.get("error").ok_or_else(|| answer.text.clone())?);
-        ensure(found == Ok(Cell::Refused(-32601, "method_not_found".to_owned())), || format!("{method}: {}", answer.text))?;
+        ensure(found == Ok(Cell::Refused(-32601, "method_not_found".to_owned())), || {
+            format!("{method}: {}", answer.text)
+        })?;
     }
     found
 }
@@ -75,7 +89,9 @@ pub(super) async fn roots_changed(pair: &Pair) -> Found {
     pair.client.notify("notifications/roots/list_changed", json!({})).await;
     if pair.is_modern_back() {
         pair.client.call("say", json!({"result": r#"{"content":[]}"#})).await.result()?;
-        ensure(pair.back.seen_of("notifications/roots/list_changed").is_empty(), || format!("{MODERN} has no such notification"))?;
+        ensure(pair.back.seen_of("notifications/roots/list_changed").is_empty(), || {
+            format!("{MODERN} has no such notification")
+        })?;
         return Ok(Cell::Absent);
     }
     pair.back.wait_for("the change", |seen| seen.is("notifications/roots/list_changed")).await;

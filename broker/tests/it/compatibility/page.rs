@@ -56,7 +56,11 @@ const LIMITS: [(&str, &str, &str); 14] = [
         "the backend is answered without one; its questions about tasks get -32601",
         "br_07_a_client_hosts_no_tasks_for_a_backend",
     ),
-    ("`tasks/list` and `tasks/result` of clients of 2026-07-28", "-32601 `method_not_found`, HTTP 404", "methods that 2026-07-28 removed"),
+    (
+        "`tasks/list` and `tasks/result` of clients of 2026-07-28",
+        "-32601 `method_not_found`, HTTP 404",
+        "methods that 2026-07-28 removed",
+    ),
     (
         "A client with a session refuses what a backend of 2026-07-28 needs (sampling: -1)",
         "its own call ends with that error; the backend is not called again",
@@ -67,7 +71,11 @@ const LIMITS: [(&str, &str, &str); 14] = [
         "`cacheScope` is `private` unless `compat.list_scope` says otherwise; `ttlMs` is `compat.list_ttl`",
         "n_disc_01_an_endpoint_says_what_it_offers",
     ),
-    ("Structured content that is no object, for clients with sessions", "told as text", "structured content that is no object"),
+    (
+        "Structured content that is no object, for clients with sessions",
+        "told as text",
+        "structured content that is no object",
+    ),
     (
         "A call that waits for its client, and its process ends",
         "-32602 \"the request state expired\"; the request is begun anew without the state",
@@ -118,21 +126,28 @@ fn runs(row: &Row, revisions: &[Of], letter: impl Fn(Of) -> char) -> String {
 
 fn summary(out: &mut String) {
     let columns = REVISIONS.map(|revision| format!(" {revision} |")).concat();
-    writeln!(out, "| client \\ backend |{columns}\n|---|{}", "---|".repeat(REVISIONS.len())).expect("a string takes it");
+    writeln!(out, "| client \\ backend |{columns}\n|---|{}", "---|".repeat(REVISIONS.len()))
+        .expect("a string takes it");
     for (client, name) in REVISIONS.iter().enumerate() {
         let cell = |backend: Of| {
             let letters: Vec<char> = ROWS.iter().map(|row| row.letter(client, backend)).collect();
-            let count = |wanted: fn(char) -> bool| letters.iter().filter(|letter| wanted(**letter)).count();
+            let count =
+                |wanted: fn(char) -> bool| letters.iter().filter(|letter| wanted(**letter)).count();
             let (same, translated) = (count(|letter| letter == '='), count(|letter| letter == 't'));
-            format!(" {same} / {translated} / {} |", count(|letter| letter.is_ascii_alphabetic() && letter != 't'))
+            format!(
+                " {same} / {translated} / {} |",
+                count(|letter| letter.is_ascii_alphabetic() && letter != 't')
+            )
         };
-        writeln!(out, "| {name} |{}", (0..REVISIONS.len()).map(cell).collect::<String>()).expect("a string takes it");
+        writeln!(out, "| {name} |{}", (0..REVISIONS.len()).map(cell).collect::<String>())
+            .expect("a string takes it");
     }
 }
 
 /// A table of behaviours, with a column for each of `columns`, which has a name and says what is in its cells.
 fn behaviours(out: &mut String, columns: &[String], cell: impl Fn(&Row, usize) -> String) {
-    writeln!(out, "| behaviour | {} |\n|---|{}", columns.join(" | "), "---|".repeat(columns.len())).expect("a string takes it");
+    writeln!(out, "| behaviour | {} |\n|---|{}", columns.join(" | "), "---|".repeat(columns.len()))
+        .expect("a string takes it");
     for row in ROWS {
         let cells: Vec<String> = (0..columns.len()).map(|column| cell(row, column)).collect();
         if cells.iter().any(|cell| cell != "–") {
@@ -149,14 +164,21 @@ fn generated() -> String {
     );
     summary(&mut out);
     out.push_str("\n### Both sides with sessions\n\nA column for each revision of the client; in brackets the revisions of the backend, where they differ.\n\n");
-    let names = |side: &str| REVISIONS[..LEGACY].iter().map(|revision| format!("{side} {revision}")).collect::<Vec<_>>();
-    behaviours(&mut out, &names("client"), |row, client| runs(row, &legacy, |backend| row.letter(client, backend)));
+    let names = |side: &str| {
+        REVISIONS[..LEGACY].iter().map(|revision| format!("{side} {revision}")).collect::<Vec<_>>()
+    };
+    behaviours(&mut out, &names("client"), |row, client| {
+        runs(row, &legacy, |backend| row.letter(client, backend))
+    });
     writeln!(out, "\n### Clients of {MODERN}\n").expect("a string takes it");
     let mut columns = names("backend");
     columns.push(format!("backend {MODERN}"));
     behaviours(&mut out, &columns, |row, backend| letter_text(row, row.letter(LEGACY, backend)));
-    writeln!(out, "\n### Backends of {MODERN}, clients with sessions\n").expect("a string takes it");
-    behaviours(&mut out, &names("client"), |row, client| letter_text(row, row.letter(client, LEGACY)));
+    writeln!(out, "\n### Backends of {MODERN}, clients with sessions\n")
+        .expect("a string takes it");
+    behaviours(&mut out, &names("client"), |row, client| {
+        letter_text(row, row.letter(client, LEGACY))
+    });
     out.push_str("\n### How\n\n| behaviour | what the broker does |\n|---|---|\n");
     for row in ROWS.iter().filter(|row| !row.note.is_empty()) {
         writeln!(out, "| {} | {} |", row.name, row.note).expect("a string takes it");
@@ -164,10 +186,17 @@ fn generated() -> String {
     out.push_str("\n### What is refused, and why\n\n| behaviour | code | `data.kind` | refusal | why |\n|---|---|---|---|---|\n");
     for row in ROWS {
         for refusal in row.refusals {
-            let kind = ErrorKind::ALL.iter().find(|kind| kind.name() == refusal.kind).unwrap_or_else(|| panic!("no kind {}", refusal.kind));
+            let kind = ErrorKind::ALL
+                .iter()
+                .find(|kind| kind.name() == refusal.kind)
+                .unwrap_or_else(|| panic!("no kind {}", refusal.kind));
             let number = kind.refusal_code().map_or(String::new(), |number| number.to_string());
-            writeln!(out, "| {} | {} | `{}` | {number} | {} |", row.name, refusal.code, refusal.kind, refusal.why)
-                .expect("a string takes it");
+            writeln!(
+                out,
+                "| {} | {} | `{}` | {number} | {} |",
+                row.name, refusal.code, refusal.kind, refusal.why
+            )
+            .expect("a string takes it");
         }
     }
     out.push_str("\n### What can not be bridged\n\nNone of it is waited for, and none of it is lost without a word here or in a metric.\n\n| what | what happens |\n|---|---|\n");
@@ -186,17 +215,28 @@ fn the_documented_compatibility_is_the_tested_one() {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(PAGE, &written).unwrap();
     }
-    assert!(page == written || std::env::var_os("UPDATE_DOCS").is_some(), "docs/compatibility.md: run this test with UPDATE_DOCS=1");
+    assert!(
+        page == written || std::env::var_os("UPDATE_DOCS").is_some(),
+        "docs/compatibility.md: run this test with UPDATE_DOCS=1"
+    );
 }
 
 #[test]
 fn br_07_everything_that_can_not_be_bridged_is_shown_by_a_test() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
-    let modules = ["modern", "modern_backends"].map(|module| std::fs::read_dir(format!("{folder}/{module}")).unwrap());
-    let sources: String = modules.into_iter().flatten().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    let modules = ["modern", "modern_backends"]
+        .map(|module| std::fs::read_dir(format!("{folder}/{module}")).unwrap());
+    let sources: String = modules
+        .into_iter()
+        .flatten()
+        .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
+        .collect();
     for (what, _, shown_by) in LIMITS {
         let is_row = ROWS.iter().any(|row| row.name == shown_by);
-        assert!(is_row || sources.contains(&format!("async fn {shown_by}(")), "{what}: there is no {shown_by}");
+        assert!(
+            is_row || sources.contains(&format!("async fn {shown_by}(")),
+            "{what}: there is no {shown_by}"
+        );
     }
 }
 
@@ -210,7 +250,11 @@ fn the_table_is_whole() {
             }
         }
         let used = |letter: char| row.cells.iter().any(|line| line.contains(letter));
-        assert!(row.refusals.iter().all(|refusal| used(refusal.letter)), "{}: a refusal of no cell", row.name);
+        assert!(
+            row.refusals.iter().all(|refusal| used(refusal.letter)),
+            "{}: a refusal of no cell",
+            row.name
+        );
         assert_eq!(ROWS.iter().filter(|other| other.name == row.name).count(), 1, "{}", row.name);
     }
 }

@@ -19,7 +19,9 @@ async fn asked(pair: &Pair, method: &str, params: Value, shown: &Value) -> Found
     let expected = front::answer(method, shown).expect("it is answered");
     ensure(told["result"] == expected, || format!("{told} instead of {expected}"))?;
     let asked = pair.client.asked();
-    let [(asked_method, asked_params)] = asked.as_slice() else { return Err(format!("the client was asked {asked:?}")) };
+    let [(asked_method, asked_params)] = asked.as_slice() else {
+        return Err(format!("the client was asked {asked:?}"));
+    };
     let mut shown = shown.clone();
     for key in ["elicitationId", "_meta"] {
         if let (Some(shown), None) = (shown.as_object_mut(), asked_params.get(key)) {
@@ -29,8 +31,13 @@ async fn asked(pair: &Pair, method: &str, params: Value, shown: &Value) -> Found
         }
     }
     let asked_params = if asked_params.is_null() { json!({}) } else { asked_params.clone() };
-    ensure(asked_method == method && asked_params == shown, || format!("{asked:?} instead of {shown}"))?;
-    if shown != params && params.get("elicitationId").is_none() && shown.get("elicitationId").is_none() {
+    ensure(asked_method == method && asked_params == shown, || {
+        format!("{asked:?} instead of {shown}")
+    })?;
+    if shown != params
+        && params.get("elicitationId").is_none()
+        && shown.get("elicitationId").is_none()
+    {
         return Ok(Cell::Translated);
     }
     Ok(pair.by_era())
@@ -71,13 +78,15 @@ pub(super) async fn sampling_array_of_one(pair: &Pair) -> Found {
 
 pub(super) async fn sampling_array(pair: &Pair) -> Found {
     let mut params = features::sampling();
-    params["messages"][0]["content"] = json!([{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]);
+    params["messages"][0]["content"] =
+        json!([{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]);
     plainly(pair, "2025-11-25", "sampling/createMessage", params).await
 }
 
 pub(super) async fn sampling_with_audio(pair: &Pair) -> Found {
     let mut params = features::sampling();
-    params["messages"][0]["content"] = json!({"type": "audio", "data": "AAEC", "mimeType": "audio/wav"});
+    params["messages"][0]["content"] =
+        json!({"type": "audio", "data": "AAEC", "mimeType": "audio/wav"});
     plainly(pair, "2025-03-26", "sampling/createMessage", params).await
 }
 
@@ -92,7 +101,13 @@ fn form(pair: &Pair, message: &str, property: Value) -> Value {
 pub(super) async fn elicitation(pair: &Pair) -> Found {
     let mut found = Ok(Cell::Absent);
     for message in ["who?", "decline", "cancel"] {
-        found = plainly(pair, "2025-06-18", "elicitation/create", form(pair, message, json!({"type": "string"}))).await;
+        found = plainly(
+            pair,
+            "2025-06-18",
+            "elicitation/create",
+            form(pair, message, json!({"type": "string"})),
+        )
+        .await;
     }
     found
 }
@@ -121,7 +136,9 @@ pub(super) async fn url_opened(pair: &Pair) -> Found {
     ensure(answer.told()? == r#"{"action":"accept"}"#, || answer.text.clone())?;
     let is_word = |said: &Value| said["method"] == "notifications/elicitation/complete";
     if pair.is_modern_client() {
-        ensure(!pair.client.untaken().iter().any(is_word), || "this revision has no such word".to_owned())?;
+        ensure(!pair.client.untaken().iter().any(is_word), || {
+            "this revision has no such word".to_owned()
+        })?;
         return Ok(Cell::Translated);
     }
     let word = pair.client.said("that it is done", is_word).await;
@@ -136,30 +153,50 @@ pub(super) async fn url_required(pair: &Pair) -> Found {
     }
     pair.client.asked();
     let elicitations = r#"[{"mode":"url","elicitationId":"e","url":"https://example.org/in","message":"sign in"}]"#;
-    let error = format!(r#"{{"code":-32042,"message":"first","data":{{"elicitations":{elicitations}}}}}"#);
+    let error =
+        format!(r#"{{"code":-32042,"message":"first","data":{{"elicitations":{elicitations}}}}}"#);
     if pair.is_modern_client() {
         // It is asked to open the URL each time, as the call fails again: the client ends that.
-        let call = pair.client.begin("tools/call", json!({"name": "fail", "arguments": {"error": error}})).await;
+        let call = pair
+            .client
+            .begin("tools/call", json!({"name": "fail", "arguments": {"error": error}}))
+            .await;
         let answer = call.response().await;
-        let request = answer["result"]["inputRequests"].as_object().and_then(|all| all.values().next()).cloned().unwrap_or_default();
+        let request = answer["result"]["inputRequests"]
+            .as_object()
+            .and_then(|all| all.values().next())
+            .cloned()
+            .unwrap_or_default();
         let wanted = json!({"mode": "url", "url": "https://example.org/in", "message": "sign in"});
-        ensure(request["method"] == "elicitation/create" && request["params"] == wanted, || answer.to_string())?;
+        ensure(request["method"] == "elicitation/create" && request["params"] == wanted, || {
+            answer.to_string()
+        })?;
         return Ok(Cell::Translated);
     }
     let answer = pair.client.call("fail", json!({"error": error})).await;
     if answer.text.contains(&format!(r#""error":{error}"#)) {
         return Ok(Cell::Same);
     }
-    ensure(answer.message["result"]["isError"] == true && answer.told()?.contains("https://example.org/in"), || answer.text.clone())?;
+    ensure(
+        answer.message["result"]["isError"] == true
+            && answer.told()?.contains("https://example.org/in"),
+        || answer.text.clone(),
+    )?;
     Ok(Cell::Translated)
 }
 
 /// A question to a client that did not declare that it can be asked.
 pub(super) async fn undeclared(pair: &Pair) -> Found {
-    let answer = pair.plain().await.call("ask", json!({"method": "sampling/createMessage", "params": features::sampling()})).await;
+    let answer = pair
+        .plain()
+        .await
+        .call("ask", json!({"method": "sampling/createMessage", "params": features::sampling()}))
+        .await;
     if let Some(error) = answer.message.get("error") {
         if error["code"] == -32021 {
-            ensure(error["data"]["requiredCapabilities"] == json!({"sampling": {}}), || answer.text.clone())?;
+            ensure(error["data"]["requiredCapabilities"] == json!({"sampling": {}}), || {
+                answer.text.clone()
+            })?;
         }
         return refused(error);
     }
@@ -193,8 +230,14 @@ pub(super) async fn unasked(pair: &Pair) -> Found {
     let call = backend.seen_of("tools/call").pop().ok_or("no call was seen")?;
     let session = call.header("mcp-session-id").ok_or("the call has no session")?.to_owned();
     let question = json!({"jsonrpc": "2.0", "id": id, "method": "roots/list", "params": {}});
-    ensure(backend.push_to(&session, question).await == 1, || "there is no stream of this session".to_owned())?;
-    let answer = backend.wait_for("an answer", |seen| seen.message["id"] == id.as_str() && seen.message.get("method").is_none()).await;
+    ensure(backend.push_to(&session, question).await == 1, || {
+        "there is no stream of this session".to_owned()
+    })?;
+    let answer = backend
+        .wait_for("an answer", |seen| {
+            seen.message["id"] == id.as_str() && seen.message.get("method").is_none()
+        })
+        .await;
     match answer.message.get("error") {
         Some(error) => refused(error),
         None => {
@@ -210,7 +253,9 @@ pub(super) async fn state_alone(pair: &Pair) -> Found {
     backend.on("prompts/get", |call| async move {
         match call.state() {
             None => testkit::StatelessReply::needs(Value::Null, Some("later")),
-            Some(state) => testkit::StatelessReply::Result(features::prompt(&json!({"arguments": {"a": state}}))),
+            Some(state) => testkit::StatelessReply::Result(features::prompt(
+                &json!({"arguments": {"a": state}}),
+            )),
         }
     });
     let answer = pair.client.request("prompts/get", json!({"name": "p"})).await;
@@ -225,7 +270,10 @@ pub(super) async fn sampling_answered_with_an_array(pair: &Pair) -> Found {
     }
     let mut params = features::sampling();
     params["messages"][0]["content"]["text"] = json!(front::ANSWER_WITH_AN_ARRAY);
-    let answer = pair.client.call("ask", json!({"method": "sampling/createMessage", "params": params})).await;
+    let answer = pair
+        .client
+        .call("ask", json!({"method": "sampling/createMessage", "params": params}))
+        .await;
     let told: Value = serde_json::from_str(answer.told()?).map_err(|error| error.to_string())?;
     let content = &told["result"]["content"];
     if *content == json!({"type": "text", "text": "ho"}) {
@@ -247,10 +295,13 @@ pub(super) async fn withdrawn(pair: &Pair) -> Found {
         ensure(answer.told()? == "without it", || answer.text.clone())?;
         return Ok(Cell::Translated);
     }
-    let call = pair.silent().await.begin("tools/call", json!({"name": "withdraw", "arguments": {}})).await;
+    let call =
+        pair.silent().await.begin("tools/call", json!({"name": "withdraw", "arguments": {}})).await;
     let client = pair.silent().await;
-    let question = client.said("the question", |said| said["method"] == "sampling/createMessage").await;
-    let withdrawal = client.said("its end", |said| said["method"] == "notifications/cancelled").await;
+    let question =
+        client.said("the question", |said| said["method"] == "sampling/createMessage").await;
+    let withdrawal =
+        client.said("its end", |said| said["method"] == "notifications/cancelled").await;
     ensure(withdrawal["params"]["requestId"] == question["id"], || withdrawal.to_string())?;
     let answer = call.response().await;
     ensure(answer["result"]["content"][0]["text"] == "without it", || answer.to_string())?;

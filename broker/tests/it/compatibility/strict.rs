@@ -36,7 +36,8 @@ async fn told(broker: &TestBroker, revision: &str) -> Vec<(&'static str, Value)>
         }
         told.push((method, page));
     }
-    let mut call = client.begin("tools/call", json!({"name": "t", "_meta": {"progressToken": "p"}}));
+    let mut call =
+        client.begin("tools/call", json!({"name": "t", "_meta": {"progressToken": "p"}}));
     let result = call.finish().await.value["result"].clone();
     told.push(("notifications/progress", call.before[0].value["params"].clone()));
     told.push(("tools/call", result));
@@ -46,10 +47,12 @@ async fn told(broker: &TestBroker, revision: &str) -> Vec<(&'static str, Value)>
 /// Every key anywhere in it.
 fn keys(value: &Value, found: &mut Vec<String>) {
     match value {
-        Value::Object(members) => members.iter().filter(|(key, _)| *key != "inputSchema").for_each(|(key, value)| {
-            found.push(key.clone());
-            keys(value, found);
-        }),
+        Value::Object(members) => {
+            members.iter().filter(|(key, _)| *key != "inputSchema").for_each(|(key, value)| {
+                found.push(key.clone());
+                keys(value, found);
+            })
+        }
         Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
         _ => {}
     }
@@ -70,7 +73,11 @@ const SINCE: [(&str, &str); 8] = [
 #[tokio::test]
 async fn v_04_a_strict_client_is_told_what_its_revision_knows() {
     let backend = talkative().await;
-    let strict = builder().config(json!({"compat": {"strict": true}})).backend("default", "b", backend.spec()).start().await;
+    let strict = builder()
+        .config(json!({"compat": {"strict": true}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let lenient = builder().backend("default", "b", backend.spec()).start().await;
     for revision in &REVISIONS[..=LATEST] {
         let all_of = |told: &[(&str, Value)]| {
@@ -80,15 +87,27 @@ async fn v_04_a_strict_client_is_told_what_its_revision_knows() {
         };
         let told_all = told(&lenient, revision).await;
         let everything = all_of(&told_all);
-        assert!(SINCE.iter().all(|(key, _)| everything.iter().any(|found| found == key)), "{revision}: unknown members pass");
+        assert!(
+            SINCE.iter().all(|(key, _)| everything.iter().any(|found| found == key)),
+            "{revision}: unknown members pass"
+        );
         let told = told(&strict, revision).await;
         let found = all_of(&told);
         for (key, since) in SINCE {
-            assert_eq!(found.iter().any(|found| found == key), *revision >= since, "{revision} {key}: {told:?}");
+            assert_eq!(
+                found.iter().any(|found| found == key),
+                *revision >= since,
+                "{revision} {key}: {told:?}"
+            );
         }
         let result = &told.last().unwrap().1;
-        let texts: Vec<&Value> = result["content"].as_array().unwrap().iter().map(|block| &block["text"]).collect();
-        assert_eq!(texts.contains(&&json!("{\"n\":1}")), *revision < "2025-06-18", "what is left out is told before");
+        let texts: Vec<&Value> =
+            result["content"].as_array().unwrap().iter().map(|block| &block["text"]).collect();
+        assert_eq!(
+            texts.contains(&&json!("{\"n\":1}")),
+            *revision < "2025-06-18",
+            "what is left out is told before"
+        );
         let info = &told[0].1["serverInfo"];
         assert_eq!(info.get("title").is_some(), *revision >= "2025-06-18", "{info}");
         assert_eq!(info["name"], "modern");

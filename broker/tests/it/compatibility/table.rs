@@ -26,7 +26,8 @@ macro_rules! rows {
     };
 }
 
-const OLD_CLIENT_ELICITS: Refusal = refusal('a', -32601, "capability_missing", "the client's revision has no elicitation");
+const OLD_CLIENT_ELICITS: Refusal =
+    refusal('a', -32601, "capability_missing", "the client's revision has no elicitation");
 
 rows! {
     "opening" opening::handshake, BY_ERA, NONE, "`initialize` and `server/discover` are answered by the broker, each out of the other";

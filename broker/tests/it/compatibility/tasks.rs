@@ -14,7 +14,9 @@ async fn promoted(pair: &Pair, client: &Client, tool: &str, mark: &str) -> Resul
     let mark = format!("{}-{mark}", pair.name);
     let created = client.call(tool, json!({"mark": mark})).await;
     let result = created.result()?;
-    ensure(result["resultType"] == "task" && result["status"] == "working", || created.text.clone())?;
+    ensure(result["resultType"] == "task" && result["status"] == "working", || {
+        created.text.clone()
+    })?;
     Ok(result["taskId"].clone())
 }
 
@@ -51,13 +53,24 @@ pub(super) async fn told(pair: &Pair) -> Found {
     }
     let (client, mark) = (pair.tasker().await, pair.mark());
     let id = promoted(pair, client, "long", &mark).await?;
-    let listening = client.begin("subscriptions/listen", json!({"notifications": {"taskIds": [id, "nobody's"]}})).await;
-    let accepted = client.said("the acknowledgement", |said| said["method"] == "notifications/subscriptions/acknowledged").await;
-    ensure(accepted["params"]["notifications"] == json!({"taskIds": [id]}), || accepted.to_string())?;
+    let listening = client
+        .begin("subscriptions/listen", json!({"notifications": {"taskIds": [id, "nobody's"]}}))
+        .await;
+    let accepted = client
+        .said("the acknowledgement", |said| {
+            said["method"] == "notifications/subscriptions/acknowledged"
+        })
+        .await;
+    ensure(accepted["params"]["notifications"] == json!({"taskIds": [id]}), || {
+        accepted.to_string()
+    })?;
     gate(&format!("{}-{mark}", pair.name)).open();
-    let ended = |said: &Value| said["method"] == "notifications/tasks" && said["params"]["status"] == "completed";
+    let ended = |said: &Value| {
+        said["method"] == "notifications/tasks" && said["params"]["status"] == "completed"
+    };
     let told = client.said("the end of the task", ended).await;
-    let of_it = told["params"]["taskId"] == id && told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == json!(listening.id);
+    let of_it = told["params"]["taskId"] == id
+        && told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == json!(listening.id);
     ensure(of_it, || told.to_string())?;
     client.cancel(listening.id).await;
     Ok(Cell::Translated)
@@ -72,17 +85,24 @@ pub(super) async fn update(pair: &Pair) -> Found {
     let question = json!({"method": "sampling/createMessage", "params": features::sampling()});
     // Named, it is a task from the beginning.
     let key = json!({"dev.mcp-broker/idempotency-key": format!("{}-{}", pair.name, pair.mark())});
-    let created = client.request("tools/call", json!({"name": "ask", "arguments": question, "_meta": key})).await;
+    let created = client
+        .request("tools/call", json!({"name": "ask", "arguments": question, "_meta": key}))
+        .await;
     let id = created.result()?["taskId"].clone();
     ensure(id.is_string(), || created.text.clone())?;
     let needs = wait(client, &id, "input_required").await?;
-    let requests = needs.result()?["inputRequests"].as_object().ok_or_else(|| needs.text.clone())?;
+    let requests =
+        needs.result()?["inputRequests"].as_object().ok_or_else(|| needs.text.clone())?;
     let (name, request) = requests.iter().next().ok_or_else(|| needs.text.clone())?;
     ensure(request["method"] == "sampling/createMessage", || needs.text.clone())?;
-    let answer = super::front::answer("sampling/createMessage", &request["params"]).expect("it can be answered");
+    let answer = super::front::answer("sampling/createMessage", &request["params"])
+        .expect("it can be answered");
     let mut responses = json!({});
     responses[name] = answer;
-    client.request("tasks/update", json!({"taskId": id, "inputResponses": responses})).await.result()?;
+    client
+        .request("tasks/update", json!({"taskId": id, "inputResponses": responses}))
+        .await
+        .result()?;
     let done = wait(client, &id, "completed").await?;
     let text = done.result()?["result"]["content"][0]["text"].as_str().unwrap_or_default();
     ensure(text.contains("\"ho\""), || done.text.clone())?;
@@ -97,14 +117,18 @@ pub(super) async fn cancel(pair: &Pair) -> Found {
     let (client, mark) = (pair.tasker().await, pair.mark());
     let id = promoted(pair, client, "hang", &mark).await?;
     let mark = format!("{}-{mark}", pair.name);
-    let seen = pair.back.wait_for("the call", |seen| seen.message["params"]["arguments"]["mark"] == mark.as_str()).await;
+    let seen = pair
+        .back
+        .wait_for("the call", |seen| seen.message["params"]["arguments"]["mark"] == mark.as_str())
+        .await;
     client.request("tasks/cancel", json!({"taskId": id})).await.result()?;
     wait(client, &id, "cancelled").await?;
     let number = &seen.message["id"];
     match &pair.back {
         super::Back::Legacy(backend) => {
-            let ends =
-                |seen: &testkit::RecordedRequest| seen.is("notifications/cancelled") && seen.message["params"]["requestId"] == *number;
+            let ends = |seen: &testkit::RecordedRequest| {
+                seen.is("notifications/cancelled") && seen.message["params"]["requestId"] == *number
+            };
             backend.wait_for("the end of the call", ends).await;
         }
         super::Back::Modern(backend) => backend.wait_given_up(number).await,

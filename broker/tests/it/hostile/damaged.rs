@@ -7,7 +7,13 @@ use super::flipped;
 use crate::{builder, kind, stdio, text_of};
 
 /// The answer to a call cut after the first byte, the second and so on, until it is whole.
-async fn cut_at_every_byte(what: &str, spec: Value, proxy: &FaultProxy, tool: &str, calls: impl Fn() -> usize) {
+async fn cut_at_every_byte(
+    what: &str,
+    spec: Value,
+    proxy: &FaultProxy,
+    tool: &str,
+    calls: impl Fn() -> usize,
+) {
     // A link that breaks is opened again ever more slowly, and each cut breaks one: it is the next session's own.
     let has_link = spec["links"] == "per-session";
     let calls_each = if has_link { 2 } else { 1 };
@@ -24,9 +30,14 @@ async fn cut_at_every_byte(what: &str, spec: Value, proxy: &FaultProxy, tool: &s
     for bytes in 1.. {
         let cuts = proxy.cuts();
         proxy.cut_after(Direction::Downstream, bytes);
-        let answer = client.request("tools/call", json!({"name": tool, "arguments": {"cut": 12}})).await;
+        let answer =
+            client.request("tools/call", json!({"name": tool, "arguments": {"cut": 12}})).await;
         if answer["result"].is_object() {
-            assert_eq!(text_of(&answer["result"]), r#"{"cut":12}"#, "{what}, {bytes}: never half of it");
+            assert_eq!(
+                text_of(&answer["result"]),
+                r#"{"cut":12}"#,
+                "{what}, {bytes}: never half of it"
+            );
         } else {
             assert_eq!(kind(&answer["error"]), "outcome_unknown", "{what}, {bytes}: {answer}");
             lost += 1;
@@ -37,7 +48,11 @@ async fn cut_at_every_byte(what: &str, spec: Value, proxy: &FaultProxy, tool: &s
             proxy.heal();
             eventually("all calls at the backend", || async {
                 let seen = calls() - before;
-                if seen == calls_each * bytes as usize - (calls_each - 1) { Ok(()) } else { Err((seen, bytes)) }
+                if seen == calls_each * bytes as usize - (calls_each - 1) {
+                    Ok(())
+                } else {
+                    Err((seen, bytes))
+                }
             })
             .await;
             return;
@@ -51,13 +66,19 @@ async fn cut_at_every_byte(what: &str, spec: Value, proxy: &FaultProxy, tool: &s
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f_16_an_answer_cut_at_any_byte_over_http_is_never_taken_for_one() {
-    let backend = FakeBackend::with_tool("echo", |call| async move { Reply::text(&call.arguments().to_string()) }).await;
+    let backend =
+        FakeBackend::with_tool(
+            "echo",
+            |call| async move { Reply::text(&call.arguments().to_string()) },
+        )
+        .await;
     backend.tool("told", |call| async move {
         call.notify("notifications/message", json!({"level": "debug", "data": 1})).await;
         Reply::text(&call.arguments().to_string())
     });
     let proxy = FaultProxy::start(backend.address()).await;
-    let spec = json!({"transport": {"type": "http", "url": format!("http://{}/mcp", proxy.address())}});
+    let spec =
+        json!({"transport": {"type": "http", "url": format!("http://{}/mcp", proxy.address())}});
     let calls = || backend.seen_of("tools/call").len();
     cut_at_every_byte("JSON", spec.clone(), &proxy, "echo", calls).await;
     cut_at_every_byte("an event stream", spec, &proxy, "told", calls).await;
@@ -69,12 +90,21 @@ async fn f_16_an_answer_cut_at_any_byte_over_a_connection_is_never_taken_for_one
     for wire in ["tcp", "websocket"] {
         let record = folder.path().join(wire);
         let script = stdio().record(&record);
-        let backend = if wire == "tcp" { PipeBackend::tcp(&script).await } else { PipeBackend::websocket(&script).await };
+        let backend = if wire == "tcp" {
+            PipeBackend::tcp(&script).await
+        } else {
+            PipeBackend::websocket(&script).await
+        };
         let proxy = FaultProxy::start(backend.address()).await;
-        let spec = backend.spec().to_string().replace(&backend.address().to_string(), &proxy.address().to_string());
+        let spec = backend
+            .spec()
+            .to_string()
+            .replace(&backend.address().to_string(), &proxy.address().to_string());
         let mut spec: Value = serde_json::from_str(&spec).unwrap();
         spec["links"] = json!("per-session");
-        let calls = || std::fs::read_to_string(&record).unwrap_or_default().matches("\"tools/call\"").count();
+        let calls = || {
+            std::fs::read_to_string(&record).unwrap_or_default().matches("\"tools/call\"").count()
+        };
         cut_at_every_byte(wire, spec, &proxy, "echo", calls).await;
     }
 }
@@ -98,10 +128,12 @@ async fn f_16_what_does_no_harm_is_asked_again_where_its_answer_was_cut() {
 
 #[tokio::test]
 async fn f_17_flipped_bits_in_answers_cost_their_calls_at_most_and_are_counted() {
-    let good = r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"mine"}]}}"#;
+    let good =
+        r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"mine"}]}}"#;
     let backend = PipeBackend::tcp(&stdio()).await;
     let config = json!({"breaker": {"enabled": false}});
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let client = broker.client("/mcp/b").connected(json!({})).await;
     client.content_is_invalid_on_purpose("the backend says what no schema allows");
     client.call("echo", json!({})).await;
@@ -109,7 +141,9 @@ async fn f_17_flipped_bits_in_answers_cost_their_calls_at_most_and_are_counted()
     let (mut flips, mut spoilt, mut refused) = (0_u32, 0, 0_u32);
     for flipped in flipped(good) {
         // The answer itself comes behind it, for the case that it can not be read as one.
-        let answer = client.request("tools/call", json!({"name": "say", "arguments": {"lines": [flipped, good]}})).await;
+        let answer = client
+            .request("tools/call", json!({"name": "say", "arguments": {"lines": [flipped, good]}}))
+            .await;
         flips += 1;
         if answer["result"].is_object() {
             spoilt += usize::from(answer["result"]["content"][0]["text"] != "mine");
@@ -121,11 +155,14 @@ async fn f_17_flipped_bits_in_answers_cost_their_calls_at_most_and_are_counted()
     // Of two lines for each call one was its answer at most.
     let admin = broker.admin();
     eventually("what was dropped", || async {
-        let count = async |name: &str, label: (&str, &str)| admin.metric(name, &[label]).await.unwrap_or_default();
+        let count = async |name: &str, label: (&str, &str)| {
+            admin.metric(name, &[label]).await.unwrap_or_default()
+        };
         let noise = count("mcp_dropped_notifications_total", ("kind", "noise")).await;
         let unknown = count("mcp_dropped_answers_total", ("reason", "unknown_id")).await;
         let late = count("mcp_dropped_answers_total", ("reason", "late")).await;
-        let counted = noise + unknown + late == f64::from(flips + refused) && noise > 0.0 && late > 0.0;
+        let counted =
+            noise + unknown + late == f64::from(flips + refused) && noise > 0.0 && late > 0.0;
         if counted { Ok(()) } else { Err((noise, unknown, late, flips, refused)) }
     })
     .await;

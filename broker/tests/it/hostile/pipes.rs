@@ -18,18 +18,35 @@ enum Expect {
 
 use Expect::{Code, Kind, Text};
 
-const GOOD: &str = r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"mine"}]}}"#;
+const GOOD: &str =
+    r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"mine"}]}}"#;
 
 /// Said during a call of the broker, in this order.
 const ROWS: &[(&str, &[&str], Expect)] = &[
-    ("b_04 half JSON with the id of the call", &[r#"{"jsonrpc":"2.0","id":@ID@,"result":{"#], Kind("backend_protocol_error")),
+    (
+        "b_04 half JSON with the id of the call",
+        &[r#"{"jsonrpc":"2.0","id":@ID@,"result":{"#],
+        Kind("backend_protocol_error"),
+    ),
     ("b_04 no JSON, then the answer", &["<html>500</html>", "}{", "\u{0}", GOOD], Text("mine")),
-    ("b_05 another id, then the answer", &[r#"{"jsonrpc":"2.0","id":987654321,"result":{}}"#, GOOD], Text("mine")),
-    ("b_05 the id as text", &[r#"{"jsonrpc":"2.0","id":"@ID@","result":{"content":[]}}"#, GOOD], Text("mine")),
+    (
+        "b_05 another id, then the answer",
+        &[r#"{"jsonrpc":"2.0","id":987654321,"result":{}}"#, GOOD],
+        Text("mine"),
+    ),
+    (
+        "b_05 the id as text",
+        &[r#"{"jsonrpc":"2.0","id":"@ID@","result":{"content":[]}}"#, GOOD],
+        Text("mine"),
+    ),
     ("b_05 no id", &[r#"{"jsonrpc":"2.0","result":{"content":[]}}"#, GOOD], Text("mine")),
     (
         "b_05 ids that are none",
-        &[r#"{"jsonrpc":"2.0","id":null,"result":{}}"#, r#"{"jsonrpc":"2.0","id":[@ID@],"result":{}}"#, GOOD],
+        &[
+            r#"{"jsonrpc":"2.0","id":null,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":[@ID@],"result":{}}"#,
+            GOOD,
+        ],
         Text("mine"),
     ),
     (
@@ -37,25 +54,64 @@ const ROWS: &[(&str, &[&str], Expect)] = &[
         &[r#"{"jsonrpc":"2.0","id":-1,"result":{}}"#, r#"{"jsonrpc":"2.0","id":1e99,"result":{}}"#],
         Kind("timeout"),
     ),
-    ("b_06 two answers", &[GOOD, r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"second"}]}}"#], Text("mine")),
-    ("b_06 a result and then an error", &[GOOD, r#"{"jsonrpc":"2.0","id":@ID@,"error":{"code":-1,"message":"late"}}"#], Text("mine")),
+    (
+        "b_06 two answers",
+        &[
+            GOOD,
+            r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"second"}]}}"#,
+        ],
+        Text("mine"),
+    ),
+    (
+        "b_06 a result and then an error",
+        &[GOOD, r#"{"jsonrpc":"2.0","id":@ID@,"error":{"code":-1,"message":"late"}}"#],
+        Text("mine"),
+    ),
     (
         "b_07 result and error in one",
         &[r#"{"jsonrpc":"2.0","id":@ID@,"result":{},"error":{"code":1,"message":"x"}}"#],
         Kind("backend_protocol_error"),
     ),
-    ("b_07 an error that is text", &[r#"{"jsonrpc":"2.0","id":@ID@,"error":"canary-inner"}"#], Kind("backend_protocol_error")),
-    ("b_07 neither result nor error", &[r#"{"jsonrpc":"2.0","id":@ID@}"#], Kind("backend_protocol_error")),
-    ("b_07 the wrong jsonrpc", &[r#"{"jsonrpc":"1.0","id":@ID@,"result":{"content":[]}}"#], Kind("backend_protocol_error")),
-    ("b_09 the id twice", &[r#"{"jsonrpc":"2.0","id":@ID@,"id":77,"result":{"content":[]}}"#], Kind("timeout")),
-    ("b_07 an error of the backend's own", &[r#"{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32000,"message":"own"}}"#], Code(-32000)),
+    (
+        "b_07 an error that is text",
+        &[r#"{"jsonrpc":"2.0","id":@ID@,"error":"canary-inner"}"#],
+        Kind("backend_protocol_error"),
+    ),
+    (
+        "b_07 neither result nor error",
+        &[r#"{"jsonrpc":"2.0","id":@ID@}"#],
+        Kind("backend_protocol_error"),
+    ),
+    (
+        "b_07 the wrong jsonrpc",
+        &[r#"{"jsonrpc":"1.0","id":@ID@,"result":{"content":[]}}"#],
+        Kind("backend_protocol_error"),
+    ),
+    (
+        "b_09 the id twice",
+        &[r#"{"jsonrpc":"2.0","id":@ID@,"id":77,"result":{"content":[]}}"#],
+        Kind("timeout"),
+    ),
+    (
+        "b_07 an error of the backend's own",
+        &[r#"{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32000,"message":"own"}}"#],
+        Code(-32000),
+    ),
     (
         "b_15 a request for what nobody offered",
         &[r#"{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params":{}}"#, GOOD],
         Text("mine"),
     ),
-    ("b_15 a request with the id of the call", &[r#"{"jsonrpc":"2.0","id":@ID@,"method":"roots/list"}"#, GOOD], Text("mine")),
-    ("b_15 an unknown method", &[r#"{"jsonrpc":"2.0","id":5,"method":"no/such","params":[]}"#, GOOD], Text("mine")),
+    (
+        "b_15 a request with the id of the call",
+        &[r#"{"jsonrpc":"2.0","id":@ID@,"method":"roots/list"}"#, GOOD],
+        Text("mine"),
+    ),
+    (
+        "b_15 an unknown method",
+        &[r#"{"jsonrpc":"2.0","id":5,"method":"no/such","params":[]}"#, GOOD],
+        Text("mine"),
+    ),
     (
         "b_16 progress of tokens that are nobody's",
         &[
@@ -97,7 +153,8 @@ async fn wires() -> Wires {
         PipeBackend::quic(&stdio(), authority.server("backend").server_config()).await,
     ];
     let mut start = builder().alone().env("SSL_CERT_FILE", authority.ca().to_str().unwrap());
-    start = start.config(json!({"limits": {"message_bytes": "256KiB"}, "timeouts": {"call": "1s"}}));
+    start =
+        start.config(json!({"limits": {"message_bytes": "256KiB"}, "timeouts": {"call": "1s"}}));
     let specs = [stdio().spec()].into_iter().chain(backends.iter().map(PipeBackend::spec));
     for (name, spec) in NAMES.iter().zip(specs) {
         start = start.backend("default", name, spec);
@@ -115,7 +172,11 @@ impl Wires {
 }
 
 async fn call(client: &TestClient, tool: &str, arguments: Value) -> Value {
-    within("the answer", client.request("tools/call", json!({"name": tool, "arguments": arguments}))).await
+    within(
+        "the answer",
+        client.request("tools/call", json!({"name": tool, "arguments": arguments})),
+    )
+    .await
 }
 
 fn check(what: &str, answer: &Value, expect: Expect) {
@@ -143,7 +204,11 @@ async fn b_04_b_05_b_06_b_07_b_15_b_16_lies_over_every_pipe_cost_one_call_at_mos
         for (row, lines, expect) in ROWS {
             let what = format!("{wire}: {row}");
             // A carrier of lines can not be lent to a frame of several, nor an empty line to a frame.
-            let lines: Vec<&str> = lines.iter().copied().filter(|line| wire != "websocket" || !line.trim().is_empty()).collect();
+            let lines: Vec<&str> = lines
+                .iter()
+                .copied()
+                .filter(|line| wire != "websocket" || !line.trim().is_empty())
+                .collect();
             check(&what, &call(&client, "say", json!({"lines": lines})).await, *expect);
             serves(&client, &what).await;
         }
@@ -160,11 +225,19 @@ async fn b_08_b_09_answers_without_measure_end_the_connection_and_nothing_else()
         // A gigabyte in one message: it is not read beyond the limit. In a WebSocket frame an eighth of it: who sends it has to
         // have it whole, and that is this process.
         let count = if wire == "websocket" { 128 } else { 1024 };
-        let answer = call(&client, "repeat", json!({"text": "x".repeat(1024), "count": count})).await;
-        assert!(["result_too_large", "outcome_unknown", "timeout"].contains(&kind(&answer["error"])), "{wire}: {answer}");
+        let answer =
+            call(&client, "repeat", json!({"text": "x".repeat(1024), "count": count})).await;
+        assert!(
+            ["result_too_large", "outcome_unknown", "timeout"].contains(&kind(&answer["error"])),
+            "{wire}: {answer}"
+        );
         serves(&client, wire).await;
         assert!(self::resident(&wires.broker) < resident + (64 << 20), "{wire}: memory stays");
-        let deep = format!(r#"{{"jsonrpc":"2.0","id":@ID@,"result":{}{}}}"#, "[".repeat(50_000), "]".repeat(50_000));
+        let deep = format!(
+            r#"{{"jsonrpc":"2.0","id":@ID@,"result":{}{}}}"#,
+            "[".repeat(50_000),
+            "]".repeat(50_000)
+        );
         let answer = call(&client, "say", json!({"lines": [deep]})).await;
         assert_eq!(kind(&answer["error"]), "backend_protocol_error", "{wire}: {answer}");
         serves(&client, wire).await;
@@ -191,16 +264,21 @@ async fn b_09_b_10_what_is_not_interpreted_passes_as_it_is() {
             r#"18446744073709551616"#,
             r#"{"a":1,"a":2,"__proto__":{}}"#,
         ] {
-            let line = format!(r#"{{"jsonrpc":"2.0","id":@ID@,"result":{{"content":[],"structuredContent":{{"v":{inner}}}}}}}"#);
-            let body =
-                json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "say", "arguments": {"lines": [line]}}});
+            let line = format!(
+                r#"{{"jsonrpc":"2.0","id":@ID@,"result":{{"content":[],"structuredContent":{{"v":{inner}}}}}}}"#
+            );
+            let body = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "say", "arguments": {"lines": [line]}}});
             let answer = client.begin_raw(json!(9), body.to_string()).response().await;
             // Half a pair is no text, and some numbers are none for others: refused, or as they are, and never mended.
             let disputed = ["ud800", "1e400"].iter().any(|what| inner.contains(what));
             if disputed && answer.value["error"]["data"]["kind"] == "backend_protocol_error" {
                 continue;
             }
-            assert!(answer.text.contains(&format!(r#""v":{inner}}}"#)), "{wire}: {inner}: {}", answer.text);
+            assert!(
+                answer.text.contains(&format!(r#""v":{inner}}}"#)),
+                "{wire}: {inner}: {}",
+                answer.text
+            );
         }
     }
 }
@@ -210,7 +288,13 @@ async fn b_11_b_24_a_drip_is_waited_for_until_the_deadline() {
     let wires = wires().await;
     for wire in NAMES {
         let client = wires.client(wire).await;
-        assert_eq!(text_of(&call(&client, "drip", json!({"line": GOOD, "bytes": 16, "pause_ms": 1})).await["result"]), "mine", "{wire}");
+        assert_eq!(
+            text_of(
+                &call(&client, "drip", json!({"line": GOOD, "bytes": 16, "pause_ms": 1})).await["result"]
+            ),
+            "mine",
+            "{wire}"
+        );
         let slow = call(&client, "drip", json!({"line": GOOD, "pause_ms": 50})).await;
         assert_eq!(kind(&slow["error"]), "timeout", "{wire}: {slow}");
         serves(&client, wire).await;
@@ -226,7 +310,11 @@ async fn b_16_a_flood_over_a_pipe_never_costs_the_answer() {
         let client = wires.client(wire).await;
         let mut lines = [word, changed].repeat(1_000);
         lines.push(GOOD);
-        assert_eq!(text_of(&call(&client, "say", json!({"lines": lines})).await["result"]), "mine", "{wire}");
+        assert_eq!(
+            text_of(&call(&client, "say", json!({"lines": lines})).await["result"]),
+            "mine",
+            "{wire}"
+        );
         serves(&client, wire).await;
     }
 }
@@ -235,11 +323,19 @@ async fn b_16_a_flood_over_a_pipe_never_costs_the_answer() {
 async fn b_22_a_flood_on_standard_error_is_drained_and_cleaned() {
     let wires = wires().await;
     let client = wires.client("stdio").await;
-    let said = call(&client, "stderr", json!({"text": "\u{1b}[31mred\u{7}\u{1b}]0;title\u{7}", "count": 500})).await;
+    let said = call(
+        &client,
+        "stderr",
+        json!({"text": "\u{1b}[31mred\u{7}\u{1b}]0;title\u{7}", "count": 500}),
+    )
+    .await;
     assert_eq!(text_of(&said["result"]), "\"said\"");
     let error = call(&client, "exit", json!({})).await;
     assert_eq!(kind(&error["error"]), "outcome_unknown");
     serves(&client, "another child").await;
     let log = wires.broker.log();
-    assert!(!log.contains("\u{1b}]0;") && !log.contains('\u{7}'), "no control characters of a child reach a terminal");
+    assert!(
+        !log.contains("\u{1b}]0;") && !log.contains('\u{7}'),
+        "no control characters of a child reach a terminal"
+    );
 }

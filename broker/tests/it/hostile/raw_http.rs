@@ -40,7 +40,9 @@ pub(super) struct RawHttp {
 }
 
 impl RawHttp {
-    pub(super) async fn start(script: impl Fn(&str) -> Option<Said> + Send + Sync + 'static) -> Self {
+    pub(super) async fn start(
+        script: impl Fn(&str) -> Option<Said> + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (script, calls): (Script, _) = (Arc::new(script), Arc::new(AtomicUsize::new(0)));
@@ -79,7 +81,10 @@ async fn serve(mut socket: TcpStream, script: Script, calls: Arc<AtomicUsize>) {
                 script(message["params"]["name"].as_str().unwrap_or_default())
             }
             (true, _) => None,
-            (false, _) => Some(Said { close: false, ..Said::of("HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n") }),
+            (false, _) => Some(Said {
+                close: false,
+                ..Said::of("HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n")
+            }),
         };
         let said = said.unwrap_or_else(|| Said { close: false, ..Said::of(ordinary(&message)) });
         if say(&mut socket, said, &message["id"].to_string()).await.is_none() {
@@ -123,7 +128,10 @@ fn ordinary(message: &Value) -> String {
 
 /// A whole response with a JSON body and further header lines.
 pub(super) fn json_answer(body: &str, headers: &str) -> String {
-    format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 /// Head and body of the next request.
@@ -131,7 +139,9 @@ async fn request(socket: &mut TcpStream, read: &mut Vec<u8>) -> Option<(String, 
     loop {
         if let Some(end) = read.windows(4).position(|window| window == b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&read[..end]).into_owned();
-            let length = head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+            let length = head.lines().find_map(|line| {
+                line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse().ok()
+            });
             let total = end + 4 + length.unwrap_or(0);
             if read.len() >= total {
                 let body = read[end + 4..total].to_vec();

@@ -9,21 +9,33 @@ use crate::{builder, kind, refused, stdio};
 #[tokio::test]
 async fn a_tenant_has_so_many_connections_and_open_streams() {
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"connections_per_tenant": 2}});
-    let broker = builder().alone().config(config).backend("default", "b", stdio().spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", stdio().spec()).start().await;
     let tcp = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let http = broker.connected(json!({})).await;
     let stream = http.open_get_stream().await;
     // Full: on each wire the next is told so, and plain requests go on.
-    let (status, error) = refused(broker.connected(json!({})).await.get_stream_raw(None).await).await;
+    let (status, error) =
+        refused(broker.connected(json!({})).await.get_stream_raw(None).await).await;
     assert_eq!((status, kind(&error), &error["code"]), (429, "too_many_connections", &json!(1003)));
     assert!(error["data"]["retryAfterMs"].as_u64().unwrap() > 0, "{error}");
     assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.err(), Some(429));
-    assert_eq!(testkit::duplex::Wire::legacy(broker.http_address(), "/sse", &[]).await.err(), Some(429));
+    assert_eq!(
+        testkit::duplex::Wire::legacy(broker.http_address(), "/sse", &[]).await.err(),
+        Some(429)
+    );
     let second = broker.duplex().tcp(broker.tcp_address()).await;
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
     assert_eq!(kind(&second.error("initialize", params.clone()).await), "too_many_connections");
     http.tool_names().await;
-    assert!(broker.admin().metric("mcp_rate_limited_total", &[("scope", "connections_per_tenant")]).await.unwrap() >= 4.0);
+    assert!(
+        broker
+            .admin()
+            .metric("mcp_rate_limited_total", &[("scope", "connections_per_tenant")])
+            .await
+            .unwrap()
+            >= 4.0
+    );
     // Whoever goes makes room, whatever the wire was.
     drop(stream);
     eventually("the stream's place to be free", || async {
@@ -48,20 +60,32 @@ async fn each_listener_has_so_many_connections() {
     });
     let broker = builder().alone().config(config).start().await;
     let over_tcp = async || broker.duplex().tcp(broker.tcp_address()).await;
-    let full = [over_tcp().await.connected(json!({})).await, over_tcp().await.connected(json!({})).await];
+    let full =
+        [over_tcp().await.connected(json!({})).await, over_tcp().await.connected(json!({})).await];
     // The next one waits with the kernel, and is served when there is room.
     let waiting = over_tcp().await;
     let mut opening = std::pin::pin!(waiting.initialize(json!({}), json!({})));
-    let peers = [over_quic(&broker, &authority).await.unwrap(), over_quic(&broker, &authority).await.unwrap()];
+    let peers = [
+        over_quic(&broker, &authority).await.unwrap(),
+        over_quic(&broker, &authority).await.unwrap(),
+    ];
     // Over QUIC nobody waits: whoever comes is refused.
     assert!(over_quic(&broker, &authority).await.unwrap_err().contains("refused"));
-    assert!(broker.admin().metric("mcp_rate_limited_total", &[("scope", "connections")]).await.unwrap() >= 1.0);
-    assert!(tokio::time::timeout(std::time::Duration::from_millis(100), &mut opening).await.is_err());
+    assert!(
+        broker.admin().metric("mcp_rate_limited_total", &[("scope", "connections")]).await.unwrap()
+            >= 1.0
+    );
+    assert!(
+        tokio::time::timeout(std::time::Duration::from_millis(100), &mut opening).await.is_err()
+    );
     full[0].result("ping", json!({})).await;
     full[1].break_off();
     assert!(opening.await["result"].is_object());
     peers[0].close(0);
-    eventually("room for another over QUIC", || async { over_quic(&broker, &authority).await.map(drop) }).await;
+    eventually("room for another over QUIC", || async {
+        over_quic(&broker, &authority).await.map(drop)
+    })
+    .await;
 }
 
 async fn over_quic(broker: &TestBroker, authority: &Authority) -> Result<QuicPeer, String> {
@@ -76,7 +100,8 @@ async fn closed_of(address: std::net::SocketAddr, count: usize) -> usize {
     }
     let mut closed = 0;
     for socket in &mut sockets {
-        let read = tokio::time::timeout(std::time::Duration::from_millis(20), socket.read(&mut [0])).await;
+        let read =
+            tokio::time::timeout(std::time::Duration::from_millis(20), socket.read(&mut [0])).await;
         closed += usize::from(matches!(read, Ok(Ok(0) | Err(_))));
     }
     closed
@@ -84,7 +109,8 @@ async fn closed_of(address: std::net::SocketAddr, count: usize) -> usize {
 
 #[tokio::test]
 async fn an_address_that_connects_too_often_is_turned_away_at_each_listener() {
-    let limits = json!({"connections_per_second_per_address": 2, "connection_burst_per_address": 30});
+    let limits =
+        json!({"connections_per_second_per_address": 2, "connection_burst_per_address": 30});
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": limits});
     let broker = builder().alone().config(config).start().await;
     for address in [broker.tcp_address(), broker.http_address()] {

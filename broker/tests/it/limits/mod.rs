@@ -16,7 +16,10 @@ use crate::{kind, refused};
 
 /// A key of this principal.
 async fn key_of(broker: &TestBroker, tenant: &str, principal: &str) -> String {
-    let (status, body) = broker.admin().post(&format!("/admin/v1/tenants/{tenant}/keys"), &json!({"principal": principal})).await;
+    let (status, body) = broker
+        .admin()
+        .post(&format!("/admin/v1/tenants/{tenant}/keys"), &json!({"principal": principal}))
+        .await;
     assert_eq!(status, 201, "{body}");
     body["key"].as_str().unwrap().to_owned()
 }
@@ -25,9 +28,15 @@ async fn key_of(broker: &TestBroker, tenant: &str, principal: &str) -> String {
 #[track_caller]
 fn assert_rate_limited(error: &Value, scope: &str) {
     assert_eq!((&error["code"], kind(error)), (&json!(1003), "rate_limited"), "{error}");
-    assert_eq!((&error["data"]["refusalCode"], &error["data"]["retryable"]), (&json!(1003), &json!(true)), "{error}");
+    assert_eq!(
+        (&error["data"]["refusalCode"], &error["data"]["retryable"]),
+        (&json!(1003), &json!(true)),
+        "{error}"
+    );
     assert_eq!(error["data"]["scope"], scope, "{error}");
-    let wait = error["data"]["retryAfterMs"].as_u64().unwrap_or_else(|| panic!("a time to come back: {error}"));
+    let wait = error["data"]["retryAfterMs"]
+        .as_u64()
+        .unwrap_or_else(|| panic!("a time to come back: {error}"));
     assert!((1..=1_000).contains(&wait), "{error}");
 }
 

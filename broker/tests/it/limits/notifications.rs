@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, Direction, DuplexClient, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, TestClient, duplex::Wire,
-    judge::Revision,
+    Authority, Direction, DuplexClient, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker,
+    TestClient, duplex::Wire, judge::Revision,
 };
 
 use super::{assert_rate_limited, assert_too_many_requests};
@@ -31,16 +31,27 @@ fn with_roots() -> Value {
 }
 
 async fn dropped(broker: &TestBroker, kind: &str) -> f64 {
-    broker.admin().metric("mcp_dropped_notifications_total", &[("kind", kind)]).await.unwrap_or_default()
+    broker
+        .admin()
+        .metric("mcp_dropped_notifications_total", &[("kind", kind)])
+        .await
+        .unwrap_or_default()
 }
 
 /// Of `sent` notifications since `started_at` all but the burst were dropped, give or take what the time brought back.
 async fn assert_most_dropped(broker: &TestBroker, sent: usize, begun: Instant, wire: &str) {
     let least = || (sent - BURST) as f64 - begun.elapsed().as_secs_f64() - 1.0;
     let labels = [("kind", "rate_limited")];
-    let count = broker.admin().wait_metric("mcp_dropped_notifications_total", &labels, |count| count >= least()).await;
+    let count = broker
+        .admin()
+        .wait_metric("mcp_dropped_notifications_total", &labels, |count| count >= least())
+        .await;
     assert!(count <= sent as f64, "{wire}: {count} of {sent}");
-    let limited = broker.admin().metric("mcp_rate_limited_total", &[("scope", "tenant")]).await.unwrap_or_default();
+    let limited = broker
+        .admin()
+        .metric("mcp_rate_limited_total", &[("scope", "tenant")])
+        .await
+        .unwrap_or_default();
     assert!(limited >= count, "{wire}: {limited} refusals, {count} notifications dropped");
 }
 
@@ -77,12 +88,18 @@ async fn s09_notifications_over_connections_count_against_the_rate() {
         let broker = listening(&authority).await;
         let client = match wire {
             "tcp" => broker.duplex().tcp(broker.tcp_address()).await,
-            "websocket" => broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.unwrap().0,
+            "websocket" => {
+                broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.unwrap().0
+            }
             "quic" => {
-                let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
+                let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp")
+                    .await
+                    .unwrap();
                 broker.duplex().over(peer.control().await)
             }
-            _ => broker.duplex().over(Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap()),
+            _ => broker
+                .duplex()
+                .over(Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap()),
         };
         assert_used_up(&broker, &client.connected(with_roots()).await, json!({}), wire).await;
     }
@@ -96,7 +113,8 @@ async fn s09_notifications_on_quic_streams_of_their_own_count() {
     let client = broker.duplex().over(peer.control().await).connected(with_roots()).await;
     let begun = Instant::now();
     for _ in 0..MANY {
-        let (_writer, reader) = peer.request(&json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED})).await;
+        let (_writer, reader) =
+            peer.request(&json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED})).await;
         assert!(QuicPeer::lines(reader).await.is_empty(), "a notification has no answer");
     }
     assert_most_dropped(&broker, MANY, begun, "quic streams").await;
@@ -110,8 +128,18 @@ async fn s09_connections_without_a_session_count_notifications_for_who_asked_las
     for wire in ["tcp", "websocket"] {
         let broker = listening(&authority).await;
         let client = match wire {
-            "tcp" => broker.duplex().speaking(Revision::V2026_07_28).tcp(broker.tcp_address()).await,
-            _ => broker.duplex().speaking(Revision::V2026_07_28).websocket(broker.http_address(), "/ws", &[]).await.unwrap().0,
+            "tcp" => {
+                broker.duplex().speaking(Revision::V2026_07_28).tcp(broker.tcp_address()).await
+            }
+            _ => {
+                broker
+                    .duplex()
+                    .speaking(Revision::V2026_07_28)
+                    .websocket(broker.http_address(), "/ws", &[])
+                    .await
+                    .unwrap()
+                    .0
+            }
         };
         client.result("tools/list", asked()).await;
         assert_used_up(&broker, &client, asked(), wire).await;
@@ -122,7 +150,8 @@ async fn s09_connections_without_a_session_count_notifications_for_who_asked_las
     client.result("tools/list", asked()).await;
     let begun = Instant::now();
     for _ in 0..MANY {
-        let (_writer, reader) = peer.request(&json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED})).await;
+        let (_writer, reader) =
+            peer.request(&json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED})).await;
         assert!(QuicPeer::lines(reader).await.is_empty());
     }
     assert_most_dropped(&broker, MANY, begun, "quic streams").await;
@@ -143,11 +172,18 @@ async fn until_refused(client: &TestClient) -> testkit::RawResponse {
 #[tokio::test]
 async fn s09_a_post_of_a_notification_over_the_rate_gets_429() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().alone().config(json!({"limits": rate()})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .alone()
+        .config(json!({"limits": rate()}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(with_roots()).await;
     let refused = until_refused(&client).await;
     let labels = [("kind", "rate_limited")];
-    assert!(broker.admin().metric("mcp_dropped_notifications_total", &labels).await.unwrap() >= 1.0);
+    assert!(
+        broker.admin().metric("mcp_dropped_notifications_total", &labels).await.unwrap() >= 1.0
+    );
     assert_eq!(
         refused.header("mcp-session-id").is_some(),
         client.post(request(1, "ping", json!({}))).await.header("mcp-session-id").is_some()
@@ -156,7 +192,9 @@ async fn s09_a_post_of_a_notification_over_the_rate_gets_429() {
 
     // In the era without sessions a notification does nothing, and counts.
     let modern = Modern::of(&broker, "/mcp");
-    let body = json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED, "params": {"_meta": meta(json!({}))}}).to_string();
+    let body =
+        json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED, "params": {"_meta": meta(json!({}))}})
+            .to_string();
     let mut answer = modern.send(&modern.headers(ROOTS_CHANGED, &json!({})), body.clone()).await;
     while answer.status == 202 {
         answer = modern.send(&modern.headers(ROOTS_CHANGED, &json!({})), body.clone()).await;
@@ -167,12 +205,22 @@ async fn s09_a_post_of_a_notification_over_the_rate_gets_429() {
 #[tokio::test]
 async fn s09_notifications_in_a_batch_count_each() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().alone().config(json!({"limits": rate()})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .alone()
+        .config(json!({"limits": rate()}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.client("/mcp");
     client.initialize("2025-03-26", with_roots()).await;
     let begun = Instant::now();
-    let batch: Vec<Value> = (0..MANY).map(|_| json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED})).collect();
-    client.post(json!(batch).to_string()).await.expect_status(202, "a batch of notifications").await;
+    let batch: Vec<Value> =
+        (0..MANY).map(|_| json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED})).collect();
+    client
+        .post(json!(batch).to_string())
+        .await
+        .expect_status(202, "a batch of notifications")
+        .await;
     assert_most_dropped(&broker, MANY, begun, "a batch").await;
 }
 
@@ -188,12 +236,20 @@ async fn s09_a_cancellation_of_what_is_in_flight_is_heard_over_the_rate_and_once
         }
     })
     .await;
-    let broker = builder().alone().config(json!({"limits": rate()})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .alone()
+        .config(json!({"limits": rate()}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.connected(with_roots()).await;
     let calls = [client.begin_call("b__wait", json!({})), client.begin_call("b__wait", json!({}))];
     backend.wait_count("the calls", 2, |seen| seen.calls("wait")).await;
     until_refused(&client).await;
-    let cancel = |id: &Value| json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}).to_string();
+    let cancel = |id: &Value| {
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
+            .to_string()
+    };
     for call in &calls {
         until_refused(&client).await;
         client.post(cancel(&call.id)).await.expect_status(202, "a cancellation").await;
@@ -225,8 +281,17 @@ async fn s09_answers_to_questions_are_no_notifications() {
         }
     })
     .await;
-    let broker = builder().alone().config(json!({"limits": rate()})).backend("default", "b", backend.spec()).start().await;
-    let client = broker.client("/mcp").answers(|_, _| Ok(json!({"roots": []}))).connected(with_roots()).await;
+    let broker = builder()
+        .alone()
+        .config(json!({"limits": rate()}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let client = broker
+        .client("/mcp")
+        .answers(|_, _| Ok(json!({"roots": []})))
+        .connected(with_roots())
+        .await;
     let call = client.begin_call("b__ask", json!({}));
     backend.wait_for("the call", |seen| seen.calls("ask")).await;
     until_refused(&client).await;
@@ -238,7 +303,12 @@ async fn s09_answers_to_questions_are_no_notifications() {
 async fn s09_the_word_that_opens_a_session_is_heard_over_the_rate_once() {
     let backend = FakeBackend::echo().await;
     let limits = json!({"requests_per_second": 1, "burst": 2});
-    let broker = builder().alone().config(json!({"limits": limits})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .alone()
+        .config(json!({"limits": limits}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = broker.client("/mcp");
     client.initialize_only("2025-11-25", with_roots()).await;
     until_refused(&client).await;
@@ -259,7 +329,8 @@ async fn s09_of_many_words_that_the_roots_changed_one_waits_for_each_backend() {
     let backend = FakeBackend::echo().await;
     let proxy = FaultProxy::start(backend.address()).await;
     let mut spec = backend.spec();
-    spec["transport"]["url"] = json!(backend.url().replace(&backend.address().to_string(), &proxy.address().to_string()));
+    spec["transport"]["url"] =
+        json!(backend.url().replace(&backend.address().to_string(), &proxy.address().to_string()));
     let broker = builder().alone().backend("default", "b", spec).start().await;
     let client = broker.connected(with_roots()).await;
     client.call("b__echo", json!({})).await;

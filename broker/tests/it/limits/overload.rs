@@ -9,7 +9,9 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{builder, initialize_body, kind, refused, request, slow_clients::asking_without_reading};
+use crate::{
+    builder, initialize_body, kind, refused, request, slow_clients::asking_without_reading,
+};
 
 /// A backend whose tool `wait` answers once the gate is open.
 async fn waiting(gate: &Gate, answer_bytes: usize) -> FakeBackend {
@@ -35,18 +37,26 @@ async fn r15_too_many_pending_requests_are_refused_and_what_ends_them_is_let_thr
     let gate = Gate::new();
     let backend = waiting(&gate, 1).await;
     let config = json!({"overload": {"requests_pending": 2}, "listen": {"tcp": "127.0.0.1:0"}});
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     let tcp = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let calls = [client.begin_call("b__wait", json!({})), client.begin_call("b__wait", json!({}))];
     backend.wait_count("the calls", 2, |seen| seen.calls("wait")).await;
-    let response = client.post(request(90, "tools/call", json!({"name": "b__echo", "arguments": {}}))).await;
+    let response =
+        client.post(request(90, "tools/call", json!({"name": "b__echo", "arguments": {}}))).await;
     assert_eq!(response.header("retry-after"), Some("1"));
     let (status, error) = refused(response).await;
     assert_eq!((status, &error["code"], kind(&error)), (503, &json!(1004), "overloaded"));
-    assert_eq!((&error["data"]["retryAfterMs"], &error["data"]["reason"]), (&json!(1_000), &json!("pending")));
+    assert_eq!(
+        (&error["data"]["retryAfterMs"], &error["data"]["reason"]),
+        (&json!(1_000), &json!("pending"))
+    );
     assert_eq!(kind(&tcp.error("tools/list", json!({})).await), "overloaded");
-    assert_eq!(refused(broker.client("/mcp").post(initialize_body("2025-11-25")).await).await.0, 503);
+    assert_eq!(
+        refused(broker.client("/mcp").post(initialize_body("2025-11-25")).await).await.0,
+        503
+    );
     assert!(refused_by(&broker, "pending").await >= 3.0);
     // A ping and a cancellation are no new work.
     client.result("ping", json!({})).await;
@@ -84,13 +94,21 @@ async fn r19_f_22_with_little_memory_left_clients_are_refused_and_operators_are_
     let backend = FakeBackend::echo().await;
     // Less than any broker has.
     let config = json!({"overload": {"memory_bytes": "16MiB"}, "listen": {"tcp": "127.0.0.1:0"}});
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
-    broker.admin().wait_metric("mcp_overloaded", &[("reason", "memory")], |holds| holds == 1.0).await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    broker
+        .admin()
+        .wait_metric("mcp_overloaded", &[("reason", "memory")], |holds| holds == 1.0)
+        .await;
     let response = broker.client("/mcp").post(initialize_body("2025-11-25")).await;
     assert_eq!(response.header("retry-after"), Some("1"));
     let (status, error) = refused(response).await;
-    assert_eq!((status, &error["code"], &error["data"]["reason"]), (503, &json!(1004), &json!("memory")));
-    let (mut socket, mut times) = (TcpStream::connect(broker.http_address()).await.unwrap(), Vec::new());
+    assert_eq!(
+        (status, &error["code"], &error["data"]["reason"]),
+        (503, &json!(1004), &json!("memory"))
+    );
+    let (mut socket, mut times) =
+        (TcpStream::connect(broker.http_address()).await.unwrap(), Vec::new());
     socket.set_nodelay(true).unwrap();
     for _ in 0..200 {
         let asked = Instant::now();
@@ -98,8 +116,15 @@ async fn r19_f_22_with_little_memory_left_clients_are_refused_and_operators_are_
         times.push(asked.elapsed());
     }
     times.sort_unstable();
-    println!("R15: a refusal takes {:?} in the middle, {:?} at most of 99 in 100", times[100], times[197]);
-    assert!(times[100] < Duration::from_millis(50), "the promise is a millisecond on a machine that does nothing else: {:?}", times[100]);
+    println!(
+        "R15: a refusal takes {:?} in the middle, {:?} at most of 99 in 100",
+        times[100], times[197]
+    );
+    assert!(
+        times[100] < Duration::from_millis(50),
+        "the promise is a millisecond on a machine that does nothing else: {:?}",
+        times[100]
+    );
     // A large body is not even read.
     let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
     let post = http::post("/mcp", "", &"{".repeat(10_000_000));
@@ -125,7 +150,8 @@ async fn r16_f_19_what_waits_for_all_clients_together_is_bounded() {
     let backend = waiting(&gate, 200_000).await;
     let limits = json!({"outbox_bytes": "64MiB", "outbox_bytes_total": "2MiB"});
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": limits});
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let other = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let _socket = asking_without_reading(broker.tcp_address(), ANSWERS, "b__wait", json!({})).await;
     backend.wait_count("all calls", ANSWERS as usize, |seen| seen.calls("wait")).await;

@@ -15,7 +15,11 @@ use super::assert_rate_limited;
 use crate::{builder, request};
 
 /// A cluster whose tenant `default` has this rate, and a client of each replica.
-async fn cluster(replicas: usize, redis: bool, rate: (u32, u32)) -> (TestCluster, FakeBackend, Vec<TestClient>) {
+async fn cluster(
+    replicas: usize,
+    redis: bool,
+    rate: (u32, u32),
+) -> (TestCluster, FakeBackend, Vec<TestClient>) {
     let backend = FakeBackend::echo().await;
     let builder = builder().backend("default", "b", backend.spec()).cluster(replicas);
     let cluster = if redis { builder.start().await } else { builder.without_redis().start().await };
@@ -40,7 +44,8 @@ async fn saturated(clients: &[TestClient], time: Duration) -> (usize, usize, Dur
             let (mut served, mut asked) = (0, 0);
             while !stop.load(Ordering::Relaxed) {
                 asked += 1;
-                let response = client.post(request(client.take_id(), "tools/list", json!({}))).await;
+                let response =
+                    client.post(request(client.take_id(), "tools/list", json!({}))).await;
                 match response.status {
                     200 => served += 1,
                     status => {
@@ -67,13 +72,19 @@ async fn a_26_three_replicas_let_through_what_one_would() {
     const RATE: u32 = 30;
     let (cluster, _backend, clients) = cluster(3, true, (RATE, RATE / 2)).await;
     for replica in 0..3 {
-        cluster.admin(replica).wait_metric("mcp_rates_replicas", &[], |replicas| replicas == 3.0).await;
+        cluster
+            .admin(replica)
+            .wait_metric("mcp_rates_replicas", &[], |replicas| replicas == 3.0)
+            .await;
         assert_eq!(cluster.admin(replica).metric("mcp_rates_shared", &[]).await, Some(1.0));
     }
     let (served, asked, took) = saturated(&clients, Duration::from_secs(10)).await;
     let exact = f64::from(RATE / 2) + f64::from(RATE) * took.as_secs_f64();
     let error = (served as f64 - exact) / exact;
-    println!("three replicas: {served} of {asked} let through in {took:?}, exact {exact:.0}, error {:.2} %", error * 100.0);
+    println!(
+        "three replicas: {served} of {asked} let through in {took:?}, exact {exact:.0}, error {:.2} %",
+        error * 100.0
+    );
     assert!(asked as f64 > exact * 1.2, "they were not saturated: {asked} asked");
     assert!(error.abs() <= 0.02, "{error}");
 }
@@ -97,7 +108,10 @@ async fn r11_while_redis_is_away_each_replica_lets_its_part_through() {
     let part = f64::from(RATE / 2) * took.as_secs_f64();
     // On a machine that is busy with other things they may not have asked for all of it.
     assert!(asked as f64 > part * 0.5, "only {asked} were asked for");
-    assert!((served as f64) > part.min(asked as f64) * 0.8 && (served as f64) < part * 1.1 + 6.0, "{served} instead of {part}");
+    assert!(
+        (served as f64) > part.min(asked as f64) * 0.8 && (served as f64) < part * 1.1 + 6.0,
+        "{served} instead of {part}"
+    );
     let not_shared = "rates do not hold over all replicas";
     cluster.replicas()[0].logged(not_shared).await;
     assert_eq!(cluster.replicas()[0].log().matches(not_shared).count(), 1);
@@ -112,7 +126,10 @@ async fn r11_while_redis_is_away_each_replica_lets_its_part_through() {
     let (served, asked, took) = saturated(&clients[..1], Duration::from_secs(4)).await;
     let whole = f64::from(RATE) * took.as_secs_f64();
     assert!(asked as f64 > whole * 0.5, "only {asked} were asked for");
-    assert!((served as f64) > whole.min(asked as f64) * 0.8 && (served as f64) < whole * 1.1 + 12.0, "{served} instead of {whole}");
+    assert!(
+        (served as f64) > whole.min(asked as f64) * 0.8 && (served as f64) < whole * 1.1 + 12.0,
+        "{served} instead of {whole}"
+    );
 }
 
 #[tokio::test]
@@ -121,7 +138,9 @@ async fn without_redis_a_replica_has_its_part_by_the_number_of_leases() {
     assert_eq!(cluster.admin(0).metric("mcp_rates_shared", &[]).await, Some(0.0));
     cluster.admin(0).wait_metric("mcp_rates_replicas", &[], |replicas| replicas == 2.0).await;
     let (mut served, begun) = (0, Instant::now());
-    while clients[0].post(request(clients[0].take_id(), "tools/list", json!({}))).await.status == 200 {
+    while clients[0].post(request(clients[0].take_id(), "tools/list", json!({}))).await.status
+        == 200
+    {
         served += 1;
     }
     assert!((19..=21 + begun.elapsed().as_secs()).contains(&served), "{served}");

@@ -12,7 +12,8 @@ use crate::{builder, kind, request};
 async fn acme(limits: Value) -> (TestBroker, FakeBackend) {
     let backend = FakeBackend::echo().await;
     backend.list("tools", vec![tool("echo"), tool("other")]);
-    let broker = builder().alone().auth_required().config(json!({"listen": {"tcp": "127.0.0.1:0"}}));
+    let broker =
+        builder().alone().auth_required().config(json!({"listen": {"tcp": "127.0.0.1:0"}}));
     let broker = broker.tenant("acme").backend("acme", "b", backend.spec()).start().await;
     broker.admin().put_tenant("acme", json!({"limits": limits})).await;
     (broker, backend)
@@ -28,7 +29,9 @@ impl Way {
     /// The error, if it was one.
     async fn asked(&self) -> Option<Value> {
         let answer = match self {
-            Self::Http(client) => client.post(request(7, "tools/list", json!({}))).await.json().await,
+            Self::Http(client) => {
+                client.post(request(7, "tools/list", json!({}))).await.json().await
+            }
             Self::Duplex(client) => client.request("tools/list", json!({})).await,
         };
         answer.get("error").cloned()
@@ -40,17 +43,34 @@ async fn a_26_sessions_connections_wires_and_keys_of_one_principal_count_togethe
     const BURST: usize = 20;
     let (broker, _backend) =
         acme(json!({"requests_per_second_per_principal": 1, "burst_per_principal": BURST, "requests_per_second": 1_000})).await;
-    let (first, second) = (key_of(&broker, "acme", "ada").await, key_of(&broker, "acme", "ada").await);
-    let bob = broker.client("/mcp").bearer(&key_of(&broker, "acme", "bob").await).connected(json!({})).await;
+    let (first, second) =
+        (key_of(&broker, "acme", "ada").await, key_of(&broker, "acme", "ada").await);
+    let bob = broker
+        .client("/mcp")
+        .bearer(&key_of(&broker, "acme", "bob").await)
+        .connected(json!({}))
+        .await;
     let begun = Instant::now();
     let http = |key: &str| broker.client("/mcp").bearer(key).connected(json!({}));
     let meta = |key: &str| json!({"dev.mcp-broker/token": key});
     let bearer = format!("Bearer {second}");
-    let websocket = broker.duplex().websocket(broker.http_address(), "/ws", &[("authorization", &bearer)]).await.unwrap().0;
+    let websocket = broker
+        .duplex()
+        .websocket(broker.http_address(), "/ws", &[("authorization", &bearer)])
+        .await
+        .unwrap()
+        .0;
     let ways = [
         Way::Http(http(&first).await),
         Way::Http(http(&second).await),
-        Way::Duplex(broker.duplex().tcp(broker.tcp_address()).await.connected_with(json!({}), meta(&first)).await),
+        Way::Duplex(
+            broker
+                .duplex()
+                .tcp(broker.tcp_address())
+                .await
+                .connected_with(json!({}), meta(&first))
+                .await,
+        ),
         Way::Duplex(websocket.connected(json!({})).await),
     ];
     let mut admitted = ways.len(); // by their `initialize`
@@ -65,7 +85,10 @@ async fn a_26_sessions_connections_wires_and_keys_of_one_principal_count_togethe
     let most = BURST + begun.elapsed().as_secs() as usize + 1;
     assert!((BURST..=most).contains(&admitted), "{admitted} of at most {most}");
     bob.tool_names().await;
-    assert!(broker.admin().metric("mcp_rate_limited_total", &[("scope", "principal")]).await.unwrap() >= (4 * BURST - most) as f64);
+    assert!(
+        broker.admin().metric("mcp_rate_limited_total", &[("scope", "principal")]).await.unwrap()
+            >= (4 * BURST - most) as f64
+    );
 }
 
 #[tokio::test]
@@ -76,7 +99,11 @@ async fn a_backend_and_a_tool_have_rates_of_their_own() {
     broker.admin().ready_backend("acme", "b", &body).await;
     assert_eq!(broker.admin().backend("acme", "b").await["settings"]["limits"], body["limits"]);
     broker.admin().ready_backend("acme", "c", &backend.spec()).await;
-    let client = broker.client("/mcp").bearer(&broker.admin().create_key("acme").await).connected(json!({})).await;
+    let client = broker
+        .client("/mcp")
+        .bearer(&broker.admin().create_key("acme").await)
+        .connected(json!({}))
+        .await;
     let refused = |error: Value, scope: &str| {
         assert_rate_limited(&error, scope);
         true
@@ -98,19 +125,33 @@ async fn a_backend_and_a_tool_have_rates_of_their_own() {
     assert!(!others[0] && others.contains(&true), "{others:?}");
     assert!(!call("c__echo", "none").await, "another backend of the same server");
     // By its own name too.
-    let single = broker.client("/mcp/b").bearer(&broker.admin().create_key("acme").await).connected(json!({})).await;
+    let single = broker
+        .client("/mcp/b")
+        .bearer(&broker.admin().create_key("acme").await)
+        .connected(json!({}))
+        .await;
     let mut refusals = 0;
     for _ in 0..8 {
-        refusals += usize::from(single.request("tools/call", json!({"name": "echo", "arguments": {}})).await.get("error").is_some());
+        refusals += usize::from(
+            single
+                .request("tools/call", json!({"name": "echo", "arguments": {}}))
+                .await
+                .get("error")
+                .is_some(),
+        );
     }
     assert!(refusals >= 5, "{refusals}");
 }
 
 #[tokio::test]
 async fn a_principal_has_so_many_sessions() {
-    let (broker, _backend) = acme(json!({"sessions_per_principal": 1, "sessions_per_tenant": 2})).await;
-    let (ada, bob, eve) =
-        (key_of(&broker, "acme", "ada").await, key_of(&broker, "acme", "bob").await, key_of(&broker, "acme", "eve").await);
+    let (broker, _backend) =
+        acme(json!({"sessions_per_principal": 1, "sessions_per_tenant": 2})).await;
+    let (ada, bob, eve) = (
+        key_of(&broker, "acme", "ada").await,
+        key_of(&broker, "acme", "bob").await,
+        key_of(&broker, "acme", "eve").await,
+    );
     let client = |key: &str| broker.client("/mcp").bearer(key);
     let first = client(&ada).connected(json!({})).await;
     client(&bob).connected(json!({})).await;
@@ -118,12 +159,24 @@ async fn a_principal_has_so_many_sessions() {
         let response = client(key).post(crate::initialize_body("2025-11-25")).await;
         assert_eq!((response.status, response.header("retry-after")), (429, Some("1")));
         let error = response.json().await["error"].clone();
-        assert_eq!((kind(&error), &error["code"], &error["data"]["retryAfterMs"]), ("too_many_sessions", &json!(1003), &json!(1_000)));
-        assert!(broker.admin().metric("mcp_rate_limited_total", &[("scope", scope)]).await.unwrap() >= 1.0);
+        assert_eq!(
+            (kind(&error), &error["code"], &error["data"]["retryAfterMs"]),
+            ("too_many_sessions", &json!(1003), &json!(1_000))
+        );
+        assert!(
+            broker.admin().metric("mcp_rate_limited_total", &[("scope", scope)]).await.unwrap()
+                >= 1.0
+        );
     }
     broker.admin().put_tenant("acme", json!({"limits": {"sessions_per_principal": 1}})).await;
     assert_eq!(client(&ada).post(crate::initialize_body("2025-11-25")).await.status, 429);
-    assert_eq!(broker.admin().metric("mcp_rate_limited_total", &[("scope", "sessions_per_principal")]).await, Some(1.0));
+    assert_eq!(
+        broker
+            .admin()
+            .metric("mcp_rate_limited_total", &[("scope", "sessions_per_principal")])
+            .await,
+        Some(1.0)
+    );
     client(&eve).connected(json!({})).await;
     first.delete_session().await;
     client(&ada).connected(json!({})).await;
@@ -152,9 +205,14 @@ async fn r14_a_noisy_tenant_is_refused_and_another_does_not_notice() {
     let backend = FakeBackend::with_tool("echo", |_| async { Reply::text("well") }).await;
     backend.list("tools", vec![tool("echo")]);
     let broker = builder().alone().auth_required().tenant("a").tenant("b");
-    let broker = broker.backend("a", "b", backend.spec()).backend("b", "b", backend.spec()).start().await;
-    broker.admin().put_tenant("a", json!({"limits": {"requests_per_second": 20, "burst": 20}})).await;
-    let (noisy, quiet) = (broker.admin().create_key("a").await, broker.admin().create_key("b").await);
+    let broker =
+        broker.backend("a", "b", backend.spec()).backend("b", "b", backend.spec()).start().await;
+    broker
+        .admin()
+        .put_tenant("a", json!({"limits": {"requests_per_second": 20, "burst": 20}}))
+        .await;
+    let (noisy, quiet) =
+        (broker.admin().create_key("a").await, broker.admin().create_key("b").await);
     let quiet = broker.client("/mcp").bearer(&quiet).connected(json!({})).await;
     let alone = p99(&timed_calls(&quiet, TIME).await);
 
@@ -198,7 +256,11 @@ async fn r14_a_noisy_tenant_is_refused_and_another_does_not_notice() {
     }
     refusals.sort_unstable();
     let most = 20 + 20 * (begun.elapsed().as_secs() + 2);
-    assert!(served <= most && refusals.len() > 50, "{served} served of {most}, {} refused", refusals.len());
+    assert!(
+        served <= most && refusals.len() > 50,
+        "{served} served of {most}, {} refused",
+        refusals.len()
+    );
     println!(
         "R14: p99 alone {alone:?}, beside a noisy tenant {beside:?}, ratio {:.2}; its refusals took {:?} in the middle",
         beside.as_secs_f64() / alone.as_secs_f64(),

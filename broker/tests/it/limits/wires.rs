@@ -26,10 +26,18 @@ async fn a_rate_that_is_used_up_is_said_alike_on_every_wire() {
         "tls": {"cert_file": server.cert, "key_file": server.key},
         "limits": {"requests_per_second": 1, "burst": 30},
     });
-    let broker = builder().alone().config(config).backend("default", "b", stdio().spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", stdio().spec()).start().await;
     let http = broker.connected(json!({})).await;
     let tcp = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
-    let websocket = broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.unwrap().0.connected(json!({})).await;
+    let websocket = broker
+        .duplex()
+        .websocket(broker.http_address(), "/ws", &[])
+        .await
+        .unwrap()
+        .0
+        .connected(json!({}))
+        .await;
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
     let quic = broker.duplex().over(peer.control().await).connected(json!({})).await;
     let legacy = testkit::duplex::Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap();
@@ -37,7 +45,8 @@ async fn a_rate_that_is_used_up_is_said_alike_on_every_wire() {
     for client in [&tcp, &websocket, &quic, &legacy] {
         assert_rate_limited(&refusal_on(client).await, "tenant");
     }
-    let (_writer, reader) = peer.request(&json!({"jsonrpc": "2.0", "id": 9, "method": "tools/list"})).await;
+    let (_writer, reader) =
+        peer.request(&json!({"jsonrpc": "2.0", "id": 9, "method": "tools/list"})).await;
     assert_rate_limited(&QuicPeer::lines(reader).await[0]["error"], "tenant");
     // A second may have passed, and with it one of them came back.
     let mut response = http.post(request(1, "tools/list", json!({}))).await;

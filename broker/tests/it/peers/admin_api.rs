@@ -25,14 +25,42 @@ async fn schemathesis_finds_nothing() {
     let broker = builder().alone().config(config).start().await;
     broker.admin().put_tenant("acme", json!({})).await;
     let admin = format!("http://{}", broker.admin_address());
-    let seed = std::env::var("MCP_BROKER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
+    let seed =
+        std::env::var("MCP_BROKER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
     let mut command = Command::new(Peers::installed().python_of_admin());
-    command.args(["-m", "schemathesis.cli", "run", &format!("{admin}/admin/v1/openapi.json"), "--url", &admin]);
-    command.args(["--seed", &seed.to_string(), "--max-examples", "12", "--generation-database", "none", "--no-color"]);
-    command.args(["--checks", CHECKS, "--exclude-path", "/admin/v1/drain", "--continue-on-failure"]);
+    command.args([
+        "-m",
+        "schemathesis.cli",
+        "run",
+        &format!("{admin}/admin/v1/openapi.json"),
+        "--url",
+        &admin,
+    ]);
+    command.args([
+        "--seed",
+        &seed.to_string(),
+        "--max-examples",
+        "12",
+        "--generation-database",
+        "none",
+        "--no-color",
+    ]);
+    command.args([
+        "--checks",
+        CHECKS,
+        "--exclude-path",
+        "/admin/v1/drain",
+        "--continue-on-failure",
+    ]);
     command.current_dir(broker.folder());
     let ended = run(command, RUN_WITHIN).await;
-    assert!(ended.status.success(), "{}\n{}\nthe broker: {}", ended.stdout, ended.stderr, broker.log());
+    assert!(
+        ended.status.success(),
+        "{}\n{}\nthe broker: {}",
+        ended.stdout,
+        ended.stderr,
+        broker.log()
+    );
     // Some hundreds of requests to every operation but the drain.
     let cases = ended.stdout.lines().find_map(|line| line.trim().split_once(" generated, "));
     let (generated, passed) = cases.unwrap_or_else(|| panic!("no summary: {}", ended.stdout));

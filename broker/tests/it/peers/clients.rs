@@ -29,13 +29,21 @@ const MODERN_CHECKS: usize = 15;
 
 async fn passes_checks(topology: Topology, client: Command, transport: Value, checks: usize) {
     let spec = json!({"transport": transport});
-    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", BACKEND, spec).on(topology).start().await;
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
+        .backend("default", BACKEND, spec)
+        .on(topology)
+        .start()
+        .await;
     let mut client = client;
     client.args([&broker.url("/mcp"), BACKEND]);
     let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
     let passed = stdout.lines().filter(|line| line.starts_with("ok ")).count();
     let failed: Vec<&str> = stdout.lines().filter(|line| !line.starts_with("ok ")).collect();
-    assert!(status.success() && failed.is_empty() && passed >= checks, "{passed} passed, {status}\n{}\n{stderr}", failed.join("\n"));
+    assert!(
+        status.success() && failed.is_empty() && passed >= checks,
+        "{passed} passed, {status}\n{}\n{stderr}",
+        failed.join("\n")
+    );
 }
 
 fn typescript(peers: &Peers) -> Command {
@@ -74,13 +82,20 @@ const WIRE_CHECKS: usize = 11;
 async fn passes_over(kind: &str, scheme: &str, path: &str) {
     let peers = Peers::installed();
     let spec = json!({"transport": peers.everything_over_stdio()});
-    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).alone().backend("default", BACKEND, spec).start().await;
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
+        .alone()
+        .backend("default", BACKEND, spec)
+        .start()
+        .await;
     let mut client = Command::new(peers.node());
     client.arg(Peers::ours("peers/clients/wires.mjs"));
     client.args([kind, &format!("{scheme}://{}{path}", broker.http_address()), BACKEND]);
     let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
     let passed = stdout.lines().filter(|line| line.starts_with("ok ")).count();
-    assert!(status.success() && passed == WIRE_CHECKS, "{passed} passed, {status}\n{stdout}\n{stderr}");
+    assert!(
+        status.success() && passed == WIRE_CHECKS,
+        "{passed} passed, {status}\n{stdout}\n{stderr}"
+    );
 }
 
 #[tokio::test]

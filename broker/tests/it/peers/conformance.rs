@@ -17,7 +17,8 @@ const SUITE_WITHIN: Duration = Duration::from_secs(180);
 /// The scenarios that count for the revision.
 const SCORED: usize = 30;
 /// Run but not counted by the suite; they count for us.
-const ALSO_WANTED: [&str; 3] = ["server-session-lifecycle", "server-sse-polling", "json-schema-2020-12"];
+const ALSO_WANTED: [&str; 3] =
+    ["server-session-lifecycle", "server-sse-polling", "json-schema-2020-12"];
 
 /// One check of a scenario.
 pub(super) struct Check {
@@ -33,11 +34,16 @@ pub(super) fn verdicts(folder: &Path) -> BTreeMap<String, Vec<Check>> {
     for entry in std::fs::read_dir(folder).expect("the suite wrote its results") {
         let entry = entry.expect("a readable folder");
         let name = entry.file_name().to_string_lossy().into_owned();
-        let checks = std::fs::read(entry.path().join("checks.json")).expect("a scenario has its checks");
+        let checks =
+            std::fs::read(entry.path().join("checks.json")).expect("a scenario has its checks");
         let checks: Vec<Value> = serde_json::from_slice(&checks).expect("the checks are JSON");
         let checks = checks
             .iter()
-            .map(|check| Check { id: text(&check["id"]), status: text(&check["status"]), why: check["errorMessage"].to_string() })
+            .map(|check| Check {
+                id: text(&check["id"]),
+                status: text(&check["status"]),
+                why: check["errorMessage"].to_string(),
+            })
             .collect();
         scenarios.insert(name, checks);
     }
@@ -49,7 +55,12 @@ pub(super) fn complaints(scenarios: &BTreeMap<String, Vec<Check>>) -> Vec<String
     let bad = |check: &&Check| check.status == "FAILURE" || check.status == "WARNING";
     scenarios
         .iter()
-        .flat_map(|(name, checks)| checks.iter().filter(bad).map(move |Check { id, status, why }| format!("{name}: {status} {id} {why}")))
+        .flat_map(|(name, checks)| {
+            checks
+                .iter()
+                .filter(bad)
+                .map(move |Check { id, status, why }| format!("{name}: {status} {id} {why}"))
+        })
         .collect()
 }
 
@@ -62,14 +73,25 @@ async fn server_scenarios(topology: Topology, selection: &[&str]) -> BTreeMap<St
 }
 
 /// The verdicts, whether all that counts passed, and what the suite said. `protocol`: how the backend is spoken to.
-async fn run_server_scenarios(topology: Topology, protocol: &str, selection: &[&str]) -> (BTreeMap<String, Vec<Check>>, bool, String) {
+async fn run_server_scenarios(
+    topology: Topology,
+    protocol: &str,
+    selection: &[&str],
+) -> (BTreeMap<String, Vec<Check>>, bool, String) {
     let peers = Peers::installed();
     let fixture = peers.conformance_fixture().await;
     let spec = json!({"transport": {"type": "http", "url": fixture.url}, "protocol": protocol});
-    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", "fixture", spec).on(topology).start().await;
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
+        .backend("default", "fixture", spec)
+        .on(topology)
+        .start()
+        .await;
     let results = tempfile::tempdir().expect("a temporary folder");
     let mut suite = peers.conformance();
-    suite.args(["server", "--url", &broker.url("/mcp/fixture"), "-o"]).arg(results.path()).args(selection);
+    suite
+        .args(["server", "--url", &broker.url("/mcp/fixture"), "-o"])
+        .arg(results.path())
+        .args(selection);
     let Ended { status, stdout, stderr } = run(suite, SUITE_WITHIN).await;
 
     (verdicts(results.path()), status.success(), format!("{status}\n{stdout}\n{stderr}"))
@@ -81,8 +103,10 @@ const NEED_A_MODERN_LINK: [&str; 1] = ["input-required-result-"];
 /// The extension of tasks, whose tools this fixture does not have: `conformance_tasks` has them.
 const ALSO_NOT: [&str; 1] = ["tasks-"];
 /// A list that did not change is told of by the fixture to show that it can be; the broker tells of changes.
-const NOT_TOLD: [&str; 2] =
-    ["sep-2575-server-sends-prompts-list-changed-on-subscription", "sep-2575-server-sends-tools-list-changed-on-subscription"];
+const NOT_TOLD: [&str; 2] = [
+    "sep-2575-server-sends-prompts-list-changed-on-subscription",
+    "sep-2575-server-sends-tools-list-changed-on-subscription",
+];
 const SCORED_2026: usize = 37;
 
 on_every_ground! {
@@ -120,15 +144,26 @@ on_every_ground! {
 }
 
 async fn modern_scenarios(topology: Topology, protocol: &str, excused: &[&str]) {
-    let (scenarios, success, said) = run_server_scenarios(topology, protocol, &["--requirements", "2026-07-28"]).await;
+    let (scenarios, success, said) =
+        run_server_scenarios(topology, protocol, &["--requirements", "2026-07-28"]).await;
     assert!(success || protocol == "legacy", "{said}");
     assert!(scenarios.len() >= SCORED_2026, "{:?}", scenarios.keys());
-    let is_excused = |name: &str| excused.iter().any(|known| name.trim_start_matches("server-").starts_with(known));
-    let bad = |check: &&Check| ["FAILURE", "WARNING"].contains(&check.status.as_str()) && !NOT_TOLD.contains(&check.id.as_str());
+    let is_excused = |name: &str| {
+        excused.iter().any(|known| name.trim_start_matches("server-").starts_with(known))
+    };
+    let bad = |check: &&Check| {
+        ["FAILURE", "WARNING"].contains(&check.status.as_str())
+            && !NOT_TOLD.contains(&check.id.as_str())
+    };
     let complaints: Vec<String> = scenarios
         .iter()
         .filter(|(name, _)| !is_excused(name))
-        .flat_map(|(name, checks)| checks.iter().filter(bad).map(move |check| format!("{name}: {} {}", check.id, check.why)))
+        .flat_map(|(name, checks)| {
+            checks
+                .iter()
+                .filter(bad)
+                .map(move |check| format!("{name}: {} {}", check.id, check.why))
+        })
         .collect();
     assert!(complaints.is_empty(), "{}\n{said}", complaints.join("\n"));
 }
@@ -140,26 +175,42 @@ async fn client_scenario(topology: Topology, scenario: &str, revision: &str) {
 
 /// `crossing`: the revision of the client in front of the broker, where it is not that of the suite's server, and how that
 /// is spoken to.
-async fn client_scenario_of(topology: Topology, scenario: &str, revision: &str, crossing: Option<(&str, &str)>) {
+async fn client_scenario_of(
+    topology: Topology,
+    scenario: &str,
+    revision: &str,
+    crossing: Option<(&str, &str)>,
+) {
     let peers = Peers::installed();
     let results = tempfile::tempdir().expect("a temporary folder");
     let driver = Peers::ours("peers/conformance-client.py");
     let mut suite = peers.conformance();
     let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).on(topology).start().await;
-    let admins: Vec<String> = broker.admin_addresses().iter().map(|address| format!("http://{address}")).collect();
+    let admins: Vec<String> =
+        broker.admin_addresses().iter().map(|address| format!("http://{address}")).collect();
     suite.env("DRIVER_BROKER", broker.url("")).env("DRIVER_ADMINS", admins.join(" "));
     if let Some((speaks, protocol)) = crossing {
         suite.env("DRIVER_CLIENT_SPEAKS", speaks).env("DRIVER_PROTOCOL", protocol);
     }
-    suite.args(["client", "--command", &format!("'{}' -B '{}'", peers.python(2).display(), driver.display())]);
-    suite.args(["--scenario", scenario, "--spec-version", revision, "--timeout", "60000", "-o"]).arg(results.path());
+    suite.args([
+        "client",
+        "--command",
+        &format!("'{}' -B '{}'", peers.python(2).display(), driver.display()),
+    ]);
+    suite
+        .args(["--scenario", scenario, "--spec-version", revision, "--timeout", "60000", "-o"])
+        .arg(results.path());
     let Ended { status, stdout, stderr } = run(suite, SUITE_WITHIN).await;
 
     let scenarios = verdicts(results.path());
     let complaints = complaints(&scenarios);
     // That server declares no tools, so its client's request for them is refused here; what arrived there is judged all the same.
     let passed = status.success() || scenario == "request-metadata";
-    assert!(passed && complaints.is_empty(), "{status}\n{}\n{stdout}\n{stderr}", complaints.join("\n"));
+    assert!(
+        passed && complaints.is_empty(),
+        "{status}\n{}\n{stdout}\n{stderr}",
+        complaints.join("\n")
+    );
     let successes = scenarios.values().flatten().filter(|check| check.status == "SUCCESS").count();
     assert!(successes > 0, "no check succeeded:\n{stdout}");
 }
@@ -192,26 +243,45 @@ on_every_ground! {
 }
 
 /// What the fixture does for sessions only: its tools ask their client by requests of their own.
-const NEED_A_SESSION: [&str; 4] =
-    ["tools-call-sampling", "tools-call-elicitation", "elicitation-sep1034-defaults", "elicitation-sep1330-enums"];
+const NEED_A_SESSION: [&str; 4] = [
+    "tools-call-sampling",
+    "tools-call-elicitation",
+    "elicitation-sep1034-defaults",
+    "elicitation-sep1330-enums",
+];
 
 #[tokio::test]
 async fn br_01_clients_of_2025_11_25_in_front_of_the_fixture_as_a_server_of_2026_07_28() {
     let peers = Peers::installed();
     let fixture = peers.conformance_fixture().await;
     let spec = json!({"transport": {"type": "http", "url": fixture.url}, "protocol": "modern"});
-    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", "fixture", spec).start().await;
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
+        .backend("default", "fixture", spec)
+        .start()
+        .await;
     let results = tempfile::tempdir().expect("a temporary folder");
     let mut suite = peers.conformance();
-    suite.args(["server", "--url", &broker.url("/mcp/fixture"), "--requirements", REVISION, "-o"]).arg(results.path());
+    suite
+        .args(["server", "--url", &broker.url("/mcp/fixture"), "--requirements", REVISION, "-o"])
+        .arg(results.path());
     let Ended { stdout, stderr, .. } = run(suite, SUITE_WITHIN).await;
 
-    let (lost, kept): (Vec<_>, Vec<_>) = complaints(&verdicts(results.path()))
-        .into_iter()
-        .partition(|complaint| NEED_A_SESSION.iter().any(|scenario| complaint.starts_with(&format!("server-{scenario}-"))));
-    assert!(kept.is_empty() && lost.len() == NEED_A_SESSION.len(), "{}\n{stdout}\n{stderr}", kept.join("\n"));
+    let (lost, kept): (Vec<_>, Vec<_>) =
+        complaints(&verdicts(results.path())).into_iter().partition(|complaint| {
+            NEED_A_SESSION
+                .iter()
+                .any(|scenario| complaint.starts_with(&format!("server-{scenario}-")))
+        });
+    assert!(
+        kept.is_empty() && lost.len() == NEED_A_SESSION.len(),
+        "{}\n{stdout}\n{stderr}",
+        kept.join("\n")
+    );
     assert_eq!(verdicts(results.path()).len(), SCORED + ALSO_WANTED.len());
-    assert_eq!(broker.admin().backend("default", "fixture").await["protocol_version"], "2026-07-28");
+    assert_eq!(
+        broker.admin().backend("default", "fixture").await["protocol_version"],
+        "2026-07-28"
+    );
 }
 
 /// The suite's servers of 2026-07-28, with a client of 2025-11-25 in front. `protocol`: of the backend.
@@ -262,14 +332,24 @@ async fn client_scenario_json_schema_preservation_of_2026_07_28() {
 /// All of them again with a client in front that speaks 2026-07-28 too, and nothing configured of the backend but its URL.
 #[tokio::test]
 async fn br_01_client_scenarios_of_headers_and_states_with_a_client_of_2026_07_28() {
-    for scenario in ["http-custom-headers", "http-invalid-tool-headers", "http-standard-headers", "sep-2322-client-request-state"] {
+    for scenario in [
+        "http-custom-headers",
+        "http-invalid-tool-headers",
+        "http-standard-headers",
+        "sep-2322-client-request-state",
+    ] {
         client_scenario(Topology::Sqlite, scenario, "2026-07-28").await;
     }
 }
 
 #[tokio::test]
 async fn br_01_client_scenarios_of_metadata_and_schemas_with_a_client_of_2026_07_28() {
-    for scenario in ["request-metadata", "tools_call", "json-schema-ref-no-deref", "json-schema-2020-12-preservation"] {
+    for scenario in [
+        "request-metadata",
+        "tools_call",
+        "json-schema-ref-no-deref",
+        "json-schema-2020-12-preservation",
+    ] {
         client_scenario(Topology::Sqlite, scenario, "2026-07-28").await;
     }
 }

@@ -9,7 +9,10 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{BackendCall, BrokerBuilder, FakeBackend, Reply, StatelessBackend, StatelessReply, Topology, backend::text};
+use testkit::{
+    BackendCall, BrokerBuilder, FakeBackend, Reply, StatelessBackend, StatelessReply, Topology,
+    backend::text,
+};
 
 use super::{
     conformance::{Check, complaints, verdicts},
@@ -40,7 +43,9 @@ const WORKS_FOR: Duration = Duration::from_millis(600);
 async fn passes(topology: Topology, spec: Value, scenarios: impl Iterator<Item = &str>) {
     let peers = Peers::installed();
     let config = json!({"tasks": {"promote_after": "200ms", "poll_interval": "100ms"}});
-    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).config(config).backend("default", "fixture", spec);
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"))
+        .config(config)
+        .backend("default", "fixture", spec);
     let broker = broker.on(topology).start().await;
     broker.admin().wait_backend_state("default", "fixture", "ready").await;
     for scenario in scenarios {
@@ -53,7 +58,11 @@ async fn passes(topology: Topology, spec: Value, scenarios: impl Iterator<Item =
         let complaints = complaints(&found);
         let good = |check: &&Check| check.status == "SUCCESS";
         let successes = found.values().flatten().filter(good).count();
-        assert!(complaints.is_empty() && successes > 0, "{scenario}: {}\n{stdout}\n{stderr}", complaints.join("\n"));
+        assert!(
+            complaints.is_empty() && successes > 0,
+            "{scenario}: {}\n{stdout}\n{stderr}",
+            complaints.join("\n")
+        );
     }
 }
 
@@ -72,7 +81,9 @@ fn seconds(arguments: &Value) -> Duration {
 /// A backend with sessions. One tool only runs as a task; the others know nothing of tasks.
 async fn with_sessions() -> FakeBackend {
     let backend = FakeBackend::start().await;
-    backend.capabilities(json!({"tools": {}, "tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}}));
+    backend.capabilities(
+        json!({"tools": {}, "tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}}),
+    );
     let plain = |name: &str| json!({"name": name, "inputSchema": {"type": "object"}});
     let mut required = plain("failing_job");
     required["execution"] = json!({"taskSupport": "required"});
@@ -97,7 +108,8 @@ async fn with_sessions() -> FakeBackend {
         Reply::text(if answered { "both" } else { "not both" })
     });
     backend.tool("test_tool_with_task", |call| async move {
-        let name = call.ask("elicitation/create", form()).await["result"]["content"]["name"].clone();
+        let name =
+            call.ask("elicitation/create", form()).await["result"]["content"]["name"].clone();
         tokio::time::sleep(WORKS_FOR).await;
         Reply::text(&greeting(&json!({"name": name})))
     });
@@ -111,7 +123,14 @@ async fn with_sessions() -> FakeBackend {
     });
     backend.on("tasks/get", move |_| async move { Reply::Result(task("failed")) });
     backend.on("tasks/result", |_| async { Reply::Result(failure()) });
-    let names = ["greet", "slow_compute", "protocol_error_job", "confirm_delete", "multi_input", "test_tool_with_task"];
+    let names = [
+        "greet",
+        "slow_compute",
+        "protocol_error_job",
+        "confirm_delete",
+        "multi_input",
+        "test_tool_with_task",
+    ];
     backend.list("tools", names.map(plain).into_iter().chain([required]).collect());
     backend
 }
@@ -136,15 +155,23 @@ impl Job {
         let (status, more) = match () {
             () if self.cancelled => ("cancelled", json!({})),
             () if !self.needs.is_empty() => {
-                let asked = |key: &&str| ((*key).to_owned(), json!({"method": "elicitation/create", "params": form()}));
-                ("input_required", json!({"inputRequests": self.needs.iter().map(asked).collect::<serde_json::Map<_, _>>()}))
+                let asked = |key: &&str| {
+                    ((*key).to_owned(), json!({"method": "elicitation/create", "params": form()}))
+                };
+                (
+                    "input_required",
+                    json!({"inputRequests": self.needs.iter().map(asked).collect::<serde_json::Map<_, _>>()}),
+                )
             }
             () if Instant::now() < self.due => ("working", json!({})),
             () if self.end.get("error").is_some() => ("failed", self.end.clone()),
             () => ("completed", self.end.clone()),
         };
         state["status"] = json!(status);
-        state.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        state
+            .as_object_mut()
+            .expect("an object")
+            .extend(more.as_object().expect("an object").clone());
         state
     }
 }
@@ -195,7 +222,10 @@ async fn with_tasks_of_its_own() -> StatelessBackend {
         let name = call.input("user_name")["content"]["name"].clone();
         let reply = match name.is_string() {
             true => begin(&own, WORKS_FOR, ends(&greeting(&json!({"name": name}))), &[]),
-            false => StatelessReply::needs(json!({"user_name": {"method": "elicitation/create", "params": form()}}), None),
+            false => StatelessReply::needs(
+                json!({"user_name": {"method": "elicitation/create", "params": form()}}),
+                None,
+            ),
         };
         async move { reply }
     });

@@ -22,13 +22,20 @@ async fn sees_the_same(topology: Topology, client: impl Fn(&Peers) -> Command, m
     let server = peers.both_eras().await;
     let spec = |protocol: &str| json!({"transport": {"type": "http", "url": server.url}, "protocol": protocol});
     let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"));
-    let broker = broker.backend("default", "old", spec("legacy")).backend("default", "new", spec("modern")).on(topology).start().await;
+    let broker = broker
+        .backend("default", "old", spec("legacy"))
+        .backend("default", "new", spec("modern"))
+        .on(topology)
+        .start()
+        .await;
     let mut client = client(&peers);
     client.args([&server.url, &broker.url("")]).args(modes);
     let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
-    let (passed, failed): (Vec<&str>, Vec<&str>) = stdout.lines().partition(|line| line.starts_with("ok "));
+    let (passed, failed): (Vec<&str>, Vec<&str>) =
+        stdout.lines().partition(|line| line.starts_with("ok "));
     let wanted = STEPS * modes.len() * 2;
-    let told = || format!("{} of {wanted}, {status}\n{}\n{stderr}", passed.len(), failed.join("\n"));
+    let told =
+        || format!("{} of {wanted}, {status}\n{}\n{stderr}", passed.len(), failed.join("\n"));
     assert!(status.success() && failed.is_empty() && passed.len() == wanted, "{}", told());
 }
 
@@ -56,11 +63,21 @@ on_every_ground! {
 
 #[tokio::test]
 async fn fastmcp_sees_what_it_sees_directly() {
-    sees_the_same(Topology::Sqlite, |peers| python(peers.python_of_fastmcp(), "fastmcp_eras.py"), &["auto", "legacy"]).await;
+    sees_the_same(
+        Topology::Sqlite,
+        |peers| python(peers.python_of_fastmcp(), "fastmcp_eras.py"),
+        &["auto", "legacy"],
+    )
+    .await;
 }
 
 /// `initialize` is its default, and names 2026-07-28.
 #[tokio::test]
 async fn rust_sdk_sees_what_it_sees_directly() {
-    sees_the_same(Topology::Sqlite, |peers| Command::new(peers.rust_sdk()), &["discover", "auto", "initialize"]).await;
+    sees_the_same(
+        Topology::Sqlite,
+        |peers| Command::new(peers.rust_sdk()),
+        &["discover", "auto", "initialize"],
+    )
+    .await;
 }

@@ -86,7 +86,12 @@ const HOSTILE: [&str; 12] = [
 #[tokio::test]
 async fn s01_the_go_server_itself_does_what_the_other_spelling_says() {
     let server = GoServer::new();
-    let mut child = Command::new(&server.program).arg(server.ledger()).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut child = Command::new(&server.program)
+        .arg(server.ledger())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     let mut input = child.stdin.take().unwrap();
     for text in HOSTILE {
         input.write_all(format!("{text}\n").as_bytes()).await.unwrap();
@@ -94,9 +99,18 @@ async fn s01_the_go_server_itself_does_what_the_other_spelling_says() {
     drop(input);
     assert!(child.wait().await.unwrap().success());
     let done = server.carried_out();
-    assert!(done.iter().filter(|done| done.contains(&"delete_all".to_owned())).count() >= 4, "{done:?}");
-    assert!(done.iter().filter(|done| done.contains(&"/etc/passwd".to_owned())).count() >= 2, "{done:?}");
-    assert!(done.iter().filter(|done| done.contains(&"file:///etc/passwd".to_owned())).count() >= 2, "{done:?}");
+    assert!(
+        done.iter().filter(|done| done.contains(&"delete_all".to_owned())).count() >= 4,
+        "{done:?}"
+    );
+    assert!(
+        done.iter().filter(|done| done.contains(&"/etc/passwd".to_owned())).count() >= 2,
+        "{done:?}"
+    );
+    assert!(
+        done.iter().filter(|done| done.contains(&"file:///etc/passwd".to_owned())).count() >= 2,
+        "{done:?}"
+    );
 }
 
 async fn refused(client: &Client, text: &str) {
@@ -111,7 +125,10 @@ async fn refused(client: &Client, text: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s01_no_wire_forwards_what_a_go_server_reads_differently() {
     let (server, authority) = (GoServer::new(), Authority::new());
-    let broker = with_audit(listening_everywhere(&authority)).backend("default", "go", server.spec()).start().await;
+    let broker = with_audit(listening_everywhere(&authority))
+        .backend("default", "go", server.spec())
+        .start()
+        .await;
     for (round, (front, _)) in FRONTS.iter().enumerate() {
         println!("{front}");
         let client = client(front, &broker, Doors::of(&broker), &authority).await;
@@ -119,7 +136,10 @@ async fn s01_no_wire_forwards_what_a_go_server_reads_differently() {
             refused(&client, text).await;
         }
         let messages = (HOSTILE.len() * (round + 1)) as f64;
-        broker.admin().wait_metric("mcp_errors_total", &[("code", "-32600")], |count| count >= messages).await;
+        broker
+            .admin()
+            .wait_metric("mcp_errors_total", &[("code", "-32600")], |count| count >= messages)
+            .await;
         let marker = format!("/srv/{front}");
         client.client.call("go__read_file", json!({"path": marker})).await;
         eventually("the call in the ledger", || async {
@@ -134,7 +154,8 @@ async fn s01_no_wire_forwards_what_a_go_server_reads_differently() {
     assert_eq!(carried_out.len(), FRONTS.len(), "{carried_out:?}");
     eventually("the calls in the audit log", || async {
         let (_, page) = broker.admin().get("/admin/v1/audit?limit=1000&kind=call").await;
-        let done = page["records"].as_array().unwrap().iter().filter(|row| row["outcome"] == "ok").count();
+        let done =
+            page["records"].as_array().unwrap().iter().filter(|row| row["outcome"] == "ok").count();
         (done == carried_out.len()).then_some(()).ok_or(page)
     })
     .await;
@@ -143,7 +164,8 @@ async fn s01_no_wire_forwards_what_a_go_server_reads_differently() {
 #[tokio::test]
 async fn s01_batches_and_requests_without_a_session_are_held_to_the_same() {
     let server = GoServer::new();
-    let broker = with_audit(builder().alone()).backend("default", "go", server.spec()).start().await;
+    let broker =
+        with_audit(builder().alone()).backend("default", "go", server.spec()).start().await;
     let client = broker.client("/mcp");
     client.initialize("2025-03-26", json!({})).await;
     let response = client.post(format!("[{}]", HOSTILE.join(","))).await;
@@ -153,27 +175,46 @@ async fn s01_batches_and_requests_without_a_session_are_held_to_the_same() {
     } else {
         vec![response.json().await]
     };
-    let answers: Vec<Value> = answer.into_iter().flat_map(|one| one.as_array().cloned().unwrap_or_else(|| vec![one])).collect();
-    assert_eq!(answers.iter().filter(|answer| answer["error"]["code"] == -32600).count(), HOSTILE.len(), "{answers:?}");
+    let answers: Vec<Value> = answer
+        .into_iter()
+        .flat_map(|one| one.as_array().cloned().unwrap_or_else(|| vec![one]))
+        .collect();
+    assert_eq!(
+        answers.iter().filter(|answer| answer["error"]["code"] == -32600).count(),
+        HOSTILE.len(),
+        "{answers:?}"
+    );
 
     let alone = Modern::of(&broker, "/mcp");
     for (method, params) in [
         ("tools/call", r#""name":"go__read_file","Name":"delete_all""#),
-        ("tools/call", r#""name":"go__read_file","arguments":{"path":"/srv/a"},"ARGUMENTS":{"path":"/etc/passwd"}"#),
+        (
+            "tools/call",
+            r#""name":"go__read_file","arguments":{"path":"/srv/a"},"ARGUMENTS":{"path":"/etc/passwd"}"#,
+        ),
         ("resources/read", r#""uri":"go+file:///srv/files/a","Uri":"file:///etc/passwd""#),
     ] {
         let named: Value = serde_json::from_str(&format!("{{{params}}}")).unwrap();
         let headers = alone.headers(method, &named);
-        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{params},"_meta":{}}}}}"#, meta(json!({})));
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{params},"_meta":{}}}}}"#,
+            meta(json!({}))
+        );
         let (status, error) = crate::refused(alone.send(&headers, body).await).await;
         assert_eq!((status, error["code"].as_i64()), (400, Some(-32600)), "{params}");
     }
-    assert_eq!(alone.call("go__read_file", json!({"path": "/srv/fence"})).await["isError"], Value::Null);
+    assert_eq!(
+        alone.call("go__read_file", json!({"path": "/srv/fence"})).await["isError"],
+        Value::Null
+    );
     server.assert_nothing_forbidden();
 }
 
 async fn key_of(broker: &TestBroker, principal: &str) -> String {
-    let (status, made) = broker.admin().post("/admin/v1/tenants/default/keys", &json!({"principal": principal})).await;
+    let (status, made) = broker
+        .admin()
+        .post("/admin/v1/tenants/default/keys", &json!({"principal": principal}))
+        .await;
     assert_eq!(status, 201, "{made}");
     made["key"].as_str().unwrap().to_owned()
 }
@@ -182,15 +223,23 @@ async fn key_of(broker: &TestBroker, principal: &str) -> String {
 #[tokio::test]
 async fn s01_the_id_of_another_principals_call_reaches_no_server_on_a_shared_link() {
     let server = GoServer::new();
-    let broker = builder().alone().auth_required().backend("default", "go", server.spec()).start().await;
-    let ann = broker.client("/mcp").bearer(&key_of(&broker, "ann").await).connected(json!({})).await;
-    let mallory = broker.client("/mcp").bearer(&key_of(&broker, "mallory").await).connected(json!({})).await;
+    let broker =
+        builder().alone().auth_required().backend("default", "go", server.spec()).start().await;
+    let ann =
+        broker.client("/mcp").bearer(&key_of(&broker, "ann").await).connected(json!({})).await;
+    let mallory =
+        broker.client("/mcp").bearer(&key_of(&broker, "mallory").await).connected(json!({})).await;
     let call = ann.begin_call("go__wait", json!({}));
-    eventually("the call in the ledger", || async { server.carried_out().first().cloned().ok_or("it is not there yet") }).await;
+    eventually("the call in the ledger", || async {
+        server.carried_out().first().cloned().ok_or("it is not there yet")
+    })
+    .await;
     for number in 1..=40 {
         for member in ["ID", "iD", r"\u0049D"] {
             let params = r#"{"name":"go__read_file","arguments":{"path":"/srv/forged"}}"#;
-            let text = format!(r#"{{"jsonrpc":"2.0","id":7,"{member}":{number},"method":"tools/call","params":{params}}}"#);
+            let text = format!(
+                r#"{{"jsonrpc":"2.0","id":7,"{member}":{number},"method":"tools/call","params":{params}}}"#
+            );
             assert_eq!(mallory.post(text).await.status, 400);
         }
     }
@@ -204,7 +253,9 @@ async fn s01_an_answer_that_a_client_would_read_differently_fails_its_call() {
     let backend = FakeBackend::with_tool("say", |call| async move {
         let member = call.arguments()["member"].as_str().unwrap().to_owned();
         let id = call.message["id"].clone();
-        Reply::Message(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[]}},{member}}}"#))
+        Reply::Message(format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[]}},{member}}}"#
+        ))
     })
     .await;
     let mut spec = backend.spec();
@@ -220,9 +271,14 @@ async fn s01_an_answer_that_a_client_would_read_differently_fails_its_call() {
         r#""Method":"notifications/x""#,
     ];
     for member in members {
-        let error = client.error("tools/call", json!({"name": "b__say", "arguments": {"member": member}})).await;
+        let error = client
+            .error("tools/call", json!({"name": "b__say", "arguments": {"member": member}}))
+            .await;
         assert_eq!(kind(&error), "backend_protocol_error", "{member}: {error}");
     }
     let code = ErrorKind::BackendProtocolError.code().to_string();
-    broker.admin().wait_metric("mcp_errors_total", &[("code", &code)], |count| count >= members.len() as f64).await;
+    broker
+        .admin()
+        .wait_metric("mcp_errors_total", &[("code", &code)], |count| count >= members.len() as f64)
+        .await;
 }

@@ -15,20 +15,42 @@ pub(super) struct Peers {
 impl Peers {
     pub(super) fn installed() -> Self {
         let cache = std::env::var_os("MCP_BROKER_CACHE").map_or_else(
-            || PathBuf::from(std::env::var_os("HOME").expect("HOME or MCP_BROKER_CACHE is set")).join(".cache/mcp-broker"),
+            || {
+                PathBuf::from(std::env::var_os("HOME").expect("HOME or MCP_BROKER_CACHE is set"))
+                    .join(".cache/mcp-broker")
+            },
             PathBuf::from,
         );
         let peers = Self { cache: cache.join("peers") };
-        for part in ["node", "typescript2", "python1", "python2", "fastmcp", "wires", "servers", "admin", "fixture", "rmcp", "go"] {
+        for part in [
+            "node",
+            "typescript2",
+            "python1",
+            "python2",
+            "fastmcp",
+            "wires",
+            "servers",
+            "admin",
+            "fixture",
+            "rmcp",
+            "go",
+        ] {
             let stamp = peers.cache.join(format!("{part}.stamp"));
-            assert!(stamp.exists(), "{} is missing: the peers are not installed; run scripts/install-peers.sh", stamp.display());
+            assert!(
+                stamp.exists(),
+                "{} is missing: the peers are not installed; run scripts/install-peers.sh",
+                stamp.display()
+            );
         }
         peers
     }
 
     /// A file of this repository.
     pub(super) fn ours(path: &str) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the workspace").join(path)
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .expect("the crate is in the workspace")
+            .join(path)
     }
 
     pub(super) fn node(&self) -> PathBuf {
@@ -81,16 +103,25 @@ impl Peers {
     /// The conformance suite's command line. Its own servers would listen on every interface without the preload.
     pub(super) fn conformance(&self) -> Command {
         let mut command = Command::new(self.node());
-        command.arg(self.package("conformance/dist/index.js")).env("NODE_OPTIONS", format!("--require {}", loopback().display()));
+        command
+            .arg(self.package("conformance/dist/index.js"))
+            .env("NODE_OPTIONS", format!("--require {}", loopback().display()));
         command
     }
 
     /// `server-everything` as a Streamable HTTP server on a port of its own.
     pub(super) async fn everything_over_http(&self) -> Server {
         let mut command = Command::new(self.node());
-        command.arg("--require").arg(loopback()).arg(self.package("server-everything/dist/index.js")).arg("streamableHttp");
+        command
+            .arg("--require")
+            .arg(loopback())
+            .arg(self.package("server-everything/dist/index.js"))
+            .arg("streamableHttp");
         command.env("PORT", "0").env("PEER_ANNOUNCE", "1");
-        Server::start(command, |line| line.strip_prefix("peer listening on ").map(|address| format!("http://{address}/mcp"))).await
+        Server::start(command, |line| {
+            line.strip_prefix("peer listening on ").map(|address| format!("http://{address}/mcp"))
+        })
+        .await
     }
 
     /// The transport of a backend that runs `server-everything` as its child.

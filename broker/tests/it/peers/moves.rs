@@ -35,11 +35,17 @@ pub(crate) async fn passes_in_a_namespace(test: &str) -> bool {
         return false;
     }
     let mut command = Command::new("unshare");
-    command.args(unshare.split_whitespace().skip(1)).args(["sh", "-c", "ip link set lo up && exec \"$0\" \"$@\""]);
+    command.args(unshare.split_whitespace().skip(1)).args([
+        "sh",
+        "-c",
+        "ip link set lo up && exec \"$0\" \"$@\"",
+    ]);
     command.arg(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--ignored", "--nocapture"]);
     let output = command.kill_on_drop(true).output().await.unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    let text = [output.stdout, output.stderr]
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .concat();
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
     true
 }
@@ -68,7 +74,8 @@ async fn inside_a_namespace() {
     let mut client = Command::new("unshare");
     client.arg("--net").arg(python.as_std().get_program()).args(python.as_std().get_args());
     client.args(["cable1", HOST]).arg(authority.ca());
-    let mut client = client.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut client =
+        client.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut input = client.stdin.take().unwrap();
     let mut output = BufReader::new(client.stdout.take().unwrap()).lines();
     // It is in a namespace of its own once it is no longer `unshare`; until then the cable would not leave ours.

@@ -28,9 +28,17 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts it and waits until one line of its standard error gives its URL.
-    pub(super) async fn start(mut command: Command, url_of_line: impl Fn(&str) -> Option<String> + Send + 'static) -> Self {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
+    pub(super) async fn start(
+        mut command: Command,
+        url_of_line: impl Fn(&str) -> Option<String> + Send + 'static,
+    ) -> Self {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child =
+            command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
         let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
         let output = Arc::new(Mutex::new(Vec::new()));
         let (tell, told) = oneshot::channel();
@@ -54,7 +62,10 @@ impl Server {
         });
         match timeout(LISTENS_WITHIN, told).await {
             Ok(Ok(url)) => Self { _child: child, url, output },
-            outcome => panic!("{command:?} did not say where it listens ({outcome:?}):\n{}", joined(&output)),
+            outcome => panic!(
+                "{command:?} did not say where it listens ({outcome:?}):\n{}",
+                joined(&output)
+            ),
         }
     }
 }

@@ -17,8 +17,16 @@ use crate::{builder, text_of};
 
 /// The same files in another place, by hard links where that can be.
 fn link(from: &Path, to: &Path) {
-    let copied =
-        |how: &str| Command::new("cp").args([how, "--"]).arg(from).arg(to).stderr(std::process::Stdio::null()).status().unwrap().success();
+    let copied = |how: &str| {
+        Command::new("cp")
+            .args([how, "--"])
+            .arg(from)
+            .arg(to)
+            .stderr(std::process::Stdio::null())
+            .status()
+            .unwrap()
+            .success()
+    };
     if !copied("-al") {
         let _half = std::fs::remove_dir_all(to);
         assert!(copied("-a"), "{} cannot be copied to {}", from.display(), to.display());
@@ -47,7 +55,11 @@ fn python(peers: &Peers, folder: &Path) -> (PathBuf, PathBuf) {
 
 async fn call(broker: &TestBroker, name: &str, arguments: Value) -> Value {
     // Not a judged client: what these servers write into `_meta` is their own.
-    TestClient::new(broker.http_address(), "/mcp").connected(json!({})).await.call(name, arguments).await
+    TestClient::new(broker.http_address(), "/mcp")
+        .connected(json!({}))
+        .await
+        .call(name, arguments)
+        .await
 }
 
 #[tokio::test]
@@ -57,7 +69,13 @@ async fn s03_real_servers_work_in_the_default_sandbox() {
     open(folder.path(), 0o755);
     link(&peers.node_folder(), &folder.path().join("node"));
     let node = folder.path().join("node/node_modules/.bin/node");
-    let server = |name: &str| folder.path().join("node/node_modules/@modelcontextprotocol").join(name).join("dist/index.js");
+    let server = |name: &str| {
+        folder
+            .path()
+            .join("node/node_modules/@modelcontextprotocol")
+            .join(name)
+            .join("dist/index.js")
+    };
     let files = folder.path().join("files");
     std::fs::create_dir(&files).unwrap();
     open(&files, 0o777);
@@ -83,11 +101,17 @@ async fn s03_real_servers_work_in_the_default_sandbox() {
         let view = broker.admin().backend("default", backend).await;
         assert_eq!(view["sandbox"], expected, "{backend}: {view}");
     }
-    assert!(text_of(&call(&broker, "all__echo", json!({"message": "from a sandbox"})).await).contains("from a sandbox"));
+    assert!(
+        text_of(&call(&broker, "all__echo", json!({"message": "from a sandbox"})).await)
+            .contains("from a sandbox")
+    );
     let path = files.join("written");
     call(&broker, "files__write_file", json!({"path": path, "content": "from a sandbox"})).await;
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "from a sandbox");
     let elsewhere = json!({"path": "/etc/hosts", "content": "x"});
     assert_eq!(call(&broker, "files__write_file", elsewhere).await["isError"], true);
-    assert!(text_of(&call(&broker, "time__get_current_time", json!({"timezone": "UTC"})).await).contains("UTC"));
+    assert!(
+        text_of(&call(&broker, "time__get_current_time", json!({"timezone": "UTC"})).await)
+            .contains("UTC")
+    );
 }

@@ -28,7 +28,10 @@ pub(super) fn script(name: &str) -> Command {
 async fn passes(command: Command, checks: usize) {
     let Ended { status, stdout, stderr } = run(command, RUN_WITHIN).await;
     let passed = stdout.lines().filter(|line| line.starts_with("ok ")).count();
-    assert!(status.success() && passed == checks, "{passed} of {checks} passed, {status}\n{stdout}\n{stderr}");
+    assert!(
+        status.success() && passed == checks,
+        "{passed} of {checks} passed, {status}\n{stdout}\n{stderr}"
+    );
 }
 
 pub(super) fn certified(builder: BrokerBuilder, authority: &Authority) -> BrokerBuilder {
@@ -46,7 +49,8 @@ async fn over_tls(listen: Value) -> (TestBroker, Authority) {
 async fn aioquic_speaks_the_binding() {
     let authority = Authority::new();
     let record = authority.ca().with_file_name("record");
-    let broker = certified(builder().alone().config(json!({"listen": {"quic": "127.0.0.1:0"}})), &authority);
+    let broker =
+        certified(builder().alone().config(json!({"listen": {"quic": "127.0.0.1:0"}})), &authority);
     let mut broker = broker.backend("default", "b", stdio().record(&record).spec()).start().await;
     let mut client = script("quic_wire.py");
     client.args([broker.quic_address().ip().to_string(), broker.quic_address().port().to_string()]);
@@ -59,7 +63,9 @@ async fn aioquic_speaks_the_binding() {
 async fn q_03_transport_parameters_that_are_lies_are_refused() {
     let (broker, authority) = over_tls(json!({"quic": "127.0.0.1:0"})).await;
     let mut client = script("quic_strangers.py");
-    client.args([broker.quic_address().ip().to_string(), broker.quic_address().port().to_string()]).arg(authority.ca());
+    client
+        .args([broker.quic_address().ip().to_string(), broker.quic_address().port().to_string()])
+        .arg(authority.ca());
     // Q-06 is among them: no early data.
     passes(client, 5).await;
     assert!(!broker.log().contains("panicked"));
@@ -68,7 +74,8 @@ async fn q_03_transport_parameters_that_are_lies_are_refused() {
 #[tokio::test]
 async fn python_websockets_speak_to_ws() {
     let config = json!({"limits": {"message_bytes": 1 << 20}, "timeouts": {"websocket_ping": "100ms", "websocket_idle": "500ms"}});
-    let broker = builder().alone().config(config).backend("default", "b", stdio().spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", stdio().spec()).start().await;
     let mut client = script("websocket_wire.py");
     client.arg(format!("ws://{}/ws", broker.http_address()));
     passes(client, 7).await;
@@ -90,8 +97,21 @@ async fn a_script_of_twenty_lines_speaks_to_tcp() {
 /// `openssl s_client` to the TCP listener.
 fn s_client(broker: &TestBroker, authority: &Authority, more: &[&str]) -> Command {
     let mut command = Command::new("openssl");
-    command.args(["s_client", "-quiet", "-verify_return_error", "-connect", &broker.tcp_address().to_string(), "-CAfile"]);
-    command.arg(authority.ca()).args(more).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    command.args([
+        "s_client",
+        "-quiet",
+        "-verify_return_error",
+        "-connect",
+        &broker.tcp_address().to_string(),
+        "-CAfile",
+    ]);
+    command
+        .arg(authority.ca())
+        .args(more)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
     command
 }
 
@@ -102,11 +122,20 @@ async fn openssl_speaks_to_tcp_with_tls() {
         let mut child = s_client(&broker, &authority, more).spawn().expect("openssl is installed");
         let mut input = child.stdin.take().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
-        let call = request(2, "tools/call", json!({"name": "b__echo", "arguments": {"over": more}}));
+        let call =
+            request(2, "tools/call", json!({"name": "b__echo", "arguments": {"over": more}}));
         let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-        input.write_all(format!("{}\n{initialized}\n{call}\n", initialize_body("2025-11-25")).as_bytes()).await.unwrap();
+        input
+            .write_all(
+                format!("{}\n{initialized}\n{call}\n", initialize_body("2025-11-25")).as_bytes(),
+            )
+            .await
+            .unwrap();
         for id in [1, 2] {
-            let line = within("an answer", output.next_line()).await.unwrap().unwrap_or_else(|| panic!("{more:?}: no answer {id}"));
+            let line = within("an answer", output.next_line())
+                .await
+                .unwrap()
+                .unwrap_or_else(|| panic!("{more:?}: no answer {id}"));
             let answer: Value = serde_json::from_str(&line).unwrap();
             assert_eq!(answer["id"], id);
             if id == 2 {
@@ -117,7 +146,10 @@ async fn openssl_speaks_to_tcp_with_tls() {
     for more in [&["-alpn", "h3"][..], &["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"]] {
         let mut command = s_client(&broker, &authority, more);
         command.stdin(Stdio::null());
-        assert!(!within("a refusal", command.status()).await.unwrap().success(), "{more:?} was let in");
+        assert!(
+            !within("a refusal", command.status()).await.unwrap().success(),
+            "{more:?} was let in"
+        );
     }
 }
 
@@ -130,7 +162,18 @@ async fn h2load_drives_http_2_with_and_without_tls() {
     let session = format!("mcp-session-id: {}", client.session().unwrap());
     for (scheme, protocol) in [("http", "h2c"), ("https", "h2")] {
         let mut load = Command::new("h2load");
-        load.args(["-n", "2000", "-c", "4", "-m", "50", "-H", "content-type: application/json", "-H", &session]);
+        load.args([
+            "-n",
+            "2000",
+            "-c",
+            "4",
+            "-m",
+            "50",
+            "-H",
+            "content-type: application/json",
+            "-H",
+            &session,
+        ]);
         load.args(["-H", "accept: application/json, text/event-stream", "-d"]).arg(&body);
         load.arg(format!("{scheme}://{}/mcp", broker.http_address()));
         let Ended { status, stdout, stderr } = run(load, RUN_WITHIN).await;

@@ -36,22 +36,32 @@ async fn n_meta_01_a_request_says_what_it_is() {
         assert!(error["message"].as_str().unwrap().contains(member), "{error}");
     }
     let bare = json!({"io.modelcontextprotocol/protocolVersion": VERSION, "io.modelcontextprotocol/clientCapabilities": {}});
-    assert!(client.result("tools/list", json!({"_meta": bare})).await["tools"].is_array(), "clientInfo may be left out");
+    assert!(
+        client.result("tools/list", json!({"_meta": bare})).await["tools"].is_array(),
+        "clientInfo may be left out"
+    );
 }
 
 #[tokio::test]
 async fn n_ver_01_a_revision_that_is_not_served_is_answered_with_those_that_are() {
     let (broker, _backend) = echo().await;
     let client = Modern::of(&broker, "/mcp");
-    let params =
-        json!({"_meta": {"io.modelcontextprotocol/protocolVersion": "2099-01-01", "io.modelcontextprotocol/clientCapabilities": {}}});
-    let headers = with(&client.headers("tools/list", &params), "mcp-protocol-version", Some("2099-01-01"));
-    let (status, error) = refused(client.send(&headers, request(5, "tools/list", params.clone())).await).await;
-    assert_eq!((status, error["code"].as_i64(), error["data"]["requested"].as_str()), (400, Some(-32022), Some("2099-01-01")));
+    let params = json!({"_meta": {"io.modelcontextprotocol/protocolVersion": "2099-01-01", "io.modelcontextprotocol/clientCapabilities": {}}});
+    let headers =
+        with(&client.headers("tools/list", &params), "mcp-protocol-version", Some("2099-01-01"));
+    let (status, error) =
+        refused(client.send(&headers, request(5, "tools/list", params.clone())).await).await;
+    assert_eq!(
+        (status, error["code"].as_i64(), error["data"]["requested"].as_str()),
+        (400, Some(-32022), Some("2099-01-01"))
+    );
     let supported = json!(["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]);
     assert_eq!(error["data"]["supported"], supported);
     // Where they disagree, that comes first.
-    let (status, error) = refused(client.send(&client.headers("tools/list", &params), request(5, "tools/list", params)).await).await;
+    let (status, error) = refused(
+        client.send(&client.headers("tools/list", &params), request(5, "tools/list", params)).await,
+    )
+    .await;
     assert_eq!((status, error["code"].as_i64()), (400, Some(-32020)));
 }
 
@@ -76,13 +86,23 @@ async fn n_hdr_01_n_hdr_02_n_hdr_04_headers_repeat_the_body() {
         ("mcp-name", Some("=?base64?eA==?=")),
         ("mcp-name", Some("=?BASE64?ZWNobw==?=")),
     ] {
-        let (status, error) = refused(client.send(&with(&right, name, value), body.clone()).await).await;
-        assert_eq!((status, error["code"].as_i64()), (400, Some(-32020)), "{name} {value:?}: {error}");
+        let (status, error) =
+            refused(client.send(&with(&right, name, value), body.clone()).await).await;
+        assert_eq!(
+            (status, error["code"].as_i64()),
+            (400, Some(-32020)),
+            "{name} {value:?}: {error}"
+        );
     }
     for (name, value) in [("mcp-name", "=?base64?ZWNobw==?="), ("mcp-name", "  echo ")] {
-        client.send(&with(&right, name, Some(value)), body.clone()).await.expect_status(200, value).await;
+        client
+            .send(&with(&right, name, Some(value)), body.clone())
+            .await
+            .expect_status(200, value)
+            .await;
     }
-    let shouted: Vec<_> = right.iter().map(|(name, value)| (name.to_ascii_uppercase(), value.clone())).collect();
+    let shouted: Vec<_> =
+        right.iter().map(|(name, value)| (name.to_ascii_uppercase(), value.clone())).collect();
     client.send(&shouted, body.clone()).await.expect_status(200, "names in any case").await;
     // Twice is once too often, whether both say the same or not.
     for (name, value) in [
@@ -96,7 +116,11 @@ async fn n_hdr_01_n_hdr_02_n_hdr_04_headers_repeat_the_body() {
         let mut twice = right.clone();
         twice.push((name.to_owned(), value.to_owned()));
         let (status, error) = refused(client.send(&twice, body.clone()).await).await;
-        assert_eq!((status, error["code"].as_i64()), (400, Some(-32020)), "{name} {value:?} twice: {error}");
+        assert_eq!(
+            (status, error["code"].as_i64()),
+            (400, Some(-32020)),
+            "{name} {value:?} twice: {error}"
+        );
     }
 }
 
@@ -115,8 +139,13 @@ async fn h_14_every_method_that_names_something_repeats_its_name() {
         let params = json!({member: value, "_meta": meta(json!({}))});
         let (right, body) = (client.headers(method, &params), request(4, method, params.clone()));
         for wrong in [None, Some("another"), Some("=?base64?YW5vdGhlcg==?=")] {
-            let (status, error) = refused(client.send(&with(&right, "mcp-name", wrong), body.clone()).await).await;
-            assert_eq!((status, error["code"].as_i64()), (400, Some(-32020)), "{method} {wrong:?}: {error}");
+            let (status, error) =
+                refused(client.send(&with(&right, "mcp-name", wrong), body.clone()).await).await;
+            assert_eq!(
+                (status, error["code"].as_i64()),
+                (400, Some(-32020)),
+                "{method} {wrong:?}: {error}"
+            );
         }
     }
 }
@@ -134,14 +163,37 @@ async fn n_hdr_03_arguments_that_a_tool_wants_repeated_are_compared() {
         let sent = async |arguments: Value, headers: &[(&str, &str)]| {
             let params = json!({"name": name, "arguments": arguments, "_meta": meta(json!({}))});
             let mut all = client.headers("tools/call", &params);
-            all.extend(headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+            all.extend(
+                headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+            );
             let response = client.send(&all, request(1, "tools/call", params)).await;
-            if response.status == 200 { 200 } else { refused(response).await.1["code"].as_i64().unwrap() }
+            if response.status == 200 {
+                200
+            } else {
+                refused(response).await.1["code"].as_i64().unwrap()
+            }
         };
-        assert_eq!(sent(json!({"region": "eu", "count": 3}), &[("mcp-param-region", "eu"), ("Mcp-Param-Count", "3.0")]).await, 200);
-        assert_eq!(sent(json!({"region": "é"}), &[("mcp-param-region", "=?base64?w6k=?=")]).await, 200);
+        assert_eq!(
+            sent(
+                json!({"region": "eu", "count": 3}),
+                &[("mcp-param-region", "eu"), ("Mcp-Param-Count", "3.0")]
+            )
+            .await,
+            200
+        );
+        assert_eq!(
+            sent(json!({"region": "é"}), &[("mcp-param-region", "=?base64?w6k=?=")]).await,
+            200
+        );
         assert_eq!(sent(json!({"region": null}), &[]).await, 200);
-        assert_eq!(sent(json!({"region": "eu"}), &[("mcp-param-region", "eu"), ("mcp-param-other", "passes")]).await, 200);
+        assert_eq!(
+            sent(
+                json!({"region": "eu"}),
+                &[("mcp-param-region", "eu"), ("mcp-param-other", "passes")]
+            )
+            .await,
+            200
+        );
         for (what, arguments, headers) in [
             ("missing", json!({"region": "eu"}), &[][..]),
             ("different", json!({"region": "eu"}), &[("mcp-param-region", "us")]),
@@ -149,13 +201,22 @@ async fn n_hdr_03_arguments_that_a_tool_wants_repeated_are_compared() {
             ("for a null", json!({"region": null}), &[("mcp-param-region", "null")]),
             ("malformed", json!({"region": "eu"}), &[("mcp-param-region", "=?base64?%?=")]),
             ("another number", json!({"count": 3}), &[("mcp-param-count", "4")]),
-            ("twice", json!({"region": "eu"}), &[("mcp-param-region", "eu"), ("Mcp-Param-Region", "eu")]),
+            (
+                "twice",
+                json!({"region": "eu"}),
+                &[("mcp-param-region", "eu"), ("Mcp-Param-Region", "eu")],
+            ),
             ("no argument at all", json!(null), &[("mcp-param-region", "eu")]),
         ] {
             assert_eq!(sent(arguments, headers).await, -32020, "{what}");
         }
         let listed = client.result("tools/list", json!({})).await;
-        let names: Vec<&str> = listed["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+        let names: Vec<&str> = listed["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap())
+            .collect();
         assert_eq!(names, [name], "a tool that asks for what no client can send is not listed");
     }
 }
@@ -175,11 +236,26 @@ async fn n_hdr_05_arguments_are_repeated_for_the_backend_by_its_own_schema() {
         headers.push(("mcp-param-region".to_owned(), "=?base64?w7w=?=".to_owned()));
         headers.push(("Mcp-Param-Unheard-Of".to_owned(), "as it came".to_owned()));
         headers.push(("mcp-param-account".to_owned(), "another".to_owned()));
-        client.send(&headers, request(1, "tools/call", params)).await.expect_status(200, path).await;
+        client
+            .send(&headers, request(1, "tools/call", params))
+            .await
+            .expect_status(200, path)
+            .await;
         let seen = backend.seen_of("tools/call").pop().unwrap();
-        assert_eq!((seen.header("mcp-name"), seen.header("mcp-param-region")), (Some("regional"), Some("=?base64?w7w=?=")));
-        assert_eq!(seen.header("mcp-param-unheard-of"), Some("as it came"), "what no schema here names is for the backend to judge");
-        assert_eq!(seen.header("mcp-param-account"), Some("acme"), "what the operator says no client says");
+        assert_eq!(
+            (seen.header("mcp-name"), seen.header("mcp-param-region")),
+            (Some("regional"), Some("=?base64?w7w=?="))
+        );
+        assert_eq!(
+            seen.header("mcp-param-unheard-of"),
+            Some("as it came"),
+            "what no schema here names is for the backend to judge"
+        );
+        assert_eq!(
+            seen.header("mcp-param-account"),
+            Some("acme"),
+            "what the operator says no client says"
+        );
     }
 }
 
@@ -194,7 +270,8 @@ async fn headers_of_a_client_that_a_backend_refuses_say_nothing_of_the_backend()
         let params = json!({"name": "t", "arguments": {}, "_meta": meta(json!({}))});
         let mut headers = client.headers("tools/call", &params);
         headers.push(("mcp-param-odd".to_owned(), "odd".to_owned()));
-        let answer = client.send(&headers, request(number, "tools/call", params)).await.json().await;
+        let answer =
+            client.send(&headers, request(number, "tools/call", params)).await.json().await;
         assert_eq!(answer["error"]["message"], "Mcp-Param-Odd is odd", "{answer}");
     }
     assert_eq!(broker.admin().backend("default", "b").await["breaker"]["state"], "closed");
@@ -210,7 +287,11 @@ async fn n_http_01_there_is_nothing_but_posts() {
             let headers = [("accept", "text/event-stream"), ("mcp-protocol-version", "2026-07-28")];
             let headers: Vec<_> = headers.into_iter().chain(session).collect();
             let response = client.send(method, &headers, "").await;
-            assert_eq!((response.status, response.header("allow")), (405, Some("POST, OPTIONS")), "{method}");
+            assert_eq!(
+                (response.status, response.header("allow")),
+                (405, Some("POST, OPTIONS")),
+                "{method}"
+            );
         }
         let legacy = client.send(method, &[("accept", "text/event-stream")], "").await;
         assert_eq!(legacy.status, 400, "{method}: whoever does not say so may mean a session");
@@ -222,13 +303,19 @@ async fn n_http_06_pages_may_send_what_repeats_the_body() {
     let backend = FakeBackend::echo().await;
     let broker = broker_with(&backend).await;
     let client = broker.client("/mcp");
-    let asked = "content-type, Mcp-Method, mcp-name,MCP-PARAM-Region ,mcp-param-x, x-other, mcp-param-a b";
-    let headers =
-        [("origin", "http://localhost:3000"), ("access-control-request-method", "POST"), ("access-control-request-headers", asked)];
+    let asked =
+        "content-type, Mcp-Method, mcp-name,MCP-PARAM-Region ,mcp-param-x, x-other, mcp-param-a b";
+    let headers = [
+        ("origin", "http://localhost:3000"),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", asked),
+    ];
     let answer = client.send("OPTIONS", &headers, "").await;
     let allowed = answer.header("access-control-allow-headers").unwrap().to_owned();
     let names: Vec<&str> = allowed.split(", ").collect();
-    for wanted in ["mcp-method", "mcp-name", "mcp-param-region", "mcp-param-x", "mcp-protocol-version"] {
+    for wanted in
+        ["mcp-method", "mcp-name", "mcp-param-region", "mcp-param-x", "mcp-protocol-version"]
+    {
         assert!(names.contains(&wanted), "{wanted}: {allowed}");
     }
     assert!(!allowed.contains("x-other") && !allowed.contains("a b"), "{allowed}");
@@ -253,10 +340,16 @@ async fn n_err_03_n_err_04_methods_that_are_no_more_are_not_found() {
         "roots/list",
         "no/such",
     ] {
-        let response = client.post(json!("id"), method, json!({"level": "info", "uri": "b+x:1", "taskId": "t"})).await;
+        let response = client
+            .post(json!("id"), method, json!({"level": "info", "uri": "b+x:1", "taskId": "t"}))
+            .await;
         assert_eq!(response.status, 404, "{method}");
         let body = response.json().await;
-        assert_eq!((body["id"].as_str(), body["error"]["code"].as_i64()), (Some("id"), Some(-32601)), "{method}: {body}");
+        assert_eq!(
+            (body["id"].as_str(), body["error"]["code"].as_i64()),
+            (Some("id"), Some(-32601)),
+            "{method}: {body}"
+        );
     }
     let not_offered = client.post(json!(2), "prompts/list", json!({})).await;
     let (status, error) = refused(not_offered).await;
@@ -271,7 +364,11 @@ async fn n_http_01_n_http_03_there_is_no_session_and_nothing_to_come_back_to() {
     let mut headers = client.headers("tools/call", &params);
     headers.push(("mcp-session-id".to_owned(), "made-up".to_owned()));
     headers.push(("last-event-id".to_owned(), "1-1".to_owned()));
-    let response = client.send(&headers, body).await.expect_status(200, "what belongs to sessions is ignored").await;
+    let response = client
+        .send(&headers, body)
+        .await
+        .expect_status(200, "what belongs to sessions is ignored")
+        .await;
     assert_eq!(response.header("mcp-session-id"), None);
     backend.wait_for("the call", |seen| seen.calls("echo")).await;
     assert!(broker.admin().sessions("default").await.is_empty(), "none is opened");
@@ -281,10 +378,17 @@ async fn n_http_01_n_http_03_there_is_no_session_and_nothing_to_come_back_to() {
         assert!((400..500).contains(&response.status), "{method}: {}", response.status);
     }
     let batch = format!("[{}]", call(1).1);
-    let (status, error) = refused(client.send(&client.headers("tools/call", &params), batch).await).await;
+    let (status, error) =
+        refused(client.send(&client.headers("tools/call", &params), batch).await).await;
     assert_eq!((status, error["code"].as_i64()), (400, Some(-32600)));
     let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1, "_meta": meta(json!({}))}});
-    assert_eq!(client.send(&client.headers("notifications/cancelled", &json!({})), told.to_string()).await.status, 202);
+    assert_eq!(
+        client
+            .send(&client.headers("notifications/cancelled", &json!({})), told.to_string())
+            .await
+            .status,
+        202
+    );
 }
 
 #[tokio::test]
@@ -301,7 +405,11 @@ async fn n_ver_02_n_id_01_both_eras_live_on_one_endpoint() {
     assert_eq!(offered["protocolVersion"], "2025-11-25", "a session can not be of 2026-07-28");
     let mut answers = Vec::new();
     for _ in 0..20 {
-        answers.push(modern.post(json!(7), "tools/call", json!({"name": "b__echo", "arguments": {"text": "x"}})));
+        answers.push(modern.post(
+            json!(7),
+            "tools/call",
+            json!({"name": "b__echo", "arguments": {"text": "x"}}),
+        ));
     }
     for answer in futures_util::future::join_all(answers).await {
         assert_eq!(answer.json().await["id"], 7, "an id is one POST's");
@@ -311,25 +419,40 @@ async fn n_ver_02_n_id_01_both_eras_live_on_one_endpoint() {
 #[tokio::test]
 async fn n_ver_03_one_era_can_be_turned_off() {
     let backend = FakeBackend::echo().await;
-    let only = async |eras: &str| builder().config(json!({"compat": {"eras": eras}})).backend("default", "b", backend.spec()).start().await;
+    let only = async |eras: &str| {
+        builder()
+            .config(json!({"compat": {"eras": eras}}))
+            .backend("default", "b", backend.spec())
+            .start()
+            .await
+    };
     let modern = only("modern").await;
-    let (status, error) = refused(modern.client("/mcp").post(initialize_body("2025-11-25")).await).await;
+    let (status, error) =
+        refused(modern.client("/mcp").post(initialize_body("2025-11-25")).await).await;
     assert_eq!((status, error["code"].as_i64()), (400, Some(-32022)));
     assert_eq!(
         error["data"],
         json!({"kind": error["data"]["kind"], "retryable": false, "requestId": error["data"]["requestId"], "supported": [VERSION], "requested": "2025-11-25"})
     );
-    assert_eq!(Modern::of(&modern, "/mcp").result("server/discover", json!({})).await["supportedVersions"], json!([VERSION]));
+    assert_eq!(
+        Modern::of(&modern, "/mcp").result("server/discover", json!({})).await["supportedVersions"],
+        json!([VERSION])
+    );
     let legacy = only("legacy").await;
-    let (status, error) = refused(Modern::of(&legacy, "/mcp").post(json!(1), "tools/list", json!({})).await).await;
-    assert_eq!((status, error["code"].as_i64(), crate::kind(&error)), (400, Some(-32600), "unsupported_era"));
+    let (status, error) =
+        refused(Modern::of(&legacy, "/mcp").post(json!(1), "tools/list", json!({})).await).await;
+    assert_eq!(
+        (status, error["code"].as_i64(), crate::kind(&error)),
+        (400, Some(-32600), "unsupported_era")
+    );
     assert_eq!(legacy.connected(json!({})).await.tool_names().await, ["b__echo"]);
 }
 
 #[tokio::test]
 async fn n_http_02_n_auth_01_the_gate_stands_before_both_eras() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().auth_required().tenant("acme").backend("acme", "b", backend.spec()).start().await;
+    let broker =
+        builder().auth_required().tenant("acme").backend("acme", "b", backend.spec()).start().await;
     let client = Modern::of(&broker, "/mcp");
     let (status, _) = refused(client.post(json!(1), "tools/list", json!({})).await).await;
     assert_eq!(status, 401);

@@ -25,7 +25,8 @@ fn form() -> Value {
 /// A backend whose tool `ask` asks what its arguments say, one after the other or all at once, and tells the answers.
 pub(super) async fn asking() -> FakeBackend {
     FakeBackend::with_tool("ask", |call| async move {
-        let asks: Vec<(String, Value)> = serde_json::from_value(call.arguments()["asks"].clone()).unwrap();
+        let asks: Vec<(String, Value)> =
+            serde_json::from_value(call.arguments()["asks"].clone()).unwrap();
         let mut answers = Vec::new();
         if call.arguments()["together"] == true {
             let mut waits = Vec::new();
@@ -40,7 +41,10 @@ pub(super) async fn asking() -> FakeBackend {
                 answers.push(call.ask(&method, params).await);
             }
         }
-        let told: Vec<Value> = answers.into_iter().map(|answer| answer.get("result").or(answer.get("error")).cloned().unwrap()).collect();
+        let told: Vec<Value> = answers
+            .into_iter()
+            .map(|answer| answer.get("result").or(answer.get("error")).cloned().unwrap())
+            .collect();
         Reply::text(&json!(told).to_string())
     })
     .await
@@ -52,20 +56,31 @@ fn asks(asks: &[(&str, Value)]) -> Value {
 
 /// The only key of what is asked for, and the request.
 pub(super) fn only(required: &Value) -> (String, Value) {
-    let requests = required["inputRequests"].as_object().unwrap_or_else(|| panic!("something is asked for: {required}"));
-    assert_eq!((requests.len(), required["resultType"].as_str()), (1, Some("input_required")), "{required}");
+    let requests = required["inputRequests"]
+        .as_object()
+        .unwrap_or_else(|| panic!("something is asked for: {required}"));
+    assert_eq!(
+        (requests.len(), required["resultType"].as_str()),
+        (1, Some("input_required")),
+        "{required}"
+    );
     assert!(required.get("ttlMs").is_none(), "N-CACHE-01: it is not to be kept");
     let (key, request) = requests.iter().next().unwrap();
-    assert!(request.get("id").is_none() && request.get("jsonrpc").is_none(), "N-MRTR-02: {request}");
+    assert!(
+        request.get("id").is_none() && request.get("jsonrpc").is_none(),
+        "N-MRTR-02: {request}"
+    );
     (key.clone(), request.clone())
 }
 
 #[tokio::test]
-async fn br_02_n_mrtr_02_each_kind_of_question_comes_as_an_input_request_and_its_answer_gets_back() {
+async fn br_02_n_mrtr_02_each_kind_of_question_comes_as_an_input_request_and_its_answer_gets_back()
+{
     let backend = asking().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp").with(everything());
-    let sampled = json!({"role": "assistant", "content": {"type": "text", "text": "Paris"}, "model": "m"});
+    let sampled =
+        json!({"role": "assistant", "content": {"type": "text", "text": "Paris"}, "model": "m"});
     let url = json!({"mode": "url", "message": "go", "url": "https://example.org/x", "elicitationId": "e1"});
     for (method, params, answer) in [
         ("elicitation/create", form(), json!({"action": "accept", "content": {"name": "Ada"}})),
@@ -81,9 +96,20 @@ async fn br_02_n_mrtr_02_each_kind_of_question_comes_as_an_input_request_and_its
         let mut expected = params;
         expected.as_object_mut().unwrap().remove("elicitationId");
         assert_eq!((request["method"].as_str(), &request["params"]), (Some(method), &expected));
-        let done = client.retry("b__ask", arguments, &required["requestState"], json!({key: answer, "unknown": {}})).await;
+        let done = client
+            .retry(
+                "b__ask",
+                arguments,
+                &required["requestState"],
+                json!({key: answer, "unknown": {}}),
+            )
+            .await;
         assert_eq!(done["result"]["resultType"], "complete", "{done}");
-        assert_eq!(serde_json::from_str::<Value>(text_of(&done["result"])).unwrap(), json!([answer]), "as it was given");
+        assert_eq!(
+            serde_json::from_str::<Value>(text_of(&done["result"])).unwrap(),
+            json!([answer]),
+            "as it was given"
+        );
     }
     assert_eq!(backend.count(|seen| seen.calls("ask")), 6, "each call was made once");
 }
@@ -96,11 +122,20 @@ async fn br_02_rounds_follow_each_other_and_questions_come_together() {
     let arguments = asks(&[("elicitation/create", form()), ("roots/list", json!({}))]);
     let first = client.call("ask", arguments.clone()).await;
     let (key, _) = only(&first);
-    let second = client.retry("ask", arguments.clone(), &first["requestState"], json!({key: {"action": "decline"}})).await;
+    let second = client
+        .retry(
+            "ask",
+            arguments.clone(),
+            &first["requestState"],
+            json!({key: {"action": "decline"}}),
+        )
+        .await;
     let (key, request) = only(&second["result"]);
     assert_eq!(request["method"], "roots/list");
     assert_ne!(first["requestState"], second["result"]["requestState"]);
-    let done = client.retry("ask", arguments, &second["result"]["requestState"], json!({key: {"roots": []}})).await;
+    let done = client
+        .retry("ask", arguments, &second["result"]["requestState"], json!({key: {"roots": []}}))
+        .await;
     assert_eq!(text_of(&done["result"]), r#"[{"action":"decline"},{"roots":[]}]"#);
 
     let mut together = asks(&[("elicitation/create", form()), ("roots/list", json!({}))]);
@@ -108,13 +143,24 @@ async fn br_02_rounds_follow_each_other_and_questions_come_together() {
     let required = client.call("ask", together.clone()).await;
     let requests = required["inputRequests"].as_object().unwrap();
     assert_eq!(requests.len(), 2, "{required}");
-    let key_of = |method: &str| requests.iter().find(|(_, request)| request["method"] == method).unwrap().0.clone();
+    let key_of = |method: &str| {
+        requests.iter().find(|(_, request)| request["method"] == method).unwrap().0.clone()
+    };
     let (form_key, roots_key) = (key_of("elicitation/create"), key_of("roots/list"));
     // N-MRTR-04: what is missing is asked for again, and only that.
-    let again = client.retry("ask", together.clone(), &required["requestState"], json!({form_key: {"action": "decline"}})).await;
+    let again = client
+        .retry(
+            "ask",
+            together.clone(),
+            &required["requestState"],
+            json!({form_key: {"action": "decline"}}),
+        )
+        .await;
     let (key, _) = only(&again["result"]);
     assert_eq!(key, roots_key);
-    let done = client.retry("ask", together, &again["result"]["requestState"], json!({key: {"roots": []}})).await;
+    let done = client
+        .retry("ask", together, &again["result"]["requestState"], json!({key: {"roots": []}}))
+        .await;
     assert_eq!(text_of(&done["result"]), r#"[{"action":"decline"},{"roots":[]}]"#);
 }
 
@@ -140,19 +186,28 @@ async fn n_mrtr_02_a_backends_own_names_are_kept() {
     let requests = required["inputRequests"].as_object().unwrap();
     assert_eq!(requests.keys().collect::<Vec<_>>(), ["elicitation-1", "user name"]);
     assert_eq!(
-        (&requests["user name"]["params"]["message"], &requests["elicitation-1"]["params"]["message"]),
+        (
+            &requests["user name"]["params"]["message"],
+            &requests["elicitation-1"]["params"]["message"]
+        ),
         (&json!("who?"), &json!("what?"))
     );
     let answers = json!({"user name": {"action": "decline"}, "elicitation-1": {"action": "accept", "content": {"a": 1}}});
     let done = client.retry("b__ask", json!({}), &required["requestState"], answers.clone()).await;
-    assert_eq!(serde_json::from_str::<Value>(text_of(&done["result"])).unwrap(), json!({"answers": answers, "state": "state"}));
+    assert_eq!(
+        serde_json::from_str::<Value>(text_of(&done["result"])).unwrap(),
+        json!({"answers": answers, "state": "state"})
+    );
     // What a client knows it will be asked it may bring at once, and only what is missing is asked for.
-    let brought = |answers: Value| json!({"name": "b__ask", "arguments": {}, "inputResponses": answers});
+    let brought =
+        |answers: Value| json!({"name": "b__ask", "arguments": {}, "inputResponses": answers});
     let mut all = answers.clone();
     all["nobody asked"] = json!({"x": 1});
     let done = client.result("tools/call", brought(all)).await;
     assert_eq!(serde_json::from_str::<Value>(text_of(&done)).unwrap()["answers"], answers);
-    let (key, _) = only(&client.result("tools/call", brought(json!({"user name": {"action": "decline"}}))).await);
+    let (key, _) = only(
+        &client.result("tools/call", brought(json!({"user name": {"action": "decline"}}))).await,
+    );
     assert_eq!(key, "elicitation-1");
     for wrong in [json!({"user name": {"action": "perhaps"}}), json!([])] {
         assert_eq!(client.error("tools/call", brought(wrong)).await["code"], -32602);
@@ -162,8 +217,10 @@ async fn n_mrtr_02_a_backends_own_names_are_kept() {
 #[tokio::test]
 async fn n_mrtr_03_n_mrtr_04_n_mrtr_06_a_state_is_good_once_and_for_its_request() {
     let backend = asking().await;
-    let broker = builder().auth_required().tenant("acme").backend("acme", "b", backend.spec()).start().await;
-    let (alice, mallory) = (broker.admin().create_key("acme").await, broker.admin().create_key("acme").await);
+    let broker =
+        builder().auth_required().tenant("acme").backend("acme", "b", backend.spec()).start().await;
+    let (alice, mallory) =
+        (broker.admin().create_key("acme").await, broker.admin().create_key("acme").await);
     let client = Modern::of(&broker, "/mcp").with(everything()).bearer(&alice);
     let arguments = asks(&[("elicitation/create", form())]);
     let required = client.call("b__ask", arguments.clone()).await;
@@ -184,8 +241,13 @@ async fn n_mrtr_03_n_mrtr_04_n_mrtr_06_a_state_is_good_once_and_for_its_request(
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
     }
     let elsewhere = Modern::of(&broker, "/mcp/b").with(everything()).bearer(&alice);
-    assert_eq!(elsewhere.retry("ask", arguments.clone(), &json!(state), answer.clone()).await["error"]["code"], -32602);
-    for malformed in [json!({key.clone(): {"action": "perhaps"}}), json!({key.clone(): 7}), json!([])] {
+    assert_eq!(
+        elsewhere.retry("ask", arguments.clone(), &json!(state), answer.clone()).await["error"]["code"],
+        -32602
+    );
+    for malformed in
+        [json!({key.clone(): {"action": "perhaps"}}), json!({key.clone(): 7}), json!([])]
+    {
         let refused = client.retry("b__ask", arguments.clone(), &json!(state), malformed).await;
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
     }
@@ -200,13 +262,24 @@ async fn n_mrtr_03_n_mrtr_04_n_mrtr_06_a_state_is_good_once_and_for_its_request(
 #[tokio::test]
 async fn n_mrtr_05_who_never_comes_back_leaves_nothing_behind() {
     let backend = asking().await;
-    let broker = builder().config(json!({"timeouts": {"client_request": "1s"}})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .config(json!({"timeouts": {"client_request": "1s"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = Modern::of(&broker, "/mcp").with(everything());
     let arguments = asks(&[("elicitation/create", form())]);
     let required = client.call("b__ask", arguments.clone()).await;
     backend.wait_for("the end of the call", |seen| seen.is("notifications/cancelled")).await;
     let (key, _) = only(&required);
-    let late = client.retry("b__ask", arguments.clone(), &required["requestState"], json!({key: {"action": "decline"}})).await;
+    let late = client
+        .retry(
+            "b__ask",
+            arguments.clone(),
+            &required["requestState"],
+            json!({key: {"action": "decline"}}),
+        )
+        .await;
     assert_eq!(late["error"]["code"], -32602, "{late}");
     broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending == 0.0).await;
 }
@@ -218,9 +291,11 @@ async fn n_mrtr_05_a_caller_has_so_many_places() {
     let client = Modern::of(&broker, "/mcp").with(everything());
     let arguments = asks(&[("elicitation/create", form())]);
     // All at once: one after the other, the first might be over before the last is asked for.
-    let asked = (0..=64).map(|_| client.answer("tools/call", json!({"name": "b__ask", "arguments": arguments})));
+    let asked = (0..=64)
+        .map(|_| client.answer("tools/call", json!({"name": "b__ask", "arguments": arguments})));
     let answers = futures_util::future::join_all(asked).await;
-    let refused: Vec<&Value> = answers.iter().filter(|answer| answer.get("error").is_some()).collect();
+    let refused: Vec<&Value> =
+        answers.iter().filter(|answer| answer.get("error").is_some()).collect();
     assert_eq!(refused.len(), 1, "a caller has so many places: {refused:?}");
     assert_eq!(refused[0]["error"]["data"]["kind"], "too_many_calls", "{refused:?}");
 }
@@ -244,14 +319,35 @@ async fn br_04_n_err_02_urls_that_an_error_asks_for_are_opened_before_the_call_i
     let arguments = json!({"after": 2});
     let first = client.call("login", arguments.clone()).await;
     let (key, request) = only(&first);
-    assert_eq!(request["params"], json!({"mode": "url", "url": "https://example.org/login", "message": "sign in"}));
-    let second = client.retry("login", arguments.clone(), &first["requestState"], json!({key: {"action": "accept"}})).await;
+    assert_eq!(
+        request["params"],
+        json!({"mode": "url", "url": "https://example.org/login", "message": "sign in"})
+    );
+    let second = client
+        .retry(
+            "login",
+            arguments.clone(),
+            &first["requestState"],
+            json!({key: {"action": "accept"}}),
+        )
+        .await;
     let (key, _) = only(&second["result"]);
-    let done = client.retry("login", arguments, &second["result"]["requestState"], json!({key: {"action": "accept"}})).await;
+    let done = client
+        .retry(
+            "login",
+            arguments,
+            &second["result"]["requestState"],
+            json!({key: {"action": "accept"}}),
+        )
+        .await;
     assert_eq!(text_of(&done["result"]), "welcome");
     let unable = client.with(json!({"elicitation": {"form": {}}}));
-    let error = unable.error("tools/call", json!({"name": "login", "arguments": {"after": 9}})).await;
-    assert_eq!((error["code"].as_i64(), &error["data"]["requiredCapabilities"]), (Some(-32021), &json!({"elicitation": {"url": {}}})));
+    let error =
+        unable.error("tools/call", json!({"name": "login", "arguments": {"after": 9}})).await;
+    assert_eq!(
+        (error["code"].as_i64(), &error["data"]["requiredCapabilities"]),
+        (Some(-32021), &json!({"elicitation": {"url": {}}}))
+    );
 }
 
 #[tokio::test]
@@ -267,7 +363,9 @@ async fn br_02_a_pipe_that_can_not_tell_calls_apart_carries_one_at_a_time() {
     for (number, required) in parked.iter().enumerate().rev() {
         let (key, _) = only(required);
         let answer = json!({key: {"action": "accept", "content": {"n": number}}});
-        let done = client.retry("elicit", json!({"message": "who?"}), &required["requestState"], answer).await;
+        let done = client
+            .retry("elicit", json!({"message": "who?"}), &required["requestState"], answer)
+            .await;
         assert!(text_of(&done["result"]).contains(&format!("\"n\":{number}")), "{done}");
     }
     let before = pipe.accepted();
@@ -286,7 +384,8 @@ async fn br_02_what_is_asked_after_a_cancellation_reaches_nobody() {
         json!({"name": "late", "arguments": {"message": message, "pauseMs": pause_ms}, "_meta": meta})
     };
     // Its progress says that the call is at the backend; hanging up cancels it.
-    let mut given_up = client.post(json!(1), "tools/call", late("of the first", 300)).await.events();
+    let mut given_up =
+        client.post(json!(1), "tools/call", late("of the first", 300)).await.events();
     assert_eq!(given_up.next_message().await.unwrap().1["method"], "notifications/progress");
     let before = pipe.accepted();
     drop(given_up);
@@ -309,7 +408,11 @@ async fn br_02_what_is_given_up_at_one_backend_ends_nothing_at_another() {
     })
     .await;
     let pipe = PipeBackend::tcp(&stdio()).await;
-    let broker = builder().backend("default", "p", pipe.spec()).backend("default", "h", http.spec()).start().await;
+    let broker = builder()
+        .backend("default", "p", pipe.spec())
+        .backend("default", "h", http.spec())
+        .start()
+        .await;
     let client = Modern::of(&broker, "/mcp").with(json!({"elicitation": {}}));
     let mut meta = meta(json!({"elicitation": {}}));
     meta["progressToken"] = json!(1);
@@ -328,7 +431,12 @@ async fn br_02_what_is_given_up_at_one_backend_ends_nothing_at_another() {
 async fn questions_that_nobody_answers_leave_room_for_others() {
     let backend = asking().await;
     let pipe = PipeBackend::tcp(&stdio()).await;
-    let broker = builder().alone().backend("default", "b", backend.spec()).backend("default", "pipe", pipe.spec()).start().await;
+    let broker = builder()
+        .alone()
+        .backend("default", "b", backend.spec())
+        .backend("default", "pipe", pipe.spec())
+        .start()
+        .await;
     let client = Modern::of(&broker, "/mcp").with(everything());
     // In bytes: one has room whatever its size, and no more than that.
     let mut long = form();
@@ -336,14 +444,16 @@ async fn questions_that_nobody_answers_leave_room_for_others() {
     let arguments = asks(&[("elicitation/create", long)]);
     let required = client.call("b__ask", arguments.clone()).await;
     only(&required);
-    let refused = client.error("tools/call", json!({"name": "b__ask", "arguments": arguments})).await;
+    let refused =
+        client.error("tools/call", json!({"name": "b__ask", "arguments": arguments})).await;
     assert_eq!(kind(&refused), "too_many_calls", "{refused}");
     let small = client.call("b__ask", asks(&[("roots/list", json!({}))])).await;
     only(&small);
     // In number, where each has a connection to itself: some are left for requests that ask nothing.
     let mut parked = 0;
     loop {
-        let answer = client.answer("tools/call", json!({"name": "pipe__roots", "arguments": {}})).await;
+        let answer =
+            client.answer("tools/call", json!({"name": "pipe__roots", "arguments": {}})).await;
         match answer.get("error") {
             None => parked += 1,
             Some(error) => {
@@ -373,18 +483,30 @@ async fn n_mrtr_01_br_07_what_can_not_be_asked_is_refused_at_once() {
     });
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp/b").with(everything());
-    let reference = json!({"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": ""}});
+    let reference =
+        json!({"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": ""}});
     let completed = client.result("completion/complete", reference).await;
-    assert_eq!(completed["completion"]["values"], json!(["-32601", "\"cancel\""]), "there is no asking back on account of a completion");
+    assert_eq!(
+        completed["completion"]["values"],
+        json!(["-32601", "\"cancel\""]),
+        "there is no asking back on account of a completion"
+    );
     let required = client.result("prompts/get", json!({"name": "p"})).await;
     let (key, _) = only(&required);
     let retry = json!({"name": "p", "requestState": required["requestState"], "inputResponses": {key: {"roots": []}}});
-    assert_eq!(client.result("prompts/get", retry).await["messages"][0]["content"]["text"], r#"{"roots":[]}"#);
+    assert_eq!(
+        client.result("prompts/get", retry).await["messages"][0]["content"]["text"],
+        r#"{"roots":[]}"#
+    );
     // With no request on its way there is nobody to be asked.
     backend.wait_get_streams(1).await;
     let asked = json!({"jsonrpc": "2.0", "id": "free", "method": "roots/list", "params": {}});
     backend.push(asked).await;
-    backend.wait_for("a refusal", |seen| seen.message["id"] == "free" && seen.message["error"]["code"] == -32601).await;
+    backend
+        .wait_for("a refusal", |seen| {
+            seen.message["id"] == "free" && seen.message["error"]["code"] == -32601
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -392,8 +514,18 @@ async fn a_state_without_a_question_is_ignored_where_nothing_can_be_asked() {
     let backend = asking().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp/b");
-    let listed = client.result("tools/list", json!({"requestState": "x", "inputResponses": {}, "_meta": meta(json!({}))})).await;
+    let listed = client
+        .result(
+            "tools/list",
+            json!({"requestState": "x", "inputResponses": {}, "_meta": meta(json!({}))}),
+        )
+        .await;
     assert_eq!(listed["resultType"], "complete");
-    let fresh = client.result("tools/call", json!({"name": "ask", "arguments": asks(&[]), "inputResponses": {"a": {}}})).await;
+    let fresh = client
+        .result(
+            "tools/call",
+            json!({"name": "ask", "arguments": asks(&[]), "inputResponses": {"a": {}}}),
+        )
+        .await;
     assert_eq!(text_of(&fresh), "[]");
 }

@@ -17,7 +17,8 @@ async fn watched() -> FakeBackend {
 }
 
 pub(super) async fn listen(client: &Modern, id: Value, notifications: Value) -> EventReader {
-    let response = client.post(id, "subscriptions/listen", json!({"notifications": notifications})).await;
+    let response =
+        client.post(id, "subscriptions/listen", json!({"notifications": notifications})).await;
     assert!(response.is_event_stream() && response.header("x-accel-buffering") == Some("no"));
     response.events()
 }
@@ -31,8 +32,7 @@ async fn n_sub_01_n_sub_02_what_was_asked_for_is_told_under_the_id_of_its_reques
     let backend = watched().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp");
-    let wish =
-        json!({"toolsListChanged": true, "resourceSubscriptions": ["b+test://one", "b+test://one", "nobody+test://x"], "later": true});
+    let wish = json!({"toolsListChanged": true, "resourceSubscriptions": ["b+test://one", "b+test://one", "nobody+test://x"], "later": true});
     let mut both = listen(&client, json!("a"), wish).await;
     let acknowledged = next(&mut both).await;
     assert_eq!(acknowledged["method"], "notifications/subscriptions/acknowledged");
@@ -42,17 +42,29 @@ async fn n_sub_01_n_sub_02_what_was_asked_for_is_told_under_the_id_of_its_reques
     assert_eq!(next(&mut prompts).await["params"]["_meta"][ID], 7, "the type of the id is kept");
 
     backend.wait_get_streams(1).await;
-    backend.notify("notifications/resources/updated", json!({"uri": "test://one", "_meta": {"own": 1}})).await;
+    backend
+        .notify(
+            "notifications/resources/updated",
+            json!({"uri": "test://one", "_meta": {"own": 1}}),
+        )
+        .await;
     let updated = next(&mut both).await;
     assert_eq!(updated["params"], json!({"uri": "b+test://one", "_meta": {"own": 1, ID: "a"}}));
     backend.notify("notifications/message", json!({"level": "error", "data": "N-SUB-04"})).await;
     backend.list("tools", vec![tool("echo"), tool("new")]);
     backend.notify("notifications/tools/list_changed", json!({})).await;
     let changed = next(&mut both).await;
-    assert_eq!((changed["method"].as_str(), &changed["params"]), (Some("notifications/tools/list_changed"), &json!({"_meta": {ID: "a"}})));
+    assert_eq!(
+        (changed["method"].as_str(), &changed["params"]),
+        (Some("notifications/tools/list_changed"), &json!({"_meta": {ID: "a"}}))
+    );
     backend.list("prompts", vec![json!({"name": "p"})]);
     backend.notify("notifications/prompts/list_changed", json!({})).await;
-    assert_eq!(next(&mut prompts).await["method"], "notifications/prompts/list_changed", "and nothing else before");
+    assert_eq!(
+        next(&mut prompts).await["method"],
+        "notifications/prompts/list_changed",
+        "and nothing else before"
+    );
 
     drop(both);
     backend.wait_for("the end of the subscription", |seen| seen.is("resources/unsubscribe")).await;
@@ -66,7 +78,8 @@ async fn br_05_listeners_of_one_resource_are_one_subscription_where_links_are_sh
     let broker = builder().backend("default", "b", spec).start().await;
     let client = Modern::of(&broker, "/mcp/b");
     let wish = json!({"resourceSubscriptions": ["test://one"]});
-    let (mut one, mut other) = (listen(&client, json!(1), wish.clone()).await, listen(&client, json!(1), wish).await);
+    let (mut one, mut other) =
+        (listen(&client, json!(1), wish.clone()).await, listen(&client, json!(1), wish).await);
     next(&mut one).await;
     next(&mut other).await;
     assert_eq!(backend.count(|seen| seen.is("resources/subscribe")), 1);
@@ -93,10 +106,16 @@ async fn n_sub_03_n_can_02_a_broker_that_goes_away_says_so() {
     next(&mut stream).await;
     broker.signal(Signal::TERM);
     let cancelled = next(&mut stream).await;
-    assert_eq!((cancelled["method"].as_str(), cancelled["params"]["requestId"].as_str()), (Some("notifications/cancelled"), Some("s")));
+    assert_eq!(
+        (cancelled["method"].as_str(), cancelled["params"]["requestId"].as_str()),
+        (Some("notifications/cancelled"), Some("s"))
+    );
     assert_eq!(cancelled["params"]["_meta"][ID], "s");
     let end = next(&mut stream).await;
-    assert_eq!((end["id"].as_str(), end["result"]["resultType"].as_str()), (Some("s"), Some("complete")));
+    assert_eq!(
+        (end["id"].as_str(), end["result"]["resultType"].as_str()),
+        (Some("s"), Some("complete"))
+    );
     assert_eq!(end["result"]["_meta"][ID], "s");
     assert!(stream.next().await.is_none());
     assert!(broker.exited().await.success());
@@ -108,12 +127,14 @@ async fn listeners_are_limited_and_malformed_wishes_refused() {
     let limits = json!({"limits": {"sessions_per_principal": 2}});
     let broker = builder().config(limits).backend("default", "b", backend.spec()).start().await;
     let client = Modern::of(&broker, "/mcp");
-    for bad in [json!(7), json!({"toolsListChanged": "yes"}), json!({"resourceSubscriptions": [1]})] {
+    for bad in [json!(7), json!({"toolsListChanged": "yes"}), json!({"resourceSubscriptions": [1]})]
+    {
         let error = client.error("subscriptions/listen", json!({"notifications": bad})).await;
         assert_eq!(error["code"], -32602);
     }
     assert_eq!(client.error("subscriptions/listen", json!({})).await["code"], -32602);
-    let _open = [listen(&client, json!(1), json!({})).await, listen(&client, json!(2), json!({})).await];
+    let _open =
+        [listen(&client, json!(1), json!({})).await, listen(&client, json!(2), json!({})).await];
     let refused = client.post(json!(3), "subscriptions/listen", json!({"notifications": {}})).await;
     assert_eq!(refused.status, 429);
 }
@@ -121,12 +142,22 @@ async fn listeners_are_limited_and_malformed_wishes_refused() {
 #[tokio::test]
 async fn what_lies_outside_the_roots_is_not_listened_to() {
     let backend = watched().await;
-    backend.list("resources", vec![json!({"uri": "test://in/a", "name": "a"}), json!({"uri": "test://out/a", "name": "b"})]);
+    backend.list(
+        "resources",
+        vec![
+            json!({"uri": "test://in/a", "name": "a"}),
+            json!({"uri": "test://out/a", "name": "b"}),
+        ],
+    );
     let mut spec = backend.spec();
     spec["resources"] = json!({"roots": ["test://in"]});
     let broker = builder().backend("default", "b", spec).start().await;
     let wish = json!({"resourceSubscriptions": ["b+test://in/a", "b+test://out/a"]});
     let mut events = listen(&Modern::of(&broker, "/mcp"), json!("a"), wish).await;
     let acknowledged = next(&mut events).await;
-    assert_eq!(acknowledged["params"]["notifications"], json!({"resourceSubscriptions": ["b+test://in/a"]}), "{acknowledged}");
+    assert_eq!(
+        acknowledged["params"]["notifications"],
+        json!({"resourceSubscriptions": ["b+test://in/a"]}),
+        "{acknowledged}"
+    );
 }

@@ -43,7 +43,11 @@ impl Modern {
     }
 
     pub(crate) fn of(broker: &TestBroker, path: &str) -> Self {
-        Self { client: broker.client(path).to(broker.http_address()), key: None, capabilities: json!({}) }
+        Self {
+            client: broker.client(path).to(broker.http_address()),
+            key: None,
+            capabilities: json!({}),
+        }
     }
 
     pub(crate) fn with(&self, capabilities: Value) -> Self {
@@ -69,11 +73,18 @@ impl Modern {
             "tasks/get" | "tasks/update" | "tasks/cancel" => params["taskId"].as_str(),
             _ => None,
         };
-        let mut headers =
-            vec![("content-type", "application/json"), ("accept", ACCEPT_BOTH), ("mcp-protocol-version", VERSION), ("mcp-method", method)];
+        let mut headers = vec![
+            ("content-type", "application/json"),
+            ("accept", ACCEPT_BOTH),
+            ("mcp-protocol-version", VERSION),
+            ("mcp-method", method),
+        ];
         headers.extend(name.map(|name| ("mcp-name", name)));
-        let mut headers: Vec<(String, String)> = headers.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        headers.extend(self.key.iter().map(|key| ("authorization".to_owned(), format!("Bearer {key}"))));
+        let mut headers: Vec<(String, String)> =
+            headers.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        headers.extend(
+            self.key.iter().map(|key| ("authorization".to_owned(), format!("Bearer {key}"))),
+        );
         headers
     }
 
@@ -85,7 +96,11 @@ impl Modern {
     pub(crate) async fn post(&self, id: Value, method: &str, params: Value) -> RawResponse {
         let params = self.params(params);
         let headers = self.headers(method, &params);
-        self.send(&headers, json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()).await
+        self.send(
+            &headers,
+            json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string(),
+        )
+        .await
     }
 
     /// What comes before the answer, and the answer.
@@ -94,7 +109,8 @@ impl Modern {
         if !response.is_event_stream() {
             return (Vec::new(), response.json().await);
         }
-        let mut messages: Vec<Value> = response.events().rest().await.iter().filter_map(testkit::Event::message).collect();
+        let mut messages: Vec<Value> =
+            response.events().rest().await.iter().filter_map(testkit::Event::message).collect();
         let answer = messages.pop().expect("a stream ends with the answer");
         (messages, answer)
     }
@@ -118,7 +134,13 @@ impl Modern {
     }
 
     /// The same call again, with what it was answered with a question for.
-    pub(crate) async fn retry(&self, tool: &str, arguments: Value, state: &Value, responses: Value) -> Value {
+    pub(crate) async fn retry(
+        &self,
+        tool: &str,
+        arguments: Value,
+        state: &Value,
+        responses: Value,
+    ) -> Value {
         self.answer("tools/call", json!({"name": tool, "arguments": arguments, "requestState": state, "inputResponses": responses})).await
     }
 }

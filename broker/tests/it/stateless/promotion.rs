@@ -36,9 +36,17 @@ async fn broker_on(folder: &Path, after: &str, spec: Value) -> TestBroker {
 /// A replica whose calls become tasks soon, its database behind a proxy, and a client that knows what is offered.
 async fn promoting(backend: &FakeBackend) -> (TestCluster, Modern) {
     let config = json!({"tasks": {"promote_after": "150ms"}});
-    let cluster = builder().config(config).backend("default", "b", backend.spec()).cluster(1).behind_proxies().start().await;
+    let cluster = builder()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .cluster(1)
+        .behind_proxies()
+        .start()
+        .await;
     let client = Modern::at(cluster.replicas()[0].http_address(), "/mcp", with_tasks(json!({})));
-    assert!(client.result("server/discover", json!({})).await["capabilities"]["extensions"].is_object());
+    assert!(
+        client.result("server/discover", json!({})).await["capabilities"]["extensions"].is_object()
+    );
     (cluster, client)
 }
 
@@ -48,11 +56,16 @@ async fn n_task_01_f_04_a_call_that_becomes_a_task_during_a_drain_is_finished_an
     let backend = gated(&done).await;
     let mut broker = broker_on(folder.path(), "1s", backend.spec()).await;
     let client = client_of(&broker);
-    let call = tokio::spawn(async move { client.result("tools/call", json!({"name": "b__job"})).await });
+    let call =
+        tokio::spawn(async move { client.result("tools/call", json!({"name": "b__job"})).await });
     backend.wait_for("the call", |seen| seen.calls("job")).await;
     broker.ask_to_end();
     let created = call.await.unwrap();
-    assert_eq!((&created["resultType"], &created["status"]), (&json!("task"), &json!("working")), "{created}");
+    assert_eq!(
+        (&created["resultType"], &created["status"]),
+        (&json!("task"), &json!("working")),
+        "{created}"
+    );
     let id = created["taskId"].as_str().unwrap();
     done.open();
     assert_eq!(broker.exited().await.code(), Some(0));
@@ -68,7 +81,8 @@ async fn n_task_01_r12_a_call_whose_task_can_not_be_stored_goes_on_as_it_was() {
     let (cluster, client) = promoting(&backend).await;
     let admin = cluster.operator();
     let calling = client.clone();
-    let call = tokio::spawn(async move { calling.result("tools/call", json!({"name": "b__job"})).await });
+    let call =
+        tokio::spawn(async move { calling.result("tools/call", json!({"name": "b__job"})).await });
     cluster.cut_from_postgres(0);
     backend.wait_for("the call", |seen| seen.calls("job")).await;
     eventually("the attempt to be given up", || async {
@@ -78,7 +92,11 @@ async fn n_task_01_r12_a_call_whose_task_can_not_be_stored_goes_on_as_it_was() {
     .await;
     done.open();
     let answer = call.await.unwrap();
-    assert_eq!((text_of(&answer), &answer["resultType"]), ("done", &json!("complete")), "the answer of the call itself");
+    assert_eq!(
+        (text_of(&answer), &answer["resultType"]),
+        ("done", &json!("complete")),
+        "the answer of the call itself"
+    );
     cluster.join_to_postgres(0);
     eventually("no task to be left that nobody was told of", || async {
         let running = cluster.sql("SELECT count(*) FROM tasks WHERE status NOT IN ('completed', 'failed', 'cancelled')").await;
@@ -89,18 +107,34 @@ async fn n_task_01_r12_a_call_whose_task_can_not_be_stored_goes_on_as_it_was() {
 }
 
 #[tokio::test]
-async fn n_task_01_a_call_that_became_a_task_is_none_in_flight_and_keeps_its_place_at_the_backend() {
+async fn n_task_01_a_call_that_became_a_task_is_none_in_flight_and_keeps_its_place_at_the_backend()
+{
     let done = Gate::new();
     let (backend, free) = (gated(&done).await, FakeBackend::echo().await);
     backend.tool("other", |_| async { Reply::text("after it") });
     let mut spec = backend.spec();
     spec["limits"] = json!({"calls_in_flight": 1, "calls_queued": 4});
-    let config = json!({"limits": {"calls_in_flight_per_tenant": 1}, "tasks": {"promote_after": "150ms"}});
-    let broker = builder().alone().config(config).backend("default", "b", spec).backend("default", "c", free.spec()).start().await;
+    let config =
+        json!({"limits": {"calls_in_flight_per_tenant": 1}, "tasks": {"promote_after": "150ms"}});
+    let broker = builder()
+        .alone()
+        .config(config)
+        .backend("default", "b", spec)
+        .backend("default", "c", free.spec())
+        .start()
+        .await;
     let (client, admin) = (client_of(&broker), broker.admin());
     let id = task(&client, "b__job", json!({})).await;
-    assert_eq!(admin.metric("mcp_requests_pending", &[]).await, Some(0.0), "nobody waits for an answer");
-    assert_eq!(text_of(&client.call("c__echo", json!({})).await), "{}", "there is room for another call of the tenant");
+    assert_eq!(
+        admin.metric("mcp_requests_pending", &[]).await,
+        Some(0.0),
+        "nobody waits for an answer"
+    );
+    assert_eq!(
+        text_of(&client.call("c__echo", json!({})).await),
+        "{}",
+        "there is room for another call of the tenant"
+    );
     // The backend is still at it: who comes next waits, and counts as in flight.
     let plain = Modern::of(&broker, "/mcp");
     let next = tokio::spawn(async move { plain.call("b__other", json!({})).await });
@@ -144,8 +178,15 @@ async fn n_task_01_r12_a_task_that_was_stored_and_whose_word_of_it_was_lost_is_t
         // It may take longer than other tests wait: a commit in doubt is looked for.
         let call = tokio::spawn(async move {
             let params = json!({"name": "b__job", "_meta": meta(calling.capabilities.clone())});
-            let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
-            calling.client.try_send("POST", &calling.headers("tools/call", &params), body.into()).await.unwrap().json().await["result"]
+            let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+                .to_string();
+            calling
+                .client
+                .try_send("POST", &calling.headers("tools/call", &params), body.into())
+                .await
+                .unwrap()
+                .json()
+                .await["result"]
                 .take()
         });
         // What the database was told it does, what it says of that is lost.
@@ -162,8 +203,17 @@ async fn n_task_01_r12_a_task_that_was_stored_and_whose_word_of_it_was_lost_is_t
     .await;
     done.open();
     let answer = call.await.unwrap();
-    assert_eq!((text_of(&answer), &answer["resultType"]), ("done", &json!("complete")), "the call itself is answered");
+    assert_eq!(
+        (text_of(&answer), &answer["resultType"]),
+        ("done", &json!("complete")),
+        "the call itself is answered"
+    );
     cluster.join_to_postgres(0);
-    is("the task nobody was told of to be cancelled", "SELECT string_agg(status, ',') FROM tasks", "cancelled").await;
+    is(
+        "the task nobody was told of to be cancelled",
+        "SELECT string_agg(status, ',') FROM tasks",
+        "cancelled",
+    )
+    .await;
     assert_eq!(backend.count(|seen| seen.calls("job")), 1, "nobody carries it out again");
 }

@@ -21,9 +21,17 @@ fn sample() -> Value {
 /// What became of each kind of question: the code of an error, or what was done.
 async fn all_asked(call: &BackendCall) -> Value {
     let mut told = Vec::new();
-    for (method, params) in [("roots/list", json!({})), ("sampling/createMessage", sample()), ("elicitation/create", form())] {
+    for (method, params) in [
+        ("roots/list", json!({})),
+        ("sampling/createMessage", sample()),
+        ("elicitation/create", form()),
+    ] {
         let answer = call.ask(method, params).await;
-        told.push(if answer.get("error").is_some() { answer["error"]["code"].clone() } else { answer["result"].clone() });
+        told.push(if answer.get("error").is_some() {
+            answer["error"]["code"].clone()
+        } else {
+            answer["result"].clone()
+        });
     }
     json!(told)
 }
@@ -43,16 +51,26 @@ async fn br_07_questions_with_no_request_on_their_way_are_refused() {
     let call = backend.seen_of("tools/call").pop().unwrap();
     let session = call.header("mcp-session-id").unwrap();
     let mut told = Vec::new();
-    for (method, params) in [("roots/list", json!({})), ("sampling/createMessage", sample()), ("elicitation/create", form())] {
+    for (method, params) in [
+        ("roots/list", json!({})),
+        ("sampling/createMessage", sample()),
+        ("elicitation/create", form()),
+    ] {
         let id = format!("free {method}");
         let question = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         // Its stream may be opened after its first request.
         while backend.push_to(session, question.clone()).await == 0 {
             tokio::task::yield_now().await;
         }
-        let is_answer = |seen: &testkit::RecordedRequest| seen.message["id"] == id.as_str() && seen.message.get("method").is_none();
+        let is_answer = |seen: &testkit::RecordedRequest| {
+            seen.message["id"] == id.as_str() && seen.message.get("method").is_none()
+        };
         let answer = backend.wait_for("an answer", is_answer).await.message;
-        told.push(if answer.get("error").is_some() { answer["error"]["code"].clone() } else { answer["result"].clone() });
+        told.push(if answer.get("error").is_some() {
+            answer["error"]["code"].clone()
+        } else {
+            answer["result"].clone()
+        });
     }
     assert_eq!(json!(told), refused());
 }
@@ -90,39 +108,76 @@ async fn br_07_questions_on_account_of_lists_completions_and_subscriptions_are_r
     let client = Modern::of(&broker, "/mcp/b").with(everything());
     // The link that reads the lists has nobody behind it, and tells so: no roots.
     assert_eq!(client.result("tools/list", json!({})).await["tools"], json!([]));
-    assert_eq!(told.recv().await, Some(("a list", json!([{"roots": []}, -32601, {"action": "cancel"}]))));
-    let completed = json!({"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": ""}});
-    assert_eq!(client.result("completion/complete", completed).await["completion"]["values"], json!(["v"]));
+    assert_eq!(
+        told.recv().await,
+        Some(("a list", json!([{"roots": []}, -32601, {"action": "cancel"}])))
+    );
+    let completed =
+        json!({"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": ""}});
+    assert_eq!(
+        client.result("completion/complete", completed).await["completion"]["values"],
+        json!(["v"])
+    );
     assert_eq!(told.recv().await, Some(("a completion", refused())));
-    let listening =
-        client.post(json!("l"), "subscriptions/listen", json!({"notifications": {"resourceSubscriptions": ["test://r"]}})).await;
+    let listening = client
+        .post(
+            json!("l"),
+            "subscriptions/listen",
+            json!({"notifications": {"resourceSubscriptions": ["test://r"]}}),
+        )
+        .await;
     let acknowledged = listening.events().next_message().await.unwrap().1;
-    assert_eq!(acknowledged["params"]["notifications"], json!({"resourceSubscriptions": ["test://r"]}));
+    assert_eq!(
+        acknowledged["params"]["notifications"],
+        json!({"resourceSubscriptions": ["test://r"]})
+    );
     let (what, answers) = told.recv().await.unwrap();
     // Who listens declares nothing that a backend could use.
-    assert_eq!((what, &answers[0], &answers[1]), ("a subscription", &json!(-32601), &json!(-32601)), "{answers}");
+    assert_eq!(
+        (what, &answers[0], &answers[1]),
+        ("a subscription", &json!(-32601), &json!(-32601)),
+        "{answers}"
+    );
 }
 
 #[tokio::test]
 async fn br_07_words_that_belong_to_no_request_are_dropped_and_counted() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
-    let broker = builder().alone().config(json!({"listen": {"tcp": "127.0.0.1:0"}})).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .alone()
+        .config(json!({"listen": {"tcp": "127.0.0.1:0"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = DuplexClient::builder().tcp(broker.tcp_address()).await;
     let own = json!({"_meta": meta(json!({"roots": {}})), "name": "b__echo", "arguments": {}});
     client.request("tools/call", own.clone()).await;
     let opened = backend.seen_of("initialize").pop().unwrap();
-    assert_eq!(opened.message["params"]["capabilities"]["roots"], json!({}), "nobody is told of roots that change");
+    assert_eq!(
+        opened.message["params"]["capabilities"]["roots"],
+        json!({}),
+        "nobody is told of roots that change"
+    );
     // Neither is what the client says of them passed on.
     client.notify("notifications/roots/list_changed", json!({})).await;
-    let session = backend.seen_of("tools/call").pop().unwrap().header("mcp-session-id").unwrap().to_owned();
+    let session =
+        backend.seen_of("tools/call").pop().unwrap().header("mcp-session-id").unwrap().to_owned();
     let word = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "alert", "data": "to whom?"}});
     while backend.push_to(&session, word.clone()).await == 0 {
         tokio::task::yield_now().await;
     }
-    broker.admin().wait_metric("mcp_dropped_notifications_total", &[("kind", "unattributed")], |dropped| dropped >= 1.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_dropped_notifications_total", &[("kind", "unattributed")], |dropped| {
+            dropped >= 1.0
+        })
+        .await;
     client.request("tools/call", own).await;
-    assert!(client.untaken().is_empty() && backend.seen_of("notifications/roots/list_changed").is_empty());
+    assert!(
+        client.untaken().is_empty()
+            && backend.seen_of("notifications/roots/list_changed").is_empty()
+    );
 }
 
 #[tokio::test]

@@ -10,7 +10,10 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{Authority, DuplexClient, FakeBackend, QuicPeer, Reply, StatelessBackend, StatelessReply, TestCluster};
+use testkit::{
+    Authority, DuplexClient, FakeBackend, QuicPeer, Reply, StatelessBackend, StatelessReply,
+    TestCluster,
+};
 
 use super::{Modern, inputs, meta};
 use crate::{builder, cluster, text_of};
@@ -27,7 +30,8 @@ fn everything() -> Value {
 /// What a backend asks, and what its client answers.
 fn kinds() -> [(&'static str, Value, Value); 3] {
     let form = json!({"mode": "form", "message": "who?", "requestedSchema": {"type": "object", "properties": {}}});
-    let sampled = json!({"role": "assistant", "content": {"type": "text", "text": "Paris"}, "model": "m"});
+    let sampled =
+        json!({"role": "assistant", "content": {"type": "text", "text": "Paris"}, "model": "m"});
     [
         ("elicitation/create", form, json!({"action": "accept", "content": {"name": "Ada"}})),
         ("sampling/createMessage", json!({"messages": [], "maxTokens": 9}), sampled),
@@ -48,8 +52,14 @@ impl Pair {
         let server = authority.server("server");
         let listen = json!({"tcp": "127.0.0.1:0", "quic": "127.0.0.1:0"});
         // HTTP without TLS, as the other wires of the test are about something else.
-        let config = json!({"listen": listen, "tls": {"cert_file": server.cert, "key_file": server.key}});
-        let cluster = builder().config(config).backend("default", "b", backend.spec()).cluster(2).start().await;
+        let config =
+            json!({"listen": listen, "tls": {"cert_file": server.cert, "key_file": server.key}});
+        let cluster = builder()
+            .config(config)
+            .backend("default", "b", backend.spec())
+            .cluster(2)
+            .start()
+            .await;
         Self { cluster, backend, authority }
     }
 
@@ -58,7 +68,9 @@ impl Pair {
         let replica = &self.cluster.replicas()[replica];
         params["name"] = json!("b__ask");
         if wire == "http" {
-            return Modern::at(replica.http_address(), "/mcp", everything()).answer("tools/call", params).await;
+            return Modern::at(replica.http_address(), "/mcp", everything())
+                .answer("tools/call", params)
+                .await;
         }
         params["_meta"] = meta(everything());
         let duplex = DuplexClient::builder();
@@ -66,7 +78,14 @@ impl Pair {
             "tcp" => duplex.tcp(replica.tcp_address().unwrap()).await,
             "websocket" => duplex.websocket(replica.http_address(), "/ws", &[]).await.unwrap().0,
             _ => {
-                let peer = QuicPeer::connect(replica.quic_address().unwrap(), &self.authority, None, "mcp").await.unwrap();
+                let peer = QuicPeer::connect(
+                    replica.quic_address().unwrap(),
+                    &self.authority,
+                    None,
+                    "mcp",
+                )
+                .await
+                .unwrap();
                 let control = duplex.over(peer.control().await);
                 if wire == "quic" {
                     return control.request("tools/call", params).await;
@@ -80,7 +99,14 @@ impl Pair {
     }
 
     /// Answered with a question: the params to come back with.
-    async fn first_half(&self, wire: &str, replica: usize, method: &str, params: &Value, answer: &Value) -> Value {
+    async fn first_half(
+        &self,
+        wire: &str,
+        replica: usize,
+        method: &str,
+        params: &Value,
+        answer: &Value,
+    ) -> Value {
         let arguments = json!({"asks": [[method, params]]});
         let required = self.call(wire, replica, json!({"arguments": arguments})).await;
         let (key, _) = inputs::only(&required["result"]);
@@ -99,13 +125,28 @@ async fn br_03_both_halves_at_different_replicas_over_every_wire() {
             // One that tries it in another's name, or changed, finds nothing and takes nothing away.
             let mut changed = back.clone();
             changed["arguments"]["asks"] = json!([]);
-            assert_eq!(pair.call(wire, answered, changed).await["error"]["code"], -32602, "{wire} {method}");
+            assert_eq!(
+                pair.call(wire, answered, changed).await["error"]["code"],
+                -32602,
+                "{wire} {method}"
+            );
             let done = pair.call(wire, answered, back.clone()).await;
             assert_eq!(done["result"]["resultType"], "complete", "{wire} {method}: {done}");
-            assert_eq!(serde_json::from_str::<Value>(text_of(&done["result"])).unwrap(), json!([answer]), "{wire}");
+            assert_eq!(
+                serde_json::from_str::<Value>(text_of(&done["result"])).unwrap(),
+                json!([answer]),
+                "{wire}"
+            );
             let again = pair.call(wire, answered, back).await;
-            assert!(again["error"]["message"].as_str().unwrap_or_default().contains("expired"), "{wire}: {again}");
-            assert_eq!(pair.backend.count(|seen| seen.calls("ask")), before + 1, "{wire}: the call was made once");
+            assert!(
+                again["error"]["message"].as_str().unwrap_or_default().contains("expired"),
+                "{wire}: {again}"
+            );
+            assert_eq!(
+                pair.backend.count(|seen| seen.calls("ask")),
+                before + 1,
+                "{wire}: the call was made once"
+            );
         }
     }
     // Begun over one wire, gone on with over another.
@@ -128,18 +169,28 @@ async fn br_03_a_replica_that_was_killed_between_the_halves_is_missed_at_once() 
         let asked = Instant::now();
         let expired = pair.call(wire, 1, back).await;
         assert_eq!(expired["error"]["code"], -32602, "{wire}: {expired}");
-        assert!(expired["error"]["message"].as_str().unwrap().contains("expired"), "{wire}: {expired}");
+        assert!(
+            expired["error"]["message"].as_str().unwrap().contains("expired"),
+            "{wire}: {expired}"
+        );
         assert!(asked.elapsed() < AT_ONCE, "{wire}: {:?}", asked.elapsed());
     }
     let (method, params, answer) = &kinds()[0];
     let back = pair.first_half("tcp", 1, method, params, answer).await;
-    assert_eq!(pair.call("tcp", 1, back).await["result"]["resultType"], "complete", "and can be begun anew");
+    assert_eq!(
+        pair.call("tcp", 1, back).await["result"]["resultType"],
+        "complete",
+        "and can be begun anew"
+    );
 }
 
 #[tokio::test]
 async fn br_03_the_effect_of_a_request_gone_on_with_elsewhere_comes_once() {
     let (cluster, ledger, key) = cluster::two().await;
-    let at = |replica: usize| Modern::at(cluster.replicas()[replica].http_address(), "/mcp", json!({"elicitation": {}})).bearer(&key);
+    let at = |replica: usize| {
+        Modern::at(cluster.replicas()[replica].http_address(), "/mcp", json!({"elicitation": {}}))
+            .bearer(&key)
+    };
     for (asked, answered) in [(0, 1), (1, 0)] {
         let arguments = json!({"key": format!("k{asked}")});
         let required = at(asked).call("b__ask", arguments.clone()).await;
@@ -158,7 +209,9 @@ async fn asking_everywhere() -> FakeBackend {
     backend.list("resources", vec![json!({"uri": "test://r", "name": "r"})]);
     backend.on("prompts/get", |call| async move {
         let told = call.ask("roots/list", json!({})).await["result"].to_string();
-        Reply::Result(json!({"messages": [{"role": "user", "content": {"type": "text", "text": told}}]}))
+        Reply::Result(
+            json!({"messages": [{"role": "user", "content": {"type": "text", "text": told}}]}),
+        )
     });
     backend.on("resources/read", |call| async move {
         let told = call.ask("roots/list", json!({})).await["result"].to_string();
@@ -183,14 +236,23 @@ async fn br_03_exchanges_of_every_other_kind_are_gone_on_with_elsewhere_and_miss
     let (backend, modern) = (asking_everywhere().await, StatelessBackend::http().await);
     modern.tool("named", |call| async move {
         match call.input("who") {
-            Value::Null => StatelessReply::needs(json!({"who": {"method": "roots/list"}}), Some("s")),
+            Value::Null => {
+                StatelessReply::needs(json!({"who": {"method": "roots/list"}}), Some("s"))
+            }
             _ => StatelessReply::text(call.state().unwrap_or_default()),
         }
     });
-    let building = builder().backend("default", "b", backend.spec()).backend("default", "m", modern.spec());
+    let building =
+        builder().backend("default", "b", backend.spec()).backend("default", "m", modern.spec());
     let mut cluster = building.cluster(2).start().await;
     let addresses: Vec<_> = cluster.replicas().iter().map(testkit::Replica::http_address).collect();
-    let at = |replica: usize| Modern::at(addresses[replica], "/mcp", json!({"roots": {}, "elicitation": {"form": {}, "url": {}}}));
+    let at = |replica: usize| {
+        Modern::at(
+            addresses[replica],
+            "/mcp",
+            json!({"roots": {}, "elicitation": {"form": {}, "url": {}}}),
+        )
+    };
     let kinds = [
         ("prompts/get", json!({"name": "b__p"})),
         ("resources/read", json!({"uri": "b+test://r"})),
@@ -199,9 +261,14 @@ async fn br_03_exchanges_of_every_other_kind_are_gone_on_with_elsewhere_and_miss
     ];
     let back = |params: &Value, required: &Value| {
         let (key, request) = inputs::only(required);
-        let answer = if request["method"] == "roots/list" { json!({"roots": []}) } else { json!({"action": "accept"}) };
+        let answer = if request["method"] == "roots/list" {
+            json!({"roots": []})
+        } else {
+            json!({"action": "accept"})
+        };
         let mut params = params.clone();
-        (params["requestState"], params["inputResponses"]) = (required["requestState"].clone(), json!({key: answer}));
+        (params["requestState"], params["inputResponses"]) =
+            (required["requestState"].clone(), json!({key: answer}));
         params
     };
     for (place, (method, params)) in kinds.iter().enumerate() {
@@ -209,11 +276,18 @@ async fn br_03_exchanges_of_every_other_kind_are_gone_on_with_elsewhere_and_miss
         let again = back(params, &at(asked).result(method, params.clone()).await);
         let done = at(answered).result(method, again.clone()).await;
         assert_eq!(done["resultType"], "complete", "{method} {params}: {done}");
-        assert_eq!(at(answered).error(method, again).await["code"], -32602, "{method} {params}: it is good once");
+        assert_eq!(
+            at(answered).error(method, again).await["code"],
+            -32602,
+            "{method} {params}: it is good once"
+        );
     }
     // Each round may come to another replica than the one before.
-    let rounds = json!({"name": "b__ask", "arguments": {"asks": [["roots/list", {}], ["roots/list", {}]]}});
-    let second = at(1).result("tools/call", back(&rounds, &at(0).result("tools/call", rounds.clone()).await)).await;
+    let rounds =
+        json!({"name": "b__ask", "arguments": {"asks": [["roots/list", {}], ["roots/list", {}]]}});
+    let second = at(1)
+        .result("tools/call", back(&rounds, &at(0).result("tools/call", rounds.clone()).await))
+        .await;
     let done = at(0).result("tools/call", back(&rounds, &second)).await;
     assert_eq!(text_of(&done), r#"[{"roots":[]},{"roots":[]}]"#);
     let mut parked = Vec::new();
@@ -224,7 +298,10 @@ async fn br_03_exchanges_of_every_other_kind_are_gone_on_with_elsewhere_and_miss
     for (method, again) in parked {
         let asked = Instant::now();
         let expired = at(1).error(method, again).await;
-        assert!(expired["message"].as_str().unwrap().contains("expired") && expired["code"] == -32602, "{method}: {expired}");
+        assert!(
+            expired["message"].as_str().unwrap().contains("expired") && expired["code"] == -32602,
+            "{method}: {expired}"
+        );
         assert!(asked.elapsed() < AT_ONCE, "{method}: {:?}", asked.elapsed());
     }
 }

@@ -22,11 +22,17 @@ async fn everything() -> FakeBackend {
     backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
     backend.list("resourceTemplates", vec![json!({"uriTemplate": "test://{id}", "name": "t"})]);
     backend.on("prompts/get", |_| async { Reply::Result(json!({"messages": []})) });
-    backend.on("completion/complete", |_| async { Reply::Result(json!({"completion": {"values": ["v"]}})) });
+    backend.on("completion/complete", |_| async {
+        Reply::Result(json!({"completion": {"values": ["v"]}}))
+    });
     backend.on("resources/read", |call| async move {
         match call.params()["uri"].as_str() {
-            Some("test://one") => Reply::Result(json!({"contents": [{"uri": "test://one", "text": "1"}]})),
-            uri => Reply::Error(json!({"code": -32002, "message": "not found", "data": {"uri": uri}})),
+            Some("test://one") => {
+                Reply::Result(json!({"contents": [{"uri": "test://one", "text": "1"}]}))
+            }
+            uri => {
+                Reply::Error(json!({"code": -32002, "message": "not found", "data": {"uri": uri}}))
+            }
         }
     });
     backend
@@ -42,15 +48,24 @@ async fn n_disc_01_an_endpoint_says_what_it_offers() {
         .start()
         .await;
     let single = Modern::of(&broker, "/mcp/b").result("server/discover", json!({})).await;
-    assert_eq!(single["supportedVersions"], json!(["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", VERSION]));
-    assert_eq!((server_info(&single)["name"].as_str(), single["instructions"].as_str()), (Some("weather"), Some("ask about the sky")));
+    assert_eq!(
+        single["supportedVersions"],
+        json!(["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", VERSION])
+    );
+    assert_eq!(
+        (server_info(&single)["name"].as_str(), single["instructions"].as_str()),
+        (Some("weather"), Some("ask about the sky"))
+    );
     assert_eq!(
         (single["ttlMs"].as_u64(), single["cacheScope"].as_str(), single["resultType"].as_str()),
         (Some(5000), Some("public"), Some("complete"))
     );
     let capabilities = single["capabilities"].as_object().unwrap();
     assert_eq!(capabilities["tools"], json!({"listChanged": true}));
-    assert!(!capabilities.contains_key("tasks"), "tasks of earlier revisions are no capability of this one");
+    assert!(
+        !capabilities.contains_key("tasks"),
+        "tasks of earlier revisions are no capability of this one"
+    );
     let merged = Modern::of(&broker, "/mcp").result("server/discover", json!({})).await;
     assert_eq!(server_info(&merged)["name"], "mcp-broker");
     assert!(merged["instructions"].as_str().unwrap().contains("ask about the sky"));
@@ -77,7 +92,11 @@ async fn n_res_01_n_meta_03_n_cache_01_every_result_says_what_it_is() {
         assert_eq!(result["resultType"], "complete", "{method}");
         assert_eq!(server_info(&result)["name"], "mcp-broker", "{method}: {result}");
         let hint = (result["ttlMs"].as_u64(), result["cacheScope"].as_str());
-        assert_eq!(hint, if cacheable { (Some(0), Some("private")) } else { (None, None) }, "{method}");
+        assert_eq!(
+            hint,
+            if cacheable { (Some(0), Some("private")) } else { (None, None) },
+            "{method}"
+        );
     }
 }
 
@@ -90,7 +109,10 @@ async fn n_list_01_n_list_02_lists_depend_on_nothing_but_the_endpoint() {
     client.call("b__echo", json!({})).await;
     let able = client.with(json!({"sampling": {}, "elicitation": {}}));
     assert_eq!(able.result("tools/list", json!({})).await, first);
-    assert!(first["tools"][0].get("execution").is_none(), "tasks of earlier revisions are not told of");
+    assert!(
+        first["tools"][0].get("execution").is_none(),
+        "tasks of earlier revisions are not told of"
+    );
     let legacy = broker.connected(json!({})).await;
     assert!(legacy.result("tools/list", json!({})).await["tools"][0].get("execution").is_some());
     let error = client.error("tools/list", json!({"cursor": "made up"})).await;
@@ -100,18 +122,39 @@ async fn n_list_01_n_list_02_lists_depend_on_nothing_but_the_endpoint() {
 #[tokio::test]
 async fn n_err_01_n_rsrc_01_br_04_codes_of_earlier_revisions_are_translated() {
     let backend = everything().await;
-    for (tool, code) in [("e32002", -32002), ("e32042", -32042), ("e32020", -32020), ("e32050", -32050), ("e32000", -32000), ("e5", 5)] {
+    for (tool, code) in [
+        ("e32002", -32002),
+        ("e32042", -32042),
+        ("e32020", -32020),
+        ("e32050", -32050),
+        ("e32000", -32000),
+        ("e5", 5),
+    ] {
         backend.tool(tool, move |_| async move { Reply::error(code, "as said") });
     }
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp");
-    for (tool, code) in [("e32002", -32602), ("e32042", -32603), ("e32020", -32603), ("e32050", -32603), ("e32000", -32000), ("e5", 5)] {
+    for (tool, code) in [
+        ("e32002", -32602),
+        ("e32042", -32603),
+        ("e32020", -32603),
+        ("e32050", -32603),
+        ("e32000", -32000),
+        ("e5", 5),
+    ] {
         let error = client.error("tools/call", json!({"name": format!("b__{tool}")})).await;
-        assert_eq!((error["code"].as_i64(), error["message"].as_str()), (Some(code), Some("as said")));
+        assert_eq!(
+            (error["code"].as_i64(), error["message"].as_str()),
+            (Some(code), Some("as said"))
+        );
     }
     for uri in ["b+test://none", "nobody+test://x"] {
         let error = client.error("resources/read", json!({"uri": uri})).await;
-        assert_eq!((error["code"].as_i64(), error["data"]["uri"].as_str()), (Some(-32602), Some(uri)), "{error}");
+        assert_eq!(
+            (error["code"].as_i64(), error["data"]["uri"].as_str()),
+            (Some(-32602), Some(uri)),
+            "{error}"
+        );
     }
     let error = client.error("tools/call", json!({"name": "b__none"})).await;
     assert_eq!(error["code"], -32602);
@@ -126,7 +169,12 @@ async fn n_meta_04_a_backend_sees_the_request_without_what_was_for_the_broker() 
     sent.as_object_mut().unwrap().extend(trace.as_object().unwrap().clone());
     sent["example.org/own"] = json!([1.0, 1e3]);
     sent["io.modelcontextprotocol/logLevel"] = json!("info");
-    Modern::of(&broker, "/mcp/b").result("tools/call", json!({"name": "echo", "arguments": {}, "task": {"ttl": 1}, "_meta": sent})).await;
+    Modern::of(&broker, "/mcp/b")
+        .result(
+            "tools/call",
+            json!({"name": "echo", "arguments": {}, "task": {"ttl": 1}, "_meta": sent}),
+        )
+        .await;
     let seen = backend.wait_for("the call", |seen| seen.calls("echo")).await;
     let params = &seen.message["params"];
     for (key, value) in trace.as_object().unwrap() {
@@ -161,13 +209,21 @@ async fn n_sse_01_n_sse_02_n_log_01_a_stream_holds_what_is_about_its_request() {
         json!({"name": "talk", "_meta": meta})
     };
     let (said, answer) = client.exchange("tools/call", asked(None, None)).await;
-    assert_eq!((said, text_of(&answer["result"])), (vec![], "done"), "nothing is told that was not asked for");
+    assert_eq!(
+        (said, text_of(&answer["result"])),
+        (vec![], "done"),
+        "nothing is told that was not asked for"
+    );
     let (said, _) = client.exchange("tools/call", asked(Some("info"), Some(json!("p")))).await;
-    let progress: Vec<&Value> = said.iter().filter(|message| message["method"] == "notifications/progress").collect();
+    let progress: Vec<&Value> =
+        said.iter().filter(|message| message["method"] == "notifications/progress").collect();
     assert_eq!(progress.len(), 2);
     assert!(progress.iter().all(|message| message["params"]["progressToken"] == "p"));
-    let logged: Vec<&Value> =
-        said.iter().filter(|one| one["method"] == "notifications/message").map(|one| &one["params"]["level"]).collect();
+    let logged: Vec<&Value> = said
+        .iter()
+        .filter(|one| one["method"] == "notifications/message")
+        .map(|one| &one["params"]["level"])
+        .collect();
     assert_eq!(logged, ["info", "error"]);
     let (said, _) = client.exchange("tools/call", asked(Some("error"), None)).await;
     assert_eq!(said.len(), 1, "{said:?}");
@@ -190,7 +246,8 @@ async fn n_sse_03_closing_the_stream_cancels_the_request() {
     let client = Modern::of(&broker, "/mcp/b");
     let mut meta = meta(json!({}));
     meta["progressToken"] = json!(1);
-    let response = client.post(json!(1), "tools/call", json!({"name": "hang", "_meta": meta})).await;
+    let response =
+        client.post(json!(1), "tools/call", json!({"name": "hang", "_meta": meta})).await;
     assert!(response.is_event_stream());
     backend.wait_for("the call", |seen| seen.calls("hang")).await;
     drop(response);
@@ -239,7 +296,12 @@ async fn requests_of_one_caller_share_what_is_behind_and_run_at_once() {
 async fn n_meta_02_what_a_request_declares_holds_for_it_alone() {
     let backend = everything().await;
     backend.tool("ask", |call| async move {
-        Reply::text(&call.ask("sampling/createMessage", json!({"messages": [], "maxTokens": 1})).await.to_string())
+        Reply::text(
+            &call
+                .ask("sampling/createMessage", json!({"messages": [], "maxTokens": 1}))
+                .await
+                .to_string(),
+        )
     });
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp/b");
@@ -247,6 +309,9 @@ async fn n_meta_02_what_a_request_declares_holds_for_it_alone() {
     for _ in 0..2 {
         assert_eq!(able.call("ask", json!({})).await["resultType"], "input_required");
         let answer = client.call("ask", json!({})).await;
-        assert!(text_of(&answer).contains("-326"), "the backend hears that nobody can be asked: {answer}");
+        assert!(
+            text_of(&answer).contains("-326"),
+            "the backend hears that nobody can be asked: {answer}"
+        );
     }
 }

@@ -29,8 +29,15 @@ async fn n_task_01_br_06_a_task_of_the_backend_is_one_of_the_brokers_own() {
         assert_eq!(get(&client, &id).await["status"], "working");
         *told.lock().unwrap() = done("ready", true);
         let completed = wait(&client, &id, "completed").await;
-        assert_eq!((text_of(&completed["result"]), completed["result"]["isError"].as_bool()), ("ready", Some(true)), "N-TASK-03");
-        assert!(backend.seen_of("notifications/cancelled").is_empty() && backend.seen_of("tasks/cancel").is_empty());
+        assert_eq!(
+            (text_of(&completed["result"]), completed["result"]["isError"].as_bool()),
+            ("ready", Some(true)),
+            "N-TASK-03"
+        );
+        assert!(
+            backend.seen_of("notifications/cancelled").is_empty()
+                && backend.seen_of("tasks/cancel").is_empty()
+        );
         // For who does not take tasks it is followed to its end.
         assert_eq!(text_of(&Modern::of(&broker, "/mcp").call("b__job", json!({})).await), "ready");
     }
@@ -62,9 +69,13 @@ async fn n_task_04_br_06_cancelling_it_cancels_the_backends_and_its_errors_are_t
     let cancelled = backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
     assert_eq!(cancelled.message["params"]["taskId"], "t-1");
     wait(&client, &id, "cancelled").await;
-    *told.lock().unwrap() = state("failed", json!({"error": {"code": -32000, "message": "it broke"}}));
+    *told.lock().unwrap() =
+        state("failed", json!({"error": {"code": -32000, "message": "it broke"}}));
     let id = task(&client, "b__job", json!({})).await;
-    assert_eq!(wait(&client, &id, "failed").await["error"], json!({"code": -32000, "message": "it broke"}));
+    assert_eq!(
+        wait(&client, &id, "failed").await["error"],
+        json!({"code": -32000, "message": "it broke"})
+    );
 }
 
 #[tokio::test]
@@ -84,9 +95,14 @@ async fn br_06_n_task_01_a_tool_that_only_runs_as_a_task_is_one_from_the_beginni
     assert!(related.is_null(), "the id is said once: {completed}");
     for path in ["/mcp", "/mcp/b"] {
         let name = if path == "/mcp" { "b__must" } else { "must" };
-        let error = Modern::of(&broker, path).error("tools/call", json!({"name": name, "arguments": {}})).await;
+        let error = Modern::of(&broker, path)
+            .error("tools/call", json!({"name": name, "arguments": {}}))
+            .await;
         let required = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
-        assert_eq!((&error["code"], &error["data"]["requiredCapabilities"]), (&json!(-32021), &required));
+        assert_eq!(
+            (&error["code"], &error["data"]["requiredCapabilities"]),
+            (&json!(-32021), &required)
+        );
     }
     // One that may run as a task is called plainly, one that may not as well.
     for tool in ["b__job", "b__never"] {
@@ -118,7 +134,10 @@ async fn br_06_a_task_is_the_same_from_a_session_and_without_one() {
     // BR-04: an error of the tool has failed the one and completed the other.
     assert_eq!(session.result("tasks/get", json!({"taskId": id})).await["status"], "failed");
     let completed = get(&client, &id).await;
-    assert_eq!((completed["status"].as_str(), completed["result"]["isError"].as_bool()), (Some("completed"), Some(true)));
+    assert_eq!(
+        (completed["status"].as_str(), completed["result"]["isError"].as_bool()),
+        (Some("completed"), Some(true))
+    );
 }
 
 /// A broker on this database; `point`: where it is killed.
@@ -152,7 +171,9 @@ async fn r1_a_call_whose_task_was_stored_and_not_told_is_not_sent_again() {
     let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
     let mut broker = broker_on(folder.path(), Some("task.promoted"), backend.spec()).await;
     let client = client_of(&broker);
-    let call = tokio::spawn(async move { client.post(json!(1), "tools/call", json!({"name": "b__job"})).await.status });
+    let call = tokio::spawn(async move {
+        client.post(json!(1), "tools/call", json!({"name": "b__job"})).await.status
+    });
     assert!(!broker.exited().await.success());
     call.abort();
     let broker = broker_on(folder.path(), None, backend.spec()).await;
@@ -162,7 +183,11 @@ async fn r1_a_call_whose_task_was_stored_and_not_told_is_not_sent_again() {
         if all.len() == 1 && all[0]["status"] == "failed" { Ok(()) } else { Err(shown) }
     })
     .await;
-    assert_eq!(backend.count(|seen| seen.calls("job")), 1, "at most once, though its record says that nothing was sent yet");
+    assert_eq!(
+        backend.count(|seen| seen.calls("job")),
+        1,
+        "at most once, though its record says that nothing was sent yet"
+    );
 }
 
 #[tokio::test]
@@ -201,15 +226,27 @@ async fn a_call_with_an_idempotency_key_is_a_task_from_the_beginning_and_found_a
     let first = client.result("tools/call", call(json!({"n": 1}))).await;
     let again = client.result("tools/call", call(json!({"n": 1}))).await;
     assert_eq!((first["resultType"].as_str(), &first["taskId"]), (Some("task"), &again["taskId"]));
-    assert_eq!(client.error("tools/call", call(json!({"n": 2}))).await["code"], -32602, "a key is for one call");
+    assert_eq!(
+        client.error("tools/call", call(json!({"n": 2}))).await["code"],
+        -32602,
+        "a key is for one call"
+    );
     done.open();
     wait(&client, first["taskId"].as_str().unwrap(), "completed").await;
     let seen = backend.seen_of("tools/call");
-    assert!(seen.len() == 1 && seen[0].message["params"]["_meta"].get("dev.mcp-broker/idempotency-key").is_none());
+    assert!(
+        seen.len() == 1
+            && seen[0].message["params"]["_meta"].get("dev.mcp-broker/idempotency-key").is_none()
+    );
     // Callers without a key may be anybody: what one has made is not shown to another who guesses right.
     let one = nobody.result("tools/call", call(json!({"n": 1}))).await;
     let other = nobody.result("tools/call", call(json!({"n": 1}))).await;
-    assert!(one["taskId"].is_string() && one["taskId"] != other["taskId"] && one["taskId"] != first["taskId"], "{one} {other}");
+    assert!(
+        one["taskId"].is_string()
+            && one["taskId"] != other["taskId"]
+            && one["taskId"] != first["taskId"],
+        "{one} {other}"
+    );
 }
 
 #[tokio::test]
@@ -220,13 +257,22 @@ async fn n_task_08_changes_of_tasks_are_told_to_who_listens() {
     let client = client_of(&broker);
     let id = task(&client, "b__job", json!({})).await;
     let wish = json!({"taskIds": [id, "nobody's"]});
-    let refused = Modern::of(&broker, "/mcp").error("subscriptions/listen", json!({"notifications": wish})).await;
+    let refused = Modern::of(&broker, "/mcp")
+        .error("subscriptions/listen", json!({"notifications": wish}))
+        .await;
     assert_eq!(refused["code"], -32021, "{refused}");
     let mut stream = listening::listen(&client, json!("s"), wish).await;
     let acknowledged = listening::next(&mut stream).await;
-    assert_eq!(acknowledged["params"]["notifications"], json!({"taskIds": [id]}), "what is not there is not heard of");
+    assert_eq!(
+        acknowledged["params"]["notifications"],
+        json!({"taskIds": [id]}),
+        "what is not there is not heard of"
+    );
     let asked = listening::next(&mut stream).await;
-    assert_eq!((asked["method"].as_str(), &asked["params"]["taskId"]), (Some("notifications/tasks"), &json!(id)));
+    assert_eq!(
+        (asked["method"].as_str(), &asked["params"]["taskId"]),
+        (Some("notifications/tasks"), &json!(id))
+    );
     assert_eq!(asked["params"]["_meta"][listening::ID], "s");
     let key = needs(&asked["params"]).into_keys().next().unwrap();
     update(&client, &id, json!({key: {"action": "accept", "content": {"name": "Ann"}}})).await;
@@ -260,12 +306,16 @@ async fn n_task_02_any_replica_answers_for_a_task_and_takes_what_it_needs() {
     };
     let mut asked = super::meta(with_tasks(json!({"elicitation": {}})));
     asked["dev.mcp-broker/idempotency-key"] = json!("k");
-    let created = at(0).result("tools/call", json!({"name": "b__ask", "arguments": {"key": "k"}, "_meta": asked})).await;
+    let created = at(0)
+        .result("tools/call", json!({"name": "b__ask", "arguments": {"key": "k"}, "_meta": asked}))
+        .await;
     let id = created["taskId"].as_str().unwrap();
     let mut stream = listening::listen(&at(1), json!(1), json!({"taskIds": [id]})).await;
     let needed = needs(&wait(&at(1), id, "input_required").await);
-    let answers: serde_json::Map<String, Value> =
-        needed.into_keys().map(|key| (key, json!({"action": "accept", "content": {"word": "yes"}}))).collect();
+    let answers: serde_json::Map<String, Value> = needed
+        .into_keys()
+        .map(|key| (key, json!({"action": "accept", "content": {"word": "yes"}})))
+        .collect();
     update(&at(1), id, Value::Object(answers)).await;
     let completed = wait(&at(1), id, "completed").await;
     assert!(text_of(&completed["result"]).ends_with("told \"yes\""), "{completed}");

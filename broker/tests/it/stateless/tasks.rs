@@ -18,7 +18,11 @@ pub(super) fn with_tasks(mut capabilities: Value) -> Value {
 
 /// A broker whose calls become tasks soon.
 pub(super) async fn broker_for(spec: Value) -> TestBroker {
-    builder().config(json!({"tasks": {"promote_after": "150ms"}})).backend("default", "b", spec).start().await
+    builder()
+        .config(json!({"tasks": {"promote_after": "150ms"}}))
+        .backend("default", "b", spec)
+        .start()
+        .await
 }
 
 pub(super) fn client_of(broker: &TestBroker) -> Modern {
@@ -47,11 +51,13 @@ pub(super) async fn wait(client: &Modern, id: &str, status: &str) -> Value {
 
 /// What it needs, by key.
 pub(super) fn needs(task: &Value) -> BTreeMap<String, Value> {
-    serde_json::from_value(task["inputRequests"].clone()).unwrap_or_else(|_| panic!("it needs something: {task}"))
+    serde_json::from_value(task["inputRequests"].clone())
+        .unwrap_or_else(|_| panic!("it needs something: {task}"))
 }
 
 pub(super) async fn update(client: &Modern, id: &str, responses: Value) -> Value {
-    let acknowledged = client.result("tasks/update", json!({"taskId": id, "inputResponses": responses})).await;
+    let acknowledged =
+        client.result("tasks/update", json!({"taskId": id, "inputResponses": responses})).await;
     assert_empty(&acknowledged);
     acknowledged
 }
@@ -59,11 +65,18 @@ pub(super) async fn update(client: &Modern, id: &str, responses: Value) -> Value
 /// N-TASK-04: nothing but the type, and who answers.
 fn assert_empty(result: &Value) {
     let members: Vec<&str> = result.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!((members, &result["resultType"]), (vec!["_meta", "resultType"], &json!("complete")), "{result}");
+    assert_eq!(
+        (members, &result["resultType"]),
+        (vec!["_meta", "resultType"], &json!("complete")),
+        "{result}"
+    );
 }
 
 /// A backend with a tool `job` that waits at the gate and then answers like this.
-async fn gated(done: &Gate, reply: impl Fn() -> Reply + Send + Sync + Clone + 'static) -> FakeBackend {
+async fn gated(
+    done: &Gate,
+    reply: impl Fn() -> Reply + Send + Sync + Clone + 'static,
+) -> FakeBackend {
     let done = done.clone();
     FakeBackend::with_tool("job", move |_| {
         let (done, reply) = (done.clone(), reply.clone());
@@ -84,9 +97,17 @@ async fn n_task_06_the_extension_is_offered_and_nothing_else_of_tasks() {
         assert_eq!(found["capabilities"]["extensions"], json!({EXTENSION: {}}));
         assert!(found["capabilities"].get("tasks").is_none());
     }
-    let off = builder().config(json!({"tasks": {"enabled": false}})).backend("default", "b", backend.spec()).start().await;
+    let off = builder()
+        .config(json!({"tasks": {"enabled": false}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let client = client_of(&off);
-    assert!(client.result("server/discover", json!({})).await["capabilities"].get("extensions").is_none());
+    assert!(
+        client.result("server/discover", json!({})).await["capabilities"]
+            .get("extensions")
+            .is_none()
+    );
     let refused = client.post(json!(1), "tasks/get", json!({"taskId": "x"})).await;
     assert_eq!((refused.status, &refused.json().await["error"]["code"]), (404, &json!(-32601)));
 }
@@ -102,10 +123,19 @@ async fn n_task_01_n_task_02_br_06_a_long_call_becomes_a_task_with_the_same_outc
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);
     // The parameter of earlier revisions means nothing (N-TASK-06).
-    let created = client.result("tools/call", json!({"name": "b__job", "arguments": {"y": 2}, "task": {"ttl": 1}})).await;
+    let created = client
+        .result("tools/call", json!({"name": "b__job", "arguments": {"y": 2}, "task": {"ttl": 1}}))
+        .await;
     let id = created["taskId"].as_str().unwrap().to_owned();
-    assert_eq!((created["resultType"].as_str(), created["status"].as_str()), (Some("task"), Some("working")), "{created}");
-    assert_eq!((created["ttlMs"].as_u64(), created["pollIntervalMs"].as_u64()), (Some(3_600_000), Some(1_000)));
+    assert_eq!(
+        (created["resultType"].as_str(), created["status"].as_str()),
+        (Some("task"), Some("working")),
+        "{created}"
+    );
+    assert_eq!(
+        (created["ttlMs"].as_u64(), created["pollIntervalMs"].as_u64()),
+        (Some(3_600_000), Some(1_000))
+    );
     assert!(created["createdAt"].is_string() && created["lastUpdatedAt"].is_string());
     for absent in ["task", "ttl", "pollInterval", "result", "requestState"] {
         assert!(created.get(absent).is_none(), "{absent} in {created}");
@@ -115,12 +145,18 @@ async fn n_task_01_n_task_02_br_06_a_long_call_becomes_a_task_with_the_same_outc
     assert_eq!((seen.len(), &seen[0].message["params"]["arguments"]), (1, &json!({"y": 2})));
     assert!(seen[0].message["params"].get("task").is_none());
     let working = get(&client, &id).await;
-    assert_eq!((working["resultType"].as_str(), working["status"].as_str()), (Some("complete"), Some("working")));
+    assert_eq!(
+        (working["resultType"].as_str(), working["status"].as_str()),
+        (Some("complete"), Some("working"))
+    );
     done.open();
     let completed = wait(&client, &id, "completed").await;
     let mut plain = client.call("b__job", json!({})).await;
     plain.as_object_mut().unwrap().remove("_meta");
-    assert_eq!((&completed["result"], &completed["result"]["content"][1]["uri"]), (&plain, &json!("b+file:///a")));
+    assert_eq!(
+        (&completed["result"], &completed["result"]["content"][1]["uri"]),
+        (&plain, &json!("b+file:///a"))
+    );
     assert!(completed.get("error").is_none());
     assert_eq!(backend.seen_of("tools/call").len(), 2, "sent once for each call");
     // A call that does not take long is answered.
@@ -147,7 +183,10 @@ async fn n_task_01_who_does_not_declare_the_extension_waits() {
 #[tokio::test]
 async fn n_task_03_an_error_of_the_tool_completes_and_one_of_the_protocol_fails() {
     let done = Gate::new();
-    let backend = gated(&done, || Reply::Result(json!({"content": [{"type": "text", "text": "no"}], "isError": true}))).await;
+    let backend = gated(&done, || {
+        Reply::Result(json!({"content": [{"type": "text", "text": "no"}], "isError": true}))
+    })
+    .await;
     let broken = done.clone();
     backend.tool("broken", move |_| {
         let done = broken.clone();
@@ -158,14 +197,26 @@ async fn n_task_03_an_error_of_the_tool_completes_and_one_of_the_protocol_fails(
     });
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);
-    let (sad, broken) = (task(&client, "b__job", json!({})).await, task(&client, "b__broken", json!({})).await);
+    let (sad, broken) =
+        (task(&client, "b__job", json!({})).await, task(&client, "b__broken", json!({})).await);
     done.open();
     let completed = wait(&client, &sad, "completed").await;
-    assert_eq!((completed["result"]["isError"].as_bool(), text_of(&completed["result"])), (Some(true), "no"));
+    assert_eq!(
+        (completed["result"]["isError"].as_bool(), text_of(&completed["result"])),
+        (Some(true), "no")
+    );
     let failed = wait(&client, &broken, "failed").await;
     // What begins at -32020 says something to every client of this revision: a backend's own meaning is not passed on.
-    assert_eq!((&failed["error"]["message"], &failed["error"]["data"]), (&json!("it broke"), &json!({"why": 1})), "{failed}");
-    assert!(failed["error"]["code"].is_i64() && failed.get("result").is_none() && failed["statusMessage"].is_string());
+    assert_eq!(
+        (&failed["error"]["message"], &failed["error"]["data"]),
+        (&json!("it broke"), &json!({"why": 1})),
+        "{failed}"
+    );
+    assert!(
+        failed["error"]["code"].is_i64()
+            && failed.get("result").is_none()
+            && failed["statusMessage"].is_string()
+    );
 }
 
 #[tokio::test]
@@ -177,14 +228,21 @@ async fn n_task_04_a_cancelled_task_stays_cancelled_and_its_backend_is_told() {
     for _ in 0..2 {
         assert_empty(&client.result("tasks/cancel", json!({"taskId": id})).await);
         let cancelled = wait(&client, &id, "cancelled").await;
-        assert!(cancelled.get("result").is_none() && cancelled.get("error").is_none(), "{cancelled}");
+        assert!(
+            cancelled.get("result").is_none() && cancelled.get("error").is_none(),
+            "{cancelled}"
+        );
     }
     backend.wait_for("the cancellation", |seen| seen.is("notifications/cancelled")).await;
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
         let error = client.error(method, json!({"taskId": "nobody's", "inputResponses": {}})).await;
         assert_eq!((&error["code"], kind(&error)), (&json!(-32602), "task_not_found"), "{method}");
     }
-    assert_eq!(client.error("tasks/update", json!({"taskId": id})).await["code"], -32602, "without answers");
+    assert_eq!(
+        client.error("tasks/update", json!({"taskId": id})).await["code"],
+        -32602,
+        "without answers"
+    );
 }
 
 #[tokio::test]
@@ -192,10 +250,15 @@ async fn n_task_04_n_err_03_the_methods_are_for_who_declares_them_and_those_of_b
     let backend = FakeBackend::echo().await;
     let broker = broker_for(backend.spec()).await;
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
-        let refused = Modern::of(&broker, "/mcp").post(json!(1), method, json!({"taskId": "x", "inputResponses": {}})).await;
+        let refused = Modern::of(&broker, "/mcp")
+            .post(json!(1), method, json!({"taskId": "x", "inputResponses": {}}))
+            .await;
         assert_eq!(refused.status, 400);
         let error = refused.json().await["error"].clone();
-        assert_eq!((&error["code"], &error["data"]["requiredCapabilities"]), (&json!(-32021), &json!({"extensions": {EXTENSION: {}}})));
+        assert_eq!(
+            (&error["code"], &error["data"]["requiredCapabilities"]),
+            (&json!(-32021), &json!({"extensions": {EXTENSION: {}}}))
+        );
     }
     for method in ["tasks/list", "tasks/result"] {
         let refused = client_of(&broker).post(json!(1), method, json!({"taskId": "x"})).await;
@@ -215,9 +278,14 @@ async fn n_task_07_the_name_in_the_header_is_the_tasks_id() {
             let mut headers = client.headers(method, &params);
             headers.retain(|(header, _)| header != "mcp-name");
             headers.extend(name.map(|name| ("mcp-name".to_owned(), name.to_owned())));
-            let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+            let body =
+                json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
             let refused = client.send(&headers, body).await;
-            assert_eq!((refused.status, &refused.json().await["error"]["code"]), (400, &json!(-32020)), "{method} {name:?}");
+            assert_eq!(
+                (refused.status, &refused.json().await["error"]["code"]),
+                (400, &json!(-32020)),
+                "{method} {name:?}"
+            );
         }
     }
     assert_eq!(get(&client, &id).await["status"], "working", "nothing of it was done");
@@ -241,7 +309,9 @@ async fn asking(may: &Gate) -> FakeBackend {
             let other = call.begin_ask("elicitation/create", form.clone()).await.1;
             let (one, other) = (one.await.unwrap(), other.await.unwrap());
             let third = call.ask("elicitation/create", form).await;
-            let names = [one, other, third].map(|answer| answer["result"]["content"]["name"].as_str().unwrap_or("-").to_owned());
+            let names = [one, other, third].map(|answer| {
+                answer["result"]["content"]["name"].as_str().unwrap_or("-").to_owned()
+            });
             Reply::text(&names.join(" "))
         }
     })
@@ -258,23 +328,42 @@ async fn n_task_05_br_06_what_a_task_needs_is_asked_once_and_answered_in_parts()
     may.open();
     let both = eventually("both questions", || async {
         let task = get(&client, &id).await;
-        if task["inputRequests"].as_object().is_some_and(|all| all.len() == 2) { Ok(task) } else { Err(task) }
+        if task["inputRequests"].as_object().is_some_and(|all| all.len() == 2) {
+            Ok(task)
+        } else {
+            Err(task)
+        }
     })
     .await;
     assert_eq!(both["status"], "input_required");
     let asked = needs(&both);
     let keys: Vec<&String> = asked.keys().collect();
-    assert_eq!(asked[keys[0]], json!({"method": "elicitation/create", "params": serde_json::from_str::<Value>(FORM).unwrap()}));
+    assert_eq!(
+        asked[keys[0]],
+        json!({"method": "elicitation/create", "params": serde_json::from_str::<Value>(FORM).unwrap()})
+    );
     update(&client, &id, json!({keys[0]: named("Ann"), "unknown": {"x": 1}})).await;
     let rest = get(&client, &id).await;
-    assert_eq!((rest["status"].as_str(), needs(&rest).keys().collect::<Vec<_>>()), (Some("input_required"), vec![keys[1]]));
-    let wrong = client.error("tasks/update", json!({"taskId": id, "inputResponses": {keys[1]: {"action": "maybe"}}})).await;
+    assert_eq!(
+        (rest["status"].as_str(), needs(&rest).keys().collect::<Vec<_>>()),
+        (Some("input_required"), vec![keys[1]])
+    );
+    let wrong = client
+        .error(
+            "tasks/update",
+            json!({"taskId": id, "inputResponses": {keys[1]: {"action": "maybe"}}}),
+        )
+        .await;
     assert_eq!(wrong["code"], -32602, "what is no answer can be sent again");
     // The first answer counts.
     update(&client, &id, json!({keys[0]: named("Eve"), keys[1]: named("Bob")})).await;
     let third = eventually("the third question", || async {
         let task = get(&client, &id).await;
-        if task["status"] == "input_required" && !needs(&task).contains_key(keys[1]) { Ok(task) } else { Err(task) }
+        if task["status"] == "input_required" && !needs(&task).contains_key(keys[1]) {
+            Ok(task)
+        } else {
+            Err(task)
+        }
     })
     .await;
     let key = needs(&third).into_keys().next().unwrap();
@@ -301,10 +390,20 @@ async fn n_task_05_what_is_needed_before_there_is_a_task_is_asked_in_the_answer_
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);
     let required = client.call("b__ask", json!({})).await;
-    assert_eq!((required["resultType"].as_str(), required.get("taskId")), (Some("input_required"), None));
+    assert_eq!(
+        (required["resultType"].as_str(), required.get("taskId")),
+        (Some("input_required"), None)
+    );
     let key = needs(&required).into_keys().next().unwrap();
-    let created = client.retry("b__ask", json!({}), &required["requestState"], json!({key: named("Ann")})).await["result"].clone();
-    assert_eq!((created["resultType"].as_str(), created.get("requestState")), (Some("task"), None), "{created}");
+    let created = client
+        .retry("b__ask", json!({}), &required["requestState"], json!({key: named("Ann")}))
+        .await["result"]
+        .clone();
+    assert_eq!(
+        (created["resultType"].as_str(), created.get("requestState")),
+        (Some("task"), None),
+        "{created}"
+    );
     done.open();
     let completed = wait(&client, created["taskId"].as_str().unwrap(), "completed").await;
     assert_eq!(text_of(&completed["result"]), "Ann");
@@ -312,8 +411,13 @@ async fn n_task_05_what_is_needed_before_there_is_a_task_is_asked_in_the_answer_
     let done_again = client.call("b__ask", json!({})).await;
     let key = needs(&done_again).into_keys().next().unwrap();
     let other = client.with(json!({"elicitation": {}}));
-    let plain = other.retry("b__ask", json!({}), &done_again["requestState"], json!({key: named("Bob")})).await;
-    assert_eq!((plain["result"]["resultType"].as_str(), text_of(&plain["result"])), (Some("complete"), "Bob"));
+    let plain = other
+        .retry("b__ask", json!({}), &done_again["requestState"], json!({key: named("Bob")}))
+        .await;
+    assert_eq!(
+        (plain["result"]["resultType"].as_str(), text_of(&plain["result"])),
+        (Some("complete"), "Bob")
+    );
 }
 
 #[tokio::test]
@@ -335,24 +439,43 @@ async fn n_task_08_no_progress_and_no_log_of_a_task() {
     let client = client_of(&broker);
     let mut asked = meta(with_tasks(json!({})));
     asked["progressToken"] = json!("p");
-    let (before, answer) = client.exchange("tools/call", json!({"name": "b__job", "_meta": asked})).await;
+    let (before, answer) =
+        client.exchange("tools/call", json!({"name": "b__job", "_meta": asked})).await;
     // Before there was a task it was a call, whose progress is told.
-    assert!(!before.is_empty() && before.iter().all(|message| message["method"] == "notifications/progress"), "{before:?}");
+    assert!(
+        !before.is_empty()
+            && before.iter().all(|message| message["method"] == "notifications/progress"),
+        "{before:?}"
+    );
     let id = answer["result"]["taskId"].as_str().unwrap();
-    let mut stream = listening::listen(&client, json!("s"), json!({"taskIds": [id], "toolsListChanged": true})).await;
+    let mut stream =
+        listening::listen(&client, json!("s"), json!({"taskIds": [id], "toolsListChanged": true}))
+            .await;
     listening::next(&mut stream).await;
     is_task.open();
     let told = listening::next(&mut stream).await;
-    assert_eq!((told["method"].as_str(), told["params"]["status"].as_str()), (Some("notifications/tasks"), Some("completed")));
+    assert_eq!(
+        (told["method"].as_str(), told["params"]["status"].as_str()),
+        (Some("notifications/tasks"), Some("completed"))
+    );
 }
 
 #[tokio::test]
 async fn n_task_09_a_task_is_its_principals_alone() {
     let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
     let config = json!({"tasks": {"promote_after": "150ms"}});
-    let broker = builder().config(config).auth_required().tenant("other").backend("default", "b", backend.spec()).start().await;
-    let (own, other, foreign) =
-        (broker.admin().create_key("default").await, broker.admin().create_key("default").await, broker.admin().create_key("other").await);
+    let broker = builder()
+        .config(config)
+        .auth_required()
+        .tenant("other")
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let (own, other, foreign) = (
+        broker.admin().create_key("default").await,
+        broker.admin().create_key("default").await,
+        broker.admin().create_key("other").await,
+    );
     let client = client_of(&broker).bearer(&own);
     let id = task(&client, "b__job", json!({})).await;
     let unknown = client.error("tasks/get", json!({"taskId": "unknown"})).await;
@@ -360,7 +483,10 @@ async fn n_task_09_a_task_is_its_principals_alone() {
         let stranger = client_of(&broker).bearer(stranger);
         for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
             let error = stranger.error(method, json!({"taskId": id, "inputResponses": {}})).await;
-            assert_eq!((&error["code"], &error["message"], kind(&error)), (&unknown["code"], &unknown["message"], kind(&unknown)));
+            assert_eq!(
+                (&error["code"], &error["message"], kind(&error)),
+                (&unknown["code"], &unknown["message"], kind(&unknown))
+            );
         }
     }
     assert_eq!(get(&client, &id).await["status"], "working");
@@ -370,7 +496,10 @@ async fn n_task_09_a_task_is_its_principals_alone() {
     // Callers without a key are one principal: they need the id, and no list tells it.
     let open = broker_for(backend.spec()).await;
     let id = task(&client_of(&open), "b__job", json!({})).await;
-    assert_eq!(open.connected(json!({})).await.list_all("tasks/list", "tasks").await, Vec::<Value>::new());
+    assert_eq!(
+        open.connected(json!({})).await.list_all("tasks/list", "tasks").await,
+        Vec::<Value>::new()
+    );
     assert_eq!(get(&client_of(&open), &id).await["status"], "working");
 }
 
@@ -379,14 +508,17 @@ async fn a_call_that_can_not_become_a_task_goes_on_as_it_was() {
     let done = Gate::new();
     let backend = gated(&done, || Reply::text("done")).await;
     let config = json!({"tasks": {"promote_after": "100ms", "running_per_tenant": 1}});
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let client = client_of(&broker);
     let id = task(&client, "b__job", json!({})).await;
     let second = client.clone();
     let second = tokio::spawn(async move { second.call("b__job", json!({})).await });
     eventually("the refusal to be counted", || async {
         let metrics = broker.admin().metrics().await;
-        let refused = metrics.lines().any(|line| line.starts_with("mcp_task_promotions_total{outcome=\"refused\"} 1"));
+        let refused = metrics
+            .lines()
+            .any(|line| line.starts_with("mcp_task_promotions_total{outcome=\"refused\"} 1"));
         if refused { Ok(()) } else { Err("not yet") }
     })
     .await;
@@ -401,7 +533,8 @@ async fn n_task_02_tasks_over_a_connection() {
     let done = Gate::new();
     let backend = gated(&done, || Reply::text("done")).await;
     let config = json!({"tasks": {"promote_after": "100ms"}, "listen": {"tcp": "127.0.0.1:0"}});
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let client = DuplexClient::builder().tcp(broker.tcp_address()).await;
     let with = |mut params: Value| {
         params["_meta"] = meta(with_tasks(json!({})));
@@ -414,7 +547,11 @@ async fn n_task_02_tasks_over_a_connection() {
     drop(client);
     let completed = wait(&client_of(&broker), &id, "completed").await;
     assert_eq!(text_of(&completed["result"]), "done");
-    let (other, _) = DuplexClient::builder().websocket(broker.http_address(), "/ws", &[]).await.unwrap();
+    let (other, _) =
+        DuplexClient::builder().websocket(broker.http_address(), "/ws", &[]).await.unwrap();
     assert_eq!(other.result("tasks/get", with(json!({"taskId": id}))).await["status"], "completed");
-    assert_eq!(other.result("tasks/cancel", with(json!({"taskId": id}))).await["resultType"], "complete");
+    assert_eq!(
+        other.result("tasks/cancel", with(json!({"taskId": id}))).await["resultType"],
+        "complete"
+    );
 }

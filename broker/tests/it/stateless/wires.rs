@@ -1,7 +1,10 @@
 //! Requests that stand alone over connections (MCP 2026-07-28, Custom Transports).
 
 use serde_json::{Value, json};
-use testkit::{Authority, DuplexClient, FakeBackend, Gate, QuicPeer, Reply, TestBroker, eventually, judge::Revision};
+use testkit::{
+    Authority, DuplexClient, FakeBackend, Gate, QuicPeer, Reply, TestBroker, eventually,
+    judge::Revision,
+};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use super::meta;
@@ -10,7 +13,9 @@ use crate::{builder, request, text_of};
 /// A broker that listens on TCP, and its backend.
 async fn listening() -> (TestBroker, FakeBackend) {
     let backend = FakeBackend::echo().await;
-    backend.tool("ask", |call| async move { Reply::text(&call.ask("roots/list", json!({})).await["result"].to_string()) });
+    backend.tool("ask", |call| async move {
+        Reply::text(&call.ask("roots/list", json!({})).await["result"].to_string())
+    });
     backend.tool("hang", |_| async { Reply::Hang });
     let tcp = json!({"listen": {"tcp": "127.0.0.1:0"}});
     (builder().alone().config(tcp).backend("default", "b", backend.spec()).start().await, backend)
@@ -32,20 +37,35 @@ async fn speaks(client: &DuplexClient, backend: &FakeBackend) {
     let required = client.result("tools/call", with(call("b__ask"))).await;
     let key = required["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
     let mut retry = call("b__ask");
-    (retry["requestState"], retry["inputResponses"]) = (required["requestState"].clone(), json!({key: {"roots": []}}));
+    (retry["requestState"], retry["inputResponses"]) =
+        (required["requestState"].clone(), json!({key: {"roots": []}}));
     assert_eq!(text_of(&client.result("tools/call", with(retry)).await), r#"{"roots":[]}"#);
 
     // N-CAN-01: a cancellation is told, and nothing follows.
     let hanging = client.begin("tools/call", with(call("b__hang"))).await;
     backend.wait_for("the call", |seen| seen.calls("hang")).await;
     let before = backend.seen_of("notifications/cancelled").len();
-    client.notify("notifications/cancelled", json!({"requestId": hanging.id, "_meta": meta(json!({}))})).await;
-    backend.wait_count("its cancellation", before + 1, |seen| seen.is("notifications/cancelled")).await;
+    client
+        .notify(
+            "notifications/cancelled",
+            json!({"requestId": hanging.id, "_meta": meta(json!({}))}),
+        )
+        .await;
+    backend
+        .wait_count("its cancellation", before + 1, |seen| seen.is("notifications/cancelled"))
+        .await;
 
-    let listening = client.begin("subscriptions/listen", with(json!({"notifications": {"toolsListChanged": true}}))).await;
+    let listening = client
+        .begin("subscriptions/listen", with(json!({"notifications": {"toolsListChanged": true}})))
+        .await;
     let acknowledged = client.notification("notifications/subscriptions/acknowledged").await;
-    assert_eq!(acknowledged["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], listening.id);
-    for (method, code) in [("ping", -32601), ("initialize", -32600), ("resources/subscribe", -32601)] {
+    assert_eq!(
+        acknowledged["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"],
+        listening.id
+    );
+    for (method, code) in
+        [("ping", -32601), ("initialize", -32600), ("resources/subscribe", -32601)]
+    {
         let asked = if method == "initialize" { json!({}) } else { with(json!({})) };
         let error = client.error(method, asked).await;
         assert!([code, -32602].contains(&error["code"].as_i64().unwrap()), "{method}: {error}");
@@ -64,7 +84,12 @@ async fn n_can_01_requests_stand_alone_over_tcp() {
 #[tokio::test]
 async fn requests_stand_alone_over_websocket() {
     let (broker, backend) = listening().await;
-    let (client, _) = broker.duplex().speaking(Revision::V2026_07_28).websocket(broker.http_address(), "/ws", &[]).await.unwrap();
+    let (client, _) = broker
+        .duplex()
+        .speaking(Revision::V2026_07_28)
+        .websocket(broker.http_address(), "/ws", &[])
+        .await
+        .unwrap();
     speaks(&client, &backend).await;
     // A connection that breaks cancels what it was to carry.
     let with = params(json!({}), json!({"name": "b__hang"}));
@@ -73,7 +98,9 @@ async fn requests_stand_alone_over_websocket() {
     let _hanging = client.begin("tools/call", with).await;
     backend.wait_count("the call", calls + 1, |seen| seen.calls("hang")).await;
     client.break_off();
-    backend.wait_count("its cancellation", before + 1, |seen| seen.is("notifications/cancelled")).await;
+    backend
+        .wait_count("its cancellation", before + 1, |seen| seen.is("notifications/cancelled"))
+        .await;
 }
 
 #[tokio::test]
@@ -98,11 +125,14 @@ async fn f_19_a_client_without_a_session_that_does_not_read_is_cut() {
     })
     .await;
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"outbox_bytes": "1MiB"}});
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4096).unwrap();
     // More than the buffers of two sockets and the outbox hold together.
-    let one = |id| format!("{}\n", request(id, "tools/call", params(json!({}), json!({"name": "b__large"}))));
+    let one = |id| {
+        format!("{}\n", request(id, "tools/call", params(json!({}), json!({"name": "b__large"}))))
+    };
     socket.write_all((0..50).map(one).collect::<String>().as_bytes()).await.unwrap();
     backend.wait_count("all calls at the backend", 50, |seen| seen.calls("large")).await;
     gate.open();
@@ -111,21 +141,28 @@ async fn f_19_a_client_without_a_session_that_does_not_read_is_cut() {
     broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending == 0.0).await;
     broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes == 0.0).await;
     let other = DuplexClient::builder().tcp(broker.tcp_address()).await;
-    assert_eq!(other.result("tools/call", params(json!({}), json!({"name": "b__large"}))).await["resultType"], "complete");
+    assert_eq!(
+        other.result("tools/call", params(json!({}), json!({"name": "b__large"}))).await["resultType"],
+        "complete"
+    );
 }
 
 #[tokio::test]
 async fn connections_without_sessions_are_among_those_of_their_tenant() {
     let backend = FakeBackend::echo().await;
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"connections_per_tenant": 1}});
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let list = || params(json!({}), json!({}));
     let first = DuplexClient::builder().tcp(broker.tcp_address()).await;
     first.result("tools/list", list()).await;
     first.result("tools/list", list()).await;
     let second = DuplexClient::builder().tcp(broker.tcp_address()).await;
     assert_eq!(second.error("tools/list", list()).await["data"]["kind"], "too_many_connections");
-    eventually("the connection to end", || async { if second.ended().await.is_empty() { Err("open") } else { Ok(()) } }).await;
+    eventually("the connection to end", || async {
+        if second.ended().await.is_empty() { Err("open") } else { Ok(()) }
+    })
+    .await;
     first.break_off();
     eventually("its place to be free", || async {
         let next = DuplexClient::builder().tcp(broker.tcp_address()).await;
@@ -139,7 +176,14 @@ async fn connections_without_sessions_are_among_those_of_their_tenant() {
 async fn n_auth_01_each_request_over_tcp_says_who_asks() {
     let backend = FakeBackend::echo().await;
     let tcp = json!({"listen": {"tcp": "127.0.0.1:0"}});
-    let broker = builder().alone().auth_required().config(tcp).tenant("acme").backend("acme", "b", backend.spec()).start().await;
+    let broker = builder()
+        .alone()
+        .auth_required()
+        .config(tcp)
+        .tenant("acme")
+        .backend("acme", "b", backend.spec())
+        .start()
+        .await;
     let (id, key) = broker.admin().create_key_with_id("acme").await;
     let client = broker.duplex().speaking(Revision::V2026_07_28).tcp(broker.tcp_address()).await;
     let signed = |token: &str| {
@@ -149,11 +193,22 @@ async fn n_auth_01_each_request_over_tcp_says_who_asks() {
         params
     };
     assert_eq!(client.result("tools/call", signed(&key)).await["resultType"], "complete");
-    assert!(!backend.wait_for("the call", |seen| seen.calls("echo")).await.message.to_string().contains(&key), "the key goes no further");
+    assert!(
+        !backend
+            .wait_for("the call", |seen| seen.calls("echo"))
+            .await
+            .message
+            .to_string()
+            .contains(&key),
+        "the key goes no further"
+    );
     broker.admin().delete(&format!("/admin/v1/tenants/acme/keys/{id}")).await;
     let error = client.error("tools/call", signed(&key)).await;
     assert_eq!(error["data"]["kind"], "unauthorized");
-    eventually("the connection to end", || async { if client.ended().await.is_empty() { Err("open") } else { Ok(()) } }).await;
+    eventually("the connection to end", || async {
+        if client.ended().await.is_empty() { Err("open") } else { Ok(()) }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -163,10 +218,14 @@ async fn requests_stand_alone_over_quic() {
     let backend = FakeBackend::echo().await;
     backend.tool("hang", |_| async { Reply::Hang });
     let config = json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": server.cert, "key_file": server.key}});
-    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
     let client = broker.duplex().speaking(Revision::V2026_07_28).over(peer.control().await);
-    assert_eq!(client.result("tools/list", params(json!({}), json!({}))).await["tools"][0]["name"], "b__echo");
+    assert_eq!(
+        client.result("tools/list", params(json!({}), json!({}))).await["tools"][0]["name"],
+        "b__echo"
+    );
     let call = |name: &str| json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params(json!({}), json!({"name": name, "arguments": {"a": 1}}))});
     let (_writer, reader) = peer.request(&call("b__echo")).await;
     let lines = QuicPeer::lines(reader).await;

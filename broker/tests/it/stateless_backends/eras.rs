@@ -13,7 +13,12 @@ async fn revision(broker: &testkit::TestBroker) -> Value {
 
 #[tokio::test]
 async fn nb_era_01_nb_era_02_whatever_a_backend_makes_of_the_question_it_is_spoken_to() {
-    for (what, code) in [("unknown method", -32601), ("invalid params", -32602), ("invalid request", -32600), ("server error", -32000)] {
+    for (what, code) in [
+        ("unknown method", -32601),
+        ("invalid params", -32602),
+        ("invalid request", -32600),
+        ("server error", -32000),
+    ] {
         let backend = FakeBackend::echo().await;
         backend.on("server/discover", move |_| async move { Reply::error(code, "what?") });
         let broker = crate::broker_with(&backend).await;
@@ -44,7 +49,11 @@ async fn nb_era_01_pipes_are_asked_as_well() {
     assert_eq!(revision(&broker).await, "2025-11-25");
     let modern = StatelessBackend::pipe().await;
     assert_eq!(revision(&broker_with(&modern).await).await, "2026-07-28");
-    assert_eq!(modern.seen_of("initialize").len(), 1, "whether it knows sessions too is asked once");
+    assert_eq!(
+        modern.seen_of("initialize").len(),
+        1,
+        "whether it knows sessions too is asked once"
+    );
 }
 
 #[tokio::test]
@@ -55,7 +64,10 @@ async fn nb_era_01_what_was_found_is_remembered() {
     for _ in 0..3 {
         broker.connected(json!({})).await.call("b__echo", json!({})).await;
     }
-    assert_eq!((backend.seen_of("server/discover").len(), backend.seen_of("initialize").len()), (1, 4));
+    assert_eq!(
+        (backend.seen_of("server/discover").len(), backend.seen_of("initialize").len()),
+        (1, 4)
+    );
 }
 
 #[tokio::test]
@@ -80,10 +92,27 @@ async fn nb_ver_01_a_backend_that_changes_its_mind_is_followed() {
     // It now refuses 2026-07-28 and names 2025-11-25: that is chosen, and the call is made.
     backend.speaks_legacy(true);
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 2})).await), r#"{"n":2}"#);
-    broker.admin().wait_backend("default", "b", "the older revision", |shown| shown["protocol_version"] == "2025-11-25").await;
+    broker
+        .admin()
+        .wait_backend("default", "b", "the older revision", |shown| {
+            shown["protocol_version"] == "2025-11-25"
+        })
+        .await;
     backend.speaks_legacy(false);
-    broker.admin().put_backend("default", "b", &json!({"transport": backend.spec()["transport"], "protocol": "modern"})).await;
-    broker.admin().wait_backend("default", "b", "the newer revision", |shown| shown["protocol_version"] == "2026-07-28").await;
+    broker
+        .admin()
+        .put_backend(
+            "default",
+            "b",
+            &json!({"transport": backend.spec()["transport"], "protocol": "modern"}),
+        )
+        .await;
+    broker
+        .admin()
+        .wait_backend("default", "b", "the newer revision", |shown| {
+            shown["protocol_version"] == "2026-07-28"
+        })
+        .await;
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 3})).await), r#"{"n":3}"#);
 }
 
@@ -114,7 +143,11 @@ async fn br_01_a_backend_of_both_eras_is_spoken_to_as_its_clients_speak() {
     let client = broker.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
     assert_eq!(revision(&broker).await, "2025-11-25", "what need not be translated is not");
-    assert_eq!(backend.seen_of("server/discover").len(), 2, "and once more when the first client with a session was there");
+    assert_eq!(
+        backend.seen_of("server/discover").len(),
+        2,
+        "and once more when the first client with a session was there"
+    );
 }
 
 #[tokio::test]
@@ -125,7 +158,10 @@ async fn nb_meta_01_who_has_no_client_with_a_session_is_not_asked_to_initialize(
     let modern = crate::stateless::Modern::at(broker.http_address(), "/mcp", json!({}));
     let call = || modern.result("tools/call", json!({"name": "b__echo", "arguments": {"n": 1}}));
     assert_eq!(text_of(&call().await), r#"{"n":1}"#);
-    assert!(backend.seen_of("initialize").is_empty(), "it gets what its revision has, and nothing else");
+    assert!(
+        backend.seen_of("initialize").is_empty(),
+        "it gets what its revision has, and nothing else"
+    );
     // The first client with a session makes a difference, before it is told what there is.
     let client = broker.connected(json!({})).await;
     assert_eq!(backend.seen_of("initialize").len(), 1);

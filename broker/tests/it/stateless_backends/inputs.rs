@@ -26,7 +26,9 @@ fn everything() -> Value {
 
 fn answered(method: &str, params: &Value) -> Result<Value, Value> {
     Ok(match method {
-        "sampling/createMessage" => json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"}),
+        "sampling/createMessage" => {
+            json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"})
+        }
         "roots/list" => json!({"roots": [{"uri": "file:///r"}]}),
         "elicitation/create" => json!({"action": "accept", "content": {"name": params["message"]}}),
         other => panic!("{other} is not asked"),
@@ -40,7 +42,9 @@ fn asking(backend: &StatelessBackend, requests: Value, state: Option<&'static st
         async move {
             match call.params().get("inputResponses") {
                 None => StatelessReply::needs(requests, state),
-                Some(answers) => StatelessReply::text(&json!({"answers": answers, "state": call.state()}).to_string()),
+                Some(answers) => StatelessReply::text(
+                    &json!({"answers": answers, "state": call.state()}).to_string(),
+                ),
             }
         }
     });
@@ -53,7 +57,11 @@ async fn told(client: &TestClient) -> Value {
 #[tokio::test]
 async fn nb_mrtr_01_nb_mrtr_02_br_02_all_kinds_are_asked_and_the_request_sent_again() {
     for backend in on_both_wires().await {
-        asking(&backend, json!({"who": form("Ann"), "model": sampling(), "where": {"method": "roots/list"}}), Some("st\u{e9}\n\"te"));
+        asking(
+            &backend,
+            json!({"who": form("Ann"), "model": sampling(), "where": {"method": "roots/list"}}),
+            Some("st\u{e9}\n\"te"),
+        );
         let broker = broker_with(&backend).await;
         let client = broker.client("/mcp").answers(answered).connected(everything()).await;
         let told = told(&client).await;
@@ -64,18 +72,28 @@ async fn nb_mrtr_01_nb_mrtr_02_br_02_all_kinds_are_asked_and_the_request_sent_ag
         let calls = backend.seen_of("tools/call");
         assert_eq!(calls.len(), 2);
         assert_ne!(calls[0].message["id"], calls[1].message["id"], "a request of its own");
-        assert_eq!(calls[0].message["params"]["arguments"], calls[1].message["params"]["arguments"]);
+        assert_eq!(
+            calls[0].message["params"]["arguments"],
+            calls[1].message["params"]["arguments"]
+        );
         // And the next call knows nothing of it.
         client.call("b__ask", json!({})).await;
         let third = &backend.seen_of("tools/call")[2];
-        assert!(third.message["params"].get("requestState").is_none() && third.message["params"].get("inputResponses").is_none());
+        assert!(
+            third.message["params"].get("requestState").is_none()
+                && third.message["params"].get("inputResponses").is_none()
+        );
     }
 }
 
 #[tokio::test]
 async fn br_02_questions_are_answered_at_another_replica_than_the_call_is_at() {
     for backend in on_both_wires().await {
-        asking(&backend, json!({"who": form("Ann"), "model": sampling(), "where": {"method": "roots/list"}}), Some("st"));
+        asking(
+            &backend,
+            json!({"who": form("Ann"), "model": sampling(), "where": {"method": "roots/list"}}),
+            Some("st"),
+        );
         let cluster = builder().backend("default", "b", backend.spec()).cluster(2).start().await;
         let client = cluster.client_of(0, "/mcp").connected(everything()).await;
         for (asked, at) in [(0, 1), (1, 0), (1, 1)] {
@@ -84,18 +102,32 @@ async fn br_02_questions_are_answered_at_another_replica_than_the_call_is_at() {
             let mut call = caller.begin_call("b__ask", json!({"a": 1}));
             for _ in 0..3 {
                 let question = call.next().await.unwrap().value;
-                let answer = answered(question["method"].as_str().unwrap(), &question["params"]).unwrap();
+                let answer =
+                    answered(question["method"].as_str().unwrap(), &question["params"]).unwrap();
                 other.respond(question["id"].clone(), answer).await;
             }
             let result = call.result().await;
             let told: Value = serde_json::from_str(text_of(&result)).unwrap();
-            assert_eq!((&told["answers"]["who"]["content"]["name"], &told["state"]), (&json!("Ann"), &json!("st")), "{asked} {at}");
+            assert_eq!(
+                (&told["answers"]["who"]["content"]["name"], &told["state"]),
+                (&json!("Ann"), &json!("st")),
+                "{asked} {at}"
+            );
             assert_eq!(told["answers"]["where"]["roots"][0]["uri"], "file:///r");
-            assert_eq!(backend.seen_of("tools/call").len(), before + 2, "the request, and once more with the answers");
+            assert_eq!(
+                backend.seen_of("tools/call").len(),
+                before + 2,
+                "the request, and once more with the answers"
+            );
             // What the client says no to, it may say at either, too.
             let mut call = caller.begin_call("b__ask", json!({"a": 2}));
             let question = call.next().await.unwrap().value;
-            other.respond_error(question["id"].clone(), json!({"code": -1, "message": "the user said no"})).await;
+            other
+                .respond_error(
+                    question["id"].clone(),
+                    json!({"code": -1, "message": "the user said no"}),
+                )
+                .await;
             assert_eq!(call.error().await["message"], "the user said no", "{asked} {at}");
         }
     }
@@ -138,17 +170,31 @@ async fn br_02_prompts_and_resources_may_need_something_too() {
             Value::Null => StatelessReply::needs(json!({"who": form("Ann")}), Some("s")),
             _ => StatelessReply::Result(result),
         };
-        backend.on("prompts/get", move |call| async move { ask(call, json!({"messages": [], "description": "d"})) });
+        backend.on("prompts/get", move |call| async move {
+            ask(call, json!({"messages": [], "description": "d"}))
+        });
         backend.on("resources/read", move |call| async move {
             ask(call, json!({"contents": [{"uri": "test://one", "text": "t"}], "ttlMs": 0, "cacheScope": "private"}))
         });
-        backend.on("completion/complete", |_| async { StatelessReply::needs(json!({"who": form("Ann")}), None) });
+        backend.on("completion/complete", |_| async {
+            StatelessReply::needs(json!({"who": form("Ann")}), None)
+        });
         let broker = broker_with(&backend).await;
         let client = broker.client("/mcp").answers(answered).connected(everything()).await;
-        assert_eq!(client.result("prompts/get", json!({"name": "b__greet"})).await, json!({"messages": [], "description": "d"}));
-        assert_eq!(client.result("resources/read", json!({"uri": "b+test://one"})).await["contents"][0]["text"], "t");
+        assert_eq!(
+            client.result("prompts/get", json!({"name": "b__greet"})).await,
+            json!({"messages": [], "description": "d"})
+        );
+        assert_eq!(
+            client.result("resources/read", json!({"uri": "b+test://one"})).await["contents"][0]["text"],
+            "t"
+        );
         let params = json!({"ref": {"type": "ref/prompt", "name": "b__greet"}, "argument": {"name": "a", "value": ""}});
-        assert_eq!(kind(&client.error("completion/complete", params).await), "backend_protocol_error", "nothing else may");
+        assert_eq!(
+            kind(&client.error("completion/complete", params).await),
+            "backend_protocol_error",
+            "nothing else may"
+        );
     }
 }
 
@@ -173,7 +219,11 @@ async fn br_02_a_decline_is_an_answer() {
     let backend = StatelessBackend::http().await;
     asking(&backend, json!({"who": form("Ann")}), None);
     let broker = broker_with(&backend).await;
-    let client = broker.client("/mcp").answers(|_, _| Ok(json!({"action": "decline"}))).connected(everything()).await;
+    let client = broker
+        .client("/mcp")
+        .answers(|_, _| Ok(json!({"action": "decline"})))
+        .connected(everything())
+        .await;
     assert_eq!(told(&client).await["answers"]["who"], json!({"action": "decline"}));
 }
 
@@ -197,10 +247,16 @@ async fn nb_mrtr_03_a_state_alone_is_sent_again_and_rounds_have_an_end() {
     backend.tool("busy", move |call| {
         let first = counted.fetch_add(1, Ordering::SeqCst) == 0;
         async move {
-            if first { StatelessReply::needs(Value::Null, Some("later")) } else { StatelessReply::text(call.state().unwrap_or("none")) }
+            if first {
+                StatelessReply::needs(Value::Null, Some("later"))
+            } else {
+                StatelessReply::text(call.state().unwrap_or("none"))
+            }
         }
     });
-    backend.tool("endless", |call| async move { StatelessReply::needs(json!({"who": form("Ann")}), call.state().or(Some("s"))) });
+    backend.tool("endless", |call| async move {
+        StatelessReply::needs(json!({"who": form("Ann")}), call.state().or(Some("s")))
+    });
     let broker = broker_with(&backend).await;
     let client = broker.client("/mcp").answers(answered).connected(everything()).await;
     assert_eq!(text_of(&client.call("b__busy", json!({})).await), "later");
@@ -239,15 +295,25 @@ async fn two_clients_of_one_link_are_each_asked_their_own() {
     for backend in on_both_wires().await {
         backend.tool("ask", |call| async move {
             match call.input("who") {
-                Value::Null => StatelessReply::needs(json!({"who": form(call.arguments()["n"].as_str().unwrap())}), None),
+                Value::Null => StatelessReply::needs(
+                    json!({"who": form(call.arguments()["n"].as_str().unwrap())}),
+                    None,
+                ),
                 who => StatelessReply::text(who["content"]["name"].as_str().unwrap()),
             }
         });
         let broker = broker_with(&backend).await;
         let one = broker.client("/mcp").answers(answered).connected(everything()).await;
         let two = broker.client("/mcp").answers(answered).connected(everything()).await;
-        let calls: Vec<_> =
-            (0..20).map(|n| (n, if n % 2 == 0 { &one } else { &two }.begin_call("b__ask", json!({"n": n.to_string()})))).collect();
+        let calls: Vec<_> = (0..20)
+            .map(|n| {
+                (
+                    n,
+                    if n % 2 == 0 { &one } else { &two }
+                        .begin_call("b__ask", json!({"n": n.to_string()})),
+                )
+            })
+            .collect();
         for (n, call) in calls {
             assert_eq!(text_of(&call.result().await), n.to_string());
         }

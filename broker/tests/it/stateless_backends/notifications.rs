@@ -42,7 +42,10 @@ async fn br_05_subscriptions_are_one_stream_with_all_that_is_wanted() {
         for stream in [&mut of_one, &mut of_two] {
             let params = next_updated(stream).await;
             assert_eq!(params["uri"], "b+test://one");
-            assert!(!params.to_string().contains("subscriptionId"), "it means nothing to this client: {params}");
+            assert!(
+                !params.to_string().contains("subscriptionId"),
+                "it means nothing to this client: {params}"
+            );
         }
         backend.updated("test://two").await;
         assert_eq!(next_updated(&mut of_two).await["uri"], "b+test://two");
@@ -51,7 +54,10 @@ async fn br_05_subscriptions_are_one_stream_with_all_that_is_wanted() {
         one.delete_session().await;
         two.delete_session().await;
         backend.wait_listening_to(&[]).await;
-        assert!(backend.seen_of("resources/subscribe").is_empty() && backend.seen_of("resources/unsubscribe").is_empty());
+        assert!(
+            backend.seen_of("resources/subscribe").is_empty()
+                && backend.seen_of("resources/unsubscribe").is_empty()
+        );
     }
 }
 
@@ -63,7 +69,10 @@ async fn nb_sub_01_a_resource_that_is_not_agreed_to_is_refused() {
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
         let error = client.error("resources/subscribe", json!({"uri": "b+test://two"})).await;
-        assert_eq!((&error["code"], &error["data"]["uri"]), (&json!(-32002), &json!("b+test://two")));
+        assert_eq!(
+            (&error["code"], &error["data"]["uri"]),
+            (&json!(-32002), &json!("b+test://two"))
+        );
         subscribe(&client, "one").await;
         let mut stream = client.open_get_stream().await;
         backend.updated("test://one").await;
@@ -84,7 +93,11 @@ async fn nb_sub_01_br_05_a_lost_stream_is_opened_again_and_the_gap_told() {
             true => backend.end_listens().await,
             false => backend.cut_listens(),
         }
-        assert_eq!(next_updated(&mut stream).await["uri"], "b+test://one", "something may have been missed");
+        assert_eq!(
+            next_updated(&mut stream).await["uri"],
+            "b+test://one",
+            "something may have been missed"
+        );
         backend.wait_listening_to(&["test://one"]).await;
     }
     backend.updated("test://one").await;
@@ -102,7 +115,10 @@ async fn nb_sub_01_a_pipe_that_ends_is_opened_again_with_its_subscriptions() {
     subscribe(&client, "two").await;
     backend.cut_connections();
     backend.wait_listening_to(&["test://one", "test://two"]).await;
-    let mut told = [next_updated(&mut stream).await["uri"].clone(), next_updated(&mut stream).await["uri"].clone()];
+    let mut told = [
+        next_updated(&mut stream).await["uri"].clone(),
+        next_updated(&mut stream).await["uri"].clone(),
+    ];
     told.sort_by_key(Value::to_string);
     assert_eq!(told, [json!("b+test://one"), json!("b+test://two")]);
 }
@@ -120,7 +136,10 @@ async fn br_05_changed_lists_are_heard_and_told() {
             json!({"toolsListChanged": true, "promptsListChanged": true, "resourcesListChanged": true})
         );
         backend.list("tools", vec![testkit::backend::tool("one"), testkit::backend::tool("two")]);
-        eventually("somebody to hear it", || async { if backend.list_changed("tools").await > 0 { Ok(()) } else { Err("nobody") } }).await;
+        eventually("somebody to hear it", || async {
+            if backend.list_changed("tools").await > 0 { Ok(()) } else { Err("nobody") }
+        })
+        .await;
         let changed = within("the change", stream.next_message()).await.unwrap().1;
         assert_eq!(changed["method"], "notifications/tools/list_changed");
         assert_eq!(client.tool_names().await, ["b__one", "b__two"]);
@@ -131,7 +150,8 @@ async fn br_05_changed_lists_are_heard_and_told() {
 async fn a_backend_without_such_a_stream_is_served_all_the_same() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("one")]);
-    backend.on("subscriptions/listen", |_| async { StatelessReply::error(-32601, "no such method") });
+    backend
+        .on("subscriptions/listen", |_| async { StatelessReply::error(-32601, "no such method") });
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     assert_eq!(client.tool_names().await, ["b__one"]);

@@ -16,7 +16,11 @@ async fn nb_meta_01_nb_meta_02_each_request_says_for_whom_it_is() {
     for backend in on_both_wires().await {
         backend.list("tools", vec![testkit::backend::tool("echo")]);
         let broker = broker_with(&backend).await;
-        let one = broker.connected(json!({"sampling": {}, "roots": {"listChanged": true}, "tasks": {"list": {}}})).await;
+        let one = broker
+            .connected(
+                json!({"sampling": {}, "roots": {"listChanged": true}, "tasks": {"list": {}}}),
+            )
+            .await;
         let two = broker.connected(json!({})).await;
         one.result("logging/setLevel", json!({"level": "warning"})).await;
         for client in [&one, &two] {
@@ -24,17 +28,35 @@ async fn nb_meta_01_nb_meta_02_each_request_says_for_whom_it_is() {
         }
         let calls = backend.seen_of("tools/call");
         let meta: Vec<_> = calls.iter().map(|call| &call.message["params"]["_meta"]).collect();
-        assert_eq!(meta[0][CAPABILITIES], json!({"sampling": {}, "roots": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}));
-        assert_eq!(meta[1][CAPABILITIES], json!({"extensions": {"io.modelcontextprotocol/tasks": {}}}));
+        assert_eq!(
+            meta[0][CAPABILITIES],
+            json!({"sampling": {}, "roots": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}})
+        );
+        assert_eq!(
+            meta[1][CAPABILITIES],
+            json!({"extensions": {"io.modelcontextprotocol/tasks": {}}})
+        );
         assert_eq!((&meta[0][LEVEL], meta[1].get(LEVEL)), (&json!("warning"), None));
         // Whether it knows sessions too is asked once; it refuses.
         assert_eq!(backend.seen_of("initialize").len(), 1);
         // A stream of notifications that is replaced is given up by a notification, which says no more than its id.
-        for seen in backend.seen().iter().filter(|seen| !seen.is("initialize") && !seen.is("notifications/cancelled")) {
-            assert!(!["notifications/initialized", "ping", "logging/setLevel"].contains(&seen.method().unwrap_or_default()));
+        for seen in backend
+            .seen()
+            .iter()
+            .filter(|seen| !seen.is("initialize") && !seen.is("notifications/cancelled"))
+        {
+            assert!(
+                !["notifications/initialized", "ping", "logging/setLevel"]
+                    .contains(&seen.method().unwrap_or_default())
+            );
             assert_ne!(seen.http, "GET");
             let meta = &seen.message["params"]["_meta"];
-            assert_eq!((&meta[VERSION], meta[INFO]["name"].is_string()), (&json!("2026-07-28"), true), "{}", seen.message);
+            assert_eq!(
+                (&meta[VERSION], meta[INFO]["name"].is_string()),
+                (&json!("2026-07-28"), true),
+                "{}",
+                seen.message
+            );
         }
     }
 }
@@ -55,7 +77,9 @@ async fn nb_hdr_01_headers_are_made_anew_with_the_backends_own_names() {
     let named: Vec<_> = backend
         .seen()
         .iter()
-        .filter_map(|seen| Some((seen.header("mcp-method")?.to_owned(), seen.header("mcp-name")?.to_owned())))
+        .filter_map(|seen| {
+            Some((seen.header("mcp-method")?.to_owned(), seen.header("mcp-name")?.to_owned()))
+        })
         .collect();
     assert_eq!(named[0], ("tools/call".to_owned(), "=?base64?Z3LDtsOfZQ==?=".to_owned()));
     assert_eq!(named[1], ("resources/read".to_owned(), "test://one".to_owned()));
@@ -65,7 +89,8 @@ async fn nb_hdr_01_headers_are_made_anew_with_the_backends_own_names() {
             .seen()
             .iter()
             .filter(|seen| !seen.is("initialize"))
-            .all(|seen| seen.header("mcp-protocol-version") == Some("2026-07-28") && seen.header("mcp-session-id").is_none())
+            .all(|seen| seen.header("mcp-protocol-version") == Some("2026-07-28")
+                && seen.header("mcp-session-id").is_none())
     );
 }
 
@@ -83,8 +108,14 @@ async fn nb_hdr_02_arguments_are_repeated_as_the_schema_says() {
     client.call("b__regional", json!({"region": "eu", "n": 7})).await;
     client.call("b__regional", json!({"region": " ü", "n": null})).await;
     let calls = backend.seen_of("tools/call");
-    assert_eq!((calls[0].header("mcp-param-region"), calls[0].header("mcp-param-n")), (Some("eu"), Some("7")));
-    assert_eq!((calls[1].header("mcp-param-region"), calls[1].header("mcp-param-n")), (Some("=?base64?IMO8?="), None));
+    assert_eq!(
+        (calls[0].header("mcp-param-region"), calls[0].header("mcp-param-n")),
+        (Some("eu"), Some("7"))
+    );
+    assert_eq!(
+        (calls[1].header("mcp-param-region"), calls[1].header("mcp-param-n")),
+        (Some("=?base64?IMO8?="), None)
+    );
 }
 
 #[tokio::test]
@@ -114,12 +145,15 @@ async fn nb_hdr_04_headers_of_an_old_schema_are_made_anew_once() {
     assert_eq!(client.tool_names().await, ["b__regional"]);
     backend.list("tools", vec![regional("New")]);
     assert_eq!(text_of(&client.call("b__regional", json!({"region": "eu"})).await), "accepted");
-    let ids: Vec<_> = backend.seen_of("tools/call").iter().map(|seen| seen.message["id"].clone()).collect();
+    let ids: Vec<_> =
+        backend.seen_of("tools/call").iter().map(|seen| seen.message["id"].clone()).collect();
     assert_eq!(ids.len(), 2);
     assert_ne!(ids[0], ids[1], "each attempt is a request of its own");
     backend.list("tools", vec![regional("Other")]);
     backend.on("tools/call", |_| async { StatelessReply::error(-32020, "never") });
-    let error = client.error("tools/call", json!({"name": "b__regional", "arguments": {"region": "eu"}})).await;
+    let error = client
+        .error("tools/call", json!({"name": "b__regional", "arguments": {"region": "eu"}}))
+        .await;
     assert_eq!(kind(&error), "backend_protocol_error");
     assert_eq!(backend.seen_of("tools/call").len(), 4, "once more, and not again");
 }
@@ -133,12 +167,20 @@ async fn nb_rt_01_results_lose_what_is_new_and_unknown_types_are_none() {
             let said = said.clone();
             async move { StatelessReply::Exactly(json!({"content": said})) }
         });
-        backend.tool("list", |_| async { StatelessReply::Result(json!({"content": [], "structuredContent": [1, 2]})) });
-        backend.tool("odd", |_| async { StatelessReply::Exactly(json!({"resultType": "later", "content": []})) });
+        backend.tool("list", |_| async {
+            StatelessReply::Result(json!({"content": [], "structuredContent": [1, 2]}))
+        });
+        backend.tool("odd", |_| async {
+            StatelessReply::Exactly(json!({"resultType": "later", "content": []}))
+        });
         backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
-        assert_eq!(client.call("b__plain", json!({})).await, json!({"content": content}), "without a type it is complete");
+        assert_eq!(
+            client.call("b__plain", json!({})).await,
+            json!({"content": content}),
+            "without a type it is complete"
+        );
         let told = client.call("b__list", json!({})).await;
         assert_eq!(told, json!({"content": [{"type": "text", "text": "[1,2]"}]}));
         let read = client.result("resources/read", json!({"uri": "b+test://one"})).await;
@@ -157,7 +199,10 @@ async fn nb_res_01_br_04_a_missing_resource_has_the_code_its_reader_knows() {
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
         let error = client.error("resources/read", json!({"uri": "b+test://none"})).await;
-        assert_eq!((&error["code"], &error["data"]["uri"]), (&json!(-32002), &json!("b+test://none")));
+        assert_eq!(
+            (&error["code"], &error["data"]["uri"]),
+            (&json!(-32002), &json!("b+test://none"))
+        );
     }
 }
 
@@ -173,11 +218,21 @@ async fn errors_of_the_backend_are_answers_whatever_their_status() {
     let client = broker.connected(json!({})).await;
     let needs = || client.error("tools/call", json!({"name": "b__needs", "arguments": {}}));
     let error = needs().await;
-    assert_eq!((&error["code"], &error["data"]["requiredCapabilities"]), (&json!(-32021), &json!({"sampling": {}})));
+    assert_eq!(
+        (&error["code"], &error["data"]["requiredCapabilities"]),
+        (&json!(-32021), &json!({"sampling": {}}))
+    );
     let asked = backend.seen_of("server/discover").len();
-    assert_eq!(client.error("tools/call", json!({"name": "b__missing", "arguments": {}})).await["code"], -32601);
+    assert_eq!(
+        client.error("tools/call", json!({"name": "b__missing", "arguments": {}})).await["code"],
+        -32601
+    );
     needs().await;
-    assert_eq!(backend.seen_of("server/discover").len(), asked, "neither made the broker ask again who it speaks to");
+    assert_eq!(
+        backend.seen_of("server/discover").len(),
+        asked,
+        "neither made the broker ask again who it speaks to"
+    );
 }
 
 #[tokio::test]
@@ -191,8 +246,15 @@ async fn nb_can_01_a_cancelled_call_is_given_up_at_the_backend() {
         client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
         backend.wait_given_up(&seen.message["id"]).await;
         // Over TCP the catalog may have ended a stream of notifications in the same way.
-        let told = backend.seen_of("notifications/cancelled").iter().any(|told| told.message["params"]["requestId"] == seen.message["id"]);
-        assert_eq!(told, backend.spec()["transport"]["type"] == "tcp", "over HTTP its response is closed, and that is all");
+        let told = backend
+            .seen_of("notifications/cancelled")
+            .iter()
+            .any(|told| told.message["params"]["requestId"] == seen.message["id"]);
+        assert_eq!(
+            told,
+            backend.spec()["transport"]["type"] == "tcp",
+            "over HTTP its response is closed, and that is all"
+        );
     }
 }
 
@@ -236,17 +298,23 @@ async fn progress_and_log_messages_come_on_the_stream_of_their_call() {
             for step in 1..=3 {
                 call.progress(f64::from(step)).await;
             }
-            call.notify("notifications/message", json!({"level": "error", "data": "careful"})).await;
+            call.notify("notifications/message", json!({"level": "error", "data": "careful"}))
+                .await;
             StatelessReply::text("done")
         });
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
         client.result("logging/setLevel", json!({"level": "info"})).await;
-        let params = json!({"name": "b__steps", "arguments": {}, "_meta": {"progressToken": "mine"}});
+        let params =
+            json!({"name": "b__steps", "arguments": {}, "_meta": {"progressToken": "mine"}});
         let mut call = client.begin("tools/call", params);
         call.finish().await;
         let said: Vec<_> = call.before.iter().map(|one| one.value["params"].clone()).collect();
-        let steps: Vec<_> = said.iter().filter(|one| one["progressToken"] == "mine").map(|one| one["progress"].clone()).collect();
+        let steps: Vec<_> = said
+            .iter()
+            .filter(|one| one["progressToken"] == "mine")
+            .map(|one| one["progress"].clone())
+            .collect();
         assert_eq!(steps.len(), 3, "{said:?}");
         assert!(said.iter().any(|one| one["data"] == "careful"), "{said:?}");
     }
@@ -280,7 +348,10 @@ async fn nb_msg_01_what_a_backend_asks_unasked_is_not_answered() {
         let mut call = client.begin_call("b__asks", json!({}));
         assert_eq!(text_of(&call.finish().await.value["result"]), "done");
         assert!(call.before.is_empty(), "the client is not asked: {:?}", call.before);
-        assert!(backend.seen().iter().all(|seen| seen.message.get("method").is_some()), "no response was sent");
+        assert!(
+            backend.seen().iter().all(|seen| seen.message.get("method").is_some()),
+            "no response was sent"
+        );
     }
 }
 
@@ -288,7 +359,10 @@ async fn nb_msg_01_what_a_backend_asks_unasked_is_not_answered() {
 async fn n_cache_02_lists_are_fetched_again_when_they_may_not_be_kept_any_longer() {
     let backend = StatelessBackend::http().await;
     // It tells no changes, so only their age says when they are old.
-    backend.capabilities(json!({"tools": {}})).ttl_ms(1).list("tools", vec![testkit::backend::tool("one")]);
+    backend
+        .capabilities(json!({"tools": {}}))
+        .ttl_ms(1)
+        .list("tools", vec![testkit::backend::tool("one")]);
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     assert_eq!(client.tool_names().await, ["b__one"]);
@@ -307,7 +381,10 @@ async fn operators_see_the_revision_of_a_backend() {
     let broker = broker_with(&backend).await;
     broker.connected(json!({})).await;
     let shown = broker.admin().backend("default", "b").await;
-    assert_eq!((&shown["protocol_version"], &shown["server_name"]), (&json!("2026-07-28"), &json!("modern")));
+    assert_eq!(
+        (&shown["protocol_version"], &shown["server_name"]),
+        (&json!("2026-07-28"), &json!("modern"))
+    );
     let labels = [("version", "2026-07-28"), ("side", "backend")];
     eventually("the metric", || async {
         match broker.admin().metric("mcp_protocol_version_negotiated_total", &labels).await {

@@ -19,7 +19,10 @@ pub(crate) fn state(status: &str, more: Value) -> Value {
 }
 
 pub(crate) fn done(text: &str, is_error: bool) -> Value {
-    state("completed", json!({"result": {"resultType": "complete", "content": [{"type": "text", "text": text}], "isError": is_error}}))
+    state(
+        "completed",
+        json!({"result": {"resultType": "complete", "content": [{"type": "text", "text": text}], "isError": is_error}}),
+    )
 }
 
 /// A backend whose tool `job` becomes a task.
@@ -39,7 +42,10 @@ pub(crate) fn with_task(backend: &StatelessBackend, first: Value) -> Told {
     backend.on("tasks/update", move |call| {
         let told = answered.clone();
         async move {
-            let who = call.params()["inputResponses"]["who"]["content"]["name"].as_str().unwrap_or("nobody").to_owned();
+            let who = call.params()["inputResponses"]["who"]["content"]["name"]
+                .as_str()
+                .unwrap_or("nobody")
+                .to_owned();
             *told.lock().unwrap() = done(&who, false);
             StatelessReply::Result(json!({}))
         }
@@ -52,9 +58,11 @@ pub(crate) fn with_task(backend: &StatelessBackend, first: Value) -> Told {
 }
 
 pub(crate) fn needs_a_name() -> Value {
-    let form =
-        json!({"mode": "form", "message": "who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}});
-    state("input_required", json!({"inputRequests": {"who": {"method": "elicitation/create", "params": form}}}))
+    let form = json!({"mode": "form", "message": "who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}});
+    state(
+        "input_required",
+        json!({"inputRequests": {"who": {"method": "elicitation/create", "params": form}}}),
+    )
 }
 
 fn ann(_: &str, _: &Value) -> Result<Value, Value> {
@@ -62,7 +70,9 @@ fn ann(_: &str, _: &Value) -> Result<Value, Value> {
 }
 
 async fn as_task(client: &TestClient) -> String {
-    let created = client.result("tools/call", json!({"name": "b__job", "arguments": {}, "task": {"ttl": 60000}})).await;
+    let created = client
+        .result("tools/call", json!({"name": "b__job", "arguments": {}, "task": {"ttl": 60000}}))
+        .await;
     created["task"]["taskId"].as_str().unwrap().to_owned()
 }
 
@@ -73,11 +83,16 @@ async fn nb_task_01_a_plain_call_that_becomes_a_task_is_answered_at_its_end() {
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
         let call = client.begin_call("b__job", json!({}));
-        let asked = backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
+        let asked =
+            backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
         assert_eq!(asked.message["params"]["taskId"], "t-1");
         *told.lock().unwrap() = done("ready", false);
         let result = call.result().await;
-        assert_eq!(result, json!({"content": [{"type": "text", "text": "ready"}], "isError": false}), "nothing tells of a task");
+        assert_eq!(
+            result,
+            json!({"content": [{"type": "text", "text": "ready"}], "isError": false}),
+            "nothing tells of a task"
+        );
     }
 }
 
@@ -86,7 +101,11 @@ async fn nb_task_01_an_error_of_the_task_is_the_calls_error() {
     let backend = StatelessBackend::http().await;
     with_task(&backend, state("failed", json!({"error": {"code": -32000, "message": "it broke"}})));
     let broker = broker_with(&backend).await;
-    let error = broker.connected(json!({})).await.error("tools/call", json!({"name": "b__job", "arguments": {}})).await;
+    let error = broker
+        .connected(json!({}))
+        .await
+        .error("tools/call", json!({"name": "b__job", "arguments": {}}))
+        .await;
     assert_eq!((&error["code"], &error["message"]), (&json!(-32000), &json!("it broke")));
 }
 
@@ -111,7 +130,10 @@ async fn br_06_a_cancelled_call_cancels_the_task_it_became() {
     backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
     client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
     let cancelled = backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
-    assert_eq!((&cancelled.message["params"]["taskId"], cancelled.header("mcp-name")), (&json!("t-1"), Some("t-1")));
+    assert_eq!(
+        (&cancelled.message["params"]["taskId"], cancelled.header("mcp-name")),
+        (&json!("t-1"), Some("t-1"))
+    );
 }
 
 #[tokio::test]
@@ -122,7 +144,10 @@ async fn br_06_a_legacy_task_watches_the_backends() {
         let client = broker.connected(json!({})).await;
         let task = as_task(&client).await;
         backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
-        assert!(backend.seen_of("tools/call")[0].message["params"].get("task").is_none(), "the backend alone decides");
+        assert!(
+            backend.seen_of("tools/call")[0].message["params"].get("task").is_none(),
+            "the backend alone decides"
+        );
         *told.lock().unwrap() = done("ready", false);
         let result = client.result("tasks/result", json!({"taskId": task})).await;
         assert_eq!((text_of(&result), result.get("resultType")), ("ready", None));
@@ -175,6 +200,10 @@ async fn nb_task_01_nothing_but_a_call_becomes_a_task() {
         StatelessReply::Exactly(created)
     });
     let broker = broker_with(&backend).await;
-    let error = broker.connected(json!({})).await.error("resources/read", json!({"uri": "b+test://one"})).await;
+    let error = broker
+        .connected(json!({}))
+        .await
+        .error("resources/read", json!({"uri": "b+test://one"}))
+        .await;
     assert_eq!(crate::kind(&error), "backend_protocol_error");
 }

@@ -1,7 +1,10 @@
 //! What a token has opened ends with it (AUTH-06), and what it has not is checked each time.
 
 use serde_json::json;
-use testkit::{AuthorizationServer, DuplexClient, EventReader, FakeBackend, Reply, TestBroker, duplex::Wire, eventually, within};
+use testkit::{
+    AuthorizationServer, DuplexClient, EventReader, FakeBackend, Reply, TestBroker, duplex::Wire,
+    eventually, within,
+};
 
 use super::{client, ending_in, guarded, until_status, with_token};
 use crate::{request, stateless::Modern};
@@ -29,7 +32,10 @@ async fn ends(events: &mut EventReader) {
 async fn auth_06_a_request_is_refused_once_its_token_has_expired_on_every_method_and_connection() {
     let (broker, server, _backend) = started().await;
     for version in [testkit::HttpVersion::Http1, testkit::HttpVersion::Http2] {
-        let ann = client(&broker, &server.token_with("ann", ending_in(6))).http(version).connected(json!({})).await;
+        let ann = client(&broker, &server.token_with("ann", ending_in(6)))
+            .http(version)
+            .connected(json!({}))
+            .await;
         eventually("the end of the token", || async {
             match ann.post(request(9, "ping", json!({}))).await.status {
                 401 => Ok(()),
@@ -39,7 +45,11 @@ async fn auth_06_a_request_is_refused_once_its_token_has_expired_on_every_method
         .await;
         assert_eq!((ann.get_stream_raw(None).await.status, ann.delete_session().await), (401, 401));
         let refreshed = with_token(&broker, &ann, &server.token("ann"));
-        assert_eq!(refreshed.post(request(9, "ping", json!({}))).await.status, 200, "the session has no end by that");
+        assert_eq!(
+            refreshed.post(request(9, "ping", json!({}))).await.status,
+            200,
+            "the session has no end by that"
+        );
     }
 }
 
@@ -52,7 +62,13 @@ async fn auth_06_streams_end_with_the_token_that_opened_them() {
     let call = json!({"name": "b__slow", "arguments": {}, "_meta": {"progressToken": 1}});
     let mut of_call = ann.post_stream(request(20, "tools/call", call)).await;
     let modern = Modern::of(&broker, "/mcp").bearer(&server.token_with("ann", ending_in(6)));
-    let listen = modern.post(json!("l"), "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}})).await;
+    let listen = modern
+        .post(
+            json!("l"),
+            "subscriptions/listen",
+            json!({"notifications": {"toolsListChanged": true}}),
+        )
+        .await;
     assert!(listen.is_event_stream());
     let mut listen = listen.events();
     tokio::join!(ends(&mut general), ends(&mut of_call), ends(&mut listen));
@@ -65,7 +81,11 @@ async fn auth_06_w_08_a_websocket_ends_with_its_token_and_its_session_waits() {
     let (broker, server, _backend) = started().await;
     let bearer = |token: &str| format!("Bearer {token}");
     let short = bearer(&server.token_with("ann", ending_in(6)));
-    let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &[("authorization", &short)]).await.unwrap();
+    let (client, _) = broker
+        .duplex()
+        .websocket(broker.http_address(), "/ws", &[("authorization", &short)])
+        .await
+        .unwrap();
     let answer = client.initialize(json!({}), json!({})).await;
     let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap().to_owned();
     client.notify("notifications/initialized", json!({})).await;
@@ -76,11 +96,21 @@ async fn auth_06_w_08_a_websocket_ends_with_its_token_and_its_session_waits() {
         let (broker, bearer) = (&broker, bearer(&token));
         async move {
             let headers = [("authorization", bearer.as_str()), ("mcp-session-id", id.as_str())];
-            broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.map(|(client, _)| client)
+            broker
+                .duplex()
+                .websocket(broker.http_address(), "/ws", &headers)
+                .await
+                .map(|(client, _)| client)
         }
     };
     assert_eq!(again(server.token("bob"), id.clone()).await.map(|_| ()).unwrap_err(), 404);
-    assert_eq!(again(server.token_with("ann", json!({"exp": 1})), id.clone()).await.map(|_| ()).unwrap_err(), 401);
+    assert_eq!(
+        again(server.token_with("ann", json!({"exp": 1})), id.clone())
+            .await
+            .map(|_| ())
+            .unwrap_err(),
+        401
+    );
     // Gone on with, and that too for as long as its token is good.
     let gone_on = again(server.token_with("ann", ending_in(6)), id).await.unwrap();
     gone_on.call("b__echo", json!({})).await;
@@ -99,23 +129,35 @@ async fn auth_06_connections_whose_requests_stand_alone_end_what_their_token_ope
     };
     let speaking = || broker.duplex().speaking(testkit::judge::Revision::V2026_07_28);
     let short = format!("Bearer {}", server.token_with("ann", ending_in(6)));
-    let (socket, _) = speaking().websocket(broker.http_address(), "/ws", &[("authorization", &short)]).await.unwrap();
+    let (socket, _) = speaking()
+        .websocket(broker.http_address(), "/ws", &[("authorization", &short)])
+        .await
+        .unwrap();
     socket.begin("subscriptions/listen", listen(None)).await;
     socket.notification("notifications/subscriptions/acknowledged").await;
     let lines: DuplexClient = speaking().tcp(broker.tcp_address()).await;
-    let listening = lines.begin("subscriptions/listen", listen(Some(&server.token_with("ann", ending_in(6))))).await;
+    let listening = lines
+        .begin("subscriptions/listen", listen(Some(&server.token_with("ann", ending_in(6)))))
+        .await;
     lines.notification("notifications/subscriptions/acknowledged").await;
     let why = socket.ended().await;
     assert!(why.starts_with("1008"), "{why}");
     let ended = listening.result().await;
-    assert!(ended["_meta"].is_object(), "the stream ends with a word, and the connection stays: {ended}");
+    assert!(
+        ended["_meta"].is_object(),
+        "the stream ends with a word, and the connection stays: {ended}"
+    );
     let asked = |token: &str| {
         let mut params = listen(Some(token));
         params.as_object_mut().unwrap().remove("notifications");
         params
     };
-    assert!(lines.result("tools/list", asked(&server.token("ann"))).await["tools"].is_array(), "it is good for what shows another");
-    let error = lines.error("tools/list", asked(&server.token_with("ann", json!({"exp": 1})))).await;
+    assert!(
+        lines.result("tools/list", asked(&server.token("ann"))).await["tools"].is_array(),
+        "it is good for what shows another"
+    );
+    let error =
+        lines.error("tools/list", asked(&server.token_with("ann", json!({"exp": 1})))).await;
     assert_eq!(error["data"]["kind"], "unauthorized");
     lines.ended().await;
 }
@@ -124,16 +166,24 @@ async fn auth_06_connections_whose_requests_stand_alone_end_what_their_token_ope
 async fn auth_06_connections_that_are_sessions_end_with_their_token() {
     let (broker, server, _backend) = started().await;
     let meta = json!({"dev.mcp-broker/token": server.token_with("ann", ending_in(6))});
-    let lines = broker.duplex().tcp(broker.tcp_address()).await.connected_with(json!({}), meta).await;
+    let lines =
+        broker.duplex().tcp(broker.tcp_address()).await.connected_with(json!({}), meta).await;
     lines.call("b__echo", json!({})).await;
     let short = format!("Bearer {}", server.token_with("bob", ending_in(6)));
-    let wire = Wire::legacy(broker.http_address(), "/sse", &[("authorization", &short)]).await.unwrap();
+    let wire =
+        Wire::legacy(broker.http_address(), "/sse", &[("authorization", &short)]).await.unwrap();
     let legacy = broker.duplex().over(wire).connected(json!({})).await;
     legacy.call("b__echo", json!({})).await;
     tokio::join!(lines.ended(), legacy.ended());
     let of_those = || async {
         let sessions = broker.admin().sessions("acme").await;
-        sessions.into_iter().filter(|session| session["transport"] == "tcp" || session["transport"] == "sse").collect::<Vec<_>>()
+        sessions
+            .into_iter()
+            .filter(|session| session["transport"] == "tcp" || session["transport"] == "sse")
+            .collect::<Vec<_>>()
     };
-    eventually("their sessions to end", || async { if of_those().await.is_empty() { Ok(()) } else { Err(of_those().await) } }).await;
+    eventually("their sessions to end", || async {
+        if of_those().await.is_empty() { Ok(()) } else { Err(of_those().await) }
+    })
+    .await;
 }

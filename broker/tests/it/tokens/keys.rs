@@ -1,7 +1,9 @@
 //! Keys of issuers: found, changed, and not to be had (A-07, AUTH-09).
 
 use serde_json::json;
-use testkit::{AuthorizationServer, FakeBackend, IssuerBehavior, SigningKey, TestBroker, eventually_within};
+use testkit::{
+    AuthorizationServer, FakeBackend, IssuerBehavior, SigningKey, TestBroker, eventually_within,
+};
 
 use super::{client, guarded, started, status, until_status};
 
@@ -23,7 +25,8 @@ async fn keys_are_found_by_metadata_or_at_a_place_that_is_configured() {
     let (broker, server, _backend) = started().await;
     until_status(&broker, &server.token("ann"), 200).await;
     assert_eq!((server.metadata_asked(), server.keys_asked()), (1, 1));
-    let (other, backend) = (AuthorizationServer::with(SigningKey::rsa("r")).await, FakeBackend::echo().await);
+    let (other, backend) =
+        (AuthorizationServer::with(SigningKey::rsa("r")).await, FakeBackend::echo().await);
     let broker = guarded(&other, &backend, json!({"jwks_url": other.keys_url()})).start().await;
     until_status(&broker, &other.token("ann"), 200).await;
     assert_eq!((other.metadata_asked(), other.keys_asked()), (0, 1));
@@ -40,7 +43,11 @@ async fn a_07_a_token_of_a_new_key_has_the_keys_fetched_and_one_of_an_old_key_is
     server.publish(&[&new]);
     eventually_let_in(&broker, &new.sign(&server.claims("ann", json!({})))).await;
     assert_eq!(status(&broker, &old).await, 401);
-    assert_eq!(ann.post(crate::request(9, "ping", json!({}))).await.status, 401, "nor is it on a connection that knows it");
+    assert_eq!(
+        ann.post(crate::request(9, "ping", json!({}))).await.status,
+        401,
+        "nor is it on a connection that knows it"
+    );
 }
 
 #[tokio::test]
@@ -61,12 +68,21 @@ async fn auth_09_a_flood_of_unknown_keys_is_a_handful_of_fetches() {
         assert_eq!(status(&broker, &good).await, 200, "who is known waits for nothing");
     }
     let most = 2 + begun.elapsed().as_secs() / 5;
-    assert!(server.keys_asked() as u64 <= most, "{} fetches in {:?}", server.keys_asked(), begun.elapsed());
+    assert!(
+        server.keys_asked() as u64 <= most,
+        "{} fetches in {:?}",
+        server.keys_asked(),
+        begun.elapsed()
+    );
 }
 
 #[tokio::test]
 async fn a_07_an_issuer_that_is_away_or_babbles_costs_nobody_else_anything() {
-    let (server, other, backend) = (AuthorizationServer::start().await, AuthorizationServer::start().await, FakeBackend::echo().await);
+    let (server, other, backend) = (
+        AuthorizationServer::start().await,
+        AuthorizationServer::start().await,
+        FakeBackend::echo().await,
+    );
     server.is(IssuerBehavior::Hangs);
     let mut config = other.config("acme", json!({}));
     config["auth"]["issuers"].as_array_mut().unwrap().push(server.entry("acme", json!({})));
@@ -92,7 +108,13 @@ async fn a_07_an_issuer_that_is_away_or_babbles_costs_nobody_else_anything() {
         IssuerBehavior::WrongIssuer,
     ] {
         server.is(manner);
-        let failed = || async { broker.admin().metric("mcp_issuer_key_fetches_total", &[("outcome", "failed")]).await.unwrap_or(0.0) };
+        let failed = || async {
+            broker
+                .admin()
+                .metric("mcp_issuer_key_fetches_total", &[("outcome", "failed")])
+                .await
+                .unwrap_or(0.0)
+        };
         let before = failed().await;
         let token_of_unknown = unknown.sign(&server.claims("eve", json!({})));
         eventually_within(PATIENCE, &format!("a fetch that fails: {manner:?}"), || async {
@@ -132,7 +154,11 @@ async fn s05_a_key_set_that_becomes_empty_withdraws_every_key() {
         if status(&broker, &token).await == 401 { Ok(()) } else { Err("the token is still taken") }
     })
     .await;
-    assert_eq!(ann.post(crate::request(9, "ping", json!({}))).await.status, 401, "on a connection that knows it too");
+    assert_eq!(
+        ann.post(crate::request(9, "ping", json!({}))).await.status,
+        401,
+        "on a connection that knows it too"
+    );
     assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(1.0));
     broker.logged("the issuer publishes no key that can be used").await;
     server.publish(&[server.key()]);
@@ -142,11 +168,17 @@ async fn s05_a_key_set_that_becomes_empty_withdraws_every_key() {
 #[tokio::test]
 async fn s05_keys_that_cannot_be_fetched_again_are_believed_for_their_maximum_age() {
     let backend = FakeBackend::echo().await;
-    let [gone, babbling, faithful] =
-        [AuthorizationServer::start().await, AuthorizationServer::start().await, AuthorizationServer::start().await];
+    let [gone, babbling, faithful] = [
+        AuthorizationServer::start().await,
+        AuthorizationServer::start().await,
+        AuthorizationServer::start().await,
+    ];
     let age = || json!({"keys_max_age": "10s"});
     let mut config = gone.config("acme", age());
-    config["auth"]["issuers"].as_array_mut().unwrap().extend([babbling.entry("acme", age()), faithful.entry("acme", age())]);
+    config["auth"]["issuers"]
+        .as_array_mut()
+        .unwrap()
+        .extend([babbling.entry("acme", age()), faithful.entry("acme", age())]);
     let broker = guarded(&gone, &backend, json!({})).config(config).start().await;
     let tokens = [&gone, &babbling, &faithful].map(|server| server.token("ann"));
     for token in &tokens {
@@ -154,7 +186,11 @@ async fn s05_keys_that_cannot_be_fetched_again_are_believed_for_their_maximum_ag
     }
     gone.is(IssuerBehavior::Gone);
     babbling.is(IssuerBehavior::Garbage);
-    assert_eq!((status(&broker, &tokens[0]).await, status(&broker, &tokens[1]).await), (200, 200), "they are believed for a while");
+    assert_eq!(
+        (status(&broker, &tokens[0]).await, status(&broker, &tokens[1]).await),
+        (200, 200),
+        "they are believed for a while"
+    );
     eventually_refused(&broker, &tokens[0]).await;
     eventually_refused(&broker, &tokens[1]).await;
     broker.logged("older than keys_max_age").await;

@@ -9,7 +9,10 @@ mod sessions;
 mod wires;
 
 use serde_json::{Value, json};
-use testkit::{AuthorizationServer, BrokerBuilder, FakeBackend, TestBroker, TestClient, authorization::now, eventually};
+use testkit::{
+    AuthorizationServer, BrokerBuilder, FakeBackend, TestBroker, TestClient, authorization::now,
+    eventually,
+};
 
 use crate::{builder, initialize_body};
 
@@ -20,7 +23,11 @@ const LEEWAY: i64 = 60;
 fn guarded(server: &AuthorizationServer, backend: &FakeBackend, more: Value) -> BrokerBuilder {
     // Tests of who is let in ask more often than a client would.
     let unlimited = json!({"limits": {"sign_in_failures_per_minute": 0}});
-    let builder = builder().config(unlimited).auth_required().admin_token("operator-of-tests").config(server.config("acme", more));
+    let builder = builder()
+        .config(unlimited)
+        .auth_required()
+        .admin_token("operator-of-tests")
+        .config(server.config("acme", more));
     builder.tenant("acme").backend("acme", "b", backend.spec())
 }
 

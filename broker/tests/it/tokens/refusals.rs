@@ -61,18 +61,37 @@ async fn auth_03_auth_09_a_06_forged_tokens_are_all_refused_alike() {
         assert_eq!((status, kind(&error)), (401, "unauthorized"), "{what}");
         texts.insert(error["message"].as_str().unwrap().to_owned());
     }
-    assert_eq!(texts, ["the token is not valid here".to_owned()].into(), "why is nobody's business");
-    assert_eq!((server.keys_asked(), canary.keys_asked(), canary.metadata_asked()), (asked, 0, 0), "nothing was fetched for them");
+    assert_eq!(
+        texts,
+        ["the token is not valid here".to_owned()].into(),
+        "why is nobody's business"
+    );
+    assert_eq!(
+        (server.keys_asked(), canary.keys_asked(), canary.metadata_asked()),
+        (asked, 0, 0),
+        "nothing was fetched for them"
+    );
     assert_eq!(status(&broker, &good).await, 200);
-    assert!(broker.admin().metric("mcp_tokens_checked_total", &[("outcome", "refused")]).await.unwrap() >= 25.0);
+    assert!(
+        broker.admin().metric("mcp_tokens_checked_total", &[("outcome", "refused")]).await.unwrap()
+            >= 25.0
+    );
 }
 
 #[tokio::test]
 async fn a_token_is_good_for_the_resource_and_its_endpoints_or_for_what_is_configured() {
     let (broker, server, _backend) = started().await;
     until_status(&broker, &server.token("ann"), 200).await;
-    for audience in [json!(format!("{RESOURCE}/mcp")), json!(format!("{RESOURCE}/mcp/b")), json!(["x", RESOURCE])] {
-        assert_eq!(status(&broker, &server.token_with("ann", json!({"aud": audience}))).await, 200, "{audience}");
+    for audience in [
+        json!(format!("{RESOURCE}/mcp")),
+        json!(format!("{RESOURCE}/mcp/b")),
+        json!(["x", RESOURCE]),
+    ] {
+        assert_eq!(
+            status(&broker, &server.token_with("ann", json!({"aud": audience}))).await,
+            200,
+            "{audience}"
+        );
     }
     let backend = FakeBackend::echo().await;
     let broker = guarded(&server, &backend, json!({"audiences": ["mcp"]})).start().await;
@@ -85,14 +104,24 @@ async fn a_token_of_a_tenant_that_is_unknown_or_disabled_is_refused_at_once() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let more = json!({"tenant": null, "tenant_claim": "org"});
     let broker = guarded(&server, &backend, more).start().await;
-    let (acme, nobody) = (server.token_with("ann", json!({"org": "acme"})), server.token_with("ann", json!({"org": "umbrella"})));
+    let (acme, nobody) = (
+        server.token_with("ann", json!({"org": "acme"})),
+        server.token_with("ann", json!({"org": "umbrella"})),
+    );
     until_status(&broker, &acme, 200).await;
-    assert_eq!((status(&broker, &nobody).await, status(&broker, &server.token("ann")).await), (401, 401));
+    assert_eq!(
+        (status(&broker, &nobody).await, status(&broker, &server.token("ann")).await),
+        (401, 401)
+    );
     let ann = client(&broker, &acme).connected(json!({})).await;
     ann.call("b__echo", json!({})).await;
     broker.admin().put_tenant("acme", json!({"enabled": false})).await;
     assert_eq!(status(&broker, &acme).await, 401);
-    assert_eq!(ann.post(crate::request(9, "ping", json!({}))).await.status, 401, "on a connection that knows it too");
+    assert_eq!(
+        ann.post(crate::request(9, "ping", json!({}))).await.status,
+        401,
+        "on a connection that knows it too"
+    );
     broker.admin().put_tenant("acme", json!({"enabled": true})).await;
     assert_eq!(status(&broker, &acme).await, 200);
 }
@@ -100,7 +129,11 @@ async fn a_token_of_a_tenant_that_is_unknown_or_disabled_is_refused_at_once() {
 #[tokio::test]
 async fn who_shows_nothing_is_let_in_as_ever_and_a_bad_token_is_refused_all_the_same() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
-    let broker = builder().config(server.config("default", json!({}))).backend("default", "b", backend.spec()).start().await;
+    let broker = builder()
+        .config(server.config("default", json!({})))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let anonymous = broker.connected(json!({})).await;
     assert_eq!(anonymous.tool_names().await, ["b__echo"]);
     assert_eq!(status(&broker, &server.token_with("ann", json!({"exp": 1}))).await, 401);
@@ -108,14 +141,23 @@ async fn who_shows_nothing_is_let_in_as_ever_and_a_bad_token_is_refused_all_the_
     let key = broker.admin().create_key("default").await;
     assert_eq!(status(&broker, &key).await, 200, "API keys go on being taken");
     let ann = super::with_token(&broker, &anonymous, &server.token("ann"));
-    assert_eq!(ann.post(crate::request(9, "ping", json!({}))).await.status, 404, "a session of anonymous callers is none of hers");
+    assert_eq!(
+        ann.post(crate::request(9, "ping", json!({}))).await.status,
+        404,
+        "a session of anonymous callers is none of hers"
+    );
 }
 
 #[tokio::test]
 async fn no_api_key_is_made_for_the_principal_of_a_token() {
     let (broker, server, _backend) = started().await;
-    for principal in [format!("{} ann", server.issuer()), "https://login.example.com ann".to_owned()] {
-        let (status, answer) = broker.admin().post("/admin/v1/tenants/acme/keys", &json!({"principal": principal})).await;
+    for principal in
+        [format!("{} ann", server.issuer()), "https://login.example.com ann".to_owned()]
+    {
+        let (status, answer) = broker
+            .admin()
+            .post("/admin/v1/tenants/acme/keys", &json!({"principal": principal}))
+            .await;
         assert!([400, 422].contains(&status), "{answer}");
     }
 }
@@ -148,18 +190,28 @@ async fn s10_id_tokens_bound_tokens_and_unseen_characters_are_refused_like_every
         ("a subject with a character without width", server.token("ann\u{200b}")),
     ] {
         let response = client(&broker, &token).post(initialize_body("2025-11-25")).await;
-        assert!(response.header("www-authenticate").is_some_and(|text| text.contains("error=\"invalid_token\"")), "{what}");
+        assert!(
+            response
+                .header("www-authenticate")
+                .is_some_and(|text| text.contains("error=\"invalid_token\"")),
+            "{what}"
+        );
         let (status, error) = refused(response).await;
         assert_eq!((status, kind(&error)), (401, "unauthorized"), "{what}");
         texts.insert(error["message"].as_str().unwrap().to_owned());
     }
     assert_eq!(texts, ["the token is not valid here".to_owned()].into());
-    for reason in ["it is an ID token", "it is bound to a key or a certificate (cnf)", "characters that are not seen"] {
+    for reason in [
+        "it is an ID token",
+        "it is bound to a key or a certificate (cnf)",
+        "characters that are not seen",
+    ] {
         broker.logged(reason).await;
     }
-    for fine in
-        [key.sign_under(&header("JWT"), &of_client(json!({}))), key.sign_under(&header("at+jwt"), &of_client(json!({"nonce": "x"})))]
-    {
+    for fine in [
+        key.sign_under(&header("JWT"), &of_client(json!({}))),
+        key.sign_under(&header("at+jwt"), &of_client(json!({"nonce": "x"}))),
+    ] {
         assert_eq!(status(&broker, &fine).await, 200);
     }
 }
@@ -169,9 +221,16 @@ async fn s10_an_access_token_s_type_can_be_demanded() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker = guarded(&server, &backend, json!({"require_typ": "at+jwt"})).start().await;
     let typed = |header: Value| server.key().sign_under(&header, &server.claims("ann", json!({})));
-    until_status(&broker, &typed(json!({"alg": "ES256", "kid": "one", "typ": "at+jwt"})), 200).await;
-    assert_eq!(status(&broker, &typed(json!({"alg": "ES256", "kid": "one", "typ": "application/at+jwt"}))).await, 200);
-    for header in [json!({"alg": "ES256", "kid": "one"}), json!({"alg": "ES256", "kid": "one", "typ": "JWT"})] {
+    until_status(&broker, &typed(json!({"alg": "ES256", "kid": "one", "typ": "at+jwt"})), 200)
+        .await;
+    assert_eq!(
+        status(&broker, &typed(json!({"alg": "ES256", "kid": "one", "typ": "application/at+jwt"})))
+            .await,
+        200
+    );
+    for header in
+        [json!({"alg": "ES256", "kid": "one"}), json!({"alg": "ES256", "kid": "one", "typ": "JWT"})]
+    {
         assert_eq!(status(&broker, &typed(header.clone())).await, 401, "{header}");
     }
 }
@@ -185,8 +244,12 @@ async fn s10_a_tenant_claim_opens_only_tenants_that_are_listed() {
     until_status(&broker, &of("acme"), 200).await;
     let key = broker.admin().create_key("umbrella").await;
     assert_eq!(status(&broker, &key).await, 200, "the other tenant is served");
-    assert_eq!((status(&broker, &of("umbrella")).await, status(&broker, &of("default")).await), (401, 401));
+    assert_eq!(
+        (status(&broker, &of("umbrella")).await, status(&broker, &of("default")).await),
+        (401, 401)
+    );
     assert!(!broker.log().contains("may name every tenant"));
-    let unlisted = guarded(&server, &backend, json!({"tenant": null, "tenant_claim": "org"})).start().await;
+    let unlisted =
+        guarded(&server, &backend, json!({"tenant": null, "tenant_claim": "org"})).start().await;
     unlisted.logged("may name every tenant").await;
 }

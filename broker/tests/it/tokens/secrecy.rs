@@ -17,15 +17,30 @@ async fn auth_07_auth_08_a_36_a_token_goes_nowhere() {
     let ann = client(&broker, &good).connected(json!({})).await;
     ann.call("b__echo", json!({})).await;
     let bearer = format!("Bearer {good}");
-    let (socket, _) = broker.duplex().websocket(broker.http_address(), "/ws", &[("authorization", &bearer)]).await.unwrap();
+    let (socket, _) = broker
+        .duplex()
+        .websocket(broker.http_address(), "/ws", &[("authorization", &bearer)])
+        .await
+        .unwrap();
     socket.connected(json!({})).await.call("b__echo", json!({})).await;
     let in_meta = json!({"dev.mcp-broker/token": good});
-    let lines = broker.duplex().tcp(broker.tcp_address()).await.connected_with(json!({}), in_meta.clone()).await;
+    let lines = broker
+        .duplex()
+        .tcp(broker.tcp_address())
+        .await
+        .connected_with(json!({}), in_meta.clone())
+        .await;
     // Shown where it need not be, too.
-    let called = lines.result("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": in_meta})).await;
+    let called = lines
+        .result("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": in_meta}))
+        .await;
     assert!(called["content"].is_array());
     Modern::of(&broker, "/mcp").bearer(&good).call("b__echo", json!({})).await;
-    let alone = broker.duplex().speaking(testkit::judge::Revision::V2026_07_28).tcp(broker.tcp_address()).await;
+    let alone = broker
+        .duplex()
+        .speaking(testkit::judge::Revision::V2026_07_28)
+        .tcp(broker.tcp_address())
+        .await;
     let mut with = meta(json!({}));
     with["dev.mcp-broker/token"] = json!(good);
     alone.result("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": with})).await;
@@ -33,17 +48,32 @@ async fn auth_07_auth_08_a_36_a_token_goes_nowhere() {
 
     let mut told = Vec::new();
     for seen in backend.seen() {
-        assert!(["authorization", "cookie"].iter().all(|name| seen.header(name).is_none()), "{:?}", seen.headers);
+        assert!(
+            ["authorization", "cookie"].iter().all(|name| seen.header(name).is_none()),
+            "{:?}",
+            seen.headers
+        );
         told.push(("a backend".to_owned(), format!("{:?} {}", seen.headers, seen.message)));
     }
-    for path in ["/metrics", "/admin/v1/sessions", "/admin/v1/tenants/acme", "/admin/v1/audit", "/admin/v1/configuration"] {
+    for path in [
+        "/metrics",
+        "/admin/v1/sessions",
+        "/admin/v1/tenants/acme",
+        "/admin/v1/audit",
+        "/admin/v1/configuration",
+    ] {
         told.push((path.to_owned(), broker.admin().send("GET", path, None).await.text().await));
     }
     broker.logged("a token is refused").await;
     broker.terminate().await;
     let entries: Vec<_> = std::fs::read_dir(broker.folder()).unwrap().flatten().collect();
-    for entry in entries.iter().filter(|entry| entry.file_name().to_string_lossy().contains("broker.db")) {
-        told.push((entry.path().display().to_string(), String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap()).into_owned()));
+    for entry in
+        entries.iter().filter(|entry| entry.file_name().to_string_lossy().contains("broker.db"))
+    {
+        told.push((
+            entry.path().display().to_string(),
+            String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap()).into_owned(),
+        ));
     }
     told.push(("the log".to_owned(), broker.log()));
     for token in [&good, &bad] {

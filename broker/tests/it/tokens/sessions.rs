@@ -8,7 +8,11 @@ use crate::request;
 
 #[tokio::test]
 async fn ses_06_a_new_token_of_the_same_subject_goes_on_with_a_session_and_no_other_does() {
-    let (server, other, backend) = (AuthorizationServer::start().await, AuthorizationServer::start().await, FakeBackend::echo().await);
+    let (server, other, backend) = (
+        AuthorizationServer::start().await,
+        AuthorizationServer::start().await,
+        FakeBackend::echo().await,
+    );
     let mut config = server.config("acme", json!({}));
     config["auth"]["issuers"].as_array_mut().unwrap().push(other.entry("acme", json!({})));
     let broker = guarded(&server, &backend, json!({})).config(config).start().await;
@@ -18,9 +22,11 @@ async fn ses_06_a_new_token_of_the_same_subject_goes_on_with_a_session_and_no_ot
     let refreshed = with_token(&broker, &ann, &server.token_with("ann", json!({"jti": "another"})));
     refreshed.call("b__echo", json!({})).await;
     let key = broker.admin().create_key("acme").await;
-    for (who, token) in
-        [("another subject", server.token("bob")), ("the same subject of another issuer", other.token("ann")), ("an API key", key)]
-    {
+    for (who, token) in [
+        ("another subject", server.token("bob")),
+        ("the same subject of another issuer", other.token("ann")),
+        ("an API key", key),
+    ] {
         let thief = with_token(&broker, &ann, &token);
         assert_eq!(thief.post(request(9, "ping", json!({}))).await.status, 404, "{who}");
         assert_eq!(thief.get_stream_raw(None).await.status, 404, "{who}");
@@ -38,20 +44,33 @@ async fn the_principal_is_whom_the_configured_claim_names() {
     let broker = guarded(&server, &backend, json!({"principal_claim": "client_id"})).start().await;
     until_status(&broker, &server.token_with("x", json!({"client_id": "app"})), 200).await;
     assert_eq!(super::status(&broker, &server.token("x")).await, 401);
-    let app = client(&broker, &server.token_with("x", json!({"client_id": "app"}))).connected(json!({})).await;
-    with_token(&broker, &app, &server.token_with("y", json!({"client_id": "app"}))).call("b__echo", json!({})).await;
+    let app = client(&broker, &server.token_with("x", json!({"client_id": "app"})))
+        .connected(json!({}))
+        .await;
+    with_token(&broker, &app, &server.token_with("y", json!({"client_id": "app"})))
+        .call("b__echo", json!({}))
+        .await;
 }
 
 #[tokio::test]
 async fn a_session_goes_on_at_another_replica_with_another_token() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let config = server.config("acme", json!({}));
-    let cluster =
-        crate::builder().auth_required().config(config).tenant("acme").backend("acme", "b", backend.spec()).cluster(2).start().await;
+    let cluster = crate::builder()
+        .auth_required()
+        .config(config)
+        .tenant("acme")
+        .backend("acme", "b", backend.spec())
+        .cluster(2)
+        .start()
+        .await;
     let at = |replica: usize, token: &str| cluster.client_of(replica, "/mcp").bearer(token);
     for replica in 0..2 {
         testkit::eventually("the keys at each replica", || async {
-            let status = at(replica, &server.token("ann")).post(crate::initialize_body("2025-11-25")).await.status;
+            let status = at(replica, &server.token("ann"))
+                .post(crate::initialize_body("2025-11-25"))
+                .await
+                .status;
             if status == 200 { Ok(()) } else { Err(status) }
         })
         .await;
@@ -65,7 +84,13 @@ async fn a_session_goes_on_at_another_replica_with_another_token() {
     };
     there(&server.token_with("ann", json!({"jti": "2"}))).call("b__echo", json!({})).await;
     assert_eq!(there(&server.token("bob")).post(request(9, "ping", json!({}))).await.status, 404);
-    assert_eq!(there(&server.token_with("ann", json!({"exp": 1}))).post(request(9, "ping", json!({}))).await.status, 401);
+    assert_eq!(
+        there(&server.token_with("ann", json!({"exp": 1})))
+            .post(request(9, "ping", json!({})))
+            .await
+            .status,
+        401
+    );
     // A stream of a session on another replica ends with its token too.
     let ending = there(&server.token_with("ann", super::ending_in(6)));
     let mut stream = ending.open_get_stream().await;
@@ -80,7 +105,9 @@ async fn a_call_with_a_token_that_is_known_is_not_checked_again() {
     let token = server.token("ann");
     until_status(&broker, &token, 200).await;
     let ann = client(&broker, &token).connected(json!({})).await;
-    let checked = || async { broker.admin().metric("mcp_tokens_checked_total", &[("outcome", "verified")]).await.unwrap() };
+    let checked = || async {
+        broker.admin().metric("mcp_tokens_checked_total", &[("outcome", "verified")]).await.unwrap()
+    };
     let before = checked().await;
     for _ in 0..20 {
         ann.call("b__echo", json!({})).await;
@@ -92,8 +119,13 @@ async fn a_call_with_a_token_that_is_known_is_not_checked_again() {
 async fn a_task_is_its_principals_whichever_token_and_session_ask_for_it() {
     let (broker, server, _backend) = started().await;
     until_status(&broker, &server.token("ann"), 200).await;
-    let session = |subject: &str| client(&broker, &server.token_with(subject, json!({"jti": subject}))).connected(json!({}));
-    let made = session("ann").await.result("tools/call", json!({"name": "b__echo", "arguments": {}, "task": {}})).await;
+    let session = |subject: &str| {
+        client(&broker, &server.token_with(subject, json!({"jti": subject}))).connected(json!({}))
+    };
+    let made = session("ann")
+        .await
+        .result("tools/call", json!({"name": "b__echo", "arguments": {}, "task": {}}))
+        .await;
     let id = json!({"taskId": made["task"]["taskId"]});
     assert_eq!(session("ann").await.result("tasks/get", id.clone()).await["taskId"], id["taskId"]);
     assert_eq!(crate::kind(&session("bob").await.error("tasks/get", id).await), "task_not_found");

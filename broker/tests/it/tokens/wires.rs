@@ -1,7 +1,10 @@
 //! Every way in takes tokens, and none without where one is needed (AUTH-10, N-AUTH-01).
 
 use serde_json::{Value, json};
-use testkit::{Authority, AuthorizationServer, FakeBackend, QuicPeer, TestBroker, duplex::Wire, judge::Revision};
+use testkit::{
+    Authority, AuthorizationServer, FakeBackend, QuicPeer, TestBroker, duplex::Wire,
+    judge::Revision,
+};
 
 use super::{guarded, until_status};
 use crate::{
@@ -10,7 +13,8 @@ use crate::{
 };
 
 async fn started() -> (TestBroker, Authority, AuthorizationServer, FakeBackend) {
-    let (server, backend, authority) = (AuthorizationServer::start().await, FakeBackend::echo().await, Authority::new());
+    let (server, backend, authority) =
+        (AuthorizationServer::start().await, FakeBackend::echo().await, Authority::new());
     let signed = authority.server("server");
     let listen = json!({
         "listen": {"tcp": "127.0.0.1:0", "quic": "127.0.0.1:0"},
@@ -30,11 +34,25 @@ async fn auth_10_sessions_are_opened_with_a_token_over_every_wire_and_without_on
     let (broker, authority, server, _backend) = started().await;
     let (good, bad) = (server.token("ann"), server.token_with("ann", json!({"aud": "x"})));
     for token in [None, Some(&bad)] {
-        let headers: Vec<(String, String)> =
-            token.map(|token| ("authorization".to_owned(), format!("Bearer {token}"))).into_iter().collect();
-        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.map(|_| ()).unwrap_err(), 401);
-        assert_eq!(Wire::legacy(broker.http_address(), "/sse", &headers).await.map(|_| ()).unwrap_err(), 401);
+        let headers: Vec<(String, String)> = token
+            .map(|token| ("authorization".to_owned(), format!("Bearer {token}")))
+            .into_iter()
+            .collect();
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(
+            broker
+                .duplex()
+                .websocket(broker.http_address(), "/ws", &headers)
+                .await
+                .map(|_| ())
+                .unwrap_err(),
+            401
+        );
+        assert_eq!(
+            Wire::legacy(broker.http_address(), "/sse", &headers).await.map(|_| ()).unwrap_err(),
+            401
+        );
         let meta = token.map_or(json!({}), |token| token_in_meta(token));
         let lines = broker.duplex().tcp(broker.tcp_address()).await;
         assert_eq!(kind(&lines.initialize(json!({}), meta.clone()).await["error"]), "unauthorized");
@@ -46,7 +64,8 @@ async fn auth_10_sessions_are_opened_with_a_token_over_every_wire_and_without_on
     }
     let bearer = format!("Bearer {good}");
     let headers = [("authorization", bearer.as_str())];
-    let (socket, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    let (socket, _) =
+        broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
     socket.connected(json!({})).await.call("b__echo", json!({})).await;
     let legacy = Wire::legacy(broker.http_address(), "/sse", &headers).await.unwrap();
     broker.duplex().over(legacy).connected(json!({})).await.call("b__echo", json!({})).await;
@@ -65,7 +84,11 @@ async fn n_auth_01_requests_that_stand_alone_show_a_token_each() {
     assert_eq!(modern.bearer(&good).call("b__echo", json!({})).await["resultType"], "complete");
     for refused in [modern.clone(), modern.bearer(&bad)] {
         let response = refused.post(json!(1), "tools/list", json!({})).await;
-        assert!(response.header("www-authenticate").is_some_and(|text| text.contains("resource_metadata=")));
+        assert!(
+            response
+                .header("www-authenticate")
+                .is_some_and(|text| text.contains("resource_metadata="))
+        );
         assert_eq!(response.status, 401);
     }
     let list = |token: &str| {
@@ -80,6 +103,8 @@ async fn n_auth_01_requests_that_stand_alone_show_a_token_each() {
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
     let control = broker.duplex().speaking(Revision::V2026_07_28).over(peer.control().await);
     assert_eq!(control.result("tools/list", list(&good)).await["tools"][0]["name"], "b__echo");
-    let (_writer, reader) = peer.request(&json!({"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": list(&good)})).await;
+    let (_writer, reader) = peer
+        .request(&json!({"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": list(&good)}))
+        .await;
     assert_eq!(QuicPeer::lines(reader).await[0]["result"]["tools"][0]["name"], "b__echo");
 }

@@ -1,7 +1,10 @@
 //! QUIC behind, with requests on streams of their own: who gets them, what is cancelled how, what a lost packet costs.
 
 use serde_json::{Value, json};
-use testkit::{Authority, BrokerBuilder, PacketFaults, PipeBackend, TestBroker, UdpProxy, eventually, quic_streams::StreamOptions};
+use testkit::{
+    Authority, BrokerBuilder, PacketFaults, PipeBackend, TestBroker, UdpProxy, eventually,
+    quic_streams::StreamOptions,
+};
 
 use super::{answering, everything, features, listening};
 use crate::{stdio, text_of};
@@ -26,14 +29,23 @@ async fn client(broker: &TestBroker) -> testkit::DuplexClient {
 async fn each_request_has_a_stream_of_its_own_where_the_backend_says_so() {
     let authority = Authority::new();
     // More than are sent at a time: what finds no stream goes over the control stream, as it should.
-    let backend = backend(&authority, StreamOptions { streams_max: 1_001, ..StreamOptions::default() }).await;
+    let backend =
+        backend(&authority, StreamOptions { streams_max: 1_001, ..StreamOptions::default() }).await;
     let broker = started(&authority, backend.spec()).await;
     let client = client(&broker).await;
     features::every_one(&client).await;
     assert!(backend.streams().requests() > 100, "{}", backend.streams().requests());
     let on_control = backend.streams().on_control();
-    assert!(on_control.iter().any(|method| method == "notifications/initialized"), "{on_control:?}");
-    assert!(!on_control.iter().any(|method| method.starts_with("tools/") || method.starts_with("resources/")), "{on_control:?}");
+    assert!(
+        on_control.iter().any(|method| method == "notifications/initialized"),
+        "{on_control:?}"
+    );
+    assert!(
+        !on_control
+            .iter()
+            .any(|method| method.starts_with("tools/") || method.starts_with("resources/")),
+        "{on_control:?}"
+    );
 }
 
 #[tokio::test]
@@ -46,13 +58,18 @@ async fn a_request_that_is_given_up_is_a_stream_that_is_reset() {
     let before = backend.streams().requests();
     client.call("b__echo", json!({})).await;
     assert!(backend.streams().requests() > before, "another request is not held up");
-    client.notify("notifications/cancelled", json!({"requestId": hanging.id, "reason": "enough"})).await;
+    client
+        .notify("notifications/cancelled", json!({"requestId": hanging.id, "reason": "enough"}))
+        .await;
     eventually("the stream to be given up", || async {
         let cancelled = backend.streams().cancelled();
         if cancelled == 1 { Ok(()) } else { Err(cancelled) }
     })
     .await;
-    assert!(backend.streams().on_control().iter().any(|method| method == "notifications/cancelled"), "the reason is told too");
+    assert!(
+        backend.streams().on_control().iter().any(|method| method == "notifications/cancelled"),
+        "the reason is told too"
+    );
     client.call("b__echo", json!({})).await;
     assert!(!hanging.is_answered());
     assert_eq!(backend.streams().cancelled(), 1, "what was answered was not given up");
@@ -61,8 +78,11 @@ async fn a_request_that_is_given_up_is_a_stream_that_is_reset() {
 #[tokio::test]
 async fn an_operator_decides_for_backends_that_do_not_say() {
     let authority = Authority::new();
-    for (announced, configured, expected) in [(false, None, false), (false, Some(true), true), (true, Some(false), false)] {
-        let backend = backend(&authority, StreamOptions { announced, ..StreamOptions::default() }).await;
+    for (announced, configured, expected) in
+        [(false, None, false), (false, Some(true), true), (true, Some(false), false)]
+    {
+        let backend =
+            backend(&authority, StreamOptions { announced, ..StreamOptions::default() }).await;
         let mut spec = backend.spec();
         spec["transport"]["streams"] = json!(configured);
         if configured.is_none() {
@@ -78,7 +98,8 @@ async fn an_operator_decides_for_backends_that_do_not_say() {
 #[tokio::test]
 async fn what_finds_no_free_stream_goes_over_the_control_stream() {
     let authority = Authority::new();
-    let backend = backend(&authority, StreamOptions { streams_max: 3, ..StreamOptions::default() }).await;
+    let backend =
+        backend(&authority, StreamOptions { streams_max: 3, ..StreamOptions::default() }).await;
     let broker = started(&authority, backend.spec()).await;
     let client = client(&broker).await;
     features::every_one(&client).await;
@@ -91,7 +112,9 @@ async fn f_15_lost_packets_towards_a_quic_backend_cost_time_and_nothing_else() {
     let authority = Authority::new();
     let backend = backend(&authority, StreamOptions::default()).await;
     for lost in [1, 10] {
-        let network = UdpProxy::start(backend.address(), PacketFaults { lost, doubled: 1, overtaken: 1 }).await;
+        let network =
+            UdpProxy::start(backend.address(), PacketFaults { lost, doubled: 1, overtaken: 1 })
+                .await;
         let spec = json!({"transport": {"type": "quic", "address": network.address().to_string()}});
         let broker = started(&authority, spec).await;
         let client = client(&broker).await;
@@ -128,8 +151,10 @@ async fn a_broker_is_such_a_backend_too() {
     assert!(!hanging.is_answered());
     inner
         .admin()
-        .wait_metric("mcp_requests_total", &[("method", "tools/call"), ("outcome", "cancelled"), ("transport", "quic")], |count| {
-            count >= 1.0
-        })
+        .wait_metric(
+            "mcp_requests_total",
+            &[("method", "tools/call"), ("outcome", "cancelled"), ("transport", "quic")],
+            |count| count >= 1.0,
+        )
         .await;
 }

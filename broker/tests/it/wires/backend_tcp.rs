@@ -26,7 +26,8 @@ async fn a_connection_that_is_lost_is_opened_again() {
     backend.cut();
     assert_eq!(kind(&hanging.error().await), "outcome_unknown");
     eventually("a new connection", || async {
-        let answer = client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+        let answer =
+            client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
         answer["result"].is_object().then_some(()).ok_or(answer)
     })
     .await;
@@ -45,7 +46,8 @@ async fn sessions_that_can_be_asked_back_have_connections_of_their_own() {
     }
     assert_eq!(backend.accepted(), catalog + 1, "shared by all of one principal");
     for more in 1..=2 {
-        let client = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({"roots": {}})).await;
+        let client =
+            broker.duplex().tcp(broker.tcp_address()).await.connected(json!({"roots": {}})).await;
         client.call("b__echo", json!({})).await;
         assert_eq!(backend.accepted(), catalog + 1 + more);
     }
@@ -56,9 +58,18 @@ async fn a_tcp_backend_is_registered_checked_and_shown() {
     let backend = PipeBackend::tcp(&stdio()).await;
     let broker = builder().alone().start().await;
     let admin = broker.admin();
-    for (address, field) in [("nowhere", "transport.address"), ("10.1.2.3:7000", "transport.address"), ("a:0", "transport.address")] {
-        let (status, problem) = admin.put_backend("default", "b", &json!({"transport": {"type": "tcp", "address": address}})).await;
-        assert!([400, 422].contains(&status) && problem.to_string().contains(field), "{address}: {status} {problem}");
+    for (address, field) in [
+        ("nowhere", "transport.address"),
+        ("10.1.2.3:7000", "transport.address"),
+        ("a:0", "transport.address"),
+    ] {
+        let (status, problem) = admin
+            .put_backend("default", "b", &json!({"transport": {"type": "tcp", "address": address}}))
+            .await;
+        assert!(
+            [400, 422].contains(&status) && problem.to_string().contains(field),
+            "{address}: {status} {problem}"
+        );
     }
     admin.ready_backend("default", "b", &backend.spec()).await;
     let shown = admin.backend("default", "b").await;

@@ -3,7 +3,8 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::{
-    Authority, BrokerBuilder, FakeBackend, PipeBackend, Reply, TestBroker, TlsTerminator, authority::CertificateFiles, eventually, within,
+    Authority, BrokerBuilder, FakeBackend, PipeBackend, Reply, TestBroker, TlsTerminator,
+    authority::CertificateFiles, eventually, within,
 };
 
 use super::listening;
@@ -25,7 +26,10 @@ async fn asking(wire: &str, authority: &Authority) -> Asking {
             Asking { spec: pipe.spec(), front: None, pipe: Some(pipe), _http: None }
         }
         "https" => {
-            let http = FakeBackend::with_tool("echo", |call| async move { Reply::text(&call.arguments().to_string()) }).await;
+            let http = FakeBackend::with_tool("echo", |call| async move {
+                Reply::text(&call.arguments().to_string())
+            })
+            .await;
             let front = TlsTerminator::start(http.address(), config).await;
             let spec = json!({"transport": {"type": "http", "url": format!("https://{}/mcp", front.address())}});
             Asking { spec, front: Some(front), pipe: None, _http: Some(http) }
@@ -54,7 +58,9 @@ fn with(spec: &Value, identity: &CertificateFiles) -> Value {
 
 fn trusting(authority: &Authority) -> BrokerBuilder {
     let folder = authority.ca().parent().unwrap().to_owned();
-    listening().config(json!({"tls": {"client_cert_folders": [folder]}})).env("SSL_CERT_FILE", authority.ca().to_str().unwrap())
+    listening()
+        .config(json!({"tls": {"client_cert_folders": [folder]}}))
+        .env("SSL_CERT_FILE", authority.ca().to_str().unwrap())
 }
 
 async fn presents_a_certificate_over(wire: &str) {
@@ -64,12 +70,21 @@ async fn presents_a_certificate_over(wire: &str) {
     let broker = trusting(&authority).start().await;
     let (status, without) = broker.admin().put_backend("default", "b", &backend.spec).await;
     assert_eq!(status, 201, "{without}");
-    let view = broker.admin().wait_backend("default", "b", "a failure", |view| !view["last_error"].is_null()).await;
+    let view = broker
+        .admin()
+        .wait_backend("default", "b", "a failure", |view| !view["last_error"].is_null())
+        .await;
     assert_ne!(view["state"], "ready", "{wire}: {view}");
     // An operator learns what is missing.
-    broker.admin().wait_backend("default", "b", "why", |view| view["last_error"].to_string().to_lowercase().contains("certificate")).await;
+    broker
+        .admin()
+        .wait_backend("default", "b", "why", |view| {
+            view["last_error"].to_string().to_lowercase().contains("certificate")
+        })
+        .await;
     // Now with one.
-    let (status, stored) = broker.admin().put_backend("default", "b", &with(&backend.spec, &identity)).await;
+    let (status, stored) =
+        broker.admin().put_backend("default", "b", &with(&backend.spec, &identity)).await;
     assert_eq!(status, 200, "{stored}");
     broker.admin().wait_backend_state("default", "b", "ready").await;
     let client = broker.connected(json!({})).await;
@@ -78,7 +93,11 @@ async fn presents_a_certificate_over(wire: &str) {
         assert!(front.shown().iter().flatten().any(|shown| shown == identity.der()), "{wire}");
     }
     let view = broker.admin().backend("default", "b").await;
-    assert_eq!(view["settings"]["tls"], json!({"client_cert": identity.cert, "client_key": identity.key}), "{wire}");
+    assert_eq!(
+        view["settings"]["tls"],
+        json!({"client_cert": identity.cert, "client_key": identity.key}),
+        "{wire}"
+    );
     let text = view.to_string();
     assert!(!text.contains("PRIVATE") && !broker.log().contains("PRIVATE"), "{text}");
 }
@@ -116,8 +135,10 @@ async fn reloaded(broker: &TestBroker, times: usize) {
 async fn the_certificate_is_read_anew_at_a_reload_and_a_broken_one_changes_nothing() {
     let authority = Authority::new();
     let backend = asking("tls", &authority).await;
-    let (first, second) = (authority.client("default", "first"), authority.client("default", "second"));
-    let broker = trusting(&authority).backend("default", "b", with(&backend.spec, &first)).start().await;
+    let (first, second) =
+        (authority.client("default", "first"), authority.client("default", "second"));
+    let broker =
+        trusting(&authority).backend("default", "b", with(&backend.spec, &first)).start().await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     let (front, pipe) = (backend.front.as_ref().unwrap(), backend.pipe.as_ref().unwrap());
@@ -151,7 +172,8 @@ async fn files_that_are_not_the_operators_choice_are_refused() {
     let backend = asking("tls", &authority).await;
     let identity = authority.client("default", "broker");
     let closed = listening().env("SSL_CERT_FILE", authority.ca().to_str().unwrap()).start().await;
-    let (status, refused) = closed.admin().put_backend("default", "b", &with(&backend.spec, &identity)).await;
+    let (status, refused) =
+        closed.admin().put_backend("default", "b", &with(&backend.spec, &identity)).await;
     assert_eq!(status, 400, "{refused}");
     assert!(refused.to_string().contains("tls.client_cert_folders"), "{refused}");
 
@@ -159,7 +181,11 @@ async fn files_that_are_not_the_operators_choice_are_refused() {
     let folder = authority.ca().parent().unwrap().to_owned();
     for (cert, key, wrong) in [
         (folder.join("none.pem"), identity.key.clone(), "can not be read"),
-        (identity.cert.clone(), authority.client("default", "other").key, "can not be used with the key"),
+        (
+            identity.cert.clone(),
+            authority.client("default", "other").key,
+            "can not be used with the key",
+        ),
         ("/etc/ssl/private/key.pem".into(), identity.key.clone(), "tls.client_cert_folders"),
         (folder.join("..").join("x.pem"), identity.key.clone(), "no absolute path"),
     ] {
@@ -172,7 +198,8 @@ async fn files_that_are_not_the_operators_choice_are_refused() {
     // A declared backend may name any, but they have to be there.
     let mut spec = backend.spec.clone();
     spec["tls"] = json!({"client_cert": folder.join("none.pem"), "client_key": identity.key});
-    std::fs::write(folder.join("config.yaml"), json!({"backends": {"b": spec}}).to_string()).unwrap();
+    std::fs::write(folder.join("config.yaml"), json!({"backends": {"b": spec}}).to_string())
+        .unwrap();
     let finished = builder().run(folder.as_path(), &["serve", "--config", "config.yaml"]).await;
     assert_eq!(finished.code, Some(64), "{finished:?}");
     assert!(format!("{finished:?}").contains("none.pem"), "{finished:?}");

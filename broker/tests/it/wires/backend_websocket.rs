@@ -10,9 +10,13 @@ use crate::{builder, kind, stdio};
 async fn every_feature_over_websocket_behind() {
     let backend = PipeBackend::websocket(&stdio()).await;
     let broker = listening().backend("default", "b", backend.spec()).start().await;
-    let client = answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
+    let client =
+        answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
     features::every_one(&client).await;
-    assert!(broker.admin().metric("mcp_links", &[("backend_transport", "websocket")]).await.unwrap() > 0.0);
+    assert!(
+        broker.admin().metric("mcp_links", &[("backend_transport", "websocket")]).await.unwrap()
+            > 0.0
+    );
 }
 
 #[tokio::test]
@@ -26,7 +30,8 @@ async fn a_connection_that_is_lost_is_opened_again() {
     backend.cut();
     assert_eq!(kind(&hanging.error().await), "outcome_unknown");
     eventually("a new connection", || async {
-        let answer = client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+        let answer =
+            client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
         answer["result"].is_object().then_some(()).ok_or(answer)
     })
     .await;

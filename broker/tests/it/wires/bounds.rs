@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use testkit::{Direction, FakeBackend, FaultProxy, Gate, Reply, TestBroker, duplex::Wire, eventually, within};
+use testkit::{
+    Direction, FakeBackend, FaultProxy, Gate, Reply, TestBroker, duplex::Wire, eventually, within,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -38,14 +40,19 @@ async fn f_19_a_client_that_does_not_read_is_cut_and_nobody_else_notices() {
     let limits = json!({"limits": {"outbox_bytes": "1MiB"}});
     let broker = listening().config(limits).backend("default", "b", backend.spec()).start().await;
     let other = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
-    let _socket = asking_without_reading(broker.tcp_address(), ANSWERS, "b__large", json!({"wait": true})).await;
+    let _socket =
+        asking_without_reading(broker.tcp_address(), ANSWERS, "b__large", json!({"wait": true}))
+            .await;
     eventually("all calls at the backend", || async {
         let count = waiting.load(std::sync::atomic::Ordering::SeqCst);
         if count == ANSWERS { Ok(()) } else { Err(count) }
     })
     .await;
     gate.open();
-    broker.admin().wait_metric("mcp_rate_limited_total", &[("scope", "outbox_bytes")], |count| count == 1.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_rate_limited_total", &[("scope", "outbox_bytes")], |count| count == 1.0)
+        .await;
     broker.admin().wait_sessions("default", 1).await;
     other.call("b__large", json!({})).await;
 }
@@ -54,7 +61,8 @@ async fn f_19_a_client_that_does_not_read_is_cut_and_nobody_else_notices() {
 fn limit_descriptors(broker: &TestBroker, count: u64) {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
     let pid = Pid::from_raw(broker.pid().cast_signed()).unwrap();
-    prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(count), maximum: Some(count) }).unwrap();
+    prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(count), maximum: Some(count) })
+        .unwrap();
 }
 
 #[tokio::test]
@@ -71,9 +79,12 @@ async fn r18_f_20_health_and_operators_are_served_when_clients_have_used_up_the_
         }
     }
     let admin = broker.admin();
-    admin.wait_metric("mcp_rate_limited_total", &[("scope", "descriptors")], |count| count >= 2.0).await;
+    admin
+        .wait_metric("mcp_rate_limited_total", &[("scope", "descriptors")], |count| count >= 2.0)
+        .await;
     assert_eq!(admin.get("/readyz").await.0, 200);
-    let (cpu, begun) = (admin.metric("process_cpu_seconds_total", &[]).await.unwrap(), std::time::Instant::now());
+    let (cpu, begun) =
+        (admin.metric("process_cpu_seconds_total", &[]).await.unwrap(), std::time::Instant::now());
     for _ in 0..20 {
         assert_eq!(admin.get("/healthz").await.0, 200);
         canary.call("b__echo", json!({})).await;
@@ -87,7 +98,9 @@ async fn r18_f_20_health_and_operators_are_served_when_clients_have_used_up_the_
     broker.logged("only the reserve of file descriptors is left").await;
     // A backend's process is not started from the reserve either.
     admin.put_backend("default", "c", &stdio().spec()).await;
-    let failed = admin.wait_backend("default", "c", "a failure", |backend| !backend["last_error"].is_null()).await;
+    let failed = admin
+        .wait_backend("default", "c", "a failure", |backend| !backend["last_error"].is_null())
+        .await;
     assert!(failed["last_error"].as_str().unwrap().contains("descriptor"), "{failed}");
     drop(strangers);
     let client = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
@@ -97,7 +110,8 @@ async fn r18_f_20_health_and_operators_are_served_when_clients_have_used_up_the_
 
 #[tokio::test]
 async fn a_client_that_closes_its_sending_half_gets_its_answers_however_slowly_it_reads() {
-    let backend = FakeBackend::with_tool("large", |_| async { Reply::text(&"x".repeat(ANSWER_BYTES)) }).await;
+    let backend =
+        FakeBackend::with_tool("large", |_| async { Reply::text(&"x".repeat(ANSWER_BYTES)) }).await;
     let limits = json!({"limits": {"outbox_bytes": "64MiB"}});
     let broker = listening().config(limits).backend("default", "b", backend.spec()).start().await;
     let network = FaultProxy::start(broker.tcp_address()).await;
@@ -105,17 +119,30 @@ async fn a_client_that_closes_its_sending_half_gets_its_answers_however_slowly_i
     let mut socket = asking(network.address(), ANSWERS, "b__large", json!({})).await;
     socket.shutdown().await.unwrap();
     let (begun, mut said) = (Instant::now(), String::new());
-    tokio::time::timeout(Duration::from_secs(60), socket.read_to_string(&mut said)).await.expect("the end comes").unwrap();
+    tokio::time::timeout(Duration::from_secs(60), socket.read_to_string(&mut said))
+        .await
+        .expect("the end comes")
+        .unwrap();
     assert_eq!(said.lines().filter(|line| line.len() > ANSWER_BYTES).count() as u64, ANSWERS);
-    assert!(begun.elapsed() > Duration::from_secs(6), "too fast to show anything: {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() > Duration::from_secs(6),
+        "too fast to show anything: {:?}",
+        begun.elapsed()
+    );
     broker.admin().wait_sessions("default", 0).await;
 }
 
 #[tokio::test]
 async fn a_half_closed_client_that_reads_slowly_does_not_hold_up_a_drain() {
-    let backend = FakeBackend::with_tool("large", |_| async { Reply::text(&"x".repeat(ANSWER_BYTES)) }).await;
+    let backend =
+        FakeBackend::with_tool("large", |_| async { Reply::text(&"x".repeat(ANSWER_BYTES)) }).await;
     let limits = json!({"limits": {"outbox_bytes": "64MiB"}});
-    let mut broker = listening().config(limits).config(telling_half_closes()).backend("default", "b", backend.spec()).start().await;
+    let mut broker = listening()
+        .config(limits)
+        .config(telling_half_closes())
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
     let network = FaultProxy::start(broker.tcp_address()).await;
     // It would take minutes for all of it.
     network.rate(Direction::Downstream, Some(64 << 10));
@@ -154,7 +181,8 @@ async fn posts_that_wait_on_one_stream_are_not_read_before_there_is_room() {
     let mut waiting = posts;
     let mut reading = Vec::new();
     let mut take_asked = |reading: &mut Vec<TcpStream>| {
-        let (now, later): (Vec<_>, Vec<_>) = std::mem::take(&mut waiting).into_iter().partition(asked);
+        let (now, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut waiting).into_iter().partition(asked);
         reading.extend(now);
         waiting = later;
         reading.len()
@@ -191,7 +219,12 @@ async fn slow_client(broker: &TestBroker, kind: usize) -> TcpStream {
     let head = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     let (address, text) = match kind {
         0 => (broker.http_address(), head.to_owned()),
-        1 => (broker.http_address(), format!("{head}accept: application/json, text/event-stream\r\ncontent-length: 500\r\n\r\n{{")),
+        1 => (
+            broker.http_address(),
+            format!(
+                "{head}accept: application/json, text/event-stream\r\ncontent-length: 500\r\n\r\n{{"
+            ),
+        ),
         2 => (broker.tcp_address(), "{\"jsonrpc\"".to_owned()),
         _ => (broker.tcp_address(), String::new()),
     };
@@ -210,7 +243,11 @@ async fn r17_a_thousand_clients_that_never_finish_are_cut_and_nobody_else_notice
     });
     let broker = listening().config(config).backend("default", "b", stdio().spec()).start().await;
     let admin = broker.admin();
-    let canary = broker.duplex().over(Wire::streamable_http(broker.http_address(), "/mcp")).connected(json!({})).await;
+    let canary = broker
+        .duplex()
+        .over(Wire::streamable_http(broker.http_address(), "/mcp"))
+        .connected(json!({}))
+        .await;
     canary.call("b__echo", json!({})).await;
     let before = admin.metric("process_open_fds", &[]).await.unwrap();
     let mut slow = Vec::with_capacity(CLIENTS);

@@ -9,7 +9,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use quinn::{ConnectionError, SendStream};
 use serde_json::{Value, json};
-use testkit::{Authority, Direction, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, eventually_within, http, within};
+use testkit::{
+    Authority, Direction, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker,
+    eventually_within, http, within,
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, BufReader},
     net::TcpStream,
@@ -80,7 +83,11 @@ impl Topology {
         });
         backend.tool("flood", |call| async move {
             for _ in 0..FLOOD {
-                call.notify("notifications/message", json!({"level": "info", "data": "x".repeat(ANSWER_BYTES)})).await;
+                call.notify(
+                    "notifications/message",
+                    json!({"level": "info", "data": "x".repeat(ANSWER_BYTES)}),
+                )
+                .await;
             }
             Reply::text("flooded")
         });
@@ -88,7 +95,8 @@ impl Topology {
             "limits": {"message_bytes": LIMIT, "outbox_bytes": "1MiB"},
             "events": {"stream_bytes": "1MiB"},
         });
-        let building = listening_everywhere(&authority).config(limits).config(telling_half_closes());
+        let building =
+            listening_everywhere(&authority).config(limits).config(telling_half_closes());
         let broker = building.backend("default", "b", backend.spec()).start().await;
         Self { front, broker, authority, backend, gate, held }
     }
@@ -149,12 +157,15 @@ async fn messages_come_in_order(topology: &Topology) {
 
 /// A call of so many bytes.
 fn call_of(id: u64, bytes: usize) -> String {
-    let with = |text: &str| request(id, "tools/call", json!({"name": "b__echo", "arguments": {"text": text}}));
+    let with = |text: &str| {
+        request(id, "tools/call", json!({"name": "b__echo", "arguments": {"text": text}}))
+    };
     with(&"x".repeat(bytes - with("").len()))
 }
 
 async fn the_limit_is_exact(topology: &Topology) {
-    let (before, seen) = (topology.sessions().await, topology.backend.count(|seen| seen.calls("echo")));
+    let (before, seen) =
+        (topology.sessions().await, topology.backend.count(|seen| seen.calls("echo")));
     let client = topology.client().await;
     client.client.send(call_of(9_000, LIMIT)).await;
     // The answer is an echo, and so above the limit of what a backend may say: the request was not.
@@ -166,13 +177,22 @@ async fn the_limit_is_exact(topology: &Topology) {
         // A POST is answered by its own response, which this client does not read.
         "sse" => posts_over_the_limit_are_refused(topology).await,
         "websocket" => assert!(client.client.ended().await.starts_with("1009 ")),
-        _ => drop(client.client.said("a refusal", |said| said["error"]["data"]["kind"] == "message_too_large").await),
+        _ => drop(
+            client
+                .client
+                .said("a refusal", |said| said["error"]["data"]["kind"] == "message_too_large")
+                .await,
+        ),
     }
     let other = topology.client().await;
     other.client.call("b__echo", json!({})).await;
     // Over HTTP+SSE there was one more of the right size.
     let right = 2 + usize::from(topology.front == "sse");
-    assert_eq!(topology.backend.count(|seen| seen.calls("echo")), seen + right, "what is too large goes nowhere");
+    assert_eq!(
+        topology.backend.count(|seen| seen.calls("echo")),
+        seen + right,
+        "what is too large goes nowhere"
+    );
     if topology.front == "sse" {
         client.client.break_off();
     }
@@ -230,7 +250,10 @@ impl SseStream {
 async fn posts_over_the_limit_are_refused(topology: &Topology) {
     let mut stream = SseStream::open(topology).await;
     let refused = stream.post(&call_of(9_002, LIMIT + 1)).await;
-    assert!(refused.starts_with("HTTP/1.1 413 ") && refused.contains("message_too_large"), "{refused}");
+    assert!(
+        refused.starts_with("HTTP/1.1 413 ") && refused.contains("message_too_large"),
+        "{refused}"
+    );
     // The stream goes on.
     assert!(stream.post(&call_of(9_003, LIMIT)).await.contains(" 202 "));
     stream.answer(9_003).await;
@@ -239,7 +262,10 @@ async fn posts_over_the_limit_are_refused(topology: &Topology) {
 
 /// What a client says before anything else.
 fn opening() -> [String; 2] {
-    [initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string()]
+    [
+        initialize_body("2025-11-25"),
+        json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string(),
+    ]
 }
 
 async fn pieces_of_any_size_are_no_different(topology: &Topology) {
@@ -250,7 +276,10 @@ async fn pieces_of_any_size_are_no_different(topology: &Topology) {
             for way in [Direction::Upstream, Direction::Downstream] {
                 proxy.slice(way, true);
             }
-            assert!(text_of(&client.client.call("b__echo", json!({"text": text})).await).contains(&text));
+            assert!(
+                text_of(&client.client.call("b__echo", json!({"text": text})).await)
+                    .contains(&text)
+            );
             proxy.heal();
             features::many_calls(&client.client).await;
             all_in_one_piece(topology, &client).await;
@@ -266,17 +295,25 @@ async fn pieces_of_any_size_are_no_different(topology: &Topology) {
 /// Many messages at once.
 async fn all_in_one_piece(topology: &Topology, client: &Client) {
     let ids = 20_000..20_000 + TOGETHER;
-    let echo = |id: u64| request(id, "tools/call", json!({"name": "b__echo", "arguments": {"n": id}}));
-    let echoed = |answer: &Value, id: u64| assert_eq!(text_of(&answer["result"]), json!({"n": id}).to_string());
+    let echo =
+        |id: u64| request(id, "tools/call", json!({"name": "b__echo", "arguments": {"n": id}}));
+    let echoed = |answer: &Value, id: u64| {
+        assert_eq!(text_of(&answer["result"]), json!({"n": id}).to_string())
+    };
     match topology.front {
         // Requests that are written before the first is answered: their answers come in the same order.
         "http" => {
             let client = topology.broker.connected(json!({})).await;
             let posts: String = ids.clone().map(|id| client.post_as_text("", &echo(id))).collect();
             let last = client.post_as_text("connection: close\r\n", &request(1, "ping", json!({})));
-            let said = raw_http(topology.broker.http_address(), format!("{posts}{last}").as_bytes()).await;
-            let answers = said.split("HTTP/1.1 200 OK\r\n").skip(1).map(|answer| answer.split_once("\r\n\r\n").unwrap().1);
-            let answers: Vec<Value> = answers.map(|body| serde_json::from_str(body).unwrap()).collect();
+            let said =
+                raw_http(topology.broker.http_address(), format!("{posts}{last}").as_bytes()).await;
+            let answers = said
+                .split("HTTP/1.1 200 OK\r\n")
+                .skip(1)
+                .map(|answer| answer.split_once("\r\n\r\n").unwrap().1);
+            let answers: Vec<Value> =
+                answers.map(|body| serde_json::from_str(body).unwrap()).collect();
             assert_eq!(answers.len() as u64, TOGETHER + 1, "{said}");
             for (answer, id) in answers.iter().zip(ids) {
                 assert_eq!(answer["id"], id, "{answer}");
@@ -287,9 +324,12 @@ async fn all_in_one_piece(topology: &Topology, client: &Client) {
         // The same, but that the answers come on the stream.
         "sse" => {
             let mut stream = SseStream::open(topology).await;
-            let posts: String = ids.clone().map(|id| http::post(&stream.path, "", &echo(id))).collect();
-            let last = http::post(&stream.path, "connection: close\r\n", &request(1, "ping", json!({})));
-            let said = raw_http(topology.broker.http_address(), format!("{posts}{last}").as_bytes()).await;
+            let posts: String =
+                ids.clone().map(|id| http::post(&stream.path, "", &echo(id))).collect();
+            let last =
+                http::post(&stream.path, "connection: close\r\n", &request(1, "ping", json!({})));
+            let said =
+                raw_http(topology.broker.http_address(), format!("{posts}{last}").as_bytes()).await;
             assert_eq!(said.matches("HTTP/1.1 202 ").count() as u64, TOGETHER + 1, "{said}");
             for id in ids {
                 echoed(&stream.answer(id).await, id);
@@ -306,7 +346,9 @@ async fn all_in_one_piece(topology: &Topology, client: &Client) {
 
 /// A session over QUIC whose messages come a byte at a time: on its control stream, or each on a stream of its own.
 async fn byte_by_byte(topology: &Topology, text: &str) {
-    let peer = QuicPeer::connect(topology.broker.quic_address(), &topology.authority, None, "mcp").await.unwrap();
+    let peer = QuicPeer::connect(topology.broker.quic_address(), &topology.authority, None, "mcp")
+        .await
+        .unwrap();
     let (mut control, reader) = peer.connection.open_bi().await.unwrap();
     let mut lines = BufReader::new(reader).lines();
     for message in opening() {
@@ -358,11 +400,23 @@ async fn who_does_not_read_is_cut(topology: &Topology) {
             topology.leave(client, before + 1).await;
         }
         "quic" | "quic_streams" => {
-            let peer = QuicPeer::connect_narrowly(topology.broker.quic_address(), &topology.authority, 4096).await;
+            let peer = QuicPeer::connect_narrowly(
+                topology.broker.quic_address(),
+                &topology.authority,
+                4096,
+            )
+            .await;
             let (mut writer, _reader) = peer.connection.open_bi().await.unwrap();
-            writer.write_all(asking_for_much(ANSWERS_OF_QUIC, "b__large", &json!({})).as_bytes()).await.unwrap();
+            writer
+                .write_all(asking_for_much(ANSWERS_OF_QUIC, "b__large", &json!({})).as_bytes())
+                .await
+                .unwrap();
             topology.answer_all(ANSWERS_OF_QUIC).await;
-            topology.broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
+            topology
+                .broker
+                .admin()
+                .wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0)
+                .await;
             let ended = within("the end", peer.connection.closed()).await;
             // A client that was held up until the broker has forgotten the connection hears that last.
             let is_told = matches!(&ended, ConnectionError::ApplicationClosed(closed) if closed.error_code == 7_u32.into());
@@ -371,7 +425,11 @@ async fn who_does_not_read_is_cut(topology: &Topology) {
         "sse" => {
             let _stream = unread_stream(topology.broker.http_address()).await;
             topology.answer_all(ANSWERS).await;
-            topology.broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
+            topology
+                .broker
+                .admin()
+                .wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0)
+                .await;
         }
         _ => {
             let (proxy, client) = topology.through_a_proxy().await.unwrap();
@@ -380,7 +438,11 @@ async fn who_does_not_read_is_cut(topology: &Topology) {
                 client.client.begin_call("b__large", json!({})).await;
             }
             topology.answer_all(ANSWERS).await;
-            topology.broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
+            topology
+                .broker
+                .admin()
+                .wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0)
+                .await;
             client.client.break_off();
         }
     }
@@ -407,7 +469,8 @@ async fn a_connection_that_breaks_ends_what_it_carried(topology: &Topology) {
         Some((proxy, client)) => (Some(proxy), client),
         None => (None, topology.client().await),
     };
-    let (calls, cancelled) = (topology.backend.count(|seen| seen.calls("hang")), cancellations(&topology.backend));
+    let (calls, cancelled) =
+        (topology.backend.count(|seen| seen.calls("hang")), cancellations(&topology.backend));
     let _hanging = client.client.begin_call("b__hang", json!({})).await;
     topology.backend.wait_count("the call", calls + 1, |seen| seen.calls("hang")).await;
     match (&proxy, &client.peer) {
@@ -416,12 +479,20 @@ async fn a_connection_that_breaks_ends_what_it_carried(topology: &Topology) {
         (None, None) => unreachable!("a wire has one or the other"),
     }
     if topology.ends_with_connection() {
-        topology.backend.wait_count("its cancellation", cancelled + 1, |seen| seen.is("notifications/cancelled")).await;
+        topology
+            .backend
+            .wait_count("its cancellation", cancelled + 1, |seen| {
+                seen.is("notifications/cancelled")
+            })
+            .await;
         topology.broker.admin().wait_sessions("default", before).await;
     } else {
         let other = topology.client().await;
         other.client.call("b__echo", json!({})).await;
-        assert_eq!((topology.sessions().await, cancellations(&topology.backend)), (before + 2, cancelled));
+        assert_eq!(
+            (topology.sessions().await, cancellations(&topology.backend)),
+            (before + 2, cancelled)
+        );
     }
 }
 

@@ -56,12 +56,18 @@ async fn f_11_a_call_on_a_connection_that_was_reset_is_not_sent_again() {
     let ways = Ways::new(json!({})).await;
     let client = ways.client().await;
     let call = client.begin_call("b__hang", json!({})).await;
-    eventually("the call at the backend", || async { if ways.recorded("\"hang\"") == 1 { Ok(()) } else { Err("not there") } }).await;
+    eventually("the call at the backend", || async {
+        if ways.recorded("\"hang\"") == 1 { Ok(()) } else { Err("not there") }
+    })
+    .await;
     ways.back.reset();
-    let answer = within("the answer", call.response_or_end()).await.expect("the client's own connection is as before");
+    let answer = within("the answer", call.response_or_end())
+        .await
+        .expect("the client's own connection is as before");
     assert_eq!(kind(&answer["error"]), "outcome_unknown", "{answer}");
     eventually("a new connection", || async {
-        let answer = client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+        let answer =
+            client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
         answer["result"].is_object().then_some(()).ok_or(answer)
     })
     .await;
@@ -78,9 +84,15 @@ async fn f_13_a_call_whose_answer_is_swallowed_ends_in_time_and_is_not_sent_agai
     let client = ways.client().await;
     client.call("b__echo", json!({})).await;
     ways.back.hole(Direction::Downstream, true);
-    let answer = client.request("tools/call", json!({"name": "b__echo", "arguments": {"swallowed": true}})).await;
+    let answer = client
+        .request("tools/call", json!({"name": "b__echo", "arguments": {"swallowed": true}}))
+        .await;
     // In time, and told apart from what can be tried again: the backend may have acted.
-    assert_eq!((kind(&answer["error"]), &answer["error"]["data"]["retryable"]), ("timeout", &json!(false)), "{answer}");
+    assert_eq!(
+        (kind(&answer["error"]), &answer["error"]["data"]["retryable"]),
+        ("timeout", &json!(false)),
+        "{answer}"
+    );
     assert_eq!(ways.recorded("swallowed"), 1);
     client.result("ping", json!({})).await;
 }
@@ -115,7 +127,11 @@ async fn f_14_slow_networks_make_calls_slow_and_no_more_of_them() {
 #[tokio::test]
 async fn f_16_a_message_cut_at_any_byte_is_never_taken_for_one() {
     let ways = Ways::new(json!({})).await;
-    let hello = format!("{}\n{}\n", initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let hello = format!(
+        "{}\n{}\n",
+        initialize_body("2025-11-25"),
+        json!({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    );
     let call = request(2, "tools/call", json!({"name": "b__echo", "arguments": {"cut": 12}}));
     for length in 0..call.len() {
         let mut socket = TcpStream::connect(ways.broker.tcp_address()).await.unwrap();
@@ -134,7 +150,8 @@ async fn f_17_flipped_bits_are_errors_and_the_connection_goes_on() {
     let ways = Ways::new(json!({})).await;
     let client = ways.client().await;
     // An id the client itself will not come to.
-    let call = request(7_000, "tools/call", json!({"name": "b__echo", "arguments": {"text": "flip"}}));
+    let call =
+        request(7_000, "tools/call", json!({"name": "b__echo", "arguments": {"text": "flip"}}));
     let mut unreadable = 0;
     for flipped in flipped(&call) {
         unreadable += u32::from(serde_json::from_str::<Value>(&flipped).is_err());
@@ -145,7 +162,11 @@ async fn f_17_flipped_bits_are_errors_and_the_connection_goes_on() {
     assert_eq!(admin.get("/readyz").await.0, 200);
     // What is no JSON any more is counted, each; what still is may be anything the client could have meant.
     assert!(unreadable > 40, "{unreadable}");
-    admin.wait_metric("mcp_errors_total", &[("code", "-32700")], |count| count == f64::from(unreadable)).await;
+    admin
+        .wait_metric("mcp_errors_total", &[("code", "-32700")], |count| {
+            count == f64::from(unreadable)
+        })
+        .await;
 }
 
 #[tokio::test]

@@ -10,11 +10,20 @@ use crate::text_of;
 
 /// Tools with progress and log messages.
 pub(super) async fn progress_and_logging(client: &DuplexClient) {
-    let names: Vec<Value> =
-        client.result("tools/list", json!({})).await["tools"].as_array().unwrap().iter().map(|t| t["name"].clone()).collect();
+    let names: Vec<Value> = client.result("tools/list", json!({})).await["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["name"].clone())
+        .collect();
     assert!(names.contains(&json!("b__progress")), "{names:?}");
     client.result("logging/setLevel", json!({"level": "debug"})).await;
-    let call = client.begin("tools/call", json!({"name": "b__progress", "arguments": {}, "_meta": {"progressToken": "mine"}})).await;
+    let call = client
+        .begin(
+            "tools/call",
+            json!({"name": "b__progress", "arguments": {}, "_meta": {"progressToken": "mine"}}),
+        )
+        .await;
     for step in 1..=3 {
         let progress = client.notification("notifications/progress").await;
         assert_eq!(
@@ -25,15 +34,23 @@ pub(super) async fn progress_and_logging(client: &DuplexClient) {
     assert_eq!(text_of(&call.result().await), "done");
     client.call("b__log", json!({"level": "warning", "data": {"x": 1}})).await;
     let logged = client.notification("notifications/message").await;
-    assert_eq!((&logged["params"]["level"], &logged["params"]["data"]), (&json!("warning"), &json!({"x": 1})));
+    assert_eq!(
+        (&logged["params"]["level"], &logged["params"]["data"]),
+        (&json!("warning"), &json!({"x": 1}))
+    );
 }
 
 pub(super) async fn questions(client: &DuplexClient) {
-    let answer: Value = serde_json::from_str(text_of(&client.call("b__sample", json!({"prompt": "hi"})).await)).unwrap();
+    let answer: Value =
+        serde_json::from_str(text_of(&client.call("b__sample", json!({"prompt": "hi"})).await))
+            .unwrap();
     assert_eq!(answer["result"]["content"]["text"], "re: hi");
-    let answer: Value = serde_json::from_str(text_of(&client.call("b__elicit", json!({"message": "who?"})).await)).unwrap();
+    let answer: Value =
+        serde_json::from_str(text_of(&client.call("b__elicit", json!({"message": "who?"})).await))
+            .unwrap();
     assert_eq!(answer["result"]["content"]["name"], "who?");
-    let answer: Value = serde_json::from_str(text_of(&client.call("b__roots", json!({})).await)).unwrap();
+    let answer: Value =
+        serde_json::from_str(text_of(&client.call("b__roots", json!({})).await)).unwrap();
     assert_eq!(answer["result"]["roots"][0]["uri"], "file:///here");
 }
 
@@ -42,7 +59,10 @@ pub(super) async fn resources(client: &DuplexClient) {
     assert_eq!(read["contents"][0]["text"], "one");
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
     client.call("b__touch", json!({})).await;
-    assert_eq!(client.notification("notifications/resources/updated").await["params"]["uri"], "b+test://one");
+    assert_eq!(
+        client.notification("notifications/resources/updated").await["params"]["uri"],
+        "b+test://one"
+    );
     client.result("resources/unsubscribe", json!({"uri": "b+test://one"})).await;
 }
 
@@ -50,7 +70,9 @@ pub(super) async fn resources(client: &DuplexClient) {
 pub(super) async fn cancellation(client: &DuplexClient) {
     let mut hanging = client.begin_call("b__hang", json!({})).await;
     client.result("ping", json!({})).await;
-    client.notify("notifications/cancelled", json!({"requestId": hanging.id, "reason": "no more"})).await;
+    client
+        .notify("notifications/cancelled", json!({"requestId": hanging.id, "reason": "no more"}))
+        .await;
     client.call("b__echo", json!({})).await;
     assert!(!hanging.is_answered());
 }
@@ -63,8 +85,10 @@ pub(super) async fn large_messages(client: &DuplexClient) {
 }
 
 pub(super) async fn many_calls(client: &DuplexClient) {
-    let calls: Vec<DuplexCall> = join_all((0..100).map(|n| client.begin_call("b__echo", json!({"n": n})))).await;
-    for (n, result) in join_all(calls.into_iter().map(DuplexCall::result)).await.iter().enumerate() {
+    let calls: Vec<DuplexCall> =
+        join_all((0..100).map(|n| client.begin_call("b__echo", json!({"n": n})))).await;
+    for (n, result) in join_all(calls.into_iter().map(DuplexCall::result)).await.iter().enumerate()
+    {
         assert_eq!(text_of(result), format!("{{\"n\":{n}}}"));
     }
 }
@@ -81,7 +105,8 @@ pub(super) async fn every_one(client: &DuplexClient) {
 #[tokio::test]
 async fn every_feature_over_tcp_in_front_of_a_child_process() {
     let broker = with_stdio().await;
-    let client = answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
+    let client =
+        answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
     every_one(&client).await;
     let sessions = broker.admin().sessions("default").await;
     assert_eq!((sessions.len(), &sessions[0]["transport"]), (1, &json!("tcp")), "{sessions:?}");
@@ -96,6 +121,7 @@ async fn every_feature_over_tcp_in_front_of_a_child_process() {
 #[tokio::test]
 async fn every_feature_over_tcp_in_front_and_behind() {
     let (broker, _backend) = with_tcp().await;
-    let client = answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
+    let client =
+        answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
     every_one(&client).await;
 }

@@ -11,7 +11,10 @@ const WIRES: [&str; 4] = ["websocket", "tcp", "tls", "quic"];
 
 /// A call that has this text among its arguments.
 fn call_with(id: &str, text: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{{"name":"b__echo","arguments":{{"x":{text}}}}}}}"#, json!(id))
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{{"name":"b__echo","arguments":{{"x":{text}}}}}}}"#,
+        json!(id)
+    )
 }
 
 fn is_error(said: &Value) -> bool {
@@ -22,7 +25,8 @@ fn is_error(said: &Value) -> bool {
 async fn j_01_w_06_no_n_file_ends_a_connection_or_reaches_a_backend() {
     assert!(WIRES.iter().all(|wire| FRONTS.iter().any(|(front, _)| front == wire)));
     let (authority, backend) = (Authority::new(), FakeBackend::echo().await);
-    let broker = listening_everywhere(&authority).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        listening_everywhere(&authority).backend("default", "b", backend.spec()).start().await;
     let mut carried_out = 0;
     for wire in WIRES {
         let client = client(wire, &broker, Doors::of(&broker), &authority).await.client;
@@ -50,6 +54,10 @@ async fn j_01_w_06_no_n_file_ends_a_connection_or_reaches_a_backend() {
     let seen = backend.seen_of("tools/call");
     assert_eq!(seen.len(), carried_out);
     for seen in seen {
-        assert!(serde_json::from_slice::<Value>(&seen.body).is_ok(), "a backend got {:?}", seen.body);
+        assert!(
+            serde_json::from_slice::<Value>(&seen.body).is_ok(),
+            "a backend got {:?}",
+            seen.body
+        );
     }
 }

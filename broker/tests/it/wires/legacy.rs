@@ -23,19 +23,40 @@ async fn every_feature_over_http_and_sse() {
 
 #[tokio::test]
 async fn streams_and_messages_are_checked_like_everything_else() {
-    let broker = builder().alone().auth_required().tenant("acme").backend("acme", "b", stdio().spec()).start().await;
-    let (key, other) = (broker.admin().create_key("acme").await, broker.admin().create_key("acme").await);
+    let broker = builder()
+        .alone()
+        .auth_required()
+        .tenant("acme")
+        .backend("acme", "b", stdio().spec())
+        .start()
+        .await;
+    let (key, other) =
+        (broker.admin().create_key("acme").await, broker.admin().create_key("acme").await);
     let address = broker.http_address();
     assert_eq!(Wire::legacy(address, "/sse", &[]).await.unwrap_err(), 401);
     let bearer = format!("Bearer {key}");
-    assert_eq!(Wire::legacy(address, "/sse/nobody", &[("authorization", &bearer)]).await.unwrap_err(), 404);
-    assert_eq!(Wire::legacy(address, "/sse", &[("authorization", &bearer), ("origin", "https://evil.example")]).await.unwrap_err(), 403);
+    assert_eq!(
+        Wire::legacy(address, "/sse/nobody", &[("authorization", &bearer)]).await.unwrap_err(),
+        404
+    );
+    assert_eq!(
+        Wire::legacy(
+            address,
+            "/sse",
+            &[("authorization", &bearer), ("origin", "https://evil.example")]
+        )
+        .await
+        .unwrap_err(),
+        403
+    );
     let wire = Wire::legacy(address, "/sse/b", &[("authorization", &bearer)]).await.unwrap();
     let client = broker.duplex().over(wire).connected(json!({})).await;
     assert_eq!(text_of(&client.call("echo", json!({})).await), "{}");
     assert_eq!(client.error("tools/call", json!({"name": "nope"})).await["code"], -32602);
     let ping = request(1, "ping", json!({}));
-    for (path, key, status) in [("/messages", &key, 404), ("/messages?session=x", &other, 404), ("/sse", &key, 405)] {
+    for (path, key, status) in
+        [("/messages", &key, 404), ("/messages?session=x", &other, 404), ("/sse", &key, 405)]
+    {
         let headers = format!("connection: close\r\nauthorization: Bearer {key}\r\n");
         let answer = raw_http(address, http::post(path, &headers, &ping).as_bytes()).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");

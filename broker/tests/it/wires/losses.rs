@@ -24,7 +24,8 @@ async fn f_15_packets_lost_under_tcp_cost_time_and_nothing_else() {
 async fn inside_a_namespace() {
     assert!(succeeds("ip link set lo mtu 1500").await);
     let (broker, _backend) = with_tcp().await;
-    let client = answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
+    let client =
+        answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
     if !succeeds(NARROW).await {
         return eprintln!("no traffic control here: no packet of TCP is lost");
     }
@@ -34,10 +35,17 @@ async fn inside_a_namespace() {
     }
     let shown = Command::new("tc").args(["-s", "qdisc", "show", "dev", "lo"]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
-    let dropped = shown.split("dropped ").nth(1).and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
+    let dropped =
+        shown.split("dropped ").nth(1).and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
     assert!(dropped.is_some_and(|count| count > 0), "{shown}");
     assert_eq!(
-        broker.admin().metric("mcp_requests_total", &[("method", "tools/call"), ("outcome", "refused"), ("transport", "tcp")]).await,
+        broker
+            .admin()
+            .metric(
+                "mcp_requests_total",
+                &[("method", "tools/call"), ("outcome", "refused"), ("transport", "tcp")]
+            )
+            .await,
         None
     );
     assert_eq!(json!(broker.admin().sessions("default").await.len()), 1);

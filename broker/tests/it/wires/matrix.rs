@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, BrokerBuilder, DuplexClient, FakeBackend, PipeBackend, QuicPeer, Reply, StdioScript, TestBroker,
+    Authority, BrokerBuilder, DuplexClient, FakeBackend, PipeBackend, QuicPeer, Reply, StdioScript,
+    TestBroker,
     duplex::{Wire, socket},
     quic_streams::StreamOptions,
 };
@@ -25,7 +26,8 @@ pub(crate) const FRONTS: [(&str, &str); 7] = [
     ("quic_streams", "QUIC, a stream for each request"),
 ];
 /// Where backends are.
-pub(super) const BACKS: [&str; 7] = ["stdio", "http", "tcp", "tls", "websocket", "quic", "quic_streams"];
+pub(super) const BACKS: [&str; 7] =
+    ["stdio", "http", "tcp", "tls", "websocket", "quic", "quic_streams"];
 
 /// What is kept for as long as a client lives.
 pub(crate) struct Client {
@@ -48,11 +50,20 @@ impl Doors {
 }
 
 /// A new connection on which nothing was said yet.
-pub(super) async fn wire(front: &str, doors: Doors, authority: &Authority) -> (Wire, Option<QuicPeer>) {
+pub(super) async fn wire(
+    front: &str,
+    doors: Doors,
+    authority: &Authority,
+) -> (Wire, Option<QuicPeer>) {
     let wire = match front {
         "http" => Wire::streamable_http(doors.http, "/mcp"),
         "sse" => Wire::legacy(doors.http, "/sse", &[]).await.unwrap(),
-        "websocket" => Wire::websocket(socket(doors.http).await, &doors.http.to_string(), "/ws", &[]).await.unwrap().0,
+        "websocket" => {
+            Wire::websocket(socket(doors.http).await, &doors.http.to_string(), "/ws", &[])
+                .await
+                .unwrap()
+                .0
+        }
         "tcp" => Wire::lines(socket(doors.tcp).await),
         "tls" => Wire::lines(authority.connect(doors.tcp.port(), None, &["mcp"]).await.unwrap()),
         "quic" | "quic_streams" => {
@@ -65,7 +76,12 @@ pub(super) async fn wire(front: &str, doors: Doors, authority: &Authority) -> (W
     (wire, None)
 }
 
-pub(crate) async fn client(front: &str, broker: &TestBroker, doors: Doors, authority: &Authority) -> Client {
+pub(crate) async fn client(
+    front: &str,
+    broker: &TestBroker,
+    doors: Doors,
+    authority: &Authority,
+) -> Client {
     let (wire, peer) = wire(front, doors, authority).await;
     Client { client: answering(broker.duplex()).over(wire).connected(everything()).await, peer }
 }
@@ -87,7 +103,9 @@ impl Behind {
             "tls" => PipeBackend::tls(&script, tls()).await,
             "websocket" => PipeBackend::websocket(&script).await,
             "quic" => PipeBackend::quic(&script, tls()).await,
-            "quic_streams" => PipeBackend::quic_streams(&script, tls(), StreamOptions::default()).await,
+            "quic_streams" => {
+                PipeBackend::quic_streams(&script, tls(), StreamOptions::default()).await
+            }
             other => panic!("no back {other}"),
         })
     }
@@ -104,14 +122,23 @@ impl Behind {
 
 /// What the features need of the scripted backend, over Streamable HTTP.
 async fn scripted_over_http() -> FakeBackend {
-    let backend = FakeBackend::with_tool("echo", |call| async move { Reply::text(&call.arguments().to_string()) }).await;
+    let backend =
+        FakeBackend::with_tool(
+            "echo",
+            |call| async move { Reply::text(&call.arguments().to_string()) },
+        )
+        .await;
     backend.sessions();
-    backend.capabilities(json!({"tools": {"listChanged": true}, "logging": {}, "resources": {"subscribe": true}}));
+    backend.capabilities(
+        json!({"tools": {"listChanged": true}, "logging": {}, "resources": {"subscribe": true}}),
+    );
     backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
     for method in ["logging/setLevel", "resources/subscribe", "resources/unsubscribe"] {
         backend.on(method, |_| async { Reply::Result(json!({})) });
     }
-    backend.on("resources/read", |call| async move { Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": "one"}]})) });
+    backend.on("resources/read", |call| async move {
+        Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": "one"}]}))
+    });
     backend.tool("progress", |call| async move {
         for step in 1..=3 {
             call.progress(f64::from(step), 3.0).await;
@@ -119,7 +146,11 @@ async fn scripted_over_http() -> FakeBackend {
         Reply::text("done")
     });
     backend.tool("log", |call| async move {
-        call.notify("notifications/message", json!({"level": call.arguments()["level"], "data": call.arguments()["data"]})).await;
+        call.notify(
+            "notifications/message",
+            json!({"level": call.arguments()["level"], "data": call.arguments()["data"]}),
+        )
+        .await;
         Reply::text("logged")
     });
     backend.tool("sample", |call| async move {
@@ -131,7 +162,9 @@ async fn scripted_over_http() -> FakeBackend {
         let params = json!({"message": call.arguments()["message"], "requestedSchema": schema});
         Reply::text(&call.ask("elicitation/create", params).await.to_string())
     });
-    backend.tool("roots", |call| async move { Reply::text(&call.ask("roots/list", json!({})).await.to_string()) });
+    backend.tool("roots", |call| async move {
+        Reply::text(&call.ask("roots/list", json!({})).await.to_string())
+    });
     backend.tool("touch", |call| async move {
         call.notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
         Reply::text("touched")
@@ -146,13 +179,16 @@ async fn scripted_over_http() -> FakeBackend {
 pub(crate) fn listening_everywhere(authority: &Authority) -> BrokerBuilder {
     let server = authority.server("server");
     let tls = json!({"cert_file": server.cert, "key_file": server.key});
-    listening().config(json!({"listen": {"quic": "127.0.0.1:0"}, "tls": tls})).env("SSL_CERT_FILE", authority.ca().to_str().unwrap())
+    listening()
+        .config(json!({"listen": {"quic": "127.0.0.1:0"}, "tls": tls}))
+        .env("SSL_CERT_FILE", authority.ca().to_str().unwrap())
 }
 
 async fn passes(back: &str) {
     let authority = Authority::new();
     let backend = Behind::new(back, script(), &authority).await;
-    let broker = listening_everywhere(&authority).backend("default", "b", backend.spec()).start().await;
+    let broker =
+        listening_everywhere(&authority).backend("default", "b", backend.spec()).start().await;
     for (front, _) in FRONTS {
         println!("{front} in front of {back}");
         let client = client(front, &broker, Doors::of(&broker), &authority).await;
@@ -174,7 +210,11 @@ fn the_documented_matrix_is_the_tested_one() {
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/transports.md");
     const BEGIN: &str = "<!-- matrix -->\n";
     const END: &str = "<!-- end of matrix -->";
-    let mut table = format!("| client \\ backend | {} |\n|---|{}\n", BACKS.join(" | "), "---|".repeat(BACKS.len()));
+    let mut table = format!(
+        "| client \\ backend | {} |\n|---|{}\n",
+        BACKS.join(" | "),
+        "---|".repeat(BACKS.len())
+    );
     for (_, name) in FRONTS {
         table.push_str(&format!("| {name} |{}\n", " all |".repeat(BACKS.len())));
     }
@@ -185,5 +225,8 @@ fn the_documented_matrix_is_the_tested_one() {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(PAGE, &written).unwrap();
     }
-    assert!(page == written || std::env::var_os("UPDATE_DOCS").is_some(), "docs/transports.md: run this test with UPDATE_DOCS=1");
+    assert!(
+        page == written || std::env::var_os("UPDATE_DOCS").is_some(),
+        "docs/transports.md: run this test with UPDATE_DOCS=1"
+    );
 }

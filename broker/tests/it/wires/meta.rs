@@ -15,14 +15,21 @@ fn meta() -> Value {
 
 async fn all_messages(client: &DuplexClient) {
     let call = |name: &str, arguments: Value| json!({"name": name, "arguments": arguments, "_meta": meta()});
-    assert_eq!(text_of(&client.result("tools/call", call("b__echo", json!({"_meta": 1}))).await), "{\"_meta\":1}");
+    assert_eq!(
+        text_of(&client.result("tools/call", call("b__echo", json!({"_meta": 1}))).await),
+        "{\"_meta\":1}"
+    );
     client.result("resources/read", json!({"uri": "b+test://one", "_meta": meta()})).await;
     client.notify("notifications/roots/list_changed", json!({"_meta": meta()})).await;
     let mut task = call("b__echo", json!({}));
     task["task"] = json!({"ttl": 60_000});
     task["_meta"]["dev.mcp-broker/idempotency-key"] = json!(format!("{TOKEN}-once"));
     let created = client.result("tools/call", task.clone()).await;
-    assert_eq!(client.result("tools/call", task).await["task"]["taskId"], created["task"]["taskId"], "the same task");
+    assert_eq!(
+        client.result("tools/call", task).await["task"]["taskId"],
+        created["task"]["taskId"],
+        "the same task"
+    );
     client.result("tasks/result", json!({"taskId": created["task"]["taskId"]})).await;
     // A call that asks, whose answer has it too.
     client.call("b__elicit", json!({"message": "m"})).await;
@@ -36,7 +43,9 @@ async fn what_is_between_client_and_broker_reaches_no_backend_no_store_and_no_lo
     let recorded = || std::fs::read_to_string(&record).unwrap_or_default();
     let builder = || {
         answering(broker.duplex()).answers(|method, _| match method {
-            "elicitation/create" => Ok(json!({"action": "accept", "content": {"name": "n"}, "_meta": meta()})),
+            "elicitation/create" => {
+                Ok(json!({"action": "accept", "content": {"name": "n"}, "_meta": meta()}))
+            }
             "roots/list" => Ok(json!({"roots": [], "_meta": meta()})),
             _ => Ok(json!({})),
         })
@@ -46,7 +55,9 @@ async fn what_is_between_client_and_broker_reaches_no_backend_no_store_and_no_lo
         let client = match front {
             "tcp" => builder().tcp(broker.tcp_address()).await,
             "websocket" => builder().websocket(broker.http_address(), "/ws", &[]).await.unwrap().0,
-            "sse" => builder().over(Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap()),
+            "sse" => {
+                builder().over(Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap())
+            }
             _ => builder().over(Wire::streamable_http(broker.http_address(), "/mcp")),
         };
         let client = client.connected(everything()).await;
@@ -66,7 +77,11 @@ async fn what_is_between_client_and_broker_reaches_no_backend_no_store_and_no_lo
             if path.is_dir() {
                 folders.push(path);
             } else if let Ok(bytes) = std::fs::read(&path) {
-                assert!(!bytes.windows(TOKEN.len()).any(|text| text == TOKEN.as_bytes()), "{}", path.display());
+                assert!(
+                    !bytes.windows(TOKEN.len()).any(|text| text == TOKEN.as_bytes()),
+                    "{}",
+                    path.display()
+                );
             }
         }
     }

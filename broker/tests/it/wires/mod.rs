@@ -52,7 +52,10 @@ fn listening() -> BrokerBuilder {
 
 /// Opens a stream of HTTP+SSE, and says where its messages are to be posted.
 async fn sse_endpoint(stream: &mut TcpStream) -> String {
-    stream.write_all(b"GET /sse HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n").await.unwrap();
+    stream
+        .write_all(b"GET /sse HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n")
+        .await
+        .unwrap();
     let mut head = String::new();
     while !head.contains("session=") || !head.ends_with('\n') {
         let mut piece = [0; 1024];

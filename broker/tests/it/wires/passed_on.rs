@@ -7,16 +7,26 @@ use super::{answering, everything, features};
 use crate::{builder, stdio, text_of};
 
 /// A client's connection to one replica.
-async fn at(cluster: &TestCluster, replica: usize, headers: &[(&str, &str)]) -> Result<DuplexClient, u16> {
+async fn at(
+    cluster: &TestCluster,
+    replica: usize,
+    headers: &[(&str, &str)],
+) -> Result<DuplexClient, u16> {
     let address = cluster.replicas()[replica].http_address();
-    answering(DuplexClient::builder()).websocket(address, "/ws", headers).await.map(|(client, _)| client)
+    answering(DuplexClient::builder())
+        .websocket(address, "/ws", headers)
+        .await
+        .map(|(client, _)| client)
 }
 
 /// A session at the first replica, its client, and its id.
 async fn opened(cluster: &TestCluster, capabilities: Value) -> (DuplexClient, String) {
     let client = at(cluster, 0, &[]).await.unwrap();
     let answer = client.initialize(capabilities, json!({})).await;
-    let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+    let id = answer["result"]["_meta"]["dev.mcp-broker/session"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{answer}"))
+        .to_owned();
     client.notify("notifications/initialized", json!({})).await;
     (client, id)
 }
@@ -34,7 +44,8 @@ async fn every_feature_through_another_replica() {
     features::every_one(&client).await;
     let sessions = cluster.admin(0).sessions("default").await;
     assert_eq!(sessions.len(), 1, "{sessions:?}");
-    let passed_on = cluster.admin(1).metric("mcp_forwarded_requests_total", &[("outcome", "answered")]).await;
+    let passed_on =
+        cluster.admin(1).metric("mcp_forwarded_requests_total", &[("outcome", "answered")]).await;
     assert_eq!(passed_on, Some(1.0), "it is one request, however much is said");
     // The client's goodbye goes through, too.
     drop(client);

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, BrokerBuilder, DuplexClient, PacketFaults, PipeBackend, QuicPeer, TestBroker, UdpProxy, authority::CertificateFiles,
-    eventually, within,
+    Authority, BrokerBuilder, DuplexClient, PacketFaults, PipeBackend, QuicPeer, TestBroker,
+    UdpProxy, authority::CertificateFiles, eventually, within,
 };
 
 use super::{answering, everything, features, listening};
@@ -16,12 +16,20 @@ fn over_quic(builder: BrokerBuilder, server: &CertificateFiles) -> BrokerBuilder
 async fn started() -> (TestBroker, Authority) {
     let authority = Authority::new();
     let server = authority.server("server");
-    (over_quic(builder().alone(), &server).backend("default", "b", stdio().spec()).start().await, authority)
+    (
+        over_quic(builder().alone(), &server).backend("default", "b", stdio().spec()).start().await,
+        authority,
+    )
 }
 
-async fn connected(broker: &TestBroker, authority: &Authority, capabilities: Value) -> (QuicPeer, DuplexClient) {
+async fn connected(
+    broker: &TestBroker,
+    authority: &Authority,
+    capabilities: Value,
+) -> (QuicPeer, DuplexClient) {
     let peer = QuicPeer::connect(broker.quic_address(), authority, None, "mcp").await.unwrap();
-    let client = answering(broker.duplex()).over(peer.control().await).connected(capabilities).await;
+    let client =
+        answering(broker.duplex()).over(peer.control().await).connected(capabilities).await;
     (peer, client)
 }
 
@@ -55,7 +63,10 @@ async fn a_request_may_have_a_stream_of_its_own() {
     let (_writer, reader) = peer.request(&call(100, "b__progress", json!({}))).await;
     let said = QuicPeer::lines(reader).await;
     assert_eq!(said.len(), 4, "{said:?}");
-    assert!(said[..3].iter().all(|said| said["method"] == "notifications/progress" && said["params"]["progressToken"] == 100));
+    assert!(
+        said[..3].iter().all(|said| said["method"] == "notifications/progress"
+            && said["params"]["progressToken"] == 100)
+    );
     assert_eq!((&said[3]["id"], text_of(&said[3]["result"])), (&json!(100), "done"));
     // What is wrong with it is said on it.
     let (_writer, reader) = peer.request(&json!({"jsonrpc": "2.0", "id": 101, "method": "tools/call", "params": {"name": "nope"}})).await;
@@ -67,7 +78,8 @@ async fn a_request_may_have_a_stream_of_its_own() {
     // Large, and many at once.
     let mut reading = Vec::new();
     for id in 200..260 {
-        let (_writer, reader) = peer.request(&call(id, "b__echo", json!({"text": "x".repeat(20_000)}))).await;
+        let (_writer, reader) =
+            peer.request(&call(id, "b__echo", json!({"text": "x".repeat(20_000)}))).await;
         reading.push((id, reader));
     }
     for (id, reader) in reading {
@@ -82,7 +94,10 @@ async fn a_stream_that_is_given_up_is_a_cancellation() {
     let record = folder.path().join("record");
     let authority = Authority::new();
     let server = authority.server("server");
-    let broker = over_quic(builder().alone(), &server).backend("default", "b", stdio().record(&record).spec()).start().await;
+    let broker = over_quic(builder().alone(), &server)
+        .backend("default", "b", stdio().record(&record).spec())
+        .start()
+        .await;
     let (peer, client) = connected(&broker, &authority, json!({})).await;
     let recorded = |what: &'static str, count: usize| {
         let record = record.clone();
@@ -115,10 +130,13 @@ async fn q_07_a_client_that_moves_keeps_its_session() {
     let (broker, authority) = started().await;
     let (peer, client) = connected(&broker, &authority, everything()).await;
     // Moved while a call waits for an answer.
-    let (_writer, mut reader) = peer.request(&call(400, "b__elicit", json!({"message": "m"}))).await;
+    let (_writer, mut reader) =
+        peer.request(&call(400, "b__elicit", json!({"message": "m"}))).await;
     let asked = question(&mut reader).await;
     peer.move_to_another_port();
-    client.send(json!({"jsonrpc": "2.0", "id": asked, "result": {"action": "decline"}}).to_string()).await;
+    client
+        .send(json!({"jsonrpc": "2.0", "id": asked, "result": {"action": "decline"}}).to_string())
+        .await;
     assert!(text_of(&QuicPeer::lines(reader).await[0]["result"]).contains("decline"));
     features::many_calls(&client).await;
     assert_eq!(broker.admin().sessions("default").await.len(), 1);
@@ -127,14 +145,21 @@ async fn q_07_a_client_that_moves_keeps_its_session() {
 #[tokio::test]
 async fn q_08_packets_that_are_lost_doubled_and_overtaken_cost_time_and_nothing_else() {
     let (broker, authority) = started().await;
-    for weather in [PacketFaults { lost: 1, doubled: 1, overtaken: 1 }, PacketFaults { lost: 10, doubled: 10, overtaken: 10 }] {
+    for weather in [
+        PacketFaults { lost: 1, doubled: 1, overtaken: 1 },
+        PacketFaults { lost: 10, doubled: 10, overtaken: 10 },
+    ] {
         let network = UdpProxy::start(broker.quic_address(), weather).await;
         let peer = QuicPeer::connect(network.address(), &authority, None, "mcp").await.unwrap();
-        let client = answering(broker.duplex()).over(peer.control().await).connected(json!({})).await;
+        let client =
+            answering(broker.duplex()).over(peer.control().await).connected(json!({})).await;
         features::many_calls(&client).await;
         let mut reading = Vec::new();
         for id in 600..650 {
-            reading.push((id, peer.request(&call(id, "b__echo", json!({"text": "x".repeat(5_000)}))).await));
+            reading.push((
+                id,
+                peer.request(&call(id, "b__echo", json!({"text": "x".repeat(5_000)}))).await,
+            ));
         }
         for (id, (_writer, reader)) in reading {
             let said = QuicPeer::lines(reader).await;
@@ -148,7 +173,9 @@ async fn q_08_packets_that_are_lost_doubled_and_overtaken_cost_time_and_nothing_
 async fn q_11_another_protocol_and_another_authority_are_refused() {
     let (broker, authority) = started().await;
     assert!(QuicPeer::connect(broker.quic_address(), &authority, None, "h3").await.is_err());
-    assert!(QuicPeer::connect(broker.quic_address(), &Authority::new(), None, "mcp").await.is_err());
+    assert!(
+        QuicPeer::connect(broker.quic_address(), &Authority::new(), None, "mcp").await.is_err()
+    );
 }
 
 #[tokio::test]
@@ -163,7 +190,8 @@ async fn a_certificate_names_the_tenant_of_a_quic_client_too() {
         .start()
         .await;
     let ann = authority.client("acme", "ann");
-    let peer = QuicPeer::connect(broker.quic_address(), &authority, Some(&ann), "mcp").await.unwrap();
+    let peer =
+        QuicPeer::connect(broker.quic_address(), &authority, Some(&ann), "mcp").await.unwrap();
     let client = broker.duplex().over(peer.control().await).connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     assert_eq!(broker.admin().sessions("acme").await[0]["principal"], "ann");
@@ -179,10 +207,13 @@ async fn a_drain_ends_a_connection_after_its_last_answer() {
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
     let client = broker.duplex().over(peer.control().await).connected(everything()).await;
     // Its question comes on the request's own stream; the answer goes over the control stream.
-    let (_writer, mut reader) = peer.request(&call(500, "b__elicit", json!({"message": "m"}))).await;
+    let (_writer, mut reader) =
+        peer.request(&call(500, "b__elicit", json!({"message": "m"}))).await;
     let asked = question(&mut reader).await;
     broker.ask_to_end();
-    client.send(json!({"jsonrpc": "2.0", "id": asked, "result": {"action": "decline"}}).to_string()).await;
+    client
+        .send(json!({"jsonrpc": "2.0", "id": asked, "result": {"action": "decline"}}).to_string())
+        .await;
     assert!(text_of(&QuicPeer::lines(reader).await[0]["result"]).contains("decline"));
     assert!(peer.ended().await.contains("going away"));
     assert!(broker.exited().await.success());
@@ -195,7 +226,10 @@ async fn the_end_of_a_session_is_told_by_codes() {
     let record = folder.path().join("record");
     let authority = Authority::new();
     let server = authority.server("server");
-    let broker = over_quic(builder().alone(), &server).backend("default", "b", stdio().record(&record).spec()).start().await;
+    let broker = over_quic(builder().alone(), &server)
+        .backend("default", "b", stdio().record(&record).spec())
+        .start()
+        .await;
     let (peer, _client) = connected(&broker, &authority, json!({})).await;
     let (_writer, mut reader) = peer.request(&call(800, "b__hang", json!({}))).await;
     eventually("the call", || async {
@@ -208,7 +242,10 @@ async fn the_end_of_a_session_is_told_by_codes() {
     assert_eq!(status, 204, "{answer}");
     assert_eq!(within("a reset", reader.received_reset()).await.unwrap(), Some(1_u32.into()));
     let ended = within("the end", peer.connection.closed()).await;
-    assert!(matches!(&ended, quinn::ConnectionError::ApplicationClosed(closed) if closed.error_code == 5_u32.into()), "{ended}");
+    assert!(
+        matches!(&ended, quinn::ConnectionError::ApplicationClosed(closed) if closed.error_code == 5_u32.into()),
+        "{ended}"
+    );
 }
 
 #[tokio::test]
@@ -226,12 +263,18 @@ async fn a_client_that_closes_ends_its_session_whatever_its_code() {
 async fn every_feature_over_quic_behind() {
     let authority = Authority::new();
     let backend = PipeBackend::quic(&stdio(), authority.server("backend").server_config()).await;
-    let broker = listening().env("SSL_CERT_FILE", authority.ca().to_str().unwrap()).backend("default", "b", backend.spec()).start().await;
-    let client = answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
+    let broker = listening()
+        .env("SSL_CERT_FILE", authority.ca().to_str().unwrap())
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let client =
+        answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
     features::every_one(&client).await;
     backend.cut();
     eventually("a new connection", || async {
-        let answer = client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+        let answer =
+            client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
         answer["result"].is_object().then_some(()).ok_or(answer)
     })
     .await;
@@ -243,7 +286,10 @@ async fn requests_that_are_not_finished_share_the_room_there_is_for_them() {
     let authority = Authority::new();
     // Room is for two of the largest messages, or 16 MiB.
     let limited = builder().alone().config(json!({"limits": {"message_bytes": "4MiB"}}));
-    let broker = over_quic(limited, &authority.server("server")).backend("default", "b", stdio().spec()).start().await;
+    let broker = over_quic(limited, &authority.server("server"))
+        .backend("default", "b", stdio().spec())
+        .start()
+        .await;
     let (peer, client) = connected(&broker, &authority, json!({})).await;
     let request = call(700, "b__echo", json!({"text": "x".repeat(PART + 1024)})).to_string();
     let (mut open, mut refused) = (Vec::new(), 0);
@@ -258,10 +304,17 @@ async fn requests_that_are_not_finished_share_the_room_there_is_for_them() {
             }
         }
     }
-    testkit::deadline::eventually_within(std::time::Duration::from_secs(60), "a refusal", || async {
-        let seen = broker.admin().metric("mcp_rate_limited_total", &[("scope", "quic_request_bytes")]).await;
-        if seen >= Some(1.0) { Ok(()) } else { Err(seen) }
-    })
+    testkit::deadline::eventually_within(
+        std::time::Duration::from_secs(60),
+        "a refusal",
+        || async {
+            let seen = broker
+                .admin()
+                .metric("mcp_rate_limited_total", &[("scope", "quic_request_bytes")])
+                .await;
+            if seen >= Some(1.0) { Ok(()) } else { Err(seen) }
+        },
+    )
     .await;
     client.call("b__echo", json!({})).await;
     let mut answered = 0;
@@ -271,7 +324,10 @@ async fn requests_that_are_not_finished_share_the_room_there_is_for_them() {
             let mut reader = reader;
             match within("an answer", reader.read_to_end(4 << 20)).await {
                 Ok(text) => answered += usize::from(!text.is_empty()),
-                Err(error) => assert!(error.to_string().contains('8') || error.to_string().contains("reset"), "{error}"),
+                Err(error) => assert!(
+                    error.to_string().contains('8') || error.to_string().contains("reset"),
+                    "{error}"
+                ),
             }
         }
     }

@@ -1,7 +1,10 @@
 //! Clients of QUIC that do not read what comes on the stream of a request: what they hold up, and what they are told.
 
 use serde_json::{Value, json};
-use testkit::{Authority, DuplexClient, FakeBackend, Gate, QuicPeer, Reply, TestBroker, eventually, judge::Revision, within};
+use testkit::{
+    Authority, DuplexClient, FakeBackend, Gate, QuicPeer, Reply, TestBroker, eventually,
+    judge::Revision, within,
+};
 
 use crate::{builder, kind, stateless::meta};
 
@@ -17,7 +20,10 @@ async fn started(backend: &FakeBackend, limits: Value) -> (TestBroker, Authority
     let config = json!({
         "listen": {"quic": "127.0.0.1:0"}, "limits": limits, "tls": {"cert_file": server.cert, "key_file": server.key},
     });
-    (builder().alone().config(config).backend("default", "b", backend.spec()).start().await, authority)
+    (
+        builder().alone().config(config).backend("default", "b", backend.spec()).start().await,
+        authority,
+    )
 }
 
 /// A connection whose requests stand alone.
@@ -55,7 +61,12 @@ async fn a_call_whose_client_reads_slowly_gives_up_its_place_when_it_is_over() {
     let client = standing_alone(&broker, &peer).await;
     let (_writer, mut reader) = peer.request(&call(1, "b__talk", meta(json!({})))).await;
     within("the first byte", reader.read_exact(&mut [0])).await.unwrap();
-    let other = || client.request("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": meta(json!({}))}));
+    let other = || {
+        client.request(
+            "tools/call",
+            json!({"name": "b__echo", "arguments": {}, "_meta": meta(json!({}))}),
+        )
+    };
     assert_eq!(kind(&other().await["error"]), "too_many_calls", "the one place is taken");
     gate.open();
     eventually("the place to be free", || async {
@@ -97,12 +108,24 @@ async fn f_19_a_stream_that_is_not_read_is_reset_with_its_code_when_others_need_
         let (_writer, mut reader) = peers[n].request(&call).await;
         within("the first byte", reader.read_exact(&mut [0])).await.unwrap();
         gates[n].open();
-        assert_eq!(within("a reset", reader.received_reset()).await.unwrap(), Some(TOO_SLOW.into()));
-        backend.wait_count("its cancellation", n + 1, |seen| seen.is("notifications/cancelled")).await;
+        assert_eq!(
+            within("a reset", reader.received_reset()).await.unwrap(),
+            Some(TOO_SLOW.into())
+        );
+        backend
+            .wait_count("its cancellation", n + 1, |seen| seen.is("notifications/cancelled"))
+            .await;
         let so_far = (n + 1) as f64;
-        broker.admin().wait_metric("mcp_rate_limited_total", &[("scope", "outbox_bytes")], |count| count == so_far).await;
+        broker
+            .admin()
+            .wait_metric("mcp_rate_limited_total", &[("scope", "outbox_bytes")], |count| {
+                count == so_far
+            })
+            .await;
     }
     broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes == 0.0).await;
     with_session.call("b__echo", json!({})).await;
-    alone.result("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": meta(json!({}))})).await;
+    alone
+        .result("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": meta(json!({}))}))
+        .await;
 }

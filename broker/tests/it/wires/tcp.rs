@@ -14,7 +14,11 @@ use crate::{initialize_body, kind, request, stdio, text_of};
 /// A connection with a session, raw.
 async fn opened(broker: &TestBroker) -> BufReader<TcpStream> {
     let mut socket = BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap());
-    let hello = format!("{}\n{}\n", initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let hello = format!(
+        "{}\n{}\n",
+        initialize_body("2025-11-25"),
+        json!({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    );
     socket.write_all(hello.as_bytes()).await.unwrap();
     assert_eq!(line(&mut socket).await["result"]["protocolVersion"], "2025-11-25");
     socket
@@ -46,7 +50,8 @@ async fn j_17_good_lines_after_a_bad_one_are_answered() {
     let broker = with_stdio().await;
     let mut socket = opened(&broker).await;
     // In one segment.
-    let text = format!("{{\"jsonrpc\":\n{}\nnot json\n{}\n[]\n\n{}\n", echo(10), echo(11), echo(12));
+    let text =
+        format!("{{\"jsonrpc\":\n{}\nnot json\n{}\n[]\n\n{}\n", echo(10), echo(11), echo(12));
     socket.write_all(text.as_bytes()).await.unwrap();
     let mut codes = Vec::new();
     let mut answered = 0;
@@ -72,7 +77,11 @@ async fn j_17_good_lines_after_a_bad_one_are_answered() {
 
 #[tokio::test]
 async fn j_18_a_line_without_end_is_refused_at_the_limit() {
-    let broker = listening().config(json!({"limits": {"message_bytes": 100_000}})).backend("default", "b", stdio().spec()).start().await;
+    let broker = listening()
+        .config(json!({"limits": {"message_bytes": 100_000}}))
+        .backend("default", "b", stdio().spec())
+        .start()
+        .await;
     for open in [false, true] {
         let mut socket = match open {
             true => opened(&broker).await,
@@ -81,7 +90,11 @@ async fn j_18_a_line_without_end_is_refused_at_the_limit() {
         // More than the limit, and no end; the broker need not take it all.
         let _closed = socket.write_all(&vec![b'['; 1_000_000]).await;
         let refused = line(&mut socket).await;
-        assert_eq!((kind(&refused["error"]), &refused["id"]), ("message_too_large", &Value::Null), "session open: {open}");
+        assert_eq!(
+            (kind(&refused["error"]), &refused["id"]),
+            ("message_too_large", &Value::Null),
+            "session open: {open}"
+        );
         assert_eq!(within("the end", socket.read_to_end(&mut Vec::new())).await.unwrap_or(0), 0);
     }
 }
@@ -97,7 +110,13 @@ async fn before_there_is_a_session_a_message_is_short() {
     let mut socket = opened(&broker).await;
     let arguments = json!({"text": "x".repeat(1_000_000)});
     socket
-        .write_all(format!("{}\n", request(10, "tools/call", json!({"name": "b__echo", "arguments": arguments}))).as_bytes())
+        .write_all(
+            format!(
+                "{}\n",
+                request(10, "tools/call", json!({"name": "b__echo", "arguments": arguments}))
+            )
+            .as_bytes(),
+        )
         .await
         .unwrap();
     assert_eq!(line(&mut socket).await["id"], 10);
@@ -113,8 +132,19 @@ async fn strangers_with_long_messages_are_bounded_all_together() {
         strangers.push(socket);
     }
     // Some are too many, at once and not after `timeouts.handshake`; who says little is served.
-    let ended = async { futures_util::future::select_all(strangers.iter_mut().map(|socket| Box::pin(socket.read_u8()))).await.0 };
-    assert!(tokio::time::timeout(std::time::Duration::from_secs(5), ended).await.expect("the end of one").is_err());
+    let ended = async {
+        futures_util::future::select_all(
+            strangers.iter_mut().map(|socket| Box::pin(socket.read_u8())),
+        )
+        .await
+        .0
+    };
+    assert!(
+        tokio::time::timeout(std::time::Duration::from_secs(5), ended)
+            .await
+            .expect("the end of one")
+            .is_err()
+    );
     opened(&broker).await;
 }
 
@@ -122,7 +152,9 @@ async fn strangers_with_long_messages_are_bounded_all_together() {
 async fn j_19_only_a_line_feed_ends_a_line() {
     let broker = with_stdio().await;
     let mut socket = opened(&broker).await;
-    let text = |id: u64, text: &str| request(id, "tools/call", json!({"name": "b__echo", "arguments": {"t": text}}));
+    let text = |id: u64, text: &str| {
+        request(id, "tools/call", json!({"name": "b__echo", "arguments": {"t": text}}))
+    };
     for (id, between) in [(20, "\u{2028}"), (21, "\u{85}"), (22, "a\u{2029}b")] {
         socket.write_all(format!("{}\r\n", text(id, between)).as_bytes()).await.unwrap();
         let answer = line(&mut socket).await;
@@ -142,7 +174,11 @@ async fn j_19_only_a_line_feed_ends_a_line() {
 async fn requests_are_pipelined_from_the_first_segment_on() {
     let broker = with_stdio().await;
     let mut socket = BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap());
-    let mut text = format!("{}\n{}\n", initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let mut text = format!(
+        "{}\n{}\n",
+        initialize_body("2025-11-25"),
+        json!({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    );
     (100..400).for_each(|id| text.push_str(&format!("{}\n", echo(id))));
     socket.write_all(text.as_bytes()).await.unwrap();
     assert_eq!(line(&mut socket).await["id"], 1);
@@ -199,12 +235,25 @@ async fn a_01_a_request_of_a_web_page_opens_no_session() {
     let body = format!("{}\n{initialized}\n{}\n", initialize_body("2025-11-25"), echo(10));
     let length = body.len();
     // What a browser sends without asking first: `fetch` with `no-cors`, or a form.
-    for head in ["POST / HTTP/1.1", "GET /?x=1 HTTP/1.1", "OPTIONS * HTTP/1.1", "{}", "[]", "{\"jsonrpc\":\"1.0\"}"] {
-        let text = format!("{head}\r\nhost: 127.0.0.1\r\norigin: https://evil.example\r\ncontent-length: {length}\r\n\r\n{body}");
+    for head in [
+        "POST / HTTP/1.1",
+        "GET /?x=1 HTTP/1.1",
+        "OPTIONS * HTTP/1.1",
+        "{}",
+        "[]",
+        "{\"jsonrpc\":\"1.0\"}",
+    ] {
+        let text = format!(
+            "{head}\r\nhost: 127.0.0.1\r\norigin: https://evil.example\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
         let mut socket = BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap());
         socket.write_all(text.as_bytes()).await.unwrap();
         assert!(line(&mut socket).await["error"]["code"].is_i64(), "{head}");
-        assert_eq!(within("the end", socket.read_to_end(&mut Vec::new())).await.unwrap(), 0, "one answer, then the end: {head}");
+        assert_eq!(
+            within("the end", socket.read_to_end(&mut Vec::new())).await.unwrap(),
+            0,
+            "one answer, then the end: {head}"
+        );
     }
     assert!(broker.admin().sessions("default").await.is_empty());
     assert!(!std::fs::read_to_string(&record).unwrap_or_default().contains("tools/call"));
@@ -219,7 +268,10 @@ async fn a_client_that_breaks_off_while_it_is_answered_leaves_no_session() {
         socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     }
     let labels = [("version", "2025-11-25"), ("side", "client")];
-    broker.admin().wait_metric("mcp_protocol_version_negotiated_total", &labels, |count| count > 0.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_protocol_version_negotiated_total", &labels, |count| count > 0.0)
+        .await;
     broker.admin().wait_sessions("default", 0).await;
 }
 
@@ -229,30 +281,51 @@ async fn who_says_nothing_is_disconnected_in_time() {
     for said in ["", "{\"jsonrpc\":", "\n\n\n"] {
         let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
         socket.write_all(said.as_bytes()).await.unwrap();
-        assert_eq!(within("the end", socket.read_to_end(&mut Vec::new())).await.unwrap(), 0, "{said:?}");
+        assert_eq!(
+            within("the end", socket.read_to_end(&mut Vec::new())).await.unwrap(),
+            0,
+            "{said:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_token_and_a_backend_are_named_in_initialize() {
-    let broker = listening().config(json!({"auth": {"required": true}})).tenant("acme").backend("acme", "b", stdio().spec()).start().await;
+    let broker = listening()
+        .config(json!({"auth": {"required": true}}))
+        .tenant("acme")
+        .backend("acme", "b", stdio().spec())
+        .start()
+        .await;
     let (id, key) = broker.admin().create_key_with_id("acme").await;
     let connect = || async { broker.duplex().tcp(broker.tcp_address()).await };
-    for meta in [json!({}), json!({"dev.mcp-broker/token": "wrong"}), json!({"dev.mcp-broker/token": ""})] {
+    for meta in
+        [json!({}), json!({"dev.mcp-broker/token": "wrong"}), json!({"dev.mcp-broker/token": ""})]
+    {
         let client = connect().await;
         let refused = client.initialize(json!({}), meta.clone()).await;
         assert_eq!(kind(&refused["error"]), "unauthorized", "{meta}");
         client.ended().await;
     }
     let client = connect().await;
-    assert_eq!(kind(&client.initialize(json!({}), json!({"dev.mcp-broker/token": 5})).await["error"]), "invalid_params");
-    let token = |backend: &str| json!({"dev.mcp-broker/token": key, "dev.mcp-broker/backend": backend});
+    assert_eq!(
+        kind(&client.initialize(json!({}), json!({"dev.mcp-broker/token": 5})).await["error"]),
+        "invalid_params"
+    );
+    let token =
+        |backend: &str| json!({"dev.mcp-broker/token": key, "dev.mcp-broker/backend": backend});
     let client = client.connected_with(json!({}), json!({"dev.mcp-broker/token": key})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
     let single = connect().await.connected_with(json!({}), token("b")).await;
     assert_eq!(text_of(&single.call("echo", json!({})).await), "{}", "its own names");
-    assert_eq!(kind(&connect().await.initialize(json!({}), token("nobody")).await["error"]), "not_found");
-    assert_eq!(kind(&connect().await.initialize(json!({}), token("No Name")).await["error"]), "invalid_params");
+    assert_eq!(
+        kind(&connect().await.initialize(json!({}), token("nobody")).await["error"]),
+        "not_found"
+    );
+    assert_eq!(
+        kind(&connect().await.initialize(json!({}), token("No Name")).await["error"]),
+        "invalid_params"
+    );
     assert!(!broker.log().contains(&key), "the token is in no log");
     assert_eq!(broker.admin().delete(&format!("/admin/v1/tenants/acme/keys/{id}")).await.0, 204);
     client.ended().await;
@@ -265,13 +338,25 @@ async fn f_01_a_client_that_vanishes_cancels_its_calls() {
     let record = folder.path().join("record");
     let broker = listening().backend("default", "b", stdio().record(&record).spec()).start().await;
     let mut socket = opened(&broker).await;
-    socket.write_all(format!("{}\n", request(70, "tools/call", json!({"name": "b__hang", "arguments": {}}))).as_bytes()).await.unwrap();
+    socket
+        .write_all(
+            format!("{}\n", request(70, "tools/call", json!({"name": "b__hang", "arguments": {}})))
+                .as_bytes(),
+        )
+        .await
+        .unwrap();
     let recorded = || std::fs::read_to_string(&record).unwrap_or_default();
-    eventually("the call at the backend", || async { recorded().contains("\"hang\"").then_some(()).ok_or_else(recorded) }).await;
+    eventually("the call at the backend", || async {
+        recorded().contains("\"hang\"").then_some(()).ok_or_else(recorded)
+    })
+    .await;
     let socket = socket.into_inner();
     socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     drop(socket);
-    eventually("the cancellation", || async { recorded().contains("notifications/cancelled").then_some(()).ok_or_else(recorded) }).await;
+    eventually("the cancellation", || async {
+        recorded().contains("notifications/cancelled").then_some(()).ok_or_else(recorded)
+    })
+    .await;
     let metrics = broker.admin().metrics().await;
     assert!(metrics.contains("mcp_requests_pending 0"), "{metrics}");
     assert!(metrics.contains(r#"outcome="cancelled",transport="tcp""#), "{metrics}");
@@ -316,7 +401,10 @@ async fn batches_of_2025_03_26_are_answered_one_by_one() {
     let broker = with_stdio().await;
     let mut socket = BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap());
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-    socket.write_all(format!("{}\n{initialized}\n", initialize_body("2025-03-26")).as_bytes()).await.unwrap();
+    socket
+        .write_all(format!("{}\n{initialized}\n", initialize_body("2025-03-26")).as_bytes())
+        .await
+        .unwrap();
     assert_eq!(line(&mut socket).await["result"]["protocolVersion"], "2025-03-26");
     socket.write_all(format!("[{},{}]\n", echo(80), echo(81)).as_bytes()).await.unwrap();
     answers(&mut socket, 80..82).await;
@@ -324,7 +412,8 @@ async fn batches_of_2025_03_26_are_answered_one_by_one() {
 
 #[tokio::test]
 async fn an_address_gets_its_share_of_connections_and_no_more() {
-    let broker = listening().config(json!({"limits": {"connections_per_address": 2}})).start().await;
+    let broker =
+        listening().config(json!({"limits": {"connections_per_address": 2}})).start().await;
     let first = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let second = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let third = broker.duplex().tcp(broker.tcp_address()).await;

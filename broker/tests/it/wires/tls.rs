@@ -19,12 +19,20 @@ use super::{features, listening};
 use crate::{builder, initialize_body, kind, stdio, text_of};
 
 fn certified(builder: BrokerBuilder, signed: &CertificateFiles, more: Value) -> BrokerBuilder {
-    builder.config(json!({"tls": {"cert_file": signed.cert, "key_file": signed.key}})).config(json!({"tls": more}))
+    builder
+        .config(json!({"tls": {"cert_file": signed.cert, "key_file": signed.key}}))
+        .config(json!({"tls": more}))
 }
 
 /// One HTTP/1.1 request over TLS; the whole response.
-async fn exchange(authority: &Authority, port: u16, identity: Option<&CertificateFiles>, text: &str) -> String {
-    let mut stream = within("a TLS connection", authority.connect(port, identity, &["http/1.1"])).await.unwrap();
+async fn exchange(
+    authority: &Authority,
+    port: u16,
+    identity: Option<&CertificateFiles>,
+    text: &str,
+) -> String {
+    let mut stream =
+        within("a TLS connection", authority.connect(port, identity, &["http/1.1"])).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     let _no_close_notify = within("the answer", stream.read_to_end(&mut answer)).await;
@@ -43,19 +51,40 @@ fn post(body: &str, more: &str) -> String {
 async fn every_listener_speaks_tls_and_goes_on_without() {
     let authority = Authority::new();
     let server = authority.server("server");
-    let broker = certified(listening(), &server, json!({})).backend("default", "b", stdio().spec()).start().await;
-    let answer = exchange(&authority, broker.http_address().port(), None, &post(&initialize_body("2025-11-25"), "")).await;
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.to_lowercase().contains("mcp-session-id"), "{answer}");
+    let broker = certified(listening(), &server, json!({}))
+        .backend("default", "b", stdio().spec())
+        .start()
+        .await;
+    let answer = exchange(
+        &authority,
+        broker.http_address().port(),
+        None,
+        &post(&initialize_body("2025-11-25"), ""),
+    )
+    .await;
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.to_lowercase().contains("mcp-session-id"),
+        "{answer}"
+    );
     let answer = exchange(&authority, broker.admin_address().port(), None, &get("/readyz")).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     for protocols in [&["mcp"][..], &[]] {
-        let stream = within("TLS", authority.connect(broker.tcp_address().port(), None, protocols)).await.unwrap();
+        let stream = within("TLS", authority.connect(broker.tcp_address().port(), None, protocols))
+            .await
+            .unwrap();
         let client = broker.duplex().over(Wire::lines(stream)).connected(json!({})).await;
         features::large_messages(&client).await;
         features::many_calls(&client).await;
     }
-    assert!(within("a refusal", authority.connect(broker.tcp_address().port(), None, &["other"])).await.is_err());
-    let stream = within("TLS", authority.connect(broker.http_address().port(), None, &["http/1.1"])).await.unwrap();
+    assert!(
+        within("a refusal", authority.connect(broker.tcp_address().port(), None, &["other"]))
+            .await
+            .is_err()
+    );
+    let stream =
+        within("TLS", authority.connect(broker.http_address().port(), None, &["http/1.1"]))
+            .await
+            .unwrap();
     let (wire, _) = Wire::websocket(stream, "localhost", "/ws", &[]).await.unwrap();
     let client = broker.duplex().over(wire).connected(json!({})).await;
     features::large_messages(&client).await;
@@ -69,14 +98,18 @@ async fn http_2_is_chosen_by_alpn() {
     let authority = Authority::new();
     let broker = certified(builder().alone(), &authority.server("server"), json!({})).start().await;
     for address in [broker.http_address(), broker.admin_address()] {
-        let stream = within("TLS", authority.connect(address.port(), None, &["h2", "http/1.1"])).await.unwrap();
+        let stream = within("TLS", authority.connect(address.port(), None, &["h2", "http/1.1"]))
+            .await
+            .unwrap();
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]), "{address}");
         let io = hyper_util::rt::TokioIo::new(stream);
         let executor = hyper_util::rt::TokioExecutor::new();
-        let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(executor, io).await.unwrap();
         tokio::spawn(connection);
         let uri = format!("https://127.0.0.1:{}/readyz", address.port());
-        let request = http::Request::get(uri).body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap();
+        let request =
+            http::Request::get(uri).body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap();
         let status = within("a response", sender.send_request(request)).await.unwrap().status();
         assert_eq!(status, if address == broker.admin_address() { 200 } else { 404 });
     }
@@ -92,7 +125,11 @@ async fn connections_without_tls_are_closed_where_it_is_required() {
     let broker = Started::new(&folder, config).await;
     for name in ["http", "admin", "tcp"] {
         let mut socket = TcpStream::connect(("127.0.0.1", broker.port(name))).await.unwrap();
-        let text = if name == "tcp" { format!("{}\n", initialize_body("2025-11-25")) } else { get("/readyz") };
+        let text = if name == "tcp" {
+            format!("{}\n", initialize_body("2025-11-25"))
+        } else {
+            get("/readyz")
+        };
         socket.write_all(text.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         let _reset = within("the end", socket.read_to_end(&mut answer)).await;
@@ -111,11 +148,16 @@ struct Started {
 impl Started {
     async fn new(folder: &tempfile::TempDir, mut config: Value) -> Self {
         use std::io::{BufRead as _, BufReader};
-        config["storage"] = json!({"url": format!("sqlite:{}", folder.path().join("broker.db").display())});
+        config["storage"] =
+            json!({"url": format!("sqlite:{}", folder.path().join("broker.db").display())});
         let file = folder.path().join("config.yaml");
         std::fs::write(&file, config.to_string()).unwrap();
         let mut command = std::process::Command::new(crate::binary());
-        command.args(["serve", "--config"]).arg(&file).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+        command
+            .args(["serve", "--config"])
+            .arg(&file)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null());
         let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let reading = tokio::task::spawn_blocking(move || BufReader::new(stdout).lines().next());
@@ -124,8 +166,13 @@ impl Started {
     }
 
     fn port(&self, name: &str) -> u16 {
-        let address = self.ready.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-        address.and_then(|address| address.rsplit_once(':')?.1.parse().ok()).unwrap_or_else(|| panic!("{name} in {}", self.ready))
+        let address = self
+            .ready
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        address
+            .and_then(|address| address.rsplit_once(':')?.1.parse().ok())
+            .unwrap_or_else(|| panic!("{name} in {}", self.ready))
     }
 }
 
@@ -141,35 +188,53 @@ async fn a_certificate_of_a_client_names_its_tenant_and_principal() {
     let authority = Authority::new();
     let server = authority.server("server");
     let optional = json!({"client_ca_file": authority.ca(), "client_auth": "optional"});
-    let broker =
-        certified(listening(), &server, optional).auth_required().tenant("acme").backend("acme", "b", stdio().spec()).start().await;
+    let broker = certified(listening(), &server, optional)
+        .auth_required()
+        .tenant("acme")
+        .backend("acme", "b", stdio().spec())
+        .start()
+        .await;
     let (ann, stranger) = (authority.client("acme", "ann"), authority.client("nobody", "ann"));
     let over_tcp = async |identity: Option<&CertificateFiles>| {
-        let stream = within("TLS", authority.connect(broker.tcp_address().port(), identity, &["mcp"])).await.unwrap();
+        let stream =
+            within("TLS", authority.connect(broker.tcp_address().port(), identity, &["mcp"]))
+                .await
+                .unwrap();
         broker.duplex().over(Wire::lines(stream))
     };
     let client = over_tcp(Some(&ann)).await.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
     let sessions = broker.admin().sessions("acme").await;
-    assert_eq!((&sessions[0]["tenant"], &sessions[0]["principal"]), (&json!("acme"), &json!("ann")));
+    assert_eq!(
+        (&sessions[0]["tenant"], &sessions[0]["principal"]),
+        (&json!("acme"), &json!("ann"))
+    );
     for identity in [None, Some(&stranger)] {
         let refused = over_tcp(identity).await.initialize(json!({}), json!({})).await;
         assert_eq!(kind(&refused["error"]), "unauthorized", "{identity:?}");
     }
     let port = broker.http_address().port();
-    let answer = exchange(&authority, port, Some(&ann), &post(&initialize_body("2025-11-25"), "")).await;
+    let answer =
+        exchange(&authority, port, Some(&ann), &post(&initialize_body("2025-11-25"), "")).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let answer = exchange(&authority, port, None, &post(&initialize_body("2025-11-25"), "")).await;
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
     // A key that is shown counts, good or bad.
-    let answer = exchange(&authority, port, Some(&ann), &post(&initialize_body("2025-11-25"), "authorization: Bearer wrong\r\n")).await;
+    let answer = exchange(
+        &authority,
+        port,
+        Some(&ann),
+        &post(&initialize_body("2025-11-25"), "authorization: Bearer wrong\r\n"),
+    )
+    .await;
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
     // One of another authority does not get through the handshake.
     let other = Authority::new().client("acme", "ann");
-    let mut refused = match authority.connect(broker.tcp_address().port(), Some(&other), &["mcp"]).await {
-        Ok(stream) => stream,
-        Err(_) => return,
-    };
+    let mut refused =
+        match authority.connect(broker.tcp_address().port(), Some(&other), &["mcp"]).await {
+            Ok(stream) => stream,
+            Err(_) => return,
+        };
     let _ = refused.write_all(b"\n").await;
     let read = within("the end", refused.read_to_end(&mut Vec::new())).await;
     assert!(!matches!(read, Ok(count) if count > 0));
@@ -181,16 +246,33 @@ async fn on_every_wire(
     authority: &Authority,
     identity: &CertificateFiles,
 ) -> (Vec<DuplexClient>, QuicPeer, ClientStream) {
-    let tcp = within("TLS", authority.connect(broker.tcp_address().port(), Some(identity), &["mcp"])).await.unwrap();
-    let http = within("TLS", authority.connect(broker.http_address().port(), Some(identity), &["http/1.1"])).await.unwrap();
+    let tcp =
+        within("TLS", authority.connect(broker.tcp_address().port(), Some(identity), &["mcp"]))
+            .await
+            .unwrap();
+    let http = within(
+        "TLS",
+        authority.connect(broker.http_address().port(), Some(identity), &["http/1.1"]),
+    )
+    .await
+    .unwrap();
     let (websocket, _) = Wire::websocket(http, "localhost", "/ws", &[]).await.unwrap();
-    let quic = QuicPeer::connect(broker.quic_address(), authority, Some(identity), "mcp").await.unwrap();
+    let quic =
+        QuicPeer::connect(broker.quic_address(), authority, Some(identity), "mcp").await.unwrap();
     let mut clients = Vec::new();
     for wire in [Wire::lines(tcp), websocket, quic.control().await] {
         clients.push(broker.duplex().over(wire).connected(json!({})).await);
     }
-    let mut events = within("TLS", authority.connect(broker.http_address().port(), Some(identity), &["http/1.1"])).await.unwrap();
-    events.write_all(b"GET /sse HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n").await.unwrap();
+    let mut events = within(
+        "TLS",
+        authority.connect(broker.http_address().port(), Some(identity), &["http/1.1"]),
+    )
+    .await
+    .unwrap();
+    events
+        .write_all(b"GET /sse HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n")
+        .await
+        .unwrap();
     within("the stream", events.read(&mut [0; 1024])).await.unwrap();
     (clients, quic, events)
 }
@@ -210,12 +292,16 @@ async fn a_session_ends_with_the_certificate_it_was_opened_with() {
     // Its own file, which a reload will find changed.
     let believed = server.cert.with_file_name("clients.pem");
     std::fs::copy(authority.ca(), &believed).unwrap();
-    let broker = certified(listening(), &server, json!({"client_ca_file": believed, "client_auth": "optional"}))
-        .config(json!({"listen": {"quic": "127.0.0.1:0"}}))
-        .auth_required()
-        .tenant("acme")
-        .start()
-        .await;
+    let broker = certified(
+        listening(),
+        &server,
+        json!({"client_ca_file": believed, "client_auth": "optional"}),
+    )
+    .config(json!({"listen": {"quic": "127.0.0.1:0"}}))
+    .auth_required()
+    .tenant("acme")
+    .start()
+    .await;
     let short = authority.client_for("acme", "bob", Duration::from_secs(6));
     let ends = on_every_wire(&broker, &authority, &short).await;
     let (ann, key) = (authority.client("acme", "ann"), broker.admin().create_key("acme").await);
@@ -226,8 +312,15 @@ async fn a_session_ends_with_the_certificate_it_was_opened_with() {
         client.result("ping", json!({})).await;
     }
     // A key that was shown counts, and not the certificate.
-    let stream = within("TLS", authority.connect(broker.tcp_address().port(), Some(&ann), &["mcp"])).await.unwrap();
-    let keyed = broker.duplex().over(Wire::lines(stream)).connected_with(json!({}), json!({"dev.mcp-broker/token": key})).await;
+    let stream =
+        within("TLS", authority.connect(broker.tcp_address().port(), Some(&ann), &["mcp"]))
+            .await
+            .unwrap();
+    let keyed = broker
+        .duplex()
+        .over(Wire::lines(stream))
+        .connected_with(json!({}), json!({"dev.mcp-broker/token": key}))
+        .await;
     std::fs::copy(Authority::new().ca(), &believed).unwrap();
     broker.signal(Signal::HUP);
     all_end(long).await;
@@ -248,19 +341,27 @@ async fn a_revoked_certificate_is_refused_and_what_came_by_it_ends() {
         .tenant("acme")
         .start()
         .await;
-    let [ann, bob, eve] = [("ann", 1), ("bob", 2), ("eve", 3)].map(|(name, serial)| authority.client_numbered("acme", name, serial));
+    let [ann, bob, eve] = [("ann", 1), ("bob", 2), ("eve", 3)]
+        .map(|(name, serial)| authority.client_numbered("acme", name, serial));
     let refused = async |identity: &CertificateFiles| {
         // TLS 1.3 tells a client only after its own part of the handshake.
-        if let Ok(stream) = authority.connect(broker.tcp_address().port(), Some(identity), &["mcp"]).await {
+        if let Ok(stream) =
+            authority.connect(broker.tcp_address().port(), Some(identity), &["mcp"]).await
+        {
             broker.duplex().over(Wire::lines(stream)).ended().await;
         }
-        if let Ok(peer) = QuicPeer::connect(broker.quic_address(), &authority, Some(identity), "mcp").await {
+        if let Ok(peer) =
+            QuicPeer::connect(broker.quic_address(), &authority, Some(identity), "mcp").await
+        {
             let why = peer.ended().await;
             assert!(why.to_lowercase().contains("revoked"), "{why}");
         }
     };
     refused(&eve).await;
-    let (anns, bobs) = (on_every_wire(&broker, &authority, &ann).await, on_every_wire(&broker, &authority, &bob).await);
+    let (anns, bobs) = (
+        on_every_wire(&broker, &authority, &ann).await,
+        on_every_wire(&broker, &authority, &bob).await,
+    );
     // A list that can not be read changes nothing.
     std::fs::write(&lists, "nobody").unwrap();
     broker.signal(Signal::HUP);
@@ -281,7 +382,10 @@ async fn clients_without_a_certificate_are_closed_where_it_is_required() {
     let required = json!({"client_ca_file": authority.ca(), "client_auth": "required"});
     let broker = certified(listening(), &authority.server("server"), required).start().await;
     let ann = authority.client("default", "ann");
-    let stream = within("TLS", authority.connect(broker.tcp_address().port(), Some(&ann), &["mcp"])).await.unwrap();
+    let stream =
+        within("TLS", authority.connect(broker.tcp_address().port(), Some(&ann), &["mcp"]))
+            .await
+            .unwrap();
     broker.duplex().over(Wire::lines(stream)).connected(json!({})).await;
     // TLS 1.3 tells a client only after its own part of the handshake.
     if let Ok(stream) = authority.connect(broker.tcp_address().port(), None, &["mcp"]).await {
@@ -300,7 +404,10 @@ async fn clients_without_a_certificate_are_closed_where_it_is_required() {
 async fn certificates_are_read_anew_and_nobody_is_disconnected() {
     let authority = Authority::new();
     let first = authority.server("server");
-    let broker = certified(listening(), &first, json!({})).backend("default", "b", stdio().spec()).start().await;
+    let broker = certified(listening(), &first, json!({}))
+        .backend("default", "b", stdio().spec())
+        .start()
+        .await;
     let port = broker.tcp_address().port();
     let served = async || {
         let stream = within("TLS", authority.connect(port, None, &["mcp"])).await.unwrap();
@@ -318,8 +425,15 @@ async fn certificates_are_read_anew_and_nobody_is_disconnected() {
     // O-01: one that does not fit its key, and one that is half written.
     let whole = std::fs::read(&second.cert).unwrap();
     for broken in [whole.clone(), whole[..whole.len() / 2].to_vec()] {
-        let refused =
-            async || broker.admin().metric("mcp_certificate_reloads_total", &[("listener", "clients"), ("outcome", "refused")]).await;
+        let refused = async || {
+            broker
+                .admin()
+                .metric(
+                    "mcp_certificate_reloads_total",
+                    &[("listener", "clients"), ("outcome", "refused")],
+                )
+                .await
+        };
         let so_far = refused().await;
         std::fs::write(&first.cert, broken).unwrap();
         broker.signal(Signal::HUP);
@@ -330,7 +444,8 @@ async fn certificates_are_read_anew_and_nobody_is_disconnected() {
         .await;
         assert_eq!(served().await, before);
     }
-    let ends_at = broker.admin().metric("mcp_certificate_expiry_seconds", &[("listener", "clients")]).await;
+    let ends_at =
+        broker.admin().metric("mcp_certificate_expiry_seconds", &[("listener", "clients")]).await;
     assert!(ends_at.is_some_and(|at| at > 1.7e9), "{ends_at:?}");
     std::fs::copy(&second.cert, &first.cert).unwrap();
     std::fs::copy(&second.key, &first.key).unwrap();
@@ -347,7 +462,11 @@ async fn certificates_are_read_anew_and_nobody_is_disconnected() {
 async fn a_development_certificate_is_warned_of() {
     let broker = listening().config(json!({"tls": {"self_signed": true}})).start().await;
     broker.logged("a certificate that nobody can verify").await;
-    let error = Authority::new().connect(broker.http_address().port(), None, &[]).await.unwrap_err().to_string();
+    let error = Authority::new()
+        .connect(broker.http_address().port(), None, &[])
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("certificate"), "{error}");
 }
 
@@ -374,10 +493,16 @@ async fn a_backend_behind_tls_proves_who_it_is() {
     let mut spec = backend.spec();
     spec["transport"]["tls"] = json!({"server_name": "other.example"});
     broker.admin().put_backend("default", "c", &spec).await;
-    let failed = broker.admin().wait_backend("default", "c", "a failure", |backend| !backend["last_error"].is_null()).await;
+    let failed = broker
+        .admin()
+        .wait_backend("default", "c", "a failure", |backend| !backend["last_error"].is_null())
+        .await;
     assert!(failed["last_error"].as_str().unwrap().contains("certificate"), "{failed}");
     // Nobody we trust.
     let other = builder().alone().start().await;
     other.admin().put_backend("default", "b", &backend.spec()).await;
-    other.admin().wait_backend("default", "b", "a failure", |backend| !backend["last_error"].is_null()).await;
+    other
+        .admin()
+        .wait_backend("default", "b", "a failure", |backend| !backend["last_error"].is_null())
+        .await;
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
-use testkit::{Direction, DuplexClient, FaultProxy, TestBroker, eventually, eventually_within, http, within};
+use testkit::{
+    Direction, DuplexClient, FaultProxy, TestBroker, eventually, eventually_within, http, within,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -22,9 +24,13 @@ async fn broker() -> TestBroker {
 
 /// A client with a session, and the session's id.
 async fn opened(broker: &TestBroker, capabilities: Value) -> (DuplexClient, String) {
-    let (client, _) = answering(broker.duplex()).websocket(broker.http_address(), "/ws", &[]).await.unwrap();
+    let (client, _) =
+        answering(broker.duplex()).websocket(broker.http_address(), "/ws", &[]).await.unwrap();
     let answer = client.initialize(capabilities, json!({})).await;
-    let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+    let id = answer["result"]["_meta"]["dev.mcp-broker/session"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{answer}"))
+        .to_owned();
     client.notify("notifications/initialized", json!({})).await;
     (client, id)
 }
@@ -32,9 +38,14 @@ async fn opened(broker: &TestBroker, capabilities: Value) -> (DuplexClient, Stri
 #[tokio::test]
 async fn every_feature_over_websocket() {
     let broker = broker().await;
-    let (client, headers) = answering(broker.duplex()).websocket(broker.http_address(), "/ws", &[]).await.unwrap();
+    let (client, headers) =
+        answering(broker.duplex()).websocket(broker.http_address(), "/ws", &[]).await.unwrap();
     assert_eq!(headers["sec-websocket-protocol"], "mcp");
-    assert!(!headers.contains_key("sec-websocket-extensions") && !headers.contains_key("mcp-session-id"), "{headers:?}");
+    assert!(
+        !headers.contains_key("sec-websocket-extensions")
+            && !headers.contains_key("mcp-session-id"),
+        "{headers:?}"
+    );
     let client = client.connected(everything()).await;
     features::every_one(&client).await;
     let sessions = broker.admin().sessions("default").await;
@@ -51,15 +62,24 @@ async fn one_backend_has_its_own_endpoint() {
     let client = client.connected(json!({})).await;
     assert_eq!(text_of(&client.call("echo", json!({})).await), "{}");
     for path in ["/ws/nobody", "/ws/No", "/ws/b/c"] {
-        assert_eq!(broker.duplex().websocket(broker.http_address(), path, &[]).await.unwrap_err(), 404, "{path}");
+        assert_eq!(
+            broker.duplex().websocket(broker.http_address(), path, &[]).await.unwrap_err(),
+            404,
+            "{path}"
+        );
     }
 }
 
 #[tokio::test]
 async fn w_01_pages_of_strangers_and_strange_hosts_are_refused_before_the_upgrade() {
     let broker = broker().await;
-    for (origin, allowed) in [("http://localhost:3000", true), ("https://evil.example", false), ("null", false)] {
-        let opened = broker.duplex().websocket(broker.http_address(), "/ws", &[("origin", origin), ("cookie", "a=b")]).await;
+    for (origin, allowed) in
+        [("http://localhost:3000", true), ("https://evil.example", false), ("null", false)]
+    {
+        let opened = broker
+            .duplex()
+            .websocket(broker.http_address(), "/ws", &[("origin", origin), ("cookie", "a=b")])
+            .await;
         assert_eq!(opened.map(|_| ()).err(), (!allowed).then_some(403), "{origin}");
     }
     let text = "GET /ws HTTP/1.1\r\nhost: rebound.example\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
@@ -85,20 +105,38 @@ async fn w_02_what_is_no_handshake_is_no_websocket() {
     };
     const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAA==";
     let old = raw(&broker, &head("GET", "8", KEY)).await;
-    assert!(old.starts_with("HTTP/1.1 426 ") && old.to_lowercase().contains("sec-websocket-version: 13"), "{old}");
+    assert!(
+        old.starts_with("HTTP/1.1 426 ")
+            && old.to_lowercase().contains("sec-websocket-version: 13"),
+        "{old}"
+    );
     assert!(raw(&broker, &head("GET", "13", "short")).await.starts_with("HTTP/1.1 400 "));
     assert!(raw(&broker, &head("POST", "13", KEY)).await.starts_with("HTTP/1.1 405 "));
-    assert!(raw(&broker, &format!("GET /ws HTTP/1.1\r\nhost: {host}\r\n\r\n")).await.starts_with("HTTP/1.1 426 "));
-    let extension = "sec-websocket-extensions: permessage-deflate; server_max_window_bits=99\r\n\r\n";
-    let answer = raw(&broker, &head("GET", "13", KEY).replace("\r\n\r\n", &format!("\r\n{extension}"))).await;
-    assert!(answer.starts_with("HTTP/1.1 101 ") && !answer.to_lowercase().contains("extensions"), "{answer}");
+    assert!(
+        raw(&broker, &format!("GET /ws HTTP/1.1\r\nhost: {host}\r\n\r\n"))
+            .await
+            .starts_with("HTTP/1.1 426 ")
+    );
+    let extension =
+        "sec-websocket-extensions: permessage-deflate; server_max_window_bits=99\r\n\r\n";
+    let answer =
+        raw(&broker, &head("GET", "13", KEY).replace("\r\n\r\n", &format!("\r\n{extension}")))
+            .await;
+    assert!(
+        answer.starts_with("HTTP/1.1 101 ") && !answer.to_lowercase().contains("extensions"),
+        "{answer}"
+    );
 }
 
 /// A text frame of a client, under a mask that changes nothing.
 fn frame(text: &str) -> Vec<u8> {
     let length = u16::try_from(text.len()).unwrap();
     let bytes = length.to_be_bytes();
-    let head = if length < 126 { vec![0x81, 0x80 | bytes[1]] } else { vec![0x81, 0x80 | 126, bytes[0], bytes[1]] };
+    let head = if length < 126 {
+        vec![0x81, 0x80 | bytes[1]]
+    } else {
+        vec![0x81, 0x80 | 126, bytes[0], bytes[1]]
+    };
     [&head, &[0; 4][..], text.as_bytes()].concat()
 }
 
@@ -107,9 +145,18 @@ async fn frames_in_one_write_with_the_upgrade_are_all_taken() {
     use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::Role};
     let broker = broker().await;
     let ids = 2..60;
-    let call = |id| request(id, "tools/call", json!({"name": "echo", "arguments": {"n": id, "pad": "x".repeat(500)}}));
+    let call = |id| {
+        request(
+            id,
+            "tools/call",
+            json!({"name": "echo", "arguments": {"n": id, "pad": "x".repeat(500)}}),
+        )
+    };
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
-    let messages: Vec<String> = [initialize_body("2025-11-25"), initialized].into_iter().chain(ids.clone().map(call)).collect();
+    let messages: Vec<String> = [initialize_body("2025-11-25"), initialized]
+        .into_iter()
+        .chain(ids.clone().map(call))
+        .collect();
     let frames: Vec<u8> = messages.iter().flat_map(|text| frame(text)).collect();
     assert!(frames.len() > 3 * 8 * 1024);
     let upgrade = format!(
@@ -117,40 +164,67 @@ async fn frames_in_one_write_with_the_upgrade_are_all_taken() {
         broker.http_address()
     );
     // On a new connection, and behind what the broker has read by itself: the more that was, the more it reads at once.
-    for before in ["", &http::post("/mcp", "", "{}"), &http::post("/mcp", "", &" ".repeat(100_000))] {
+    for before in ["", &http::post("/mcp", "", "{}"), &http::post("/mcp", "", &" ".repeat(100_000))]
+    {
         let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
         socket.write_all(&[before.as_bytes(), upgrade.as_bytes(), &frames].concat()).await.unwrap();
         let mut read = Vec::new();
         let begun = loop {
             let text = String::from_utf8_lossy(&read);
-            if let Some((at, head)) =
-                text.match_indices("HTTP/1.1 101 ").next().and_then(|(at, _)| Some((at, text[at..].find("\r\n\r\n")?)))
+            if let Some((at, head)) = text
+                .match_indices("HTTP/1.1 101 ")
+                .next()
+                .and_then(|(at, _)| Some((at, text[at..].find("\r\n\r\n")?)))
             {
                 break at + head + 4;
             }
-            assert!(within("the upgrade", socket.read_buf(&mut read)).await.unwrap() > 0, "{}", String::from_utf8_lossy(&read));
+            assert!(
+                within("the upgrade", socket.read_buf(&mut read)).await.unwrap() > 0,
+                "{}",
+                String::from_utf8_lossy(&read)
+            );
         };
-        let mut socket = WebSocketStream::from_partially_read(socket, read.split_off(begun), Role::Client, None).await;
+        let mut socket =
+            WebSocketStream::from_partially_read(socket, read.split_off(begun), Role::Client, None)
+                .await;
         let mut missing: BTreeSet<u64> = [1].into_iter().chain(ids.clone()).collect();
         while !missing.is_empty() {
-            let message = within("the answers", socket.next()).await.unwrap_or_else(|| panic!("{missing:?} are missing")).unwrap();
+            let message = within("the answers", socket.next())
+                .await
+                .unwrap_or_else(|| panic!("{missing:?} are missing"))
+                .unwrap();
             let answer: Value = serde_json::from_str(message.to_text().unwrap()).unwrap();
             let id = answer["id"].as_u64().unwrap_or_else(|| panic!("{answer}"));
             assert!(missing.remove(&id) && answer["result"].is_object(), "{answer}");
-            assert!(id == 1 || text_of(&answer["result"]).contains(&format!("\"n\":{id},")), "{answer}");
+            assert!(
+                id == 1 || text_of(&answer["result"]).contains(&format!("\"n\":{id},")),
+                "{answer}"
+            );
         }
     }
 }
 
 #[tokio::test]
 async fn keys_are_shown_at_the_upgrade() {
-    let broker = builder().alone().auth_required().tenant("acme").backend("acme", "b", stdio().spec()).start().await;
+    let broker = builder()
+        .alone()
+        .auth_required()
+        .tenant("acme")
+        .backend("acme", "b", stdio().spec())
+        .start()
+        .await;
     let (id, key) = broker.admin().create_key_with_id("acme").await;
     let bearer = format!("Bearer {key}");
     for headers in [vec![], vec![("authorization", "Bearer wrong")]] {
-        assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(), 401);
+        assert_eq!(
+            broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(),
+            401
+        );
     }
-    let opened = broker.duplex().websocket(broker.http_address(), "/ws", &[("authorization", &bearer)]).await;
+    let opened = broker
+        .duplex()
+        .websocket(broker.http_address(), "/ws", &[("authorization", &bearer)])
+        .await;
     let client = opened.unwrap().0.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
     // W-08: the end of the key is the end of what was opened with it.
@@ -160,7 +234,13 @@ async fn keys_are_shown_at_the_upgrade() {
 
 #[tokio::test]
 async fn w_08_a_key_or_a_tenant_that_ends_before_initialize_opens_nothing() {
-    let broker = builder().alone().auth_required().tenant("acme").backend("acme", "b", stdio().spec()).start().await;
+    let broker = builder()
+        .alone()
+        .auth_required()
+        .tenant("acme")
+        .backend("acme", "b", stdio().spec())
+        .start()
+        .await;
     let admin = broker.admin();
     let (id, revoked) = admin.create_key_with_id("acme").await;
     let key = admin.create_key("acme").await;
@@ -168,7 +248,12 @@ async fn w_08_a_key_or_a_tenant_that_ends_before_initialize_opens_nothing() {
         let broker = &broker;
         async move {
             let bearer = format!("Bearer {key}");
-            broker.duplex().websocket(broker.http_address(), "/ws", &[("authorization", &bearer)]).await.unwrap().0
+            broker
+                .duplex()
+                .websocket(broker.http_address(), "/ws", &[("authorization", &bearer)])
+                .await
+                .unwrap()
+                .0
         }
     };
     let (first, second) = (upgraded(revoked).await, upgraded(key).await);
@@ -187,7 +272,9 @@ async fn w_06_binary_frames_are_refused_and_several_messages_in_one_are_not() {
     use tokio_tungstenite::tungstenite::Message;
     let broker = broker().await;
     let url = format!("ws://{}/ws", broker.http_address());
-    for (message, code) in [(Message::binary(&b"{}"[..]), 1003), (Message::text("x".repeat(17 << 20)), 1009)] {
+    for (message, code) in
+        [(Message::binary(&b"{}"[..]), 1003), (Message::text("x".repeat(17 << 20)), 1009)]
+    {
         let socket = TcpStream::connect(broker.http_address()).await.unwrap();
         let (mut socket, _) = tokio_tungstenite::client_async(&url, socket).await.unwrap();
         let _may_be_cut = socket.send(message).await;
@@ -228,16 +315,23 @@ async fn a_session_is_gone_on_with_after_its_connection_was_lost() {
     })
     .await;
     let headers = [("mcp-session-id", id.as_str())];
-    let (client, head) = answering(broker.duplex()).websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    let (client, head) =
+        answering(broker.duplex()).websocket(broker.http_address(), "/ws", &headers).await.unwrap();
     assert_eq!(head["mcp-session-id"], id.as_str());
     client.call("b__touch", json!({})).await;
     client.notification("notifications/resources/updated").await;
     // The call is still in flight, and its id taken.
     let sessions = broker.admin().sessions("default").await;
     assert_eq!((sessions.len(), &sessions[0]["calls_in_flight"]), (1, &json!(1)), "{sessions:?}");
-    for (path, wrong) in [("/ws/b", id.as_str()), ("/ws", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"), ("/ws", "x")] {
+    for (path, wrong) in
+        [("/ws/b", id.as_str()), ("/ws", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"), ("/ws", "x")]
+    {
         let headers = [("mcp-session-id", wrong)];
-        assert_eq!(broker.duplex().websocket(broker.http_address(), path, &headers).await.unwrap_err(), 404, "{path} {wrong}");
+        assert_eq!(
+            broker.duplex().websocket(broker.http_address(), path, &headers).await.unwrap_err(),
+            404,
+            "{path} {wrong}"
+        );
     }
 }
 
@@ -257,7 +351,8 @@ async fn what_was_not_received_is_sent_again_to_a_client_that_counts() {
     assert_eq!(received, 7);
     client.break_off();
     let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "5")];
-    let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    let (client, _) =
+        broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
     for n in [3, 4] {
         let again = client.said("an answer", |said| said["result"].is_object()).await;
         assert_eq!(text_of(&again["result"]), format!("{{\"n\":{n}}}"));
@@ -265,13 +360,18 @@ async fn what_was_not_received_is_sent_again_to_a_client_that_counts() {
     client.break_off();
     // Whoever has everything gets nothing twice.
     let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "7")];
-    let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    let (client, _) =
+        broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
     client.result("ping", json!({})).await;
     assert_eq!(client.received(), 1);
     client.break_off();
     for wrong in ["1", "9", "many", "-1"] {
         let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", wrong)];
-        assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(), 400, "{wrong}");
+        assert_eq!(
+            broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(),
+            400,
+            "{wrong}"
+        );
     }
 }
 
@@ -282,11 +382,20 @@ async fn a_client_that_breaks_off_before_it_knows_its_session_leaves_none() {
     for _ in 0..30 {
         let socket = TcpStream::connect(broker.http_address()).await.unwrap();
         socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
-        let (mut socket, _) = tokio_tungstenite::client_async(&format!("ws://{}/ws", broker.http_address()), socket).await.unwrap();
-        socket.send(tokio_tungstenite::tungstenite::Message::text(initialize_body("2025-11-25"))).await.unwrap();
+        let (mut socket, _) =
+            tokio_tungstenite::client_async(&format!("ws://{}/ws", broker.http_address()), socket)
+                .await
+                .unwrap();
+        socket
+            .send(tokio_tungstenite::tungstenite::Message::text(initialize_body("2025-11-25")))
+            .await
+            .unwrap();
     }
     let labels = [("version", "2025-11-25"), ("side", "client")];
-    broker.admin().wait_metric("mcp_protocol_version_negotiated_total", &labels, |count| count > 0.0).await;
+    broker
+        .admin()
+        .wait_metric("mcp_protocol_version_negotiated_total", &labels, |count| count > 0.0)
+        .await;
     // Not after `session.resume`, which is for clients that can come back.
     broker.admin().wait_sessions("default", 0).await;
 }
@@ -313,12 +422,20 @@ async fn a_goodbye_ends_the_session_whatever_is_in_flight() {
 
 #[tokio::test]
 async fn a_client_that_does_not_come_back_loses_its_session() {
-    let broker = builder().alone().config(json!({"session": {"resume": "100ms"}})).backend("default", "b", stdio().spec()).start().await;
+    let broker = builder()
+        .alone()
+        .config(json!({"session": {"resume": "100ms"}}))
+        .backend("default", "b", stdio().spec())
+        .start()
+        .await;
     let (client, id) = opened(&broker, json!({})).await;
     client.break_off();
     broker.admin().wait_sessions("default", 0).await;
     let headers = [("mcp-session-id", id.as_str())];
-    assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(), 404);
+    assert_eq!(
+        broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(),
+        404
+    );
 }
 
 #[tokio::test]
@@ -326,7 +443,8 @@ async fn a_second_connection_of_a_session_takes_its_place() {
     let broker = broker().await;
     let (first, id) = opened(&broker, json!({})).await;
     let headers = [("mcp-session-id", id.as_str())];
-    let (second, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    let (second, _) =
+        broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
     assert!(first.ended().await.starts_with("1008"));
     assert_eq!(text_of(&second.call("b__echo", json!({})).await), "{}");
 }
@@ -341,15 +459,20 @@ async fn a_session_outlives_the_broker_s_process() {
     assert!(broker.exited().await.success());
     broker.start_again().await;
     let headers = [("mcp-session-id", id.as_str())];
-    let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
-    assert_eq!(client.notification("notifications/resources/updated").await["params"]["uri"], "b+test://one");
+    let (client, _) =
+        broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    assert_eq!(
+        client.notification("notifications/resources/updated").await["params"]["uri"],
+        "b+test://one"
+    );
     assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
 }
 
 #[tokio::test]
 async fn w_07_a_client_that_says_nothing_at_all_is_disconnected() {
     let timeouts = json!({"timeouts": {"websocket_ping": "100ms", "websocket_idle": "2s"}});
-    let broker = builder().alone().config(timeouts).backend("default", "b", stdio().spec()).start().await;
+    let broker =
+        builder().alone().config(timeouts).backend("default", "b", stdio().spec()).start().await;
     // This one answers pings, though it asks for nothing.
     let (quiet, _) = opened(&broker, json!({})).await;
     let mut deaf = TcpStream::connect(broker.http_address()).await.unwrap();
@@ -367,7 +490,8 @@ async fn w_07_a_client_that_says_nothing_at_all_is_disconnected() {
 #[tokio::test]
 async fn w_07_a_client_of_which_nothing_arrives_any_more_is_cut_and_its_session_kept() {
     let timeouts = json!({"timeouts": {"websocket_ping": "200ms", "websocket_idle": "3s"}});
-    let broker = builder().alone().config(timeouts).backend("default", "b", stdio().spec()).start().await;
+    let broker =
+        builder().alone().config(timeouts).backend("default", "b", stdio().spec()).start().await;
     let network = FaultProxy::start(broker.http_address()).await;
     let (client, _) = broker.duplex().websocket(network.address(), "/ws", &[]).await.unwrap();
     let answer = client.initialize(json!({}), json!({})).await;
@@ -383,14 +507,22 @@ async fn w_07_a_client_of_which_nothing_arrives_any_more_is_cut_and_its_session_
     })
     .await;
     let headers = [("mcp-session-id", id.as_str())];
-    let (again, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    let (again, _) =
+        broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
     assert_eq!(text_of(&again.call("b__echo", json!({})).await), "{}");
 }
 
 #[tokio::test]
 async fn draining_takes_no_new_sessions() {
     let broker = broker().await;
-    let busy = broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.unwrap().0.connected(json!({})).await;
+    let busy = broker
+        .duplex()
+        .websocket(broker.http_address(), "/ws", &[])
+        .await
+        .unwrap()
+        .0
+        .connected(json!({}))
+        .await;
     let _hanging = busy.begin_call("b__hang", json!({})).await;
     busy.result("ping", json!({})).await;
     broker.ask_to_end();
@@ -405,7 +537,12 @@ async fn draining_takes_no_new_sessions() {
 
 #[tokio::test]
 async fn an_earlier_loss_does_not_end_a_session_that_was_gone_on_with() {
-    let broker = builder().alone().config(json!({"session": {"resume": "1500ms"}})).backend("default", "b", stdio().spec()).start().await;
+    let broker = builder()
+        .alone()
+        .config(json!({"session": {"resume": "1500ms"}}))
+        .backend("default", "b", stdio().spec())
+        .start()
+        .await;
     let (mut client, id) = opened(&broker, json!({})).await;
     let headers = [("mcp-session-id", id.as_str())];
     let begun = std::time::Instant::now();

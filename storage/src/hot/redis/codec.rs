@@ -71,7 +71,8 @@ impl Codec {
     /// A budget, whose name may hold names of people: Redis is not told them, nor can it be guessed where a budget is.
     pub(super) fn budget_key(&self, name: &str) -> String {
         let tag = hmac::sign(&self.key, format!("budget\0{name}").as_bytes());
-        let hexadecimal: String = tag.as_ref().iter().take(TAG_BYTES).map(|byte| format!("{byte:02x}")).collect();
+        let hexadecimal: String =
+            tag.as_ref().iter().take(TAG_BYTES).map(|byte| format!("{byte:02x}")).collect();
         format!("mcpb:1:b:{hexadecimal}")
     }
 
@@ -92,26 +93,49 @@ impl Codec {
     }
 
     pub(super) fn stream(&self, session: &SessionKey, record: &StreamRecord) -> Vec<u8> {
-        let mut body = vec![if record.general { GENERAL } else { 0 } | if record.was_read { WAS_READ } else { 0 }];
+        let mut body = vec![
+            if record.general { GENERAL } else { 0 } | if record.was_read { WAS_READ } else { 0 },
+        ];
         body.extend_from_slice(&record.due);
         self.sealed("stream", &[session.as_bytes(), &record.number.to_be_bytes()], &body)
     }
 
-    pub(super) fn read_stream(&self, session: &SessionKey, number: u64, value: &[u8]) -> Option<StreamRecord> {
+    pub(super) fn read_stream(
+        &self,
+        session: &SessionKey,
+        number: u64,
+        value: &[u8],
+    ) -> Option<StreamRecord> {
         let body = self.unsealed("stream", &[session.as_bytes(), &number.to_be_bytes()], value)?;
         let (flags, due) = body.split_first()?;
-        Some(StreamRecord { number, general: flags & GENERAL != 0, due: due.to_vec(), was_read: flags & WAS_READ != 0 })
+        Some(StreamRecord {
+            number,
+            general: flags & GENERAL != 0,
+            due: due.to_vec(),
+            was_read: flags & WAS_READ != 0,
+        })
     }
 
     pub(super) fn event(&self, session: &SessionKey, stream: u64, event: &LoggedEvent) -> Vec<u8> {
         let mut body = Vec::with_capacity(1 + event.frame.len());
         body.push(event.kind);
         body.extend_from_slice(&event.frame);
-        self.sealed("event", &[session.as_bytes(), &stream.to_be_bytes(), &event.sequence.to_be_bytes()], &body)
+        self.sealed(
+            "event",
+            &[session.as_bytes(), &stream.to_be_bytes(), &event.sequence.to_be_bytes()],
+            &body,
+        )
     }
 
-    pub(super) fn read_event(&self, session: &SessionKey, stream: u64, sequence: u64, value: Vec<u8>) -> Option<LoggedEvent> {
-        let about: [&[u8]; 3] = [session.as_bytes(), &stream.to_be_bytes(), &sequence.to_be_bytes()];
+    pub(super) fn read_event(
+        &self,
+        session: &SessionKey,
+        stream: u64,
+        sequence: u64,
+        value: Vec<u8>,
+    ) -> Option<LoggedEvent> {
+        let about: [&[u8]; 3] =
+            [session.as_bytes(), &stream.to_be_bytes(), &sequence.to_be_bytes()];
         let kind = *self.unsealed("event", &about, &value)?.first()?;
         Some(LoggedEvent { sequence, kind, frame: Bytes::from(value).slice(TAG_BYTES + 1..) })
     }
@@ -146,11 +170,15 @@ impl Codec {
         if version != VERSION {
             return ReceivedMessage::Unknown;
         }
-        let Some((node, value)) = rest.split_first_chunk::<NODE_BYTES>() else { return ReceivedMessage::Foreign };
+        let Some((node, value)) = rest.split_first_chunk::<NODE_BYTES>() else {
+            return ReceivedMessage::Foreign;
+        };
         if *node == self.node {
             return ReceivedMessage::Own;
         }
-        let Some(body) = self.unsealed("wake", &[&[version], node], value) else { return ReceivedMessage::Foreign };
+        let Some(body) = self.unsealed("wake", &[&[version], node], value) else {
+            return ReceivedMessage::Foreign;
+        };
         read_wake_body(body).map_or(ReceivedMessage::Unknown, ReceivedMessage::Wake)
     }
 
@@ -163,7 +191,9 @@ impl Codec {
 
     fn unsealed<'a>(&self, what: &str, about: &[&[u8]], value: &'a [u8]) -> Option<&'a [u8]> {
         let (tag, body) = value.split_at_checked(TAG_BYTES)?;
-        constant_time::verify_slices_are_equal(tag, &self.tag(what, about, body)).ok().map(|()| body)
+        constant_time::verify_slices_are_equal(tag, &self.tag(what, about, body))
+            .ok()
+            .map(|()| body)
     }
 
     fn tag(&self, what: &str, about: &[&[u8]], body: &[u8]) -> [u8; TAG_BYTES] {
@@ -188,7 +218,9 @@ fn read_wake_body(body: &[u8]) -> Option<Wakeup> {
     let session = SessionKey::new(*session);
     match *kind {
         WAKE_TASK => Some(Wakeup::Task { task: TaskId::new(text(rest)?), session }),
-        WAKE_TASK_WORD => Some(Wakeup::TaskNotification { session, frame: Bytes::copy_from_slice(rest) }),
+        WAKE_TASK_WORD => {
+            Some(Wakeup::TaskNotification { session, frame: Bytes::copy_from_slice(rest) })
+        }
         WAKE_SESSION_END => Some(Wakeup::SessionEnd(session)),
         _ => None,
     }
@@ -215,17 +247,37 @@ mod tests {
         let owner = OwnerHint { node: "a/1".into(), address: "10.0.0.1:7000".into() };
         let value = ours.owner(&SESSION, &owner);
         assert_eq!(ours.read_owner(&SESSION, &value), Some(owner));
-        assert_eq!((ours.read_owner(&OTHER, &value), theirs.read_owner(&SESSION, &value)), (None, None));
+        assert_eq!(
+            (ours.read_owner(&OTHER, &value), theirs.read_owner(&SESSION, &value)),
+            (None, None)
+        );
 
-        let record = StreamRecord { number: 1 << 32 | 5, general: true, due: vec![1, 2, 3], was_read: false };
+        let record = StreamRecord {
+            number: 1 << 32 | 5,
+            general: true,
+            due: vec![1, 2, 3],
+            was_read: false,
+        };
         let value = ours.stream(&SESSION, &record);
         assert_eq!(ours.read_stream(&SESSION, record.number, &value).as_ref(), Some(&record));
-        assert_eq!((ours.read_stream(&SESSION, 5, &value), theirs.read_stream(&SESSION, record.number, &value)), (None, None));
+        assert_eq!(
+            (
+                ours.read_stream(&SESSION, 5, &value),
+                theirs.read_stream(&SESSION, record.number, &value)
+            ),
+            (None, None)
+        );
 
         let event = LoggedEvent { sequence: 9, kind: 2, frame: Bytes::from_static(b"{}") };
         let value = ours.event(&SESSION, 5, &event);
         assert_eq!(ours.read_event(&SESSION, 5, 9, value.clone()), Some(event));
-        assert_eq!((ours.read_event(&SESSION, 5, 10, value.clone()), ours.read_event(&SESSION, 6, 9, value.clone())), (None, None));
+        assert_eq!(
+            (
+                ours.read_event(&SESSION, 5, 10, value.clone()),
+                ours.read_event(&SESSION, 6, 9, value.clone())
+            ),
+            (None, None)
+        );
         assert_eq!(ours.read_stream(&SESSION, 5, &value), None, "an event is no stream");
     }
 
@@ -235,12 +287,18 @@ mod tests {
         let words = [
             Wakeup::Config,
             Wakeup::Task { task: TaskId::new("t-1"), session: SESSION },
-            Wakeup::TaskNotification { session: SESSION, frame: Bytes::from_static(b"{\"method\":\"x\"}") },
+            Wakeup::TaskNotification {
+                session: SESSION,
+                frame: Bytes::from_static(b"{\"method\":\"x\"}"),
+            },
             Wakeup::SessionEnd(OTHER),
         ];
         for word in words {
             let message = sender.wake(&word);
-            assert_eq!((hearer.read_wake(&message), sender.read_wake(&message)), (ReceivedMessage::Wake(word), ReceivedMessage::Own));
+            assert_eq!(
+                (hearer.read_wake(&message), sender.read_wake(&message)),
+                (ReceivedMessage::Wake(word), ReceivedMessage::Own)
+            );
             assert_eq!(codec(2, 2).read_wake(&message), ReceivedMessage::Foreign);
         }
     }
@@ -250,7 +308,11 @@ mod tests {
         let (sender, hearer) = (codec(1, 1), codec(1, 2));
         let message = sender.wake(&Wakeup::SessionEnd(SESSION));
         for length in 0..message.len() {
-            assert_eq!(hearer.read_wake(&message[..length]), ReceivedMessage::Foreign, "{length} bytes of it");
+            assert_eq!(
+                hearer.read_wake(&message[..length]),
+                ReceivedMessage::Foreign,
+                "{length} bytes of it"
+            );
         }
         for at in 1..message.len() {
             let mut changed = message.clone();

@@ -67,8 +67,19 @@ struct Outage {
 
 impl RedisConnection {
     pub(super) fn new(client: Client) -> Self {
-        let state = ConnectionState { connection: None, life: 0, closed: false, rest_until: None, outage: None };
-        Self { client, state: Mutex::new(state), errors: AtomicU64::new(0), ailing: AtomicBool::new(false) }
+        let state = ConnectionState {
+            connection: None,
+            life: 0,
+            closed: false,
+            rest_until: None,
+            outage: None,
+        };
+        Self {
+            client,
+            state: Mutex::new(state),
+            errors: AtomicU64::new(0),
+            ailing: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn client(&self) -> &Client {
@@ -78,33 +89,52 @@ impl RedisConnection {
     /// Sends a request and waits for its answer, once more over a new connection if the old one turns out to be gone.
     pub(super) async fn ask(&self, request: Request<'_>) -> Result<Value, RedisConnectionError> {
         let mut last_life = 0;
-        let answer = match tokio::time::timeout(CALL_MAX, self.try_twice(&request, &mut last_life)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(RedisConnectionError::TimedOut),
-        };
+        let answer =
+            match tokio::time::timeout(CALL_MAX, self.try_twice(&request, &mut last_life)).await {
+                Ok(answer) => answer,
+                Err(_) => Err(RedisConnectionError::TimedOut),
+            };
         match &answer {
             Ok(_) => self.went_well(),
             Err(RedisConnectionError::TimedOut) => self.let_go(last_life, true),
-            Err(RedisConnectionError::Redis(error)) if error.is_io_error() => self.let_go(last_life, true),
+            Err(RedisConnectionError::Redis(error)) if error.is_io_error() => {
+                self.let_go(last_life, true)
+            }
             // Behind a name or a proxy there may be another server by now, which may be written to.
-            Err(RedisConnectionError::Redis(error)) if is_of_another_server(error) => self.let_go(last_life, false),
+            Err(RedisConnectionError::Redis(error)) if is_of_another_server(error) => {
+                self.let_go(last_life, false)
+            }
             Err(_) => {}
         }
-        if let Err(error @ (RedisConnectionError::TimedOut | RedisConnectionError::Redis(_))) = &answer {
+        if let Err(error @ (RedisConnectionError::TimedOut | RedisConnectionError::Redis(_))) =
+            &answer
+        {
             self.count(1, error);
         }
         answer
     }
 
     /// A connection that ended while nobody used it is found out by the next call, which deserves a second try.
-    async fn try_twice(&self, request: &Request<'_>, life: &mut u64) -> Result<Value, RedisConnectionError> {
+    async fn try_twice(
+        &self,
+        request: &Request<'_>,
+        life: &mut u64,
+    ) -> Result<Value, RedisConnectionError> {
         match self.try_once(request, life).await {
-            Err(RedisConnectionError::Redis(error)) if error.is_io_error() && !error.is_timeout() => self.try_once(request, life).await,
+            Err(RedisConnectionError::Redis(error))
+                if error.is_io_error() && !error.is_timeout() =>
+            {
+                self.try_once(request, life).await
+            }
             answer => answer,
         }
     }
 
-    async fn try_once(&self, request: &Request<'_>, life: &mut u64) -> Result<Value, RedisConnectionError> {
+    async fn try_once(
+        &self,
+        request: &Request<'_>,
+        life: &mut u64,
+    ) -> Result<Value, RedisConnectionError> {
         let mut connection = self.connection(life)?;
         let answer = match request {
             Request::Command(command) => command.query_async(&mut connection).await,
@@ -129,7 +159,8 @@ impl RedisConnection {
                 .set_number_of_retries(0)
                 .set_response_timeout(Some(RESPONSE_MAX))
                 .set_connection_timeout(Some(CONNECT_MAX));
-            let connection = ConnectionManager::new_lazy_with_config(self.client.clone(), config).map_err(RedisConnectionError::Redis)?;
+            let connection = ConnectionManager::new_lazy_with_config(self.client.clone(), config)
+                .map_err(RedisConnectionError::Redis)?;
             state.connection = Some(connection);
             state.life += 1;
         }
@@ -152,7 +183,9 @@ impl RedisConnection {
         let now = Instant::now();
         let mut state = self.lock();
         match &mut state.outage {
-            Some(outage) if now.duration_since(outage.last) <= OUTAGE_OVER_AFTER => outage.last = now,
+            Some(outage) if now.duration_since(outage.last) <= OUTAGE_OVER_AFTER => {
+                outage.last = now
+            }
             _ => {
                 state.outage = Some(Outage { begun: now, last: now });
                 drop(state);

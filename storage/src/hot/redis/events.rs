@@ -19,7 +19,10 @@ use super::{
     connection::{RedisConnectionError, Request},
     milliseconds,
 };
-use crate::{EventStore, LogEntry, SessionKey, StoreError, StoredStream, StreamRecord, hot::generation_cache::GenerationCache};
+use crate::{
+    EventStore, LogEntry, SessionKey, StoreError, StoredStream, StreamRecord,
+    hot::generation_cache::GenerationCache,
+};
 
 /// Sessions whose streams are held, to tell of them again when Redis lost them.
 const SESSIONS_KNOWN_MAX: usize = 65_536;
@@ -45,12 +48,21 @@ pub(super) struct Scripts {
 
 impl Scripts {
     pub(super) fn new() -> Self {
-        Self { append: Script::new(include_str!("append.lua")), read: Script::new(include_str!("read.lua")) }
+        Self {
+            append: Script::new(include_str!("append.lua")),
+            read: Script::new(include_str!("read.lua")),
+        }
     }
 }
 
 /// What `read.lua` returns.
-type ReadReply = (u64, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>);
+type ReadReply = (
+    u64,
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+    Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>,
+);
 
 #[async_trait]
 impl EventStore for RedisStore {
@@ -77,12 +89,18 @@ impl EventStore for RedisStore {
         all.arg("HGETALL").arg(streams_key(session));
         let fields: Vec<(Vec<u8>, Vec<u8>)> = match self.link.ask(Request::Command(&all)).await {
             Ok(fields) => from_redis_value(fields).map_err(unreadable)?,
-            Err(RedisConnectionError::Redis(error)) if error.code() == Some("WRONGTYPE") => Vec::new(),
+            Err(RedisConnectionError::Redis(error)) if error.code() == Some("WRONGTYPE") => {
+                Vec::new()
+            }
             Err(error) => return Err(error.into()),
         };
         let mut streams = Vec::new();
         for (field, value) in fields {
-            let Some(number) = std::str::from_utf8(&field).ok().and_then(|field| field.parse().ok()) else { continue };
+            let Some(number) =
+                std::str::from_utf8(&field).ok().and_then(|field| field.parse().ok())
+            else {
+                continue;
+            };
             match self.codec.read_stream(session, number, &value) {
                 Some(record) => streams.push(record),
                 None => self.link.count(1, &"a stream that is not ours"),
@@ -92,11 +110,21 @@ impl EventStore for RedisStore {
         Ok(streams)
     }
 
-    async fn stream(&self, session: &SessionKey, number: u64, position: u64) -> Result<Option<StoredStream>, StoreError> {
+    async fn stream(
+        &self,
+        session: &SessionKey,
+        number: u64,
+        position: u64,
+    ) -> Result<Option<StoredStream>, StoreError> {
         let mut script = self.scripts.read.prepare_invoke();
-        script.key(streams_key(session)).key(events_key(session, number)).arg(number).arg(format!("({position}-0"));
+        script
+            .key(streams_key(session))
+            .key(events_key(session, number))
+            .arg(number)
+            .arg(format!("({position}-0"));
         let answer = self.link.ask(Request::Script(&script)).await?;
-        let (foreign, record, floor, last, held): ReadReply = from_redis_value(answer).map_err(unreadable)?;
+        let (foreign, record, floor, last, held): ReadReply =
+            from_redis_value(answer).map_err(unreadable)?;
         if foreign > 0 {
             self.link.count(foreign, &"keys of ours hold something else");
         }
@@ -106,7 +134,12 @@ impl EventStore for RedisStore {
             return Ok(None);
         };
         let (floor, last) = (decimal(floor), decimal(last));
-        let mut stored = StoredStream { record, trimmed_through: floor, last_sequence: last.max(floor), events: Vec::new() };
+        let mut stored = StoredStream {
+            record,
+            trimmed_through: floor,
+            last_sequence: last.max(floor),
+            events: Vec::new(),
+        };
         for (id, fields) in held {
             self.take_event(session, &id, fields, &mut stored);
         }
@@ -152,18 +185,35 @@ impl RedisStore {
             script.key(streams_key(session)).key(events_key(session, number));
             match entry {
                 LogEntry::Stream { record, .. } => {
-                    script.arg("stream").arg(number).arg(self.codec.stream(session, record)).arg("").arg("");
+                    script
+                        .arg("stream")
+                        .arg(number)
+                        .arg(self.codec.stream(session, record))
+                        .arg("")
+                        .arg("");
                 }
                 LogEntry::Event { event, .. } => {
                     let before = added.insert((*session, number), Some(event.sequence));
-                    let before = before.unwrap_or_else(|| self.known().get(session)?.get(&number)?.last);
+                    let before =
+                        before.unwrap_or_else(|| self.known().get(session)?.get(&number)?.last);
                     // An event that is told again says nothing about what should be there.
-                    let expected = before.filter(|before| *before < event.sequence).map(|before| before.to_string());
-                    script.arg("event").arg(number).arg(event.sequence).arg(expected.unwrap_or_default());
+                    let expected = before
+                        .filter(|before| *before < event.sequence)
+                        .map(|before| before.to_string());
+                    script
+                        .arg("event")
+                        .arg(number)
+                        .arg(event.sequence)
+                        .arg(expected.unwrap_or_default());
                     script.arg(self.codec.event(session, number, event));
                 }
                 LogEntry::Trim { through, .. } => {
-                    script.arg("trim").arg(number).arg(*through).arg(through.saturating_add(1)).arg("");
+                    script
+                        .arg("trim")
+                        .arg(number)
+                        .arg(*through)
+                        .arg(through.saturating_add(1))
+                        .arg("");
                 }
                 LogEntry::Drop { .. } => {
                     added.insert((*session, number), None);
@@ -171,7 +221,8 @@ impl RedisStore {
                 }
             }
         }
-        let (foreign, orphans): (u64, Vec<usize>) = from_redis_value(self.link.ask(Request::Script(&script)).await?).map_err(unreadable)?;
+        let (foreign, orphans): (u64, Vec<usize>) =
+            from_redis_value(self.link.ask(Request::Script(&script)).await?).map_err(unreadable)?;
         if foreign > 0 {
             self.link.count(foreign, &"keys of ours held something else");
         }
@@ -212,7 +263,9 @@ impl RedisStore {
         let mut again = Vec::new();
         for entry in orphans.iter().filter_map(|&place| entries.get(place)) {
             let (session, number) = stream_of(entry);
-            let Some(stream) = known.get(session).and_then(|streams| streams.get(&number)) else { continue };
+            let Some(stream) = known.get(session).and_then(|streams| streams.get(&number)) else {
+                continue;
+            };
             if told.insert((session, number)) {
                 again.push(LogEntry::Stream { session: *session, record: stream.record.clone() });
             }
@@ -221,8 +274,16 @@ impl RedisStore {
         again
     }
 
-    fn take_event(&self, session: &SessionKey, id: &str, fields: Vec<(Vec<u8>, Vec<u8>)>, stored: &mut StoredStream) {
-        let Some(sequence) = id.split('-').next().and_then(|sequence| sequence.parse().ok()) else { return };
+    fn take_event(
+        &self,
+        session: &SessionKey,
+        id: &str,
+        fields: Vec<(Vec<u8>, Vec<u8>)>,
+        stored: &mut StoredStream,
+    ) {
+        let Some(sequence) = id.split('-').next().and_then(|sequence| sequence.parse().ok()) else {
+            return;
+        };
         let value = fields.into_iter().next().map(|(_, value)| value).unwrap_or_default();
         match self.codec.read_event(session, stored.record.number, sequence, value) {
             Some(event) => stored.events.push(event),
@@ -239,9 +300,9 @@ impl RedisStore {
 fn stream_of(entry: &LogEntry) -> (&SessionKey, u64) {
     match entry {
         LogEntry::Stream { session, record } => (session, record.number),
-        LogEntry::Event { session, stream, .. } | LogEntry::Trim { session, stream, .. } | LogEntry::Drop { session, stream } => {
-            (session, *stream)
-        }
+        LogEntry::Event { session, stream, .. }
+        | LogEntry::Trim { session, stream, .. }
+        | LogEntry::Drop { session, stream } => (session, *stream),
     }
 }
 

@@ -53,7 +53,9 @@ pub struct RedisOptions {
 
 impl fmt::Debug for RedisOptions {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("RedisOptions").field("event_retention", &self.event_retention).finish_non_exhaustive()
+        out.debug_struct("RedisOptions")
+            .field("event_retention", &self.event_retention)
+            .finish_non_exhaustive()
     }
 }
 
@@ -82,9 +84,16 @@ impl RedisStore {
         let (words, _) = broadcast::channel(WAKEUPS_BUFFERED_MAX);
         let connected = Arc::new(AtomicBool::new(false));
         let (tried, mut first_try) = watch::channel(false);
-        let hearer = Subscriber { link: link.clone(), codec: codec.clone(), words: words.clone(), connected: connected.clone(), tried };
+        let hearer = Subscriber {
+            link: link.clone(),
+            codec: codec.clone(),
+            words: words.clone(),
+            connected: connected.clone(),
+            tried,
+        };
         let (outbox, publisher) = pubsub::publisher(link.clone());
-        let tasks = [tokio::spawn(hearer.run()).abort_handle(), tokio::spawn(publisher).abort_handle()];
+        let tasks =
+            [tokio::spawn(hearer.run()).abort_handle(), tokio::spawn(publisher).abort_handle()];
         let hot = Self {
             link,
             codec,
@@ -111,7 +120,9 @@ impl RedisStore {
 /// Not in the error's own words, which may quote the URL and with it a password.
 fn refused_url(error: &RedisError) -> StoreError {
     let kind = error.kind();
-    let detail = format!("the address of Redis can not be understood ({kind:?}); expected redis://, rediss:// or redis+unix://");
+    let detail = format!(
+        "the address of Redis can not be understood ({kind:?}); expected redis://, rediss:// or redis+unix://"
+    );
     StoreError::Unavailable { detail }
 }
 
@@ -124,7 +135,9 @@ impl HotStore for RedisStore {
     async fn owner(&self, session: &SessionKey) -> Option<OwnerHint> {
         let mut get = Cmd::new();
         get.arg("GET").arg(codec::owner_key(session));
-        let Value::BulkString(value) = self.link.ask(Request::Command(&get)).await.ok()? else { return None };
+        let Value::BulkString(value) = self.link.ask(Request::Command(&get)).await.ok()? else {
+            return None;
+        };
         let owner = self.codec.read_owner(session, &value);
         if owner.is_none() {
             self.link.count(1, &"a hint that is not ours");

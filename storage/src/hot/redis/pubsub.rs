@@ -142,7 +142,9 @@ impl Subscriber {
             Ok((sink, stream))
         };
         match timeout(CONNECT_MAX, connect).await {
-            Ok(subscribed) => subscribed.map_err(|error: redis::RedisError| format!("cannot subscribe to wake-ups: {error}")),
+            Ok(subscribed) => subscribed.map_err(|error: redis::RedisError| {
+                format!("cannot subscribe to wake-ups: {error}")
+            }),
             Err(_) => Err("cannot subscribe to wake-ups: no answer".into()),
         }
     }
@@ -171,7 +173,9 @@ impl Subscriber {
                 let _ = self.words.send(wake); // nobody listens: nobody misses it
             }
             ReceivedMessage::Own | ReceivedMessage::Unknown => {}
-            ReceivedMessage::Foreign => self.link.count(1, &"a message that is not ours on the channel of wake-ups"),
+            ReceivedMessage::Foreign => {
+                self.link.count(1, &"a message that is not ours on the channel of wake-ups")
+            }
         }
     }
 }

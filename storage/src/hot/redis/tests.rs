@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use super::{RedisOptions, RedisStore, codec};
 use crate::{
-    EventStore, HotStore, LogEntry, LoggedEvent, OwnerHint, SessionKey, StoreError, StoredStream, StreamRecord, Wakeup,
-    conformance::hot::Replicas,
+    EventStore, HotStore, LogEntry, LoggedEvent, OwnerHint, SessionKey, StoreError, StoredStream,
+    StreamRecord, Wakeup, conformance::hot::Replicas,
 };
 
 const SESSION: SessionKey = SessionKey::new([5; 32]);
@@ -83,7 +83,9 @@ async fn finds_nothing_and_returns(hot: &RedisStore) {
     assert_eq!(in_time("owner", hot.owner(&SESSION)).await, None);
     in_time("note_owner", hot.note_owner(&SESSION, &hint(), HOUR)).await;
     in_time("forget_owner", hot.forget_owner(&SESSION)).await;
-    let refused = |answer: Result<(), StoreError>| assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    let refused = |answer: Result<(), StoreError>| {
+        assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}")
+    };
     refused(in_time("append", hot.append(&[begin(), event(1)])).await);
     refused(in_time("streams", hot.streams(&SESSION)).await.map(drop));
     refused(in_time("stream", hot.stream(&SESSION, 1, 0)).await.map(drop));
@@ -109,12 +111,19 @@ async fn works(hot: &RedisStore, other: &RedisStore) {
         .await;
     }
     for replica in [hot, other] {
-        eventually("the subscription", async || if replica.is_connected() { Ok(()) } else { Err(()) }).await;
+        eventually(
+            "the subscription",
+            async || if replica.is_connected() { Ok(()) } else { Err(()) },
+        )
+        .await;
     }
 }
 
 async fn disconnected(hot: &RedisStore) {
-    eventually("the loss of the connection to be noticed", async || if hot.is_connected() { Err(()) } else { Ok(()) }).await;
+    eventually("the loss of the connection to be noticed", async || {
+        if hot.is_connected() { Err(()) } else { Ok(()) }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -165,7 +174,9 @@ async fn what_was_evicted_or_lost_in_a_failover_is_told_to_be_gone() {
 #[tokio::test]
 async fn nothing_stays_for_ever() {
     let (server, log) = log().await;
-    log.append(&[begin(), event(1), LogEntry::Trim { session: SESSION, stream: 1, through: 1 }]).await.unwrap();
+    log.append(&[begin(), event(1), LogEntry::Trim { session: SESSION, stream: 1, through: 1 }])
+        .await
+        .unwrap();
     log.note_owner(&SESSION, &hint(), HOUR).await;
     let keys = server.command(&["KEYS", "*"]).await;
     assert_eq!(keys.texts().len(), 3);
@@ -205,7 +216,11 @@ async fn a_redis_that_is_not_there_at_first_is_found_later() {
     finds_nothing_and_returns(&hot).await;
     let mut words = hot.wakes();
     hot.wake(Wakeup::Config);
-    assert_eq!(words.try_recv(), Ok(Wakeup::Config), "listeners of this process hear it all the same");
+    assert_eq!(
+        words.try_recv(),
+        Ok(Wakeup::Config),
+        "listeners of this process hear it all the same"
+    );
     server.start_again().await;
     works(&hot, &other).await;
 }
@@ -217,7 +232,8 @@ async fn a_frozen_redis_holds_nobody_up() {
     works(&hot, &other).await;
     server.freeze();
     finds_nothing_and_returns(&hot).await;
-    in_time("many calls", futures_util::future::join_all((0..100).map(|_| hot.owner(&SESSION)))).await;
+    in_time("many calls", futures_util::future::join_all((0..100).map(|_| hot.owner(&SESSION))))
+        .await;
     in_time("opening another", open(&server)).await;
     disconnected(&hot).await;
     server.thaw();
@@ -254,7 +270,10 @@ async fn keys_of_another_type_are_as_good_as_absent() {
         server.command(&["RPUSH", key, "not", "ours"]).await;
     }
     assert_eq!(hot.owner(&SESSION).await, None);
-    assert_eq!((hot.streams(&SESSION).await.unwrap(), hot.stream(&SESSION, 1, 0).await.unwrap()), (vec![], None));
+    assert_eq!(
+        (hot.streams(&SESSION).await.unwrap(), hot.stream(&SESSION, 1, 0).await.unwrap()),
+        (vec![], None)
+    );
     let errors = hot.errors();
     assert!(errors >= 3, "{errors}");
     hot.note_owner(&SESSION, &hint(), HOUR).await;
@@ -271,13 +290,17 @@ async fn keys_of_another_type_are_as_good_as_absent() {
 #[tokio::test]
 async fn what_another_installation_wrote_is_as_good_as_absent() {
     let (server, hot) = log().await;
-    let foreign = RedisStore::open(&RedisOptions { key: [8; 32], ..options(server.url()) }).await.unwrap();
+    let foreign =
+        RedisStore::open(&RedisOptions { key: [8; 32], ..options(server.url()) }).await.unwrap();
     foreign.note_owner(&SESSION, &hint(), HOUR).await;
     foreign.append(&[begin(), event(1)]).await.unwrap();
     let mut words = hot.wakes();
     let errors = hot.errors();
     assert_eq!(hot.owner(&SESSION).await, None);
-    assert_eq!((hot.streams(&SESSION).await.unwrap(), hot.stream(&SESSION, 1, 0).await.unwrap()), (vec![], None));
+    assert_eq!(
+        (hot.streams(&SESSION).await.unwrap(), hot.stream(&SESSION, 1, 0).await.unwrap()),
+        (vec![], None)
+    );
     foreign.wake(Wakeup::Config);
     server.command(&["PUBLISH", codec::WAKES_CHANNEL, "\u{2}of a later version"]).await;
     server.command(&["PUBLISH", codec::WAKES_CHANNEL, ""]).await;
@@ -347,9 +370,11 @@ async fn a_unix_socket_will_do_and_a_bad_url_tells_no_secret() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("redis.sock");
     let server = RedisServer::start_with(&["--unixsocket", socket.to_str().unwrap()]).await;
-    let hot = RedisStore::open(&options(format!("redis+unix://{}", socket.display()))).await.unwrap();
+    let hot =
+        RedisStore::open(&options(format!("redis+unix://{}", socket.display()))).await.unwrap();
     works(&hot, &open(&server).await).await;
-    let refused = RedisStore::open(&options("redis://:secret@127.0.0.1:port/".into())).await.err().unwrap();
+    let refused =
+        RedisStore::open(&options("redis://:secret@127.0.0.1:port/".into())).await.err().unwrap();
     assert!(!refused.to_string().contains("secret"), "{refused}");
     assert!(!format!("{:?}", options("redis://:secret@h/".into())).contains("secret"));
 }

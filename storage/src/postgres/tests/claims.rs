@@ -40,17 +40,32 @@ async fn with_many_tasks() -> (PostgresServer, PostgresStore, NodeName) {
 
 /// Pages that a statement looks at, planning aside.
 async fn pages(server: &PostgresServer, statement: &str) -> u32 {
-    let plan = server.sql(&server.url(), &format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {statement}")).await;
-    let executing = plan.lines().take_while(|line| !line.starts_with("Planning")).find(|line| line.contains("Buffers: shared"));
-    let counts = executing.into_iter().flat_map(str::split_whitespace).filter_map(|word| word.split_once('='));
-    counts.filter(|(what, _)| matches!(*what, "hit" | "read")).filter_map(|(_, count)| count.parse::<u32>().ok()).sum()
+    let plan = server
+        .sql(
+            &server.url(),
+            &format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {statement}"),
+        )
+        .await;
+    let executing = plan
+        .lines()
+        .take_while(|line| !line.starts_with("Planning"))
+        .find(|line| line.contains("Buffers: shared"));
+    let counts = executing
+        .into_iter()
+        .flat_map(str::split_whitespace)
+        .filter_map(|word| word.split_once('='));
+    counts
+        .filter(|(what, _)| matches!(*what, "hit" | "read"))
+        .filter_map(|(_, count)| count.parse::<u32>().ok())
+        .sum()
 }
 
 #[tokio::test]
 async fn looking_for_tasks_does_not_read_the_table() {
     let (server, store, node) = with_many_tasks().await;
     assert_eq!(store.claim_tasks(&node, 64, &[]).await.unwrap(), []);
-    let table: u32 = server.sql(&server.url(), "SELECT pg_relation_size('tasks') / 8192").await.parse().unwrap();
+    let table: u32 =
+        server.sql(&server.url(), "SELECT pg_relation_size('tasks') / 8192").await.parse().unwrap();
     // The first call in a session reads the catalog, too.
     let claim = "SELECT * FROM claim_tasks('b', 64, 1, '{}', '{}')";
     let looking = pages(&server, claim).await;
@@ -66,9 +81,11 @@ const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_ty
 
 /// Waits until somebody waits for a lock.
 pub(super) async fn somebody_waits(server: &PostgresServer) {
-    eventually("somebody to wait", async || match server.sql(&server.url(), WAITING).await.as_str() {
-        "0" => Err(()),
-        _ => Ok(()),
+    eventually("somebody to wait", async || {
+        match server.sql(&server.url(), WAITING).await.as_str() {
+            "0" => Err(()),
+            _ => Ok(()),
+        }
     })
     .await;
 }
@@ -76,22 +93,33 @@ pub(super) async fn somebody_waits(server: &PostgresServer) {
 /// Between a claimant's first look and its claim, the tasks come into the hands of a node that joined meanwhile.
 #[tokio::test]
 async fn a_node_that_joins_in_between_is_not_robbed() {
-    for held in ["BEGIN; LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE", "BEGIN; SELECT 1 FROM nodes WHERE node = 'a' FOR UPDATE"] {
+    for held in [
+        "BEGIN; LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE",
+        "BEGIN; SELECT 1 FROM nodes WHERE node = 'a' FOR UPDATE",
+    ] {
         let (server, store) = on_server().await;
         let (claimant, late) = (NodeName::new("c"), NodeName::new("late"));
         store.join(&NodeName::new("a"), None, AT_MOST).await.unwrap();
         store.join(&claimant, None, Duration::from_secs(3_600)).await.unwrap();
         store.write(&[create(1), create(2)]).await.unwrap();
-        server.sql(&server.url(), "UPDATE nodes SET lease_until_us = now_us() - 1 WHERE node = 'a'").await;
-        let mut between = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+        server
+            .sql(&server.url(), "UPDATE nodes SET lease_until_us = now_us() - 1 WHERE node = 'a'")
+            .await;
+        let mut between =
+            PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
         between.execute(held).await.unwrap();
         let (claimed, ()) = tokio::join!(store.claim_tasks(&claimant, 10, &[]), async {
             somebody_waits(&server).await;
             store.join(&late, None, Duration::from_secs(3_600)).await.unwrap();
-            between.execute("UPDATE tasks SET owner = 'late', epoch = epoch + 1; COMMIT").await.unwrap();
+            between
+                .execute("UPDATE tasks SET owner = 'late', epoch = epoch + 1; COMMIT")
+                .await
+                .unwrap();
         });
         assert_eq!(claimed.unwrap(), [], "{held}");
-        let owners = server.sql(&server.url(), "SELECT string_agg(DISTINCT owner || ' ' || epoch, ',') FROM tasks").await;
+        let owners = server
+            .sql(&server.url(), "SELECT string_agg(DISTINCT owner || ' ' || epoch, ',') FROM tasks")
+            .await;
         assert_eq!(owners, "late 2", "{held}");
     }
 }
@@ -104,7 +132,11 @@ async fn what_is_reclaimed_is_told_once_and_with_its_epoch() {
     for (from, to, epoch) in [(&a, &a, 2), (&a, &b, 3), (&b, &b, 4)] {
         let mut told = store.reclaim_tasks(from, to).await.unwrap();
         told.sort();
-        assert_eq!(told, [(TaskId::new("t1"), epoch), (TaskId::new("t2"), epoch)], "{from} to {to}");
+        assert_eq!(
+            told,
+            [(TaskId::new("t1"), epoch), (TaskId::new("t2"), epoch)],
+            "{from} to {to}"
+        );
     }
 }
 
@@ -139,15 +171,21 @@ async fn what_an_unanswered_reclaim_commits_late_is_told_by_the_next() {
     let moved = "BEGIN; UPDATE tasks SET owner = 'b', epoch = epoch + 1; UPDATE sessions SET owner = 'b', epoch = epoch + 1";
     first.execute(moved).await.unwrap();
     let keys = [key(1)];
-    let (tasks, sessions, ()) = tokio::join!(store.reclaim_tasks(&a, &b), store.reclaim_sessions(&a, &b, &keys), async {
-        eventually("both to wait", async || match server.sql(&server.url(), WAITING).await.as_str() {
-            "2" => Ok(()),
-            waiting => Err(waiting.to_owned()),
-        })
-        .await;
-        first.execute("COMMIT").await.unwrap();
-    });
-    assert_eq!((tasks.unwrap(), sessions.unwrap()), (vec![(TaskId::new("t1"), 2)], vec![(key(1), 2)]));
+    let (tasks, sessions, ()) =
+        tokio::join!(store.reclaim_tasks(&a, &b), store.reclaim_sessions(&a, &b, &keys), async {
+            eventually("both to wait", async || {
+                match server.sql(&server.url(), WAITING).await.as_str() {
+                    "2" => Ok(()),
+                    waiting => Err(waiting.to_owned()),
+                }
+            })
+            .await;
+            first.execute("COMMIT").await.unwrap();
+        });
+    assert_eq!(
+        (tasks.unwrap(), sessions.unwrap()),
+        (vec![(TaskId::new("t1"), 2)], vec![(key(1), 2)])
+    );
 }
 
 #[tokio::test]
@@ -165,7 +203,8 @@ async fn what_was_not_committed_is_certainly_not_done() {
 #[tokio::test]
 async fn tasks_of_the_version_before_are_counted() {
     let server = PostgresServer::fast().await;
-    let mut connection = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    let mut connection =
+        PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
     schema::bring_up_to(&mut connection, 2).await.unwrap();
     let tasks = "INSERT INTO task_usage (tenant, running, stored) VALUES ('acme', 1, 4), ('empty', 0, 0);
          INSERT INTO tasks (task, tenant, principal, session, private, backend, request, details, status, bytes, step, owner, epoch,
@@ -175,7 +214,9 @@ async fn tasks_of_the_version_before_are_counted() {
     connection.execute(tasks).await.unwrap();
     let store = open(&server).await;
     assert_eq!((store.migrated().from, store.migrated().to), (2, schema::known()));
-    let counts = async || store.task_counts().await.unwrap().into_iter().map(|(_, tasks)| tasks).collect::<Vec<_>>();
+    let counts = async || {
+        store.task_counts().await.unwrap().into_iter().map(|(_, tasks)| tasks).collect::<Vec<_>>()
+    };
     assert_eq!(counts().await, [1, 0, 2, 1, 0]);
     // A replica of the build before still claims in its own way.
     let old = "SELECT string_agg(task, ' ') FROM claim_tasks('old', 10, 7)";
@@ -188,17 +229,29 @@ async fn tasks_of_the_version_before_are_counted() {
 #[tokio::test]
 async fn replicas_that_run_do_not_wait_for_tasks_to_be_counted() {
     let server = PostgresServer::fast().await;
-    let connect = async || PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    let connect =
+        async || PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
     let (mut migrating, mut holding) = (connect().await, connect().await);
     schema::bring_up_to(&mut migrating, 2).await.unwrap();
     holding.execute("INSERT INTO task_usage (tenant, running, stored) VALUES ('acme', 0, 1); BEGIN; LOCK TABLE tasks").await.unwrap();
-    let (migrated, ()) = tokio::join!(schema::bring_up_to(&mut migrating, schema::known()), async {
-        somebody_waits(&server).await;
-        holding.execute("SELECT 1 FROM task_usage FOR UPDATE NOWAIT; COMMIT").await.expect("nobody holds it");
-    });
+    let (migrated, ()) =
+        tokio::join!(schema::bring_up_to(&mut migrating, schema::known()), async {
+            somebody_waits(&server).await;
+            holding
+                .execute("SELECT 1 FROM task_usage FOR UPDATE NOWAIT; COMMIT")
+                .await
+                .expect("nobody holds it");
+        });
     assert_eq!(migrated, Ok(2));
     // Ends that went by the functions of before.
     server.sql(&server.url(), "UPDATE task_usage SET failed = -1, cancelled = 3").await;
-    let counts: Vec<u64> = open(&server).await.task_counts().await.unwrap().into_iter().map(|(_, tasks)| tasks).collect();
+    let counts: Vec<u64> = open(&server)
+        .await
+        .task_counts()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|(_, tasks)| tasks)
+        .collect();
     assert_eq!(counts, [0, 0, 0, 0, 3]);
 }

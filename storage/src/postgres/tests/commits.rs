@@ -11,8 +11,8 @@ use testkit::{Direction, FaultProxy, PostgresServer};
 
 use super::{PostgresStore, behind_proxy, create, end, end_as, key, open, open_session, update};
 use crate::{
-    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, StoreError, StreamRecord, SubscriptionRecord, TaskStatus, TaskStep, WriteOp,
-    WriteOutcome,
+    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, StoreError, StreamRecord,
+    SubscriptionRecord, TaskStatus, TaskStep, WriteOp, WriteOutcome,
 };
 
 /// What `one_of_each` is about.
@@ -23,22 +23,46 @@ fn prepare() -> Vec<WriteOp> {
 /// A write of each kind, and what is to become of it.
 fn one_of_each() -> Vec<(WriteOp, WriteOutcome)> {
     let task = |number: u8| TaskId::new(format!("t{number}"));
-    let subscription =
-        SubscriptionRecord { exposed_uri: "one+file:///\0x".into(), backend: BackendId::parse("one").unwrap(), uri: "file:///\0x".into() };
+    let subscription = SubscriptionRecord {
+        exposed_uri: "one+file:///\0x".into(),
+        backend: BackendId::parse("one").unwrap(),
+        uri: "file:///\0x".into(),
+    };
     vec![
         (open_session(20), WriteOutcome::Done),
         (update(1), WriteOutcome::Done),
-        (WriteOp::ReleaseSession { key: key(2), epoch: 1, idle: Duration::ZERO, state: vec![1], links: vec![2] }, WriteOutcome::Done),
+        (
+            WriteOp::ReleaseSession {
+                key: key(2),
+                epoch: 1,
+                idle: Duration::ZERO,
+                state: vec![1],
+                links: vec![2],
+            },
+            WriteOutcome::Done,
+        ),
         (WriteOp::EndSession { key: key(3), epoch: 1 }, WriteOutcome::Done),
         (WriteOp::Subscribe { key: key(4), epoch: 1, subscription }, WriteOutcome::Done),
-        (WriteOp::Unsubscribe { key: key(5), epoch: 1, exposed_uri: "one+file:///y".into() }, WriteOutcome::Done),
+        (
+            WriteOp::Unsubscribe { key: key(5), epoch: 1, exposed_uri: "one+file:///y".into() },
+            WriteOutcome::Done,
+        ),
         (WriteOp::EndSession { key: key(6), epoch: 7 }, WriteOutcome::Fenced),
         (create(20), WriteOutcome::Created { at_us: 0 }),
-        (WriteOp::AdvanceTask { task: task(1), epoch: 1, step: TaskStep::Sent }, WriteOutcome::Done),
+        (
+            WriteOp::AdvanceTask { task: task(1), epoch: 1, step: TaskStep::Sent },
+            WriteOutcome::Done,
+        ),
         (end(2), WriteOutcome::Done),
         (WriteOp::ReleaseTask { task: task(3), epoch: 1 }, WriteOutcome::Done),
-        (WriteOp::RequestInput { task: task(4), epoch: 1, number: 2, request: vec![3] }, WriteOutcome::Done),
-        (WriteOp::AnswerInput { task: task(5), number: 1, answer: b"yes".to_vec() }, WriteOutcome::Done),
+        (
+            WriteOp::RequestInput { task: task(4), epoch: 1, number: 2, request: vec![3] },
+            WriteOutcome::Done,
+        ),
+        (
+            WriteOp::AnswerInput { task: task(5), number: 1, answer: b"yes".to_vec() },
+            WriteOutcome::Done,
+        ),
         (WriteOp::CloseInput { task: task(6), epoch: 1, number: 1 }, WriteOutcome::Done),
         (end_as(7, None, TaskStatus::Cancelled), WriteOutcome::AlreadyFinished),
     ]
@@ -57,21 +81,34 @@ async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
         }
         let mut at_the_end = 0;
         for last in (bytes.saturating_sub(step + 15)..bytes).step_by(3) {
-            at_the_end += usize::from(survives_a_cut(&mut witness, &proxy, &store, way, last).await);
+            at_the_end +=
+                usize::from(survives_a_cut(&mut witness, &proxy, &store, way, last).await);
         }
-        assert!(bytes > step * 8 && at_the_end > 4, "{bytes} bytes, {at_the_end} cuts at the end {way:?}");
+        assert!(
+            bytes > step * 8 && at_the_end > 4,
+            "{bytes} bytes, {at_the_end} cuts at the end {way:?}"
+        );
     }
 }
 
 /// Whether the batch was so long that it was cut.
-async fn survives_a_cut(witness: &mut PgConnection, proxy: &FaultProxy, store: &PostgresStore, way: Direction, bytes: u64) -> bool {
+async fn survives_a_cut(
+    witness: &mut PgConnection,
+    proxy: &FaultProxy,
+    store: &PostgresStore,
+    way: Direction,
+    bytes: u64,
+) -> bool {
     witness.execute("TRUNCATE sessions, tasks, task_usage CASCADE").await.unwrap();
     store.write(&prepare()).await.unwrap();
     store.write(&questions()).await.unwrap();
     let (batch, expected): (Vec<_>, Vec<_>) = one_of_each().into_iter().unzip();
     let cuts = proxy.cuts();
     proxy.cut_after(way, bytes);
-    let mut outcomes = store.write(&batch).await.unwrap_or_else(|error| panic!("cut after {bytes} {way:?}: {error}"));
+    let mut outcomes = store
+        .write(&batch)
+        .await
+        .unwrap_or_else(|error| panic!("cut after {bytes} {way:?}: {error}"));
     let was_cut = proxy.cuts() > cuts;
     proxy.heal();
     for outcome in &mut outcomes {
@@ -80,7 +117,8 @@ async fn survives_a_cut(witness: &mut PgConnection, proxy: &FaultProxy, store: &
         }
     }
     assert_eq!(outcomes, expected, "cut after {bytes} {way:?}");
-    let (sessions, tasks) = (store.sessions(None, None, 100).await.unwrap(), store.task_counts().await.unwrap());
+    let (sessions, tasks) =
+        (store.sessions(None, None, 100).await.unwrap(), store.task_counts().await.unwrap());
     assert_eq!((sessions.len(), tasks.iter().map(|(_, count)| count).sum::<u64>()), (8, 9));
     assert_eq!(store.transitions(&TaskId::new("t2")).await.unwrap().len(), 2);
     let usage = "SELECT concat_ws('|', running, stored, bytes) FROM task_usage";
@@ -100,9 +138,11 @@ async fn a_batch_whose_answer_never_comes_is_settled_in_the_time_that_is_left() 
         super::claims::somebody_waits(&server).await;
         proxy.hole(Direction::Downstream, true);
         holding.execute("COMMIT").await.unwrap();
-        testkit::eventually("the commit", async || match server.sql(&server.url(), "SELECT status FROM tasks").await {
-            status if status == "completed" => Ok(()),
-            status => Err(status),
+        testkit::eventually("the commit", async || {
+            match server.sql(&server.url(), "SELECT status FROM tasks").await {
+                status if status == "completed" => Ok(()),
+                status => Err(status),
+            }
         })
         .await;
         proxy.heal();
@@ -117,9 +157,11 @@ async fn a_batch_sent_again_after_an_outage_finds_what_it_did() {
     proxy.latency(Direction::Downstream, Duration::from_millis(200));
     let batch = [end(1), WriteOp::EndSession { key: key(1), epoch: 1 }];
     let (lost, ()) = tokio::join!(store.write(&batch), async {
-        testkit::eventually("the commit", async || match server.sql(&server.url(), "SELECT status FROM tasks WHERE task = 't1'").await {
-            status if status == "completed" => Ok(()),
-            status => Err(status),
+        testkit::eventually("the commit", async || {
+            match server.sql(&server.url(), "SELECT status FROM tasks WHERE task = 't1'").await {
+                status if status == "completed" => Ok(()),
+                status => Err(status),
+            }
         })
         .await;
         proxy.refuse().await;
@@ -129,7 +171,10 @@ async fn a_batch_sent_again_after_an_outage_finds_what_it_did() {
     proxy.accept_again().await;
     proxy.heal();
     assert_eq!(store.write(&batch).await.unwrap(), [WriteOutcome::Done, WriteOutcome::Done]);
-    assert_eq!(store.write(&[end_as(1, Some(1), TaskStatus::Failed)]).await.unwrap(), [WriteOutcome::AlreadyFinished]);
+    assert_eq!(
+        store.write(&[end_as(1, Some(1), TaskStatus::Failed)]).await.unwrap(),
+        [WriteOutcome::AlreadyFinished]
+    );
 }
 
 #[tokio::test]
@@ -138,7 +183,11 @@ async fn a_claim_whose_answer_is_lost_is_told_again() {
     let node = NodeName::new("b");
     store.join(&node, None, Duration::from_secs(3_600)).await.unwrap();
     store.write(&[create(1), create(2)]).await.unwrap();
-    assert_eq!(store.claim_tasks(&node, 1, &[]).await.unwrap().len(), 1, "and the statement is prepared");
+    assert_eq!(
+        store.claim_tasks(&node, 1, &[]).await.unwrap().len(),
+        1,
+        "and the statement is prepared"
+    );
     proxy.hole(Direction::Downstream, true);
     let lost = store.claim_tasks(&node, 10, &[]).await;
     assert!(matches!(lost, Err(StoreError::Unavailable { .. })), "{lost:?}");
@@ -155,7 +204,11 @@ async fn a_claim_whose_answer_is_lost_is_told_again() {
 async fn batches_of_replicas_in_each_others_way_all_go_through() {
     let server = PostgresServer::fast().await;
     let (one, other) = (Arc::new(open(&server).await), Arc::new(open(&server).await));
-    one.write(&(1..=40).flat_map(|number| [open_session(number), create(number)]).collect::<Vec<_>>()).await.unwrap();
+    one.write(
+        &(1..=40).flat_map(|number| [open_session(number), create(number)]).collect::<Vec<_>>(),
+    )
+    .await
+    .unwrap();
     let mut running = Vec::new();
     for round in 0..40_u8 {
         let store = if round % 2 == 0 { one.clone() } else { other.clone() };
@@ -177,7 +230,13 @@ async fn batches_of_replicas_in_each_others_way_all_go_through() {
     }
     for write in running {
         let outcomes = write.await.unwrap().unwrap();
-        assert!(outcomes.iter().all(|outcome| matches!(outcome, WriteOutcome::Done | WriteOutcome::Created { .. })), "{outcomes:?}");
+        assert!(
+            outcomes.iter().all(|outcome| matches!(
+                outcome,
+                WriteOutcome::Done | WriteOutcome::Created { .. }
+            )),
+            "{outcomes:?}"
+        );
     }
 }
 
@@ -197,7 +256,12 @@ async fn an_append_that_is_repeated_adds_nothing() {
 
 /// Inputs that are open, and a task that is over.
 fn questions() -> Vec<WriteOp> {
-    let ask = |number: u8| WriteOp::RequestInput { task: TaskId::new(format!("t{number}")), epoch: 1, number: 1, request: vec![3] };
+    let ask = |number: u8| WriteOp::RequestInput {
+        task: TaskId::new(format!("t{number}")),
+        epoch: 1,
+        number: 1,
+        request: vec![3],
+    };
     vec![
         ask(4),
         ask(5),

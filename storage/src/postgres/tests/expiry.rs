@@ -58,8 +58,15 @@ async fn expire(expired: usize) {
     let ((gone, slowest), meanwhile) = tokio::join!(sweeping, measured(&store));
     assert_eq!((gone, slowest < STEP_WITHIN), (expired, true), "slowest step: {slowest:?}");
     // The promise is a ratio; a test beside others allows for one more scheduling delay.
-    assert!(meanwhile < quiet * 2 + Duration::from_millis(250), "quiet {quiet:?}, meanwhile {meanwhile:?}");
-    assert_eq!(server.sql(&server.url(), "SELECT running, stored, bytes FROM task_usage").await, "1|1|4", "usage is what it should be");
+    assert!(
+        meanwhile < quiet * 2 + Duration::from_millis(250),
+        "quiet {quiet:?}, meanwhile {meanwhile:?}"
+    );
+    assert_eq!(
+        server.sql(&server.url(), "SELECT running, stored, bytes FROM task_usage").await,
+        "1|1|4",
+        "usage is what it should be"
+    );
     assert_eq!(server.sql(&server.url(), "SELECT task FROM task_transitions").await, "t1");
 }
 

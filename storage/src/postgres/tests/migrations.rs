@@ -2,10 +2,13 @@
 
 use testkit::{Direction, FaultProxy, PostgresServer};
 
-use super::{AT_MOST, PostgresOptions, PostgresStore, behind, create, end, on_server, open, open_session, options, update};
+use super::{
+    AT_MOST, PostgresOptions, PostgresStore, behind, create, end, on_server, open, open_session,
+    options, update,
+};
 use crate::{
-    AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, DurableStore, MigrationOutcome, NodeName, StoreError, WriteOutcome,
-    postgres::schema,
+    AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, DurableStore, MigrationOutcome,
+    NodeName, StoreError, WriteOutcome, postgres::schema,
 };
 
 #[tokio::test]
@@ -23,9 +26,14 @@ async fn an_old_schema_is_refused_unless_migrating_is_allowed() {
 async fn r_8_a_newer_schema_and_an_edited_migration_are_refused() {
     let (server, store) = on_server().await;
     store.close().await;
-    server.sql(&server.url(), "UPDATE _sqlx_migrations SET checksum = '\\x00' WHERE version = 1").await;
+    server
+        .sql(&server.url(), "UPDATE _sqlx_migrations SET checksum = '\\x00' WHERE version = 1")
+        .await;
     let error = PostgresStore::open(&options(&server)).await.unwrap_err();
-    assert!(matches!(&error, StoreError::Corrupt { detail } if detail.contains("migration 1")), "{error}");
+    assert!(
+        matches!(&error, StoreError::Corrupt { detail } if detail.contains("migration 1")),
+        "{error}"
+    );
     server.sql(&server.url(), "UPDATE _sqlx_migrations SET version = 999 WHERE version = 1").await;
     let error = PostgresStore::open(&options(&server)).await.unwrap_err();
     assert_eq!(error, StoreError::SchemaNewer { found: 999, known: schema::known() });
@@ -62,7 +70,9 @@ async fn f_48_a_migration_cut_anywhere_is_resumed() {
         proxy.heal();
         refused += usize::from(first.is_err());
         drop(first);
-        let store = PostgresStore::open(&through).await.unwrap_or_else(|error| panic!("cut after {bytes}: {error}"));
+        let store = PostgresStore::open(&through)
+            .await
+            .unwrap_or_else(|error| panic!("cut after {bytes}: {error}"));
         assert_eq!(store.tenants().await.unwrap(), []);
         store.close().await;
     }
@@ -76,22 +86,51 @@ async fn r_8_what_a_newer_build_adds_to_the_schema_is_not_felt_by_those_that_run
     store.join(&node, None, AT_MOST).await.unwrap();
     crate::conformance::fill(&store).await.unwrap();
     store.write(&[open_session(1), create(1), create(2)]).await.unwrap();
-    let (tenants, sessions, tasks) = (store.tenants().await, store.sessions(None, None, 10).await, store.tasks(None, None, None, 10).await);
-    for table in ["tenants", "api_keys", "backends", "nodes", "sessions", "subscriptions", "tasks", "task_inputs", "event_streams"] {
-        server.sql(&server.url(), &format!("ALTER TABLE {table} ADD COLUMN later TEXT DEFAULT 'of a newer build'")).await;
+    let (tenants, sessions, tasks) = (
+        store.tenants().await,
+        store.sessions(None, None, 10).await,
+        store.tasks(None, None, None, 10).await,
+    );
+    for table in [
+        "tenants",
+        "api_keys",
+        "backends",
+        "nodes",
+        "sessions",
+        "subscriptions",
+        "tasks",
+        "task_inputs",
+        "event_streams",
+    ] {
+        server
+            .sql(
+                &server.url(),
+                &format!("ALTER TABLE {table} ADD COLUMN later TEXT DEFAULT 'of a newer build'"),
+            )
+            .await;
     }
     server
         .sql(&server.url(), "UPDATE _sqlx_migrations SET version = 999 WHERE version = (SELECT max(version) FROM _sqlx_migrations)")
         .await;
     assert_eq!(store.tenants().await, tenants);
-    assert_eq!(store.sessions(None, None, 10).await.map(|found| found.len()), sessions.map(|found| found.len()));
-    assert_eq!(store.tasks(None, None, None, 10).await.map(|found| found.len()), tasks.map(|found| found.len()));
+    assert_eq!(
+        store.sessions(None, None, 10).await.map(|found| found.len()),
+        sessions.map(|found| found.len())
+    );
+    assert_eq!(
+        store.tasks(None, None, None, 10).await.map(|found| found.len()),
+        tasks.map(|found| found.len())
+    );
     store.renew(&node, AT_MOST, false).await.unwrap();
     assert_eq!(
         store.write(&[update(1), end(1), open_session(2)]).await.unwrap(),
         [WriteOutcome::Done, WriteOutcome::Done, WriteOutcome::Done]
     );
-    assert_eq!(server.sql(&server.url(), "SELECT count(*) FROM tasks WHERE later IS NULL").await, "0", "what it added is left alone");
+    assert_eq!(
+        server.sql(&server.url(), "SELECT count(*) FROM tasks WHERE later IS NULL").await,
+        "0",
+        "what it added is left alone"
+    );
     assert_eq!(store.unreadable_rows(), 0);
     // But who starts now does not know what it would find.
     let refusal = PostgresStore::open(&options(&server)).await.unwrap_err();
@@ -101,7 +140,13 @@ async fn r_8_what_a_newer_build_adds_to_the_schema_is_not_felt_by_those_that_run
 #[tokio::test]
 async fn the_database_itself_keeps_the_audit_log() {
     let (server, store) = on_server().await;
-    let record = AuditRecord { id: [1; 16], at_us: 5, kind: AuditKind::Admin, tenant: None, body: "{}".into() };
+    let record = AuditRecord {
+        id: [1; 16],
+        at_us: 5,
+        kind: AuditKind::Admin,
+        tenant: None,
+        body: "{}".into(),
+    };
     store.append_audit(&[record]).await.unwrap();
     for statement in ["UPDATE audit SET body = '{}'", "DELETE FROM audit", "TRUNCATE audit"] {
         let refused = format!(

@@ -8,8 +8,8 @@ use testkit::{Direction, PostgresServer};
 use tokio::time::Instant;
 
 use super::{
-    AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, behind_proxy, create, end, key, on_server, open, open_session, options, seat,
-    update,
+    AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, behind_proxy, create, end, key,
+    on_server, open, open_session, options, seat, update,
 };
 use crate::{ConfigStore, DurableStore, NodeName, StoreError, WriteOp, WriteOutcome};
 
@@ -26,7 +26,9 @@ async fn nothing_works(store: &PostgresStore) {
         store.claim_tasks(&node, 10, &[])
     );
     assert!(started.elapsed() < AT_MOST, "{:?}", started.elapsed());
-    for refusal in [write.map(drop), tenants.map(drop), renewal.map(drop), claim.map(drop), tasks.map(drop)] {
+    for refusal in
+        [write.map(drop), tenants.map(drop), renewal.map(drop), claim.map(drop), tasks.map(drop)]
+    {
         assert!(matches!(refusal, Err(StoreError::Unavailable { .. })), "{refusal:?}");
     }
 }
@@ -53,7 +55,11 @@ async fn futures_of<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
                 *slot = Some(value);
             }
         }
-        if done.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        if done.iter().all(Option::is_some) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
     })
     .await;
     done.into_iter().flatten().collect()
@@ -80,7 +86,11 @@ async fn f_31_a_stopped_server_is_told_and_used_again() {
         nothing_works(&store).await;
         server.start_again().await;
         everything_works_soon(&store).await;
-        assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1, "nothing of what was refused was done");
+        assert_eq!(
+            store.sessions(None, None, 10).await.unwrap().len(),
+            1,
+            "nothing of what was refused was done"
+        );
     }
 }
 
@@ -130,23 +140,42 @@ async fn f_33_a_slow_network_is_no_absent_server() {
         proxy.latency(way, Duration::from_millis(100));
     }
     let started = Instant::now();
-    let batch: Vec<WriteOp> = (2..60).flat_map(|number| [open_session(number), create(number)]).chain([update(1), end(1)]).collect();
+    let batch: Vec<WriteOp> = (2..60)
+        .flat_map(|number| [open_session(number), create(number)])
+        .chain([update(1), end(1)])
+        .collect();
     store.write(&batch).await.unwrap();
-    assert!(started.elapsed() < Duration::from_millis(1_200), "a batch is a handful of round trips: {:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_millis(1_200),
+        "a batch is a handful of round trips: {:?}",
+        started.elapsed()
+    );
 }
 
 #[tokio::test]
 async fn f_36_a_server_without_room_is_busy() {
-    let server = PostgresServer::start_with(&[("max_connections", "6"), ("superuser_reserved_connections", "0"), ("fsync", "off")]).await;
+    let server = PostgresServer::start_with(&[
+        ("max_connections", "6"),
+        ("superuser_reserved_connections", "0"),
+        ("fsync", "off"),
+    ])
+    .await;
     let store = open(&server).await;
     let answers = futures_of((0..60).map(|_| store.tenants()).collect()).await;
-    assert!(answers.iter().all(Result::is_ok), "calls share what connections there are: {answers:?}");
+    assert!(
+        answers.iter().all(Result::is_ok),
+        "calls share what connections there are: {answers:?}"
+    );
     drop(store);
     let mut taken = Vec::new();
     while let Ok(connection) = PgConnectOptions::from_str(&server.url()).unwrap().connect().await {
         taken.push(connection);
     }
-    let store = PostgresStore::open(&PostgresOptions { connect_timeout: Duration::from_millis(300), ..options(&server) }).await;
+    let store = PostgresStore::open(&PostgresOptions {
+        connect_timeout: Duration::from_millis(300),
+        ..options(&server)
+    })
+    .await;
     assert!(matches!(store, Err(StoreError::Busy { .. })), "{store:?}");
 }
 
@@ -164,7 +193,10 @@ async fn f_39_a_strangers_lock_makes_calls_busy_and_no_more() {
     assert!(started.elapsed() < AT_MOST * 2, "{:?}", started.elapsed());
     assert_eq!(store.tenants().await.unwrap(), [], "what needs no lock goes on");
     stranger.execute("ROLLBACK").await.unwrap();
-    assert_eq!(store.write(&[update(1), end(1)]).await.unwrap(), [WriteOutcome::Done, WriteOutcome::Done]);
+    assert_eq!(
+        store.write(&[update(1), end(1)]).await.unwrap(),
+        [WriteOutcome::Done, WriteOutcome::Done]
+    );
 }
 
 #[tokio::test]
@@ -172,7 +204,12 @@ async fn f_38_a_server_that_takes_no_writes_is_unavailable_until_it_takes_them()
     let (server, store) = on_server().await;
     warm(&store).await;
     for (read_only, wanted) in [("on", Err(())), ("off", Ok(()))] {
-        server.sql(&server.url(), &format!("ALTER SYSTEM SET default_transaction_read_only = {read_only}")).await;
+        server
+            .sql(
+                &server.url(),
+                &format!("ALTER SYSTEM SET default_transaction_read_only = {read_only}"),
+            )
+            .await;
         server.sql(&server.url(), "SELECT pg_reload_conf()").await;
         let outcome = testkit::eventually("the setting to take effect", async || {
             let outcome = store.write(&[update(1)]).await;
@@ -181,7 +218,9 @@ async fn f_38_a_server_that_takes_no_writes_is_unavailable_until_it_takes_them()
         .await;
         match outcome {
             Ok(written) => assert_eq!(written, [WriteOutcome::Done]),
-            Err(refusal) => assert!(matches!(refusal, StoreError::Unavailable { .. }), "{refusal:?}"),
+            Err(refusal) => {
+                assert!(matches!(refusal, StoreError::Unavailable { .. }), "{refusal:?}")
+            }
         }
         assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1, "reading goes on");
     }
@@ -193,7 +232,10 @@ async fn a_statement_that_is_refused_is_no_outage() {
     warm(&store).await;
     server.sql(&server.url(), "ALTER TABLE task_inputs RENAME TO elsewhere").await;
     let refused = store.task_inputs(&protocol::ids::TaskId::new("t1")).await;
-    assert!(matches!(&refused, Err(StoreError::Refused { detail }) if detail.contains("task_inputs")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(StoreError::Refused { detail }) if detail.contains("task_inputs")),
+        "{refused:?}"
+    );
     assert_eq!(store.write(&[update(1)]).await.unwrap(), [WriteOutcome::Done]);
     // Where nothing at all can be asked it is another matter.
     let unknown = PostgresOptions { url: format!("{}_", server.url()), ..options(&server) };
@@ -223,7 +265,12 @@ async fn f_38_statements_prepared_before_a_table_changed_are_prepared_anew() {
     let tenants = store.tenants().await.unwrap();
     // Each makes the server refuse what was prepared before: a cached plan must not change its result (0A000).
     for changed in ["VARCHAR(100000)", "TEXT"] {
-        server.sql(&server.url(), &format!("ALTER TABLE tenants ALTER COLUMN settings TYPE {changed}")).await;
+        server
+            .sql(
+                &server.url(),
+                &format!("ALTER TABLE tenants ALTER COLUMN settings TYPE {changed}"),
+            )
+            .await;
         for answer in futures_of((0..40).map(|_| store.tenants()).collect()).await {
             assert_eq!(answer.unwrap(), tenants, "{changed}");
         }
@@ -235,7 +282,8 @@ async fn f_38_statements_prepared_before_a_table_changed_are_prepared_anew() {
 async fn an_absent_server_is_waited_for_and_then_told() {
     let mut server = PostgresServer::fast().await;
     server.stop_fast().await;
-    let options = PostgresOptions { connect_timeout: Duration::from_millis(300), ..options(&server) };
+    let options =
+        PostgresOptions { connect_timeout: Duration::from_millis(300), ..options(&server) };
     let started = Instant::now();
     let refusal = PostgresStore::open(&options).await;
     assert!(matches!(refusal, Err(StoreError::Unavailable { .. })), "{refusal:?}");

@@ -5,8 +5,13 @@ use std::{str::FromStr, time::Duration};
 use protocol::ids::{BackendId, TaskId};
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 
-use super::{AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, create, key, on_server, open_session, options, seat};
-use crate::{DurableStore, NodeName, SessionClaimOutcome, SubscriptionRecord, TaskStatus, TaskStep, WriteOp};
+use super::{
+    AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, create, key, on_server, open_session,
+    options, seat,
+};
+use crate::{
+    DurableStore, NodeName, SessionClaimOutcome, SubscriptionRecord, TaskStatus, TaskStep, WriteOp,
+};
 
 #[tokio::test]
 async fn a_lease_and_a_claim_agree() {
@@ -17,20 +22,30 @@ async fn a_lease_and_a_claim_agree() {
     store.write(&[open_session(1)]).await.unwrap();
     // A renewal is on its way, and has not committed.
     let mut renewing = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
-    server.sql(&server.url(), "UPDATE nodes SET lease_until_us = now_us() - 1 WHERE node = 'a'").await;
-    renewing.execute("BEGIN; UPDATE nodes SET lease_until_us = now_us() + 10000000 WHERE node = 'a'").await.unwrap();
+    server
+        .sql(&server.url(), "UPDATE nodes SET lease_until_us = now_us() - 1 WHERE node = 'a'")
+        .await;
+    renewing
+        .execute("BEGIN; UPDATE nodes SET lease_until_us = now_us() + 10000000 WHERE node = 'a'")
+        .await
+        .unwrap();
     let (key, seat) = (key(1), seat());
     let claim = store.claim_session(&key, &seat, &b, Duration::from_secs(3_600));
     let (claim, ()) = tokio::join!(claim, async {
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-        testkit::eventually("the claim to wait", async || match server.sql(&server.url(), waiting).await.as_str() {
-            "0" => Err(()),
-            _ => Ok(()),
+        testkit::eventually("the claim to wait", async || {
+            match server.sql(&server.url(), waiting).await.as_str() {
+                "0" => Err(()),
+                _ => Ok(()),
+            }
         })
         .await;
         renewing.execute("COMMIT").await.unwrap();
     });
-    assert!(matches!(claim.unwrap(), SessionClaimOutcome::OwnedElsewhere(owner) if owner.node == a), "the renewal came first");
+    assert!(
+        matches!(claim.unwrap(), SessionClaimOutcome::OwnedElsewhere(owner) if owner.node == a),
+        "the renewal came first"
+    );
 }
 
 #[tokio::test]
@@ -50,7 +65,11 @@ async fn long_and_strange_texts_are_kept() {
     let (_server, store) = on_server().await;
     let long = format!("one+file:///{}\0\u{1f600}", "x".repeat(100_000));
     store.write(&[open_session(1), create(1)]).await.unwrap();
-    let subscription = SubscriptionRecord { exposed_uri: long.clone(), backend: BackendId::parse("one").unwrap(), uri: long.clone() };
+    let subscription = SubscriptionRecord {
+        exposed_uri: long.clone(),
+        backend: BackendId::parse("one").unwrap(),
+        uri: long.clone(),
+    };
     let step = TaskStep::Delegated { backend_task: "\0".into(), link: vec![0] };
     let task = TaskId::new("t1");
     let batch = [
@@ -60,7 +79,16 @@ async fn long_and_strange_texts_are_kept() {
     store.write(&batch).await.unwrap();
     let message = Some("a\0b".to_owned());
     let (status, outcome) = (TaskStatus::Failed, None);
-    store.write(&[WriteOp::EndTask { task: task.clone(), epoch: Some(1), status, message: message.clone(), outcome }]).await.unwrap();
+    store
+        .write(&[WriteOp::EndTask {
+            task: task.clone(),
+            epoch: Some(1),
+            status,
+            message: message.clone(),
+            outcome,
+        }])
+        .await
+        .unwrap();
     assert_eq!(store.subscription_counts(None).await.unwrap()[0].uri, long);
     let stored = store.whole_task(&task).await.unwrap().unwrap().stored;
     assert_eq!((stored.message, stored.step), (message, step));
@@ -84,7 +112,12 @@ async fn no_secret_is_told() {
         url.replace("postgres:", "stranger:").replacen("stranger:", "postgres:", 1),
         url.replace("/postgres", "/absent"),
     ] {
-        let refusal = PostgresStore::open(&PostgresOptions { url: url.clone(), connect_timeout: RECOVERS_WITHIN, ..options.clone() }).await;
+        let refusal = PostgresStore::open(&PostgresOptions {
+            url: url.clone(),
+            connect_timeout: RECOVERS_WITHIN,
+            ..options.clone()
+        })
+        .await;
         if let Err(refusal) = refusal {
             assert!(!refusal.to_string().contains("hunter2"), "{refusal}");
         }

@@ -14,7 +14,9 @@ async fn open(server: &PostgresServer, parameters: &str) -> Result<PostgresStore
 
 async fn assert_refused(server: &PostgresServer, parameters: &str) {
     match open(server, parameters).await {
-        Err(StoreError::Unavailable { detail }) => assert!(!detail.contains("postgres://"), "{detail}"),
+        Err(StoreError::Unavailable { detail }) => {
+            assert!(!detail.contains("postgres://"), "{detail}")
+        }
         other => panic!("{parameters}: {other:?}"),
     }
 }
@@ -29,13 +31,15 @@ async fn s16_verify_full_refuses_another_authority_and_another_name() {
     let (authority, other) = (Authority::new(), Authority::new());
     let right: CertificateFiles = authority.server("right");
     let server = PostgresServer::with_tls(&right).await;
-    let store = open(&server, &verified("verify-full", &authority)).await.expect("it is who it says");
+    let store =
+        open(&server, &verified("verify-full", &authority)).await.expect("it is who it says");
     store.tenants().await.expect("statements go over it");
     assert_refused(&server, &verified("verify-full", &other)).await;
     assert_refused(&server, &verified("verify-ca", &other)).await;
     assert_refused(&server, "sslmode=verify-full").await;
 
-    let server = PostgresServer::with_tls(&authority.server_called("wrong", "elsewhere.example")).await;
+    let server =
+        PostgresServer::with_tls(&authority.server_called("wrong", "elsewhere.example")).await;
     assert_refused(&server, &verified("verify-full", &authority)).await;
     open(&server, &verified("verify-ca", &authority)).await.expect("verify-ca asks for no name");
 }

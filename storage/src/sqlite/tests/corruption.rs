@@ -71,7 +71,10 @@ async fn f_41_a_file_cut_anywhere_is_refused() {
     let copy = Copy::new();
     let cuts = (1..pages).map(|page| page * PAGE_BYTES).chain([20, 100, PAGE_BYTES + 1]);
     for length in cuts {
-        let error = copy.opened_as(&bytes[..length]).await.expect_err(&format!("cut to {length} of {}", bytes.len()));
+        let error = copy
+            .opened_as(&bytes[..length])
+            .await
+            .expect_err(&format!("cut to {length} of {}", bytes.len()));
         assert!(matches!(error, StoreError::Corrupt { .. }), "cut to {length}: {error}");
     }
     // Of its last page: that part may have held nothing.
@@ -88,7 +91,10 @@ async fn f_41_a_file_cut_anywhere_is_refused() {
 #[tokio::test]
 async fn f_41_a_bit_flipped_in_what_the_file_is_made_of_is_said_or_harmless() {
     let (bytes, told) = intact().await;
-    let trees: Vec<usize> = (PAGE_BYTES..bytes.len()).step_by(PAGE_BYTES).filter(|at| TREE_PAGES.contains(&bytes[*at])).collect();
+    let trees: Vec<usize> = (PAGE_BYTES..bytes.len())
+        .step_by(PAGE_BYTES)
+        .filter(|at| TREE_PAGES.contains(&bytes[*at]))
+        .collect();
     assert!(trees.len() > 20, "{}", trees.len());
     let copy = Copy::new();
     let mut refused = 0;
@@ -99,7 +105,10 @@ async fn f_41_a_bit_flipped_in_what_the_file_is_made_of_is_said_or_harmless() {
         flipped[at] ^= bit;
         match copy.opened_as(&flipped).await {
             Err(error) => {
-                assert!(matches!(error, StoreError::Corrupt { .. }), "bit {bit} of byte {at}: {error}");
+                assert!(
+                    matches!(error, StoreError::Corrupt { .. }),
+                    "bit {bit} of byte {at}: {error}"
+                );
                 refused += 1;
             }
             Ok(store) => assert_eq!(everything(&store).await, told, "bit {bit} of byte {at}"),
@@ -116,8 +125,12 @@ async fn f_41_without_its_wal_a_file_is_older_and_whole() {
     }
     let bytes = fs::read(options(&folder).path).unwrap();
     let copy = Copy::new();
-    let store = copy.opened_as(&bytes).await.expect("as it was when the log was last moved into it");
-    let (sessions, tasks) = (store.sessions(None, None, 100).await.unwrap(), store.tasks(None, None, None, 100).await.unwrap());
+    let store =
+        copy.opened_as(&bytes).await.expect("as it was when the log was last moved into it");
+    let (sessions, tasks) = (
+        store.sessions(None, None, 100).await.unwrap(),
+        store.tasks(None, None, None, 100).await.unwrap(),
+    );
     assert_eq!(sessions.len(), tasks.len(), "no half of a batch");
 }
 
@@ -133,10 +146,13 @@ async fn f_41_a_file_that_another_program_writes_to_is_busy_when_it_is_opened() 
     let mut other = held(&copy.path()).await;
     let writing = other.begin_with("BEGIN EXCLUSIVE").await.unwrap();
     let asked = Instant::now();
-    let error = SqliteStore::open(&SqliteOptions { path: copy.path(), migrate: true }).await.unwrap_err();
+    let error =
+        SqliteStore::open(&SqliteOptions { path: copy.path(), migrate: true }).await.unwrap_err();
     assert!(matches!(error, StoreError::Busy { .. }), "{error}");
     assert!(asked.elapsed() < DEADLINE * 2 + Duration::from_secs(1), "{:?}", asked.elapsed());
     writing.rollback().await.unwrap();
-    let store = SqliteStore::open(&SqliteOptions { path: copy.path(), migrate: true }).await.expect("free again");
+    let store = SqliteStore::open(&SqliteOptions { path: copy.path(), migrate: true })
+        .await
+        .expect("free again");
     assert_eq!(everything(&store).await, told);
 }

@@ -10,8 +10,8 @@ use std::{
 
 use super::state::{create, open};
 use crate::{
-    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionKey, SqliteOptions, SqliteStore, StreamRecord, WriteOp, WriteOutcome,
-    sqlite::schema,
+    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionKey, SqliteOptions,
+    SqliteStore, StreamRecord, WriteOp, WriteOutcome, sqlite::schema,
 };
 
 const DATABASE: &str = "STORAGE_TEST_DATABASE";
@@ -21,16 +21,22 @@ const BATCHES: u8 = 5;
 /// What the dying process does; writes down what was acknowledged. Runs only when started by [`died_at`].
 #[tokio::test]
 async fn child() {
-    let (Some(path), Some(done)) = (std::env::var_os(DATABASE), std::env::var_os(DONE)) else { return };
+    let (Some(path), Some(done)) = (std::env::var_os(DATABASE), std::env::var_os(DONE)) else {
+        return;
+    };
     let note = |what: String| {
         use std::io::Write as _;
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&done).unwrap();
         writeln!(file, "{what}").unwrap();
     };
-    let store = SqliteStore::open(&SqliteOptions { path: path.into(), migrate: true }).await.unwrap();
+    let store =
+        SqliteStore::open(&SqliteOptions { path: path.into(), migrate: true }).await.unwrap();
     note("opened".into());
     for number in 1..=BATCHES {
-        store.write(&[open(number), create(&format!("t{number}")), open(100 + number)]).await.unwrap();
+        store
+            .write(&[open(number), create(&format!("t{number}")), open(100 + number)])
+            .await
+            .unwrap();
         note(format!("batch {number}"));
     }
     let b = NodeName::new("b");
@@ -43,7 +49,13 @@ async fn child() {
         let session = SessionKey::new([1; 32]);
         let record = StreamRecord { number: 1, general: true, due: Vec::new(), was_read: false };
         let event = LoggedEvent { sequence, kind: 0, frame: "x".into() };
-        store.append(&[LogEntry::Stream { session, record }, LogEntry::Event { session, stream: 1, event }]).await.unwrap();
+        store
+            .append(&[
+                LogEntry::Stream { session, record },
+                LogEntry::Event { session, stream: 1, event },
+            ])
+            .await
+            .unwrap();
         note(format!("event {sequence}"));
     }
 }
@@ -58,14 +70,24 @@ fn died_at(path: &Path, place: &str) -> (ExitStatus, Vec<String>) {
         .env("MCP_BROKER_FAULT", place)
         .output()
         .unwrap();
-    (ran.status, std::fs::read_to_string(done).unwrap_or_default().lines().map(str::to_owned).collect())
+    (
+        ran.status,
+        std::fs::read_to_string(done).unwrap_or_default().lines().map(str::to_owned).collect(),
+    )
 }
 
 #[tokio::test]
 async fn nothing_that_was_acknowledged_is_lost_and_nothing_is_half() {
-    let mut places: Vec<String> = vec!["claim.executed:1".into(), "claim.committed:2".into(), "join.committed:1".into()];
-    places.extend(["write.begun", "write.executed", "write.committed"].iter().flat_map(|place| [1, 4].map(|nth| format!("{place}:{nth}"))));
-    places.extend(["events.executed:1", "events.executed:2", "events.committed:3"].map(str::to_owned));
+    let mut places: Vec<String> =
+        vec!["claim.executed:1".into(), "claim.committed:2".into(), "join.committed:1".into()];
+    places.extend(
+        ["write.begun", "write.executed", "write.committed"]
+            .iter()
+            .flat_map(|place| [1, 4].map(|nth| format!("{place}:{nth}"))),
+    );
+    places.extend(
+        ["events.executed:1", "events.executed:2", "events.committed:3"].map(str::to_owned),
+    );
     for place in places {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("broker.db");
@@ -77,20 +99,38 @@ async fn nothing_that_was_acknowledged_is_lost_and_nothing_is_half() {
         assert_eq!(sessions, 2 * tasks.len(), "{place}: no half of a batch");
         let acknowledged = |what: &str| done.iter().filter(|line| line.starts_with(what)).count();
         let batches = acknowledged("batch");
-        assert!(tasks.len() == batches || tasks.len() == batches + 1, "{place}: {batches} {}", tasks.len());
+        assert!(
+            tasks.len() == batches || tasks.len() == batches + 1,
+            "{place}: {batches} {}",
+            tasks.len()
+        );
         let running = store.task_counts().await.unwrap()[0].1;
         assert_eq!(running, tasks.len() as u64, "{place}: usage is what it should be");
         for task in &tasks {
-            assert_eq!(store.transitions(&task.record.task).await.unwrap().len(), 1, "{place}: its history is there");
+            assert_eq!(
+                store.transitions(&task.record.task).await.unwrap().len(),
+                1,
+                "{place}: its history is there"
+            );
         }
         let claimed = tasks.iter().filter(|task| task.epoch == 2).count();
         let told = [0, 2, 5][acknowledged("claimed")];
-        assert!(claimed == told || Some(&claimed) == [0, 2, 5].get(acknowledged("claimed") + 1), "{place}: {claimed} {told}");
-        let events = store.stream(&SessionKey::new([1; 32]), 1, 0).await.unwrap().map_or(0, |stream| stream.events.len());
+        assert!(
+            claimed == told || Some(&claimed) == [0, 2, 5].get(acknowledged("claimed") + 1),
+            "{place}: {claimed} {told}"
+        );
+        let events = store
+            .stream(&SessionKey::new([1; 32]), 1, 0)
+            .await
+            .unwrap()
+            .map_or(0, |stream| stream.events.len());
         let told = acknowledged("event");
         assert!(events == told || events == told + 1, "{place}: {events} {told}");
         let open_again = open(1);
-        assert!(matches!(store.write(&[open_again]).await.unwrap()[..], [WriteOutcome::Done]), "{place}: it goes on");
+        assert!(
+            matches!(store.write(&[open_again]).await.unwrap()[..], [WriteOutcome::Done]),
+            "{place}: it goes on"
+        );
     }
 }
 
@@ -103,11 +143,18 @@ async fn an_interrupted_migration_goes_on_where_it_stopped() {
                 let path = folder.path().join("broker.db");
                 schema::make_older(&path, from).await;
                 let (status, done) = died_at(&path, &format!("{place}:{nth}"));
-                assert!(!status.success() && done.is_empty(), "{from} {place}:{nth} {status} {done:?}");
-                let store = SqliteStore::open(&SqliteOptions { path, migrate: true }).await.unwrap();
+                assert!(
+                    !status.success() && done.is_empty(),
+                    "{from} {place}:{nth} {status} {done:?}"
+                );
+                let store =
+                    SqliteStore::open(&SqliteOptions { path, migrate: true }).await.unwrap();
                 assert_eq!(store.migrated().from, from + nth - 1 + applied, "{place}:{nth}");
                 let end = WriteOp::EndSession { key: SessionKey::new([1; 32]), epoch: 1 };
-                assert_eq!(store.write(&[open(1), end]).await.unwrap(), [WriteOutcome::Done, WriteOutcome::Done]);
+                assert_eq!(
+                    store.write(&[open(1), end]).await.unwrap(),
+                    [WriteOutcome::Done, WriteOutcome::Done]
+                );
             }
         }
     }

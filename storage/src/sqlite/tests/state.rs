@@ -7,9 +7,10 @@ use sqlx::{AssertSqlSafe, Connection, sqlite::SqliteConnection};
 
 use super::{in_file, options};
 use crate::{
-    ConfigStore, DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionClaimOutcome, SessionIdentity, SessionKey,
-    SessionRecord, SqliteStore, StoreError, StreamRecord, SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord, TaskStatus, WriteOp,
-    WriteOutcome, conformance, sqlite::schema,
+    ConfigStore, DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionClaimOutcome,
+    SessionIdentity, SessionKey, SessionRecord, SqliteStore, StoreError, StreamRecord,
+    SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord, TaskStatus, WriteOp, WriteOutcome,
+    conformance, sqlite::schema,
 };
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -58,7 +59,11 @@ pub(super) async fn fill(store: &SqliteStore) {
     store.join(&NodeName::new("a"), None, LONG).await.unwrap();
     let key = SessionKey::new([1; 32]);
     let backend = protocol::ids::BackendId::parse("one").unwrap();
-    let subscription = SubscriptionRecord { exposed_uri: "one+file:///x".into(), backend, uri: "file:///x".into() };
+    let subscription = SubscriptionRecord {
+        exposed_uri: "one+file:///x".into(),
+        backend,
+        uri: "file:///x".into(),
+    };
     store.write(&[open(1), create("t1"), create("t2")]).await.unwrap();
     let end = WriteOp::EndTask {
         task: TaskId::new("t2"),
@@ -67,10 +72,17 @@ pub(super) async fn fill(store: &SqliteStore) {
         message: Some("why".into()),
         outcome: Some(b"no".to_vec()),
     };
-    let ask = WriteOp::RequestInput { task: TaskId::new("t1"), epoch: 1, number: 1, request: b"what?".to_vec() };
-    let outcomes = store.write(&[WriteOp::Subscribe { key, epoch: 1, subscription }, ask, end]).await.unwrap();
+    let ask = WriteOp::RequestInput {
+        task: TaskId::new("t1"),
+        epoch: 1,
+        number: 1,
+        request: b"what?".to_vec(),
+    };
+    let outcomes =
+        store.write(&[WriteOp::Subscribe { key, epoch: 1, subscription }, ask, end]).await.unwrap();
     assert_eq!(outcomes, vec![WriteOutcome::Done; 3]);
-    let record = |number| StreamRecord { number, general: true, due: b"due".to_vec(), was_read: false };
+    let record =
+        |number| StreamRecord { number, general: true, due: b"due".to_vec(), was_read: false };
     let event = LoggedEvent { sequence: 1, kind: 2, frame: "frame".into() };
     let entries = [
         LogEntry::Stream { session: key, record: record(1) },
@@ -83,7 +95,8 @@ pub(super) async fn fill(store: &SqliteStore) {
 /// All that [`fill`] wrote, as text.
 pub(super) async fn everything(store: &SqliteStore) -> String {
     let key = SessionKey::new([1; 32]);
-    let audience = TaskAudience { tenant: tenant(), principal: PrincipalId::new("ada"), session: key };
+    let audience =
+        TaskAudience { tenant: tenant(), principal: PrincipalId::new("ada"), session: key };
     let mut told = Vec::new();
     for mut session in store.sessions(None, None, 100).await.unwrap() {
         // Leases end with the process.
@@ -94,8 +107,12 @@ pub(super) async fn everything(store: &SqliteStore) -> String {
     told.push(format!("{:?}", store.subscription_counts(None).await.unwrap()));
     for task in store.tasks_for(&audience, None, 100).await.unwrap() {
         let id = &task.record.task;
-        let (outcome, inputs) = (store.task_outcome(id).await.unwrap(), store.task_inputs(id).await.unwrap());
-        told.push(format!("{task:?} {outcome:?} {inputs:?} {:?}", store.transitions(id).await.unwrap()));
+        let (outcome, inputs) =
+            (store.task_outcome(id).await.unwrap(), store.task_inputs(id).await.unwrap());
+        told.push(format!(
+            "{task:?} {outcome:?} {inputs:?} {:?}",
+            store.transitions(id).await.unwrap()
+        ));
     }
     told.push(format!("{:?}", store.task_counts().await.unwrap()));
     for stream in store.streams(&key).await.unwrap() {
@@ -125,7 +142,8 @@ async fn state_survives_without_a_close() {
     let copy = tempfile::tempdir().unwrap();
     fs::create_dir(copy.path().join("data")).unwrap();
     for name in ["broker.db", "broker.db-wal"] {
-        fs::copy(folder.path().join("data").join(name), copy.path().join("data").join(name)).unwrap();
+        fs::copy(folder.path().join("data").join(name), copy.path().join("data").join(name))
+            .unwrap();
     }
     let copied = SqliteStore::open(&options(&copy)).await.unwrap();
     assert_eq!(everything(&copied).await, before);
@@ -141,7 +159,10 @@ async fn leases_end_with_the_process() {
     let b = NodeName::new("b");
     store.join(&b, None, LONG).await.unwrap();
     let claim = store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap();
-    assert!(matches!(claim, SessionClaimOutcome::Acquired { epoch: 2, .. }), "nothing waits for a lease: {claim:?}");
+    assert!(
+        matches!(claim, SessionClaimOutcome::Acquired { epoch: 2, .. }),
+        "nothing waits for a lease: {claim:?}"
+    );
     assert_eq!(store.claim_tasks(&b, 10, &[]).await.unwrap().len(), 1);
 }
 
@@ -165,7 +186,10 @@ async fn a_database_of_the_version_before_is_brought_up_to_date() {
 async fn streams_end_with_their_session() {
     let (_folder, store) = in_file().await;
     conformance::events::streams_end_with_their_session(&store).await.unwrap();
-    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM stream_events").fetch_one(&store.readers).await.unwrap();
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM stream_events")
+        .fetch_one(&store.readers)
+        .await
+        .unwrap();
     assert_eq!(left, 0, "and their events");
 }
 
@@ -184,16 +208,26 @@ async fn f_10_a_row_that_can_not_be_read_is_left_out_and_counted() {
     store.join(&b, None, LONG).await.unwrap();
     assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
     assert_eq!(store.unreadable_rows(), 1);
-    assert_eq!(store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap(), SessionClaimOutcome::NotFound);
+    assert_eq!(
+        store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap(),
+        SessionClaimOutcome::NotFound
+    );
     assert!(matches!(
         store.claim_session(&SessionKey::new([2; 32]), &seat(), &b, LONG).await.unwrap(),
         SessionClaimOutcome::Acquired { .. }
     ));
     assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
     let claimed = store.claim_tasks(&b, 10, &[]).await.unwrap();
-    assert_eq!(claimed.iter().map(|task| task.stored.record.task.as_str()).collect::<Vec<_>>(), ["t2"]);
+    assert_eq!(
+        claimed.iter().map(|task| task.stored.record.task.as_str()).collect::<Vec<_>>(),
+        ["t2"]
+    );
     assert_eq!(store.unreadable_rows(), 4);
-    assert_eq!(store.claim_tasks(&b, 10, &[]).await.unwrap(), [], "it is not tried again and again");
+    assert_eq!(
+        store.claim_tasks(&b, 10, &[]).await.unwrap(),
+        [],
+        "it is not tried again and again"
+    );
 }
 
 #[tokio::test]
@@ -215,7 +249,11 @@ async fn f_50_a_hundred_thousand_expired_tasks_go_in_small_steps() {
         let step = store.expire_tasks(1_000).await.unwrap();
         assert!(step.len() <= 1_000, "{} at once", step.len());
         if gone == 0 {
-            assert_eq!(step.iter().filter(|task| task.as_str() == "x1").count(), 1, "the oldest first");
+            assert_eq!(
+                step.iter().filter(|task| task.as_str() == "x1").count(),
+                1,
+                "the oldest first"
+            );
         }
         if step.is_empty() {
             break;
@@ -274,7 +312,8 @@ async fn a_full_disk_keeps_none_of_a_batch() {
     let (_folder, store) = in_file().await;
     fill(&store).await;
     let before = everything(&store).await;
-    let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&store.writer).await.unwrap();
+    let pages: i64 =
+        sqlx::query_scalar("PRAGMA page_count").fetch_one(&store.writer).await.unwrap();
     for (pool, limit) in [(&store.writer, pages), (&store.log, pages)] {
         let limit = AssertSqlSafe(format!("PRAGMA max_page_count = {limit}"));
         sqlx::query_scalar::<_, i64>(limit).fetch_one(pool).await.unwrap();
@@ -284,7 +323,10 @@ async fn a_full_disk_keeps_none_of_a_batch() {
     let big = WriteOp::UpdateSession { key, epoch: 1, idle: Duration::ZERO, state, links: None };
     assert_eq!(store.write(&[open(2), big]).await.unwrap_err(), StoreError::Full);
     let event = LoggedEvent { sequence: 2, kind: 2, frame: vec![0; 1 << 20].into() };
-    let entries = [LogEntry::Trim { session: key, stream: 1, through: 1 }, LogEntry::Event { session: key, stream: 1, event }];
+    let entries = [
+        LogEntry::Trim { session: key, stream: 1, through: 1 },
+        LogEntry::Event { session: key, stream: 1, event },
+    ];
     assert_eq!(store.append(&entries).await.unwrap_err(), StoreError::Full);
     assert_eq!(everything(&store).await, before);
 }
@@ -292,7 +334,8 @@ async fn a_full_disk_keeps_none_of_a_batch() {
 #[tokio::test]
 async fn events_do_not_wait_for_the_disk() {
     let (_folder, store) = in_file().await;
-    let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&store.log).await.unwrap();
+    let synchronous: i64 =
+        sqlx::query_scalar("PRAGMA synchronous").fetch_one(&store.log).await.unwrap();
     assert_eq!(synchronous, 1, "1 is NORMAL");
 }
 
@@ -300,7 +343,10 @@ async fn events_do_not_wait_for_the_disk() {
 async fn history_is_not_rewritten() {
     let (_folder, store) = in_file().await;
     fill(&store).await;
-    let error = sqlx::query("UPDATE task_transitions SET status = 'completed'").execute(&store.writer).await.unwrap_err();
+    let error = sqlx::query("UPDATE task_transitions SET status = 'completed'")
+        .execute(&store.writer)
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("not rewritten"), "{error}");
 }
 
@@ -328,14 +374,20 @@ async fn an_abandoned_call_is_carried_out_or_not_at_all() {
         let key = SessionKey::new([number; 32]);
         let record = StreamRecord { number: 1, general: true, due: Vec::new(), was_read: false };
         let event = LoggedEvent { sequence: 1, kind: 0, frame: "x".into() };
-        let entries = [LogEntry::Stream { session: key, record }, LogEntry::Event { session: key, stream: 1, event }];
+        let entries = [
+            LogEntry::Stream { session: key, record },
+            LogEntry::Event { session: key, stream: 1, event },
+        ];
         let _given_up = tokio::time::timeout(patience, store.append(&entries)).await;
         if let Some(stream) = store.stream(&key, 1, 0).await.unwrap() {
             assert_eq!(stream.events.len(), 1, "no half of an append");
         }
     }
     assert_eq!(store.write(&[open(250), create("last")]).await.unwrap().len(), 2, "it goes on");
-    let (sessions, tasks) = (store.sessions(None, None, 1_000).await.unwrap(), store.tasks(None, None, None, 1_000).await.unwrap());
+    let (sessions, tasks) = (
+        store.sessions(None, None, 1_000).await.unwrap(),
+        store.tasks(None, None, None, 1_000).await.unwrap(),
+    );
     assert_eq!(sessions.len(), tasks.len(), "no half of a batch");
     assert!(sessions.len() > finished, "{finished} of {}", sessions.len());
 }

@@ -4,7 +4,10 @@
 //! line out and exits, `sized` is an answer of so many bytes, `mute` ends standard output and goes on reading; `state` tells what this process was given, `hog`,
 //! `open` and `fork` take as much as they are asked to, `run` runs another program.
 
-use std::{collections::BTreeMap, fs, io::Write, os::unix::process::CommandExt, process::Command, time::Duration};
+use std::{
+    collections::BTreeMap, fs, io::Write, os::unix::process::CommandExt, process::Command,
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 
@@ -19,7 +22,12 @@ fn write(bytes: &[u8]) {
 }
 
 /// `Some`: the tool is one of these; its result, or nothing where it has answered by itself.
-pub(super) async fn call(name: &str, arguments: &Value, id: &Value, token: &Value) -> Option<Option<Value>> {
+pub(super) async fn call(
+    name: &str,
+    arguments: &Value,
+    id: &Value,
+    token: &Value,
+) -> Option<Option<Value>> {
     let count = || arguments["count"].as_u64().unwrap_or(1);
     let said = match name {
         "say" => {
@@ -41,22 +49,36 @@ pub(super) async fn call(name: &str, arguments: &Value, id: &Value, token: &Valu
             std::process::exit(0)
         }
         "sized" => {
-            let with = |text: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#);
+            let with = |text: &str| {
+                format!(
+                    r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#
+                )
+            };
             let bytes = arguments["bytes"].as_u64().unwrap_or(0) as usize;
-            tokio::time::sleep(Duration::from_millis(arguments["pause_ms"].as_u64().unwrap_or(0))).await;
-            write(format!("{}\n", with(&"x".repeat(bytes.saturating_sub(with("").len())))).as_bytes());
+            tokio::time::sleep(Duration::from_millis(arguments["pause_ms"].as_u64().unwrap_or(0)))
+                .await;
+            write(
+                format!("{}\n", with(&"x".repeat(bytes.saturating_sub(with("").len())))).as_bytes(),
+            );
             None
         }
         "mute" => {
             // It goes on as another program, which hears everything and says nothing.
-            let _only_if_there_is_no_shell = Command::new("sh").args(["-c", "exec >&-; exec cat > /dev/null"]).exec();
+            let _only_if_there_is_no_shell =
+                Command::new("sh").args(["-c", "exec >&-; exec cat > /dev/null"]).exec();
             None
         }
         "drip" => {
             let line = filled(arguments["line"].as_str().unwrap_or_default(), id, token) + "\n";
-            for drop in line.as_bytes().chunks(arguments["bytes"].as_u64().map_or(1, |bytes| bytes as usize)) {
+            for drop in line
+                .as_bytes()
+                .chunks(arguments["bytes"].as_u64().map_or(1, |bytes| bytes as usize))
+            {
                 write(drop);
-                tokio::time::sleep(Duration::from_millis(arguments["pause_ms"].as_u64().unwrap_or(1))).await;
+                tokio::time::sleep(Duration::from_millis(
+                    arguments["pause_ms"].as_u64().unwrap_or(1),
+                ))
+                .await;
             }
             None
         }
@@ -71,11 +93,13 @@ pub(super) async fn call(name: &str, arguments: &Value, id: &Value, token: &Valu
         "run" => Some(run(arguments)),
         "hog" => {
             let mut taken: Vec<u8> = Vec::new();
-            let got = taken.try_reserve_exact(arguments["bytes"].as_u64().unwrap_or(0) as usize).is_ok();
+            let got =
+                taken.try_reserve_exact(arguments["bytes"].as_u64().unwrap_or(0) as usize).is_ok();
             Some(json!(if got { "got" } else { "refused" }))
         }
         "open" => {
-            let files: Vec<_> = (0..count()).map_while(|_| fs::File::open("/dev/null").ok()).collect();
+            let files: Vec<_> =
+                (0..count()).map_while(|_| fs::File::open("/dev/null").ok()).collect();
             Some(json!(files.len()))
         }
         _ => return None,
@@ -85,7 +109,8 @@ pub(super) async fn call(name: &str, arguments: &Value, id: &Value, token: &Valu
 
 /// Another program, to its end: its status, and what it said.
 fn run(arguments: &Value) -> Value {
-    let words: Vec<&str> = arguments["command"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let words: Vec<&str> =
+        arguments["command"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let Some((program, rest)) = words.split_first() else { return json!({"status": null}) };
     match Command::new(program).args(rest).stdin(std::process::Stdio::null()).output() {
         Ok(ended) => json!({
@@ -111,10 +136,20 @@ fn state() -> Value {
     let limits: BTreeMap<String, String> = fs::read_to_string("/proc/self/limits")
         .unwrap_or_default()
         .lines()
-        .filter_map(|line| Some((line.get(..25)?.trim().to_owned(), line.get(25..)?.split_whitespace().next()?.to_owned())))
+        .filter_map(|line| {
+            Some((
+                line.get(..25)?.trim().to_owned(),
+                line.get(25..)?.split_whitespace().next()?.to_owned(),
+            ))
+        })
         .collect();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let no_new_privs = status.lines().find_map(|line| line.strip_prefix("NoNewPrivs:")).unwrap_or_default().trim().to_owned();
+    let no_new_privs = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NoNewPrivs:"))
+        .unwrap_or_default()
+        .trim()
+        .to_owned();
     let shell = Command::new("true").status().is_ok();
     json!({
         "descriptors": descriptors, "limits": limits, "no_new_privs": no_new_privs, "can_start_processes": shell,

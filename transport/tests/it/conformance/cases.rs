@@ -38,7 +38,12 @@ async fn arrives<R: FrameSource, W: FrameSink>(
     let receiving = async {
         for (number, expected) in frames.iter().enumerate() {
             let frame = far.source.next().await.unwrap().expect("no end");
-            assert!(frame == expected, "frame {number}: {} bytes instead of {}", frame.len(), expected.len());
+            assert!(
+                frame == expected,
+                "frame {number}: {} bytes instead of {}",
+                frame.len(),
+                expected.len()
+            );
         }
     };
     soon("all frames", async { tokio::join!(sending, receiving) }).await;
@@ -55,7 +60,10 @@ pub(super) async fn frames_arrive_whole_and_in_order(
     arrives(&mut near, &mut far, &frames, frames.len()).await;
 }
 
-pub(super) async fn both_directions_at_once(near: End<impl FrameSource, impl FrameSink>, far: End<impl FrameSource, impl FrameSink>) {
+pub(super) async fn both_directions_at_once(
+    near: End<impl FrameSource, impl FrameSink>,
+    far: End<impl FrameSource, impl FrameSink>,
+) {
     async fn send(mut sink: impl FrameSink) -> impl FrameSink {
         for number in 0..300 {
             sink.send_all(&mut vec![frame(number, 3000), frame(number, 30)]).await.unwrap();
@@ -69,7 +77,9 @@ pub(super) async fn both_directions_at_once(near: End<impl FrameSource, impl Fra
         }
         source
     }
-    let all = async { tokio::join!(send(near.sink), receive(near.source), send(far.sink), receive(far.source)) };
+    let all = async {
+        tokio::join!(send(near.sink), receive(near.source), send(far.sink), receive(far.source))
+    };
     soon("all frames both ways", all).await;
 }
 
@@ -77,7 +87,13 @@ pub(super) async fn megabytes_arrive_as_sent(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
-    let frames = [frame(1, 1024 * 1024), frame(2, 100), frame(3, 3 * 1024 * 1024), frame(4, 64 * 1024), frame(5, 65_535)];
+    let frames = [
+        frame(1, 1024 * 1024),
+        frame(2, 100),
+        frame(3, 3 * 1024 * 1024),
+        frame(4, 64 * 1024),
+        frame(5, 65_535),
+    ];
     arrives(&mut near, &mut far, &frames, 2).await;
 }
 
@@ -85,7 +101,8 @@ pub(super) async fn byte_by_byte_is_no_different(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
-    arrives(&mut near, &mut far, &[frame(1, 17), frame(2, 300), frame(3, 126), frame(4, 125)], 2).await;
+    arrives(&mut near, &mut far, &[frame(1, 17), frame(2, 300), frame(3, 126), frame(4, 125)], 2)
+        .await;
 }
 
 pub(super) async fn odd_pieces_are_no_different(
@@ -96,7 +113,10 @@ pub(super) async fn odd_pieces_are_no_different(
     arrives(&mut near, &mut far, &frames, 10).await;
 }
 
-pub(super) async fn the_limit_is_exact(mut near: End<impl FrameSource, impl FrameSink>, mut far: End<impl FrameSource, impl FrameSink>) {
+pub(super) async fn the_limit_is_exact(
+    mut near: End<impl FrameSource, impl FrameSink>,
+    mut far: End<impl FrameSource, impl FrameSink>,
+) {
     arrives(&mut near, &mut far, &[frame(1, LIMIT), frame(2, 20), frame(3, LIMIT)], 3).await;
 }
 
@@ -117,7 +137,17 @@ pub(super) async fn empty_frames_are_nothing(
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
     let empty = Bytes::new();
-    near.sink.send_all(&mut vec![empty.clone(), frame(1, 30), empty.clone(), empty.clone(), frame(2, 30), empty]).await.unwrap();
+    near.sink
+        .send_all(&mut vec![
+            empty.clone(),
+            frame(1, 30),
+            empty.clone(),
+            empty.clone(),
+            frame(2, 30),
+            empty,
+        ])
+        .await
+        .unwrap();
     assert_eq!(received(&mut far.source).await, frame(1, 30));
     assert_eq!(received(&mut far.source).await, frame(2, 30));
     near.sink.send_all(&mut Vec::new()).await.unwrap();
@@ -127,7 +157,10 @@ pub(super) async fn line_breaks_inside_a_frame_are_spaces(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
-    near.sink.send_all(&mut vec![Bytes::from_static(b"{\r\n  \"a\\n\": 1,\n\"b\":\r2}"), frame(1, 30)]).await.unwrap();
+    near.sink
+        .send_all(&mut vec![Bytes::from_static(b"{\r\n  \"a\\n\": 1,\n\"b\":\r2}"), frame(1, 30)])
+        .await
+        .unwrap();
     assert_eq!(received(&mut far.source).await, "{    \"a\\n\": 1, \"b\": 2}");
     assert_eq!(received(&mut far.source).await, frame(1, 30));
 }
@@ -210,7 +243,10 @@ pub(super) async fn an_orderly_end_is_an_end(
         drop(far);
     };
     soon("the end of both", async { tokio::join!(leaving, reading) }).await;
-    assert!(near.sink.send_all(&mut vec![frame(1, 20)]).await.is_err(), "nothing is sent after a goodbye");
+    assert!(
+        near.sink.send_all(&mut vec![frame(1, 20)]).await.is_err(),
+        "nothing is sent after a goodbye"
+    );
 }
 
 pub(super) async fn a_direction_that_ends_leaves_the_other(
@@ -245,6 +281,7 @@ pub(super) async fn writing_to_nobody_fails_in_the_end(
     mut far: End<impl FrameSource, impl FrameSink>,
 ) {
     drop(near);
-    let failing = async { while far.sink.send_all(&mut vec![frame(1, 64 * 1024)]).await.is_ok() {} };
+    let failing =
+        async { while far.sink.send_all(&mut vec![frame(1, 64 * 1024)]).await.is_ok() {} };
     soon("an error", failing).await;
 }

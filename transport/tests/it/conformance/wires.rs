@@ -19,8 +19,8 @@ use tokio::{
     sync::oneshot,
 };
 use transport::{
-    Child, ChildLimits, ChildSpec, ClientAuth, ClientTls, EgressPolicy, FrameSink, FrameSource, LineReader, LineWriter, ListenerKind,
-    StallGuard,
+    Child, ChildLimits, ChildSpec, ClientAuth, ClientTls, EgressPolicy, FrameSink, FrameSource,
+    LineReader, LineWriter, ListenerKind, StallGuard,
     quic::{self, QuicClient, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream},
     spawn,
     tcp::{self, ReadHalf, Stream, WriteHalf},
@@ -52,7 +52,11 @@ pub(crate) async fn listen(setup: Setup) -> (TcpListener, SocketAddr) {
     (listener, proxy_address)
 }
 
-async fn slice(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, bytes: usize) {
+async fn slice(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    bytes: usize,
+) {
     let mut piece = vec![0; bytes];
     while let Ok(count @ 1..) = from.read(&mut piece).await {
         if to.write_all(&piece[..count]).await.is_err() {
@@ -72,7 +76,8 @@ pub(crate) async fn tcp_streams(setup: Setup) -> (Stream, Stream) {
     let (listener, address) = listen(setup).await;
     let address = address.to_string();
     let egress = egress();
-    let (accepted, connected) = tokio::join!(listener.accept(), tcp::connect(&address, &egress, None, DEADLINE));
+    let (accepted, connected) =
+        tokio::join!(listener.accept(), tcp::connect(&address, &egress, None, DEADLINE));
     let accepted = accepted.unwrap().0;
     tcp::tune(&accepted);
     (Stream::Plain(accepted), connected.unwrap())
@@ -85,24 +90,39 @@ pub(crate) async fn tls_streams(setup: Setup, kind: ListenerKind) -> (Stream, St
     let (listener, address) = listen(setup).await;
     let address = address.to_string();
     let egress = egress();
-    let accepting = async { server.accept(listener.accept().await.unwrap().0, kind, DEADLINE).await };
-    let (accepted, connected) = tokio::join!(accepting, tcp::connect(&address, &egress, Some(&client), DEADLINE));
+    let accepting =
+        async { server.accept(listener.accept().await.unwrap().0, kind, DEADLINE).await };
+    let (accepted, connected) =
+        tokio::join!(accepting, tcp::connect(&address, &egress, Some(&client), DEADLINE));
     (accepted.unwrap(), connected.unwrap())
 }
 
 /// The child passes on what it reads, both ways; `$1` is a folder with a pipe for each, `$2` how it copies.
-const PASSES_ON: &str = "exec 3>\"$1/out\" 4<\"$1/in\"; echo ready; $2 <&4 3>&- & exec $2 >&3 3>&- 4<&-";
+const PASSES_ON: &str =
+    "exec 3>\"$1/out\" 4<\"$1/in\"; echo ready; $2 <&4 3>&- & exec $2 >&3 3>&- 4<&-";
 
 /// The pipes of a child process, and what is at their other ends.
-pub(super) async fn stdio(setup: Setup) -> (End<impl FrameSource, impl FrameSink>, End<impl FrameSource, impl FrameSink>) {
+pub(super) async fn stdio(
+    setup: Setup,
+) -> (End<impl FrameSource, impl FrameSink>, End<impl FrameSource, impl FrameSink>) {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    assert!(std::process::Command::new("mkfifo").args([path("in"), path("out")]).status().unwrap().success());
-    let copies = setup.slice_bytes.map_or("cat".to_owned(), |bytes| format!("dd bs={bytes} status=none"));
-    let args = ["-c", PASSES_ON, "sh", folder.path().to_str().unwrap(), &copies].map(str::to_owned).to_vec();
+    assert!(
+        std::process::Command::new("mkfifo")
+            .args([path("in"), path("out")])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let copies =
+        setup.slice_bytes.map_or("cat".to_owned(), |bytes| format!("dd bs={bytes} status=none"));
+    let args = ["-c", PASSES_ON, "sh", folder.path().to_str().unwrap(), &copies]
+        .map(str::to_owned)
+        .to_vec();
     let from_child = pipe::OpenOptions::new().open_receiver(path("out")).unwrap();
     let limits = ChildLimits { line_bytes_max: setup.frame_bytes_max, ..ChildLimits::default() };
-    let Child { mut reader, writer, process } = spawn(&ChildSpec { args, ..ChildSpec::new("sh") }, &limits).unwrap();
+    let Child { mut reader, writer, process } =
+        spawn(&ChildSpec { args, ..ChildSpec::new("sh") }, &limits).unwrap();
     let mut to_child = None;
     until("the child opens its side", || {
         to_child = pipe::OpenOptions::new().open_sender(path("in")).ok();
@@ -115,16 +135,21 @@ pub(super) async fn stdio(setup: Setup) -> (End<impl FrameSource, impl FrameSink
         let _kept = process;
         std::future::pending::<()>().await;
     });
-    let far = (LineReader::new(from_child, setup.frame_bytes_max), LineWriter::new(to_child.unwrap()));
+    let far =
+        (LineReader::new(from_child, setup.frame_bytes_max), LineWriter::new(to_child.unwrap()));
     (End::new((reader, writer)), End::new(far))
 }
 
-pub(super) async fn tcp(setup: Setup) -> (End<impl FrameSource, impl FrameSink>, End<impl FrameSource, impl FrameSink>) {
+pub(super) async fn tcp(
+    setup: Setup,
+) -> (End<impl FrameSource, impl FrameSink>, End<impl FrameSource, impl FrameSink>) {
     let (server, client) = tcp_streams(setup).await;
     (lines(server, setup), lines(client, setup))
 }
 
-pub(super) async fn tls(setup: Setup) -> (End<impl FrameSource, impl FrameSink>, End<impl FrameSource, impl FrameSink>) {
+pub(super) async fn tls(
+    setup: Setup,
+) -> (End<impl FrameSource, impl FrameSink>, End<impl FrameSource, impl FrameSink>) {
     let (server, client) = tls_streams(setup, ListenerKind::Tcp).await;
     (lines(server, setup), lines(client, setup))
 }
@@ -136,13 +161,20 @@ pub(crate) async fn upgraded(stream: Stream) -> (Stream, Bytes) {
     let (sender, receiver) = oneshot::channel();
     let sender = Arc::new(Mutex::new(Some(sender)));
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = websocket::accept(&request).unwrap_or_else(websocket::UpgradeError::response);
-        if let (StatusCode::SWITCHING_PROTOCOLS, Some(sender)) = (response.status(), sender.lock().unwrap().take()) {
-            tokio::spawn(async move { sender.send(hyper::upgrade::on(request).await.unwrap()).unwrap() });
+        let response =
+            websocket::accept(&request).unwrap_or_else(websocket::UpgradeError::response);
+        if let (StatusCode::SWITCHING_PROTOCOLS, Some(sender)) =
+            (response.status(), sender.lock().unwrap().take())
+        {
+            tokio::spawn(async move {
+                sender.send(hyper::upgrade::on(request).await.unwrap()).unwrap()
+            });
         }
         std::future::ready(Ok::<_, Infallible>(response.map(|()| Empty::<Bytes>::new())))
     });
-    tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades());
+    tokio::spawn(
+        http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades(),
+    );
     let parts = receiver.await.expect("an upgrade").downcast::<TokioIo<Stream>>().unwrap();
     (parts.io.into_inner(), parts.read_buf)
 }
@@ -154,21 +186,39 @@ pub(crate) fn ws_limits(setup: Setup) -> websocket::Limits {
 pub(super) async fn websocket(setup: Setup) -> (WsEnd, WsEnd) {
     let (listener, address) = listen(setup).await;
     let accepting = async { Stream::Plain(listener.accept().await.unwrap().0) };
-    websocket_ends(setup, accepting, &format!("ws://{address}/ws"), &Authority::new().client()).await
+    websocket_ends(setup, accepting, &format!("ws://{address}/ws"), &Authority::new().client())
+        .await
 }
 
 pub(super) async fn websocket_tls(setup: Setup) -> (WsEnd, WsEnd) {
     let authority = Authority::new();
     let server = authority.server(ClientAuth::None);
     let (listener, address) = listen(setup).await;
-    let accepting = async { server.accept(listener.accept().await.unwrap().0, ListenerKind::Http, DEADLINE).await.unwrap() };
+    let accepting = async {
+        server
+            .accept(listener.accept().await.unwrap().0, ListenerKind::Http, DEADLINE)
+            .await
+            .unwrap()
+    };
     websocket_ends(setup, accepting, &format!("wss://{address}/ws"), &authority.client()).await
 }
 
-async fn websocket_ends(setup: Setup, accepting: impl Future<Output = Stream>, url: &str, tls: &ClientTls) -> (WsEnd, WsEnd) {
+async fn websocket_ends(
+    setup: Setup,
+    accepting: impl Future<Output = Stream>,
+    url: &str,
+    tls: &ClientTls,
+) -> (WsEnd, WsEnd) {
     let (limits, egress) = (ws_limits(setup), egress());
     let url = url.parse().unwrap();
-    let options = ConnectOptions { url: &url, headers: HeaderMap::new(), egress: &egress, tls, limits: &limits, timeout: DEADLINE };
+    let options = ConnectOptions {
+        url: &url,
+        headers: HeaderMap::new(),
+        egress: &egress,
+        tls,
+        limits: &limits,
+        timeout: DEADLINE,
+    };
     let accepting = async { upgraded(accepting.await).await };
     let ((stream, begun), connected) = tokio::join!(accepting, websocket::connect(options));
     (End::new(websocket::server(stream, begun, &limits)), End::new(connected.unwrap()))
@@ -182,7 +232,10 @@ pub(crate) fn quic_limits(setup: Setup) -> quic::Limits {
 pub(crate) fn quic_listener(limits: quic::Limits) -> (QuicListener, ClientTls) {
     let authority = Authority::new();
     let tls = Arc::new(authority.server(ClientAuth::None));
-    (QuicListener::bind("127.0.0.1:0".parse().unwrap(), tls, limits, None).unwrap(), authority.client())
+    (
+        QuicListener::bind("127.0.0.1:0".parse().unwrap(), tls, limits, None).unwrap(),
+        authority.client(),
+    )
 }
 
 pub(crate) type QuicEnd = End<QuicSource, QuicSink>;
@@ -195,14 +248,21 @@ pub(crate) async fn quic_connection(
 ) -> ((QuicConnection, QuicEnd), (QuicClient, QuicEnd)) {
     let (address, egress) = (listener.local_addr().unwrap().to_string(), egress());
     let connecting = async {
-        let options = quic::ConnectOptions { address: &address, egress: &egress, tls, limits, timeout: DEADLINE };
+        let options = quic::ConnectOptions {
+            address: &address,
+            egress: &egress,
+            tls,
+            limits,
+            timeout: DEADLINE,
+        };
         let (client, source, mut sink) = quic::connect(options).await.unwrap();
         // A stream is there for the server when something was sent on it; an empty line is nothing.
         sink.send_all(&mut vec![Bytes::new()]).await.unwrap();
         (client, End { source, sink })
     };
     let accepting = async {
-        let (connection, source, sink) = listener.accept().await.unwrap().establish(DEADLINE).await.unwrap();
+        let (connection, source, sink) =
+            listener.accept().await.unwrap().establish(DEADLINE).await.unwrap();
         (connection, End { source, sink })
     };
     soon("a connection", async { tokio::join!(accepting, connecting) }).await
@@ -225,7 +285,8 @@ pub(super) async fn quic_stream(setup: Setup) -> (QuicEnd, QuicEnd) {
         stream.sink.send_all(&mut vec![Bytes::new()]).await.unwrap();
         stream
     };
-    let (accepted, opened) = soon("a stream", async { tokio::join!(connection.accept_request(), opening) }).await;
+    let (accepted, opened) =
+        soon("a stream", async { tokio::join!(connection.accept_request(), opening) }).await;
     let end = |RequestStream { source, sink }| End { source, sink };
     (end(accepted.unwrap()), end(opened))
 }

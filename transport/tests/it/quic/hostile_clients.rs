@@ -10,8 +10,12 @@ use quinn::{Endpoint, TransportConfig, VarInt, crypto::rustls::QuicClientConfig}
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::sync::mpsc;
 use transport::{
-    CertificateSource, ClientAuth, CloseReason, ConnectError, FrameSink, FrameSource, ServerTls, WriteError,
-    quic::{ConnectOptions, EstablishError, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, connect},
+    CertificateSource, ClientAuth, CloseReason, ConnectError, FrameSink, FrameSource, ServerTls,
+    WriteError,
+    quic::{
+        ConnectOptions, EstablishError, Limits, QuicConnection, QuicListener, QuicSink, QuicSource,
+        connect,
+    },
 };
 
 use super::{ANYWHERE, frame, limits, next};
@@ -56,7 +60,9 @@ fn serve(tls: ServerTls, limits: Limits) -> (SocketAddr, Outcomes) {
     tokio::spawn(async move {
         while let Some(incoming) = listener.accept().await {
             let established = established.clone();
-            tokio::spawn(async move { drop(established.send(incoming.establish(Duration::from_secs(2)).await).await) });
+            tokio::spawn(async move {
+                drop(established.send(incoming.establish(Duration::from_secs(2)).await).await)
+            });
         }
     });
     (address, outcomes)
@@ -69,7 +75,10 @@ async fn q_11_another_protocol_is_refused() {
     for protocol in ["h3", "mcp2", "MCP"] {
         let refusal = raw(&authority, address, protocol, |_| {}).await.unwrap_err();
         assert!(refusal.to_string().contains("protocol"), "{refusal}");
-        assert!(matches!(soon("the outcome", outcomes.recv()).await.unwrap(), Err(EstablishError::Failed(_))));
+        assert!(matches!(
+            soon("the outcome", outcomes.recv()).await.unwrap(),
+            Err(EstablishError::Failed(_))
+        ));
     }
     raw(&authority, address, "mcp", |_| {}).await.unwrap();
 }
@@ -84,7 +93,10 @@ async fn q_05_unidirectional_streams_and_datagrams_are_refused() {
         () = tokio::time::sleep(Duration::from_millis(100)) => {}
     }
     assert_eq!(connection.max_datagram_size(), None);
-    assert_eq!(connection.send_datagram(frame("{}")), Err(quinn::SendDatagramError::UnsupportedByPeer));
+    assert_eq!(
+        connection.send_datagram(frame("{}")),
+        Err(quinn::SendDatagramError::UnsupportedByPeer)
+    );
 }
 
 #[tokio::test]
@@ -92,7 +104,10 @@ async fn a_client_that_opens_no_control_stream_is_not_waited_for() {
     let authority = Authority::new();
     let (address, mut outcomes) = serve(authority.server(ClientAuth::None), limits());
     let connection = raw(&authority, address, "mcp", |_| {}).await.unwrap();
-    assert!(matches!(soon("the outcome", outcomes.recv()).await.unwrap(), Err(EstablishError::Timeout { .. })));
+    assert!(matches!(
+        soon("the outcome", outcomes.recv()).await.unwrap(),
+        Err(EstablishError::Timeout { .. })
+    ));
     soon("the end", connection.closed()).await;
 }
 
@@ -105,7 +120,16 @@ async fn the_first_stream_is_the_control_stream_whatever_arrives_first() {
     let (mut request, _request_back) = connection.open_bi().await.unwrap();
     request.write_all(b"{\"request\":1}\n").await.unwrap();
     let (server, mut source, _sink) = soon("the outcome", outcomes.recv()).await.unwrap().unwrap();
-    assert_eq!(soon("the request", server.accept_request()).await.unwrap().receive().await.unwrap().unwrap(), "{\"request\":1}");
+    assert_eq!(
+        soon("the request", server.accept_request())
+            .await
+            .unwrap()
+            .receive()
+            .await
+            .unwrap()
+            .unwrap(),
+        "{\"request\":1}"
+    );
     control.write_all(b"{\"control\":1}\n").await.unwrap();
     assert_eq!(next(&mut source).await.unwrap(), "{\"control\":1}");
 }
@@ -113,7 +137,10 @@ async fn the_first_stream_is_the_control_stream_whatever_arrives_first() {
 #[tokio::test]
 async fn a_request_whose_client_does_not_read_is_reset_with_the_code_for_that() {
     let authority = Authority::new();
-    let (address, mut outcomes) = serve(authority.server(ClientAuth::None), Limits { stall_max: Duration::from_millis(100), ..limits() });
+    let (address, mut outcomes) = serve(
+        authority.server(ClientAuth::None),
+        Limits { stall_max: Duration::from_millis(100), ..limits() },
+    );
     let window = VarInt::from_u32(16 * 1024);
     let connection = raw(&authority, address, "mcp", |transport| {
         transport.stream_receive_window(window);
@@ -124,13 +151,20 @@ async fn a_request_whose_client_does_not_read_is_reset_with_the_code_for_that() 
     control.write_all(b"{}\n").await.unwrap();
     let (mut request, mut unread) = connection.open_bi().await.unwrap();
     request.write_all(b"{}\n").await.unwrap();
-    let (server, mut source, mut control_sink) = soon("the outcome", outcomes.recv()).await.unwrap().unwrap();
+    let (server, mut source, mut control_sink) =
+        soon("the outcome", outcomes.recv()).await.unwrap().unwrap();
     assert_eq!(next(&mut source).await.unwrap(), "{}");
-    let (mut sink, _cancellation) = soon("the request", server.accept_request()).await.unwrap().answering();
-    let stalled = soon("the stall", sink.send_all(&mut vec![frame(&"x".repeat(1024 * 1024))])).await.unwrap_err();
+    let (mut sink, _cancellation) =
+        soon("the request", server.accept_request()).await.unwrap().answering();
+    let stalled = soon("the stall", sink.send_all(&mut vec![frame(&"x".repeat(1024 * 1024))]))
+        .await
+        .unwrap_err();
     assert!(matches!(stalled, WriteError::Stalled { .. }), "{stalled}");
     sink.close(CloseReason::SlowReader).await;
-    assert_eq!(soon("the reset", unread.received_reset()).await.unwrap(), Some(VarInt::from_u32(7)));
+    assert_eq!(
+        soon("the reset", unread.received_reset()).await.unwrap(),
+        Some(VarInt::from_u32(7))
+    );
     // The connection goes on without it.
     control_sink.send_all(&mut vec![frame("{\"still\":\"here\"}")]).await.unwrap();
     assert!(connection.close_reason().is_none());
@@ -144,7 +178,13 @@ async fn q_01_newcomers_prove_their_address_first() {
     let egress = egress();
     let address_text = address.to_string();
     let limits = limits();
-    let options = ConnectOptions { address: &address_text, egress: &egress, tls: &client_tls, limits: &limits, timeout: DEADLINE };
+    let options = ConnectOptions {
+        address: &address_text,
+        egress: &egress,
+        tls: &client_tls,
+        limits: &limits,
+        timeout: DEADLINE,
+    };
     let (_client, _source, mut sink) = connect(options).await.unwrap();
     sink.send_all(&mut vec![frame("{}")]).await.unwrap();
     soon("the outcome", outcomes.recv()).await.unwrap().unwrap();
@@ -153,12 +193,15 @@ async fn q_01_newcomers_prove_their_address_first() {
 #[tokio::test]
 async fn q_04_a_newcomer_that_proved_its_address_can_still_be_refused_or_left_alone() {
     let authority = Authority::new();
-    let listener = QuicListener::bind(ANYWHERE, Arc::new(authority.server(ClientAuth::None)), limits(), None).unwrap();
+    let listener =
+        QuicListener::bind(ANYWHERE, Arc::new(authority.server(ClientAuth::None)), limits(), None)
+            .unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         soon("the first", listener.accept()).await.unwrap().refuse();
         drop(soon("the second", listener.accept()).await.unwrap());
-        let _established = soon("the third", listener.accept()).await.unwrap().establish(DEADLINE).await;
+        let _established =
+            soon("the third", listener.accept()).await.unwrap().establish(DEADLINE).await;
     });
     for _ in 0..2 {
         let refusal = raw(&authority, address, "mcp", |_| {}).await.unwrap_err();
@@ -174,14 +217,17 @@ async fn q_01_an_unanswered_hello_is_not_amplified() {
     // A hello like any other, sent through a socket of ours and never followed up.
     let proxy = tokio::net::UdpSocket::bind(ANYWHERE).await.unwrap();
     let through = proxy.local_addr().unwrap();
-    let _client = tokio::spawn(async move { raw(&authority, through, "mcp", |_| {}).await.map(drop) });
+    let _client =
+        tokio::spawn(async move { raw(&authority, through, "mcp", |_| {}).await.map(drop) });
     let mut hello = [0; 2048];
     let (sent, _) = soon("a hello", proxy.recv_from(&mut hello)).await.unwrap();
     let victim = tokio::net::UdpSocket::bind(ANYWHERE).await.unwrap();
     victim.send_to(&hello[..sent], address).await.unwrap();
     let mut received = 0;
     let mut packet = [0; 2048];
-    while let Ok(Ok(count)) = tokio::time::timeout(Duration::from_secs(2), victim.recv(&mut packet)).await {
+    while let Ok(Ok(count)) =
+        tokio::time::timeout(Duration::from_secs(2), victim.recv(&mut packet)).await
+    {
         received += count;
     }
     assert!(received > 0 && received <= 3 * sent, "{received} bytes for {sent}");
@@ -215,12 +261,20 @@ async fn q_02_garbage_is_answered_with_silence() {
 #[tokio::test]
 async fn who_the_client_is_stands_in_its_certificate() {
     let authority = Authority::new();
-    let (address, mut outcomes) = serve(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None }), limits());
+    let (address, mut outcomes) =
+        serve(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None }), limits());
     let address = address.to_string();
     let egress = egress();
     let limits = limits();
-    let known = authority.client_with(|params| params.subject_alt_names.push(uri("mcp-broker://acme/alice")));
-    let options = ConnectOptions { address: &address, egress: &egress, tls: &known, limits: &limits, timeout: DEADLINE };
+    let known = authority
+        .client_with(|params| params.subject_alt_names.push(uri("mcp-broker://acme/alice")));
+    let options = ConnectOptions {
+        address: &address,
+        egress: &egress,
+        tls: &known,
+        limits: &limits,
+        timeout: DEADLINE,
+    };
     let (_client, _source, mut sink) = connect(options).await.unwrap();
     sink.send_all(&mut vec![frame("{}")]).await.unwrap();
     let (connection, _, _) = soon("the outcome", outcomes.recv()).await.unwrap().unwrap();
@@ -228,7 +282,13 @@ async fn who_the_client_is_stands_in_its_certificate() {
     assert_eq!((&*identity.tenant, &*identity.principal), ("acme", "alice"));
 
     let nobody = authority.client();
-    let options = ConnectOptions { address: &address, egress: &egress, tls: &nobody, limits: &limits, timeout: DEADLINE };
+    let options = ConnectOptions {
+        address: &address,
+        egress: &egress,
+        tls: &nobody,
+        limits: &limits,
+        timeout: DEADLINE,
+    };
     // The client is done first; what the server thinks of it comes after.
     let connected = connect(options).await;
     assert!(soon("the outcome", outcomes.recv()).await.unwrap().is_err());
@@ -242,8 +302,15 @@ async fn who_the_client_is_stands_in_its_certificate() {
 async fn servers_that_prove_nothing_are_not_spoken_to() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let (address, _outcomes) = serve(stranger.server(ClientAuth::None), limits());
-    let (address, egress, tls, limits) = (address.to_string(), egress(), authority.client(), limits());
-    let options = ConnectOptions { address: &address, egress: &egress, tls: &tls, limits: &limits, timeout: DEADLINE };
+    let (address, egress, tls, limits) =
+        (address.to_string(), egress(), authority.client(), limits());
+    let options = ConnectOptions {
+        address: &address,
+        egress: &egress,
+        tls: &tls,
+        limits: &limits,
+        timeout: DEADLINE,
+    };
     let refusal = connect(options).await.unwrap_err();
     assert!(matches!(refusal, ConnectError::Tls { .. }), "{refusal}");
 }
@@ -253,11 +320,20 @@ async fn nobody_there_is_a_timeout_and_forbidden_addresses_are_not_tried() {
     let (egress, tls, limits) = (egress(), Authority::new().client(), limits());
     let silent = UdpSocket::bind(ANYWHERE).unwrap();
     let address = silent.local_addr().unwrap().to_string();
-    let at = |address| ConnectOptions { address, egress: &egress, tls: &tls, limits: &limits, timeout: Duration::from_millis(200) };
+    let at = |address| ConnectOptions {
+        address,
+        egress: &egress,
+        tls: &tls,
+        limits: &limits,
+        timeout: Duration::from_millis(200),
+    };
     assert_eq!(connect(at(&address)).await.unwrap_err(), ConnectError::Timeout);
     assert!(matches!(connect(at("169.254.169.254:443")).await, Err(ConnectError::Denied(_))));
     for nonsense in ["127.0.0.1", ":1", "127.0.0.1:x", "::1:1", "127.0.0.1:70000"] {
-        assert!(matches!(connect(at(nonsense)).await, Err(ConnectError::Unreachable { .. })), "{nonsense}");
+        assert!(
+            matches!(connect(at(nonsense)).await, Err(ConnectError::Unreachable { .. })),
+            "{nonsense}"
+        );
     }
 }
 
@@ -270,7 +346,8 @@ async fn a_reload_changes_what_newcomers_see_and_drops_nobody() {
     let listener = QuicListener::bind(ANYWHERE, Arc::clone(&tls), limits(), None).unwrap();
     let address = listener.local_addr().unwrap();
     let leaf = |connection: &quinn::Connection| {
-        connection.peer_identity().unwrap().downcast::<Vec<CertificateDer<'static>>>().unwrap()[0].to_vec()
+        connection.peer_identity().unwrap().downcast::<Vec<CertificateDer<'static>>>().unwrap()[0]
+            .to_vec()
     };
     let serving = async {
         let mut kept = Vec::new();

@@ -20,7 +20,8 @@ use crate::{
     soon, until,
 };
 
-const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+const ANYWHERE: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
 fn limits() -> Limits {
     quic_limits(Setup { frame_bytes_max: 1024 * 1024, slice_bytes: None })
@@ -64,7 +65,12 @@ async fn each_request_has_a_stream_and_no_stream_waits_for_another() {
     // Answered from the last to the first, with something before each answer.
     for (number, stream) in streams.into_iter().enumerate().rev() {
         let (mut sink, _cancellation) = stream.answering();
-        sink.send_all(&mut vec![frame("{\"progress\":1}"), frame(&format!("{{\"answer\":{number}}}"))]).await.unwrap();
+        sink.send_all(&mut vec![
+            frame("{\"progress\":1}"),
+            frame(&format!("{{\"answer\":{number}}}")),
+        ])
+        .await
+        .unwrap();
         sink.close(CloseReason::Done).await;
         let asked = &mut asked[number];
         assert_eq!(next(&mut asked.source).await.unwrap(), "{\"progress\":1}");
@@ -146,16 +152,21 @@ async fn a_message_cut_short_by_its_sender_is_never_taken_for_one() {
     let (mut sink, _cancellation) = accepted.answering();
     // More than the windows let through, so that the call is dropped in the middle of the message.
     let long = Bytes::from(vec![b'7'; 8 * 1024 * 1024]);
-    let sending = tokio::time::timeout(Duration::from_millis(100), sink.send_all(&mut vec![long])).await;
+    let sending =
+        tokio::time::timeout(Duration::from_millis(100), sink.send_all(&mut vec![long])).await;
     assert!(sending.is_err());
     drop(sink);
-    assert!(matches!(soon("the end", asked.source.next()).await, Err(ReadError::Cancelled | ReadError::TooLong { .. })));
+    assert!(matches!(
+        soon("the end", asked.source.next()).await,
+        Err(ReadError::Cancelled | ReadError::TooLong { .. })
+    ));
 }
 
 /// As many as the limit says, whatever the client may open before the first of them is seen.
 #[tokio::test]
 async fn q_05_all_streams_may_be_open_at_once_and_none_beyond() {
-    let (_listener, (connection, _server), (client, _control)) = pair(Limits { request_streams_max: 100, ..limits() }).await;
+    let (_listener, (connection, _server), (client, _control)) =
+        pair(Limits { request_streams_max: 100, ..limits() }).await;
     let opening = async {
         let mut open = Vec::new();
         for number in 0..100 {
@@ -178,7 +189,8 @@ async fn q_05_all_streams_may_be_open_at_once_and_none_beyond() {
 
 #[tokio::test]
 async fn q_05_streams_are_limited_and_freed() {
-    let (_listener, (connection, _server), (client, _control)) = pair(Limits { request_streams_max: 2, ..limits() }).await;
+    let (_listener, (connection, _server), (client, _control)) =
+        pair(Limits { request_streams_max: 2, ..limits() }).await;
     let _first = client.open_request(frame("{}")).await.unwrap();
     let mut second = client.open_request(frame("{}")).await.unwrap();
     let third = client.open_request(frame("{\"n\":3}"));
@@ -198,7 +210,16 @@ async fn q_05_streams_are_limited_and_freed() {
     drop(cancellation);
     assert_eq!(next(&mut second.source).await, None);
     soon("a free place", third).await.unwrap();
-    assert_eq!(soon("the third", connection.accept_request()).await.unwrap().receive().await.unwrap().unwrap(), "{\"n\":3}");
+    assert_eq!(
+        soon("the third", connection.accept_request())
+            .await
+            .unwrap()
+            .receive()
+            .await
+            .unwrap()
+            .unwrap(),
+        "{\"n\":3}"
+    );
 }
 
 #[tokio::test]
@@ -231,7 +252,9 @@ async fn a_close_at_once_says_why() {
     let (_listener, (connection, _server), (_client, mut control)) = pair(limits()).await;
     connection.close(CloseReason::Overloaded);
     match soon("the end", control.source.next()).await {
-        Err(ReadError::Closed { code, reason }) => assert_eq!((code, &*reason), (8, "overloaded, try again later")),
+        Err(ReadError::Closed { code, reason }) => {
+            assert_eq!((code, &*reason), (8, "overloaded, try again later"))
+        }
         other => panic!("{other:?}"),
     }
     assert!(control.source.next().await.unwrap().is_none());
@@ -286,13 +309,15 @@ async fn q_10_a_restarted_listener_resets_the_connections_of_the_one_before() {
     let (tls, client_tls) = (Arc::new(authority.server(ClientAuth::None)), authority.client());
     let secret = [7; 32];
     // A runtime of its own stands for the first process: only its end leaves no goodbye.
-    let process = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let process =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let first = {
         let _inside = process.enter();
         QuicListener::bind(ANYWHERE, Arc::clone(&tls), limits(), Some(&secret)).unwrap()
     };
     let address = first.local_addr().unwrap();
-    let ((connection, server), (_client, mut control)) = quic_connection(&first, &client_tls, &limits()).await;
+    let ((connection, server), (_client, mut control)) =
+        quic_connection(&first, &client_tls, &limits()).await;
     // Waits for it: while anything of it runs, dropping the handles would say goodbye.
     tokio::task::spawn_blocking(move || process.shutdown_timeout(DEADLINE)).await.unwrap();
     drop((connection, server, first));
@@ -304,7 +329,9 @@ async fn q_10_a_restarted_listener_resets_the_connections_of_the_one_before() {
     .await;
     let listening = tokio::spawn(async move { again.unwrap().accept().await.map(drop) });
     control.sink.send_all(&mut vec![frame("{\"who\":\"are you\"}")]).await.unwrap();
-    let end = tokio::time::timeout(Duration::from_secs(1), control.source.next()).await.expect("the client knows within a second");
+    let end = tokio::time::timeout(Duration::from_secs(1), control.source.next())
+        .await
+        .expect("the client knows within a second");
     assert!(matches!(end, Err(ReadError::Io(_))), "{end:?}");
     listening.abort();
 }

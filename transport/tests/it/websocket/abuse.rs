@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use transport::{CloseReason, FrameSink, FrameSource, ReadError, farewell};
 
-use super::{BINARY, CLOSE, FINAL, MESSAGE_BYTES_MAX, PING, PONG, TEXT, closing, connection, limits, masked};
+use super::{
+    BINARY, CLOSE, FINAL, MESSAGE_BYTES_MAX, PING, PONG, TEXT, closing, connection, limits, masked,
+};
 use crate::soon;
 
 /// What the source says to these bytes, after a good message; and that the peer gets the code that belongs to it.
@@ -24,7 +26,10 @@ async fn fault(bytes: &[u8]) -> ReadError {
         drop(raw);
     };
     soon("the farewell", async { tokio::join!(leaving, reading) }).await;
-    assert!(sink.send_all(&mut vec![Bytes::from_static(b"{}")]).await.is_err(), "nothing after a close frame");
+    assert!(
+        sink.send_all(&mut vec![Bytes::from_static(b"{}")]).await.is_err(),
+        "nothing after a close frame"
+    );
     fault
 }
 
@@ -38,7 +43,8 @@ async fn w_03_flags_and_opcodes() {
     assert_protocol_fault("unmasked", b"\x81\x02{}").await;
     for reserved in [0x40, 0x20, 0x10, 0x70] {
         assert_protocol_fault("a reserved bit", &masked(FINAL | reserved | TEXT, b"{}")).await;
-        assert_protocol_fault("a reserved bit of a ping", &masked(FINAL | reserved | PING, b"")).await;
+        assert_protocol_fault("a reserved bit of a ping", &masked(FINAL | reserved | PING, b""))
+            .await;
     }
     for opcode in [3, 4, 5, 6, 7, 11, 12, 13, 14, 15] {
         assert_protocol_fault("a reserved opcode", &masked(FINAL | opcode, b"")).await;
@@ -49,7 +55,11 @@ async fn w_03_flags_and_opcodes() {
 async fn w_03_fragments_out_of_place() {
     assert_protocol_fault("a continuation of nothing", &masked(0, b"x")).await;
     assert_protocol_fault("the end of nothing", &masked(FINAL, b"x")).await;
-    assert_protocol_fault("a message in a message", &[masked(TEXT, b"{"), masked(FINAL | TEXT, b"}")].concat()).await;
+    assert_protocol_fault(
+        "a message in a message",
+        &[masked(TEXT, b"{"), masked(FINAL | TEXT, b"}")].concat(),
+    )
+    .await;
     for control in [CLOSE, PING, PONG] {
         assert_protocol_fault("a fragmented control frame", &masked(control, b"")).await;
         assert_protocol_fault("a long control frame", &masked(FINAL | control, &[b'x'; 126])).await;
@@ -59,14 +69,19 @@ async fn w_03_fragments_out_of_place() {
 #[tokio::test]
 async fn w_03_lengths_in_the_long_form() {
     assert_protocol_fault("125 in 16 bits", b"\x81\xfe\x00\x7d\x00\x00\x00\x00").await;
-    assert_protocol_fault("65,535 in 64 bits", b"\x81\xff\x00\x00\x00\x00\x00\x00\xff\xff\x00\x00\x00\x00").await;
+    assert_protocol_fault(
+        "65,535 in 64 bits",
+        b"\x81\xff\x00\x00\x00\x00\x00\x00\xff\xff\x00\x00\x00\x00",
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn w_03_close_codes() {
     assert_protocol_fault("half a code", &masked(FINAL | CLOSE, b"\x03")).await;
     for code in [0, 1, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65_535] {
-        assert_protocol_fault("a code nobody may send", &masked(FINAL | CLOSE, &closing(code, ""))).await;
+        assert_protocol_fault("a code nobody may send", &masked(FINAL | CLOSE, &closing(code, "")))
+            .await;
     }
     let reason = fault(&masked(FINAL | CLOSE, b"\x03\xe8\xff")).await;
     assert!(matches!(reason, ReadError::InvalidUtf8));
@@ -74,7 +89,15 @@ async fn w_03_close_codes() {
 
 #[tokio::test]
 async fn a_goodbye_is_answered_in_kind() {
-    for (code, is_fault) in [(1000, false), (1001, false), (1002, true), (1011, true), (1013, true), (3000, true), (4999, true)] {
+    for (code, is_fault) in [
+        (1000, false),
+        (1001, false),
+        (1002, true),
+        (1011, true),
+        (1013, true),
+        (3000, true),
+        (4999, true),
+    ] {
         let (mut raw, mut source, mut sink) = connection(1024, &limits());
         raw.send(&masked(FINAL | CLOSE, &closing(code, "why not"))).await;
         // Behind a goodbye there is nothing.
@@ -82,7 +105,9 @@ async fn a_goodbye_is_answered_in_kind() {
         let end = soon("the end", source.next()).await;
         match end {
             Ok(None) => assert!(!is_fault, "{code}"),
-            Err(ReadError::Closed { code: said, reason }) => assert_eq!((is_fault, said, &*reason), (true, code.into(), "why not")),
+            Err(ReadError::Closed { code: said, reason }) => {
+                assert_eq!((is_fault, said, &*reason), (true, code.into(), "why not"))
+            }
             other => panic!("{other:?}"),
         }
         assert_eq!(raw.receive().await, Some((CLOSE, code.to_be_bytes().to_vec())));
@@ -110,7 +135,8 @@ async fn an_end_without_goodbye_is_a_fault() {
 
 #[tokio::test]
 async fn f_16_bytes_cut_at_every_offset_never_make_a_message() {
-    let messages: [&[u8]; 3] = [b"{\"n\":1}", b"{\"n\":2,\"pad\":\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"}", b"{\"n\":3}"];
+    let messages: [&[u8]; 3] =
+        [b"{\"n\":1}", b"{\"n\":2,\"pad\":\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"}", b"{\"n\":3}"];
     let fragments = [masked(TEXT, &messages[1][..10]), masked(FINAL, &messages[1][10..])].concat();
     let frames = [masked(FINAL | TEXT, messages[0]), fragments, masked(FINAL | TEXT, messages[2])];
     let stream = frames.concat();
@@ -124,10 +150,17 @@ async fn f_16_bytes_cut_at_every_offset_never_make_a_message() {
         });
         for message in messages {
             if ends.next().is_some_and(|end| end <= cut) {
-                assert_eq!(soon("a message", source.next()).await.unwrap().unwrap(), message, "cut at {cut}");
+                assert_eq!(
+                    soon("a message", source.next()).await.unwrap().unwrap(),
+                    message,
+                    "cut at {cut}"
+                );
             }
         }
-        assert!(matches!(soon("the fault", source.next()).await, Err(ReadError::Io(_))), "cut at {cut}");
+        assert!(
+            matches!(soon("the fault", source.next()).await, Err(ReadError::Io(_))),
+            "cut at {cut}"
+        );
     }
 }
 
@@ -138,7 +171,13 @@ async fn noise_and_flipped_bits_end_the_connection_and_nothing_else() {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         seed >> 16
     };
-    let good = [masked(FINAL | TEXT, b"{\"n\":1}"), masked(FINAL | PING, b"?"), masked(TEXT, "é".as_bytes()), masked(FINAL, b"x")].concat();
+    let good = [
+        masked(FINAL | TEXT, b"{\"n\":1}"),
+        masked(FINAL | PING, b"?"),
+        masked(TEXT, "é".as_bytes()),
+        masked(FINAL, b"x"),
+    ]
+    .concat();
     for round in 0..3000 {
         let mut bytes = good.clone();
         if round % 2 == 0 {
@@ -166,17 +205,35 @@ async fn noise_and_flipped_bits_end_the_connection_and_nothing_else() {
 #[tokio::test]
 async fn w_04_text_that_is_not_utf_8() {
     for text in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80", b"ok \xe2\x82", b"\xf5\x80\x80\x80"] {
-        assert!(matches!(fault(&masked(FINAL | TEXT, text)).await, ReadError::InvalidUtf8), "{text:?}");
+        assert!(
+            matches!(fault(&masked(FINAL | TEXT, text)).await, ReadError::InvalidUtf8),
+            "{text:?}"
+        );
     }
     // Over fragments: said with the fragment that makes it certain, which is not the last one.
-    let fragments = [masked(TEXT, b"\xce"), masked(0, b"\xba\xe1"), masked(0, b"\xbd\xb9\xff"), masked(0, b"never looked at")].concat();
+    let fragments = [
+        masked(TEXT, b"\xce"),
+        masked(0, b"\xba\xe1"),
+        masked(0, b"\xbd\xb9\xff"),
+        masked(0, b"never looked at"),
+    ]
+    .concat();
     assert!(matches!(fault(&fragments).await, ReadError::InvalidUtf8));
     let unfinished = [masked(TEXT, b"\xe2"), masked(FINAL, b"\x82")].concat();
     assert!(matches!(fault(&unfinished).await, ReadError::InvalidUtf8));
 
     let (mut raw, mut source, _sink) = connection(1024, &limits());
-    raw.send(&[masked(TEXT, b"\xe2"), masked(0, b"\x82"), masked(0, b""), masked(FINAL | PING, b""), masked(FINAL, b"\xac")].concat())
-        .await;
+    raw.send(
+        &[
+            masked(TEXT, b"\xe2"),
+            masked(0, b"\x82"),
+            masked(0, b""),
+            masked(FINAL | PING, b""),
+            masked(FINAL, b"\xac"),
+        ]
+        .concat(),
+    )
+    .await;
     assert_eq!(soon("a message", source.next()).await.unwrap().unwrap(), "€");
 }
 
@@ -185,11 +242,16 @@ async fn w_05_too_large_is_refused_at_the_announcement() {
     // Two to the power of 63 has a bit set that must not be; its size is the greater fault. No payload follows.
     for length in [MESSAGE_BYTES_MAX as u64 + 1, 1 << 32, 1 << 63, u64::MAX] {
         let announced = [&b"\x81\xff"[..], &length.to_be_bytes(), &[0; 4]].concat();
-        assert!(matches!(fault(&announced).await, ReadError::TooLong { limit: MESSAGE_BYTES_MAX }), "{length}");
+        assert!(
+            matches!(fault(&announced).await, ReadError::TooLong { limit: MESSAGE_BYTES_MAX }),
+            "{length}"
+        );
     }
     // In fragments: at the head of the one that is too much.
     let half = vec![b'x'; MESSAGE_BYTES_MAX / 2];
-    let fragments = [masked(TEXT, &half), masked(0, &half), masked(0, b""), masked(FINAL, b"x")[..6].to_vec()].concat();
+    let fragments =
+        [masked(TEXT, &half), masked(0, &half), masked(0, b""), masked(FINAL, b"x")[..6].to_vec()]
+            .concat();
     assert!(matches!(fault(&fragments).await, ReadError::TooLong { .. }));
 }
 
@@ -246,11 +308,18 @@ async fn w_06_binary_is_refused_and_nothing_of_it_read() {
 #[tokio::test]
 async fn w_06_several_messages_in_one_frame_are_several_messages() {
     let (mut raw, mut source, _sink) = connection(1024, &limits());
-    let text = "\n{\"a\":1}\r\n{\n  \"b\": \"}\\\"{\",\n  \"c\": [\n1]\n}\n\n  \n[2]{\"d\":4}\n\"e\"";
+    let text =
+        "\n{\"a\":1}\r\n{\n  \"b\": \"}\\\"{\",\n  \"c\": [\n1]\n}\n\n  \n[2]{\"d\":4}\n\"e\"";
     raw.send(&masked(FINAL | TEXT, text.as_bytes())).await;
     raw.send(&masked(FINAL | TEXT, b" \r\n ")).await;
     raw.send(&masked(FINAL | TEXT, b"{\"last\":true}")).await;
-    for expected in ["{\"a\":1}", "{\n  \"b\": \"}\\\"{\",\n  \"c\": [\n1]\n}", "[2]{\"d\":4}", "\"e\"", "{\"last\":true}"] {
+    for expected in [
+        "{\"a\":1}",
+        "{\n  \"b\": \"}\\\"{\",\n  \"c\": [\n1]\n}",
+        "[2]{\"d\":4}",
+        "\"e\"",
+        "{\"last\":true}",
+    ] {
         assert_eq!(soon("a message", source.next()).await.unwrap().unwrap(), expected);
     }
 }

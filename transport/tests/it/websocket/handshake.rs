@@ -63,18 +63,31 @@ fn what_browsers_and_libraries_send_is_accepted() {
 
 #[test]
 fn our_subprotocol_is_chosen_among_others_and_no_other_is() {
-    let chosen =
-        |offers: &'static str| accepted(&[("sec-websocket-protocol", Some(offers))]).headers().get("sec-websocket-protocol").cloned();
+    let chosen = |offers: &'static str| {
+        accepted(&[("sec-websocket-protocol", Some(offers))])
+            .headers()
+            .get("sec-websocket-protocol")
+            .cloned()
+    };
     assert_eq!(chosen("mcp").unwrap(), "mcp");
     assert_eq!(chosen("chat,  mcp , bearer.abc").unwrap(), "mcp");
     assert_eq!(chosen("chat, MCP, mcp2"), None);
-    let twice = accepted(&[("sec-websocket-protocol", Some("chat")), ("sec-websocket-protocol", Some("mcp"))]);
+    let twice = accepted(&[
+        ("sec-websocket-protocol", Some("chat")),
+        ("sec-websocket-protocol", Some("mcp")),
+    ]);
     assert_eq!(twice.headers()["sec-websocket-protocol"], "mcp");
 }
 
 #[test]
 fn w_02_extensions_are_never_accepted() {
-    for offer in ["permessage-deflate", "permessage-deflate; client_max_window_bits=99999999999", "x; a=\"unclosed", ";;;,,,", "\u{7f}"] {
+    for offer in [
+        "permessage-deflate",
+        "permessage-deflate; client_max_window_bits=99999999999",
+        "x; a=\"unclosed",
+        ";;;,,,",
+        "\u{7f}",
+    ] {
         let mut request = request(&[]);
         let Ok(offer) = offer.parse() else { continue };
         request.headers_mut().append("sec-websocket-extensions", offer);
@@ -95,7 +108,10 @@ fn w_02_what_is_no_handshake_is_refused() {
         (&[("sec-websocket-version", None)], BadVersion),
         (&[("sec-websocket-version", Some("8"))], BadVersion),
         (&[("sec-websocket-version", Some("13, 8"))], BadVersion),
-        (&[("sec-websocket-version", Some("13")), ("sec-websocket-version", Some("13"))], BadVersion),
+        (
+            &[("sec-websocket-version", Some("13")), ("sec-websocket-version", Some("13"))],
+            BadVersion,
+        ),
         (&[(key, None)], Key),
         (&[(key, Some(""))], Key),
         (&[(key, Some("dGhlIHNhbXBsZSBub25jZQ"))], Key),
@@ -144,25 +160,42 @@ async fn outcome(url: &str, limit: Duration) -> Result<(), ConnectError> {
     let (egress, tls, limits) = (egress(), Authority::new().client(), Limits::default());
     let url = url.parse().unwrap();
     let headers = HeaderMap::from_iter([(header::AUTHORIZATION, "Bearer secret".parse().unwrap())]);
-    connect(ConnectOptions { url: &url, headers, egress: &egress, tls: &tls, limits: &limits, timeout: limit }).await.map(drop)
+    connect(ConnectOptions {
+        url: &url,
+        headers,
+        egress: &egress,
+        tls: &tls,
+        limits: &limits,
+        timeout: limit,
+    })
+    .await
+    .map(drop)
 }
 
 #[tokio::test]
 async fn a_client_believes_no_answer_that_does_not_belong_to_its_question() {
     let long = format!("HTTP/1.1 101 Switching Protocols\r\nx: {}\r\n\r\n", "y".repeat(64 * 1024));
     let cases = [
-        ("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n", "accept"),
+        (
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+            "accept",
+        ),
         (
             "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n",
             "accept",
         ),
-        ("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n", "upgrade"),
+        (
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
+            "upgrade",
+        ),
         ("SSH-2.0-OpenSSH_9.2\r\n\r\n", ""),
         (long.as_str(), ""),
     ];
     for (answer, reason) in cases {
         let (address, _seen) = answering(answer.to_owned()).await;
-        let refusal = soon("a refusal", outcome(&format!("ws://{address}/"), crate::DEADLINE)).await.unwrap_err();
+        let refusal = soon("a refusal", outcome(&format!("ws://{address}/"), crate::DEADLINE))
+            .await
+            .unwrap_err();
         assert!(matches!(refusal, ConnectError::Handshake { .. }), "{refusal}");
         assert!(refusal.to_string().to_lowercase().contains(reason), "{refusal}");
     }
@@ -171,15 +204,26 @@ async fn a_client_believes_no_answer_that_does_not_belong_to_its_question() {
 #[tokio::test]
 async fn a_client_says_what_it_was_refused_with_and_follows_nobody() {
     for status in [401, 403, 404, 302, 500, 200] {
-        let (address, seen) =
-            answering(format!("HTTP/1.1 {status} No\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n")).await;
-        let refusal = soon("a refusal", outcome(&format!("ws://{address}/ws?x=1"), crate::DEADLINE)).await.unwrap_err();
-        assert_eq!(refusal, ConnectError::Refused { status: StatusCode::from_u16(status).unwrap() });
+        let (address, seen) = answering(format!(
+            "HTTP/1.1 {status} No\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
+        ))
+        .await;
+        let refusal =
+            soon("a refusal", outcome(&format!("ws://{address}/ws?x=1"), crate::DEADLINE))
+                .await
+                .unwrap_err();
+        assert_eq!(
+            refusal,
+            ConnectError::Refused { status: StatusCode::from_u16(status).unwrap() }
+        );
         let head = soon("the request", seen).await.unwrap().to_lowercase();
         assert!(head.starts_with("get /ws?x=1 http/1.1\r\n"), "{head}");
-        for line in
-            [&format!("host: {address}"), "authorization: bearer secret", "sec-websocket-protocol: mcp", "sec-websocket-version: 13"]
-        {
+        for line in [
+            &format!("host: {address}"),
+            "authorization: bearer secret",
+            "sec-websocket-protocol: mcp",
+            "sec-websocket-version: 13",
+        ] {
             assert!(head.contains(&format!("{line}\r\n")), "{line} in {head}");
         }
     }
@@ -188,8 +232,20 @@ async fn a_client_says_what_it_was_refused_with_and_follows_nobody() {
 #[tokio::test]
 async fn a_client_does_not_wait_for_ever_and_goes_nowhere_it_must_not() {
     let (address, _seen) = answering(String::new()).await;
-    assert_eq!(soon("the timeout", outcome(&format!("ws://{address}/"), Duration::from_millis(100))).await, Err(ConnectError::Timeout));
-    assert!(matches!(outcome("ws://169.254.169.254/", crate::DEADLINE).await, Err(ConnectError::Denied(_))));
-    assert!(matches!(outcome("http://127.0.0.1:1/", crate::DEADLINE).await, Err(ConnectError::Unreachable { .. })));
-    assert!(matches!(outcome("ws://127.0.0.1:1/", crate::DEADLINE).await, Err(ConnectError::Unreachable { .. })));
+    assert_eq!(
+        soon("the timeout", outcome(&format!("ws://{address}/"), Duration::from_millis(100))).await,
+        Err(ConnectError::Timeout)
+    );
+    assert!(matches!(
+        outcome("ws://169.254.169.254/", crate::DEADLINE).await,
+        Err(ConnectError::Denied(_))
+    ));
+    assert!(matches!(
+        outcome("http://127.0.0.1:1/", crate::DEADLINE).await,
+        Err(ConnectError::Unreachable { .. })
+    ));
+    assert!(matches!(
+        outcome("ws://127.0.0.1:1/", crate::DEADLINE).await,
+        Err(ConnectError::Unreachable { .. })
+    ));
 }

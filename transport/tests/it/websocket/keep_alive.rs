@@ -89,7 +89,8 @@ async fn a_ping_is_answered_between_frames_while_a_large_batch_is_sent() {
         }
         kinds
     };
-    let (_sink, message, kinds) = soon("all of it", async { tokio::join!(sending, pinging, reading) }).await;
+    let (_sink, message, kinds) =
+        soon("all of it", async { tokio::join!(sending, pinging, reading) }).await;
     assert_eq!(message, "{}");
     // Never inside a frame, and not only at the end.
     assert_eq!(kinds.iter().filter(|kind| **kind == FINAL | PONG).count(), 1);
@@ -102,7 +103,10 @@ async fn a_goodbye_of_ours_waits_for_the_answer_and_drops_what_comes_before_it()
     let began = Instant::now();
     let leaving = transport::farewell(&mut source, &mut sink, CloseReason::GoingAway);
     let answering = async {
-        assert_eq!(raw.receive().await, Some((CLOSE, [&1001_u16.to_be_bytes()[..], b"going away"].concat())));
+        assert_eq!(
+            raw.receive().await,
+            Some((CLOSE, [&1001_u16.to_be_bytes()[..], b"going away"].concat()))
+        );
         raw.send(&masked(FINAL | TEXT, b"{}")).await;
         raw.send(&masked(FINAL | CLOSE, &1001_u16.to_be_bytes())).await;
     };
@@ -114,9 +118,14 @@ async fn a_goodbye_of_ours_waits_for_the_answer_and_drops_what_comes_before_it()
 #[tokio::test]
 async fn a_peer_that_never_reads_does_not_hold_up_a_goodbye() {
     let (raw, mut source, mut sink) = connection(16, &limits());
-    let stuck = tokio::time::timeout(Duration::from_millis(50), sink.send_all(&mut vec![Bytes::from_static(&[b'x'; 1000])])).await;
+    let stuck = tokio::time::timeout(
+        Duration::from_millis(50),
+        sink.send_all(&mut vec![Bytes::from_static(&[b'x'; 1000])]),
+    )
+    .await;
     assert!(stuck.is_err());
-    soon("the farewell", transport::farewell(&mut source, &mut sink, CloseReason::SlowReader)).await;
+    soon("the farewell", transport::farewell(&mut source, &mut sink, CloseReason::SlowReader))
+        .await;
     drop(raw);
 }
 
@@ -124,11 +133,14 @@ async fn a_peer_that_never_reads_does_not_hold_up_a_goodbye() {
 async fn halves_on_two_threads_lose_nothing_and_keep_frames_whole() {
     const MESSAGES: u32 = 3000;
     // So narrow that every frame is written in pieces and every write waits.
-    let (raw, mut source, mut sink) = connection(61, &Limits { ping_interval: Duration::from_millis(1), ..limits() });
+    let (raw, mut source, mut sink) =
+        connection(61, &Limits { ping_interval: Duration::from_millis(1), ..limits() });
     let (from_server, mut to_server) = tokio::io::split(raw.io);
     let sending = tokio::spawn(async move {
         for number in (0..MESSAGES).step_by(3) {
-            let frames = (number..number + 3).map(|number| Bytes::from(format!("{{\"n\":{number}}}{}", " ".repeat(number as usize % 100))));
+            let frames = (number..number + 3).map(|number| {
+                Bytes::from(format!("{{\"n\":{number}}}{}", " ".repeat(number as usize % 100)))
+            });
             sink.send_all(&mut frames.collect()).await.unwrap();
         }
         sink
@@ -144,7 +156,10 @@ async fn halves_on_two_threads_lose_nothing_and_keep_frames_whole() {
     let talking = tokio::spawn(async move {
         for number in 0..MESSAGES {
             to_server.write_all(&masked(FINAL | PING, &number.to_be_bytes())).await.unwrap();
-            to_server.write_all(&masked(FINAL | TEXT, format!("{{\"n\":{number}}}").as_bytes())).await.unwrap();
+            to_server
+                .write_all(&masked(FINAL | TEXT, format!("{{\"n\":{number}}}").as_bytes()))
+                .await
+                .unwrap();
         }
         to_server
     });
@@ -152,7 +167,8 @@ async fn halves_on_two_threads_lose_nothing_and_keep_frames_whole() {
         let mut from_server = from_server;
         let (mut texts, mut pongs) = (0, Vec::new());
         while texts < MESSAGES {
-            let [first, length] = [from_server.read_u8().await.unwrap(), from_server.read_u8().await.unwrap()];
+            let [first, length] =
+                [from_server.read_u8().await.unwrap(), from_server.read_u8().await.unwrap()];
             let mut payload = vec![0; usize::from(length)];
             from_server.read_exact(&mut payload).await.unwrap();
             match first & 0x0f {
@@ -173,7 +189,9 @@ async fn halves_on_two_threads_lose_nothing_and_keep_frames_whole() {
     });
     let sink = soon("all sent", sending).await.unwrap();
     let mut to_server = soon("all said", talking).await.unwrap();
-    soon("a goodbye", to_server.write_all(&masked(FINAL | CLOSE, &1000_u16.to_be_bytes()))).await.unwrap();
+    soon("a goodbye", to_server.write_all(&masked(FINAL | CLOSE, &1000_u16.to_be_bytes())))
+        .await
+        .unwrap();
     let source = soon("all received", receiving).await.unwrap();
     drop((source, sink));
     let rest = soon("all heard", listening).await.unwrap();

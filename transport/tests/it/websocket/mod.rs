@@ -42,7 +42,11 @@ fn limits() -> Limits {
 }
 
 fn impatient() -> Limits {
-    Limits { ping_interval: Duration::from_millis(20), silence_max: Duration::from_millis(200), ..limits() }
+    Limits {
+        ping_interval: Duration::from_millis(20),
+        silence_max: Duration::from_millis(200),
+        ..limits()
+    }
 }
 
 /// The bytes of a masked frame. `first` is the flags and the opcode.

@@ -40,16 +40,22 @@ async fn a_foreign_client_talks_to_our_server() {
     let asking = async {
         let mut request = format!("ws://{address}/ws").into_client_request().unwrap();
         request.headers_mut().insert("sec-websocket-protocol", "mcp".parse().unwrap());
-        let (mut peer, response) = client_async(request, TcpStream::connect(address).await.unwrap()).await.unwrap();
+        let (mut peer, response) =
+            client_async(request, TcpStream::connect(address).await.unwrap()).await.unwrap();
         assert_eq!(response.headers()["sec-websocket-protocol"], "mcp");
         for text in sizes() {
             peer.send(Message::text(text.clone())).await.unwrap();
             assert!(peer.next().await.unwrap().unwrap() == Message::text(text));
         }
         peer.send(Message::Ping(Bytes::from_static(b"there?"))).await.unwrap();
-        assert_eq!(peer.next().await.unwrap().unwrap(), Message::Pong(Bytes::from_static(b"there?")));
+        assert_eq!(
+            peer.next().await.unwrap().unwrap(),
+            Message::Pong(Bytes::from_static(b"there?"))
+        );
         peer.close(Some(CloseFrame { code: 1000.into(), reason: "bye".into() })).await.unwrap();
-        let Message::Close(Some(answer)) = peer.next().await.unwrap().unwrap() else { panic!("no close frame") };
+        let Message::Close(Some(answer)) = peer.next().await.unwrap().unwrap() else {
+            panic!("no close frame")
+        };
         assert_eq!(u16::from(answer.code), 1000);
         assert!(peer.next().await.is_none());
     };
@@ -79,8 +85,14 @@ async fn our_client_talks_to_a_foreign_server() {
     };
     let asking = async {
         let (egress, tls, limits) = (egress(), Authority::new().client(), Limits::default());
-        let options =
-            ConnectOptions { url: &url, headers: HeaderMap::new(), egress: &egress, tls: &tls, limits: &limits, timeout: DEADLINE };
+        let options = ConnectOptions {
+            url: &url,
+            headers: HeaderMap::new(),
+            egress: &egress,
+            tls: &tls,
+            limits: &limits,
+            timeout: DEADLINE,
+        };
         let (mut source, mut sink) = websocket::connect(options).await.unwrap();
         for text in sizes() {
             sink.send_all(&mut vec![text.clone().into(), Bytes::from_static(b"{}")]).await.unwrap();

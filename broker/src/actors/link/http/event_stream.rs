@@ -24,7 +24,10 @@ use crate::{
             connection::{Connection, Failure},
         },
     },
-    limits::{ERROR_BODY_BYTES_MAX, EVENT_ID_BYTES_MAX, RESUME_ATTEMPTS_MAX, RETRY_DEFAULT, RETRY_MAX, RETRY_MIN, STREAM_DRAIN},
+    limits::{
+        ERROR_BODY_BYTES_MAX, EVENT_ID_BYTES_MAX, RESUME_ATTEMPTS_MAX, RETRY_DEFAULT, RETRY_MAX,
+        RETRY_MIN, STREAM_DRAIN,
+    },
     metrics::{Direction, Side},
 };
 
@@ -82,7 +85,12 @@ impl EventStreamReader {
     }
 
     /// Reads until the answer has come, resuming where the backend allows it.
-    pub(super) async fn until_answered(mut self, body: ResponseBody, stop: CancellationToken, failed: oneshot::Sender<Failure>) {
+    pub(super) async fn until_answered(
+        mut self,
+        body: ResponseBody,
+        stop: CancellationToken,
+        failed: oneshot::Sender<Failure>,
+    ) {
         let connection = self.connection.clone();
         tokio::select! {
             failure = self.read_and_resume(body) => {
@@ -107,9 +115,15 @@ impl EventStreamReader {
                     return None;
                 }
                 // What broke the stream once would break it again.
-                BodyEnd::Broken(failure) if self.last_event_id.is_none() || !matches!(failure, Failure::Lost(_)) => return Some(failure),
+                BodyEnd::Broken(failure)
+                    if self.last_event_id.is_none() || !matches!(failure, Failure::Lost(_)) =>
+                {
+                    return Some(failure);
+                }
                 BodyEnd::Ended if self.last_event_id.is_none() => {
-                    return Some(Failure::Lost("the event stream ended without the answer".to_owned()));
+                    return Some(Failure::Lost(
+                        "the event stream ended without the answer".to_owned(),
+                    ));
                 }
                 BodyEnd::Ended | BodyEnd::Broken(_) => {}
             }
@@ -130,11 +144,19 @@ impl EventStreamReader {
             }
             *attempts += 1;
             tokio::time::sleep(self.retry).await; // MCP 2025-11-25, Transports: the client waits for `retry`
-            let Ok(response) = self.wire.send(self.wire.get(self.last_event_id.as_deref())).await else { continue };
+            let Ok(response) = self.wire.send(self.wire.get(self.last_event_id.as_deref())).await
+            else {
+                continue;
+            };
             match GetOutcome::of(&response, GetPurpose::Resume) {
                 GetOutcome::Open => return Ok(response.into_body()),
                 GetOutcome::RetryLater => {}
-                _ => return Err(Failure::Lost(format!("the event stream was not resumed ({})", response.status()))),
+                _ => {
+                    return Err(Failure::Lost(format!(
+                        "the event stream was not resumed ({})",
+                        response.status()
+                    )));
+                }
             }
         }
     }
@@ -154,18 +176,28 @@ impl EventStreamReader {
                         }
                     }
                     Ok(None) => break,
-                    Err(SseError::TooLarge { max }) => return BodyEnd::Broken(Failure::TooLarge { max }),
+                    Err(SseError::TooLarge { max }) => {
+                        return BodyEnd::Broken(Failure::TooLarge { max });
+                    }
                     Err(error) => return BodyEnd::Broken(Failure::Protocol(error.to_string())),
                 }
             }
             match body.frame().await {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
-                        self.link.backend.shared.metrics.bytes(Direction::In, Side::Backend, data.len());
+                        self.link.backend.shared.metrics.bytes(
+                            Direction::In,
+                            Side::Backend,
+                            data.len(),
+                        );
                         parser.push(&data);
                     }
                 }
-                Some(Err(error)) => return BodyEnd::Broken(Failure::Lost(format!("the event stream broke: {error}"))),
+                Some(Err(error)) => {
+                    return BodyEnd::Broken(Failure::Lost(format!(
+                        "the event stream broke: {error}"
+                    )));
+                }
                 None => return BodyEnd::Ended,
             }
         }

@@ -41,11 +41,18 @@ impl GetOutcome {
         match (status, asked) {
             (StatusCode::OK, _) if is_event_stream => GetOutcome::Open,
             (StatusCode::METHOD_NOT_ALLOWED, _) => GetOutcome::Unsupported,
-            (StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS, _) => GetOutcome::RetryLater,
-            (status, _) if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => GetOutcome::RetryLater,
+            (
+                StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS,
+                _,
+            ) => GetOutcome::RetryLater,
+            (status, _) if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => {
+                GetOutcome::RetryLater
+            }
             (_, GetPurpose::Initial) => GetOutcome::Unsupported,
             (_, GetPurpose::Resume) => GetOutcome::UnknownEvent,
-            (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, GetPurpose::Reopen) => GetOutcome::SessionGone,
+            (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, GetPurpose::Reopen) => {
+                GetOutcome::SessionGone
+            }
             (status, GetPurpose::Reopen) if status.is_client_error() => GetOutcome::Unsupported,
             (_, GetPurpose::Reopen) => GetOutcome::RetryLater,
         }
@@ -74,7 +81,8 @@ mod tests {
             (503, RetryLater, RetryLater, RetryLater),
         ] {
             let status = StatusCode::from_u16(status).unwrap();
-            let judged = [GetPurpose::Initial, GetPurpose::Reopen, GetPurpose::Resume].map(|asked| GetOutcome::judge(status, false, asked));
+            let judged = [GetPurpose::Initial, GetPurpose::Reopen, GetPurpose::Resume]
+                .map(|asked| GetOutcome::judge(status, false, asked));
             assert_eq!(judged, [first, again, to_resume], "{status}");
         }
     }

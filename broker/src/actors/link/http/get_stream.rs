@@ -18,7 +18,12 @@ use crate::{
 };
 
 /// Reads the GET stream until the connection is closed. `disarm` learns when the first attempt is over.
-pub(super) async fn listen(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection>, opened: oneshot::Sender<()>) {
+pub(super) async fn listen(
+    wire: Arc<HttpWire>,
+    link: Arc<Link>,
+    connection: Arc<Connection>,
+    opened: oneshot::Sender<()>,
+) {
     tokio::select! {
         () = keep_open(&wire, &link, &connection, opened) => connection.close_forgotten(),
         () = connection.closed() => {}
@@ -27,7 +32,12 @@ pub(super) async fn listen(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc
 }
 
 /// Ends only when the backend forgot the session.
-async fn keep_open(wire: &Arc<HttpWire>, link: &Arc<Link>, connection: &Arc<Connection>, opened: oneshot::Sender<()>) {
+async fn keep_open(
+    wire: &Arc<HttpWire>,
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    opened: oneshot::Sender<()>,
+) {
     let mut reading = EventStreamReader::new(wire, link, connection, None, None);
     let mut opened = Some(opened);
     let mut was_open = false;
@@ -39,7 +49,9 @@ async fn keep_open(wire: &Arc<HttpWire>, link: &Arc<Link>, connection: &Arc<Conn
             None => GetPurpose::Initial,
         };
         let response = wire.send(wire.get(reading.last_event_id.as_deref())).await;
-        let outcome = response.as_ref().map_or(GetOutcome::RetryLater, |response| GetOutcome::of(response, asked));
+        let outcome = response
+            .as_ref()
+            .map_or(GetOutcome::RetryLater, |response| GetOutcome::of(response, asked));
         let is_first = opened.take().map(|opened| opened.send(())).is_some();
         match (outcome, response) {
             (GetOutcome::Open, Ok(response)) => {
@@ -62,5 +74,9 @@ async fn keep_open(wire: &Arc<HttpWire>, link: &Arc<Link>, connection: &Arc<Conn
 }
 
 fn pause(failures: u32, retry: Duration) -> Duration {
-    if failures == 0 { retry } else { BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX) }
+    if failures == 0 {
+        retry
+    } else {
+        BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX)
+    }
 }

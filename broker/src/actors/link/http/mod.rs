@@ -140,7 +140,12 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>) {
 
 /// Posts what expects no answer, in order. A backend that does not take it in time loses it. When the connection is closed,
 /// what was queued before still gets a moment.
-async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection>, mut frames: mpsc::Receiver<QueuedFrame>) {
+async fn send_one_way(
+    wire: Arc<HttpWire>,
+    link: Arc<Link>,
+    connection: Arc<Connection>,
+    mut frames: mpsc::Receiver<QueuedFrame>,
+) {
     let limit = link.backend.timeouts().control;
     let sending = async {
         while let Some(frame) = frames.recv().await {
@@ -153,7 +158,9 @@ async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Conn
                         connection.close_forgotten();
                     }
                 }
-                Err(_) => tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time"),
+                Err(_) => {
+                    tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time")
+                }
             }
         }
     };
@@ -170,7 +177,8 @@ fn credentials(backend: &Backend) -> Result<HeaderMap, Failure> {
     let mut headers = HeaderMap::new();
     let bad = |_| Failure::NotSent("a credential is not a valid header".to_owned());
     for (name, value) in &credentials.headers {
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| Failure::NotSent("a header name is not valid".to_owned()))?;
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| Failure::NotSent("a header name is not valid".to_owned()))?;
         headers.insert(name, HeaderValue::from_str(value).map_err(bad)?);
     }
     if let Some(bearer) = &credentials.bearer {
@@ -183,12 +191,20 @@ fn credentials(backend: &Backend) -> Result<HeaderMap, Failure> {
 
 impl HttpWire {
     /// To a backend, without a session yet; and what waits to be sent there one way.
-    async fn to(backend: &Backend, url: &str) -> Result<(Self, mpsc::Receiver<QueuedFrame>), Failure> {
+    async fn to(
+        backend: &Backend,
+        url: &str,
+    ) -> Result<(Self, mpsc::Receiver<QueuedFrame>), Failure> {
         let shared = &backend.shared;
-        let (one_way, frames) = FrameQueue::new(ONE_WAY_QUEUE_FRAMES, shared.metrics.queue_depth("http_one_way"));
+        let (one_way, frames) =
+            FrameQueue::new(ONE_WAY_QUEUE_FRAMES, shared.metrics.queue_depth("http_one_way"));
         let wire = Self {
-            client: shared.tls_clients.http_client(&shared.http, backend.spec.tls.identity()).await?,
-            uri: transport::url::parse_http_url(url).map_err(|error| Failure::NotSent(error.to_string()))?,
+            client: shared
+                .tls_clients
+                .http_client(&shared.http, backend.spec.tls.identity())
+                .await?,
+            uri: transport::url::parse_http_url(url)
+                .map_err(|error| Failure::NotSent(error.to_string()))?,
             headers: credentials(backend)?,
             session: OnceLock::new(),
             version: OnceLock::new(),
@@ -233,20 +249,36 @@ impl HttpWire {
             (StatusCode::OK, ContentKind::EventStream) => {
                 let (failed, failure) = oneshot::channel();
                 let stop = CancellationToken::new();
-                let mut reading = EventStreamReader::new(self, link, connection, Some(request.wire_id), request.asker.cloned());
+                let mut reading = EventStreamReader::new(
+                    self,
+                    link,
+                    connection,
+                    Some(request.wire_id),
+                    request.asker.cloned(),
+                );
                 reading.resumable = !is_modern;
-                link.backend.shared.running.spawn(reading.until_answered(response.into_body(), stop.clone(), failed));
+                link.backend.shared.running.spawn(reading.until_answered(
+                    response.into_body(),
+                    stop.clone(),
+                    failed,
+                ));
                 Ok(PostOutcome::Stream(AnswerStream { failure, _stop: stop.drop_guard() }))
             }
             (StatusCode::OK, ContentKind::Json) => {
                 let body = self.body(response, self.limits.bytes_max).await?;
                 link.backend.shared.metrics.bytes(Direction::In, Side::Backend, body.len());
-                let message = Message::decode(body, &self.limits).map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
+                let message = Message::decode(body, &self.limits)
+                    .map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
                 accept_answer(link, connection, request.wire_id, message)
             }
             // Boxed, because they are rare and a call's future would have room for them.
-            _ if is_modern => Box::pin(self.modern_refused(link, connection, request.wire_id, response)).await,
-            _ => Box::pin(self.handle_error_status(link, connection, request.wire_id, response)).await,
+            _ if is_modern => {
+                Box::pin(self.modern_refused(link, connection, request.wire_id, response)).await
+            }
+            _ => {
+                Box::pin(self.handle_error_status(link, connection, request.wire_id, response))
+                    .await
+            }
         }
     }
 
@@ -268,19 +300,24 @@ impl HttpWire {
         if let Some(message) = message.as_ref().filter(|message| message.answers(wire_id)) {
             // But for a server that knows no sessions any more: it did not look at the request either.
             let code = downgrade::error_code(message);
-            if connection.negotiated().is_some() && matches!(code, Some(HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION)) {
+            if connection.negotiated().is_some()
+                && matches!(code, Some(HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION))
+            {
                 return Err(era_mismatch(link, connection));
             }
             return accept_answer(link, connection, wire_id, message.clone());
         }
         // Some servers say 400 "no valid session" where the specification asks for 404.
-        let about_session =
-            message.is_some_and(|message| message.kind == Kind::Error && message.id.is_none() && mentions_session(&message));
+        let about_session = message.is_some_and(|message| {
+            message.kind == Kind::Error && message.id.is_none() && mentions_session(&message)
+        });
         Err(match status {
             StatusCode::NOT_FOUND if self.has_session() => Failure::SessionGone,
             StatusCode::BAD_REQUEST if self.has_session() && about_session => Failure::SessionGone,
             StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(format!("status {status}")),
-            StatusCode::SERVICE_UNAVAILABLE if says_when => Failure::Busy(format!("status {status}")),
+            StatusCode::SERVICE_UNAVAILABLE if says_when => {
+                Failure::Busy(format!("status {status}"))
+            }
             // Proxies say this too when the backend's connection breaks, the request having been passed on.
             StatusCode::SERVICE_UNAVAILABLE => Failure::Unclear(format!("status {status}")),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
@@ -303,15 +340,24 @@ impl HttpWire {
     ) -> Result<PostOutcome, Failure> {
         let status = response.status();
         let agreed = connection.modern().is_some();
-        let doubtful = matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED);
+        let doubtful = matches!(
+            status,
+            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
+        );
         if !doubtful {
             return self.handle_error_status(link, connection, wire_id, response).await;
         }
         let body = self.body(response, ERROR_BODY_BYTES_MAX).await;
-        let message = body.ok().and_then(|body| Message::decode(body, &self.limits).ok()).filter(|message| message.kind == Kind::Error);
+        let message = body
+            .ok()
+            .and_then(|body| Message::decode(body, &self.limits).ok())
+            .filter(|message| message.kind == Kind::Error);
         let answers = |message: &Message| {
-            let is_known =
-                || downgrade::error_code(message).is_some_and(|code| is_stateless_error(code) || (-32603..=-32600).contains(&code));
+            let is_known = || {
+                downgrade::error_code(message).is_some_and(|code| {
+                    is_stateless_error(code) || (-32603..=-32600).contains(&code)
+                })
+            };
             message.answers(wire_id) || (message.id.is_none() && is_known())
         };
         match message.filter(answers) {
@@ -335,7 +381,9 @@ impl HttpWire {
         match status {
             status if status.is_success() => Ok(()),
             StatusCode::NOT_FOUND if self.has_session() => Err(Failure::SessionGone),
-            status => Err(Failure::Protocol(format!("status {status} to a notification or answer"))),
+            status => {
+                Err(Failure::Protocol(format!("status {status} to a notification or answer")))
+            }
         }
     }
 
@@ -345,26 +393,44 @@ impl HttpWire {
             return;
         }
         let request = self.request(HttpMethod::DELETE, Bytes::new(), |_| {});
-        if let Ok(Err(failure)) = tokio::time::timeout(SESSION_DELETE_WAIT, self.send(request)).await {
+        if let Ok(Err(failure)) =
+            tokio::time::timeout(SESSION_DELETE_WAIT, self.send(request)).await
+        {
             tracing::debug!(%failure, "the backend's session could not be deleted");
         }
     }
 
-    async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<HttpResponse<ResponseBody>, Failure> {
+    async fn send(
+        &self,
+        request: http::Request<Full<Bytes>>,
+    ) -> Result<HttpResponse<ResponseBody>, Failure> {
         self.client.send(request).await.map_err(unsent_or_lost)
     }
 
-    async fn send_post(&self, frame: VectoredBody, more: Option<HeaderMap>) -> Result<HttpResponse<ResponseBody>, Failure> {
+    async fn send_post(
+        &self,
+        frame: VectoredBody,
+        more: Option<HeaderMap>,
+    ) -> Result<HttpResponse<ResponseBody>, Failure> {
         // What is told of traces differs from request to request.
-        let is_usual = more.is_none() && self.version.get().is_some() && !telemetry::request::propagates();
-        if is_usual && let Some(prepared) = self.prepared.get_or_init(|| self.client.prepare(self.post(Bytes::new(), None).map(drop))) {
+        let is_usual =
+            more.is_none() && self.version.get().is_some() && !telemetry::request::propagates();
+        if is_usual
+            && let Some(prepared) = self
+                .prepared
+                .get_or_init(|| self.client.prepare(self.post(Bytes::new(), None).map(drop)))
+        {
             return self.client.send_prepared(prepared, frame).await.map_err(unsent_or_lost);
         }
         // Boxed, because it is rare: a call's future would have room for it.
         Box::pin(self.send(self.post(frame.into_bytes(), more))).await
     }
 
-    async fn body(&self, response: HttpResponse<ResponseBody>, bytes_max: usize) -> Result<Bytes, Failure> {
+    async fn body(
+        &self,
+        response: HttpResponse<ResponseBody>,
+        bytes_max: usize,
+    ) -> Result<Bytes, Failure> {
         response.into_body().whole(bytes_max).await.map_err(|error| match error {
             BodyError::TooLarge { max } => Failure::TooLarge { max },
             BodyError::Aborted { reason } => Failure::Lost(reason),
@@ -382,13 +448,20 @@ impl HttpWire {
     fn get(&self, last_event_id: Option<&str>) -> http::Request<Full<Bytes>> {
         self.request(HttpMethod::GET, Bytes::new(), |headers| {
             headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
-            if let Some(id) = last_event_id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()) {
+            if let Some(id) =
+                last_event_id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok())
+            {
                 headers.insert(LAST_EVENT_ID, id);
             }
         })
     }
 
-    fn request(&self, method: HttpMethod, body: Bytes, add: impl FnOnce(&mut HeaderMap)) -> http::Request<Full<Bytes>> {
+    fn request(
+        &self,
+        method: HttpMethod,
+        body: Bytes,
+        add: impl FnOnce(&mut HeaderMap),
+    ) -> http::Request<Full<Bytes>> {
         let mut request = http::Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = self.uri.clone();
@@ -414,7 +487,12 @@ fn era_mismatch(link: &Arc<Link>, connection: &Connection) -> Failure {
 }
 
 /// Whoever sent the request waits for it right here: it need not be looked for among those who wait, and woken.
-fn accept_answer(link: &Arc<Link>, connection: &Arc<Connection>, wire_id: u64, message: Message) -> Result<PostOutcome, Failure> {
+fn accept_answer(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    wire_id: u64,
+    message: Message,
+) -> Result<PostOutcome, Failure> {
     if !message.answers(wire_id) {
         return Err(Failure::Protocol("the answer is not to this request".to_owned()));
     }
@@ -431,7 +509,9 @@ fn unsent_or_lost(error: SendError) -> Failure {
 }
 
 fn mentions_session(message: &Message) -> bool {
-    message.text(message.fields.error_message).is_some_and(|text| text.to_ascii_lowercase().contains("session"))
+    message
+        .text(message.fields.error_message)
+        .is_some_and(|text| text.to_ascii_lowercase().contains("session"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -443,7 +523,11 @@ enum ContentKind {
 
 impl ContentKind {
     fn of(response: &HttpResponse<ResponseBody>) -> Self {
-        let text = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let text = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
         if text == JSON {
             return ContentKind::Json;
         }

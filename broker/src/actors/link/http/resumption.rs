@@ -20,7 +20,12 @@ use crate::{
 };
 
 /// `true`: the connection is as good as initialised.
-pub(super) async fn resume(link: &Arc<Link>, url: &str, wire: &HttpWire, connection: &Connection) -> bool {
+pub(super) async fn resume(
+    link: &Arc<Link>,
+    url: &str,
+    wire: &HttpWire,
+    connection: &Connection,
+) -> bool {
     let Some(resumption) = sync::lock(&link.resumption).take() else { return false };
     let session = resumption.session;
     if session.url != url {

@@ -168,7 +168,11 @@ mod tests {
     fn who_speaks_both_is_spoken_to_as_the_client_speaks() {
         let memory = EraCache::default();
         assert_eq!(memory.to(ProtocolChoice::Auto, Era::Stateless), None);
-        assert_eq!(memory.to(ProtocolChoice::Modern, Era::Sessions), Some(Era::Stateless), "the operator knows");
+        assert_eq!(
+            memory.to(ProtocolChoice::Modern, Era::Sessions),
+            Some(Era::Stateless),
+            "the operator knows"
+        );
         memory.note(EraSupport::Both);
         for era in [Era::Sessions, Era::Stateless] {
             assert_eq!(memory.to(ProtocolChoice::Auto, era), Some(era));
@@ -177,7 +181,10 @@ mod tests {
         assert_eq!(memory.to(ProtocolChoice::Auto, Era::Sessions), Some(Era::Stateless));
         memory.note(EraSupport::AtLeastStateless);
         assert_eq!(
-            (memory.to(ProtocolChoice::Auto, Era::Stateless), memory.to(ProtocolChoice::Auto, Era::Sessions)),
+            (
+                memory.to(ProtocolChoice::Auto, Era::Stateless),
+                memory.to(ProtocolChoice::Auto, Era::Sessions)
+            ),
             (Some(Era::Stateless), None)
         );
     }

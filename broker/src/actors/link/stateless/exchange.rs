@@ -12,7 +12,10 @@ use protocol::{
     json,
     method::Method,
     splice::Splice,
-    stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, downgrade, inputs::InputRequired, may_require_input, results::ResultType},
+    stateless::{
+        HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, downgrade, inputs::InputRequired,
+        may_require_input, results::ResultType,
+    },
 };
 
 use super::{
@@ -57,7 +60,14 @@ pub(in crate::actors::link) async fn exchange(
     loop {
         let request = prepare(connection, link, &outgoing, &round);
         let at = if rounds == 0 { outgoing.sent_at } else { Instant::now() };
-        outgoing.asker.sent_as(SentRequest { link: link.clone(), connection: connection.clone(), wire_id: request.wire_id }, at);
+        outgoing.asker.sent_as(
+            SentRequest {
+                link: link.clone(),
+                connection: connection.clone(),
+                wire_id: request.wire_id,
+            },
+            at,
+        );
         let answer = requests::send(connection, link, request).await;
         if !outgoing.asker.is_task() {
             link.backend.record_latency(at.elapsed());
@@ -71,25 +81,43 @@ pub(in crate::actors::link) async fn exchange(
                     continue;
                 }
                 // It may be one that the client made, which says nothing of the backend.
-                Some(HEADER_MISMATCH) if matches!(outgoing.asker, Asker::Call(call) if !call.forwarded_headers().is_empty()) => {
+                Some(HEADER_MISMATCH) if matches!(outgoing.asker, Asker::Call(call) if !call.forwarded_headers().is_empty()) =>
+                {
                     return for_the_asker(&answer, method, outgoing.asker);
                 }
-                Some(HEADER_MISMATCH) => return Err(Failure::Protocol("the backend does not accept the headers of a request".to_owned())),
-                Some(UNSUPPORTED_PROTOCOL_VERSION) => return Err(requests::changed_its_mind(connection, link)),
+                Some(HEADER_MISMATCH) => {
+                    return Err(Failure::Protocol(
+                        "the backend does not accept the headers of a request".to_owned(),
+                    ));
+                }
+                Some(UNSUPPORTED_PROTOCOL_VERSION) => {
+                    return Err(requests::changed_its_mind(connection, link));
+                }
                 _ => return for_the_asker(&answer, method, outgoing.asker),
             }
         }
         let needed = match ResultType::of(&answer) {
             ResultType::Complete => return for_the_asker(&answer, method, outgoing.asker),
             ResultType::InputRequired if may_require_input(method) => {
-                InputRequired::parse(answer.bytes(answer.result).unwrap_or_default()).map_err(|why| Failure::Protocol(why.to_owned()))?
+                InputRequired::parse(answer.bytes(answer.result).unwrap_or_default())
+                    .map_err(|why| Failure::Protocol(why.to_owned()))?
             }
-            ResultType::Task if method == Method::ToolsCall => return tasks::created(connection, link, outgoing.asker, &answer).await,
-            other => return Err(Failure::Protocol(format!("a result of type {} to {}", other.name(), method.name()))),
+            ResultType::Task if method == Method::ToolsCall => {
+                return tasks::created(connection, link, outgoing.asker, &answer).await;
+            }
+            other => {
+                return Err(Failure::Protocol(format!(
+                    "a result of type {} to {}",
+                    other.name(),
+                    method.name()
+                )));
+            }
         };
         rounds += 1;
         if rounds > BACKEND_INPUT_ROUNDS_MAX {
-            return Err(Failure::Protocol(format!("the backend asked more than {BACKEND_INPUT_ROUNDS_MAX} times before it answered")));
+            return Err(Failure::Protocol(format!(
+                "the backend asked more than {BACKEND_INPUT_ROUNDS_MAX} times before it answered"
+            )));
         }
         let responses = if needed.requests.is_empty() {
             touch(outgoing.asker);
@@ -113,7 +141,12 @@ fn touch(asker: &Asker) {
     }
 }
 
-fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &BackendRequest<'a>, round: &InputRound) -> WireRequest<'a> {
+fn prepare<'a>(
+    connection: &Connection,
+    link: &Link,
+    outgoing: &BackendRequest<'a>,
+    round: &InputRound,
+) -> WireRequest<'a> {
     let message = outgoing.message;
     let wire_id = connection.next_wire_id();
     let mut digits = itoa::Buffer::new();
@@ -134,7 +167,12 @@ fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &BackendRequest<'
             splice.set_member(params, message.fields.input_responses, "inputResponses", responses);
         }
         if let Some(state) = &round.state {
-            splice.set_member(params, message.fields.request_state, "requestState", json::quote(state).as_bytes());
+            splice.set_member(
+                params,
+                message.fields.request_state,
+                "requestState",
+                json::quote(state).as_bytes(),
+            );
         }
     }
     let frame = connection.wire().finished(splice);
@@ -147,7 +185,8 @@ fn for_the_asker(answer: &Message, method: Method, asker: &Asker) -> Result<Mess
     match asker {
         Asker::Call(call) if !call.session.has_client => {
             let frame = downgrade::answer_in_its_own_words(answer, method);
-            decoded(frame).ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
+            decoded(frame)
+                .ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
         }
         _ => for_the_client(answer, method),
     }
@@ -156,5 +195,6 @@ fn for_the_asker(answer: &Message, method: Method, asker: &Asker) -> Result<Mess
 /// The answer in the words of earlier revisions.
 pub(super) fn for_the_client(answer: &Message, method: Method) -> Result<Message, Failure> {
     let frame: Bytes = downgrade::answer(answer, method);
-    decoded(frame).ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
+    decoded(frame)
+        .ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
 }

@@ -10,7 +10,9 @@ use std::{pin::pin, sync::Arc};
 use protocol::{
     envelope::{Kind, Message},
     method::Method,
-    stateless::{UNSUPPORTED_PROTOCOL_VERSION, downgrade, is_stateless_error, results::DiscoverResult},
+    stateless::{
+        UNSUPPORTED_PROTOCOL_VERSION, downgrade, is_stateless_error, results::DiscoverResult,
+    },
     version::Version,
 };
 
@@ -38,16 +40,23 @@ enum DiscoverVerdict {
 }
 
 /// Opens a connection in an era of its backend: that of the link's clients where there is a choice.
-pub(in crate::actors::link) async fn agree(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
+pub(in crate::actors::link) async fn agree(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+) -> Result<(), Failure> {
     let memory = &link.backend.era;
     match (link.backend.spec.protocol, memory.known()) {
         (ProtocolChoice::Legacy, _) => connection.initialize(link).await,
         (ProtocolChoice::Modern, _) => match judge(discover(connection, link).await)? {
             DiscoverVerdict::Modern(found) => becomes_modern(connection, link, &found),
-            DiscoverVerdict::Sessions => Err(Failure::Protocol("the backend does not speak 2026-07-28, as it is configured to".to_owned())),
+            DiscoverVerdict::Sessions => Err(Failure::Protocol(
+                "the backend does not speak 2026-07-28, as it is configured to".to_owned(),
+            )),
             DiscoverVerdict::Unsupported(why) => Err(Failure::Protocol(why)),
         },
-        (ProtocolChoice::Auto, Some(known)) if known.to(link.client_era()) == Some(Era::Sessions) => {
+        (ProtocolChoice::Auto, Some(known))
+            if known.to(link.client_era()) == Some(Era::Sessions) =>
+        {
             match connection.initialize(link).await {
                 // It may have been replaced by one that knows no sessions any more.
                 Err(Failure::Protocol(why)) => {
@@ -83,7 +92,11 @@ async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), 
 
 /// The backend speaks 2026-07-28, and perhaps what was before, whatever it names: servers there are that name only the
 /// revisions of the form they were asked in. A client that speaks the older form is better served without a translation.
-async fn as_its_client_speaks(connection: &Arc<Connection>, link: &Arc<Link>, found: &DiscoverResult) -> Result<(), Failure> {
+async fn as_its_client_speaks(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    found: &DiscoverResult,
+) -> Result<(), Failure> {
     let memory = &link.backend.era;
     if link.client_era() == Era::Stateless || memory.known() == Some(EraSupport::Stateless) {
         return becomes_modern(connection, link, found);
@@ -153,8 +166,15 @@ async fn initialize(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<()
     Ok(())
 }
 
-fn becomes_modern(connection: &Arc<Connection>, link: &Arc<Link>, found: &DiscoverResult) -> Result<(), Failure> {
-    connection.becomes_modern(downgrade::initialize_answer(found, link.backend.id.as_str()), StatelessConnection::new());
+fn becomes_modern(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    found: &DiscoverResult,
+) -> Result<(), Failure> {
+    connection.becomes_modern(
+        downgrade::initialize_answer(found, link.backend.id.as_str()),
+        StatelessConnection::new(),
+    );
     let memory = &link.backend.era;
     if memory.known() != Some(EraSupport::Both) && memory.known() != Some(EraSupport::Stateless) {
         memory.note(EraSupport::AtLeastStateless);
@@ -166,18 +186,25 @@ fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
     let answer = match answer {
         Ok(answer) => answer,
         // Nobody looked at the question.
-        Err(failure @ (Failure::NotSent(_) | Failure::Busy(_) | Failure::QueueFull)) => return Err(failure),
+        Err(failure @ (Failure::NotSent(_) | Failure::Busy(_) | Failure::QueueFull)) => {
+            return Err(failure);
+        }
         Err(_) => return Ok(DiscoverVerdict::Sessions),
     };
     if answer.kind == Kind::Error {
         return Ok(judge_error(&answer));
     }
-    let found = answer.bytes(answer.result).filter(|_| is_result(&answer)).and_then(|result| DiscoverResult::parse(result).ok());
+    let found = answer
+        .bytes(answer.result)
+        .filter(|_| is_result(&answer))
+        .and_then(|result| DiscoverResult::parse(result).ok());
     Ok(match found {
-        Some(found) if found.versions.contains(&Version::V2026_07_28) => DiscoverVerdict::Modern(Box::new(found)),
-        Some(found) if found.versions.is_empty() => {
-            DiscoverVerdict::Unsupported("the backend speaks none of the revisions that the broker speaks".to_owned())
+        Some(found) if found.versions.contains(&Version::V2026_07_28) => {
+            DiscoverVerdict::Modern(Box::new(found))
         }
+        Some(found) if found.versions.is_empty() => DiscoverVerdict::Unsupported(
+            "the backend speaks none of the revisions that the broker speaks".to_owned(),
+        ),
         // It says itself which to take, or it is no answer to this question.
         _ => DiscoverVerdict::Sessions,
     })
@@ -191,13 +218,19 @@ fn names_ours(answer: &Message) -> bool {
 fn judge_error(answer: &Message) -> DiscoverVerdict {
     match downgrade::error_code(answer) {
         // MCP 2026-07-28, Versioning: the client chooses from those that are named.
-        Some(UNSUPPORTED_PROTOCOL_VERSION) => match downgrade::supported_versions(answer).iter().any(|version| version.has_sessions()) {
-            true => DiscoverVerdict::Sessions,
-            false => DiscoverVerdict::Unsupported("the backend speaks only revisions that the broker does not".to_owned()),
-        },
-        Some(code) if is_stateless_error(code) => {
-            DiscoverVerdict::Unsupported(format!("the backend refused {} with error {code}", Method::ServerDiscover.name()))
+        Some(UNSUPPORTED_PROTOCOL_VERSION) => {
+            match downgrade::supported_versions(answer).iter().any(|version| version.has_sessions())
+            {
+                true => DiscoverVerdict::Sessions,
+                false => DiscoverVerdict::Unsupported(
+                    "the backend speaks only revisions that the broker does not".to_owned(),
+                ),
+            }
         }
+        Some(code) if is_stateless_error(code) => DiscoverVerdict::Unsupported(format!(
+            "the backend refused {} with error {code}",
+            Method::ServerDiscover.name()
+        )),
         _ => DiscoverVerdict::Sessions,
     }
 }
@@ -221,7 +254,9 @@ mod tests {
 
     #[test]
     fn nb_era_02_no_single_code_decides_and_a_modern_error_never_leads_to_initialize() {
-        let error = |code: i64, data: &str| verdict(&format!(r#""error":{{"code":{code},"message":"m","data":{data}}}"#));
+        let error = |code: i64, data: &str| {
+            verdict(&format!(r#""error":{{"code":{code},"message":"m","data":{data}}}"#))
+        };
         for code in [-32601, -32602, -32600, -32000, -32002, -32603, 7] {
             assert_eq!(error(code, "{}"), "legacy", "{code}");
         }
@@ -229,12 +264,18 @@ mod tests {
             assert_eq!(error(code, "{}"), "neither", "{code}");
         }
         assert_eq!(error(-32022, r#"{"supported":["2030-01-01"]}"#), "neither");
-        assert_eq!(error(-32022, r#"{"supported":["2025-11-25"]}"#), "legacy", "chosen from what it names");
+        assert_eq!(
+            error(-32022, r#"{"supported":["2025-11-25"]}"#),
+            "legacy",
+            "chosen from what it names"
+        );
     }
 
     #[test]
     fn nb_era_01_a_discover_result_says_it() {
-        let found = |versions: &str| verdict(&format!(r#""result":{{"supportedVersions":{versions},"capabilities":{{}}}}"#));
+        let found = |versions: &str| {
+            verdict(&format!(r#""result":{{"supportedVersions":{versions},"capabilities":{{}}}}"#))
+        };
         assert_eq!(found(r#"["2025-11-25","2026-07-28"]"#), "modern");
         assert_eq!(found(r#"["2025-11-25"]"#), "legacy");
         assert_eq!(found(r#"["2031-01-01"]"#), "neither");
@@ -244,6 +285,9 @@ mod tests {
     #[test]
     fn nb_era_02_what_nobody_looked_at_says_nothing() {
         assert!(judge(Err(Failure::NotSent("x".into()))).is_err());
-        assert!(matches!(judge(Err(Failure::Protocol("status 400".into()))), Ok(DiscoverVerdict::Sessions)));
+        assert!(matches!(
+            judge(Err(Failure::Protocol("status 400".into()))),
+            Ok(DiscoverVerdict::Sessions)
+        ));
     }
 }

@@ -51,15 +51,21 @@ pub(super) async fn gather(
     asker: &Asker,
     requests: &[InputRequest],
 ) -> Result<Result<Vec<u8>, Box<Message>>, Failure> {
-    let Some(modern) = connection.modern() else { return Err(Failure::Protocol("the connection has no such answers".to_owned())) };
+    let Some(modern) = connection.modern() else {
+        return Err(Failure::Protocol("the connection has no such answers".to_owned()));
+    };
     let mut open = OpenQuestions { connection, ids: Vec::new() };
     let mut waits = Vec::with_capacity(requests.len());
     for request in requests {
         let (number, id, answer) = modern.expect_input(&request.key);
         open.ids.push((number, id.clone()));
         let question = decoded(downgrade::question(&id, request, &elicitation_id()));
-        let question =
-            question.ok_or_else(|| Failure::Protocol(format!("what the backend needs for {:?} can not be asked", request.key)))?;
+        let question = question.ok_or_else(|| {
+            Failure::Protocol(format!(
+                "what the backend needs for {:?} can not be asked",
+                request.key
+            ))
+        })?;
         inbound::need_input(link, connection, &question, asker);
         waits.push(async move {
             match answer.await {
@@ -105,8 +111,14 @@ mod tests {
 
     #[test]
     fn nb_mrtr_02_answers_are_under_their_keys() {
-        let answer = |result: &str| decoded(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":"x","result":{result}}}"#))).unwrap();
-        let object = responses(&[("a\"b", answer(r#"{"action":"accept"}"#)), ("r", answer(r#"{"roots":[]}"#))]);
+        let answer = |result: &str| {
+            decoded(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":"x","result":{result}}}"#)))
+                .unwrap()
+        };
+        let object = responses(&[
+            ("a\"b", answer(r#"{"action":"accept"}"#)),
+            ("r", answer(r#"{"roots":[]}"#)),
+        ]);
         assert_eq!(object, br#"{"a\"b":{"action":"accept"},"r":{"roots":[]}}"#);
         assert_ne!(elicitation_id(), elicitation_id());
     }

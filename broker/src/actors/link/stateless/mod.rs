@@ -81,7 +81,8 @@ impl StatelessConnection {
     pub(super) fn take_reply(&self, frame: Bytes) {
         let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
         let Ok(message) = Message::decode(frame, &limits) else { return };
-        if let Some(number) = message.id.as_ref().filter(|_| message.is_response()).and_then(input_number)
+        if let Some(number) =
+            message.id.as_ref().filter(|_| message.is_response()).and_then(input_number)
             && let Some(input) = lock(&self.inputs).remove(&number)
         {
             let _given_up = input.waiting.send(message);
@@ -144,21 +145,29 @@ impl StatelessConnection {
                 self.listening.ended(message);
                 None
             }
-            Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged | Method::ResourcesUpdated => {
-                self.listening.admits(message).then(|| {
-                    let frame = downgrade::without_subscription_id(message);
-                    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
-                    Message::decode(frame, &limits).unwrap_or_else(|_| message.clone())
-                })
-            }
+            Method::ToolsListChanged
+            | Method::PromptsListChanged
+            | Method::ResourcesListChanged
+            | Method::ResourcesUpdated => self.listening.admits(message).then(|| {
+                let frame = downgrade::without_subscription_id(message);
+                let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+                Message::decode(frame, &limits).unwrap_or_else(|_| message.clone())
+            }),
             _ => Some(message.clone()),
         }
     }
 }
 
 /// A request of the broker's own, as connections of earlier revisions take it.
-pub(super) async fn ask(connection: &Arc<Connection>, link: &Arc<Link>, method: Method, params: Option<&[u8]>) -> Result<Message, Failure> {
-    let Some(modern) = connection.modern() else { return Err(Failure::NotSent("the connection is not a modern one".to_owned())) };
+pub(super) async fn ask(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    method: Method,
+    params: Option<&[u8]>,
+) -> Result<Message, Failure> {
+    let Some(modern) = connection.modern() else {
+        return Err(Failure::NotSent("the connection is not a modern one".to_owned()));
+    };
     match method {
         // There is no ping any more; what is always answered serves as well.
         Method::Ping => requests::ask(connection, link, Method::ServerDiscover, None, None).await,
@@ -200,7 +209,8 @@ fn done(agreed: bool) -> Result<Message, Failure> {
         true => br#"{"jsonrpc":"2.0","id":0,"result":{}}"#,
         false => br#"{"jsonrpc":"2.0","id":0,"error":{"code":-32002,"message":"the backend does not tell updates of it"}}"#,
     };
-    decoded(Bytes::from_static(frame)).ok_or_else(|| Failure::Protocol("an answer of ours".to_owned()))
+    decoded(Bytes::from_static(frame))
+        .ok_or_else(|| Failure::Protocol("an answer of ours".to_owned()))
 }
 
 /// A question's id, as if the backend had given it.
@@ -225,10 +235,17 @@ mod tests {
     async fn nb_msg_01_only_answers_to_questions_are_taken() {
         let modern = StatelessConnection::new();
         let (number, id, answer) = modern.expect_input("where");
-        assert_eq!((input_number(&id), modern.input_key(&id).as_deref()), (Some(number), Some("where")));
-        modern.take_reply(Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#));
+        assert_eq!(
+            (input_number(&id), modern.input_key(&id).as_deref()),
+            (Some(number), Some("where"))
+        );
+        modern.take_reply(Bytes::from_static(
+            br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#,
+        ));
         modern.take_reply(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#));
-        modern.take_reply(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#)));
+        modern.take_reply(Bytes::from(format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#
+        )));
         assert!(is_result(&answer.await.unwrap()));
         assert!(lock(&modern.inputs).is_empty());
     }
@@ -238,7 +255,8 @@ mod tests {
         let modern = StatelessConnection::new();
         assert_eq!(modern.capabilities(b"{}"), modern.capabilities(b"{}"));
         assert_eq!(lock(&modern.capabilities).len(), 1);
-        (0..=CAPABILITIES_REMEMBERED_MAX).for_each(|n| drop(modern.capabilities(format!(r#"{{"x":{n}}}"#).as_bytes())));
+        (0..=CAPABILITIES_REMEMBERED_MAX)
+            .for_each(|n| drop(modern.capabilities(format!(r#"{{"x":{n}}}"#).as_bytes())));
         assert!(lock(&modern.capabilities).len() <= CAPABILITIES_REMEMBERED_MAX);
     }
 }

@@ -76,7 +76,12 @@ struct OverlapCounts {
 
 impl Default for NotificationFeed {
     fn default() -> Self {
-        Self { state: Mutex::default(), changed: Notify::new(), acknowledged: Notify::new(), told: watch::Sender::new(0) }
+        Self {
+            state: Mutex::default(),
+            changed: Notify::new(),
+            acknowledged: Notify::new(),
+            told: watch::Sender::new(0),
+        }
     }
 }
 
@@ -95,7 +100,12 @@ impl Drop for FeedStream {
 
 impl NotificationFeed {
     /// From now on changes of these lists are wanted.
-    pub(in crate::actors::link) fn watch_lists(&self, connection: &Arc<Connection>, link: &Arc<Link>, lists: SubscriptionFilter) {
+    pub(in crate::actors::link) fn watch_lists(
+        &self,
+        connection: &Arc<Connection>,
+        link: &Arc<Link>,
+        lists: SubscriptionFilter,
+    ) {
         {
             let mut state = self.lock();
             state.lists = lists;
@@ -105,7 +115,12 @@ impl NotificationFeed {
     }
 
     /// Wants updates of a resource. `true`: the backend agreed to tell them.
-    pub(in crate::actors::link) async fn subscribe(&self, connection: &Arc<Connection>, link: &Arc<Link>, uri: &str) -> bool {
+    pub(in crate::actors::link) async fn subscribe(
+        &self,
+        connection: &Arc<Connection>,
+        link: &Arc<Link>,
+        uri: &str,
+    ) -> bool {
         let wish = {
             let mut state = self.lock();
             if state.current.is_some() && state.accepted.contains(uri) {
@@ -141,7 +156,9 @@ impl NotificationFeed {
     /// The backend says what it agrees to.
     pub(super) fn acknowledged(&self, message: &Message) {
         let Some(id) = stream_id(message) else { return };
-        let filter = message.bytes(message.fields.notifications).and_then(|text| SubscriptionFilter::parse(text).ok());
+        let filter = message
+            .bytes(message.fields.notifications)
+            .and_then(|text| SubscriptionFilter::parse(text).ok());
         let mut state = self.lock();
         if let Some((opening, agreed)) = &mut state.opening
             && *opening == id
@@ -156,7 +173,9 @@ impl NotificationFeed {
         let Some(span) = message.fields.request_id else { return };
         let Some(id) = RequestId::from_raw(span.slice(&message.frame)).as_u64() else { return };
         let mut state = self.lock();
-        if state.current == Some(id) || state.opening.as_ref().is_some_and(|(opening, _)| *opening == id) {
+        if state.current == Some(id)
+            || state.opening.as_ref().is_some_and(|(opening, _)| *opening == id)
+        {
             state.ended.insert(id);
             self.changed.notify_one();
         }
@@ -173,7 +192,11 @@ impl NotificationFeed {
         if state.former.is_none() {
             return true;
         }
-        let what = format!("{} {}", message.method.name(), message.text(message.fields.uri).unwrap_or_default());
+        let what = format!(
+            "{} {}",
+            message.method.name(),
+            message.text(message.fields.uri).unwrap_or_default()
+        );
         let counts = state.overlap.entry(what).or_default();
         let said = if is_current { &mut counts.current } else { &mut counts.former };
         *said += 1;
@@ -193,7 +216,13 @@ impl NotificationFeed {
     /// What is wanted now, and the number of that wish.
     fn wanted(&self) -> (SubscriptionFilter, u64) {
         let state = self.lock();
-        (SubscriptionFilter { uris: state.uris.iter().cloned().collect(), ..state.lists.clone() }, state.wish)
+        (
+            SubscriptionFilter {
+                uris: state.uris.iter().cloned().collect(),
+                ..state.lists.clone()
+            },
+            state.wish,
+        )
     }
 
     fn settle(&self, wish: u64) {
@@ -247,7 +276,11 @@ async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
     modern.listening.settle(u64::MAX); // nobody waits for an answer that will not come
 }
 
-async fn follow_wishes(link: &Arc<Link>, connection: &Arc<Connection>, listening: &NotificationFeed) {
+async fn follow_wishes(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    listening: &NotificationFeed,
+) {
     let mut stream: Option<FeedStream> = None;
     let mut told = None;
     let mut missed = false;
@@ -301,7 +334,10 @@ async fn follow_wishes(link: &Arc<Link>, connection: &Arc<Connection>, listening
                 }
             }
             None if failures > 0 => {
-                let pause = BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX).mul_f64(rand::random_range(0.5..1.0));
+                let pause = BACKOFF_FIRST
+                    .saturating_mul(1 << failures.min(10))
+                    .min(BACKOFF_MAX)
+                    .mul_f64(rand::random_range(0.5..1.0));
                 let _sooner = tokio::time::timeout(pause, listening.changed.notified()).await;
                 None
             }
@@ -335,7 +371,14 @@ async fn open(
 ) -> Result<FeedStream, FeedOpenError> {
     let params = format!("{{\"notifications\":{}}}", filter.to_json());
     let speaker = RequestIdentity::broker(connection, link);
-    let request = requests::own(connection, link, Method::SubscriptionsListen, Some(params.as_bytes()), &speaker, None);
+    let request = requests::own(
+        connection,
+        link,
+        Method::SubscriptionsListen,
+        Some(params.as_bytes()),
+        &speaker,
+        None,
+    );
     let id = request.wire_id;
     listening.lock().opening = Some((id, None));
     let (tell, end) = oneshot::channel();
@@ -349,13 +392,19 @@ async fn open(
     let failure = match outcome {
         Ok(Ok(())) => return Ok(stream),
         Ok(Err(unopened)) => unopened,
-        Err(_) => FeedOpenError { failure: Failure::TimedOut(Method::SubscriptionsListen), refused: false },
+        Err(_) => FeedOpenError {
+            failure: Failure::TimedOut(Method::SubscriptionsListen),
+            refused: false,
+        },
     };
     listening.lock().opening = None;
     Err(failure)
 }
 
-async fn agreed(listening: &NotificationFeed, stream: &mut FeedStream) -> Result<(), FeedOpenError> {
+async fn agreed(
+    listening: &NotificationFeed,
+    stream: &mut FeedStream,
+) -> Result<(), FeedOpenError> {
     loop {
         if listening.lock().opening.as_ref().is_some_and(|(_, agreed)| agreed.is_some()) {
             return Ok(());
@@ -415,7 +464,11 @@ mod tests {
         let listening = NotificationFeed::default();
         assert!(!listening.admits(&updated(1)), "no stream is open");
         opened(&listening, 7);
-        assert!(listening.admits(&updated(7)) && listening.admits(&updated(7)) && !listening.admits(&updated(8)));
+        assert!(
+            listening.admits(&updated(7))
+                && listening.admits(&updated(7))
+                && !listening.admits(&updated(8))
+        );
         assert!(listening.lock().accepted.contains("a:b"));
     }
 

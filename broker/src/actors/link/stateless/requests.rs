@@ -11,7 +11,10 @@ use protocol::{
     ids::RequestId,
     json::{self, Span},
     method::Method,
-    stateless::{UNSUPPORTED_PROTOCOL_VERSION, downgrade, headers, request::meta_members, results::ResultType, tool_headers::ParamHeader},
+    stateless::{
+        UNSUPPORTED_PROTOCOL_VERSION, downgrade, headers, request::meta_members,
+        results::ResultType, tool_headers::ParamHeader,
+    },
     version::Version,
 };
 
@@ -38,20 +41,35 @@ pub(super) struct RequestIdentity {
 impl RequestIdentity {
     /// The client behind a call or a task: what it can do, what it is called, what it wants to hear.
     pub(super) fn of(connection: &Connection, asker: &Asker) -> Self {
-        let info =
-            |name: &str, version: &str| Bytes::from(format!("{{\"name\":{},\"version\":{}}}", json::quote(name), json::quote(version)));
+        let info = |name: &str, version: &str| {
+            Bytes::from(format!(
+                "{{\"name\":{},\"version\":{}}}",
+                json::quote(name),
+                json::quote(version)
+            ))
+        };
         let broker = || Bytes::from_static(crate::BROKER_INFO.as_bytes());
         let (declared, info, level) = match asker {
             Asker::Call(call) => {
                 let session = &call.session;
                 // What stands in for a session carries requests of several clients.
-                let info = if session.has_client { info(&session.client_name, &session.client_version) } else { broker() };
+                let info = if session.has_client {
+                    info(&session.client_name, &session.client_version)
+                } else {
+                    broker()
+                };
                 (session.client.raw(), info, session.log_level())
             }
             Asker::Task(run) => {
                 let creator = run.creator();
-                let told = creator.as_ref().map_or_else(broker, |session| info(&session.client_name, &session.client_version));
-                (run.client.raw(), told, creator.map_or_else(|| run.log_level(), |session| session.log_level()))
+                let told = creator.as_ref().map_or_else(broker, |session| {
+                    info(&session.client_name, &session.client_version)
+                });
+                (
+                    run.client.raw(),
+                    told,
+                    creator.map_or_else(|| run.log_level(), |session| session.log_level()),
+                )
             }
         };
         let logs = connection.negotiated().is_some_and(|agreed| agreed.capabilities.logging);
@@ -77,8 +95,18 @@ fn told(connection: &Connection, declared: &[u8]) -> Bytes {
 }
 
 /// The question which era a backend lives in. Its answer says what the backend can do.
-pub(super) async fn probe(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Message, Failure> {
-    let request = own(connection, link, Method::ServerDiscover, None, &RequestIdentity::broker(connection, link), None);
+pub(super) async fn probe(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+) -> Result<Message, Failure> {
+    let request = own(
+        connection,
+        link,
+        Method::ServerDiscover,
+        None,
+        &RequestIdentity::broker(connection, link),
+        None,
+    );
     let answer = connection.send_and_wait(link, request).await?;
     connection.note_first_answer(&answer);
     Ok(answer)
@@ -93,14 +121,22 @@ pub(super) async fn ask(
     params: Option<&[u8]>,
     asker: Option<&Asker>,
 ) -> Result<Message, Failure> {
-    let speaker = asker.map_or_else(|| RequestIdentity::broker(connection, link), |asker| RequestIdentity::of(connection, asker));
-    let answer = send(connection, link, own(connection, link, method, params, &speaker, None)).await?;
+    let speaker = asker.map_or_else(
+        || RequestIdentity::broker(connection, link),
+        |asker| RequestIdentity::of(connection, asker),
+    );
+    let answer =
+        send(connection, link, own(connection, link, method, params, &speaker, None)).await?;
     if downgrade::error_code(&answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) {
         return Err(changed_its_mind(connection, link));
     }
     match ResultType::of(&answer) {
         ResultType::Complete => Ok(answer),
-        other if is_result(&answer) => Err(Failure::Protocol(format!("a result of type {} to {}", other.name(), method.name()))),
+        other if is_result(&answer) => Err(Failure::Protocol(format!(
+            "a result of type {} to {}",
+            other.name(),
+            method.name()
+        ))),
         _ => Ok(answer),
     }
 }
@@ -129,7 +165,8 @@ pub(super) fn own<'a>(
         out.extend_from_slice(value);
         out
     });
-    let rest = params.map_or(&b""[..], |params| params.trim_ascii().strip_prefix(b"{").unwrap_or_default());
+    let rest = params
+        .map_or(&b""[..], |params| params.trim_ascii().strip_prefix(b"{").unwrap_or_default());
     let rest = rest.trim_ascii_start();
     let comma: &[u8] = if rest.is_empty() || rest.starts_with(b"}") { b"" } else { b"," };
     let rest = if rest.is_empty() { b"}" } else { rest };
@@ -137,7 +174,8 @@ pub(super) fn own<'a>(
     let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(&params));
     let headers = is_http(connection).then(|| {
         let message = crate::rules::tasks::decoded(frame.clone());
-        let named = message.as_ref().and_then(|message| Some((message, headers::named_value(message)?.0)));
+        let named =
+            message.as_ref().and_then(|message| Some((message, headers::named_value(message)?.0)));
         let name = named.and_then(|(message, span)| message.text(span).map(Cow::into_owned));
         header_map(link, method, name.as_deref(), None, HeaderMap::new())
     });
@@ -152,7 +190,11 @@ pub(super) fn is_http(connection: &Connection) -> bool {
 pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> HeaderMap {
     let message = outgoing.message;
     let sent = |span: Span| {
-        let edited = outgoing.edits.iter().find(|(edited, _)| *edited == span).map(|(_, text)| text.as_slice());
+        let edited = outgoing
+            .edits
+            .iter()
+            .find(|(edited, _)| *edited == span)
+            .map(|(_, text)| text.as_slice());
         json::unquote(edited.unwrap_or_else(|| span.of(&message.frame))).map(Cow::into_owned)
     };
     let name = headers::named_value(message).and_then(|(span, _)| sent(span?));
@@ -164,13 +206,28 @@ pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> Header
     for name in link.backend.spec.credentials.headers.keys() {
         passed.remove(name.as_str());
     }
-    header_map(link, message.method, name.as_deref(), message.bytes(message.fields.arguments), passed)
+    header_map(
+        link,
+        message.method,
+        name.as_deref(),
+        message.bytes(message.fields.arguments),
+        passed,
+    )
 }
 
 /// `map`: what is passed on as it came; what is known here takes its place.
-fn header_map(link: &Link, method: Method, name: Option<&str>, arguments: Option<&[u8]>, mut map: HeaderMap) -> HeaderMap {
+fn header_map(
+    link: &Link,
+    method: Method,
+    name: Option<&str>,
+    arguments: Option<&[u8]>,
+    mut map: HeaderMap,
+) -> HeaderMap {
     map.reserve(8);
-    map.insert(HeaderName::from_static(headers::PROTOCOL_VERSION), HeaderValue::from_static(Version::V2026_07_28.as_str()));
+    map.insert(
+        HeaderName::from_static(headers::PROTOCOL_VERSION),
+        HeaderValue::from_static(Version::V2026_07_28.as_str()),
+    );
     map.insert(HeaderName::from_static(headers::METHOD), HeaderValue::from_static(method.name()));
     let Some(name) = name else { return map };
     if let Ok(value) = HeaderValue::from_str(&headers::encode(name)) {
@@ -189,14 +246,21 @@ fn insert_param(map: &mut HeaderMap, param: &ParamHeader, arguments: Option<&[u8
         map.remove(param.header.as_str());
         return;
     };
-    if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(param.header.as_bytes()), HeaderValue::from_str(&headers::encode(&text))) {
+    if let (Ok(name), Ok(value)) = (
+        HeaderName::from_bytes(param.header.as_bytes()),
+        HeaderValue::from_str(&headers::encode(&text)),
+    ) {
         map.insert(name, value);
     }
 }
 
 /// Sends a request and waits for its answer. Dropping the wait cancels it at the backend: over HTTP its response is closed,
 /// over a pipe the backend is told (MCP 2026-07-28, Cancellation).
-pub(super) async fn send(connection: &Arc<Connection>, link: &Arc<Link>, request: WireRequest<'_>) -> Result<Message, Failure> {
+pub(super) async fn send(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    request: WireRequest<'_>,
+) -> Result<Message, Failure> {
     let mut unanswered = RequestCancelGuard { connection, wire_id: request.wire_id };
     let answer = connection.send_and_wait(link, request).await;
     unanswered.wire_id = 0;
@@ -213,7 +277,8 @@ impl Drop for RequestCancelGuard<'_> {
     fn drop(&mut self) {
         if self.wire_id != 0 && !is_http(self.connection) {
             let params = format!("{{\"requestId\":{}}}", self.wire_id);
-            self.connection.push_frame(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
+            self.connection
+                .push_frame(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
         }
     }
 }

@@ -29,9 +29,15 @@ use crate::{
 };
 
 /// The backend made a task of a call.
-pub(super) async fn created(connection: &Arc<Connection>, link: &Arc<Link>, asker: &Asker, answer: &Message) -> Result<Message, Failure> {
+pub(super) async fn created(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    asker: &Asker,
+    answer: &Message,
+) -> Result<Message, Failure> {
     let result = answer.bytes(answer.result).unwrap_or_default();
-    let task = BackendTask::read(result).ok_or_else(|| Failure::Protocol("the backend made a task without an id".to_owned()))?;
+    let task = BackendTask::read(result)
+        .ok_or_else(|| Failure::Protocol("the backend made a task without an id".to_owned()))?;
     match asker {
         Asker::Call(call) => {
             let mut unfinished = TaskCancelGuard { link, id: Some(task.id.clone()) };
@@ -47,16 +53,27 @@ pub(super) async fn created(connection: &Arc<Connection>, link: &Arc<Link>, aske
         }
         Asker::Task(run) => {
             run.track_unrequested_task(link, connection, &task.id);
-            let frame = [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"task\":", result, b"}}"].concat();
-            decoded(Bytes::from(frame)).ok_or_else(|| Failure::Protocol("the task can not be read".to_owned()))
+            let frame =
+                [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"task\":", result, b"}}"].concat();
+            decoded(Bytes::from(frame))
+                .ok_or_else(|| Failure::Protocol("the task can not be read".to_owned()))
         }
     }
 }
 
 /// The outcome of a task, as the answer to the call that made it.
-pub(super) async fn result(link: &Arc<Link>, asker: &Asker, params: &[u8]) -> Result<Message, Failure> {
+pub(super) async fn result(
+    link: &Arc<Link>,
+    asker: &Asker,
+    params: &[u8],
+) -> Result<Message, Failure> {
     let id = task_id(params).ok_or_else(|| Failure::Protocol("the task has no id".to_owned()))?;
-    let now = BackendTask { id, status: TaskStatus::Working, message: None, poll_interval: Some(Duration::ZERO) };
+    let now = BackendTask {
+        id,
+        status: TaskStatus::Working,
+        message: None,
+        poll_interval: Some(Duration::ZERO),
+    };
     follow(link, asker, now).await
 }
 
@@ -65,12 +82,21 @@ fn task_id(params: &[u8]) -> Option<String> {
     Some(document.root().get("taskId")?.as_str()?.into_owned())
 }
 
-async fn follow(link: &Arc<Link>, asker: &Asker, mut task: BackendTask) -> Result<Message, Failure> {
+async fn follow(
+    link: &Arc<Link>,
+    asker: &Asker,
+    mut task: BackendTask,
+) -> Result<Message, Failure> {
     let mut answered = HashSet::new();
     loop {
-        tokio::time::sleep(task.poll_interval.unwrap_or(link.backend.shared.task_settings().poll_interval)).await;
+        tokio::time::sleep(
+            task.poll_interval.unwrap_or(link.backend.shared.task_settings().poll_interval),
+        )
+        .await;
         let state = state(link, asker, &task.id).await?;
-        let Some(now) = read(&state, &task.id) else { return for_the_client(&state, Method::TasksGet) };
+        let Some(now) = read(&state, &task.id) else {
+            return for_the_client(&state, Method::TasksGet);
+        };
         match now.status {
             TaskStatus::Working => {}
             TaskStatus::InputRequired => {
@@ -89,7 +115,8 @@ async fn follow(link: &Arc<Link>, asker: &Asker, mut task: BackendTask) -> Resul
             TaskStatus::Failed => return outcome(&state, "error"),
             TaskStatus::Cancelled => {
                 let frame = br#"{"jsonrpc":"2.0","id":0,"error":{"code":-32603,"message":"the backend cancelled its task"}}"#;
-                return decoded(Bytes::from_static(frame)).ok_or_else(|| Failure::Protocol("a cancelled task".to_owned()));
+                return decoded(Bytes::from_static(frame))
+                    .ok_or_else(|| Failure::Protocol("a cancelled task".to_owned()));
             }
         }
         task = now;
@@ -103,12 +130,18 @@ fn read(state: &Message, id: &str) -> Option<BackendTask> {
 
 /// What the backend needs and was not asked for yet: a key is never used twice in a task.
 fn new_inputs(state: &Message, answered: &HashSet<String>) -> Result<Vec<InputRequest>, Failure> {
-    let needed = InputRequired::parse(state.bytes(state.result).unwrap_or_default()).map_err(|why| Failure::Protocol(why.to_owned()))?;
+    let needed = InputRequired::parse(state.bytes(state.result).unwrap_or_default())
+        .map_err(|why| Failure::Protocol(why.to_owned()))?;
     Ok(needed.requests.into_iter().filter(|request| !answered.contains(&request.key)).collect())
 }
 
 /// `Some`: the client does not answer, and this is what it said.
-async fn answer_inputs(link: &Arc<Link>, asker: &Asker, id: &str, needed: &[InputRequest]) -> Result<Option<Message>, Failure> {
+async fn answer_inputs(
+    link: &Arc<Link>,
+    asker: &Asker,
+    id: &str,
+    needed: &[InputRequest],
+) -> Result<Option<Message>, Failure> {
     if needed.is_empty() {
         return Ok(None); // the answers are on their way
     }
@@ -121,15 +154,29 @@ async fn answer_inputs(link: &Arc<Link>, asker: &Asker, id: &str, needed: &[Inpu
             Err(failure) => return Err(failure),
         }
     };
-    let params = [b"{\"taskId\":", json::quote(id).as_bytes(), b",\"inputResponses\":", responses.as_slice(), b"}"].concat();
+    let params = [
+        b"{\"taskId\":",
+        json::quote(id).as_bytes(),
+        b",\"inputResponses\":",
+        responses.as_slice(),
+        b"}",
+    ]
+    .concat();
     // A refusal is told by the state that is asked for next.
     persistently(link, asker, Method::TasksUpdate, &params).await.map(|_| None)
 }
 
 /// Resolves when the task goes on without the answers it waits for.
-async fn until_not_waiting(link: &Arc<Link>, asker: &Asker, task: &BackendTask) -> Result<(), Failure> {
+async fn until_not_waiting(
+    link: &Arc<Link>,
+    asker: &Asker,
+    task: &BackendTask,
+) -> Result<(), Failure> {
     loop {
-        tokio::time::sleep(task.poll_interval.unwrap_or(link.backend.shared.task_settings().poll_interval)).await;
+        tokio::time::sleep(
+            task.poll_interval.unwrap_or(link.backend.shared.task_settings().poll_interval),
+        )
+        .await;
         let state = state(link, asker, &task.id).await?;
         if read(&state, &task.id).is_none_or(|now| now.status != TaskStatus::InputRequired) {
             return Ok(());
@@ -148,7 +195,12 @@ async fn state(link: &Arc<Link>, asker: &Asker, id: &str) -> Result<Message, Fai
 
 /// Asks about a task over as many connections as it takes: asking again does no harm. Whoever waits for the task says when
 /// that was too long.
-async fn persistently(link: &Arc<Link>, asker: &Asker, method: Method, params: &[u8]) -> Result<Message, Failure> {
+async fn persistently(
+    link: &Arc<Link>,
+    asker: &Asker,
+    method: Method,
+    params: &[u8],
+) -> Result<Message, Failure> {
     let limit = link.backend.timeouts().control;
     let mut pause = BACKOFF_FIRST;
     loop {
@@ -156,9 +208,15 @@ async fn persistently(link: &Arc<Link>, asker: &Asker, method: Method, params: &
             let asked = requests::ask(&connection, link, method, Some(params), Some(asker));
             match tokio::time::timeout(limit, asked).await {
                 Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(failure @ (Failure::Protocol(_) | Failure::TooLarge { .. }))) => return Err(failure),
-                Ok(Err(failure)) => tracing::debug!(backend = %link.backend.id, %failure, "a question about a task is asked again"),
-                Err(_) => tracing::debug!(backend = %link.backend.id, "a question about a task was not answered in time"),
+                Ok(Err(failure @ (Failure::Protocol(_) | Failure::TooLarge { .. }))) => {
+                    return Err(failure);
+                }
+                Ok(Err(failure)) => {
+                    tracing::debug!(backend = %link.backend.id, %failure, "a question about a task is asked again")
+                }
+                Err(_) => {
+                    tracing::debug!(backend = %link.backend.id, "a question about a task was not answered in time")
+                }
             }
         }
         if link.is_closed() {
@@ -176,11 +234,22 @@ fn gone(link: &Link) -> Failure {
 /// The inlined outcome of a task that is over.
 fn outcome(state: &Message, member: &'static str) -> Result<Message, Failure> {
     let result = state.bytes(state.result).unwrap_or_default();
-    let document = Document::parse(result, &json::Limits { bytes_max: result.len(), ..json::Limits::default() });
-    let inlined = document.as_ref().ok().and_then(|document| document.root().get(member)).filter(|one| one.kind() == ValueKind::Object);
-    let inlined = inlined.ok_or_else(|| Failure::Protocol(format!("a task that is over has no {member}")))?;
-    let frame = [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"", member.as_bytes(), b"\":", inlined.raw(), b"}"].concat();
-    let answer = decoded(Bytes::from(frame)).ok_or_else(|| Failure::Protocol(format!("the {member} of a task can not be read")))?;
+    let document = Document::parse(
+        result,
+        &json::Limits { bytes_max: result.len(), ..json::Limits::default() },
+    );
+    let inlined = document
+        .as_ref()
+        .ok()
+        .and_then(|document| document.root().get(member))
+        .filter(|one| one.kind() == ValueKind::Object);
+    let inlined =
+        inlined.ok_or_else(|| Failure::Protocol(format!("a task that is over has no {member}")))?;
+    let frame =
+        [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"", member.as_bytes(), b"\":", inlined.raw(), b"}"]
+            .concat();
+    let answer = decoded(Bytes::from(frame))
+        .ok_or_else(|| Failure::Protocol(format!("the {member} of a task can not be read")))?;
     for_the_client(&answer, Method::ToolsCall)
 }
 
@@ -215,18 +284,22 @@ mod tests {
 
     #[test]
     fn nb_task_01_the_outcome_is_the_answer() {
-        let done = state(r#"{"taskId":"t","status":"completed","result":{"resultType":"complete","content":[]}}"#);
+        let done = state(
+            r#"{"taskId":"t","status":"completed","result":{"resultType":"complete","content":[]}}"#,
+        );
         let answer = outcome(&done, "result").unwrap();
         assert_eq!(answer.bytes(answer.result), Some(&br#"{"content":[]}"#[..]));
-        let failed = state(r#"{"taskId":"t","status":"failed","error":{"code":-32000,"message":"m"}}"#);
+        let failed =
+            state(r#"{"taskId":"t","status":"failed","error":{"code":-32000,"message":"m"}}"#);
         assert_eq!(outcome(&failed, "error").unwrap().kind, Kind::Error);
         assert!(matches!(outcome(&failed, "result"), Err(Failure::Protocol(_))));
     }
 
     #[test]
     fn nb_task_02_a_key_is_asked_for_once() {
-        let waiting =
-            state(r#"{"taskId":"t","status":"input_required","inputRequests":{"a":{"method":"roots/list"},"b":{"method":"roots/list"}}}"#);
+        let waiting = state(
+            r#"{"taskId":"t","status":"input_required","inputRequests":{"a":{"method":"roots/list"},"b":{"method":"roots/list"}}}"#,
+        );
         let answered = HashSet::from(["a".to_owned()]);
         let new = new_inputs(&waiting, &answered).unwrap();
         assert_eq!(new.iter().map(|one| one.key.as_str()).collect::<Vec<_>>(), ["b"]);
@@ -234,10 +307,14 @@ mod tests {
 
     #[test]
     fn br_04_a_poll_interval_has_a_new_name() {
-        let task = read(&state(r#"{"taskId":"t","status":"working","pollIntervalMs":250}"#), "t").unwrap();
+        let task =
+            read(&state(r#"{"taskId":"t","status":"working","pollIntervalMs":250}"#), "t").unwrap();
         assert_eq!(task.poll_interval, Some(Duration::from_millis(250)));
         assert!(tasks::is_unknown_task(
-            &decoded(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"m"}}"#)).unwrap()
+            &decoded(Bytes::from_static(
+                br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"m"}}"#
+            ))
+            .unwrap()
         ));
     }
 }

@@ -33,7 +33,8 @@ impl Alone {
         let store = Meddled::start("sqlite").await;
         let keys = Keys::from_root(b"root");
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
-        let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
+        let stores =
+            Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
         let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
         let broker = Broker::new(BrokerParts { config, metrics, keys, keyring, stores }).unwrap();
         broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
@@ -49,13 +50,22 @@ impl Alone {
         let task = record.task.clone();
         let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
         let create = WriteOp::CreateTask { record: Box::new(record), owner: owner.clone(), limits };
-        assert!(matches!(self.shared().durable.write(create).await.unwrap(), WriteOutcome::Created { .. }));
+        assert!(matches!(
+            self.shared().durable.write(create).await.unwrap(),
+            WriteOutcome::Created { .. }
+        ));
         self.store.whole_task(&task).await.unwrap().unwrap()
     }
 }
 
 fn record(name: &str) -> TaskRecord {
-    let details = TaskDetails::new("2025-11-25", &Endpoint::Aggregated, b"{}", ToolTraits::default(), "b__tool".into());
+    let details = TaskDetails::new(
+        "2025-11-25",
+        &Endpoint::Aggregated,
+        b"{}",
+        ToolTraits::default(),
+        "b__tool".into(),
+    );
     TaskRecord {
         task: TaskId::new(name),
         tenant: TenantId::parse("default").unwrap(),
@@ -80,7 +90,10 @@ async fn a_claim_that_fails_changes_no_epoch() {
     let own = alone.stored(record("t1"), &alone.shared().durable.node()).await;
     alone.store.on_claim(|| Verdict::LoseAnswer(away()));
     let looking = tokio::spawn(claim_unowned(alone.shared().clone()));
-    testkit::eventually("several looks", async || if alone.store.count("claim_tasks") >= 3 { Ok(()) } else { Err(()) }).await;
+    testkit::eventually("several looks", async || {
+        if alone.store.count("claim_tasks") >= 3 { Ok(()) } else { Err(()) }
+    })
+    .await;
     assert_eq!(alone.store.count("reclaim_tasks"), 0);
     let now = alone.store.task(&own.stored.record.task).await.unwrap().unwrap();
     assert_eq!((now.epoch, now.owner), (1, own.stored.owner));
@@ -112,7 +125,10 @@ async fn what_was_claimed_under_a_name_that_changed_meanwhile_is_dropped() {
 async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
     let alone = Alone::start().await;
     let node = alone.shared().durable.node();
-    let later = String::from_utf8(record("t1").details).unwrap().replace("\"format\":1", "\"format\":99").into_bytes();
+    let later = String::from_utf8(record("t1").details)
+        .unwrap()
+        .replace("\"format\":1", "\"format\":99")
+        .into_bytes();
     let not_for_us = [
         TaskRecord { details: later, ..record("later") },
         TaskRecord { tenant: TenantId::parse("umbrella").unwrap(), ..record("tenant") },
@@ -123,8 +139,16 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
         let before = alone.stored(record, &node).await;
         recover(alone.shared().clone(), before.clone()).await;
         let after = alone.store.whole_task(&name).await.unwrap().unwrap();
-        assert_eq!((after.stored.owner, after.stored.status, after.stored.epoch), (None, TaskStatus::Working, 2), "{name}");
-        assert_eq!((&after.stored.record, &after.stored.step), (&before.stored.record, &TaskStep::Queued), "{name}");
+        assert_eq!(
+            (after.stored.owner, after.stored.status, after.stored.epoch),
+            (None, TaskStatus::Working, 2),
+            "{name}"
+        );
+        assert_eq!(
+            (&after.stored.record, &after.stored.step),
+            (&before.stored.record, &TaskStep::Queued),
+            "{name}"
+        );
     }
     assert_eq!(claim(alone.shared(), &node, 10).await, [], "not again and again");
     let another = alone.store.claim_tasks(&NodeName::new("another"), 10, &[]).await.unwrap();
@@ -141,7 +165,11 @@ impl Alone {
     /// A run of a task whose call is in the record as sent.
     async fn sent(&self) -> Arc<TaskRun> {
         let whole = self.stored(record("t1"), &self.shared().durable.node()).await;
-        let sent = WriteOp::AdvanceTask { task: TaskId::new("t1"), epoch: whole.stored.epoch, step: TaskStep::Sent };
+        let sent = WriteOp::AdvanceTask {
+            task: TaskId::new("t1"),
+            epoch: whole.stored.epoch,
+            step: TaskStep::Sent,
+        };
         assert_eq!(self.shared().durable.write(sent).await.unwrap(), WriteOutcome::Done);
         let tenant = self.broker.tenant(&whole.stored.record.tenant).unwrap();
         let plan = RunPlan::read(&whole.stored.record).unwrap();
@@ -181,13 +209,21 @@ async fn a_task_is_given_away_with_what_is_known_of_its_call_or_not_at_all() {
 #[tokio::test]
 async fn a_backends_task_that_was_just_made_is_in_the_record_before_it_is_given_away() {
     let alone = Alone::start().await;
-    let spec = serde_json::from_value(serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp"}})).unwrap();
-    alone.broker.put_backend(&TenantId::parse("default").unwrap(), &BackendId::parse("b").unwrap(), spec);
+    let spec = serde_json::from_value(
+        serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp"}}),
+    )
+    .unwrap();
+    alone.broker.put_backend(
+        &TenantId::parse("default").unwrap(),
+        &BackendId::parse("b").unwrap(),
+        spec,
+    );
     let run = alone.sent().await;
     let made = TaskStep::Delegated { backend_task: "theirs".into(), link: b"way".to_vec() };
     let link = run.link().unwrap();
     run.lock().maybe_sent = true;
-    run.lock().backend_task = Some(TrackedBackendTask { id: "theirs".into(), link, unstored: Some(made.clone()) });
+    run.lock().backend_task =
+        Some(TrackedBackendTask { id: "theirs".into(), link, unstored: Some(made.clone()) });
     alone.busy_with_steps(1);
     handoff::release(&run).await;
     assert_eq!(alone.left().await, (None, made));
@@ -198,17 +234,23 @@ async fn an_answer_that_is_there_counts_when_the_run_is_to_end() {
     let alone = Alone::start().await;
     let run = alone.sent().await;
     run.stop(StopReason::Released);
-    let ending = runner::first_end(&run, std::pin::pin!(std::future::ready(RunOutcome::CancelledByBackend))).await;
+    let ending =
+        runner::first_end(&run, std::pin::pin!(std::future::ready(RunOutcome::CancelledByBackend)))
+            .await;
     assert!(matches!(ending, RunOutcome::CancelledByBackend), "{ending:?}");
     let never = std::pin::pin!(std::future::pending());
-    assert!(matches!(runner::first_end(&run, never).await, RunOutcome::Stopped(StopReason::Released)));
+    assert!(matches!(
+        runner::first_end(&run, never).await,
+        RunOutcome::Stopped(StopReason::Released)
+    ));
 }
 
 #[tokio::test]
 async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
     let alone = Alone::start().await;
     let (shared, node) = (alone.shared(), alone.shared().durable.node());
-    let [stray, attended] = [alone.stored(record("stray"), &node).await, alone.stored(record("attended"), &node).await];
+    let [stray, attended] =
+        [alone.stored(record("stray"), &node).await, alone.stored(record("attended"), &node).await];
     alone.stored(record("anothers"), &NodeName::new("another")).await;
     let recovering = shared.tasks.begin_recovery(&attended.stored.record.task).unwrap();
     // Under the name of before.
@@ -219,9 +261,16 @@ async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
     assert_eq!(alone.store.count("whole_task"), reads, "it may be just about to begin");
     assert_eq!(orphans::sweep_once(shared, missing).await, HashSet::new());
     // There is no such backend here, so it is given back.
-    let owner = async |task: &str| alone.store.inner.task(&TaskId::new(task)).await.unwrap().unwrap().owner;
-    testkit::eventually("it to be taken up", async || if owner("stray").await.is_none() { Ok(()) } else { Err(()) }).await;
-    assert_eq!((owner("attended").await, owner("anothers").await), (Some(node), Some(NodeName::new("another"))));
+    let owner =
+        async |task: &str| alone.store.inner.task(&TaskId::new(task)).await.unwrap().unwrap().owner;
+    testkit::eventually("it to be taken up", async || {
+        if owner("stray").await.is_none() { Ok(()) } else { Err(()) }
+    })
+    .await;
+    assert_eq!(
+        (owner("attended").await, owner("anothers").await),
+        (Some(node), Some(NodeName::new("another")))
+    );
     drop(recovering);
 }
 
@@ -232,7 +281,8 @@ async fn a_task_taken_back_while_its_run_stops_is_not_forgotten() {
     let shared = alone.shared();
     let whole = alone.stored(record("t1"), &shared.durable.node()).await;
     let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
-    let run = TaskRun::new(whole.clone(), RunPlan::read(&whole.stored.record).unwrap(), tenant, shared);
+    let run =
+        TaskRun::new(whole.clone(), RunPlan::read(&whole.stored.record).unwrap(), tenant, shared);
     assert!(shared.tasks.register(&run));
     run.stop(StopReason::Lost);
     recover(shared.clone(), whole).await;
@@ -240,10 +290,11 @@ async fn a_task_taken_back_while_its_run_stops_is_not_forgotten() {
     shared.tasks.unregister(&run);
     let missing = orphans::sweep_once(shared, HashSet::new()).await;
     orphans::sweep_once(shared, missing).await;
-    let released = async || match alone.store.inner.task(&TaskId::new("t1")).await.unwrap().unwrap().owner {
-        None => Ok(()),
-        owner => Err(owner),
-    };
+    let released =
+        async || match alone.store.inner.task(&TaskId::new("t1")).await.unwrap().unwrap().owner {
+            None => Ok(()),
+            owner => Err(owner),
+        };
     testkit::eventually("it to be taken up", released).await;
 }
 
@@ -253,10 +304,17 @@ async fn the_time_left_is_what_the_store_says() {
     let whole = alone.stored(record("t1"), &alone.shared().durable.node()).await;
     let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
     let (minute, hour) = (Duration::from_secs(60), 3_600_000_000);
-    for (created_at_us, left) in [(whole.stored.created_at_us - hour, minute), (whole.stored.created_at_us + hour, minute)] {
+    for (created_at_us, left) in
+        [(whole.stored.created_at_us - hour, minute), (whole.stored.created_at_us + hour, minute)]
+    {
         let mut task = whole.clone();
         (task.stored.created_at_us, task.left) = (created_at_us, Some(left));
-        let run = TaskRun::new(task, RunPlan::read(&whole.stored.record).unwrap(), tenant.clone(), alone.shared());
+        let run = TaskRun::new(
+            task,
+            RunPlan::read(&whole.stored.record).unwrap(),
+            tenant.clone(),
+            alone.shared(),
+        );
         assert!(run.time_left() <= left && run.time_left() > left / 2, "{:?}", run.time_left());
     }
 }

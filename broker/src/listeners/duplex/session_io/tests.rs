@@ -21,7 +21,9 @@ use crate::{
 /// Calls whose answers are all there, of so many bytes each.
 fn answered(outbox: &Arc<EventStream>, bytes: usize) -> impl Stream<Item = ()> + Unpin {
     let outbox = outbox.clone();
-    stream::repeat_with(move || outbox.push(Instant::now(), EventKind::Answer, Bytes::from(vec![b'x'; bytes])).unwrap())
+    stream::repeat_with(move || {
+        outbox.push(Instant::now(), EventKind::Answer, Bytes::from(vec![b'x'; bytes])).unwrap()
+    })
 }
 
 #[derive(Default)]
@@ -37,7 +39,11 @@ impl Wake for Woken {
 fn one_turn(outbox_bytes: usize, answer_bytes: usize) -> u64 {
     let outbox = EventStream::outbox(1, LogLimits { events: 10_000, bytes: outbox_bytes }, None);
     let (reader, woken) = (outbox.read_from(0).unwrap(), Arc::new(Woken::default()));
-    go_on(&mut answered(&outbox, answer_bytes), &outbox, &mut Context::from_waker(&woken.clone().into()));
+    go_on(
+        &mut answered(&outbox, answer_bytes),
+        &outbox,
+        &mut Context::from_waker(&woken.clone().into()),
+    );
     assert!(woken.0.load(Ordering::Relaxed));
     reader.backlog()
 }
@@ -79,12 +85,18 @@ async fn taken_in_one_turn(bytes: usize) -> usize {
     let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
     let hello = handshake::request(&RequestId::from_u64(1), Method::Initialize, Some(params));
     let hello = Message::decode(hello, &json::Limits::default()).unwrap();
-    let session = broker.open_session(Caller::anonymous(), Endpoint::Aggregated, "tcp", &hello).await.unwrap().0;
+    let session = broker
+        .open_session(Caller::anonymous(), Endpoint::Aggregated, "tcp", &hello)
+        .await
+        .unwrap()
+        .0;
     let outbox = session.open_outbox(None).unwrap().stream.clone();
-    let (room, calls, taken) = (Notify::new(), InFlightCalls::default(), Arc::new(AtomicUsize::new(0)));
+    let (room, calls, taken) =
+        (Notify::new(), InFlightCalls::default(), Arc::new(AtomicUsize::new(0)));
     let mut message = br#"{"jsonrpc":"2.0","method":"notifications/of_nothing"}"#.to_vec();
     message.resize(bytes, b' ');
-    let mut source = Said { frames: vec![Bytes::from(message); MESSAGES].into_iter(), taken: taken.clone() };
+    let mut source =
+        Said { frames: vec![Bytes::from(message); MESSAGES].into_iter(), taken: taken.clone() };
     let mut reading = Box::pin(read(&session, &outbox, &mut source, &room, &calls));
     assert!(futures_util::poll!(&mut reading).is_pending());
     let first = taken.load(Ordering::Relaxed);

@@ -36,8 +36,14 @@ pub(super) struct Seen {
 }
 
 impl FakePeer {
-    pub(super) fn start(answer: impl Fn(&Arc<Seen>) -> Option<Response<PeerBody>> + Clone + Send + Sync + 'static) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    pub(super) fn start(
+        answer: impl Fn(&Arc<Seen>) -> Option<Response<PeerBody>> + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let (address, seen) = (listener.local_addr().unwrap().to_string(), Arc::<Seen>::default());
@@ -47,7 +53,12 @@ impl FakePeer {
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
-                seen.requests.lock().unwrap().push((head.method, head.uri.to_string(), head.headers, body));
+                seen.requests.lock().unwrap().push((
+                    head.method,
+                    head.uri.to_string(),
+                    head.headers,
+                    body,
+                ));
                 match answer(&seen) {
                     Some(response) => response,
                     None => std::future::pending().await,
@@ -55,8 +66,12 @@ impl FakePeer {
             }
         };
         runtime.spawn(async move {
-            let server = PeerServer::new(&PeerIdentity::from_secret(&Keys::from_root(b"the same for all").peer).unwrap());
-            server.serve(TcpListener::from_std(listener).unwrap(), std::future::pending(), handler).await;
+            let server = PeerServer::new(
+                &PeerIdentity::from_secret(&Keys::from_root(b"the same for all").peer).unwrap(),
+            );
+            server
+                .serve(TcpListener::from_std(listener).unwrap(), std::future::pending(), handler)
+                .await;
         });
         Self { address, seen, runtime: Some(runtime) }
     }
@@ -92,7 +107,13 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    pub(super) fn response(seen: &Arc<Seen>, kind: &str, chunk: Bytes, times: usize, announced: Option<u64>) -> Response<PeerBody> {
+    pub(super) fn response(
+        seen: &Arc<Seen>,
+        kind: &str,
+        chunk: Bytes,
+        times: usize,
+        announced: Option<u64>,
+    ) -> Response<PeerBody> {
         let (sender, chunks) = mpsc::channel(1);
         let noted = seen.clone();
         tokio::spawn(async move {
@@ -104,7 +125,8 @@ impl Chunks {
             }
             sender.closed().await;
         });
-        let mut response = Response::new(Chunks { chunks, seen: seen.clone(), announced }.boxed_unsync());
+        let mut response =
+            Response::new(Chunks { chunks, seen: seen.clone(), announced }.boxed_unsync());
         response.headers_mut().insert("content-type", kind.parse().unwrap());
         response
     }
@@ -114,12 +136,16 @@ impl hyper::body::Body for Chunks {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         self.chunks.poll_recv(context).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
     }
 
     fn size_hint(&self) -> hyper::body::SizeHint {
-        self.announced.map_or_else(hyper::body::SizeHint::default, hyper::body::SizeHint::with_exact)
+        self.announced
+            .map_or_else(hyper::body::SizeHint::default, hyper::body::SizeHint::with_exact)
     }
 }
 

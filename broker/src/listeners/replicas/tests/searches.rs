@@ -9,13 +9,18 @@ const LEASE: Duration = Duration::from_millis(700);
 
 impl Replica {
     fn session(&self, id: &str) -> Option<Arc<Session>> {
-        self.broker.session_here(&SessionId::new(id), &Caller::anonymous(), &Endpoint::Aggregated).unwrap()
+        self.broker
+            .session_here(&SessionId::new(id), &Caller::anonymous(), &Endpoint::Aggregated)
+            .unwrap()
     }
 
     fn stored(&self, operation: &str) -> u64 {
-        let series = format!("mcp_store_seconds_count{{operation=\"{operation}\",store=\"sqlite\"}} ");
+        let series =
+            format!("mcp_store_seconds_count{{operation=\"{operation}\",store=\"sqlite\"}} ");
         let text = self.broker.shared.metrics.render();
-        text.lines().find_map(|line| line.strip_prefix(&series)).map_or(0, |count| count.parse().unwrap())
+        text.lines()
+            .find_map(|line| line.strip_prefix(&series))
+            .map_or(0, |count| count.parse().unwrap())
     }
 
     /// A session of this replica's that is another's from now on.
@@ -23,7 +28,15 @@ impl Replica {
         let id = self.open_session().await;
         let (session, durable) = (self.session(&id).unwrap(), &self.broker.shared.durable);
         durable.store.join(node, Some(address), LEASE).await.unwrap();
-        assert_eq!(durable.store.reclaim_sessions(&durable.node(), node, &[session.key]).await.unwrap().len(), 1);
+        assert_eq!(
+            durable
+                .store
+                .reclaim_sessions(&durable.node(), node, &[session.key])
+                .await
+                .unwrap()
+                .len(),
+            1
+        );
         session.abandon("a test");
         id
     }
@@ -57,11 +70,17 @@ async fn f_13_a_request_is_not_repeated_at_a_replica_that_may_be_at_it() {
     });
     let response = edge.ask(Method::POST, Some(&id), call(7, "ping", json!({}))).await;
     let answer = json_of(response).await;
-    assert_eq!((&answer["id"], &answer["error"]["data"]["kind"]), (&json!(7), &json!("outcome_unknown")), "{answer}");
+    assert_eq!(
+        (&answer["id"], &answer["error"]["data"]["kind"]),
+        (&json!(7), &json!("outcome_unknown")),
+        "{answer}"
+    );
     assert_eq!(answer["error"]["data"]["retryable"], true, "a ping does no harm twice");
     assert_eq!(peer.requests(), 1);
     // Nothing is answered to a notification, so it may come as often as it takes.
-    let note = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}).to_string();
+    let note =
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
+            .to_string();
     edge.ask(Method::POST, Some(&id), note).await;
     assert!(peer.requests() > 2, "{} requests", peer.requests());
     keeping.abort();
@@ -80,8 +99,12 @@ async fn f_13_a_request_is_repeated_at_the_next_owner() {
 #[tokio::test]
 async fn a_27_asking_for_sessions_that_never_were_costs_little() {
     let edge = Replica::start().await;
-    let limits = TenantLimits { requests_per_second: Some(1), burst: Some(100), ..TenantLimits::default() };
-    edge.broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec { limits, ..TenantSpec::default() });
+    let limits =
+        TenantLimits { requests_per_second: Some(1), burst: Some(100), ..TenantLimits::default() };
+    edge.broker.put_tenant(
+        &TenantId::parse("default").unwrap(),
+        TenantSpec { limits, ..TenantSpec::default() },
+    );
     for _ in 0..20 {
         assert_eq!(edge.ask_kind(SESSION).await, (404, "session_not_found".to_owned()));
     }
@@ -93,7 +116,10 @@ async fn a_27_asking_for_sessions_that_never_were_costs_little() {
     }
     let refused = answers.get(&(429, "rate_limited".to_owned())).copied().unwrap_or(0);
     assert!(refused > 50 && answers.len() == 2, "{answers:?}");
-    assert!(edge.stored("claim_session") <= claims + 200 - refused as u64, "who is over the rate asks nobody");
+    assert!(
+        edge.stored("claim_session") <= claims + 200 - refused as u64,
+        "who is over the rate asks nobody"
+    );
 }
 
 #[tokio::test]
@@ -103,9 +129,15 @@ async fn a_session_that_others_asked_for_in_vain_is_found_by_its_own() {
     edge.broker.put_tenant(&acme, TenantSpec::default());
     let id = edge.taken_by(&NodeName::new("gone/1"), "127.0.0.1:9").await;
     let stranger = Caller { tenant: acme, ..Caller::anonymous() };
-    let in_vain = crate::broker::session_lookup::inside(&edge.broker, &id, &stranger, &Endpoint::Aggregated).await;
+    let in_vain =
+        crate::broker::session_lookup::inside(&edge.broker, &id, &stranger, &Endpoint::Aggregated)
+            .await;
     assert!(in_vain.is_err_and(|refusal| refusal.kind.name() == "session_not_found"));
-    assert_eq!(edge.ask_kind(&id).await, (200, String::new()), "taken over when the lease had lapsed");
+    assert_eq!(
+        edge.ask_kind(&id).await,
+        (200, String::new()),
+        "taken over when the lease had lapsed"
+    );
     // Given away, it is nobody's, which is not the same as nowhere.
     let session = edge.session(&id).unwrap();
     edge.broker.release(&session, true).await;

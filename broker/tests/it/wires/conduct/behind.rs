@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use testkit::{Authority, Direction, DuplexClient, FaultProxy, Reply, TestBroker, duplex::DuplexCall, eventually, within};
+use testkit::{
+    Authority, Direction, DuplexClient, FaultProxy, Reply, TestBroker, duplex::DuplexCall,
+    eventually, within,
+};
 
 use super::IN_ORDER;
 use crate::{
@@ -47,7 +50,9 @@ impl Topology {
                 }
                 Reply::text("done")
             });
-            backend.tool("sized", |call| async move { Reply::Message(sized(call.arguments()["bytes"].as_u64().unwrap(), call.id())) });
+            backend.tool("sized", |call| async move {
+                Reply::Message(sized(call.arguments()["bytes"].as_u64().unwrap(), call.id()))
+            });
             backend.tool("mute", |_| async { Reply::End });
             backend.tool("pid", |_| async { Reply::text("none") });
         }
@@ -58,7 +63,10 @@ impl Topology {
         };
         if let Some(address) = address {
             let between = FaultProxy::start(address).await;
-            spec = serde_json::from_str(&spec.to_string().replace(&address.to_string(), &between.address().to_string())).unwrap();
+            spec = serde_json::from_str(
+                &spec.to_string().replace(&address.to_string(), &between.address().to_string()),
+            )
+            .unwrap();
             proxy = Some(between);
         }
         let limits = json!({"limits": {"message_bytes": LIMIT}});
@@ -81,7 +89,10 @@ impl Topology {
     fn calls(&self, tool: &str) -> usize {
         match &self.backend {
             Behind::Http(backend) => backend.count(|seen| seen.calls(tool)),
-            _ => std::fs::read_to_string(&self.record).unwrap_or_default().matches(&format!("\"name\":\"{tool}\"")).count(),
+            _ => std::fs::read_to_string(&self.record)
+                .unwrap_or_default()
+                .matches(&format!("\"name\":\"{tool}\""))
+                .count(),
         }
     }
 
@@ -96,13 +107,19 @@ impl Topology {
 
 /// An answer of so many bytes.
 fn sized(bytes: u64, id: &Value) -> String {
-    let with = |text: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#);
+    let with = |text: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#
+        )
+    };
     with(&"x".repeat(bytes as usize - with("").len()))
 }
 
 async fn serves(client: &DuplexClient) {
     eventually("a backend that serves", || async {
-        let answer = client.request("tools/call", json!({"name": "echo", "arguments": {"fine": true}})).await;
+        let answer = client
+            .request("tools/call", json!({"name": "echo", "arguments": {"fine": true}}))
+            .await;
         if answer["result"].is_object() { Ok(()) } else { Err(answer) }
     })
     .await;
@@ -113,7 +130,9 @@ async fn messages_come_in_order(topology: &Topology, client: &DuplexClient) {
     match &topology.backend {
         Behind::Http(_) => drop(client.call("count", json!({})).await),
         _ => {
-            let word = |n| json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": n}}).to_string();
+            let word = |n| {
+                json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": n}}).to_string()
+            };
             let answer = r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"done"}]}}"#;
             let lines: Vec<String> = (0..IN_ORDER).map(word).chain([answer.to_owned()]).collect();
             assert_eq!(text_of(&client.call("say", json!({"lines": lines})).await), "done");
@@ -127,14 +146,17 @@ async fn messages_come_in_order(topology: &Topology, client: &DuplexClient) {
 async fn the_limit_is_exact(topology: &Topology, client: &DuplexClient) {
     let fits = client.call("sized", json!({"bytes": LIMIT})).await;
     assert!(text_of(&fits).len() > LIMIT - 200);
-    let over = client.request("tools/call", json!({"name": "sized", "arguments": {"bytes": LIMIT + 1}})).await;
+    let over = client
+        .request("tools/call", json!({"name": "sized", "arguments": {"bytes": LIMIT + 1}}))
+        .await;
     // Where one connection carries everything, nobody knows whose answer it was.
     let (told, why) = match topology.back {
         "http" | "quic_streams" => ("result_too_large", format!("larger than {LIMIT} bytes")),
         _ => ("outcome_unknown", format!("longer than the {LIMIT} bytes allowed")),
     };
     assert_eq!(kind(&over["error"]), told, "{over}");
-    let tells_why = |shown: &Value| shown["last_error"].as_str().is_some_and(|error| error.contains(&why));
+    let tells_why =
+        |shown: &Value| shown["last_error"].as_str().is_some_and(|error| error.contains(&why));
     topology.broker.admin().wait_backend("default", "b", "why", tells_why).await;
     serves(client).await;
 }
@@ -150,12 +172,19 @@ async fn pieces_of_any_size_are_no_different(topology: &Topology, client: &Duple
             proxy.heal();
         }
         None => {
-            let line = format!(r#"{{"jsonrpc":"2.0","id":@ID@,"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#);
-            assert_eq!(text_of(&client.call("drip", json!({"line": line, "bytes": 7})).await), text);
+            let line = format!(
+                r#"{{"jsonrpc":"2.0","id":@ID@,"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#
+            );
+            assert_eq!(
+                text_of(&client.call("drip", json!({"line": line, "bytes": 7})).await),
+                text
+            );
         }
     }
-    let calls: Vec<DuplexCall> = join_all((0..100).map(|n| client.begin_call("echo", json!({"n": n})))).await;
-    for (n, result) in join_all(calls.into_iter().map(DuplexCall::result)).await.iter().enumerate() {
+    let calls: Vec<DuplexCall> =
+        join_all((0..100).map(|n| client.begin_call("echo", json!({"n": n})))).await;
+    for (n, result) in join_all(calls.into_iter().map(DuplexCall::result)).await.iter().enumerate()
+    {
         assert_eq!(text_of(result), json!({"n": n}).to_string());
     }
 }
@@ -178,10 +207,16 @@ async fn who_has_nothing_more_to_say_is_left(topology: &Topology, client: &Duple
 }
 
 /// What is asked of it waits, costs nobody else anything, and nothing of it is lost.
-async fn who_does_not_read_is_waited_for(topology: &Topology, client: &DuplexClient, other: &DuplexClient) {
+async fn who_does_not_read_is_waited_for(
+    topology: &Topology,
+    client: &DuplexClient,
+    other: &DuplexClient,
+) {
     let stopped = match &topology.backend {
         Behind::Http(_) => None,
-        _ => Some(Pid::from_raw(text_of(&client.call("pid", json!({})).await).parse().unwrap()).unwrap()),
+        _ => Some(
+            Pid::from_raw(text_of(&client.call("pid", json!({})).await).parse().unwrap()).unwrap(),
+        ),
     };
     match (&stopped, &topology.proxy) {
         (Some(pid), _) => kill_process(*pid, Signal::STOP).unwrap(),
@@ -190,7 +225,8 @@ async fn who_does_not_read_is_waited_for(topology: &Topology, client: &DuplexCli
     }
     // The answers are small: who hears all this has enough to do.
     let (text, before) = ("x".repeat(LARGE_BYTES), topology.calls("pid"));
-    let calls: Vec<DuplexCall> = join_all((0..LARGE_CALLS).map(|_| client.begin_call("pid", json!({"text": text})))).await;
+    let calls: Vec<DuplexCall> =
+        join_all((0..LARGE_CALLS).map(|_| client.begin_call("pid", json!({"text": text})))).await;
     for _ in 0..20 {
         other.call("echo", json!({})).await;
     }
@@ -210,19 +246,28 @@ async fn half_a_line_is_no_answer(topology: &Topology, client: &DuplexClient) {
     if ["http", "websocket"].contains(&topology.back) {
         return;
     }
-    for half in [r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[]"#, r#"{"jsonrpc":"2.0","id":@ID@,"resu"#] {
-        let answer = client.request("tools/call", json!({"name": "last", "arguments": {"text": half}})).await;
+    for half in [
+        r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[]"#,
+        r#"{"jsonrpc":"2.0","id":@ID@,"resu"#,
+    ] {
+        let answer = client
+            .request("tools/call", json!({"name": "last", "arguments": {"text": half}}))
+            .await;
         assert_eq!(kind(&answer["error"]), "outcome_unknown", "{answer}");
         serves(client).await;
     }
-    let whole = r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"whole"}]}}"#;
+    let whole =
+        r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"whole"}]}}"#;
     assert_eq!(text_of(&client.call("last", json!({"text": whole})).await), "whole");
     serves(client).await;
     assert_eq!(topology.calls("last"), 3);
 }
 
 /// As above, whatever it had begun to say.
-async fn a_connection_that_breaks_costs_the_calls_on_it(topology: &Topology, client: &DuplexClient) {
+async fn a_connection_that_breaks_costs_the_calls_on_it(
+    topology: &Topology,
+    client: &DuplexClient,
+) {
     let pid = match &topology.backend {
         Behind::Child(_) => Some(text_of(&client.call("pid", json!({})).await).parse().unwrap()),
         _ => None,

@@ -33,27 +33,49 @@ pub(super) async fn who_has_nothing_more_to_say_gets_what_it_asked_for(topology:
             let mut stream = TcpStream::connect(topology.broker.http_address()).await.unwrap();
             let path = sse_endpoint(&mut stream).await;
             for message in opening().iter().chain([&held_call()]) {
-                assert!(posted(topology.broker.http_address(), &path, message).await.contains(" 202 "));
+                assert!(
+                    posted(topology.broker.http_address(), &path, message).await.contains(" 202 ")
+                );
             }
             is_at_it(topology).await;
             stream.shutdown().await.unwrap();
-            topology.backend.wait_count("its cancellation", cancelled + 1, |seen| seen.is("notifications/cancelled")).await;
+            topology
+                .backend
+                .wait_count("its cancellation", cancelled + 1, |seen| {
+                    seen.is("notifications/cancelled")
+                })
+                .await;
         }
         "websocket" => {
             let mut wire = asking_to_be_held(topology).await.0;
             is_at_it(topology).await;
             drop(wire.out); // which says goodbye
-            topology.backend.wait_count("its cancellation", cancelled + 1, |seen| seen.is("notifications/cancelled")).await;
+            topology
+                .backend
+                .wait_count("its cancellation", cancelled + 1, |seen| {
+                    seen.is("notifications/cancelled")
+                })
+                .await;
             within("the end", rest(&mut wire.incoming)).await;
         }
         "quic_streams" => {
-            let peer = QuicPeer::connect(topology.broker.quic_address(), &topology.authority, None, "mcp").await.unwrap();
+            let peer =
+                QuicPeer::connect(topology.broker.quic_address(), &topology.authority, None, "mcp")
+                    .await
+                    .unwrap();
             let Wire { out, mut incoming, .. } = peer.control().await;
             for message in opening() {
                 out.send(message).await.unwrap();
             }
-            assert!(within("a session", incoming.recv()).await.unwrap().unwrap().contains("protocolVersion"));
-            let (_writer, reader) = peer.request(&serde_json::from_str(&held_call()).unwrap()).await;
+            assert!(
+                within("a session", incoming.recv())
+                    .await
+                    .unwrap()
+                    .unwrap()
+                    .contains("protocolVersion")
+            );
+            let (_writer, reader) =
+                peer.request(&serde_json::from_str(&held_call()).unwrap()).await;
             is_at_it(topology).await;
             let before = half_closes(&topology.broker);
             drop(out);
