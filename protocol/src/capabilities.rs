@@ -4,11 +4,13 @@
 //! client's request goes to a backend. The objects are kept as sent, because unknown members belong to the peers.
 
 mod downgrade;
+mod questions;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use self::questions::{ambiguous, asks_for_several, contents};
 use crate::envelope::Message;
 use crate::error::{ErrorKind, Refusal};
 use crate::json::{Document, Limits, Value, ValueKind, quote_into};
@@ -174,29 +176,25 @@ impl ClientCapabilities {
                 "the client did not declare sampling.tools",
             ));
         }
-        let contents = || {
-            params
-                .get("messages")
-                .into_iter()
-                .flat_map(|messages| messages.elements())
-                .filter_map(|one| one.get("content"))
-        };
+        let contents = contents(params).map_err(ambiguous)?;
         // An array of one block is told as that block.
         let several = |content: Value<'_>| {
             content.kind() == ValueKind::Array && content.elements().count() != 1
         };
-        if !version.sampling_tools() && contents().any(several) {
+        if !version.sampling_tools() && contents.iter().any(|content| several(*content)) {
             let message = format!(
                 "the client's protocol version {version} has no content arrays in sampling"
             );
             return Err(Refusal::new(ErrorKind::InvalidParams, message));
         }
-        let is_audio = |block: Value<'_>| {
-            block.get("type").and_then(|kind| kind.as_str()).as_deref() == Some("audio")
+        let blocks = || {
+            contents.iter().flat_map(|content| std::iter::once(*content).chain(content.elements()))
         };
-        if !version.audio()
-            && contents().any(|content| is_audio(content) || content.elements().any(is_audio))
-        {
+        let kinds: Result<Vec<_>, _> = blocks().map(|block| block.unambiguous("type")).collect();
+        let is_audio = |kind: &Option<Value<'_>>| {
+            kind.and_then(|kind| kind.as_str()).as_deref() == Some("audio")
+        };
+        if kinds.map_err(ambiguous)?.iter().any(is_audio) && !version.audio() {
             return Err(Refusal::new(
                 ErrorKind::InvalidParams,
                 format!("the client's protocol version {version} has no audio"),
@@ -524,16 +522,6 @@ fn missing(side: &str, capability: &str) -> Refusal {
         format!("the {side} did not declare the capability {capability}"),
     )
     .with("capability", capability)
-}
-
-/// Whether a form lets its reader choose more than one of what it offers.
-fn asks_for_several(params: &[u8]) -> bool {
-    let Ok(document) = parse_object(params) else { return false };
-    let properties = document.root().path(&["requestedSchema", "properties"]);
-    let is_array = |property: Value<'_>| {
-        property.get("type").and_then(|kind| kind.as_str()).as_deref() == Some("array")
-    };
-    properties.is_some_and(|properties| properties.members().any(|member| is_array(member.value)))
 }
 
 /// FNV-1a: short, and the same in every process and build.

@@ -14,11 +14,11 @@ use bytes::Bytes;
 
 use crate::error::{ErrorKind, Refusal};
 use crate::ids::RequestId;
-use crate::json::{self, JsonError, Limits, NameIndex, Span, ValueKind, Walker};
+use crate::json::{self, JsonError, Limits, MemberFault, NameIndex, Seen, Span, ValueKind, Walker};
 use crate::method::Method;
 
 pub use self::fields::Fields;
-use self::member_names::{BODY, ENVELOPE, ERROR, META, MemberFault, REFERENCE, TASK};
+use self::member_names::{BODY, ENVELOPE, ERROR, META, NOTIFICATIONS, REFERENCE, TASK};
 
 /// Longest JSON text of an id.
 pub const ID_BYTES_MAX: usize = 1024;
@@ -227,12 +227,13 @@ impl Envelope {
     fn read(walker: &mut Walker<'_>) -> Self {
         let mut envelope =
             Self { is_object: walker.kind() == ValueKind::Object, ..Self::default() };
-        object(walker, |walker, key| envelope.read_member(walker, key));
+        let mut seen = Seen::default();
+        object(walker, |walker, key| envelope.read_member(walker, key, &mut seen));
         envelope.fields.has_uri_key = walker.has_uri_key();
         envelope
     }
 
-    fn read_member(&mut self, walker: &mut Walker<'_>, key: &[u8]) {
+    fn read_member(&mut self, walker: &mut Walker<'_>, key: &[u8], seen: &mut Seen) {
         let kind = walker.kind();
         match key {
             b"jsonrpc" => set(&mut self.jsonrpc, walker.skip(), "jsonrpc", &mut self.fault),
@@ -250,13 +251,13 @@ impl Envelope {
                 let span = self.read_error(walker);
                 set(&mut self.error, (span, kind), "error", &mut self.fault);
             }
-            _ => unknown(walker, key, &ENVELOPE, &mut self.fault),
+            _ => other(walker, key, &ENVELOPE, seen, &mut self.fault),
         }
     }
 
     /// Reads params or result.
     fn read_body(&mut self, walker: &mut Walker<'_>) -> Span {
-        let (fields, fault) = (&mut *self.fields, &mut self.fault);
+        let (fields, fault, mut seen) = (&mut *self.fields, &mut self.fault, Seen::default());
         object(walker, |walker, key| match key {
             b"name" => set(&mut fields.name, walker.skip(), "name", fault),
             b"uri" => set(&mut fields.uri, walker.skip(), "uri", fault),
@@ -282,9 +283,12 @@ impl Envelope {
                 set(&mut fields.input_responses, walker.skip(), "inputResponses", fault)
             }
             b"isError" => set(&mut fields.is_error, walker.skip(), "isError", fault),
-            b"notifications" => {
-                set(&mut fields.notifications, walker.skip(), "notifications", fault)
-            }
+            b"notifications" => set(
+                &mut fields.notifications,
+                named(walker, &NOTIFICATIONS, fault),
+                "notifications",
+                fault,
+            ),
             b"task" => {
                 let span = task_reference(walker, &mut fields.task_task_id, "task.taskId", fault);
                 set(&mut fields.task, span, "task", fault);
@@ -297,17 +301,23 @@ impl Envelope {
                 let span = meta(walker, fields, fault);
                 set(&mut fields.meta, span, "_meta", fault);
             }
-            _ => unknown(walker, key, &BODY, fault),
+            _ => {
+                note(BODY.admit(key, &mut seen), fault);
+                match member_names::inside(key) {
+                    Some(names) => named(walker, names, fault),
+                    None => walker.skip(),
+                };
+            }
         })
     }
 
     fn read_error(&mut self, walker: &mut Walker<'_>) -> Span {
-        let (fields, fault) = (&mut *self.fields, &mut self.fault);
+        let (fields, fault, mut seen) = (&mut *self.fields, &mut self.fault, Seen::default());
         object(walker, |walker, key| match key {
             b"code" => set(&mut fields.error_code, walker.skip(), "error.code", fault),
             b"message" => set(&mut fields.error_message, walker.skip(), "error.message", fault),
             b"data" => set(&mut fields.error_data, walker.skip(), "error.data", fault),
-            _ => unknown(walker, key, &ERROR, fault),
+            _ => other(walker, key, &ERROR, &mut seen, fault),
         })
     }
 
@@ -434,18 +444,29 @@ fn set<T>(slot: &mut Option<T>, value: T, name: &'static str, fault: &mut Option
     }
 }
 
-/// Passes over a member that is not read here, and notes it where another reader takes it for one that is.
+/// Passes over a member that is not kept here, and notes it where readers would differ about it.
 #[inline]
-fn unknown(
+fn other(
     walker: &mut Walker<'_>,
     key: &[u8],
     known: &NameIndex,
+    seen: &mut Seen,
     fault: &mut Option<MemberFault>,
 ) {
-    if let Some(name) = known.misspelled(key) {
-        fault.get_or_insert(MemberFault::Misspelled(name));
-    }
+    note(known.admit(key, seen), fault);
     walker.skip();
+}
+
+fn note(admitted: Result<(), MemberFault>, fault: &mut Option<MemberFault>) {
+    if let Err(found) = admitted {
+        fault.get_or_insert(found);
+    }
+}
+
+/// An object of which nothing is kept: only its names are held to the table.
+fn named(walker: &mut Walker<'_>, known: &NameIndex, fault: &mut Option<MemberFault>) -> Span {
+    let mut seen = Seen::default();
+    object(walker, |walker, key| other(walker, key, known, &mut seen, fault))
 }
 
 fn task_reference(
@@ -454,9 +475,10 @@ fn task_reference(
     name: &'static str,
     fault: &mut Option<MemberFault>,
 ) -> Span {
+    let mut seen = Seen::default();
     object(walker, |walker, key| match key {
         b"taskId" => set(task_id, walker.skip(), name, fault),
-        _ => unknown(walker, key, &TASK, fault),
+        _ => other(walker, key, &TASK, &mut seen, fault),
     })
 }
 
@@ -465,15 +487,16 @@ fn completion_reference(
     fields: &mut Fields,
     fault: &mut Option<MemberFault>,
 ) -> Span {
+    let mut seen = Seen::default();
     object(walker, |walker, key| match key {
         b"name" => set(&mut fields.reference_name, walker.skip(), "ref.name", fault),
         b"uri" => set(&mut fields.reference_uri, walker.skip(), "ref.uri", fault),
-        _ => unknown(walker, key, &REFERENCE, fault),
+        _ => other(walker, key, &REFERENCE, &mut seen, fault),
     })
 }
 
 fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<MemberFault>) -> Span {
-    let (mut related_task, mut server_info, mut subscription_id) = (None, None, None);
+    let (mut related_task, mut seen) = (None, Seen::default());
     object(walker, |walker, key| {
         if let Some((slot, name)) = hop_meta(fields, key) {
             return set(slot, walker.skip(), name, fault);
@@ -509,25 +532,9 @@ fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<MemberF
                     fault,
                 );
             }
-            b"io.modelcontextprotocol/serverInfo" => {
-                set(
-                    &mut server_info,
-                    walker.skip(),
-                    "_meta[\"io.modelcontextprotocol/serverInfo\"]",
-                    fault,
-                );
-            }
-            b"io.modelcontextprotocol/subscriptionId" => {
-                set(
-                    &mut subscription_id,
-                    walker.skip(),
-                    "_meta[\"io.modelcontextprotocol/subscriptionId\"]",
-                    fault,
-                );
-            }
             key => {
                 fields.meta_has_own |= key.starts_with(OWN_META.as_bytes());
-                unknown(walker, key, &META, fault);
+                other(walker, key, &META, &mut seen, fault);
             }
         }
     })

@@ -5,6 +5,7 @@
 //! byte spans of what the sender wrote, so that whatever the broker does not own passes through unchanged.
 
 pub mod capabilities;
+pub mod characters;
 pub mod downlevel;
 pub mod envelope;
 pub mod error;

@@ -9,6 +9,8 @@ mod tests;
 
 use std::borrow::Cow;
 
+use crate::characters;
+
 /// How often percent-encoding may be wrapped into itself. Nobody who means well needs more than once.
 const ENCODINGS_MAX: usize = 8;
 /// What ends a segment for some reader. `?`, `#` and `;` end a path for some and belong to a name for others.
@@ -22,12 +24,20 @@ pub struct Traversal;
 
 /// Looks for `..` as a segment, however it is spelled and wherever it stands.
 pub fn check(uri: &str) -> Result<(), Traversal> {
-    each_reading(uri, |reading| !reading.split(|byte| SEGMENT_ENDS.contains(byte)).any(climbs))
+    each_reading(
+        uri,
+        |_| true,
+        |reading| !reading.split(|byte| SEGMENT_ENDS.contains(byte)).any(climbs),
+    )
 }
 
 /// Looks for what leads away from the folder that a relative path is joined to: `..`, an absolute path, a drive.
+/// Control characters are refused too, as readers disagree about where they end a name.
 pub fn check_relative(path: &str) -> Result<(), Traversal> {
     check(path)?;
+    let has_controls =
+        |reading: &[u8]| String::from_utf8_lossy(reading).chars().any(char::is_control);
+    each_reading(path, |reading| !has_controls(reading), |_| true)?;
     if path.starts_with(['/', '\\']) {
         Err(Traversal)
     } else {
@@ -131,15 +141,16 @@ fn is_scheme(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
-/// Some file systems drop spaces and dots at the end of a name: `.. ` and `...` are `..` there. A plus is a space in forms.
+/// Some file systems drop spaces and dots at the end of a name: `.. ` and `...` are `..` there. A plus is a space in forms. Some
+/// readers drop a percent sign that encodes nothing.
 fn climbs(segment: &[u8]) -> bool {
     segment.iter().filter(|byte| **byte == b'.').count() >= 2
-        && segment.iter().all(|byte| matches!(byte, b'.' | b' ' | b'+'))
+        && segment.iter().all(|byte| matches!(byte, b'.' | b' ' | b'+' | b'%'))
 }
 
 /// What follows a root: joined to a folder it does not start over, at the root of all files or on another drive.
 fn stays_below(rest: &str, has_drives: bool) -> Result<(), Traversal> {
-    each_reading(rest, |reading| {
+    let is_safe = |reading: &[u8]| {
         let mut segments = reading.split(|byte| matches!(byte, b'/' | b'\\')).skip(1).peekable();
         while let Some(segment) = segments.next() {
             let is_last = segments.peek().is_none();
@@ -148,25 +159,34 @@ fn stays_below(rest: &str, has_drives: bool) -> Result<(), Traversal> {
             }
         }
         true
-    })
+    };
+    each_reading(rest, |_| true, is_safe)
 }
 
 fn is_drive(segment: &[u8]) -> bool {
     matches!(segment, [letter, b':' | b'|', ..] if letter.is_ascii_alphabetic())
 }
 
-/// Shows the text as it is, and with its percent signs decoded once, twice and so on. `Err`: one of these is not safe.
-fn each_reading(text: &str, is_safe: impl Fn(&[u8]) -> bool) -> Result<(), Traversal> {
-    let mut text = folded(Cow::Borrowed(text.as_bytes()));
+/// Shows the text as it is, and with its percent signs decoded once, twice and so on: to `is_plain` as it came out of decoding, to
+/// `is_safe` without what readers leave out. `Err`: one of these is not safe.
+fn each_reading(
+    text: &str,
+    is_plain: impl Fn(&[u8]) -> bool,
+    is_safe: impl Fn(&[u8]) -> bool,
+) -> Result<(), Traversal> {
+    let mut text = Cow::Borrowed(text.as_bytes());
     for _ in 0..ENCODINGS_MAX {
-        if !is_safe(&text) {
+        if hides_characters(&text) || !is_plain(&text) {
             return Err(Traversal);
         }
-        let Some(decoded) = decoded_once(&text) else { return Ok(()) };
-        if hides_characters(&decoded) {
+        let shown = folded(text);
+        if !is_safe(&shown) {
             return Err(Traversal);
         }
-        text = folded(Cow::Owned(decoded));
+        match decoded_once(&shown) {
+            Some(decoded) => text = Cow::Owned(decoded),
+            None => return Ok(()),
+        }
     }
     Err(Traversal)
 }
@@ -186,16 +206,17 @@ fn folded(text: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     for char in String::from_utf8_lossy(&text).chars() {
         match char {
             '\u{0}' => out.push(char),
-            _ if char.is_control() => {}
-            // Soft hyphen, characters without width, byte order mark.
-            '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}' => {}
+            _ if char.is_control() || characters::is_left_out(char) => {}
             // The full-width forms of ASCII.
             '\u{ff01}'..='\u{ff5e}' => out.extend(char::from_u32(u32::from(char) - 0xfee0)),
             '\u{2024}' | '\u{fe52}' | '\u{ff61}' | '\u{3002}' => out.push('.'),
             '\u{2025}' => out.push_str(".."),
             '\u{2026}' => out.push_str("..."),
             '\u{2044}' | '\u{2215}' | '\u{29f8}' => out.push('/'),
-            '\u{2216}' | '\u{29f5}' | '\u{29f9}' | '\u{fe68}' => out.push('\\'),
+            // Yen and won have the place of the backslash in code pages of Windows.
+            '\u{2216}' | '\u{29f5}' | '\u{29f9}' | '\u{fe68}' | '\u{a5}' | '\u{20a9}' => {
+                out.push('\\')
+            }
             _ if char.is_whitespace() => out.push(' '),
             _ => out.push(char),
         }

@@ -24,6 +24,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::connect::Connector;
 use crate::egress::EgressPolicy;
+use crate::framing::ChunksTooLong;
 use crate::http1_client::{self, BodyStreamError, Http1Body, Pool};
 use crate::peer::PeerIdentityError;
 use crate::response::HttpResponse;
@@ -309,8 +310,10 @@ where
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|error| BodyError::Aborted { reason: innermost_reason(&error) })?;
+        let frame = frame.map_err(|error| match ChunksTooLong::caused(&error) {
+            true => too_large.clone(),
+            false => BodyError::Aborted { reason: innermost_reason(&error) },
+        })?;
         let Ok(chunk) = frame.into_data() else { continue };
         if chunk.len() > bytes_max - first.len() - rest.len() {
             return Err(too_large);

@@ -115,6 +115,8 @@ pub struct Backend {
 #[derive(Debug, Default)]
 struct Status {
     last_error: Option<String>,
+    /// How a child process ended by itself, since the backend was ready last.
+    child_end: Option<String>,
     /// The log says already that it can not be reached.
     down_logged: bool,
     /// What the wire turned out to be.
@@ -125,6 +127,16 @@ struct Status {
     next_attempt: Option<Instant>,
     /// What confines its children, once one was to start.
     sandbox: Option<ConfinementLevel>,
+}
+
+impl Status {
+    /// What a call came to, and why, where a child process is the reason.
+    fn last_error_shown(&self) -> Option<String> {
+        match (&self.last_error, &self.child_end) {
+            (Some(error), Some(end)) => Some(format!("{error}; {end}")),
+            (error, end) => error.as_ref().or(end.as_ref()).cloned(),
+        }
+    }
 }
 
 impl Backend {
@@ -426,7 +438,7 @@ impl Backend {
     pub fn set_state(&self, state: BackendState) {
         if state == BackendState::Ready {
             let mut status = lock(&self.status);
-            (status.last_error, status.down_logged) = (None, false);
+            (status.last_error, status.child_end, status.down_logged) = (None, None, false);
         }
         self.state.send_replace(state);
     }
@@ -498,6 +510,11 @@ impl Backend {
         lock(&self.status).sandbox = Some(level);
     }
 
+    /// A child process ended by itself. `how` is told to operators as it is.
+    pub(super) fn note_child_end(&self, how: String) {
+        lock(&self.status).child_end = Some(how);
+    }
+
     pub fn view(&self) -> BackendStatus {
         let lists = self.lists.load_full();
         let status = lock(&self.status);
@@ -515,7 +532,7 @@ impl Backend {
             resources: lists.as_ref().map_or(0, |lists| lists.resources.len()),
             resource_templates: lists.as_ref().map_or(0, |lists| lists.resource_templates.len()),
             links: status.open_links,
-            last_error: status.last_error.clone(),
+            last_error: status.last_error_shown(),
             unchecked_tools: self.policy.unused_schemas(),
             latency_ms: (latency > 0).then_some(latency as f64 / 1000.0),
             breaker: Some(self.breaker_status()),

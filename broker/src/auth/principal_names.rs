@@ -2,52 +2,32 @@
 //!
 //! Used where a principal comes in: with a token, with a certificate, and at the creation of an API key.
 
+use protocol::characters;
+
 use super::ANONYMOUS;
 
-/// Characters that are not seen, or that change how others are seen: the default ignorable ones of Unicode 16, which include the
-/// zero-width ones and most of those that direct bidirectional text; the separators of lines and paragraphs; annotations.
-const UNSEEN: [(char, char); 19] = [
-    ('\u{ad}', '\u{ad}'),
-    ('\u{34f}', '\u{34f}'),
-    ('\u{61c}', '\u{61c}'),
-    ('\u{115f}', '\u{1160}'),
-    ('\u{17b4}', '\u{17b5}'),
-    ('\u{180b}', '\u{180f}'),
-    ('\u{200b}', '\u{200f}'),
-    ('\u{2028}', '\u{202e}'),
-    ('\u{2060}', '\u{206f}'),
-    ('\u{3164}', '\u{3164}'),
-    ('\u{fe00}', '\u{fe0f}'),
-    ('\u{feff}', '\u{feff}'),
-    ('\u{ffa0}', '\u{ffa0}'),
-    ('\u{fff0}', '\u{fffb}'),
-    ('\u{fffe}', '\u{ffff}'),
-    ('\u{1bca0}', '\u{1bca3}'),
-    ('\u{1d173}', '\u{1d17a}'),
-    ('\u{e0000}', '\u{e0fff}'),
-    ('\u{10fffe}', '\u{10ffff}'),
-];
-
-/// Tells if a name looks the same to a reader and to the broker: it holds neither control characters nor unseen ones.
+/// Tells if a name looks the same to a reader and to the broker: it holds neither control characters nor unseen ones, and no white
+/// space stands around it.
 pub fn is_printable(name: &str) -> bool {
-    let is_unseen =
-        |char: char| UNSEEN.iter().any(|(first, last)| (*first..=*last).contains(&char));
-    !name.chars().any(|char| char.is_control() || (!char.is_ascii() && is_unseen(char)))
+    name.trim() == name
+        && !name.chars().any(|char| char.is_control() || characters::is_unseen(char))
 }
 
-/// The reason for which neither an API key nor a certificate speaks for a principal. `None`: both can.
+/// The reason for which neither an API key nor a certificate speaks for a principal. `None`: both can. A name that a reader takes
+/// for a reserved one is reserved too: in another letter case, or with white space around it.
 pub fn reserved(principal: &str) -> Option<&'static str> {
-    if principal == ANONYMOUS {
+    let shown = principal.trim().to_lowercase();
+    if shown == ANONYMOUS {
         return Some("is the principal of callers without a credential");
     }
-    is_of_token(principal).then_some("is named as the principals of tokens are")
+    is_of_token(&shown).then_some("is named as the principals of tokens are")
 }
 
 /// Tells if a principal is named as those of tokens are: by their issuer, a space and their name there. As no URL holds a space, no
 /// two issuers have a principal in common. API keys and certificates do not speak for such.
 fn is_of_token(principal: &str) -> bool {
     let is_url = |text: &str| text.starts_with("https://") || text.starts_with("http://");
-    principal.split_once(' ').is_some_and(|(issuer, _)| is_url(issuer))
+    principal.split_once(char::is_whitespace).is_some_and(|(issuer, _)| is_url(issuer))
 }
 
 #[cfg(test)]
@@ -78,6 +58,10 @@ mod tests {
             "a\u{e0041}",
             "a\u{3164}b",
             "a\u{fe0f}",
+            " ann",
+            "ann ",
+            "ann\u{a0}",
+            "\u{3000}ann",
         ] {
             assert!(!is_printable(unseen), "{unseen:?}");
         }
@@ -88,7 +72,17 @@ mod tests {
         for name in [ANONYMOUS, "https://login.example.com ann", "http://127.0.0.1:1 x"] {
             assert!(reserved(name).is_some(), "{name}");
         }
-        for name in ["ann", "Anonymous", "https://a.example", "a https://b.example c"] {
+        for name in [
+            "Anonymous",
+            "ANONYMOUS",
+            " anonymous",
+            "anonymous ",
+            "HTTPS://login.example.com ann",
+            "https://a.example\u{a0}ann",
+        ] {
+            assert!(reserved(name).is_some(), "{name:?}");
+        }
+        for name in ["ann", "anonymous2", "https://a.example", "a https://b.example c"] {
             assert_eq!(reserved(name), None, "{name}");
         }
     }

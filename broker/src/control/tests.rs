@@ -372,6 +372,41 @@ async fn labels_of_keys_are_one_short_line() {
 }
 
 #[tokio::test]
+async fn s11_labels_of_keys_are_what_a_reader_sees() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    for text in ["a\u{202e}b", "a\u{200b}", "a\u{7f}", " a", "a ", "a\u{a0}"] {
+        for (field, name, principal) in
+            [("name", Some(text.into()), None), ("principal", None, Some(text.into()))]
+        {
+            let refusal = rig
+                .control
+                .create_key(tenant("default"), NewKey { name, principal }, Author::default())
+                .await
+                .err()
+                .unwrap();
+            assert!(
+                matches!(&refusal, ControlError::Invalid(fault) if fault.path == field),
+                "{text:?}: {refusal}"
+            );
+        }
+    }
+    for principal in ["Anonymous", "ANONYMOUS", "HTTPS://login.example.com ann"] {
+        let wanted = NewKey { name: None, principal: Some(principal.into()) };
+        let refusal = rig
+            .control
+            .create_key(tenant("default"), wanted, Author::default())
+            .await
+            .err()
+            .unwrap();
+        assert!(
+            matches!(&refusal, ControlError::Reserved(fault) if fault.path == "principal"),
+            "{principal}: {refusal}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_refused_address_is_refused_at_registration() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;

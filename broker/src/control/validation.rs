@@ -36,19 +36,17 @@ pub(super) fn no_backend(backend: &BackendId) -> ControlError {
     ControlError::NotFound { what: "backend", name: backend.as_str().to_owned() }
 }
 
-/// A text people gave something: shown in tables and logs, so it is one line.
+/// A text people gave something: shown in tables and logs, so it is one line, and every reader sees all of it.
 pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlError> {
     let fits = |text: &str| {
-        !text.is_empty()
-            && text.chars().count() <= NAME_CHARS_MAX
-            && !text.chars().any(char::is_control)
+        !text.is_empty() && text.chars().count() <= NAME_CHARS_MAX && is_printable(text)
     };
     if text.is_none_or(fits) {
         return Ok(());
     }
-    let (wrong, allowed) = (
-        "is empty, too long or has control characters".into(),
-        format!("1 to {NAME_CHARS_MAX} characters on one line"),
+    let wrong = "is empty or too long, or has control characters, characters that are not seen, or white space at an end".into();
+    let allowed = format!(
+        "1 to {NAME_CHARS_MAX} letters, digits, spaces and signs that are seen, on one line"
     );
     Err(ControlError::Invalid(FieldError { path: path.into(), wrong, allowed }))
 }
@@ -56,16 +54,8 @@ pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlE
 /// The principal of an API key: not one that callers without a key, or callers with tokens, already have.
 pub(super) fn check_principal(principal: Option<&str>) -> Result<(), ControlError> {
     check_label("principal", principal)?;
-    if !principal.is_none_or(is_printable) {
-        let (wrong, allowed) = (
-            "has characters that are not seen".into(),
-            "letters, digits, spaces and signs that are seen".into(),
-        );
-        return Err(ControlError::Invalid(FieldError { path: "principal".into(), wrong, allowed }));
-    }
     let Some(wrong) = principal.and_then(reserved) else { return Ok(()) };
-    let allowed =
-        "a name other than \"anonymous\" that does not begin with a URL and a space".into();
+    let allowed = "a name other than \"anonymous\", in any letter case, that does not begin with a URL and a space".into();
     Err(ControlError::Reserved(FieldError {
         path: "principal".into(),
         wrong: wrong.into(),

@@ -4,6 +4,7 @@
 //! tenant read; a list is answered from it without asking anybody. Order is stable (backends by name, then the backend's
 //! own order) and pages are built once, so the same list is the same bytes.
 
+mod alike;
 mod tool_traits;
 
 use std::{
@@ -208,6 +209,11 @@ fn read_entry(
     let Some(value) = value.filter(|_| !key.is_empty()) else {
         return refuse("it has no name or URI");
     };
+    if !alike::is_read_alike(entry) {
+        return refuse(
+            "it, its annotations or its execution have a member twice, or in another letter case",
+        );
+    }
     if key.len() > 2048 {
         return refuse("its name or URI is longer than 2048 bytes");
     }

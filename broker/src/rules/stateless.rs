@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use aws_lc_rs::digest;
 use bytes::Bytes;
 use protocol::{
-    envelope::{Kind, Message},
+    envelope::{Kind, Message, check_body},
     error::{ErrorKind, Refusal},
     handshake,
     ids::RequestId,
@@ -216,6 +216,14 @@ pub fn elicitations_required(error: &Message) -> Vec<InputRequest> {
 }
 
 fn opens_a_url(request: &json::Value<'_>) -> bool {
+    if check_body(
+        request.raw(),
+        &json::Limits { bytes_max: request.raw().len(), ..json::Limits::default() },
+    )
+    .is_err()
+    {
+        return false; // its client could open another URL
+    }
     let is_text =
         |key: &str| request.get(key).is_some_and(|value| value.kind() == ValueKind::String);
     let mode = request.get("mode").and_then(|mode| mode.as_str());
@@ -380,13 +388,9 @@ mod tests {
             Some(&br#"{"mode":"url","url":"https://x","message":"m"}"#[..])
         );
         let fine = r#"{"mode":"url","elicitationId":"e","url":"https://x","message":"m"}"#;
-        for junk in [
-            "7",
-            "{}",
-            r#"{"mode":"form","message":"m"}"#,
-            r#"{"mode":"url","elicitationId":"e","url":7,"message":"m"}"#,
-            "[]",
-        ] {
+        let two_urls = r#"{"mode":"url","elicitationId":"e","url":"https://x","Url":"https://y","message":"m"}"#;
+        let no_url = r#"{"mode":"url","elicitationId":"e","url":7,"message":"m"}"#;
+        for junk in ["7", "{}", r#"{"mode":"form","message":"m"}"#, no_url, two_urls, "[]"] {
             for list in [format!("[{junk}]"), format!("[{fine},{junk}]"), junk.to_owned()] {
                 let text = format!(
                     r#"{{"jsonrpc":"2.0","id":4,"error":{{"code":-32042,"message":"m","data":{{"elicitations":{list}}}}}}}"#

@@ -1,30 +1,28 @@
 //! A backend's settings without their secrets: how they are shown, and how they are taken out of texts such as errors.
 //!
 //! Secrets end up in environments, arguments and URLs whatever the documentation says. Values of an environment and of a query are
-//! all masked. Of arguments and of a URL's path, what tells an operator which backend this is remains: names of options, plain
-//! words. A masked value that is put back is taken as it is: nothing remembers what it stood for.
+//! all masked. Arguments are masked too, but for what is known to be harmless: names of options, and what [`words`] finds plain.
+//! An operator recognises the command by these. A masked value that is put back is taken as it is: nothing remembers what it stood for.
+
+mod words;
 
 use std::mem::take;
 
 use serde_json::Value;
 
+use self::words::{is_flag, is_plain, is_plain_segment, is_word};
 use super::{audit, secrets};
 use crate::config::spec::{BackendSpec, Credentials, TransportSpec};
 
 const MASK: &str = "***";
 /// Shorter secrets are not looked for in texts: they would be found everywhere.
 const SOUGHT_CHARS_MIN: usize = 6;
-/// An argument without a name is taken for a secret from this length on, if it is no word.
-const RANDOM_CHARS_MIN: usize = 16;
-/// A plain word, and one of the parts that a sign joins, has at most so many characters.
-const WORD_CHARS_MAX: usize = 40;
-const PART_CHARS_MAX: usize = 16;
-/// More consonants in a row are not a word.
-const CONSONANTS_MAX: usize = 5;
 /// Options that are followed by `NAME=VALUE`, a header, or `USER:PASSWORD`.
 const VARIABLE_OPTIONS: [&str; 3] = ["-e", "--env", "--environment"];
 const HEADER_OPTIONS: [&str; 2] = ["-H", "--header"];
-const USER_OPTIONS: [&str; 2] = ["-u", "--user"];
+const USER_OPTIONS: [&str; 5] = ["-u", "--user", "--cred", "--creds", "--login"];
+/// Stand between the words of an argument that is a script or a list of settings.
+const WORD_ENDS: [char; 6] = [' ', ';', '\t', '\n', '\r', '\u{b}'];
 
 /// A transport as an answer may show it.
 pub fn transport(transport: &TransportSpec) -> TransportSpec {
@@ -187,11 +185,8 @@ impl Masker {
         let mut next = ArgumentKind::default();
         let mut shown = Vec::with_capacity(args.len());
         for arg in args {
-            shown.push(match take(&mut next) {
-                ArgumentKind::Anything => self.arg(arg),
-                ArgumentKind::Secret if is_option(arg) => self.arg(arg),
-                expected => self.value(expected, arg),
-            });
+            let one = self.expected(take(&mut next), arg);
+            shown.push(one);
             next = if shown.last() == Some(arg) {
                 ArgumentKind::after(arg)
             } else {
@@ -201,13 +196,22 @@ impl Masker {
         shown
     }
 
+    /// An argument or a word, behind one that says what is expected of it.
+    fn expected(&mut self, expected: ArgumentKind, arg: &str) -> String {
+        match expected {
+            ArgumentKind::Anything => self.arg(arg),
+            ArgumentKind::Secret if is_option(arg) => self.arg(arg),
+            expected => self.value(expected, arg),
+        }
+    }
+
     /// `--name=VALUE`, `NAME=VALUE`, `-eNAME=VALUE`, or anything else.
     fn arg(&mut self, arg: &str) -> String {
         if let Some(variable) = arg.strip_prefix("-e").filter(|rest| is_variable(rest)) {
             return format!("-e{}", self.value(ArgumentKind::Variable, variable));
         }
         match arg.split_once('=') {
-            Some((name, value)) if !name.is_empty() && !name.contains([':', '{', ' ', '/']) => {
+            Some((name, value)) if is_name(name) => {
                 let expected = match ArgumentKind::after(name) {
                     ArgumentKind::Anything if audit::announces_secret(name) || is_variable(arg) => {
                         ArgumentKind::Secret
@@ -226,14 +230,16 @@ impl Masker {
         match expected {
             ArgumentKind::Anything => self.free(value),
             ArgumentKind::Secret => self.hide(value).to_owned(),
-            ArgumentKind::Variable => after('=').map_or_else(
-                || value.to_owned(),
-                |(name, value)| format!("{name}={}", self.hide(value)),
-            ),
-            ArgumentKind::Header => after(':').map_or_else(
-                || MASK.to_owned(),
-                |(name, value)| format!("{name}: {}", self.hide(value.trim())),
-            ),
+            ArgumentKind::Variable => match after('=') {
+                Some((name, value)) => format!("{name}={}", self.hide(value)),
+                // One of the broker's own environment.
+                None if is_variable_name(value) => value.to_owned(),
+                None => self.free(value),
+            },
+            ArgumentKind::Header => match after(':') {
+                Some((name, value)) => format!("{name}: {}", self.hide(value.trim())),
+                None => self.hide(value).to_owned(),
+            },
             ArgumentKind::User => match after(':') {
                 Some((user, password)) => format!("{user}:{}", self.hide(password)),
                 None => self.free(value),
@@ -247,25 +253,102 @@ impl Masker {
             serde_json::from_str::<Value>(text)
         {
             audit::redact(&mut value);
+            self.json(&mut value);
             return value.to_string();
+        }
+        if text.contains(WORD_ENDS) {
+            return self.words(text);
         }
         if text.contains("://") {
             return self.url(text);
         }
-        if is_random(text) {
+        if secrets::masked(text).is_some() {
             return self.hide(text).to_owned();
         }
-        secrets::masked(text).unwrap_or_else(|| text.to_owned())
+        if is_flag(text) || is_plain(text) {
+            return text.to_owned();
+        }
+        // `-pSECRET`: the letter is the option.
+        if let Some(letter) = text.strip_prefix('-').and_then(|rest| rest.chars().next())
+            && letter.is_ascii_alphabetic()
+        {
+            return format!("-{letter}{}", self.hide(&text[2..]));
+        }
+        if text.starts_with(['/', '.', '~', '@']) {
+            return self.file(text);
+        }
+        self.hide(text).to_owned()
     }
+
+    /// Texts in a value that are not plain are masked.
+    fn json(&mut self, value: &mut Value) {
+        match value {
+            Value::Object(members) => members.values_mut().for_each(|member| self.json(member)),
+            Value::Array(items) => items.iter_mut().for_each(|item| self.json(item)),
+            Value::String(text) if text != secrets::REDACTED => *text = self.free(text),
+            _ => {}
+        }
+    }
+
+    /// A script, a connection string or a sentence: its words up to the first one of which something is masked. What follows may
+    /// still belong to that.
+    fn words(&mut self, text: &str) -> String {
+        let mut next = ArgumentKind::default();
+        let mut shown = String::with_capacity(text.len());
+        for word in text.split_inclusive(WORD_ENDS) {
+            let bare = word.trim_end_matches(WORD_ENDS);
+            if bare.is_empty() {
+                shown.push_str(word);
+                continue;
+            }
+            let one = self.expected(take(&mut next), bare);
+            shown.push_str(&one);
+            if one != bare {
+                let rest = &text[word.as_ptr() as usize - text.as_ptr() as usize + bare.len()..];
+                rest.split(WORD_ENDS)
+                    .filter(|word| !is_plain(word))
+                    .for_each(|word| self.note(word));
+                break;
+            }
+            next = ArgumentKind::after(bare);
+            shown.push_str(&word[bare.len()..]);
+        }
+        shown
+    }
+
+    /// A file or a package: its segments up to the first one that is not plain.
+    fn file(&mut self, path: &str) -> String {
+        let mut shown = Vec::new();
+        for (index, segment) in path.split('/').enumerate() {
+            if !is_plain_segment(segment) {
+                path.split('/').skip(index).for_each(|rest| self.note(rest));
+                shown.push(MASK);
+                break;
+            }
+            shown.push(segment);
+        }
+        shown.join("/")
+    }
+}
+
+/// What stands in front of `=` and may be shown.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && (is_flag(text) || is_word(text) || is_variable_name(text))
+}
+
+fn is_variable_name(text: &str) -> bool {
+    let of_names = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    let parts_max = 16; // as long as words have them
+    !text.is_empty()
+        && text.bytes().all(of_names)
+        && text.split('_').all(|part| {
+            part.len() <= parts_max && part.bytes().filter(u8::is_ascii_digit).count() <= 3
+        })
 }
 
 /// `NAME=VALUE`, with a name as variables of an environment have.
 fn is_variable(text: &str) -> bool {
-    let Some((name, _)) = text.split_once('=') else { return false };
-    !name.is_empty()
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+    text.split_once('=').is_some_and(|(name, _)| is_variable_name(name))
 }
 
 /// `-o` or `--option`, and nothing that is a secret.
@@ -275,48 +358,6 @@ fn is_option(text: &str) -> bool {
     name.map(|name| name.split('=').next().unwrap_or(name)).is_some_and(|name| {
         name.starts_with(|first: char| first.is_ascii_alphabetic()) && is_word(name)
     })
-}
-
-fn is_random(text: &str) -> bool {
-    let has = |is: fn(&u8) -> bool| text.bytes().any(|byte| is(&byte));
-    text.len() >= RANDOM_CHARS_MIN
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_+=~".contains(&byte))
-        && !text.starts_with('-')
-        && has(u8::is_ascii_digit)
-        && has(u8::is_ascii_alphabetic)
-        && !is_word(text)
-}
-
-/// A word that is chosen as a name, such as `mcp`, `v1`, `mcpServer` or `2025-11-25`. An empty text is one.
-fn is_word(text: &str) -> bool {
-    text.len() <= WORD_CHARS_MAX && text.split(['-', '_', '.']).all(is_part)
-}
-
-fn is_part(part: &str) -> bool {
-    let letters = part.trim_end_matches(|last: char| last.is_ascii_digit());
-    let digits = part.len() - letters.len();
-    if part.len() > PART_CHARS_MAX || !letters.bytes().all(|byte| byte.is_ascii_alphabetic()) {
-        return false;
-    }
-    match (letters.is_empty(), digits) {
-        (true, _) => digits <= 4,
-        (false, 0) if letters.bytes().all(|byte| byte.is_ascii_uppercase()) => {
-            letters.len() <= CONSONANTS_MAX
-        }
-        (false, 0..=3) => is_spoken(letters) && has_word_case(letters),
-        _ => false,
-    }
-}
-
-fn is_spoken(letters: &str) -> bool {
-    let is_vowel = |letter: char| "aeiouyAEIOUY".contains(letter);
-    letters.split(is_vowel).all(|consonants| consonants.len() <= CONSONANTS_MAX)
-}
-
-/// Lower case, but for the first letters of words.
-fn has_word_case(letters: &str) -> bool {
-    let words = letters.split(|letter: char| letter.is_ascii_uppercase());
-    words.enumerate().all(|(index, rest)| index == 0 || rest.len() >= 2)
 }
 
 #[cfg(test)]
@@ -482,6 +523,55 @@ mod tests {
     }
 
     #[test]
+    fn s14_arguments_are_masked_unless_they_are_known_to_be_harmless() {
+        let secret = "s3cr3tVALUE9x8y7zQQ1122";
+        for (args, shown) in [
+            (vec![format!("-p{secret}")], vec!["-p***"]),
+            (
+                vec!["--connect".into(), format!("Server=h;Password={secret};")],
+                vec!["--connect", "Server=h;Password=***"],
+            ),
+            (vec!["-c".into(), format!("export T={secret}; run")], vec!["-c", "export T=***"]),
+            (vec!["--cred".into(), format!("user:{secret}")], vec!["--cred", "user:***"]),
+            (vec!["--any".into(), format!("user:{secret}")], vec!["--any", "***"]),
+            (vec![format!("/path/{secret}/x")], vec!["/path/***"]),
+            (vec![format!("--path=/srv/{secret}")], vec!["--path=/srv/***"]),
+            (vec![format!("--{secret}")], vec!["***"]),
+            (vec![format!("--{secret}=x")], vec!["***"]),
+            (vec!["Tr0ub4dor&3".into()], vec!["***"]),
+            (vec!["p@ssw0rd!".into()], vec!["***"]),
+            (vec!["hunter2x9".into()], vec!["***"]),
+            (vec![format!("[\"a\",\"{secret}\"]")], vec!["[\"a\",\"***\"]"]),
+            (vec![format!("run --token {secret} --then")], vec!["run --token ***"]),
+            (
+                vec![format!("curl https://x.example/mcp?k={secret}")],
+                vec!["curl https://x.example/mcp?k=***"],
+            ),
+            (vec![format!("say hello {secret} world")], vec!["say hello ***"]),
+            (vec!["-e".into(), secret.into()], vec!["-e", "***"]),
+        ] {
+            let mut masker = Masker::default();
+            let told: Vec<String> = masker
+                .args(&args)
+                .into_iter()
+                .map(|arg| arg.replace("[redacted]", "***"))
+                .collect();
+            assert_eq!(told, shown, "{args:?}");
+            let hidden = masker.hidden.iter().any(|one| one.contains(secret));
+            assert!(hidden || !args.concat().contains(secret), "{args:?}: errors do not repeat it");
+        }
+    }
+
+    /// What is masked stays out of errors too, if it is not the first masked word.
+    #[test]
+    fn s14_words_behind_a_masked_one_are_kept_out_of_errors() {
+        let args = ["-c", "export A=canary-first1; export B=canary+second2"];
+        let spec = spec(serde_json::json!({"type": "stdio", "command": "sh", "args": args}));
+        let said = Redactor::of(&spec).redacted(&"no canary-first1, no B=canary+second2");
+        assert_eq!(said, "no ***, no ***");
+    }
+
+    #[test]
     fn s14_arguments_that_operators_need_are_shown() {
         let args = [
             "-y",
@@ -499,6 +589,23 @@ mod tests {
             "8080:80",
             "node:22-alpine",
             "--name=files",
+            "-it",
+            "-vvv",
+            "-toolsets",
+            "--log-level=WARNING",
+            "--max-old-space-size=4096",
+            "ghcr.io/example/mcp-server:1.4.2-alpine",
+            "./dist/index.js",
+            "src/main.py",
+            "~/projects/notes",
+            "${HOME}/notes",
+            "127.0.0.1:8080",
+            "ada@example.com",
+            "30s",
+            "512MiB",
+            "-c",
+            "cd /srv/files && node dist/index.js --verbose",
+            "Server=db;Database=main",
         ];
         assert_eq!(shown_args(args), args);
     }

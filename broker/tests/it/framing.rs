@@ -385,6 +385,44 @@ async fn framing_of_a_body_above_the_limit_is_refused_before_it_comes() {
     assert_eq!(rig.carried_out(), [""; 0]);
 }
 
+#[tokio::test]
+async fn s17_a_chunk_above_the_limit_is_refused_before_it_comes() {
+    let rig = Rig::start(json!({"limits": {"message_bytes": "64KiB"}})).await;
+    let session = &rig.session;
+    for (address, line) in [
+        (rig.broker.http_address(), "POST /mcp HTTP/1.1"),
+        (rig.broker.admin_address(), "PUT /admin/v1/tenants/t HTTP/1.1"),
+    ] {
+        for size in ["200000", "7fffffff", "ffffffffffffffff"] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let head = format!(
+                "{line}\r\nhost: localhost\r\ncontent-type: application/json\r\nmcp-session-id: {session}\r\ntransfer-encoding: chunked\r\n"
+            );
+            stream.write_all(format!("{head}\r\n{size}\r\nabc").as_bytes()).await.unwrap();
+            let answer = read_answer(&mut stream).await;
+            assert!(
+                answer.starts_with("HTTP/1.1 413 ")
+                    && answer.to_lowercase().contains("connection: close"),
+                "{line}, {size}: {answer}"
+            );
+            let _closed = stream.write_all(call(session, "smuggled").as_bytes()).await;
+            assert_eq!(read_to_close(&mut stream).await, "", "{line}, {size}");
+        }
+    }
+    // The target of a request has no fragment.
+    let mut stream = TcpStream::connect(rig.broker.http_address()).await.unwrap();
+    stream
+        .write_all(call(session, "smuggled").replacen("/mcp", "/mcp#x", 1).as_bytes())
+        .await
+        .unwrap();
+    let answer = read_to_close(&mut stream).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 400 ") && answer.contains("without a fragment"),
+        "{answer}"
+    );
+    assert_eq!(rig.carried_out(), [""; 0]);
+}
+
 /// Through a proxy that keeps its connections to the broker: whatever the proxy makes of a request, the broker answers as many as
 /// the proxy has sent, and each client gets its own answers.
 async fn nothing_is_smuggled(rig: &Rig, name: &str, front: SocketAddr) {

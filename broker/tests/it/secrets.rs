@@ -285,6 +285,12 @@ async fn s14_settings_and_errors_of_backends_show_what_operators_need_and_no_sec
         if log.contains("no access with") { Ok(()) } else { Err(log) }
     })
     .await;
+    eventually("how the child ended", || async {
+        let told = broker.admin().backend("default", "child").await["last_error"].to_string();
+        let is_told = told.contains("exit status: 3") && told.contains("no access with");
+        if is_told { Ok(()) } else { Err(told) }
+    })
+    .await;
     for (place, text) in told_of_backends(&broker, &["child", "http", "socket"]).await {
         assert!(!text.contains(CANARY), "{place}: {text}");
     }
@@ -310,4 +316,24 @@ async fn s14_settings_and_errors_of_backends_show_what_operators_need_and_no_sec
     };
     assert_eq!(url("http").await, "http://127.0.0.1:9/hooks/***/***?k=***");
     assert_eq!(url("socket").await, "ws://127.0.0.1:9/v1/mcp/***");
+}
+
+#[tokio::test]
+async fn s14_the_last_error_of_a_child_that_ends_at_once_says_how_it_ended_and_no_secret() {
+    let broker = builder().start().await;
+    let script = r#"printf 'first\nno such file: %s\033[31m\n' "$MODE" >&2; exit 7"#;
+    let transport = json!({
+        "type": "stdio", "command": "sh", "args": ["-c", script], "env": {"MODE": secret("mode")},
+    });
+    let path = "/admin/v1/tenants/default/backends/child";
+    let (status, answer) = broker.admin().put(path, &json!({"transport": transport})).await;
+    assert_eq!(status, 201, "{answer}");
+    eventually("how the child ended", || async {
+        let told = broker.admin().backend("default", "child").await["last_error"].clone();
+        let told = told.as_str().unwrap_or_default().to_owned();
+        let is_told = told.contains("the child process ended (exit status: 7)")
+            && told.ends_with("on standard error: no such file: ***");
+        if is_told { Ok(()) } else { Err(told) }
+    })
+    .await;
 }

@@ -8,34 +8,90 @@ use std::borrow::Cow;
 
 /// Longest name in a [`NameIndex`] table; a longer key matches none of them.
 const NAME_BYTES_MAX: usize = 63;
+/// Most names in a [`NameIndex`] table: one bit of a [`Seen`] stands for each.
+const NAMES_MAX: usize = 64;
 
-/// The names that one level of a message knows, indexed so that an unknown key is told apart in a few instructions.
-pub(crate) struct NameIndex {
+/// The names that one level of a message knows, indexed so that a key is looked up in a few instructions.
+#[derive(Debug)]
+pub struct NameIndex {
     names: &'static [&'static str],
     /// For each length, the first letters of the names of that length, a bit each.
     initials: [u64; NAME_BYTES_MAX + 1],
+    /// Positions in `names`, by the length of the name.
+    by_length: [u8; NAMES_MAX],
+    /// Where the names of a length begin in `by_length`. Those of the next length end them.
+    starts: [u8; NAME_BYTES_MAX + 2],
+}
+
+/// How a table of names has a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spelling {
+    /// No reader takes it for one of the names.
+    Unknown,
+    /// It is the name at this position.
+    Exact(u8),
+    /// Readers that ignore case take it for this name.
+    Other(&'static str),
+}
+
+/// The names of one table that an object was found to hold.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seen(u64);
+
+/// A member that two readers of the same object would read differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MemberFault {
+    /// Readers take the first or the last.
+    #[error("member `{0}` occurs twice")]
+    Duplicate(&'static str),
+    /// Readers that ignore case take it for the member.
+    #[error("a member differs from `{0}` in letter case only, write `{0}`")]
+    Misspelled(&'static str),
 }
 
 impl NameIndex {
     /// Builds the index at compile time.
-    pub(crate) const fn new(names: &'static [&'static str]) -> Self {
+    pub const fn new(names: &'static [&'static str]) -> Self {
+        assert!(names.len() <= NAMES_MAX, "a table has at most one name for each bit");
         let mut initials = [0; NAME_BYTES_MAX + 1];
-        let mut at = 0;
-        while at < names.len() {
-            let name = names[at].as_bytes();
-            initials[name.len()] |= initial(name[0]);
-            at += 1;
+        let mut by_length = [0; NAMES_MAX];
+        let mut starts = [0; NAME_BYTES_MAX + 2];
+        let (mut length, mut filled) = (0, 0);
+        while length <= NAME_BYTES_MAX {
+            let mut at = 0;
+            while at < names.len() {
+                let name = names[at].as_bytes();
+                assert!(name.len() <= NAME_BYTES_MAX, "a name is longer than the index knows");
+                if name.len() == length {
+                    initials[length] |= initial(name[0]);
+                    by_length[filled] = at as u8;
+                    filled += 1;
+                }
+                at += 1;
+            }
+            length += 1;
+            starts[length] = filled as u8;
         }
-        Self { names, initials }
+        Self { names, initials, by_length, starts }
     }
 
-    /// The name that `key` spells differently: they are equal under case folding, and not equal. `None` for the name itself.
+    /// Refuses a key that some reader takes for another name of the table, or for a name that `seen` holds already.
     #[inline]
-    pub(crate) fn misspelled(&self, key: &[u8]) -> Option<&'static str> {
+    pub(crate) fn admit(&self, key: &[u8], seen: &mut Seen) -> Result<(), MemberFault> {
         if key.is_ascii() && !self.may_hold(key) {
-            return None;
+            return Ok(());
         }
-        self.search(key)
+        match self.spelling(key) {
+            Spelling::Unknown => Ok(()),
+            Spelling::Other(name) => Err(MemberFault::Misspelled(name)),
+            Spelling::Exact(at) if seen.0 >> at & 1 == 1 => {
+                Err(MemberFault::Duplicate(self.names[usize::from(at)]))
+            }
+            Spelling::Exact(at) => {
+                seen.0 |= 1 << at;
+                Ok(())
+            }
+        }
     }
 
     fn may_hold(&self, key: &[u8]) -> bool {
@@ -45,11 +101,22 @@ impl NameIndex {
         }
     }
 
-    #[cold]
-    fn search(&self, key: &[u8]) -> Option<&'static str> {
-        let folded = without_case(key)?;
-        let name = self.names.iter().find(|name| name.as_bytes().eq_ignore_ascii_case(&folded))?;
-        (name.as_bytes() != key).then_some(name)
+    fn spelling(&self, key: &[u8]) -> Spelling {
+        let Some(folded) = without_case(key) else { return Spelling::Unknown };
+        let length = folded.len();
+        if length > NAME_BYTES_MAX {
+            return Spelling::Unknown;
+        }
+        let alike =
+            &self.by_length[usize::from(self.starts[length])..usize::from(self.starts[length + 1])];
+        let found = alike
+            .iter()
+            .find(|at| self.names[usize::from(**at)].as_bytes().eq_ignore_ascii_case(&folded));
+        match found.map(|at| (*at, self.names[usize::from(*at)])) {
+            None => Spelling::Unknown,
+            Some((at, name)) if name.as_bytes() == key => Spelling::Exact(at),
+            Some((_, name)) => Spelling::Other(name),
+        }
     }
 }
 
@@ -111,11 +178,22 @@ mod tests {
             ("_META", "_meta"),
             ("ta\u{17f}\u{212a}", "task"),
         ] {
-            assert_eq!(NAMES.misspelled(key.as_bytes()), Some(name), "{key}");
+            assert_eq!(NAMES.spelling(key.as_bytes()), Spelling::Other(name), "{key}");
+            assert_eq!(
+                NAMES.admit(key.as_bytes(), &mut Seen::default()),
+                Err(MemberFault::Misspelled(name)),
+                "{key}"
+            );
             assert!(reads_as(key.as_bytes(), name), "{key}");
         }
+        let mut seen = Seen::default();
         for name in NAMES.names {
-            assert_eq!(NAMES.misspelled(name.as_bytes()), None, "{name}");
+            assert_eq!(NAMES.admit(name.as_bytes(), &mut seen), Ok(()), "{name}");
+            assert_eq!(
+                NAMES.admit(name.as_bytes(), &mut seen),
+                Err(MemberFault::Duplicate(name)),
+                "{name}"
+            );
             assert!(reads_as(name.as_bytes(), name), "{name}");
         }
     }
@@ -137,7 +215,11 @@ mod tests {
             &long,
             &long_beyond_ascii,
         ] {
-            assert_eq!(NAMES.misspelled(key.as_bytes()), None, "{key}");
+            assert_eq!(NAMES.spelling(key.as_bytes()), Spelling::Unknown, "{key}");
+            let mut seen = Seen::default();
+            let twice =
+                [NAMES.admit(key.as_bytes(), &mut seen), NAMES.admit(key.as_bytes(), &mut seen)];
+            assert_eq!(twice, [Ok(()), Ok(())], "{key}");
         }
     }
 }

@@ -5,7 +5,10 @@
 
 use std::borrow::Cow;
 
-use super::{JsonError, Limits, Span, ValueKind, Walker, case_folding, scan, unquote};
+use super::{
+    JsonError, Limits, MemberFault, NameIndex, Seen, Span, ValueKind, Walker, case_folding, scan,
+    unquote,
+};
 
 /// A validated JSON text that can be asked for its parts. For messages read rarely.
 #[derive(Debug)]
@@ -138,6 +141,13 @@ impl<'a> Value<'a> {
             }
         }
         Ok(Some(value))
+    }
+
+    /// Refuses an object in which readers find different members under a name of the table: it occurs twice, or another member
+    /// equals it but for case. Other values hold no members, so nothing is wrong with them.
+    pub fn check_names(&self, known: &NameIndex) -> Result<(), MemberFault> {
+        let mut seen = Seen::default();
+        self.members().try_for_each(|member| known.admit(member.key.as_bytes(), &mut seen))
     }
 
     /// `get` repeated.

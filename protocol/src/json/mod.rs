@@ -14,8 +14,9 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-pub(crate) use self::{case_folding::NameIndex, walker::Walker};
+pub(crate) use self::{case_folding::Seen, walker::Walker};
 pub use self::{
+    case_folding::{MemberFault, NameIndex},
     document::{AmbiguousMember, Document, Elements, Member, Members, Value},
     duplicates::duplicate_member,
 };

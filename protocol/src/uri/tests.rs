@@ -548,6 +548,63 @@ fn roots_of_other_schemes() {
 }
 
 #[test]
+fn s06_what_is_joined_to_a_folder_has_no_control_characters() {
+    for control in ['\0', '\u{1}', '\t', '\n', '\r', '\u{1b}', '\u{7f}', '\u{85}', '\u{9f}'] {
+        for path in [
+            format!("..{control}/x"),
+            format!(".{control}./.{control}./etc"),
+            format!("{control}/etc"),
+            format!("a{control}b"),
+        ] {
+            assert_eq!(check_relative(&path), Err(Traversal), "{path:?}");
+        }
+    }
+    for path in ["a%00b", "a%0ab", "%7f", "a%2509b", "a%c2%85b"] {
+        assert_eq!(check_relative(path), Err(Traversal), "{path}");
+    }
+}
+
+#[test]
+fn s06_characters_that_readers_leave_out_hide_nothing() {
+    for hidden in [
+        '\u{ad}',
+        '\u{34f}',
+        '\u{600}',
+        '\u{61c}',
+        '\u{180e}',
+        '\u{200b}',
+        '\u{202a}',
+        '\u{202e}',
+        '\u{2060}',
+        '\u{2066}',
+        '\u{3164}',
+        '\u{fe0f}',
+        '\u{feff}',
+        '\u{fffb}',
+        '\u{110bd}',
+        '\u{1d173}',
+        '\u{e0041}',
+        '\u{e0100}',
+    ] {
+        for path in [
+            format!(".{hidden}./x"),
+            format!("..{hidden}/x"),
+            format!("{hidden}../x"),
+            format!("a/..{hidden}"),
+        ] {
+            assert_eq!(check_relative(&path), Err(Traversal), "{path:?}");
+            let uri = format!("{FOLDER_URI}/{path}");
+            assert_eq!(check(&uri), Err(Traversal), "{uri:?}");
+            assert!(!Root::parse(FOLDER_URI).unwrap().holds(&uri), "{uri:?}");
+        }
+        assert_eq!(check(&format!("{FOLDER_URI}/a{hidden}b")), Ok(()));
+    }
+    for path in ["..%/x", "%../x", "..\u{a5}x", "..\u{20a9}x", "a\u{a5}..\u{a5}x", "\u{20a9}etc"] {
+        assert_eq!(check_relative(path), Err(Traversal), "{path:?}");
+    }
+}
+
+#[test]
 fn s06_what_is_joined_to_a_folder_stays_in_it() {
     for path in ["", "a", "a/b.txt", "a b", "a?b", "what..", "a/"] {
         assert_eq!(check_relative(path), Ok(()), "{path}");

@@ -4,7 +4,10 @@
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use protocol::{envelope::Message, json::Limits};
+use protocol::{
+    envelope::Message,
+    json::{Document, Limits},
+};
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -105,18 +108,67 @@ fn read_by(reader: Reader, message: &str) -> View<'_> {
     ] {
         view.push((key, get(body, key)));
     }
+    for (path, keys) in READ_LATER {
+        view.push((path, keys.iter().fold(body, |object, key| get(object, key))));
+    }
     view
 }
+
+/// What decoding keeps no place of, and policy, capabilities, exposure and the like look for in params and results.
+const READ_LATER: [(&str, &[&str]); 39] = [
+    ("argument", &["argument"]),
+    ("argument.name", &["argument", "name"]),
+    ("argument.value", &["argument", "value"]),
+    ("context", &["context"]),
+    ("context.arguments", &["context", "arguments"]),
+    ("completion", &["completion"]),
+    ("completion.values", &["completion", "values"]),
+    ("completion.hasMore", &["completion", "hasMore"]),
+    ("notifications.toolsListChanged", &["notifications", "toolsListChanged"]),
+    ("notifications.resourceSubscriptions", &["notifications", "resourceSubscriptions"]),
+    ("notifications.taskIds", &["notifications", "taskIds"]),
+    ("task.status", &["task", "status"]),
+    ("task.ttl", &["task", "ttl"]),
+    ("task.pollInterval", &["task", "pollInterval"]),
+    ("_meta.idempotency", &["_meta", "dev.mcp-broker/idempotency-key"]),
+    ("_meta.serverInfo", &["_meta", "io.modelcontextprotocol/serverInfo"]),
+    ("content", &["content"]),
+    ("contents", &["contents"]),
+    ("structuredContent", &["structuredContent"]),
+    ("messages", &["messages"]),
+    ("tools", &["tools"]),
+    ("toolChoice", &["toolChoice"]),
+    ("prompts", &["prompts"]),
+    ("resources", &["resources"]),
+    ("resourceTemplates", &["resourceTemplates"]),
+    ("nextCursor", &["nextCursor"]),
+    ("requestedSchema", &["requestedSchema"]),
+    ("url", &["url"]),
+    ("action", &["action"]),
+    ("role", &["role"]),
+    ("roots", &["roots"]),
+    ("inputRequests", &["inputRequests"]),
+    ("protocolVersion", &["protocolVersion"]),
+    ("capabilities", &["capabilities"]),
+    ("clientInfo", &["clientInfo"]),
+    ("serverInfo", &["serverInfo"]),
+    ("supportedVersions", &["supportedVersions"]),
+    ("statusMessage", &["statusMessage"]),
+    ("reason", &["reason"]),
+];
 
 /// The same as the broker's decoding has it.
 fn read_by_broker(message: &Message) -> View<'_> {
     let fields = &message.fields;
-    let text = |span| {
-        message
-            .bytes(span)
-            .map(|bytes| std::str::from_utf8(bytes).expect("a decoded message is UTF-8"))
-    };
-    [
+    let utf8 = |bytes| std::str::from_utf8(bytes).expect("a decoded message is UTF-8");
+    let text = |span| message.bytes(span).map(utf8);
+    let body = message.bytes(message.params.or(message.result));
+    let body = body
+        .map(|body| Document::parse(body, &Limits::default()).expect("a decoded message is JSON"));
+    let later = READ_LATER.map(|(path, keys)| {
+        (path, body.as_ref().and_then(|body| body.root().path(keys)).map(|value| utf8(value.raw())))
+    });
+    let mut view: View<'_> = [
         ("method", message.method_span),
         ("id", message.id_span),
         ("params", message.params),
@@ -142,15 +194,28 @@ fn read_by_broker(message: &Message) -> View<'_> {
         ("requestState", fields.request_state),
     ]
     .map(|(name, span)| (name, text(span)))
-    .to_vec()
+    .to_vec();
+    view.extend(later);
+    view
 }
 
-const NAMES: &str = "jsonrpc id method params result error name uri arguments cursor requestId progressToken taskId level task ref \
-    _meta code message data requestState io.modelcontextprotocol/protocolVersion io.modelcontextprotocol/related-task other";
+/// Names that stand together, as two of one object are needed for readers to differ. Each message is made of one line.
+const NAMES: [&str; 8] = [
+    "jsonrpc id method params result error name uri arguments cursor requestId progressToken taskId level task ref _meta code message \
+    data requestState io.modelcontextprotocol/protocolVersion io.modelcontextprotocol/related-task other",
+    "argument name value other",
+    "context arguments completion values hasMore other",
+    "notifications toolsListChanged resourceSubscriptions taskIds task taskId status ttl pollInterval statusMessage other",
+    "content contents structuredContent messages inputRequests requestState _meta other",
+    "tools prompts resources resourceTemplates nextCursor cursor toolChoice requestedSchema other",
+    "url action role roots reason message other",
+    "protocolVersion capabilities clientInfo serverInfo supportedVersions _meta dev.mcp-broker/idempotency-key \
+    io.modelcontextprotocol/serverInfo other",
+];
 
 /// A name of the protocol as it is written, in another letter case, or with letters that fold into it, some of them escaped.
-fn key() -> impl Strategy<Value = String> {
-    let names: Vec<&str> = NAMES.split_whitespace().collect();
+fn key(names: &'static str) -> impl Strategy<Value = String> {
+    let names: Vec<&str> = names.split_whitespace().collect();
     (proptest::sample::select(names), prop_oneof![6 => Just(0_u8), 4 => 1_u8..5], any::<u64>())
         .prop_map(|(name, spelling, seed)| {
             let letter = |(at, letter): (usize, char)| {
@@ -172,7 +237,7 @@ fn key() -> impl Strategy<Value = String> {
         })
 }
 
-fn value() -> impl Strategy<Value = String> {
+fn value(names: &'static str) -> impl Strategy<Value = String> {
     let texts = [
         "\"2.0\"",
         "\"tools/call\"",
@@ -185,8 +250,8 @@ fn value() -> impl Strategy<Value = String> {
         "-32600",
     ];
     let leaf = proptest::sample::select(texts.to_vec()).prop_map(String::from);
-    leaf.prop_recursive(3, 24, 5, |inner| {
-        proptest::collection::vec((key(), inner), 0..5).prop_map(|members| object(&members))
+    leaf.prop_recursive(3, 24, 5, move |inner| {
+        proptest::collection::vec((key(names), inner), 0..5).prop_map(|members| object(&members))
     })
 }
 
@@ -198,8 +263,15 @@ fn object(members: &[(String, String)]) -> String {
 
 /// A message that is one, with members added anywhere.
 fn message() -> impl Strategy<Value = String> {
-    let body =
-        || proptest::collection::vec((key(), value()), 0..4).prop_map(|members| object(&members));
+    prop_oneof![2 => Just(NAMES[0]), 3 => proptest::sample::select(NAMES.to_vec())]
+        .prop_flat_map(message_of)
+}
+
+fn message_of(names: &'static str) -> impl Strategy<Value = String> {
+    let body = move || {
+        proptest::collection::vec((key(names), value(names)), 0..4)
+            .prop_map(|members| object(&members))
+    };
     let core = body().prop_flat_map(|body| {
         let with = |text: &str| format!(r#""jsonrpc":"2.0",{}"#, text.replace("BODY", &body));
         proptest::sample::select(vec![
@@ -209,8 +281,7 @@ fn message() -> impl Strategy<Value = String> {
             with(r#""id":1,"error":{"code":1,"message":"m","data":BODY}"#),
         ])
     });
-    let added =
-        prop_oneof![3 => Just(Vec::new()), 2 => proptest::collection::vec((key(), value()), 1..3)];
+    let added = prop_oneof![3 => Just(Vec::new()), 2 => proptest::collection::vec((key(NAMES[0]), value(names)), 1..3)];
     (core, added).prop_map(|(core, added)| {
         let added: String =
             added.iter().map(|(key, value)| format!(",\"{key}\":{value}")).collect();
@@ -270,16 +341,26 @@ fn s01_a_member_in_another_letter_case_is_refused_at_every_level() {
         request(r#"{"name":"a","Name":"b"}"#),
         request(r#"{"name":"a","argument\u017f":{}}"#),
         request(r#"{"URI":"file:///etc/passwd"}"#),
-        request(&format!(
-            r#"{{"name":"a","_meta":{{"progressToken":1,"ProgressTo{kelvin}en":2}}}}"#
-        )),
+        request(&format!(r#"{{"name":"a","_meta":{{"progressToken":1,"ProgressTo{kelvin}en":2}}}}"#)),
         request(r#"{"name":"a","_meta":{"io.modelcontextprotocol/RELATED-task":{"taskId":"t"}}}"#),
-        request(
-            r#"{"name":"a","_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"},"io.modelcontextprotocol/related-task":1}}"#,
-        ),
+        request(r#"{"name":"a","_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"},"io.modelcontextprotocol/related-task":1}}"#),
         request(&format!(r#"{{"name":"a","tas{kelvin}":{{}}}}"#)),
         request(r#"{"task":{"TaskId":"t"}}"#),
         request(r#"{"ref":{"type":"ref/prompt","name":"a","Name":"b"}}"#),
+        request(r#"{"argument":{"name":"x","value":"ok"},"Argument":{"name":"x","value":"../../etc/"}}"#),
+        request(r#"{"argument":{"name":"x","value":"ok"},"\u0041rgument":{"name":"x","value":"../../etc/"}}"#),
+        request(r#"{"argument":{"name":"x","value":"ok"},"argument":{"name":"x","value":"../../etc/"}}"#),
+        request(r#"{"argument":{"name":"x","value":"ok","Value":"../../etc/"}}"#),
+        request(r#"{"argument":{"name":"x","value":"ok","value":"../../etc/"}}"#),
+        request(r#"{"context":{},"CONTEXT":{}}"#),
+        request(r#"{"context":{"arguments":{"a":"b"},"Argument\u017f":{"a":"../c"}}}"#),
+        request(r#"{"context":{"arguments":{"a":"b"},"arguments":{"a":"../c"}}}"#),
+        request(r#"{"notifications":{"resourceSubscriptions":[],"resourcesubscriptions":["file:///etc/passwd"]}}"#),
+        r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"StructuredContent":{"a":1}}}"#.to_owned(),
+        r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"content":[{"type":"text"}]}}"#.to_owned(),
+        r#"{"jsonrpc":"2.0","id":1,"result":{"inputRequests":{},"inputRequests":{"a":{}}}}"#.to_owned(),
+        r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[],"Tools":[{}]}}"#.to_owned(),
+        r#"{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"t","status":"working","Status":"completed"}}}"#.to_owned(),
     ] {
         assert!(decode(&text).is_none(), "{text}");
     }

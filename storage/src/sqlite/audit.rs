@@ -78,8 +78,8 @@ pub(super) async fn append(
         let link = ChainedAuditRecord::of(record, *length + 1, number + 1);
         let hash = link.hash_after(head);
         let insert = sqlx::query(
-            "INSERT INTO audit (number, id, at_us, kind, tenant, body, chain_position, chain_hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-             ON CONFLICT (id) DO NOTHING",
+            "INSERT INTO audit (number, id, at_us, kind, tenant, body, chain_position, chain_hash)
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 WHERE NOT EXISTS (SELECT 1 FROM audit WHERE id = ?2)",
         )
         .bind(link.number)
         .bind(record.id.as_slice())

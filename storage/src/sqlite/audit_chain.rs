@@ -210,9 +210,15 @@ pub(super) async fn put_head(
     length: i64,
     head: &[u8],
 ) -> Result<(), StoreError> {
+    let update = sqlx::query("UPDATE audit_chains SET length = ?, head = ? WHERE chain = ?")
+        .bind(length)
+        .bind(head)
+        .bind(name);
+    if update.execute(writing.connection()).await.map_err(explain)?.rows_affected() > 0 {
+        return Ok(());
+    }
     let put = sqlx::query(
-        "INSERT INTO audit_chains (chain, length, head, start_hash) VALUES (?, ?, ?, ?)
-         ON CONFLICT (chain) DO UPDATE SET length = excluded.length, head = excluded.head",
+        "INSERT INTO audit_chains (chain, length, head, start_hash) VALUES (?, ?, ?, ?)",
     );
     let put = put.bind(name).bind(length).bind(head).bind(AUDIT_GENESIS.as_slice());
     put.execute(writing.connection()).await.map_err(explain).map(drop)

@@ -17,6 +17,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (3, "audit", include_str!("../../../migrations/sqlite/0003_audit.sql")),
     (4, "breakers", include_str!("../../../migrations/sqlite/0004_breakers.sql")),
     (5, "audit chain", include_str!("../../../migrations/sqlite/0005_audit_chain.sql")),
+    (
+        6,
+        "audit not replaced",
+        include_str!("../../../migrations/sqlite/0006_audit_not_replaced.sql"),
+    ),
 ];
 
 /// Schema versions before and after opening; equal when there was nothing to do.

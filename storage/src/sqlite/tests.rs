@@ -206,6 +206,49 @@ async fn the_database_itself_keeps_the_audit_log() {
 }
 
 #[tokio::test]
+async fn s15_the_database_itself_refuses_to_replace_records_and_chains() {
+    let store = SqliteStore::in_memory().await.unwrap();
+    let record = AuditRecord {
+        id: [1; 16],
+        at_us: 5,
+        kind: AuditKind::Admin,
+        tenant: None,
+        body: "{}".into(),
+    };
+    store.append_audit(std::slice::from_ref(&record)).await.unwrap();
+    let columns = "(number, id, at_us, kind, tenant, body, chain_position, chain_hash)";
+    let (old, new) = ("x'01010101010101010101010101010101'", "x'02020202020202020202020202020202'");
+    for statement in [
+        format!("REPLACE INTO audit {columns} VALUES (1, {new}, 5, 'admin', NULL, 'forged', 9, x'00')"),
+        format!("REPLACE INTO audit {columns} VALUES (9, {old}, 5, 'admin', NULL, 'forged', 9, x'00')"),
+        format!("REPLACE INTO audit {columns} VALUES (9, {new}, 5, 'admin', NULL, 'forged', 1, x'00')"),
+        format!("INSERT OR REPLACE INTO audit {columns} VALUES (1, {old}, 5, 'admin', NULL, 'forged', 1, x'00')"),
+        "REPLACE INTO audit SELECT number, id, at_us, kind, tenant, 'forged', chain_position, chain_hash FROM audit".to_owned(),
+        "UPDATE OR REPLACE audit SET number = 2".to_owned(),
+        "REPLACE INTO audit_chains (chain, length, head, start_hash) VALUES ('', 0, x'00', x'00')".to_owned(),
+    ] {
+        let mut writing = store.begin().await.unwrap();
+        sqlx::query(sqlx::AssertSqlSafe(statement.clone())).execute(writing.connection()).await.expect_err(&statement);
+    }
+    // The broker itself adds the same record once, and further ones behind it.
+    let next = AuditRecord { id: [3; 16], at_us: 6, ..record.clone() };
+    store.append_audit(&[record, next]).await.unwrap();
+    let kept = store.audit(&AuditFilter::default(), None, 10).await.unwrap();
+    assert_eq!(kept.len(), 2);
+    assert_eq!(
+        store
+            .audit_links("", 0, 10)
+            .await
+            .unwrap()
+            .links
+            .iter()
+            .map(|link| link.position)
+            .collect::<Vec<_>>(),
+        [1, 2]
+    );
+}
+
+#[tokio::test]
 async fn a_change_that_can_not_be_told_of_is_not_made() {
     let store = SqliteStore::in_memory().await.unwrap();
     let refuses = sqlx::query(

@@ -56,6 +56,14 @@ impl ChunkScanner {
         self.place == ChunkState::Over
     }
 
+    /// The bytes of the chunk that are still to come, in a chunk.
+    pub(crate) fn announced(&self) -> Option<u64> {
+        match self.place {
+            ChunkState::Data(left) => Some(left),
+            _ => None,
+        }
+    }
+
     /// What `bytes` begin with, which counts as taken.
     pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<ChunkStep, &'static str> {
         match self.place {

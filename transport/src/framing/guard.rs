@@ -3,7 +3,7 @@
 //! Used by the listeners between a connection of HTTP/1.1 and the library. Bytes pass as they came. A head passes when all of it is
 //! there and was found right; a body passes up to the end that its head names. In place of a head that is refused the library gets
 //! a request that stands for it, so that the refusal takes its turn among the answers, and then nothing more. A chunked body that
-//! breaks its rules ends there. Behind an upgrade to WebSocket nothing passes either: the bytes are the WebSocket's
+//! breaks its rules ends there, and one that announces more than it may have ends with an error. Behind an upgrade to WebSocket nothing passes either: the bytes are the WebSocket's
 //! ([`FramingGuard::into_parts`]), or the connection closes with the refusal of the upgrade.
 
 use std::{
@@ -17,7 +17,7 @@ use http::header::UPGRADE;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    FramingViolation, VIOLATION_HEADER,
+    ChunksTooLong, FramingViolation, VIOLATION_HEADER,
     chunked::{ChunkScanner, ChunkStep, Padding},
     head::{BodyFraming, HeadScanner, is_websocket_upgrade, parse},
 };
@@ -40,6 +40,8 @@ pub struct FramingGuard<S> {
     /// What is handed on in place of a request that was refused.
     stand_in: Bytes,
     head_bytes_max: usize,
+    /// Of a body in chunks, which does not say its length before.
+    chunks_bytes_max: u64,
     closing: Option<Linger>,
 }
 
@@ -48,18 +50,21 @@ pub struct FramingGuard<S> {
 enum GuardState {
     Head(HeadScanner),
     Body(usize),
-    Chunks(ChunkScanner),
+    /// With the bytes that the body may still have.
+    Chunks(ChunkScanner, u64),
     /// For nobody here to look at: a WebSocket is asked for.
     Upgrade,
     /// A head was refused; the connection closes behind the answer.
     Refused,
+    /// A body is longer than it may be, which is still to be told.
+    TooLong,
     /// A body broke off.
     Broken,
 }
 
 impl<S> FramingGuard<S> {
-    /// On a connection of which `first` was read. A head has `head_bytes_max` bytes at most.
-    pub fn new(inner: S, first: Bytes, head_bytes_max: usize) -> Self {
+    /// On a connection of which `first` was read. A head has `head_bytes_max` bytes at most, a body in chunks `chunks_bytes_max`.
+    pub fn new(inner: S, first: Bytes, head_bytes_max: usize, chunks_bytes_max: usize) -> Self {
         Self {
             inner,
             read: ReadBuffer::new(first),
@@ -68,6 +73,7 @@ impl<S> FramingGuard<S> {
             is_last: false,
             stand_in: Bytes::new(),
             head_bytes_max,
+            chunks_bytes_max: chunks_bytes_max as u64,
             closing: None,
         }
     }
@@ -103,9 +109,19 @@ impl<S> FramingGuard<S> {
                         self.next = self.behind_request();
                     }
                 }
-                GuardState::Chunks(scanner) => match scanner.next(rest) {
-                    Ok(ChunkStep::Overhead(bytes) | ChunkStep::Data(bytes)) => {
+                GuardState::Chunks(scanner, left) => match scanner.next(rest) {
+                    // Refused as it is announced: nothing of it is waited for.
+                    Ok(ChunkStep::Overhead(_))
+                        if scanner.announced().is_some_and(|bytes| bytes > *left) =>
+                    {
+                        tracing::debug!("a chunk of a request is longer than its body may be");
+                        self.next = GuardState::TooLong;
+                    }
+                    Ok(step @ (ChunkStep::Overhead(bytes) | ChunkStep::Data(bytes))) => {
                         self.checked += bytes;
+                        if matches!(step, ChunkStep::Data(_)) {
+                            *left -= bytes as u64;
+                        }
                         if scanner.is_over() {
                             self.next = self.behind_request();
                         }
@@ -116,7 +132,10 @@ impl<S> FramingGuard<S> {
                         self.next = GuardState::Broken;
                     }
                 },
-                GuardState::Upgrade | GuardState::Refused | GuardState::Broken => return,
+                GuardState::Upgrade
+                | GuardState::Refused
+                | GuardState::TooLong
+                | GuardState::Broken => return,
             }
         }
     }
@@ -145,7 +164,9 @@ impl<S> FramingGuard<S> {
         self.next = match framing {
             BodyFraming::Absent | BodyFraming::Length(0) => self.behind_request(),
             BodyFraming::Length(bytes) => GuardState::Body(bytes),
-            BodyFraming::Chunked => GuardState::Chunks(ChunkScanner::new(Padding::Refused)),
+            BodyFraming::Chunked => {
+                GuardState::Chunks(ChunkScanner::new(Padding::Refused), self.chunks_bytes_max)
+            }
         };
         Ok(true)
     }
@@ -182,8 +203,9 @@ impl<S> FramingGuard<S> {
         match &self.next {
             GuardState::Head(_) | GuardState::Upgrade => !self.read.bytes().is_empty(),
             GuardState::Body(_)
-            | GuardState::Chunks(_)
+            | GuardState::Chunks(..)
             | GuardState::Refused
+            | GuardState::TooLong
             | GuardState::Broken => true,
         }
     }
@@ -207,6 +229,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
             match &mut guard.next {
                 // Its answer is on its way, and the end of the connection behind it.
                 GuardState::Refused => return Poll::Pending,
+                GuardState::TooLong => {
+                    guard.next = GuardState::Broken;
+                    let too_long = ChunksTooLong { bytes_max: guard.chunks_bytes_max };
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::FileTooLarge, too_long)));
+                }
                 GuardState::Broken => return Poll::Ready(Ok(())),
                 GuardState::Upgrade if guard.read.bytes().len() >= EARLY_BYTES_MAX => {
                     return Poll::Pending;

@@ -83,6 +83,10 @@ pub(super) fn parse<'b, T>(
         Err(Error::HeaderValue) => return Err(FramingViolation::HeaderValue),
         Err(_) => return Err(FramingViolation::RequestLine),
     }
+    // Some readers cut a fragment off, others take it for a part of the path (RFC 9112, 3.2: a target has none).
+    if request.path.is_some_and(|target| target.contains('#')) {
+        return Err(FramingViolation::RequestLine);
+    }
     let framing = body_framing(request.version == Some(0), request.headers)?;
     Ok(take(&request, framing))
 }

@@ -9,6 +9,8 @@ mod chunked;
 mod guard;
 mod head;
 
+use std::{error::Error, io};
+
 use http::{HeaderMap, StatusCode};
 
 pub(crate) use self::{
@@ -16,6 +18,29 @@ pub(crate) use self::{
     head::{BodyFraming, read_head},
 };
 pub use self::{guard::FramingGuard, head::is_websocket_upgrade};
+
+/// A chunk that makes a body longer than its connection lets through. Told to who reads the body, as the cause of its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the chunks of the body are longer than {bytes_max} bytes")]
+pub struct ChunksTooLong {
+    pub bytes_max: u64,
+}
+
+impl ChunksTooLong {
+    /// Tells if a body ended for this reason.
+    pub fn caused(error: &(dyn Error + 'static)) -> bool {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            // An I/O error is what it holds, and tells only the causes of that.
+            let held = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+            if held.is_some_and(|held| held.is::<Self>()) || error.is::<Self>() {
+                return true;
+            }
+            next = error.source();
+        }
+        false
+    }
+}
 
 /// Names the violation in the request that stands for one that was refused. No request of a client with this header passes.
 const VIOLATION_HEADER: &str = "x-mcp-broker-framing-violation";
@@ -90,7 +115,7 @@ impl FramingViolation {
                 "the head of the request has a CR without LF; a line ends with CR LF"
             }
             Self::RequestLine => {
-                "the request line is not a method, a target and HTTP/1.1 with one space between them"
+                "the request line is not a method, a target without a fragment, and HTTP/1.1, with one space between them"
             }
             Self::HttpVersion => {
                 "the version is not supported; allowed: HTTP/1.1, HTTP/1.0, and HTTP/2 from the first byte on"

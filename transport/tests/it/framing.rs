@@ -10,9 +10,10 @@ use std::{
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
-use transport::framing::FramingGuard;
+use transport::framing::{ChunksTooLong, FramingGuard};
 
 const HEAD_BYTES_MAX: usize = 512;
+const BODY_BYTES_MAX: usize = 256 * 1024;
 const FINE: &[u8] = b"GET /fine HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// A peer that sends so many bytes at once, and hangs up.
@@ -38,8 +39,12 @@ impl AsyncRead for Peer<'_> {
 /// What passes of `sent`, which comes in pieces of so many bytes, the first of them before the guard is made.
 fn passed(sent: &[u8], at_once: usize, room: usize) -> Vec<u8> {
     let (first, rest) = sent.split_at(at_once.min(sent.len()));
-    let mut guard =
-        FramingGuard::new(Peer { rest, at_once }, Bytes::copy_from_slice(first), HEAD_BYTES_MAX);
+    let mut guard = FramingGuard::new(
+        Peer { rest, at_once },
+        Bytes::copy_from_slice(first),
+        HEAD_BYTES_MAX,
+        BODY_BYTES_MAX,
+    );
     let (mut passed, mut buffer) = (Vec::new(), vec![0; room]);
     // Behind a refusal nothing comes, not even the end.
     while let Some(count) = guard.read(&mut buffer).now_or_never() {
@@ -206,12 +211,60 @@ fn framing_ends_a_body_whose_chunks_could_be_read_in_two_ways() {
 }
 
 #[test]
+fn s17_a_chunk_above_the_limit_ends_the_body_as_soon_as_it_is_announced() {
+    let head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let read = |chunks: &str| {
+        let sent = [&head[..], chunks.as_bytes()].concat();
+        let mut guard = FramingGuard::new(
+            Peer { rest: &sent, at_once: 64 },
+            Bytes::new(),
+            HEAD_BYTES_MAX,
+            0x20,
+        );
+        let (mut passed, mut buffer) = (0, [0; 64]);
+        loop {
+            match guard.read(&mut buffer).now_or_never().unwrap() {
+                Ok(0) => return (passed - head.len(), false),
+                Ok(count) => passed += count,
+                Err(error) => return (passed - head.len(), ChunksTooLong::caused(&error)),
+            }
+        }
+    };
+    let full = format!("20\r\n{}\r\n0\r\n\r\n", "x".repeat(0x20));
+    assert_eq!(read(&full), (full.len(), false), "as much as may be");
+    for size in ["21", "10000000", "7fffffff", "ffffffffffffffff", "0021;a=b"] {
+        assert_eq!(read(&format!("{size}\r\nabc")), (0, true), "{size}");
+    }
+    let first = format!("10\r\n{}\r\n", "x".repeat(0x10));
+    assert_eq!(
+        read(&format!("{first}11\r\nabc")),
+        (first.len(), true),
+        "all chunks together count"
+    );
+}
+
+#[test]
+fn s17_a_target_with_a_fragment_is_refused() {
+    for target in ["/mcp#x", "/#", "#", "http://a/mcp#x"] {
+        let sent = format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        let passed = String::from_utf8(passed(sent.as_bytes(), 4096, 4096)).unwrap();
+        assert!(passed.contains("request-line") && !passed.contains("POST"), "{target}: {passed}");
+    }
+    let fine = b"GET /a%23b HTTP/1.1\r\nHost: a\r\n\r\n";
+    assert_eq!(passed(fine, 4096, 4096), fine);
+}
+
+#[test]
 fn framing_leaves_what_follows_an_upgrade_to_whoever_takes_the_connection() {
     let upgrade =
         b"GET /ws HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c, WebSocket\r\n\r\n";
     let sent = [&upgrade[..], b"\x81\x00frames"].concat();
-    let mut guard =
-        FramingGuard::new(Peer { rest: &sent, at_once: 1024 }, Bytes::new(), HEAD_BYTES_MAX);
+    let mut guard = FramingGuard::new(
+        Peer { rest: &sent, at_once: 1024 },
+        Bytes::new(),
+        HEAD_BYTES_MAX,
+        BODY_BYTES_MAX,
+    );
     let mut head = vec![0; upgrade.len()];
     guard.read_exact(&mut head).now_or_never().unwrap().unwrap();
     assert_eq!(head, upgrade);

@@ -5,10 +5,12 @@
 
 use std::{
     path::{Path, PathBuf},
+    process::ExitStatus,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use protocol::characters;
 use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec};
 
 use super::{
@@ -24,6 +26,11 @@ use crate::{
     limits::CHILD_IDLE_CHECK_INTERVAL,
     sandbox,
 };
+
+/// From the end of a child's output to its own.
+const CHILD_END_WAIT: Duration = Duration::from_millis(200);
+/// Of a line of standard error in `last_error`.
+const CHILD_LINE_CHARS_MAX: usize = 300;
 
 /// Starts the child and performs the handshake.
 pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
@@ -100,11 +107,16 @@ async fn watch(
 ) {
     let pid = process.pid();
     tokio::select! {
-        () = connection.closed() => {}
+        // Mostly the end of its output is noticed before its own.
+        () = connection.closed() => {
+            if !link.is_closed()
+                && let Ok(status) = tokio::time::timeout(CHILD_END_WAIT, process.wait()).await
+            {
+                note_end(&link, &process, status);
+            }
+        }
         status = process.wait() => {
-            let stderr = process.stderr_tail();
-            let last = link.backend.redactor.redacted(&stderr.lines().last().unwrap_or_default());
-            tracing::warn!(backend = %link.backend.id, pid, %status, stderr = last, "child process ended");
+            note_end(&link, &process, status);
             // Its last answer may still be in the pipe. The reader closes the connection at the end of that, unless a descendant
             // of the child holds it open.
             let _read_to_its_end = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
@@ -128,6 +140,26 @@ async fn watch(
     process.close().await;
     connection.mark_flushed();
     link.backend.connection_ended(&link, &connection);
+}
+
+/// Tells operators how a child ended: its exit status, and the last line that it wrote to standard error.
+fn note_end(link: &Link, process: &ChildProcess, status: ExitStatus) {
+    let stderr = process.stderr_tail();
+    let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let last = shown_line(&link.backend.redactor.redacted(&last));
+    let (backend, pid) = (&link.backend.id, process.pid());
+    tracing::warn!(%backend, pid, %status, stderr = last, "child process ended");
+    let end = match last.as_str() {
+        "" => format!("the child process ended ({status})"),
+        last => format!("the child process ended ({status}), on standard error: {last}"),
+    };
+    link.backend.note_child_end(end);
+}
+
+/// A line as it may be shown: bounded, and without characters that change how others are seen.
+fn shown_line(line: &str) -> String {
+    let is_shown = |char: &char| !char.is_control() && !characters::is_unseen(*char);
+    line.trim().chars().filter(is_shown).take(CHILD_LINE_CHARS_MAX).collect()
 }
 
 /// Resolves when a child that nobody waits for was idle, or lived, for as long as it may. The catalog's child tells of
@@ -169,5 +201,16 @@ impl IdleTimer {
             *self = Self { since: Instant::now(), requests_sent: asked };
         }
         self.since.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s14_a_line_of_a_child_is_bounded_and_shows_all_that_it_holds() {
+        assert_eq!(shown_line("  no\u{202e} such\u{200b}\tfile\u{7f} "), "no suchfile");
+        assert_eq!(shown_line(&"x".repeat(1000)).len(), CHILD_LINE_CHARS_MAX);
     }
 }

@@ -10,7 +10,7 @@ use http_body_util::Full;
 use serde_json::Value;
 use transport::{HttpClient, parse_http_url};
 
-use super::key_set::KeySet;
+use super::{jwt::has_one_reading, key_set::KeySet};
 use crate::{
     config::{
         IssuerConfig,
@@ -97,7 +97,7 @@ fn places(issuer: &str) -> Vec<Uri> {
 
 /// `jwks_uri` of metadata that is this issuer's own (RFC 8414, 3.3).
 fn named_keys(text: &[u8], issuer: &IssuerConfig) -> Option<Uri> {
-    let metadata: Value = serde_json::from_slice(text).ok()?;
+    let metadata: Value = serde_json::from_slice(text).ok().filter(|_| has_one_reading(text))?;
     if metadata.get("issuer")?.as_str()? != issuer.issuer {
         return None;
     }

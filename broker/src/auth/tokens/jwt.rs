@@ -3,13 +3,13 @@
 //! Invariant: what could be read in two ways (members that are there twice, another encoding of the same bytes) is no token.
 
 use std::{
-    collections::HashSet,
+    collections::hash_map::RandomState,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::Algorithm;
-use protocol::json::{Document, Limits, Value, ValueKind};
+use protocol::json::{self, Document, Limits, Value, ValueKind};
 
 use super::TokenError;
 use crate::{
@@ -146,16 +146,20 @@ impl Claims<'_> {
     }
 }
 
-/// The members of an object, each of which is there once.
+/// Tells if no object of the text has a member twice, at any depth. Readers differ in which of two they believe.
+pub(super) fn has_one_reading(text: &[u8]) -> bool {
+    let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+    json::duplicate_member(text, &limits, &RandomState::new(), 0) == Ok(None)
+}
+
+/// The members of an object, each of which is there once, as are those of the objects in it.
 struct JsonMembers<'a>(Value<'a>);
 
 impl<'a> JsonMembers<'a> {
     fn parse(text: &'a [u8]) -> Result<Self, TokenError> {
         let limits = Limits { bytes_max: text.len(), ..Limits::default() };
         let root = Document::parse(text, &limits).map_err(|_| TokenError::Form)?.root();
-        let mut names = HashSet::new();
-        let is_object = root.kind() == ValueKind::Object;
-        if is_object && root.members().all(|member| names.insert(member.key)) {
+        if root.kind() == ValueKind::Object && has_one_reading(text) {
             Ok(Self(root))
         } else {
             Err(TokenError::Form)
@@ -295,6 +299,28 @@ mod tests {
             let jwt = Jwt::parse(&text).unwrap();
             assert!(jwt.claims().and_then(|claims| claims.moment("exp")).is_err(), "{time}");
         }
+    }
+
+    #[test]
+    fn s10_a_claim_that_is_there_twice_makes_no_token_at_any_depth() {
+        let claims = |text: &str| Jwt::parse(&token("{}", text)).unwrap().claims().map(drop);
+        assert_eq!(
+            claims(
+                r#"{"realm_access":{"roles":["a"]},"resource_access":{"b":{"roles":[]},"roles":1}}"#
+            ),
+            Ok(())
+        );
+        for twice in [
+            r#"{"realm_access":{"roles":["a"],"roles":["admin"]}}"#,
+            r#"{"realm_access":{"roles":["a"],"r\u006fles":["admin"]}}"#,
+            r#"{"a":[{"b":{"c":1,"c":2}}]}"#,
+        ] {
+            assert_eq!(claims(twice), Err(TokenError::Form), "{twice}");
+        }
+        assert_eq!(
+            header(r#"{"alg":"ES256","jwk":{"kty":"EC","kty":"RSA"}}"#),
+            Err(TokenError::Form)
+        );
     }
 
     proptest::proptest! {

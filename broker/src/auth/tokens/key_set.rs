@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     TokenError,
-    jwt::{Header, Jwt},
+    jwt::{Header, Jwt, has_one_reading},
 };
 use crate::limits::tokens::KEY_SET_KEYS_MAX;
 
@@ -34,8 +34,12 @@ struct VerificationKey {
 }
 
 impl KeySet {
-    /// Reads a set. Keys of kinds that are not known, for other uses, and secrets are left out (RFC 7517, 5). `None`: it is no set.
+    /// Reads a set. Keys of kinds that are not known, for other uses, and secrets are left out (RFC 7517, 5). `None`: it is no set,
+    /// or one that readers would read differently.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        if !has_one_reading(text) {
+            return None;
+        }
         let document: Value = serde_json::from_slice(text).ok()?;
         let keys = document.get("keys")?.as_array()?;
         Some(Self(keys.iter().filter_map(VerificationKey::read).take(KEY_SET_KEYS_MAX).collect()))
@@ -117,5 +121,26 @@ impl VerificationKey {
             Some(id) => Some(id.as_str()?.to_owned()),
         };
         Some(Self { id, fits, key: key.ok()?, written: written.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s05_a_set_that_has_a_member_twice_is_no_set() {
+        let key = r#"{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo","kid":"a"}"#;
+        assert_eq!(
+            KeySet::parse(format!(r#"{{"keys":[{key}]}}"#).as_bytes()).map(|set| set.len()),
+            Some(1)
+        );
+        for twice in [
+            format!(r#"{{"keys":[],"keys":[{key}]}}"#),
+            format!(r#"{{"keys":[{key}],"\u006beys":[]}}"#),
+            format!(r#"{{"keys":[{}]}}"#, key.replace("\"kid\"", "\"kid\":\"b\",\"kid\"")),
+        ] {
+            assert!(KeySet::parse(twice.as_bytes()).is_none(), "{twice}");
+        }
     }
 }

@@ -12,12 +12,13 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use protocol::ids::{BackendId, TenantId};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use transport::framing::ChunksTooLong;
 
 use super::problem::Problem;
 use crate::{config::FieldError, control::NewKey};
 
 /// A backend's settings with a long argument list are a few kilobytes.
-const BODY_BYTES_MAX: usize = 1024 * 1024;
+pub(super) const BODY_BYTES_MAX: usize = 1024 * 1024;
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const ID_BYTES_MAX: usize = 128;
 
@@ -155,7 +156,11 @@ async fn read(headers: &HeaderMap, body: Body) -> Result<bytes::Bytes, Problem> 
         tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY_BYTES_MAX).collect()).await;
     match collected {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error))
+            if error.is::<LengthLimitError>() || ChunksTooLong::caused(error.as_ref()) =>
+        {
+            Err(too_large())
+        }
         Ok(Err(_)) => {
             Err(Problem::new(StatusCode::BAD_REQUEST, "cut-off", "the body ended early")
                 .field("body"))

@@ -129,7 +129,12 @@ pub async fn serve(
                         .await
                 }
                 false => {
-                    let stream = FramingGuard::new(stream, Bytes::new(), HEAD_BYTES_MAX);
+                    let stream = FramingGuard::new(
+                        stream,
+                        Bytes::new(),
+                        HEAD_BYTES_MAX,
+                        input::BODY_BYTES_MAX,
+                    );
                     let service =
                         TowerToHyperService::new(router.layer(middleware::from_fn(framed)));
                     watcher.watch(http1().serve_connection(TokioIo::new(stream), service)).await

@@ -188,7 +188,9 @@ async fn served(
     match spoken {
         HttpVersion::Http1 => {
             let (stream, first) = stream.into_parts();
-            let stream = guarded(FramingGuard::new(stream, first, REQUEST_HEAD_BYTES_MAX));
+            let message_bytes = broker.shared.config.limits.message_bytes;
+            let stream =
+                guarded(FramingGuard::new(stream, first, REQUEST_HEAD_BYTES_MAX, message_bytes));
             HttpConnection { stream, floor, deadline }.serve_http1(broker, gate).await
         }
         // Boxed, so that a connection of HTTP/1 has no room for it.

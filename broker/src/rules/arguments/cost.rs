@@ -122,8 +122,8 @@ impl<'s> CostCounter<'s> {
         let mut sum = u64::from(depth == 0);
         let mut add = |cost: u64| sum = sum.saturating_add(cost);
         for name in ["$dynamicRef", "$recursiveRef"] {
-            if let Some(reference) = members.get(name) {
-                return Err(SchemaError::Reference(shortened(&reference.to_string())));
+            if members.contains_key(name) {
+                return Err(SchemaError::DynamicReference(name));
             }
         }
         if let Some(reference) = members.get("$ref") {

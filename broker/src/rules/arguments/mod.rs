@@ -51,8 +51,11 @@ pub enum SchemaError {
     TooLarge,
     #[error("it would take more than {SCHEMA_COMPILED_BYTES_MAX} bytes once it is compiled")]
     TooLargeCompiled,
-    #[error("it refers to {0:?}, which is not inside of it")]
+    /// With the reference as JSON has it.
+    #[error("it refers to {0}, which is not inside of it")]
     Reference(String),
+    #[error("it has `{0}`, which is not supported")]
+    DynamicReference(&'static str),
     #[error(
         "it refers to itself without end, or one place in the arguments would be looked at too often"
     )]
