@@ -8,12 +8,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A block of addresses, `10.0.0.0/8` or `fd00::/8`; a bare address is a block of one.
+use ipnet::IpNet;
+
+/// A block of addresses, `10.0.0.0/8` or `fd00::/8`; a bare address is a block of one. No bit is set after the prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Cidr {
-    network: IpAddr,
-    prefix: u8,
-}
+pub struct Cidr(IpNet);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CidrError {
@@ -26,28 +25,13 @@ pub enum CidrError {
 }
 
 impl Cidr {
-    /// Whether the address lies in this block. Families never match each other.
+    /// Returns true when the address lies in this block. Families never match each other.
     pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.network, address) {
-            (IpAddr::V4(network), IpAddr::V4(address)) => {
-                network.to_bits() == address.to_bits() & mask_v4(self.prefix)
-            }
-            (IpAddr::V6(network), IpAddr::V6(address)) => {
-                network.to_bits() == address.to_bits() & mask_v6(self.prefix)
-            }
-            _ => false,
-        }
-    }
-
-    fn masked(address: IpAddr, prefix: u8) -> Self {
-        let network = match address {
-            IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & mask_v4(prefix)).into(),
-            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & mask_v6(prefix)).into(),
-        };
-        Self { network, prefix }
+        self.0.contains(&address)
     }
 }
 
+/// Reads a block. The parser of `ipnet` takes host bits and leading zeros, and refuses a bare address.
 impl FromStr for Cidr {
     type Err = CidrError;
 
@@ -56,36 +40,29 @@ impl FromStr for Cidr {
             text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
         let address: IpAddr =
             address.parse().map_err(|_| CidrError::Address { text: text.to_owned() })?;
-        let max = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = match prefix {
-            None => max,
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits
-                .parse()
-                .ok()
-                .filter(|prefix| *prefix <= max)
-                .ok_or_else(|| CidrError::Prefix { text: text.to_owned(), max })?,
-            Some(_) => return Err(CidrError::Prefix { text: text.to_owned(), max }),
+        let whole = IpNet::from(address);
+        let block = match prefix {
+            None => Some(whole),
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                digits.parse().ok().and_then(|prefix| IpNet::new(address, prefix).ok())
+            }
+            Some(_) => None,
         };
-        let block = Self::masked(address, prefix);
-        if block.network != address {
-            return Err(CidrError::HostBits { text: text.to_owned(), meant: block });
+        let block = block.ok_or_else(|| CidrError::Prefix {
+            text: text.to_owned(),
+            max: whole.max_prefix_len(),
+        })?;
+        if block.trunc() != block {
+            return Err(CidrError::HostBits { text: text.to_owned(), meant: Self(block.trunc()) });
         }
-        Ok(block)
+        Ok(Self(block))
     }
 }
 
 impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.network, self.prefix)
+        self.0.fmt(f)
     }
-}
-
-fn mask_v4(prefix: u8) -> u32 {
-    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
-}
-
-fn mask_v6(prefix: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
 }
 
 /// The configured lists. The default value refuses loopback and everything else that is not public.
