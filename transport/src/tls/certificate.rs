@@ -8,22 +8,19 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use jiff::{civil::DateTime, tz::TimeZone};
 use rustls::{
     pki_types::{CertificateDer, UnixTime},
     server::danger::ClientCertVerifier,
 };
-
-use super::der::{self, DerElements};
+use x509_parser::{
+    asn1_rs::{FromDer, Tag},
+    certificate::X509Certificate,
+    extensions::GeneralName,
+    x509::AttributeTypeAndValue,
+};
 
 /// `mcp-broker://{tenant}/{principal}` as a URI among the subject's alternative names.
 const URI_PREFIX: &str = "mcp-broker://";
-
-const OID_COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-const OID_ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
-const OID_SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
-/// `uniformResourceIdentifier` of a GeneralName (RFC 5280, 4.2.1.6).
-const GENERAL_NAME_URI: u8 = der::implicit(6);
 
 /// The leaf a client proved to have the key of, and what it showed with it.
 #[derive(Clone, PartialEq, Eq)]
@@ -66,11 +63,18 @@ impl ClientCertificate {
     ///
     /// `None` where it names nobody or is ambiguous; an unusable URI of ours is not passed over in favour of the subject.
     pub fn identity(&self) -> Option<CertificateIdentity> {
-        let names = CertificateParts::of(&self.leaf)?;
-        let mut ours =
-            names.uris().into_iter().filter_map(|uri| uri.strip_prefix(URI_PREFIX)).peekable();
+        let certificate = parse(&self.leaf)?;
+        let alternatives = certificate
+            .subject_alternative_name()
+            .ok()?
+            .map(|extension| &extension.value.general_names);
+        let uris = alternatives.into_iter().flatten().filter_map(|name| match name {
+            GeneralName::URI(uri) => Some(*uri),
+            _ => None,
+        });
+        let mut ours = uris.filter_map(|uri| uri.strip_prefix(URI_PREFIX)).peekable();
         if ours.peek().is_none() {
-            return names.subject_identity();
+            return subject_identity(&certificate);
         }
         let identity = identity_of_uri(ours.next()?)?;
         ours.next().is_none().then_some(identity)
@@ -84,81 +88,32 @@ fn identity_of_uri(path: &str) -> Option<CertificateIdentity> {
         .then(|| CertificateIdentity { tenant: tenant.to_owned(), principal: principal.to_owned() })
 }
 
-/// When a certificate stops being valid, if it says so in a way we understand.
+fn subject_identity(certificate: &X509Certificate<'_>) -> Option<CertificateIdentity> {
+    let subject = certificate.subject();
+    Some(CertificateIdentity {
+        tenant: only(subject.iter_organization())?,
+        principal: only(subject.iter_common_name())?,
+    })
+}
+
+/// Returns the value of an attribute that the subject has once, as text.
+fn only<'a>(mut values: impl Iterator<Item = &'a AttributeTypeAndValue<'a>>) -> Option<String> {
+    let value = values.next()?;
+    let is_text =
+        matches!(value.attr_value().tag(), Tag::Utf8String | Tag::PrintableString | Tag::Ia5String);
+    if values.next().is_some() || !is_text {
+        return None;
+    }
+    value.as_str().ok().filter(|value| !value.is_empty()).map(str::to_owned)
+}
+
+/// Returns the end of a certificate's validity. A time before 1970 counts as 1970.
 pub(super) fn valid_until(certificate: &[u8]) -> Option<SystemTime> {
-    let mut validity = CertificateParts::of(certificate)?.validity;
-    let _from = validity.next()?;
-    let (tag, text) = validity.next()?;
-    let text = str::from_utf8(text).ok()?;
-    // Two digits of the year are of 1950 to 2049 (RFC 5280, 4.1.2.5.1).
-    let text = match tag {
-        der::UTC_TIME => format!("{}{text}", if text < "50" { "20" } else { "19" }),
-        der::GENERALIZED_TIME => text.to_owned(),
-        _ => return None,
-    };
-    let until = DateTime::strptime("%Y%m%d%H%M%SZ", text).ok()?.to_zoned(TimeZone::UTC).ok()?;
-    Some(until.into())
+    let until = parse(certificate)?.validity().not_after.timestamp();
+    SystemTime::UNIX_EPOCH
+        .checked_add(Duration::from_secs(u64::try_from(until).unwrap_or_default()))
 }
 
-/// The parts of a certificate that are looked at (RFC 5280, 4.1).
-struct CertificateParts<'a> {
-    validity: DerElements<'a>,
-    subject: DerElements<'a>,
-    extensions: DerElements<'a>,
-}
-
-impl<'a> CertificateParts<'a> {
-    fn of(certificate: &'a [u8]) -> Option<Self> {
-        let mut certificate = DerElements(DerElements(certificate).expect(der::SEQUENCE)?);
-        let mut signed = DerElements(certificate.expect(der::SEQUENCE)?);
-        let _version = signed.optional(der::explicit(0));
-        let _serial = signed.expect(der::INTEGER)?;
-        let _algorithm = signed.expect(der::SEQUENCE)?;
-        let _issuer = signed.expect(der::SEQUENCE)?;
-        let validity = DerElements(signed.expect(der::SEQUENCE)?);
-        let subject = DerElements(signed.expect(der::SEQUENCE)?);
-        let _public_key = signed.expect(der::SEQUENCE)?;
-        let extensions =
-            signed.find(|(tag, _)| *tag == der::explicit(3)).map(|(_, content)| content);
-        let extensions = extensions
-            .and_then(|content| DerElements(content).expect(der::SEQUENCE))
-            .unwrap_or_default();
-        Some(Self { validity, subject, extensions: DerElements(extensions) })
-    }
-
-    fn uris(&self) -> Vec<&'a str> {
-        let alternatives = self.extensions.filter_map(|(_, extension)| {
-            let mut extension = DerElements(extension);
-            let is_names = extension.expect(der::OBJECT_IDENTIFIER)? == OID_SUBJECT_ALT_NAME;
-            let _critical = extension.optional(der::BOOLEAN);
-            let value = extension.expect(der::OCTET_STRING)?;
-            if is_names { DerElements(value).expect(der::SEQUENCE) } else { None }
-        });
-        let uris = alternatives.flat_map(DerElements).filter(|(tag, _)| *tag == GENERAL_NAME_URI);
-        uris.filter_map(|(_, uri)| str::from_utf8(uri).ok()).collect()
-    }
-
-    fn subject_identity(&self) -> Option<CertificateIdentity> {
-        Some(CertificateIdentity {
-            tenant: self.only(OID_ORGANIZATION)?,
-            principal: self.only(OID_COMMON_NAME)?,
-        })
-    }
-
-    /// The one value of an attribute of the subject.
-    fn only(&self, attribute: &[u8]) -> Option<String> {
-        let pairs =
-            self.subject.filter(|(tag, _)| *tag == der::SET).flat_map(|(_, set)| DerElements(set));
-        let mut values = pairs.filter_map(|(_, pair)| {
-            let mut pair = DerElements(pair);
-            (pair.expect(der::OBJECT_IDENTIFIER)? == attribute).then(|| pair.next()).flatten()
-        });
-        let (tag, value) = values.next()?;
-        if values.next().is_some()
-            || !matches!(tag, der::UTF8_STRING | der::PRINTABLE_STRING | der::IA5_STRING)
-        {
-            return None;
-        }
-        str::from_utf8(value).ok().filter(|value| !value.is_empty()).map(str::to_owned)
-    }
+fn parse(certificate: &[u8]) -> Option<X509Certificate<'_>> {
+    X509Certificate::from_der(certificate).ok().map(|(_, certificate)| certificate)
 }

@@ -5,7 +5,6 @@
 
 mod certificate;
 mod client;
-mod der;
 mod identity;
 mod server;
 pub(crate) mod trust;
