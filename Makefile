@@ -1,6 +1,6 @@
 # The commands of this project. `make run` and `make test` are all a newcomer needs; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-grounds test-deploy chaos bench bench-report bench-check loadtest autobahn check check-deploy
+.PHONY: help run test test-grounds test-deploy chaos bench bench-report bench-check loadtest autobahn check check-advisories check-deploy
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -15,7 +15,8 @@ help:
 	@echo "make bench-check  instructions of decoding, of a call's way out and of its way back, against the committed figures; fails beyond +5 % (ACCEPT=yes writes them anew)"
 	@echo "make loadtest  build the load tester, and say how it is used"
 	@echo "make autobahn  the public WebSocket test suite against our WebSocket layer; some minutes"
-	@echo "make check  formatting, lints, documentation, licences, the syntax of the scripts, and what is deployed"
+	@echo "make check  formatting, lints, documentation, licences and versions of the dependencies, the syntax of the scripts, and what is deployed"
+	@echo "make check-advisories  of the dependencies, what RustSec knows of them; fetches its database from GitHub, which is why it is not part of make check"
 	@echo "make check-deploy  of these, what is deployed: image, compose file, chart, alerts and dashboards"
 
 run:
@@ -73,6 +74,10 @@ autobahn:
 check:
 	@scripts/need-toolchain.sh
 	@scripts/check.sh
+
+check-advisories:
+	@scripts/need-toolchain.sh
+	@scripts/dependencies.sh advisories
 
 check-deploy:
 	@scripts/check-deploy.sh

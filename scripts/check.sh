@@ -12,8 +12,8 @@ cargo clippy --locked --workspace --all-targets -- -D warnings
 step documentation
 RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
 cargo test --locked --workspace --doc --quiet >/dev/null # there are none so far; whoever writes one is told here whether it runs
-step licences
-python3 scripts/licences.py
+step 'licences, versions and sources of the dependencies'
+scripts/dependencies.sh
 step 'syntax of the scripts'
 # Not by git: a checkout may come without it.
 scripts_named() { find .ci scripts peers deploy helm -type f "$@" -not -path '*/node_modules/*' -print0; }
