@@ -1,67 +1,44 @@
 //! Who was last known to own which session. Bounded; what it says may be wrong, and who finds out drops it.
 
-use std::{
-    collections::HashMap,
-    mem,
-    sync::{Mutex, PoisonError},
-};
-
+use quick_cache::{OptionsBuilder, sync::Cache};
 use storage::SessionKey;
 
 use super::SessionOwner;
 
-/// Two generations: what is asked for moves to the young one, and when that is full it becomes the old one.
-#[derive(Debug)]
-pub(crate) struct OwnerCache {
-    generation_max: usize,
-    generations: Mutex<OwnerGenerations>,
-}
+/// The part of the cache for sessions that were looked up again. The other part holds the latest ones.
+const LOOKED_UP_AGAIN: f64 = 0.5;
 
-#[derive(Debug, Default)]
-struct OwnerGenerations {
-    young: HashMap<SessionKey, SessionOwner>,
-    old: HashMap<SessionKey, SessionOwner>,
-}
+/// A session that is looked up stays. The oldest of the others makes room.
+#[derive(Debug)]
+pub(crate) struct OwnerCache(Cache<SessionKey, SessionOwner>);
 
 impl OwnerCache {
     pub(crate) fn new(entries_max: usize) -> Self {
-        Self { generation_max: (entries_max / 2).max(1), generations: Mutex::default() }
+        let mut options = OptionsBuilder::new();
+        options
+            .estimated_items_capacity(entries_max)
+            .weight_capacity(entries_max as u64)
+            .hot_allocation(LOOKED_UP_AGAIN);
+        let options = options.build().expect("both capacities are given");
+        Self(Cache::with_options(
+            options,
+            Default::default(),
+            Default::default(),
+            Default::default(),
+        ))
     }
 
     pub(crate) fn get(&self, session: &SessionKey) -> Option<SessionOwner> {
-        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(owner) = generations.young.get(session) {
-            return Some(owner.clone());
-        }
-        let owner = generations.old.remove(session)?;
-        generations.put(*session, owner.clone(), self.generation_max);
-        Some(owner)
+        self.0.get(session)
     }
 
     pub(crate) fn note(&self, session: SessionKey, owner: SessionOwner) {
-        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        generations.old.remove(&session);
-        generations.put(session, owner, self.generation_max);
+        self.0.insert(session, owner);
     }
 
     /// Forgets this owner; another one, noted meanwhile, stays.
     pub(crate) fn forget(&self, session: &SessionKey, owner: &SessionOwner) {
-        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let OwnerGenerations { young, old } = &mut *generations;
-        for generation in [young, old] {
-            if generation.get(session) == Some(owner) {
-                generation.remove(session);
-            }
-        }
-    }
-}
-
-impl OwnerGenerations {
-    fn put(&mut self, session: SessionKey, owner: SessionOwner, max: usize) {
-        if self.young.len() >= max && !self.young.contains_key(&session) {
-            self.old = mem::take(&mut self.young);
-        }
-        self.young.insert(session, owner);
+        self.0.remove_if(session, |noted| noted == owner);
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::broadcast;
 
 use super::{
     BudgetGrant, BudgetRequest, HotStore, OwnerHint, WAKEUPS_BUFFERED_MAX, Wakeup, budget::settle,
-    generation_cache::GenerationCache,
+    recency_cache::RecencyCache,
 };
 use crate::SessionKey;
 
@@ -26,8 +26,8 @@ const BUDGETS_MAX: usize = 65_536;
 #[derive(Debug)]
 pub struct MemoryHotStore {
     words: broadcast::Sender<Wakeup>,
-    owners: Mutex<GenerationCache<SessionKey, (OwnerHint, Instant)>>,
-    budgets: Mutex<GenerationCache<String, f64>>,
+    owners: Mutex<RecencyCache<SessionKey, (OwnerHint, Instant)>>,
+    budgets: Mutex<RecencyCache<String, f64>>,
     begun: Instant,
     closed: AtomicBool,
 }
@@ -41,14 +41,12 @@ impl Default for MemoryHotStore {
 impl MemoryHotStore {
     pub fn new() -> Self {
         let (words, _) = broadcast::channel(WAKEUPS_BUFFERED_MAX);
-        let (owners, budgets) = (
-            Mutex::new(GenerationCache::new(HINTS_MAX)),
-            Mutex::new(GenerationCache::new(BUDGETS_MAX)),
-        );
+        let (owners, budgets) =
+            (Mutex::new(RecencyCache::new(HINTS_MAX)), Mutex::new(RecencyCache::new(BUDGETS_MAX)));
         Self { words, owners, budgets, begun: Instant::now(), closed: AtomicBool::new(false) }
     }
 
-    fn owners(&self) -> MutexGuard<'_, GenerationCache<SessionKey, (OwnerHint, Instant)>> {
+    fn owners(&self) -> MutexGuard<'_, RecencyCache<SessionKey, (OwnerHint, Instant)>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,7 +100,7 @@ impl HotStore for MemoryHotStore {
 
     async fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        *self.owners() = GenerationCache::new(HINTS_MAX);
+        *self.owners() = RecencyCache::new(HINTS_MAX);
     }
 }
 

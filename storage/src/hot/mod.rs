@@ -4,8 +4,8 @@
 //! Whoever relies on a word also looks by itself from time to time; whoever relies on a hint finds out when it is wrong.
 
 mod budget;
-mod generation_cache;
 mod memory;
+mod recency_cache;
 mod redis;
 
 use std::time::Duration;

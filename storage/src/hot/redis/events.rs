@@ -21,14 +21,14 @@ use super::{
 };
 use crate::{
     EventStore, LogEntry, SessionKey, StoreError, StoredStream, StreamRecord,
-    hot::generation_cache::GenerationCache,
+    hot::recency_cache::RecencyCache,
 };
 
 /// Sessions whose streams are held, to tell of them again when Redis lost them.
 const SESSIONS_KNOWN_MAX: usize = 65_536;
 
 /// What this process told of its streams.
-pub(super) type KnownStreams = GenerationCache<SessionKey, BTreeMap<u64, KnownStream>>;
+pub(super) type KnownStreams = RecencyCache<SessionKey, BTreeMap<u64, KnownStream>>;
 
 #[derive(Debug, Clone)]
 pub(super) struct KnownStream {
@@ -38,7 +38,7 @@ pub(super) struct KnownStream {
 }
 
 pub(super) fn nothing_known() -> KnownStreams {
-    GenerationCache::new(SESSIONS_KNOWN_MAX)
+    RecencyCache::new(SESSIONS_KNOWN_MAX)
 }
 
 pub(super) struct Scripts {
