@@ -8,11 +8,11 @@ use std::{net::IpAddr, time::Instant};
 use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
+use opentelemetry::TraceId;
 use protocol::{ids::BackendId, method::Method};
 use serde_json::Value;
 
 use super::{
-    context::TraceId,
     inbound_context::RequestName,
     secrets::{self, REDACTED},
 };

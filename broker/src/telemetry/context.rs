@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use opentelemetry::{SpanId, TraceFlags, TraceId};
 use serde::{Deserialize, Serialize};
 
 /// The longest `tracestate` that is passed on (W3C asks for at least 512 characters).
@@ -14,15 +15,6 @@ const TRACESTATE_MEMBERS_MAX: usize = 32;
 /// The longest `baggage` that is passed on (W3C Baggage, Limits).
 pub const BAGGAGE_BYTES_MAX: usize = 8_192;
 const BAGGAGE_MEMBERS_MAX: usize = 64;
-const SAMPLED: u8 = 1;
-
-/// Names one trace.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TraceId(pub [u8; 16]);
-
-/// Names one span of a trace.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SpanId(pub [u8; 8]);
 
 /// Where in a trace somebody is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,16 +49,14 @@ pub struct CarriedTrace {
     pub from_meta: bool,
 }
 
-impl TraceId {
-    pub fn random() -> Self {
-        Self(nonzero())
-    }
+/// Draws the id of a new trace.
+pub fn new_trace() -> TraceId {
+    TraceId::from_bytes(nonzero())
 }
 
-impl SpanId {
-    pub fn random() -> Self {
-        Self(nonzero())
-    }
+/// Draws the id of a new span.
+pub fn new_span() -> SpanId {
+    SpanId::from_bytes(nonzero())
 }
 
 /// All zeros means "none" on the wire.
@@ -94,10 +84,11 @@ impl TraceParent {
         }
         let (trace, span) = (hex::<16>(&head[3..35])?, hex::<8>(&head[36..52])?);
         let flags = hex::<1>(&head[53..55])?[0];
-        if trace == [0; 16] || span == [0; 8] {
+        let (trace, span) = (TraceId::from_bytes(trace), SpanId::from_bytes(span));
+        if trace == TraceId::INVALID || span == SpanId::INVALID {
             return None;
         }
-        Some(Self { trace: TraceId(trace), span: SpanId(span), sampled: flags & SAMPLED != 0 })
+        Some(Self { trace, span, sampled: TraceFlags::new(flags).is_sampled() })
     }
 }
 
@@ -105,30 +96,6 @@ impl TraceParent {
 impl fmt::Display for TraceParent {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "00-{}-{}-{:02x}", self.trace, self.span, u8::from(self.sampled))
-    }
-}
-
-impl fmt::Display for TraceId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for TraceId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, out)
-    }
-}
-
-impl fmt::Display for SpanId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for SpanId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, out)
     }
 }
 
@@ -177,7 +144,7 @@ fn cut(text: &str, members_max: usize, bytes_max: usize) -> Option<String> {
     (!kept.is_empty()).then_some(kept)
 }
 
-/// Lower case only, as the specification has it.
+/// Lower case only, as the specification has it. `TraceId::from_hex` also takes a sign, capitals and fewer digits.
 fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

@@ -10,12 +10,13 @@ use std::{
 };
 
 use http::HeaderMap;
+use opentelemetry::TraceId;
 use protocol::{error::ErrorKind, ids::BackendId};
 
 pub use super::inbound_context::{
     RequestName, arrival_client, arrival_name, arriving, header_context,
 };
-use super::{audit::AuditDraft, context::TraceId, traces::RequestTrace};
+use super::{audit::AuditDraft, traces::RequestTrace};
 use crate::rules::catalog::DefinitionDigest;
 
 /// One request of a client, or one task that runs.

@@ -14,7 +14,7 @@ use std::{
 
 use http::{HeaderMap, HeaderValue};
 use opentelemetry::{
-    InstrumentationScope, KeyValue, SpanId as OtelSpanId, TraceFlags, TraceId as OtelTraceId,
+    InstrumentationScope, KeyValue, SpanId, TraceFlags,
     trace::{SpanContext, SpanKind, Status, TraceState},
 };
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
@@ -22,7 +22,7 @@ use protocol::{envelope::Message, ids::BackendId, json, splice::Splice};
 use tokio::sync::mpsc;
 
 use super::{
-    context::{CarriedTrace, SpanId, TraceContext, TraceId, TraceParent},
+    context::{CarriedTrace, TraceContext, TraceParent, new_span, new_trace},
     inbound_context::{BAGGAGE, RequestName, TRACEPARENT, TRACESTATE, with_arrival_headers},
 };
 use crate::{
@@ -117,10 +117,10 @@ impl Tracer {
             Some(TraceContext { place, state, baggage }) => (Some(place), state, baggage),
             None => (None, None, None),
         };
-        let trace = parent.map_or_else(TraceId::random, |parent| parent.trace);
+        let trace = parent.map_or_else(new_trace, |parent| parent.trace);
         Some(RequestTrace {
             recorder: recorder.clone(),
-            place: TraceParent { trace, span: SpanId::random(), sampled },
+            place: TraceParent { trace, span: new_span(), sampled },
             parent: parent.map(|parent| parent.span),
             parent_is_remote: true,
             state,
@@ -144,12 +144,12 @@ impl Tracer {
     ) -> Option<RequestTrace> {
         let recorder = self.0.as_ref()?;
         let place = carried.traceparent.as_deref().and_then(TraceParent::parse);
-        let trace = place.map_or_else(TraceId::random, |place| place.trace);
+        let trace = place.map_or_else(new_trace, |place| place.trace);
         Some(RequestTrace {
             recorder: recorder.clone(),
             place: TraceParent {
                 trace,
-                span: SpanId::random(),
+                span: new_span(),
                 sampled: place.is_some_and(|place| place.sampled),
             },
             parent: place.filter(|_| !carried.is_root).map(|place| place.span),
@@ -287,7 +287,7 @@ impl RequestTrace {
         parent: Option<SpanId>,
     ) -> OpenSpan {
         OpenSpan {
-            place: TraceParent { span: SpanId::random(), ..self.place },
+            place: TraceParent { span: new_span(), ..self.place },
             parent: parent.unwrap_or(self.place.span),
             kind,
             name,
@@ -338,7 +338,7 @@ impl RequestTrace {
         if !keep {
             return;
         }
-        let parent = self.parent.unwrap_or(SpanId([0; 8]));
+        let parent = self.parent.unwrap_or(SpanId::INVALID);
         let remote = self.parent.is_some() && self.parent_is_remote;
         spans.push(self.data(
             self.place.span,
@@ -378,19 +378,13 @@ impl RequestTrace {
             .and_then(|state| state.parse::<TraceState>().ok())
             .unwrap_or_default();
         // Exported, so it counts as sampled, for whatever reason.
-        let context = SpanContext::new(
-            OtelTraceId::from_bytes(self.place.trace.0),
-            OtelSpanId::from_bytes(span.0),
-            TraceFlags::SAMPLED,
-            false,
-            state,
-        );
+        let context = SpanContext::new(self.place.trace, span, TraceFlags::SAMPLED, false, state);
         if let Some(error) = error {
             attributes.push(KeyValue::new("error.type", error));
         }
         SpanData {
             span_context: context,
-            parent_span_id: OtelSpanId::from_bytes(parent.0),
+            parent_span_id: parent,
             parent_span_is_remote: parent_is_remote,
             span_kind: kind,
             name: name.into(),
