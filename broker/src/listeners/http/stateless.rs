@@ -27,15 +27,15 @@ use super::{
     response::{self, Body, ServerResponse},
 };
 use crate::{
-    actors::stateless::{
-        RequestStateError, StatelessClient, StatelessRequest, SuspensionId,
-        exchange::{Exchange, ExchangeEvent},
-        notification_stream::NotificationStream,
-    },
     broker::session_lookup,
     listeners::stateless::{StatelessOutcome, meta_of, react},
     metrics::{Direction, Side},
     rules::stateless,
+    sessions::stateless::{
+        RequestStateError, StatelessClient, StatelessRequest, SuspensionId,
+        exchange::{Exchange, ExchangeEvent},
+        notification_stream::NotificationStream,
+    },
 };
 
 const TRANSPORT: &str = "http";
@@ -252,7 +252,9 @@ fn mirrored_arguments(
             (Some(value), true)
                 if values.next().is_none() && param.agrees(value.as_bytes(), arguments) => {}
             (Some(_), true) => {
-                return Err(mismatch(format!("{PARAM_PREFIX}{name} is not what the argument says")));
+                return Err(mismatch(format!(
+                    "{PARAM_PREFIX}{name} is not what the argument says"
+                )));
             }
         }
     }
