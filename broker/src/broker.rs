@@ -221,7 +221,13 @@ impl Broker {
                 self.shared.running.spawn(session.resubscribe(id.clone()));
             }
         }
-        self.shared.running.spawn(catalog_refresh::run(Arc::downgrade(&tenant), backend));
+        let catalog = Arc::downgrade(&tenant);
+        let publish = move || {
+            if let Some(tenant) = catalog.upgrade() {
+                tenant.publish_catalog();
+            }
+        };
+        self.shared.running.spawn(catalog_refresh::run(backend, publish));
     }
 
     pub fn remove_backend(self: &Arc<Self>, tenant: &TenantId, id: &BackendId) -> bool {

@@ -13,7 +13,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use protocol::{
     capabilities::ClientCapabilities,
     error::Refusal,
-    ids::{BackendId, PrincipalId, TaskId, TenantId},
+    ids::{BackendId, TenantId},
     stateless::tool_headers::ParamHeader,
 };
 use tokio::sync::{Notify, watch};
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     backend_admission::BackendAdmission,
     link::{
-        Era, EraCache, Link,
+        Era, EraCache, Link, LinkUser,
         connection::{Connection, Failure, WireSender as ConnectionWire},
     },
     policy::Policy,
@@ -41,7 +41,7 @@ use crate::{
         shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     },
     sandbox::ConfinementLevel,
-    sessions::{session::Session, shared::Shared},
+    sessions::shared::Shared,
     sync::lock,
     telemetry::redaction::Redactor,
     views::BackendStatus,
@@ -212,34 +212,21 @@ impl Backend {
         rates.take(RateScope::Tool, &meter, rate)
     }
 
-    /// The link a session uses, made at first use.
-    pub fn link_for(self: &Arc<Self>, session: &Session) -> Option<Arc<Link>> {
-        let own = LinkScope::Session(session.id.clone());
-        // Who has no session is best served without one: what stands in for one here need not be one there.
-        let era = if session.has_client { Era::Sessions } else { Era::Stateless };
+    /// The link of a client that lives in this era, made at first use.
+    pub fn link_for(self: &Arc<Self>, user: LinkUser<'_>, era: Era) -> Option<Arc<Link>> {
         if era == Era::Sessions {
             self.era.want_sessions();
         }
-        self.link_of(own, &session.caller.principal, &session.client, era)
+        self.link_in(user, era)
     }
 
     /// The link a task runs over whose session is not here.
-    pub fn link_for_task(
-        self: &Arc<Self>,
-        task: &TaskId,
-        principal: &PrincipalId,
-        client: &ClientCapabilities,
-    ) -> Option<Arc<Link>> {
-        self.link_of(LinkScope::Task(task.clone()), principal, client, Era::Sessions)
+    pub fn link_for_task(self: &Arc<Self>, user: LinkUser<'_>) -> Option<Arc<Link>> {
+        self.link_in(user, Era::Sessions)
     }
 
-    fn link_of(
-        self: &Arc<Self>,
-        own: LinkScope,
-        principal: &PrincipalId,
-        client: &ClientCapabilities,
-        era: Era,
-    ) -> Option<Arc<Link>> {
+    fn link_in(self: &Arc<Self>, user: LinkUser<'_>, era: Era) -> Option<Arc<Link>> {
+        let LinkUser { own, principal, client } = user;
         let wire = match self.era.to(self.spec.protocol, era) {
             Some(Era::Stateless) => WireKind::Stateless,
             // Until the catalog has seen how the backend behaves, the cautious assumption holds.
@@ -369,11 +356,9 @@ impl Backend {
         if link.is_catalog() {
             return;
         }
-        let sessions = link.sessions();
+        let clients = link.clients();
         self.close_link(link);
-        for session in sessions {
-            self.shared.running.spawn(session.resubscribe(self.id.clone()));
-        }
+        clients.into_iter().for_each(|client| client.resubscribe(self.id.clone()));
     }
 
     /// Ends one link for good.

@@ -34,7 +34,7 @@ use crate::{
         breaker::{Breaker, BreakerSettings, CircuitOpen, CircuitState, OpenReason},
         retries,
     },
-    sessions::{shared::Shared, tenant::Tenant},
+    sessions::shared::Shared,
     sync::lock,
     views::BreakerStatus,
 };
@@ -78,7 +78,9 @@ pub(super) enum ProbeReason {
 /// For whom a call is.
 #[derive(Debug, Clone, Copy)]
 pub struct CallOwner<'a> {
-    pub tenant: &'a Tenant,
+    /// The share of its tenant in the limiter of all calls.
+    pub share: &'a TenantShare,
+    pub weight: u32,
     pub principal: &'a PrincipalId,
     pub session: &'a SessionKey,
 }
@@ -167,17 +169,13 @@ impl Backend {
         caller: CallOwner<'_>,
         due: Instant,
     ) -> Result<Permit, Refusal> {
-        let CallOwner { tenant, principal, .. } = caller;
+        let CallOwner { share, weight, principal, .. } = caller;
         // First at the backend: whoever waits for one that is slow keeps nobody else out.
         let there = match self.admission.limiter.try_acquire(principal, 1) {
-            Some(there) => {
-                match self.shared.call_limiter.try_acquire(&tenant.share, tenant.weight()) {
-                    Some(here) => {
-                        return Ok(Permit { _backend_permit: there, _broker_permit: here });
-                    }
-                    None => Some(there),
-                }
-            }
+            Some(there) => match self.shared.call_limiter.try_acquire(share, weight) {
+                Some(here) => return Ok(Permit { _backend_permit: there, _broker_permit: here }),
+                None => Some(there),
+            },
             None => None,
         };
         // Boxed, as it is rare: every call would have room for the wait.
@@ -194,7 +192,7 @@ impl Backend {
         let left = || due.saturating_duration_since(Instant::now());
         // What begins too late for an answer takes the place of what does not.
         let needed = self.expected_latency().min(left() / 2);
-        let CallOwner { tenant, principal, session } = caller;
+        let CallOwner { share, weight, principal, session } = caller;
         let there = match there {
             Some(there) => there,
             None => {
@@ -209,7 +207,7 @@ impl Backend {
         let here = self
             .shared
             .call_limiter
-            .acquire(&tenant.share, tenant.weight(), principal, left().saturating_sub(needed))
+            .acquire(share, weight, principal, left().saturating_sub(needed))
             .await;
         let here = here.map_err(|crowded| {
             self.shared.metrics.protection.crowded_out("broker");

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Weak},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -36,21 +36,20 @@ use crate::{
         LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN,
     },
     rules::catalog::{self, BackendLists, CatalogEntry, ListKind, SkippedEntry, TaskHost},
-    sessions::tenant::Tenant,
 };
 
-/// Runs until the backend is removed.
-pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
+/// Runs until the backend is removed. `publish`: puts its lists into its tenant's catalog.
+pub async fn run(backend: Arc<Backend>, publish: impl Fn() + Send + Sync) {
     let link = backend.catalog_link();
     let work = async {
         let mut failures = 0;
         loop {
-            let reason = run_connection(&tenant, &backend, &link).await;
+            let reason = run_connection(&publish, &backend, &link).await;
             match reason {
                 Ok(()) => failures = 0,
                 Err(refusal) => {
                     failures += 1;
-                    mark_unreachable(&tenant, &backend, &refusal);
+                    mark_unreachable(&publish, &backend, &refusal);
                     let ceiling =
                         BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
                     let pause = ceiling
@@ -70,7 +69,7 @@ pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
 
 /// One connection's worth: fetch, publish, and again whenever the backend says so.
 async fn run_connection(
-    tenant: &Weak<Tenant>,
+    publish: &(impl Fn() + Sync),
     backend: &Arc<Backend>,
     link: &Arc<Link>,
 ) -> Result<(), Refusal> {
@@ -83,7 +82,7 @@ async fn run_connection(
             && connection.modern().is_some()
             && backend.era.may_know_sessions(backend.spec.protocol);
         backend.era.set_settled(!may_know_sessions);
-        publish(tenant, backend, lists);
+        store_lists(publish, backend, lists);
         tokio::select! {
             () = backend.era.asked_for_sessions(), if may_know_sessions => {
                 connection.close_forgotten(); // and is opened anew
@@ -131,28 +130,24 @@ async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>)
     }
 }
 
-fn publish(tenant: &Weak<Tenant>, backend: &Arc<Backend>, lists: BackendLists) {
+fn store_lists(publish: impl Fn(), backend: &Arc<Backend>, lists: BackendLists) {
     backend.lists.store(Some(Arc::new(lists)));
     let first = backend.state() != BackendState::Ready;
-    if let Some(tenant) = tenant.upgrade() {
-        tenant.publish_catalog();
-    }
+    publish();
     backend.set_state(BackendState::Ready);
     if first {
         tracing::info!(tenant = %backend.tenant, backend = %backend.id, "backend ready");
     }
 }
 
-fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Refusal) {
+fn mark_unreachable(publish: impl Fn(), backend: &Arc<Backend>, refusal: &Refusal) {
     let state = match backend.lists.load_full() {
         Some(lists) => {
             if !lists.stale {
                 backend
                     .lists
                     .store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
-                if let Some(tenant) = tenant.upgrade() {
-                    tenant.publish_catalog();
-                }
+                publish();
             }
             BackendState::Degraded
         }

@@ -4,7 +4,7 @@
 //! call it names, or the one session behind the link. What has no owner is refused (requests) or dropped and counted
 //! (notifications); it never goes to somebody who merely happens to be there.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use protocol::{
@@ -12,38 +12,52 @@ use protocol::{
     error::{ErrorKind, Refusal},
     handshake,
     ids::RequestId,
-    json,
     method::Method,
-    splice::Splice,
     stateless::{inputs::required_capability, request::capability_required},
     version::Version,
 };
 
 use super::{
     asker::Asker,
-    link::{Link, connection::Connection},
+    link::{Era, Link, connection::Connection},
 };
-use crate::{
-    rules::{
-        endpoint::Endpoint,
-        event_log::EventKind,
-        exposed_names,
-        link_sharing::LinkScope,
-        log_level::{self, LogLevel},
-    },
-    sessions::{
-        call::Call,
-        session::Session,
-        tasks::{self, run::TaskRun},
-    },
+use crate::rules::{
+    event_log::EventKind,
+    link_sharing::LinkScope,
+    log_level::{self, LogLevel},
 };
+
+/// Receives what a backend sends that is no answer: a session, a call of it, or the run of a task.
+pub trait Inbound: fmt::Debug + Send + Sync {
+    /// Sends a request of the backend to the client. The answer goes back over `connection`, or an `Err` does.
+    fn need_input(
+        self: Arc<Self>,
+        connection: &Arc<Connection>,
+        question: &Message,
+    ) -> Result<(), Refusal>;
+
+    /// The answer to a question is not needed any more. `number`: as noted on the connection.
+    fn withdraw(&self, number: u64, why: &str);
+
+    /// Sends a notification of the backend to the client.
+    fn receive(&self, kind: EventKind, message: &Message);
+
+    /// Sends the word that an elicitation is complete, if the client was asked for it. False: it was not.
+    fn complete_elicitation(&self, id: &str, message: &Message) -> bool;
+
+    /// From which level on the client wants log messages.
+    fn log_level(&self) -> Option<LogLevel>;
+
+    /// The era the client lives in.
+    fn client_era(&self) -> Era;
+}
 
 /// Takes one message of a backend. `origin` is the call on whose stream it came, where the wire tells.
 pub fn receive(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     message: Message,
-    origin: Option<&Asker>,
+    origin: Option<&Arc<dyn Asker>>,
 ) {
     match message.kind {
         Kind::Result => {
@@ -74,42 +88,25 @@ pub(super) fn task_created(link: &Arc<Link>, connection: &Connection, answer: &M
     }
     let Some(backend_task) = answer.text(answer.fields.task_task_id) else { return };
     let wire_id = answer.id.as_ref().and_then(RequestId::as_u64);
-    if let Some(Asker::Task(run)) = wire_id.and_then(|wire_id| connection.asker_by_wire_id(wire_id))
+    if let Some(asker) = wire_id.and_then(|wire_id| connection.pending().asker_by_wire_id(wire_id))
     {
-        run.track_backend_task(link, connection, &backend_task);
+        asker.task_created(link, connection, &backend_task);
     }
 }
 
 /// Whom a message without an address is for.
-enum Recipient {
-    Session {
-        session: Arc<Session>,
-        /// The call it belongs to, when there is exactly one it can belong to.
-        call: Option<Arc<Call>>,
-    },
-    Task(Arc<TaskRun>),
-}
-
-impl From<Asker> for Recipient {
-    fn from(asker: Asker) -> Self {
-        match asker {
-            Asker::Call(call) => Self::Session { session: call.session.clone(), call: Some(call) },
-            Asker::Task(run) => Self::Task(run),
-        }
-    }
-}
-
 fn recipient(
     link: &Arc<Link>,
     connection: &Connection,
     message: &Message,
-    origin: Option<&Asker>,
-) -> Option<Recipient> {
+    origin: Option<&Arc<dyn Asker>>,
+) -> Option<Arc<dyn Inbound>> {
+    let as_inbound = |asker: Arc<dyn Asker>| asker as Arc<dyn Inbound>;
     if let Some(asker) = origin {
-        return Some(asker.clone().into());
+        return Some(asker.clone());
     }
     if let Some(backend_task) = message.text(message.fields.meta_related_task_id) {
-        return link.backend.shared.tasks.by_backend_task(link, &backend_task).map(Recipient::Task);
+        return link.asker_by_task(&backend_task).map(as_inbound);
     }
     match &link.scope {
         // Nothing says whose it is, and guessing could show it to another user of the tenant.
@@ -117,19 +114,20 @@ fn recipient(
         // One client is behind it, through calls and through tasks.
         LinkScope::Session(_) | LinkScope::Task(_) => {
             // Several requests that know nothing of each other may go over it.
-            if link.sessions().iter().any(|session| !session.has_client) {
-                return connection.only_asker().map(Recipient::from);
+            if link.has_stateless_clients() {
+                return connection.pending().only_asker().map(as_inbound);
             }
-            let only_session = || {
-                link.sessions()
-                    .into_iter()
-                    .next()
-                    .map(|session| Recipient::Session { session, call: None })
-            };
-            let only_task = || link.runs().into_iter().next().map(Recipient::Task);
-            connection.likely_asker().map(Recipient::from).or_else(only_session).or_else(only_task)
+            let only_client =
+                || link.clients().into_iter().next().map(|client| client as Arc<dyn Inbound>);
+            let only_task = || link.task_runs().into_iter().next().map(as_inbound);
+            connection
+                .pending()
+                .likely_asker()
+                .map(as_inbound)
+                .or_else(only_client)
+                .or_else(only_task)
         }
-        LinkScope::Principal(..) => connection.only_asker().map(Recipient::from),
+        LinkScope::Principal(..) => connection.pending().only_asker().map(as_inbound),
     }
 }
 
@@ -137,7 +135,7 @@ fn request(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     message: &Message,
-    origin: Option<&Asker>,
+    origin: Option<&Arc<dyn Asker>>,
 ) {
     let Some(id) = message.id.clone() else { return };
     if message.method == Method::Ping {
@@ -153,14 +151,9 @@ fn request(
         connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |agreed| agreed.version);
     let asked = link.declared.permits(message, version).and_then(|()| {
         match recipient(link, connection, message, origin) {
-            Some(Recipient::Session { session, call }) => {
-                session.ask(connection, message, call.as_ref())
-            }
-            Some(Recipient::Task(run)) => tasks::ask_client(&run, connection, message),
+            Some(recipient) => recipient.need_input(connection, message),
             // Who has no session can not be asked now, for which an elicitation has an answer.
-            None if message.method == Method::ElicitationCreate
-                && link.sessions().iter().any(|session| !session.has_client) =>
-            {
+            None if message.method == Method::ElicitationCreate && link.has_stateless_clients() => {
                 connection.send_later(handshake::success(&id, br#"{"action":"cancel"}"#));
                 Ok(())
             }
@@ -181,15 +174,11 @@ pub fn need_input(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     question: &Message,
-    asker: &Asker,
+    asker: &Arc<dyn Asker>,
 ) {
-    let asked = match asker {
-        Asker::Call(call) => call.session.ask(connection, question, Some(call)),
-        Asker::Task(run) => tasks::ask_client(run, connection, question),
-    };
-    if let Err(refusal) = asked {
+    if let Err(refusal) = asker.clone().need_input(connection, question) {
         // A request that stands alone is told what it would have to declare (MCP 2026-07-28, Basic: Error Codes).
-        let declares_itself = matches!(asker, Asker::Call(call) if !call.session.has_client);
+        let declares_itself = asker.client_era() == Era::Stateless;
         let refusal = match required_capability(question)
             .filter(|_| declares_itself && is_undeclared(&refusal))
         {
@@ -219,7 +208,7 @@ fn notification(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     message: &Message,
-    origin: Option<&Asker>,
+    origin: Option<&Arc<dyn Asker>>,
 ) {
     match message.method {
         Method::Progress => progress(link, connection, message),
@@ -232,7 +221,7 @@ fn notification(
         Method::TasksStatus => task_status(link, message),
         Method::ElicitationComplete => elicitation_complete(link, message, origin),
         _ => match recipient(link, connection, message, origin) {
-            Some(owner) => deliver(&owner, EventKind::Message, message),
+            Some(recipient) => recipient.receive(EventKind::Message, message),
             None => link.backend.shared.metrics.dropped_notification("unattributed"),
         },
     }
@@ -246,49 +235,31 @@ fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
         .and_then(|text| std::str::from_utf8(text).ok())
         .and_then(|text| text.parse().ok());
     let Some(wire_id) = token else { return };
-    match connection.asker_by_wire_id(wire_id) {
-        Some(Asker::Call(call)) => call_progress(call, message),
-        Some(Asker::Task(run)) => run.progress(message),
-        // A task keeps the token of the call that made it until it is over (MCP 2025-11-25, Tasks).
-        None => match link.backend.shared.tasks.by_token(connection, wire_id) {
-            Some(run) => run.progress(message),
-            None => link.backend.shared.metrics.dropped_notification("progress"),
-        },
-    }
-}
-
-fn call_progress(call: Arc<Call>, message: &Message) {
-    let fields = &message.fields;
-    call.touch();
     let value = message
         .bytes(fields.progress)
         .and_then(|text| std::str::from_utf8(text).ok())
         .and_then(|text| text.parse::<f64>().ok());
-    let (Some(client_token), Some(span), Some(value)) =
-        (&call.progress_token, fields.progress_token, value)
-    else {
-        return;
-    };
-    if !call.progress_advances(value) {
-        call.session.shared.metrics.dropped_notification("progress");
-        return;
+    // A task keeps the token of the call that made it until it is over (MCP 2025-11-25, Tasks).
+    match connection
+        .pending()
+        .asker_by_wire_id(wire_id)
+        .or_else(|| connection.pending().task_by_token(wire_id))
+    {
+        Some(asker) => {
+            asker.touch();
+            if let (Some(token), Some(value)) = (fields.progress_token, value) {
+                asker.progress(message, token, value);
+            }
+        }
+        None => link.backend.shared.metrics.dropped_notification("progress"),
     }
-    let mut splice = Splice::new(&message.frame);
-    splice.replace(span, client_token.to_vec());
-    if let Some(params) = message.params.filter(|_| {
-        call.session.client_dialect().strict && !call.session.version.progress_message()
-    }) {
-        splice.remove_member(params, "message");
-    }
-    let frame = splice.finish();
-    deliver_to(&call.session.clone(), Some(&call), EventKind::Droppable, frame);
 }
 
 /// The backend withdraws a question it asked a client.
 fn cancelled(connection: &Arc<Connection>, message: &Message) {
     let Some(span) = message.fields.request_id else { return };
     let backend_id = RequestId::from_raw(span.slice(&message.frame));
-    if let Some(asked) = connection.take_question(&backend_id) {
+    if let Some(asked) = connection.pending().take_question(&backend_id) {
         asked.withdraw("the backend no longer needs the answer");
     }
 }
@@ -298,25 +269,19 @@ fn log_message(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     message: &Message,
-    origin: Option<&Asker>,
+    origin: Option<&Arc<dyn Asker>>,
 ) {
     let level = message.text(message.fields.level).and_then(|text| LogLevel::parse(&text));
-    if let Some(owner) = recipient(link, connection, message, origin) {
-        let wanted = match &owner {
-            Recipient::Session { session, .. } => session.log_level(),
-            Recipient::Task(run) => {
-                run.creator().map_or_else(|| run.log_level(), |session| session.log_level())
-            }
-        };
-        if log_level::passes(level, wanted) {
-            deliver(&owner, EventKind::Droppable, message);
+    if let Some(recipient) = recipient(link, connection, message, origin) {
+        if log_level::passes(level, recipient.log_level()) {
+            recipient.receive(EventKind::Droppable, message);
         }
     } else if matches!(link.scope, LinkScope::Principal(..)) {
         let listening = link
-            .sessions()
+            .clients()
             .into_iter()
-            .filter(|session| log_level::passes(level, session.log_level()));
-        listening.for_each(|session| session.deliver(EventKind::Droppable, message.frame.clone()));
+            .filter(|client| log_level::passes(level, client.log_level()));
+        listening.for_each(|client| client.receive(EventKind::Droppable, message));
     } else if !link.is_catalog() {
         link.backend.shared.metrics.dropped_notification("unattributed");
     }
@@ -324,61 +289,20 @@ fn log_message(
 
 fn task_status(link: &Arc<Link>, message: &Message) {
     let backend_task = message.text(message.fields.task_id);
-    match backend_task
-        .and_then(|backend_task| link.backend.shared.tasks.by_backend_task(link, &backend_task))
-    {
+    match backend_task.and_then(|backend_task| link.asker_by_task(&backend_task)) {
         Some(run) => run.backend_task_changed(),
         None => link.backend.shared.metrics.dropped_notification("task"),
     }
 }
 
 /// Only the client that was asked hears that its elicitation is complete (MCP 2025-11-25, Elicitation).
-fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Asker>) {
+fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Arc<dyn Asker>>) {
     let Some(id) = message.text(message.fields.elicitation_id) else { return };
-    if let Some(Asker::Call(call)) =
-        origin.filter(|asker| matches!(asker, Asker::Call(call) if call.session.was_elicited(&id)))
-    {
-        deliver_to(&call.session, Some(call), EventKind::Message, message.frame.clone());
-        return;
-    }
-    let tasks = &link.backend.shared.tasks;
-    let with_tasks = link.runs().into_iter().flat_map(|run| tasks.listeners(&run));
-    match link.sessions().into_iter().chain(with_tasks).find(|session| session.was_elicited(&id)) {
-        Some(session) => session.deliver(EventKind::Message, message.frame.clone()),
-        None => link.backend.shared.metrics.dropped_notification("elicitation"),
-    }
-}
-
-fn deliver(owner: &Recipient, kind: EventKind, message: &Message) {
-    match owner {
-        Recipient::Session { session, call } => {
-            deliver_to(session, call.as_ref(), kind, message.frame.clone())
-        }
-        Recipient::Task(run) => run.relay(kind, message),
-    }
-}
-
-fn deliver_to(session: &Arc<Session>, call: Option<&Arc<Call>>, kind: EventKind, frame: Bytes) {
-    // A client that left before anything was streamed has no way back to that stream.
-    match call.map(|call| &call.stream).filter(|stream| !stream.is_unreachable()) {
-        Some(stream) => session.push_to(stream, kind, frame),
-        None => session.deliver(kind, frame),
-    }
-}
-
-/// `notifications/resources/updated` as one session sees it.
-pub fn updated_frame(session: &Session, link: &Link, uri: &str) -> Bytes {
-    let shown = exposed_uri(session, link, uri);
-    handshake::notification(
-        Method::ResourcesUpdated,
-        Some(format!("{{\"uri\":{}}}", json::quote(&shown)).as_bytes()),
-    )
-}
-
-/// A backend's URI as one session's client names it.
-pub fn exposed_uri(session: &Session, link: &Link, uri: &str) -> String {
-    match &session.endpoint {
-        Endpoint::Aggregated => exposed_names::exposed_uri(&link.backend.id, uri),
-        Endpoint::Single(_) => uri.to_owned(),
+    let is_taken = origin
+        .is_some_and(|asker| !asker.is_task() && asker.complete_elicitation(&id, message))
+        || link.clients().iter().any(|client| client.complete_elicitation(&id, message))
+        || link.task_runs().iter().any(|run| run.complete_elicitation(&id, message));
+    if !is_taken {
+        link.backend.shared.metrics.dropped_notification("elicitation");
     }
 }

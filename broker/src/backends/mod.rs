@@ -9,6 +9,7 @@ pub mod catalog_refresh;
 pub mod children;
 pub mod inbound;
 pub mod link;
+pub mod link_client;
 pub mod policy;
 pub mod prober;
 pub mod schema_cache;

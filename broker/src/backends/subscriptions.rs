@@ -5,6 +5,7 @@
 //! connection was told nothing, so it gets them all again, with one `on_updated` each, because nobody knows what was missed.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex, MutexGuard, Weak},
@@ -13,24 +14,16 @@ use std::{
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
-    json,
+    handshake, json,
     method::Method,
     splice::Splice,
 };
 
 use super::{
-    inbound,
     link::{Link, connection::Connection},
+    link_client::{LinkClient, is_same},
 };
-use crate::{
-    rules::{
-        endpoint::Endpoint,
-        event_log::{EventKind, Topic},
-        exposed_names,
-    },
-    sessions::session::Session,
-    sync,
-};
+use crate::{rules::event_log::Topic, sync};
 
 #[derive(Debug, Default)]
 pub struct Subscriptions {
@@ -41,12 +34,20 @@ pub struct Subscriptions {
 
 #[derive(Debug, Default)]
 struct Subscription {
-    listeners: Vec<Weak<Session>>,
+    listeners: Vec<Weak<dyn LinkClient>>,
     /// The connection on which the backend was told of it.
     subscribed_on: Option<Weak<Connection>>,
 }
 
 impl Subscription {
+    fn has_listener(&self, client: &Arc<impl LinkClient + 'static>) -> bool {
+        self.listeners.iter().any(|listener| is_same(listener, client))
+    }
+
+    fn remove_listener(&mut self, client: &Arc<impl LinkClient + 'static>) {
+        self.listeners.retain(|listener| !is_same(listener, client));
+    }
+
     fn is_wanted(&self) -> bool {
         self.listeners.iter().any(|listener| listener.strong_count() > 0)
     }
@@ -65,36 +66,34 @@ enum SubscriptionChange {
 
 impl Subscriptions {
     /// A session wants to hear of `uri`, from the next [`Subscriptions::reconcile`] on.
-    pub fn add_listener(&self, session: &Arc<Session>, uri: &str) {
+    pub fn add_listener<Client: LinkClient + 'static>(&self, client: &Arc<Client>, uri: &str) {
         let mut by_uri = self.lock();
         let subscription = by_uri.entry(uri.to_owned()).or_default();
-        if !subscription.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session)) {
-            subscription.listeners.push(Arc::downgrade(session));
+        if !subscription.has_listener(client) {
+            let listener: Weak<Client> = Arc::downgrade(client);
+            subscription.listeners.push(listener);
         }
     }
 
     /// A session has heard enough of `uri`.
-    pub fn remove_listener(&self, session: &Arc<Session>, uri: &str) {
+    pub fn remove_listener(&self, client: &Arc<impl LinkClient + 'static>, uri: &str) {
         if let Some(subscription) = self.lock().get_mut(uri) {
-            subscription.listeners.retain(|other| other.as_ptr() != Arc::as_ptr(session));
+            subscription.remove_listener(client);
         }
     }
 
     /// Whether the session listens to `uri` and the backend knows of it, or will with its next connection.
-    pub fn is_subscribed(&self, session: &Arc<Session>, uri: &str) -> bool {
-        let held = |one: &Subscription| {
-            one.subscribed_on.is_some()
-                && one.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session))
-        };
+    pub fn is_subscribed(&self, client: &Arc<impl LinkClient + 'static>, uri: &str) -> bool {
+        let held = |one: &Subscription| one.subscribed_on.is_some() && one.has_listener(client);
         self.lock().get(uri).is_some_and(held)
     }
 
     /// A session is over.
-    pub fn drop_session(&self, link: &Arc<Link>, session: &Arc<Session>) {
+    pub fn drop_client(&self, link: &Arc<Link>, client: &Arc<impl LinkClient + 'static>) {
         let mut left = Vec::new();
         for (uri, subscription) in self.lock().iter_mut() {
             let before = subscription.listeners.len();
-            subscription.listeners.retain(|other| other.as_ptr() != Arc::as_ptr(session));
+            subscription.remove_listener(client);
             if subscription.listeners.len() < before {
                 left.push(uri.clone());
             }
@@ -172,19 +171,15 @@ impl Subscriptions {
         if listeners.is_empty() {
             link.backend.shared.metrics.dropped_notification("updated");
         }
-        for session in listeners {
-            let frame = match (&session.endpoint, message.fields.uri) {
-                (Endpoint::Aggregated, Some(span)) => {
-                    let shown = json::quote(&exposed_names::exposed_uri(&link.backend.id, &uri));
-                    Splice::new(&message.frame).replace(span, shown.into_bytes()).finish()
-                }
+        for client in listeners {
+            let shown = client.exposed_uri(&link.backend.id, &uri);
+            let frame = match (&shown, message.fields.uri) {
+                (Cow::Owned(shown), Some(span)) => Splice::new(&message.frame)
+                    .replace(span, json::quote(shown).into_bytes())
+                    .finish(),
                 _ => message.frame.clone(),
             };
-            session.deliver_coalesced(
-                EventKind::Message,
-                Some(resource_topic(&session, link, &uri)),
-                frame,
-            );
+            client.deliver(Topic::Resource(shown.into_owned()), frame);
         }
     }
 
@@ -232,12 +227,11 @@ impl Subscriptions {
     }
 
     /// Tells one session that it may have missed something.
-    pub fn notify_gap(&self, link: &Link, session: &Session, uri: &str) {
-        session.deliver_coalesced(
-            EventKind::Message,
-            Some(resource_topic(session, link, uri)),
-            inbound::updated_frame(session, link, uri),
-        );
+    pub fn notify_gap(&self, link: &Link, client: &dyn LinkClient, uri: &str) {
+        let shown = client.exposed_uri(&link.backend.id, uri);
+        let params = format!("{{\"uri\":{}}}", json::quote(&shown));
+        let frame = handshake::notification(Method::ResourcesUpdated, Some(params.as_bytes()));
+        client.deliver(Topic::Resource(shown.into_owned()), frame);
     }
 
     /// Tells everybody that something may have been missed.
@@ -247,12 +241,12 @@ impl Subscriptions {
     }
 
     fn notify_listeners(&self, link: &Link, uri: &str) {
-        for session in self.listeners(uri) {
-            self.notify_gap(link, &session, uri);
+        for client in self.listeners(uri) {
+            self.notify_gap(link, &*client, uri);
         }
     }
 
-    fn listeners(&self, uri: &str) -> Vec<Arc<Session>> {
+    fn listeners(&self, uri: &str) -> Vec<Arc<dyn LinkClient>> {
         self.lock()
             .get(uri)
             .map(|one| one.listeners.iter().filter_map(Weak::upgrade).collect())
@@ -262,11 +256,6 @@ impl Subscriptions {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Subscription>> {
         sync::lock(&self.by_uri)
     }
-}
-
-/// The resource as the session's client names it.
-fn resource_topic(session: &Session, link: &Link, uri: &str) -> Topic {
-    Topic::Resource(inbound::exposed_uri(session, link, uri))
 }
 
 /// How many URIs the backend can be told about at once.

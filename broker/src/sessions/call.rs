@@ -4,6 +4,7 @@
 //! [`Call::reconcile`], and only there: with the backend's answer, a refusal, a timeout, or (after the client's cancellation) with
 //! nothing.
 
+mod asker;
 mod call_future;
 mod deadline_list;
 mod interrupt;
@@ -45,7 +46,6 @@ use crate::{
     backends::{
         asker::{Asker, SentRequest},
         backend::Backend,
-        backend_admission::CallOwner,
         link::connection::{BackendRequest, Failure},
         policy::ArgumentsCheck,
     },
@@ -216,10 +216,6 @@ impl Call {
         let _set_once = self.forwarded_headers.set(headers);
     }
 
-    pub fn forwarded_headers(&self) -> HeaderMap {
-        self.forwarded_headers.get().cloned().unwrap_or_default()
-    }
-
     /// What was told as `frame`, so that it need not be read again.
     pub fn take_parsed_answer(&self, frame: &Bytes) -> Option<Message> {
         lock(&self.parsed_answer)
@@ -243,19 +239,8 @@ impl Call {
         self.interrupt.is_cancelled()
     }
 
-    /// Something of this call moved: its clock starts again.
-    pub fn touch(&self) {
-        self.touched_ms.store(self.elapsed_ms(), Ordering::Relaxed);
-    }
-
-    /// Notes which connection and wire id carry the call, so that a cancellation finds it.
-    pub fn sent_as(&self, carried: SentRequest, at: Instant) {
-        self.sent_ms.store(self.ms_at(at), Ordering::Relaxed);
-        *lock(&self.sent) = Some(carried);
-    }
-
     /// Whether progress of this value may go to the client (MCP: it increases with each notification).
-    pub fn progress_advances(&self, value: f64) -> bool {
+    fn progress_advances(&self, value: f64) -> bool {
         let mut last = lock(&self.last_progress);
         if last.is_some_and(|last| value <= last) {
             return false;
@@ -282,7 +267,7 @@ impl Call {
         backend.check_breaker()?;
         backend.earn_retry();
         let (principal, session) = (&self.session.caller.principal, &self.session.key);
-        let caller = CallOwner { tenant: &self.session.tenant, principal, session };
+        let caller = self.session.tenant.call_owner(principal, session);
         let _room = backend.acquire_permit(caller, self.started + self.deadline.quiet).await?;
         let mut retries = 0;
         loop {
@@ -304,7 +289,7 @@ impl Call {
         message: &Message,
         edits: &[(Span, Vec<u8>)],
     ) -> Result<(Message, ResourceUris), (AttemptOutcome, Refusal)> {
-        let asker = Asker::Call(self.clone());
+        let asker: Arc<dyn Asker> = self.clone();
         let over = |refusal| (AttemptOutcome::Final, refusal);
         // A backend that forgot its session did not process the call, so it is sent once more over a new one.
         for attempt in 0..2 {

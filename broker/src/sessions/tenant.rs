@@ -18,9 +18,10 @@ use protocol::{
 use super::{session::Session, shared::Shared};
 use crate::{
     admission::{concurrency_limit::TenantShare, rate_limiter::RateScope},
-    backends::backend::Backend,
+    backends::{backend::Backend, backend_admission::CallOwner},
     config::{MessageWire, spec::TenantSpec},
     limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
+    persistence::SessionKey,
     rules::{
         catalog::{Catalog, ListKind},
         deadlines::{self, CallDeadline, TimeoutSource},
@@ -91,6 +92,15 @@ impl Tenant {
     /// Its share where tenants compete.
     pub fn weight(&self) -> u32 {
         self.spec.load().weight
+    }
+
+    /// Returns what a backend needs to know of a call of this principal.
+    pub fn call_owner<'a>(
+        &'a self,
+        principal: &'a PrincipalId,
+        session: &'a SessionKey,
+    ) -> CallOwner<'a> {
+        CallOwner { share: &self.share, weight: self.weight(), principal, session }
     }
 
     /// How large a message of its clients may be on this wire.

@@ -25,10 +25,10 @@ use protocol::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Link,
+    BackendSession, Link,
     http::{PostOutcome, WireRequest},
     malformed_answer,
-    pending::{AnswerSlot, PendingRequests, QuestionOwner},
+    pending::{AnswerSlot, PendingRequests},
     queue::FrameQueue,
     request_streams::{self, RequestStreams},
     stateless::{self, StatelessConnection, exchange},
@@ -38,7 +38,6 @@ use crate::{
     backends::asker::{Asker, SentRequest},
     metrics::{Direction, Metrics, Side},
     persistence::fault_point,
-    sessions::session::record::BackendSession,
     telemetry::{child_span::ChildSpan, request},
 };
 
@@ -80,7 +79,7 @@ pub struct Connection {
 pub struct BackendRequest<'a> {
     pub message: &'a Message,
     pub edits: &'a [(Span, Vec<u8>)],
-    pub asker: &'a Asker,
+    pub asker: &'a Arc<dyn Asker>,
     pub sent_at: Instant,
 }
 
@@ -280,7 +279,7 @@ impl Connection {
         link: &Arc<Link>,
         method: Method,
         params: &[u8],
-        asker: &Asker,
+        asker: &Arc<dyn Asker>,
     ) -> Result<Message, Failure> {
         if self.modern().is_some() {
             return Box::pin(stateless::ask_for(self, link, method, params, asker)).await;
@@ -349,7 +348,7 @@ impl Connection {
         link: &Arc<Link>,
         request: WireRequest<'_>,
     ) -> Result<Message, Failure> {
-        let of_task = request.asker.is_some_and(Asker::is_task);
+        let of_task = request.asker.is_some_and(|asker| asker.is_task());
         if let Some(stream) = self.streams.get().and_then(RequestStreams::try_open) {
             return Err(Box::pin(request_streams::exchange(stream, link, self, request)).await);
         }
@@ -438,33 +437,9 @@ impl Connection {
         self.metrics.dropped_answer(if is_late { "late" } else { "unknown_id" });
     }
 
-    /// Whose progress token (or wire id) this is.
-    pub fn asker_by_wire_id(&self, wire_id: u64) -> Option<Asker> {
-        self.pending.asker_by_wire_id(wire_id)
-    }
-
-    /// The only one who waits for an answer here: whom a message without a name is for.
-    pub fn only_asker(&self) -> Option<Asker> {
-        self.pending.only_asker()
-    }
-
-    /// Whom a message without a name is for where all who wait here ask for the same client. A call comes before a task: it
-    /// has a stream on which its client is sure to see what comes.
-    pub fn likely_asker(&self) -> Option<Asker> {
-        self.pending.likely_asker()
-    }
-
-    /// Remembers who works on a request of the backend.
-    pub fn note_question(&self, backend_id: RequestId, asked: QuestionOwner) {
-        self.pending.note_question(backend_id, asked);
-    }
-
-    pub fn take_question(&self, backend_id: &RequestId) -> Option<QuestionOwner> {
-        self.pending.take_question(backend_id)
-    }
-
-    pub fn forget_question(&self, backend_id: &RequestId) {
-        self.pending.forget_question(backend_id);
+    /// What is open on it: who waits for which wire id, and which requests of the backend a client works on.
+    pub fn pending(&self) -> &PendingRequests {
+        &self.pending
     }
 
     /// Queues a notification or an answer; what finds no room is lost and logged.

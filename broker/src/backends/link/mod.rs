@@ -4,6 +4,7 @@
 //! failures). What has to hold on every connection (log level, subscriptions) is kept here and put back on a new one. A link
 //! of a session that another process began goes on with the session it has at its backend, if that still knows it.
 
+mod backend_session;
 mod backoff;
 pub mod connection;
 pub mod era;
@@ -20,15 +21,16 @@ mod stateless;
 mod stdio;
 mod tcp;
 mod tls_clients;
+mod users;
 mod websocket;
 mod wire;
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, Weak,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use arc_swap::ArcSwapOption;
@@ -42,13 +44,16 @@ use protocol::{
 
 use tokio_util::sync::CancellationToken;
 
+pub use self::{
+    backend_session::BackendSession,
+    era::{Era, EraCache, EraSupport},
+    tls_clients::TlsClients,
+    users::{LinkHold, LinkUser},
+};
 use self::{
     backoff::Backoff,
     connection::{Connection, Failure},
-};
-pub use self::{
-    era::{Era, EraCache, EraSupport},
-    tls_clients::TlsClients,
+    users::LinkUsers,
 };
 use super::{backend::Backend, subscriptions::Subscriptions};
 use crate::{
@@ -56,10 +61,6 @@ use crate::{
     limits::BACKOFF_MAX,
     metrics::Side,
     rules::{link_sharing::LinkScope, log_level::LogLevel},
-    sessions::{
-        session::{Session, record::BackendSession},
-        tasks::run::TaskRun,
-    },
     sync,
 };
 
@@ -90,19 +91,6 @@ struct Resumption {
     first_wire_id: u64,
 }
 
-#[derive(Debug)]
-struct LinkUsers {
-    sessions: Vec<Weak<Session>>,
-    /// Tasks that run over the link; they may outlive the session that made them.
-    runs: Vec<Weak<TaskRun>>,
-    /// The log level the backend is to have.
-    level: Option<LogLevel>,
-    /// The log level the connection there is has taken.
-    level_sent: Option<LogLevel>,
-    /// Nobody has used the link since.
-    idle_since: Option<Instant>,
-}
-
 impl Link {
     pub fn new(
         backend: Arc<Backend>,
@@ -110,13 +98,6 @@ impl Link {
         declared: ClientCapabilities,
         wants: Era,
     ) -> Arc<Self> {
-        let users = LinkUsers {
-            sessions: Vec::new(),
-            runs: Vec::new(),
-            level: None,
-            level_sent: None,
-            idle_since: None,
-        };
         Arc::new(Self {
             backend,
             scope,
@@ -125,7 +106,7 @@ impl Link {
             subscriptions: Subscriptions::default(),
             current: ArcSwapOption::empty(),
             opening: tokio::sync::Mutex::default(),
-            users: Mutex::new(users),
+            users: Mutex::default(),
             resumption: Mutex::default(),
             handed_off: AtomicBool::new(false),
             closed: CancellationToken::new(),
@@ -314,7 +295,7 @@ impl Link {
     /// Makes the backend send this session's log messages from its level on. A shared link gets the most verbose level of
     /// its sessions; the broker filters for the others.
     pub async fn set_level(self: &Arc<Self>) {
-        let wanted = self.sessions().iter().filter_map(|session| session.log_level()).min();
+        let wanted = self.clients().iter().filter_map(|client| client.log_level()).min();
         let Some(level) = wanted else { return };
         let taken = {
             let mut users = self.lock();
@@ -363,55 +344,9 @@ impl Link {
         false
     }
 
-    /// A session uses this link from now on.
-    pub fn attach(&self, session: &Arc<Session>) {
-        let mut users = self.lock();
-        users.sessions.retain(|other| other.strong_count() > 0);
-        users.sessions.push(Arc::downgrade(session));
-        users.idle_since = None;
-    }
-
-    /// A session is over. Its own link goes with it, unless a task of it still runs there; a shared one loses its
-    /// subscriptions.
-    pub fn detach(self: &Arc<Self>, session: &Arc<Session>) {
-        let mut users = self.lock();
-        users
-            .sessions
-            .retain(|other| other.upgrade().is_some_and(|other| !Arc::ptr_eq(&other, session)));
-        let unused = users.note_if_unused();
-        drop(users);
-        if unused && self.is_personal() {
-            self.backend.close_link(self);
-        } else {
-            self.subscriptions.drop_session(self, session);
-        }
-    }
-
     /// Nobody else can ever use it.
     fn is_personal(&self) -> bool {
         matches!(self.scope, LinkScope::Session(_) | LinkScope::Task(_))
-    }
-
-    /// A task runs over this link, which stays for as long as the returned value does.
-    pub fn hold(self: &Arc<Self>, run: &Arc<TaskRun>) -> LinkHold {
-        let mut users = self.lock();
-        users.runs.push(Arc::downgrade(run));
-        users.idle_since = None;
-        drop(users);
-        LinkHold { link: self.clone(), run: Arc::downgrade(run) }
-    }
-
-    /// Tasks that run over this link now.
-    pub fn runs(&self) -> Vec<Arc<TaskRun>> {
-        self.lock().runs.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// The session goes on elsewhere: as [`Link::detach`], but the session at the backend is left as it is.
-    pub fn hand_off(self: &Arc<Self>, session: &Arc<Session>) {
-        if matches!(self.scope, LinkScope::Session(_)) {
-            self.handed_off.store(true, Ordering::Relaxed);
-        }
-        self.detach(session);
     }
 
     /// The session at the backend is left as it is when the link closes: somebody else goes on with it.
@@ -453,20 +388,10 @@ impl Link {
             (&self.scope, &self.backend.spec.transport)
         {
             let noted = connection.backend_session(url);
-            self.sessions()
+            self.clients()
                 .iter()
-                .for_each(|session| session.note_backend_session(&self.backend.id, noted.clone()));
+                .for_each(|client| client.note_backend_session(&self.backend.id, noted.clone()));
         }
-    }
-
-    /// Sessions that use the link now.
-    pub fn sessions(&self) -> Vec<Arc<Session>> {
-        self.lock().sessions.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Nobody has used the link for this long.
-    pub fn idle_for(&self, now: Instant) -> Duration {
-        self.lock().idle_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     /// Closed for good.
@@ -497,38 +422,6 @@ impl Link {
 
     fn lock(&self) -> MutexGuard<'_, LinkUsers> {
         sync::lock(&self.users)
-    }
-}
-
-impl LinkUsers {
-    fn note_if_unused(&mut self) -> bool {
-        let unused = self.sessions.is_empty() && self.runs.is_empty();
-        if unused {
-            self.idle_since = Some(Instant::now());
-        }
-        unused
-    }
-}
-
-/// A task's use of a link.
-#[derive(Debug)]
-pub struct LinkHold {
-    pub link: Arc<Link>,
-    run: Weak<TaskRun>,
-}
-
-impl Drop for LinkHold {
-    fn drop(&mut self) {
-        let mut users = self.link.lock();
-        if let Some(at) = users.runs.iter().position(|run| run.ptr_eq(&self.run)) {
-            users.runs.remove(at);
-        }
-        users.sessions.retain(|session| session.strong_count() > 0);
-        let unused = users.note_if_unused();
-        drop(users);
-        if unused && self.link.is_personal() {
-            self.link.backend.close_link(&self.link);
-        }
     }
 }
 

@@ -20,16 +20,17 @@ use protocol::{envelope::Message, ids::RequestId};
 
 use super::failure::Failure;
 use crate::{
-    backends::asker::Asker,
-    sessions::{session::Session, tasks::run::TaskRun},
+    backends::{asker::Asker, inbound::Inbound},
     sync::lock,
 };
 
 #[derive(Debug, Default)]
-pub(super) struct PendingRequests {
+pub struct PendingRequests {
     waiting: Mutex<HashMap<u64, PendingRequest, BuildHasherDefault<WireIdHasher>>>,
     /// Requests of the backend that a client works on, by the backend's id.
     questions: Mutex<HashMap<RequestId, QuestionOwner>>,
+    /// Tasks that keep the progress token of the request that made them, by its wire id.
+    tasks: Mutex<HashMap<u64, Weak<dyn Asker>>>,
     /// The connection has ended.
     has_ended: AtomicBool,
 }
@@ -57,7 +58,7 @@ impl Hasher for WireIdHasher {
 #[derive(Debug)]
 struct PendingRequest {
     answer: Arc<AnswerCell>,
-    asker: Option<Asker>,
+    asker: Option<Arc<dyn Asker>>,
 }
 
 /// What one waits for: the answer, or the end of the connection. Together, as nearly always neither is there yet: waiting for
@@ -68,29 +69,18 @@ struct AnswerCell {
     waiter: AtomicWaker,
 }
 
-/// Where a request of the backend waits for its answer.
+/// Where a request of the backend waits for its answer: with a client, or in the record of a task.
 #[derive(Debug, Clone)]
-pub enum QuestionOwner {
-    /// With a client.
-    Client { session: Weak<Session>, question: u64 },
-    /// With whoever waits for a task.
-    Task { run: Weak<TaskRun>, input: i64 },
+pub struct QuestionOwner {
+    pub who: Weak<dyn Inbound>,
+    pub number: u64,
 }
 
 impl QuestionOwner {
     /// Nobody needs the answer any more.
     pub fn withdraw(&self, why: &str) {
-        match self {
-            Self::Client { session, question } => {
-                if let Some(session) = session.upgrade() {
-                    session.withdraw_question(*question, why);
-                }
-            }
-            Self::Task { run, input } => {
-                if let Some(run) = run.upgrade() {
-                    run.withdraw_input(*input);
-                }
-            }
+        if let Some(who) = self.who.upgrade() {
+            who.withdraw(self.number, why);
         }
     }
 }
@@ -104,7 +94,7 @@ pub(super) struct AnswerSlot<'a> {
 
 impl PendingRequests {
     /// Waits for the answer to this wire id from now on.
-    pub(super) fn expect(&self, wire_id: u64, asker: Option<&Asker>) -> AnswerSlot<'_> {
+    pub(super) fn expect(&self, wire_id: u64, asker: Option<&Arc<dyn Asker>>) -> AnswerSlot<'_> {
         let answer = Arc::<AnswerCell>::default();
         self.lock_waiting()
             .insert(wire_id, PendingRequest { answer: answer.clone(), asker: asker.cloned() });
@@ -123,19 +113,22 @@ impl PendingRequests {
         true
     }
 
-    pub(super) fn asker_by_wire_id(&self, wire_id: u64) -> Option<Asker> {
+    /// Whose progress token (or wire id) this is.
+    pub fn asker_by_wire_id(&self, wire_id: u64) -> Option<Arc<dyn Asker>> {
         self.lock_waiting().get(&wire_id).and_then(|waiting| waiting.asker.clone())
     }
 
-    pub(super) fn only_asker(&self) -> Option<Asker> {
+    /// The only one who waits for an answer here: whom a message without a name is for.
+    pub fn only_asker(&self) -> Option<Arc<dyn Asker>> {
         let waiting = self.lock_waiting();
         let mut askers = waiting.values().filter_map(|waiting| waiting.asker.as_ref());
         let first = askers.next()?;
         askers.next().is_none().then(|| first.clone())
     }
 
-    /// Of those who ask for the same client: the latest call, or else the latest task.
-    pub(super) fn likely_asker(&self) -> Option<Asker> {
+    /// Whom a message without a name is for where all who wait here ask for the same client: the latest call, or else the latest
+    /// task. A call has a stream on which its client is sure to see what comes.
+    pub fn likely_asker(&self) -> Option<Arc<dyn Asker>> {
         let waiting = self.lock_waiting();
         let askers = waiting
             .iter()
@@ -145,15 +138,30 @@ impl PendingRequests {
             .map(|(asker, _)| asker.clone())
     }
 
-    pub(super) fn note_question(&self, backend_id: RequestId, asked: QuestionOwner) {
+    /// The task that keeps this progress token, of a request that is over.
+    pub fn task_by_token(&self, wire_id: u64) -> Option<Arc<dyn Asker>> {
+        lock(&self.tasks).get(&wire_id).and_then(Weak::upgrade)
+    }
+
+    /// Until the token is released, progress under this wire id goes to the task.
+    pub fn keep_token(&self, wire_id: u64, task: Weak<dyn Asker>) {
+        lock(&self.tasks).insert(wire_id, task);
+    }
+
+    pub fn release_token(&self, wire_id: u64) {
+        lock(&self.tasks).remove(&wire_id);
+    }
+
+    /// Remembers who works on a request of the backend.
+    pub fn note_question(&self, backend_id: RequestId, asked: QuestionOwner) {
         lock(&self.questions).insert(backend_id, asked);
     }
 
-    pub(super) fn take_question(&self, backend_id: &RequestId) -> Option<QuestionOwner> {
+    pub fn take_question(&self, backend_id: &RequestId) -> Option<QuestionOwner> {
         lock(&self.questions).remove(backend_id)
     }
 
-    pub(super) fn forget_question(&self, backend_id: &RequestId) {
+    pub fn forget_question(&self, backend_id: &RequestId) {
         lock(&self.questions).remove(backend_id);
     }
 

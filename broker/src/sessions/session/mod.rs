@@ -5,6 +5,7 @@
 //! promised is stored before it is acknowledged (`persisted_state`), and whoever owns it next goes on from there (`adoption`).
 
 mod adoption;
+mod link_client;
 pub(in crate::sessions) mod local_requests;
 mod observation;
 mod outbox;
@@ -44,7 +45,6 @@ pub use self::{adoption::ClaimedSession, resumption::ResumedStream, teardown::Re
 use self::{
     persisted_state::{DirtyFlags, PersistedState},
     questions::Question,
-    record::BackendSession,
     requests::InFlight,
     streams::SessionStreams,
     teardown::QuiesceState,
@@ -52,7 +52,7 @@ use self::{
 use super::{shared::Shared, tenant::Tenant};
 use crate::{
     auth::Caller,
-    backends::link::{Link, connection::Connection},
+    backends::link::{BackendSession, Era, Link, LinkUser, connection::Connection},
     config::MessageWire,
     limits::SESSION_ID_BYTES,
     maps::FastMap,
@@ -61,6 +61,7 @@ use crate::{
         catalog::{ListDigests, ListKind},
         endpoint::Endpoint,
         event_log::{EventKind, Topic},
+        link_sharing::LinkScope,
         log_level::LogLevel,
         routing::ResourceTarget,
     },
@@ -336,7 +337,7 @@ impl Session {
         let link = self
             .tenant
             .backend(backend)
-            .and_then(|backend| backend.link_for(self))
+            .and_then(|backend| backend.link_for(self.link_user(), self.era()))
             .ok_or_else(gone)?;
         link.attach(self);
         if state.links.contains_key(backend) {
@@ -349,6 +350,19 @@ impl Session {
         }
         state.links.insert(backend.clone(), link.clone());
         Ok(link)
+    }
+
+    fn link_user(&self) -> LinkUser<'_> {
+        LinkUser {
+            own: LinkScope::Session(self.id.clone()),
+            principal: &self.caller.principal,
+            client: &self.client,
+        }
+    }
+
+    /// Who has no session is best served without one: what stands in for one here need not be one there.
+    pub fn era(&self) -> Era {
+        if self.has_client { Era::Sessions } else { Era::Stateless }
     }
 
     /// The merged lists changed: tells the client, once per kind, what it was promised to be told.

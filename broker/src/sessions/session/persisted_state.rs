@@ -13,10 +13,11 @@ use protocol::{error::Refusal, ids::BackendId, phase::SessionPhase};
 
 use super::{
     Session,
-    record::{self, BackendSession, MutableState},
+    record::{self, MutableState},
     session_moved,
 };
 use crate::{
+    backends::link::BackendSession,
     limits::{EVENTS_FLUSH_WAIT, LISTS_RETRY, OWNER_NEWS_WAIT, SEEN_STORED_EVERY_MAX},
     persistence::{SubscriptionRecord, WriteOp, WriteOutcome, fault_point},
     rules::{catalog::ListDigests, log_level::LogLevel, routing::ResourceTarget},

@@ -26,6 +26,7 @@ use protocol::{
 
 use super::{Session, SessionState, requests::without_private_meta};
 use crate::{
+    backends::asker::Asker as _,
     backends::link::{connection::Connection, pending::QuestionOwner},
     limits::{CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX},
     persistence::{SessionKey, TaskInput, TaskRecord},
@@ -87,7 +88,7 @@ impl Question {
 impl Drop for Question {
     fn drop(&mut self) {
         if let Destination::Backend { connection, backend_id, .. } = &self.destination {
-            connection.forget_question(backend_id);
+            connection.pending().forget_question(backend_id);
         }
         if let Some(call) = &self.call {
             call.open_questions.fetch_sub(1, Ordering::Relaxed);
@@ -144,10 +145,8 @@ impl Session {
         let (number, frame) = {
             let mut state = self.lock();
             let number = state.admit_question(message)?;
-            connection.note_question(
-                backend_id,
-                QuestionOwner::Client { session: Arc::downgrade(self), question: number },
-            );
+            let session: Weak<Self> = Arc::downgrade(self);
+            connection.pending().note_question(backend_id, QuestionOwner { who: session, number });
             let frame = question_frame(message, number, span.as_ref());
             question.span = span;
             state.questions.insert(number, question);

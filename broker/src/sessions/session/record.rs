@@ -3,10 +3,7 @@
 //! Three texts: what the handshake settled, what changes, and (sealed, as it holds the backends' secrets) the sessions at
 //! the backends. Each carries the number of its format; one that this build does not know is not guessed at.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    fmt,
-};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use protocol::{
     capabilities::{ClientCapabilities, ServerCapabilities},
@@ -19,6 +16,7 @@ use serde_json::value::RawValue;
 use super::{Agreement, Session};
 use crate::{
     auth::SealKey,
+    backends::link::BackendSession,
     persistence::{SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord},
     rules::{
         catalog::{ListDigests, ListKind},
@@ -32,22 +30,6 @@ const TRANSPORTS: [&str; 5] = ["http", "tcp", "websocket", "sse", "quic"];
 
 /// The format written, and the only one read so far.
 const FORMAT: u32 = 1;
-
-/// What a session has at one HTTP backend.
-#[derive(Clone, PartialEq, Eq)]
-pub struct BackendSession {
-    /// The backend's URL: a session goes nowhere else.
-    pub url: String,
-    /// As the backend issued it: a secret.
-    pub id: String,
-    pub version: Version,
-}
-
-impl fmt::Debug for BackendSession {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "BackendSession({})", self.version.as_str())
-    }
-}
 
 /// What changes during a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

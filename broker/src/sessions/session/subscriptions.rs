@@ -61,7 +61,7 @@ impl Session {
             // It stays stored, so it stays: what came meanwhile may have been missed.
             if self.note_subscription(&link, &target).is_ok() {
                 let _held_anyway = link.subscriptions.reconcile(&link, &target.uri).await;
-                link.subscriptions.notify_gap(&link, &self, &target.uri);
+                link.subscriptions.notify_gap(&link, &*self, &target.uri);
             }
             return Err(refusal);
         }
@@ -109,7 +109,7 @@ impl Session {
                 if let Err(refusal) = link.subscriptions.reconcile(&link, &target.uri).await {
                     tracing::warn!(%backend, %refusal, "a subscription could not be put back on the changed backend");
                 }
-                link.subscriptions.notify_gap(&link, &self, &target.uri);
+                link.subscriptions.notify_gap(&link, &*self, &target.uri);
             }
         }
     }

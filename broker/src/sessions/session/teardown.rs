@@ -17,11 +17,10 @@ use protocol::{
 };
 
 use super::{
-    Session, SessionState, persisted_state::StoreFailure, questions::Question,
-    record::BackendSession, requests::InFlight,
+    Session, SessionState, persisted_state::StoreFailure, questions::Question, requests::InFlight,
 };
 use crate::{
-    backends::link::Link,
+    backends::link::{BackendSession, Link},
     limits::{CLOSING_UP_MAX, MOVE_ON_MAX},
     persistence::fault_point,
     sessions::stream::EventStream,

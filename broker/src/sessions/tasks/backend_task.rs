@@ -24,7 +24,7 @@ use crate::{
     backends::{
         asker::Asker,
         link::{
-            Link,
+            BackendSession, Link,
             connection::{Connection, Failure},
         },
     },
@@ -33,7 +33,6 @@ use crate::{
         link_sharing::LinkScope,
         tasks::{self, BackendTask},
     },
-    sessions::session::record::BackendSession,
 };
 
 /// What it takes to reach the backend's session again; sealed in the record.
@@ -86,8 +85,8 @@ fn seal_context(run: &TaskRun) -> String {
 
 impl TaskRun {
     /// The backend made a task of its own. Noted before the answer is handed on: the backend's next message may be about it.
-    pub fn track_backend_task(
-        self: &Arc<Self>,
+    pub(super) fn track_backend_task(
+        &self,
         link: &Arc<Link>,
         connection: &Connection,
         backend_task: &str,
@@ -112,19 +111,14 @@ impl TaskRun {
     }
 
     /// The same, where the backend alone decided that a call becomes a task.
-    pub fn track_unrequested_task(
-        self: &Arc<Self>,
+    pub(super) fn track_unrequested_task(
+        &self,
         link: &Arc<Link>,
         connection: &Connection,
         backend_task: &str,
     ) {
         self.lock().creating = true;
         self.track_backend_task(link, connection, backend_task);
-    }
-
-    /// The backend says that its own task changed.
-    pub fn backend_task_changed(&self) {
-        self.backend_notified.notify_one();
     }
 }
 
@@ -255,7 +249,7 @@ async fn ask(
     method: Method,
 ) -> Result<Message, RunOutcome> {
     let params = format!("{{\"taskId\":{}}}", json::quote(backend_task));
-    let asker = Asker::Task(run.clone());
+    let asker: Arc<dyn Asker> = run.clone();
     let mut patience = RetryTimer::new(run.timeouts().call);
     loop {
         let hint = match link.connection().await {

@@ -75,7 +75,7 @@ impl ReplyRoute {
 }
 
 /// Takes a backend's request for the client of a task.
-pub fn ask(
+pub(super) fn ask(
     run: &Arc<TaskRun>,
     connection: &Arc<Connection>,
     message: &Message,
@@ -121,8 +121,10 @@ pub(super) fn ask_via(
         number
     };
     if let ReplyRoute::Backend { connection, id } = way {
-        connection
-            .note_question(id, QuestionOwner::Task { run: Arc::downgrade(run), input: number });
+        connection.pending().note_question(
+            id,
+            QuestionOwner { who: run.this.clone(), number: number.cast_unsigned() },
+        );
         if connection.is_closed() {
             // Whoever closed it may have looked before the question was there.
             run.withdraw_input(number);
@@ -180,7 +182,7 @@ impl TaskRun {
 fn take(run: &TaskRun, number: i64) -> Option<OpenInput> {
     let input = run.lock().inputs.remove(&number)?;
     if let ReplyRoute::Backend { connection, id } = &input.reply_route {
-        connection.forget_question(id);
+        connection.pending().forget_question(id);
     }
     Some(input)
 }

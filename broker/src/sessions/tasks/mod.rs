@@ -4,6 +4,7 @@
 //! What is here is that process's own: which tasks run, who waits for them, and which sessions live here. All of it may be
 //! lost; a task is found again in the store.
 
+mod asker;
 mod backend_task;
 mod cancellation;
 mod creation;
@@ -31,7 +32,7 @@ use std::{
 
 use crate::{
     backends::{
-        asker::SentRequest,
+        asker::{Asker, SentRequest},
         link::{Link, connection::Connection},
     },
     limits::{TASK_DEFER_FIRST, TASK_DEFER_MAX, TASK_RUNS_MAX, TASKS_DEFERRED_MAX},
@@ -45,7 +46,6 @@ use protocol::{
 };
 use tokio::sync::Notify;
 
-pub use self::inputs::ask as ask_client;
 use self::run::{StopReason, TaskRun};
 pub(super) use self::{
     handlers::{load_visible, named_task},
@@ -72,10 +72,6 @@ pub struct TaskManager {
 #[derive(Default)]
 struct TaskTable {
     running: HashMap<TaskId, RunEntry>,
-    /// By link and the backend's own id: two links may use the same one.
-    by_backend_id: HashMap<(usize, String), TaskId>,
-    /// By connection and wire id.
-    by_token: HashMap<(usize, u64), TaskId>,
     /// Requests that wait for a task to change.
     waiting: HashMap<TaskId, Vec<Weak<TaskWaiter>>>,
     /// The status last told to the session that made a task, where that is not `working`.
@@ -93,7 +89,6 @@ struct Deferral {
 /// A task and where it is found from.
 struct RunEntry {
     run: Arc<TaskRun>,
-    /// Keep the addresses in `by_token` from being used again.
     tokens: Vec<(Weak<Connection>, u64)>,
     backend_tasks: Vec<(Weak<Link>, String)>,
 }
@@ -268,13 +263,16 @@ impl TaskManager {
     fn unregister(&self, run: &TaskRun) {
         let mut inner = self.lock();
         let Some(running) = inner.running.remove(&run.id) else { return };
-        for (connection, wire_id) in &running.tokens {
-            inner.by_token.remove(&(connection.as_ptr() as usize, *wire_id));
+        drop(inner);
+        for (connection, wire_id) in running.tokens {
+            if let Some(connection) = connection.upgrade() {
+                connection.pending().release_token(wire_id);
+            }
         }
-        for (link, backend_task) in &running.backend_tasks {
-            let place = (link.as_ptr() as usize, backend_task.clone());
-            if inner.by_backend_id.get(&place) == Some(&run.id) {
-                inner.by_backend_id.remove(&place);
+        let this: Weak<dyn Asker> = run.this.clone();
+        for (link, backend_task) in running.backend_tasks {
+            if let Some(link) = link.upgrade() {
+                link.unfollow_task(&backend_task, &this);
             }
         }
     }
@@ -282,44 +280,18 @@ impl TaskManager {
     // How a backend's messages find a task.
 
     /// The call of a task is being sent: until the task is over, its wire id is its progress token.
-    fn note_token(&self, run: &TaskRun, carried: &SentRequest) {
+    fn note_token(&self, run: &TaskRun, sent: &SentRequest) {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&run.id) else { return };
-        running.tokens.push((Arc::downgrade(&carried.connection), carried.wire_id));
-        inner
-            .by_token
-            .insert((Arc::as_ptr(&carried.connection) as usize, carried.wire_id), run.id.clone());
-    }
-
-    pub(crate) fn by_token(
-        &self,
-        connection: &Arc<Connection>,
-        wire_id: u64,
-    ) -> Option<Arc<TaskRun>> {
-        let inner = self.lock();
-        let task = inner.by_token.get(&(Arc::as_ptr(connection) as usize, wire_id))?;
-        inner.running.get(task).map(|running| running.run.clone())
+        running.tokens.push((Arc::downgrade(&sent.connection), sent.wire_id));
+        sent.connection.pending().keep_token(sent.wire_id, run.this.clone());
     }
 
     fn note_backend_task(&self, run: &TaskRun, link: &Arc<Link>, backend_task: &str) {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&run.id) else { return };
         running.backend_tasks.push((Arc::downgrade(link), backend_task.to_owned()));
-        inner
-            .by_backend_id
-            .insert((Arc::as_ptr(link) as usize, backend_task.to_owned()), run.id.clone());
-    }
-
-    /// Whose task of the backend this is.
-    pub(crate) fn by_backend_task(
-        &self,
-        link: &Arc<Link>,
-        backend_task: &str,
-    ) -> Option<Arc<TaskRun>> {
-        let inner = self.lock();
-        let task =
-            inner.by_backend_id.get(&(Arc::as_ptr(link) as usize, backend_task.to_owned()))?;
-        inner.running.get(task).map(|running| running.run.clone())
+        link.follow_task(backend_task, run.this.clone());
     }
 
     // Who waits.

@@ -9,13 +9,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use protocol::{envelope::Message, splice::Splice};
 
 use super::run::TaskRun;
 use crate::{
     limits::TASK_NOTIFICATIONS_PER_SECOND,
     persistence::{TASK_NOTIFICATION_BYTES_MAX, Wakeup},
-    rules::{event_log::EventKind, tasks},
+    rules::event_log::EventKind,
     sessions::{session::Session, stream::EventStream},
     sync::lock,
 };
@@ -38,7 +37,7 @@ struct NotificationLimiterState {
 
 impl NotificationLimiter {
     /// Whether progress of this value may go to the client (MCP: it increases with each notification).
-    fn progress_advances(&self, value: f64) -> bool {
+    pub(super) fn progress_advances(&self, value: f64) -> bool {
         let mut said = lock(&self.state);
         if said.progress.is_some_and(|last| value <= last) {
             return false;
@@ -68,39 +67,7 @@ impl NotificationLimiter {
 }
 
 impl TaskRun {
-    /// Progress under our token: goes on under the client's.
-    pub fn progress(self: &Arc<Self>, message: &Message) {
-        let fields = &message.fields;
-        let value = message
-            .bytes(fields.progress)
-            .and_then(|text| std::str::from_utf8(text).ok())
-            .and_then(|text| text.parse::<f64>().ok());
-        let (Some(token), Some(span), Some(value)) =
-            (self.progress_token(), fields.progress_token, value)
-        else {
-            return;
-        };
-        if !self.notifications.progress_advances(value) {
-            self.shared.metrics.dropped_notification("progress");
-            return;
-        }
-        let mut splice = Splice::new(&message.frame);
-        splice.replace(span, token.to_vec()).set_meta(
-            message,
-            tasks::RELATED_TASK,
-            &tasks::related(&self.id),
-        );
-        self.send(EventKind::Droppable, splice.finish());
-    }
-
-    /// A notification of the backend that belongs to this task, with our id of it.
-    pub fn relay(self: &Arc<Self>, kind: EventKind, message: &Message) {
-        let mut splice = Splice::new(&message.frame);
-        splice.set_meta(message, tasks::RELATED_TASK, &tasks::related(&self.id));
-        self.send(kind, splice.finish());
-    }
-
-    fn send(&self, kind: EventKind, frame: Bytes) {
+    pub(super) fn send(&self, kind: EventKind, frame: Bytes) {
         if self.is_stopped() || !self.notifications.try_acquire(Instant::now()) {
             self.shared.metrics.dropped_notification("task");
             return;

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicI64, Ordering},
     },
     time::{Duration, Instant},
@@ -28,11 +28,11 @@ use crate::{
         asker::SentRequest,
         backend::EffectiveTimeouts,
         backend_admission::CallOwner,
-        link::{Link, LinkHold},
+        link::{Link, LinkHold, LinkUser},
     },
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
     persistence::{FullTask, TaskRecord, TaskStatus, TaskStep, Wakeup, WriteOp, WriteOutcome},
-    rules::{endpoint::Endpoint, log_level::LogLevel, tasks::TaskDetails},
+    rules::{endpoint::Endpoint, link_sharing::LinkScope, log_level::LogLevel, tasks::TaskDetails},
     sessions::{session::Session, shared::Shared, tenant::Tenant},
     sync,
     telemetry::{child_span::ChildSpan, request::RequestTelemetry},
@@ -51,6 +51,7 @@ pub enum StopReason {
 
 #[derive(Debug)]
 pub struct TaskRun {
+    pub(super) this: Weak<Self>,
     pub id: TaskId,
     pub record: TaskRecord,
     pub details: TaskDetails,
@@ -153,7 +154,8 @@ impl TaskRun {
     ) -> Arc<Self> {
         let FullTask { stored, left } = task;
         let left = left.map_or(TASK_RUN_MAX, |left| left.min(TASK_RUN_MAX));
-        Arc::new(Self {
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
             id: stored.record.task.clone(),
             endpoint: plan.details.endpoint(),
             record: stored.record,
@@ -224,11 +226,7 @@ impl TaskRun {
 
     /// For whom it runs.
     pub(super) fn caller(&self) -> CallOwner<'_> {
-        CallOwner {
-            tenant: &self.tenant,
-            principal: &self.record.principal,
-            session: &self.record.session,
-        }
+        self.tenant.call_owner(&self.record.principal, &self.record.session)
     }
 
     pub fn timeouts(&self) -> EffectiveTimeouts {
@@ -246,7 +244,7 @@ impl TaskRun {
         self.shared.tasks.session(&self.record.session)
     }
 
-    pub fn log_level(&self) -> Option<LogLevel> {
+    pub fn stored_log_level(&self) -> Option<LogLevel> {
         self.details.log_level.as_deref().and_then(LogLevel::parse)
     }
 
@@ -263,8 +261,7 @@ impl TaskRun {
             return Ok(self.hold_link(link));
         }
         let known = self.tenant.backend(backend);
-        let link = known
-            .and_then(|known| known.link_for_task(&self.id, &self.record.principal, &self.client));
+        let link = known.and_then(|known| known.link_for_task(self.link_user()));
         let gone = || {
             Refusal::new(
                 ErrorKind::BackendUnavailable,
@@ -272,27 +269,29 @@ impl TaskRun {
             )
         };
         let link = link.ok_or_else(gone)?;
-        if let Some(level) = self.log_level() {
+        if let Some(level) = self.stored_log_level() {
             link.raise_level(level);
         }
         Ok(self.hold_link(link))
+    }
+
+    fn link_user(&self) -> LinkUser<'_> {
+        LinkUser {
+            own: LinkScope::Task(self.id.clone()),
+            principal: &self.record.principal,
+            client: &self.client,
+        }
     }
 
     pub(super) fn hold_link(self: &Arc<Self>, link: Arc<Link>) -> Arc<Link> {
         let known =
             self.lock().link_hold.as_ref().is_some_and(|hold| Arc::ptr_eq(&hold.link, &link));
         if !known {
-            let hold = link.hold(self);
+            let hold = link.hold(self.this.clone());
             let before = self.lock().link_hold.replace(hold);
             drop(before); // it locks its link
         }
         link
-    }
-
-    /// Notes which connection and wire id carry the call: its progress token is good there until the task is over.
-    pub fn sent_as(self: &Arc<Self>, carried: SentRequest) {
-        self.shared.tasks.note_token(self, &carried);
-        self.lock().carried = Some(carried);
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, RunState> {

@@ -135,7 +135,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             "what is stored of the call can not be read",
         ));
     };
-    let asker = Asker::Task(run.clone());
+    let asker: Arc<dyn Asker> = run.clone();
     let mut patience = RetryTimer::new(run.timeouts().call);
     let mut resent = 0;
     loop {

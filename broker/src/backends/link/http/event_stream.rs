@@ -42,7 +42,7 @@ pub(super) struct EventStreamReader {
     /// The request whose answer ends the stream; `Unsupported` on the GET stream.
     answer_to: Option<u64>,
     /// Whose questions come on it.
-    asker: Option<Asker>,
+    asker: Option<Arc<dyn Asker>>,
     pub(super) last_event_id: Option<String>,
     /// How long the backend wants its clients to wait before they come back.
     pub(super) retry: Duration,
@@ -68,7 +68,7 @@ impl EventStreamReader {
         link: &Arc<Link>,
         connection: &Arc<Connection>,
         answer_to: Option<u64>,
-        asker: Option<Asker>,
+        asker: Option<Arc<dyn Asker>>,
     ) -> Self {
         Self {
             wire: wire.clone(),

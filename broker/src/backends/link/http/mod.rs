@@ -78,7 +78,7 @@ pub struct HttpWire {
 pub(super) struct WireRequest<'a> {
     pub(super) wire_id: u64,
     pub(super) frame: VectoredBody,
-    pub(super) asker: Option<&'a Asker>,
+    pub(super) asker: Option<&'a Arc<dyn Asker>>,
     /// It is `initialize`: its response carries the session id.
     pub(super) opening: bool,
     /// What a request of 2026-07-28 says of itself in headers; `Unsupported`: it is one of a session.

@@ -12,10 +12,9 @@ use super::HttpWire;
 use crate::{
     backends::{
         backend::Backend,
-        link::{Era, Link, connection::Connection},
+        link::{BackendSession, Era, Link, connection::Connection},
     },
     limits::FIRST_CATALOG_WAIT,
-    sessions::session::record::BackendSession,
     sync,
 };
 

@@ -28,7 +28,7 @@ use crate::{
         asker::{Asker, SentRequest},
         catalog_refresh,
         link::{
-            Link,
+            Era, Link,
             connection::{BackendRequest, Connection, Failure},
             http::WireRequest,
         },
@@ -81,8 +81,7 @@ pub(in crate::backends::link) async fn exchange(
                     continue;
                 }
                 // It may be one that the client made, which says nothing of the backend.
-                Some(HEADER_MISMATCH) if matches!(outgoing.asker, Asker::Call(call) if !call.forwarded_headers().is_empty()) =>
-                {
+                Some(HEADER_MISMATCH) if !outgoing.asker.forwarded_headers().is_empty() => {
                     return for_the_asker(&answer, method, outgoing.asker);
                 }
                 Some(HEADER_MISMATCH) => {
@@ -120,7 +119,7 @@ pub(in crate::backends::link) async fn exchange(
             )));
         }
         let responses = if needed.requests.is_empty() {
-            touch(outgoing.asker);
+            outgoing.asker.touch(); // the backend waits for nobody but us
             tokio::time::sleep(pause).await; // it sheds load
             pause = (pause * 2).min(BACKOFF_MAX);
             None
@@ -131,13 +130,6 @@ pub(in crate::backends::link) async fn exchange(
             }
         };
         round = InputRound { responses, state: needed.state };
-    }
-}
-
-/// Something moved: the backend waits for nobody but us.
-fn touch(asker: &Asker) {
-    if let Asker::Call(call) = asker {
-        call.touch();
     }
 }
 
@@ -181,15 +173,17 @@ fn prepare<'a>(
 }
 
 /// The answer in the words of earlier revisions, but for what a client of this one understands as it is.
-fn for_the_asker(answer: &Message, method: Method, asker: &Asker) -> Result<Message, Failure> {
-    match asker {
-        Asker::Call(call) if !call.session.has_client => {
-            let frame = downgrade::answer_in_its_own_words(answer, method);
-            decoded(frame)
-                .ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
-        }
-        _ => for_the_client(answer, method),
+fn for_the_asker(
+    answer: &Message,
+    method: Method,
+    asker: &Arc<dyn Asker>,
+) -> Result<Message, Failure> {
+    if asker.client_era() == Era::Sessions {
+        return for_the_client(answer, method);
     }
+    let frame = downgrade::answer_in_its_own_words(answer, method);
+    decoded(frame)
+        .ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
 }
 
 /// The answer in the words of earlier revisions.

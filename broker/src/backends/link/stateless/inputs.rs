@@ -36,7 +36,7 @@ impl Drop for OpenQuestions<'_> {
             if let Some(modern) = self.connection.modern() {
                 modern.forget_input(*number);
             }
-            if let Some(asked) = self.connection.take_question(id) {
+            if let Some(asked) = self.connection.pending().take_question(id) {
                 asked.withdraw("the answer is not needed any more");
             }
         }
@@ -48,7 +48,7 @@ impl Drop for OpenQuestions<'_> {
 pub(super) async fn gather(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
-    asker: &Asker,
+    asker: &Arc<dyn Asker>,
     requests: &[InputRequest],
 ) -> Result<Result<Vec<u8>, Box<Message>>, Failure> {
     let Some(modern) = connection.modern() else {

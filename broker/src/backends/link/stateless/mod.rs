@@ -185,7 +185,7 @@ pub(super) async fn ask_for(
     link: &Arc<Link>,
     method: Method,
     params: &[u8],
-    asker: &Asker,
+    asker: &Arc<dyn Asker>,
 ) -> Result<Message, Failure> {
     match method {
         // A state that is over has its outcome in it.

@@ -21,7 +21,7 @@ use protocol::{
 use super::is_result;
 use crate::{
     backends::{
-        asker::Asker,
+        asker::{Asker, ClientIdentity},
         link::{
             Link,
             connection::{BackendRequest, Connection, Failure, WireSender},
@@ -40,40 +40,15 @@ pub(super) struct RequestIdentity {
 
 impl RequestIdentity {
     /// The client behind a call or a task: what it can do, what it is called, what it wants to hear.
-    pub(super) fn of(connection: &Connection, asker: &Asker) -> Self {
-        let info = |name: &str, version: &str| {
-            Bytes::from(format!(
-                "{{\"name\":{},\"version\":{}}}",
-                json::quote(name),
-                json::quote(version)
-            ))
-        };
-        let broker = || Bytes::from_static(crate::BROKER_INFO.as_bytes());
-        let (declared, info, level) = match asker {
-            Asker::Call(call) => {
-                let session = &call.session;
-                // What stands in for a session carries requests of several clients.
-                let info = if session.has_client {
-                    info(&session.client_name, &session.client_version)
-                } else {
-                    broker()
-                };
-                (session.client.raw(), info, session.log_level())
-            }
-            Asker::Task(run) => {
-                let creator = run.creator();
-                let told = creator.as_ref().map_or_else(broker, |session| {
-                    info(&session.client_name, &session.client_version)
-                });
-                (
-                    run.client.raw(),
-                    told,
-                    creator.map_or_else(|| run.log_level(), |session| session.log_level()),
-                )
-            }
-        };
+    pub(super) fn of(connection: &Connection, asker: &Arc<dyn Asker>) -> Self {
+        let ClientIdentity { capabilities, info, log_level } = asker.identity();
+        let info = info.unwrap_or(Bytes::from_static(crate::BROKER_INFO.as_bytes()));
         let logs = connection.negotiated().is_some_and(|agreed| agreed.capabilities.logging);
-        Self { capabilities: told(connection, declared), info, level: level.filter(|_| logs) }
+        Self {
+            capabilities: told(connection, capabilities),
+            info,
+            level: log_level.filter(|_| logs),
+        }
     }
 
     /// The broker itself, for the clients behind a link.
@@ -119,7 +94,7 @@ pub(super) async fn ask(
     link: &Arc<Link>,
     method: Method,
     params: Option<&[u8]>,
-    asker: Option<&Asker>,
+    asker: Option<&Arc<dyn Asker>>,
 ) -> Result<Message, Failure> {
     let speaker = asker.map_or_else(
         || RequestIdentity::broker(connection, link),
@@ -155,7 +130,7 @@ pub(super) fn own<'a>(
     method: Method,
     params: Option<&[u8]>,
     speaker: &RequestIdentity,
-    asker: Option<&'a Asker>,
+    asker: Option<&'a Arc<dyn Asker>>,
 ) -> WireRequest<'a> {
     let wire_id = connection.next_wire_id();
     let members: Vec<u8> = speaker.meta().iter().fold(Vec::new(), |mut out, (key, value)| {
@@ -198,10 +173,7 @@ pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> Header
         json::unquote(edited.unwrap_or_else(|| span.of(&message.frame))).map(Cow::into_owned)
     };
     let name = headers::named_value(message).and_then(|(span, _)| sent(span?));
-    let mut passed = match outgoing.asker {
-        Asker::Call(call) => call.forwarded_headers(),
-        Asker::Task(_) => HeaderMap::new(),
-    };
+    let mut passed = outgoing.asker.forwarded_headers();
     // What the operator says to the backend no client says.
     for name in link.backend.spec.credentials.headers.keys() {
         passed.remove(name.as_str());

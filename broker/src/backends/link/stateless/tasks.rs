@@ -17,7 +17,7 @@ use protocol::{
 use super::{exchange::for_the_client, inputs, requests};
 use crate::{
     backends::{
-        asker::Asker,
+        asker::{Asker, TaskFollower},
         link::{
             Link,
             connection::{Connection, Failure},
@@ -32,27 +32,25 @@ use crate::{
 pub(super) async fn created(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
-    asker: &Asker,
+    asker: &Arc<dyn Asker>,
     answer: &Message,
 ) -> Result<Message, Failure> {
     let result = answer.bytes(answer.result).unwrap_or_default();
     let task = BackendTask::read(result)
         .ok_or_else(|| Failure::Protocol("the backend made a task without an id".to_owned()))?;
-    match asker {
-        Asker::Call(call) => {
-            let mut unfinished = TaskCancelGuard { link, id: Some(task.id.clone()) };
-            if let Some(handover) = &call.task_handoff
-                && handover.offer(link, connection, &task).await
-            {
-                unfinished.id = None;
-                return Ok(answer.clone()); // nobody waits for more of the call itself
-            }
+    let mut unfinished = TaskCancelGuard { link, id: Some(task.id.clone()) };
+    match asker.created_task(link, connection, &task).await {
+        TaskFollower::Link => {
             let outcome = follow(link, asker, task).await?;
             unfinished.id = None;
             Ok(outcome)
         }
-        Asker::Task(run) => {
-            run.track_unrequested_task(link, connection, &task.id);
+        TaskFollower::TakenOver => {
+            unfinished.id = None;
+            Ok(answer.clone()) // nobody waits for more of the call itself
+        }
+        TaskFollower::Asker => {
+            unfinished.id = None;
             let frame =
                 [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"task\":", result, b"}}"].concat();
             decoded(Bytes::from(frame))
@@ -64,7 +62,7 @@ pub(super) async fn created(
 /// The outcome of a task, as the answer to the call that made it.
 pub(super) async fn result(
     link: &Arc<Link>,
-    asker: &Asker,
+    asker: &Arc<dyn Asker>,
     params: &[u8],
 ) -> Result<Message, Failure> {
     let id = task_id(params).ok_or_else(|| Failure::Protocol("the task has no id".to_owned()))?;
@@ -84,7 +82,7 @@ fn task_id(params: &[u8]) -> Option<String> {
 
 async fn follow(
     link: &Arc<Link>,
-    asker: &Asker,
+    asker: &Arc<dyn Asker>,
     mut task: BackendTask,
 ) -> Result<Message, Failure> {
     let mut answered = HashSet::new();
@@ -138,7 +136,7 @@ fn new_inputs(state: &Message, answered: &HashSet<String>) -> Result<Vec<InputRe
 /// `Some`: the client does not answer, and this is what it said.
 async fn answer_inputs(
     link: &Arc<Link>,
-    asker: &Asker,
+    asker: &Arc<dyn Asker>,
     id: &str,
     needed: &[InputRequest],
 ) -> Result<Option<Message>, Failure> {
@@ -169,7 +167,7 @@ async fn answer_inputs(
 /// Resolves when the task goes on without the answers it waits for.
 async fn until_not_waiting(
     link: &Arc<Link>,
-    asker: &Asker,
+    asker: &Arc<dyn Asker>,
     task: &BackendTask,
 ) -> Result<(), Failure> {
     loop {
@@ -184,12 +182,10 @@ async fn until_not_waiting(
     }
 }
 
-async fn state(link: &Arc<Link>, asker: &Asker, id: &str) -> Result<Message, Failure> {
+async fn state(link: &Arc<Link>, asker: &Arc<dyn Asker>, id: &str) -> Result<Message, Failure> {
     let params = format!("{{\"taskId\":{}}}", json::quote(id));
     let state = persistently(link, asker, Method::TasksGet, params.as_bytes()).await?;
-    if let Asker::Call(call) = asker {
-        call.touch(); // the backend works on it
-    }
+    asker.touch(); // the backend works on it
     Ok(state)
 }
 
@@ -197,7 +193,7 @@ async fn state(link: &Arc<Link>, asker: &Asker, id: &str) -> Result<Message, Fai
 /// that was too long.
 async fn persistently(
     link: &Arc<Link>,
-    asker: &Asker,
+    asker: &Arc<dyn Asker>,
     method: Method,
     params: &[u8],
 ) -> Result<Message, Failure> {
