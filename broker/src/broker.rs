@@ -28,11 +28,12 @@ use crate::{
         AuthError, AuthenticatedCaller, Caller, KeyFetcher, Keyring, KeyringVersion, Keys,
         RemotePeer, TokenVerifier,
     },
-    backends::{backend::Backend, catalog_refresh},
+    backends::{backend::Backend, catalog_refresh, resources::BackendResources},
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
     },
+    context::Context,
     maps::SharedMap,
     metrics::Metrics,
     persistence::{Persistence, Stores, node::NodeSettings},
@@ -43,7 +44,8 @@ use crate::{
     },
     session_location::SessionLocator,
     sessions::{
-        call::DeadlineList, session::Session, shared::Shared, tasks::TaskManager, tenant::Tenant,
+        call::DeadlineList, session::Session, shared::Shared, stateless::StatelessState,
+        tasks::TaskManager, tenant::Tenant,
     },
     telemetry::{self, ExporterHandle},
     views::{BackendStatus, SessionView, SubscriptionView},
@@ -64,6 +66,9 @@ pub struct BrokerParts {
 #[derive(Debug)]
 pub struct Broker {
     pub shared: Arc<Shared>,
+    pub backend_resources: Arc<BackendResources>,
+    /// What is held for clients whose requests stand alone.
+    pub stateless: Arc<StatelessState>,
     /// The other replicas, and which of them has a session that is not here.
     pub placement: SessionLocator,
     keyring: Arc<Keyring>,
@@ -113,14 +118,16 @@ impl Broker {
         );
         let broker = Arc::new(Broker {
             placement,
-            shared: Shared::new(
+            shared: Shared::new(Context::new(
                 parts.config,
                 parts.metrics,
                 http,
                 parts.keys.cursor,
                 durable,
                 traces,
-            ),
+            )),
+            backend_resources: Arc::default(),
+            stateless: Arc::default(),
             export: tokio::sync::Mutex::new(export),
             keyring: parts.keyring,
             tokens,
@@ -154,7 +161,7 @@ impl Broker {
                 drop(known);
                 tenant.configure(spec);
                 if !tenant.enabled() {
-                    self.shared.modern.end_of_tenant(id);
+                    self.stateless.end_of_tenant(id);
                     self.end_sessions_of(&tenant, "the tenant was disabled");
                 }
             }
@@ -178,14 +185,14 @@ impl Broker {
     pub fn remove_tenant(self: &Arc<Self>, id: &TenantId) {
         let Some((_, tenant)) = self.tenants.remove(id) else { return };
         tenant.close();
-        self.shared.modern.end_of_tenant(id);
+        self.stateless.end_of_tenant(id);
         self.end_sessions_of(&tenant, "the tenant was removed");
         tenant.backends().iter().for_each(|backend| backend.close());
     }
 
     /// Ends what was opened with a key that is no longer good: its open streams would go on otherwise.
     pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
-        self.shared.modern.end_of_key(key);
+        self.stateless.end_of_key(key);
         let tenants: Vec<_> = self.tenants.iter().map(|tenant| tenant.value().clone()).collect();
         let unkept = tenants
             .iter()
@@ -207,7 +214,13 @@ impl Broker {
         if tenant.backend(id).is_some_and(|known| known.spec == spec) {
             return;
         }
-        let backend = Backend::new(tenant.id.clone(), id.clone(), spec, self.shared.clone());
+        let backend = Backend::new(
+            tenant.id.clone(),
+            id.clone(),
+            spec,
+            self.shared.context.clone(),
+            self.backend_resources.clone(),
+        );
         if let Some(replaced) = tenant.insert_backend(backend.clone()) {
             replaced.close();
             // Until the new one's lists are read, the old ones serve, marked stale.
@@ -235,7 +248,7 @@ impl Broker {
         let Some(backend) = tenant.remove_backend(id) else { return false };
         backend.close();
         tenant.publish_catalog();
-        self.shared.modern.end_at(&tenant.id, &Endpoint::Single(id.clone()));
+        self.stateless.end_at(&tenant.id, &Endpoint::Single(id.clone()));
         tenant.sessions().iter().for_each(|session| session.forget_subscriptions_of(id));
         for session in tenant
             .sessions()

@@ -10,6 +10,7 @@ mod boxed;
 pub mod broker;
 pub mod cli;
 pub mod config;
+pub mod context;
 pub mod control;
 pub mod demo;
 pub mod limits;

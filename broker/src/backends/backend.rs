@@ -26,6 +26,7 @@ use super::{
         connection::{Connection, Failure, WireSender as ConnectionWire},
     },
     policy::Policy,
+    resources::BackendResources,
 };
 use crate::{
     admission::rate_limiter::RateScope,
@@ -33,6 +34,7 @@ use crate::{
         MessageWire,
         spec::{BackendSpec, TenantLimits, TransportSpec},
     },
+    context::Context,
     limits::{LATENCY_WEIGHT, LINK_IDLE_MAX, TOOLS_METERED_MAX},
     rules::{
         catalog::BackendLists,
@@ -41,7 +43,6 @@ use crate::{
         shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     },
     sandbox::ConfinementLevel,
-    sessions::shared::Shared,
     sync::lock,
     telemetry::redaction::Redactor,
     views::BackendStatus,
@@ -87,7 +88,8 @@ pub struct Backend {
     pub tenant: TenantId,
     pub id: BackendId,
     pub spec: BackendSpec,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<Context>,
+    pub(super) resources: Arc<BackendResources>,
     /// Its last good lists.
     pub lists: ArcSwapOption<BackendLists>,
     pub stop: CancellationToken,
@@ -131,7 +133,8 @@ impl Backend {
         tenant: TenantId,
         id: BackendId,
         spec: BackendSpec,
-        shared: Arc<Shared>,
+        shared: Arc<Context>,
+        resources: Arc<BackendResources>,
     ) -> Arc<Self> {
         let meter = SharedRateLimiter::new(format!("backend/{tenant}/{id}"));
         let tools =
@@ -141,12 +144,13 @@ impl Backend {
             meter,
             tools,
             admission: guard,
-            policy: Policy::of(&tenant, &id, &spec, &shared),
+            policy: Policy::of(&tenant, &id, &spec, &shared, &resources),
             tenant,
             id,
             redactor: Redactor::of(&spec),
             spec,
             shared,
+            resources,
             lists: ArcSwapOption::empty(),
             stop: CancellationToken::new(),
             era: EraCache::default(),

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     admission::concurrency_limit::{AcquireError, ConcurrencyLimiter, LimiterPermit, TenantShare},
     config::{Config, spec::BackendSpec},
+    context::Context,
     limits::{PROBE_ANSWER_MAX, SILENCE_SUSPECTED, SUSPICION_INTERVAL},
     metrics::{Metrics, RetryOutcome},
     persistence::SessionKey,
@@ -34,7 +35,6 @@ use crate::{
         breaker::{Breaker, BreakerSettings, CircuitOpen, CircuitState, OpenReason},
         retries,
     },
-    sessions::shared::Shared,
     sync::lock,
     views::BreakerStatus,
 };
@@ -86,7 +86,7 @@ pub struct CallOwner<'a> {
 }
 
 impl BackendAdmission {
-    pub(super) fn new(id: &protocol::ids::BackendId, spec: &BackendSpec, shared: &Shared) -> Self {
+    pub(super) fn new(id: &protocol::ids::BackendId, spec: &BackendSpec, shared: &Context) -> Self {
         let config = &shared.config;
         let (own, common) = (&spec.limits, &config.limits);
         let max = own.calls_in_flight.unwrap_or(common.calls_in_flight_per_backend);

@@ -12,6 +12,7 @@ pub mod link;
 pub mod link_client;
 pub mod policy;
 pub mod prober;
+pub mod resources;
 pub mod schema_cache;
 pub mod subscriptions;
 pub mod validation_pool;

@@ -22,11 +22,13 @@ use protocol::{
 };
 
 use super::{
+    resources::BackendResources,
     schema_cache::{CompiledSchema, SchemaSetId},
     validation_pool::ValidationFailure,
 };
 use crate::{
     config::{AuditLevel, spec::BackendSpec},
+    context::Context,
     limits::{
         COMPLETION_DEPTH_MAX,
         arguments::{
@@ -39,7 +41,6 @@ use crate::{
         catalog::{BackendLists, ListKind},
         routing::Named,
     },
-    sessions::shared::Shared,
     sync::lock,
 };
 
@@ -54,7 +55,7 @@ pub struct Policy {
     audits_arguments: bool,
     /// By which members are told apart; nobody outside knows its key.
     hasher: RandomState,
-    shared: Arc<Shared>,
+    resources: Arc<BackendResources>,
     tools: Mutex<Tools>,
 }
 
@@ -81,7 +82,8 @@ impl Policy {
         tenant: &TenantId,
         backend: &BackendId,
         spec: &BackendSpec,
-        shared: &Arc<Shared>,
+        context: &Context,
+        resources: &Arc<BackendResources>,
     ) -> Arc<Self> {
         Arc::new(Self {
             tenant: tenant.clone(),
@@ -95,9 +97,9 @@ impl Policy {
                 .collect(),
             validate_arguments: spec.tools.validate_arguments,
             validate_timeout: spec.tools.validate_timeout(),
-            audits_arguments: shared.config.audit.calls == AuditLevel::Arguments,
+            audits_arguments: context.config.audit.calls == AuditLevel::Arguments,
             hasher: RandomState::new(),
-            shared: shared.clone(),
+            resources: resources.clone(),
             tools: Mutex::default(),
         })
     }
@@ -172,7 +174,7 @@ impl Policy {
             let text = format!("the tools of backend {} are not known yet", self.backend);
             return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
         };
-        match self.shared.schema_cache.get(self.schema_set(&lists), tool) {
+        match self.resources.schema_cache.get(self.schema_set(&lists), tool) {
             Some(None) => return self.check_duplicates(arguments),
             Some(Some(checker)) => {
                 if let Some(verdict) = self.check_inline(&checker, arguments.as_deref()) {
@@ -227,9 +229,9 @@ impl Policy {
             Some(owner) if std::ptr::eq(tools.lists.as_ptr(), Arc::as_ptr(lists)) => owner,
             before => {
                 if let Some(before) = before {
-                    self.shared.schema_cache.remove_set(before);
+                    self.resources.schema_cache.remove_set(before);
                 }
-                let owner = self.shared.schema_cache.new_set();
+                let owner = self.resources.schema_cache.new_set();
                 *tools = Tools {
                     lists: Arc::downgrade(lists),
                     schemas: Some(owner),
@@ -243,7 +245,7 @@ impl Policy {
     /// Compiles the schema of a tool, on a validation thread.
     fn compile(&self, tool: &str, lists: &Arc<BackendLists>) -> CompiledSchema {
         let owner = self.schema_set(lists);
-        if let Some(known) = self.shared.schema_cache.get(owner, tool) {
+        if let Some(known) = self.resources.schema_cache.get(owner, tool) {
             return known; // another call of it was first
         }
         // A tool that is not listed is the backend's to refuse; it must not fill the table either.
@@ -261,7 +263,7 @@ impl Policy {
         });
         let schema = schema.map(Arc::new);
         if is_current {
-            self.shared.schema_cache.insert(owner, &self.tenant, tool, schema.clone());
+            self.resources.schema_cache.insert(owner, &self.tenant, tool, schema.clone());
         }
         schema
     }
@@ -284,7 +286,7 @@ impl Drop for Policy {
     fn drop(&mut self) {
         let owner = lock(&self.tools).schemas;
         if let Some(owner) = owner {
-            self.shared.schema_cache.remove_set(owner);
+            self.resources.schema_cache.remove_set(owner);
         }
     }
 }
@@ -319,7 +321,7 @@ impl ArgumentsCheck {
             checker.map_or(Ok(()), |checker| checker.check(text, allowance))
         };
         policy
-            .shared
+            .resources
             .validation_pool
             .run(&policy.tenant, within, work)
             .await
@@ -333,13 +335,13 @@ impl Policy {
         tool: String,
         lists: Arc<BackendLists>,
     ) -> Result<CompiledSchema, Refusal> {
-        if let Some(known) = self.shared.schema_cache.get(self.schema_set(&lists), &tool) {
+        if let Some(known) = self.resources.schema_cache.get(self.schema_set(&lists), &tool) {
             return Ok(known);
         }
         let policy = self.clone();
         let work = move |_: &arguments::ValidationBudget| policy.compile(&tool, &lists);
         let within = SCHEMA_COMPILE_WAIT;
-        self.shared
+        self.resources
             .validation_pool
             .run(&self.tenant, within, work)
             .await

@@ -71,7 +71,7 @@ impl Broker {
         let all_gone = async {
             while self.release_all(false).await > 0
                 || self.shared.tasks.running() > 0
-                || self.shared.modern.calls_in_flight() > 0
+                || self.stateless.calls_in_flight() > 0
             {
                 tokio::time::sleep(REST_POLL).await;
             }
@@ -87,7 +87,7 @@ impl Broker {
             let calls =
                 self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
             tracing::warn!(calls, "the grace period is over, calls are cut");
-            self.shared.modern.end_all();
+            self.stateless.end_all();
             self.give_up_tasks().await;
             self.release_all(true).await;
         }

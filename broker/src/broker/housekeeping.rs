@@ -31,7 +31,7 @@ pub(super) async fn reap(broker: Weak<Broker>) {
             session.tick(now);
             broker.close_if_idle(&session);
         }
-        broker.shared.modern.tick(now);
+        broker.stateless.tick(now);
         let tenants: Vec<_> = broker.tenants.iter().map(|tenant| tenant.value().clone()).collect();
         tenants
             .iter()

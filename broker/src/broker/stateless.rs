@@ -28,7 +28,14 @@ impl Broker {
         {
             return Err(unknown_backend(backend));
         }
-        Ok(StatelessClient { tenant, caller, endpoint, transport, shared: self.shared.clone() })
+        Ok(StatelessClient {
+            tenant,
+            caller,
+            endpoint,
+            transport,
+            shared: self.shared.clone(),
+            stateless: self.stateless.clone(),
+        })
     }
 
     /// A caller that came in a while ago, and asks again on the same connection.
@@ -41,7 +48,7 @@ impl Broker {
 
     /// What the endpoint offers such a caller, made anew when the catalog changed.
     pub async fn offer_to(&self, visitor: &StatelessClient) -> Result<Arc<EndpointInfo>, Refusal> {
-        let (modern, tenant) = (&self.shared.modern, &visitor.tenant);
+        let (modern, tenant) = (&self.stateless, &visitor.tenant);
         if let Some(offer) = modern.offer(tenant, &visitor.endpoint) {
             return Ok(offer);
         }

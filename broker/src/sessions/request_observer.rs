@@ -7,10 +7,10 @@ use bytes::Bytes;
 use opentelemetry::KeyValue;
 use protocol::{envelope::Message, method::Method, version::Version};
 
-use super::shared::Shared;
 use crate::{
     auth::Caller,
     config::AuditLevel,
+    context::Context,
     metrics::RequestOutcome,
     telemetry::{
         audit::AuditDraft,
@@ -22,7 +22,7 @@ use crate::{
 
 /// Who asks, and how.
 pub struct RequestObserver<'a> {
-    pub shared: &'a Shared,
+    pub shared: &'a Context,
     pub caller: &'a Caller,
     /// A digest of the session's id. `Unsupported`: the request stands alone.
     pub session: Option<&'a str>,
@@ -90,7 +90,7 @@ impl RequestObserver<'_> {
 }
 
 /// The request that is being worked on is over.
-pub fn end_request(shared: &Shared, outcome: RequestOutcome) {
+pub fn end_request(shared: &Context, outcome: RequestOutcome) {
     let _outside = request::with_current(|request| {
         let error = match outcome {
             RequestOutcome::Ok | RequestOutcome::Cancelled => None,

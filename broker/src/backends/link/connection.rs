@@ -564,9 +564,9 @@ mod tests {
         auth::Keys,
         backends::{backend::Backend, link::Era},
         config::{Config, spec::BackendSpec},
+        context::Context,
         persistence::{Persistence, Stores},
         rules::link_sharing::LinkScope,
-        sessions::shared::Shared,
         telemetry::traces::Tracer,
     };
 

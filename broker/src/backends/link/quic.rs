@@ -32,7 +32,9 @@ pub(super) async fn open(
     let options = ConnectOptions {
         address,
         egress: &config.egress,
-        tls: &shared
+        tls: &link
+            .backend
+            .resources
             .tls_clients
             .tls_client(server_name.cloned(), link.backend.spec.tls.identity())
             .await?,

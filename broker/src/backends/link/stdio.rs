@@ -37,7 +37,9 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     stdio
         .check(&link.backend.spec.transport)
         .map_err(|fault| Failure::OwnLimit(fault.to_string()))?;
-    let place = shared
+    let place = link
+        .backend
+        .resources
         .children
         .acquire(tenant, stdio.children_per_tenant)
         .map_err(|full| Failure::OwnLimit(full.to_string()))?;
@@ -48,7 +50,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     spec.cwd = cwd.as_ref().map(PathBuf::from);
     spec.launcher = Some(Path::new(PROGRAM).to_owned());
     spec.resources = rules.resources.clone();
-    spec.guardian = Some(shared.children.guardian().clone());
+    spec.guardian = Some(link.backend.resources.children.guardian().clone());
     let spec = confined(link, spec).await?;
     let limits =
         ChildLimits { line_bytes_max: link.backend.message_bytes(), ..ChildLimits::default() };

@@ -17,10 +17,11 @@ pub(super) async fn open(
     address: &str,
     tls: Option<&TcpTls>,
 ) -> Result<Arc<Connection>, Failure> {
-    let (shared, config) = (&link.backend.shared, &link.backend.shared.config);
+    let config = &link.backend.shared.config;
     let tls = match tls.and_then(TcpTls::settings) {
         Some(settings) => Some(
-            shared
+            link.backend
+                .resources
                 .tls_clients
                 .tls_client(settings.server_name, link.backend.spec.tls.identity())
                 .await?,

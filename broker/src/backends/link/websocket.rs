@@ -28,7 +28,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
             .map_err(|error: http::uri::InvalidUri| Failure::NotSent(error.to_string()))?,
         headers: headers(&spec.credentials)?,
         egress: &shared.config.egress,
-        tls: &shared.tls_clients.tls_client(None, spec.tls.identity()).await?,
+        tls: &link.backend.resources.tls_clients.tls_client(None, spec.tls.identity()).await?,
         limits: &limits,
         timeout: timeouts.connect,
     };

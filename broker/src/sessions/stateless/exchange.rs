@@ -180,7 +180,7 @@ impl StatelessClient {
         offer: &EndpointInfo,
         as_task: bool,
     ) -> Result<PendingExchange, Refusal> {
-        let lease = self.shared.modern.stand_ins.lease(self, request, offer).await?;
+        let lease = self.stateless.stand_ins.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
             session.ensure_log_level(level).await;

@@ -74,6 +74,7 @@ pub struct StatelessClient {
     pub endpoint: Endpoint,
     pub transport: &'static str,
     pub shared: Arc<Shared>,
+    pub stateless: Arc<StatelessState>,
 }
 
 /// One request that says all there is to know about it.
@@ -205,7 +206,7 @@ impl StatelessClient {
         if message.fields.cursor.is_some() && cursor.is_none() {
             return Err(Refusal::new(ErrorKind::InvalidParams, "params.cursor must be a string"));
         }
-        let (catalog, lists) = (self.tenant.catalog(), &self.shared.modern.lists);
+        let (catalog, lists) = (self.tenant.catalog(), &self.stateless.lists);
         let place = (
             self.tenant.id.clone(),
             self.endpoint.clone(),

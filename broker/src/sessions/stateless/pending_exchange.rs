@@ -18,7 +18,7 @@ use crate::{
         call::{Call, CallFuture},
         session::Session,
         stream::{EventStream, StreamCursor, StreamItem},
-        tasks::{TaskManager, UnannouncedTask},
+        tasks::{PendingCall, TaskManager, UnannouncedTask},
     },
 };
 
@@ -94,6 +94,16 @@ impl PendingExchange {
 
     fn call(&self) -> Option<Arc<Call>> {
         self.session().call(&self.id)
+    }
+}
+
+impl PendingCall for PendingExchange {
+    fn session(&self) -> &Arc<Session> {
+        self.lease.session()
+    }
+
+    fn next(&mut self) -> impl Future<Output = StreamItem> + Send {
+        self.next()
     }
 }
 

@@ -141,7 +141,7 @@ impl StatelessClient {
             questions: leave.questions,
             waiting,
         };
-        self.shared.modern.parking.put(number, parked)?;
+        self.stateless.parking.put(number, parked)?;
         Ok(URL_SAFE_NO_PAD.encode(sealed))
     }
 
@@ -176,7 +176,7 @@ impl StatelessClient {
         place: &SuspensionId,
         responses: &InputResponses,
     ) -> Result<Result<SuspendedExchange, Refusal>, RequestStateError> {
-        let mut parked = self.shared.modern.parking.lock();
+        let mut parked = self.stateless.parking.lock();
         let found = parked
             .get(&place.number)
             .filter(|found| found.round == place.round && found.expires > Instant::now());

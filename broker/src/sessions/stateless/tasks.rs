@@ -40,7 +40,7 @@ impl StatelessClient {
     /// The whole answer to a request about a task.
     pub async fn answer_about_task(&self, request: &StatelessRequest) -> Result<Bytes, Refusal> {
         let absent = || Refusal::new(ErrorKind::MethodNotFound, "tasks are not offered here");
-        let server_info = self.shared.modern.tasks_offered_by(self).ok_or_else(absent)?;
+        let server_info = self.stateless.tasks_offered_by(self).ok_or_else(absent)?;
         let members = self.about_task(request).await?;
         Ok(results::complete_response(&request.id, &members, None, &server_info))
     }

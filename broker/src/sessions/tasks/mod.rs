@@ -49,7 +49,7 @@ use tokio::sync::Notify;
 use self::run::{StopReason, TaskRun};
 pub(super) use self::{
     handlers::{load_visible, named_task},
-    promotion::UnannouncedTask,
+    promotion::{PendingCall, UnannouncedTask},
 };
 use super::{session::Session, shared::Shared, stream::EventStream, tenant::Tenant};
 

@@ -34,7 +34,6 @@ use crate::{
         call::{Call, OfferedTask},
         session::{Session, without_own_meta},
         shared::Shared,
-        stateless::PendingExchange,
         stream::StreamItem,
     },
 };
@@ -65,13 +64,21 @@ impl Drop for UnannouncedTask {
     }
 }
 
+/// Who waits for a call on behalf of its client. Dropped, the call is cancelled.
+pub(in crate::sessions) trait PendingCall: Send + 'static {
+    fn session(&self) -> &Arc<Session>;
+
+    /// What comes of the call next. Cancel-safe.
+    fn next(&mut self) -> impl Future<Output = StreamItem> + Send;
+}
+
 impl TaskManager {
     /// Makes a task of a call, or gives it back as it is. `message`: as the session took it.
-    pub(in crate::sessions) async fn promote(
+    pub(in crate::sessions) async fn promote<Pending: PendingCall>(
         message: Message,
-        under_way: PendingExchange,
+        under_way: Pending,
         call: Arc<Call>,
-    ) -> Result<UnannouncedTask, PendingExchange> {
+    ) -> Result<UnannouncedTask, Pending> {
         let session = under_way.session().clone();
         let shared = session.shared.clone();
         match session.store_promoted(&message, &call).await {
@@ -145,7 +152,7 @@ impl Session {
         }
     }
 
-    fn begin_promoted(&self, stored: StoredTask, under_way: PendingExchange, call: Arc<Call>) {
+    fn begin_promoted(&self, stored: StoredTask, under_way: impl PendingCall, call: Arc<Call>) {
         let Some(plan) = RunPlan::read(&stored.record) else { return };
         let left = stored.record.ttl;
         let run = TaskRun::new(FullTask { stored, left }, plan, self.tenant.clone(), &self.shared);
@@ -175,7 +182,7 @@ async fn cancel_if_committed(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
 /// Waits for the call as its client would have.
 async fn await_call(
     run: &Arc<TaskRun>,
-    mut under_way: PendingExchange,
+    mut under_way: impl PendingCall,
     call: Arc<Call>,
 ) -> RunOutcome {
     if let Some(handover) = &call.task_handoff {
@@ -224,7 +231,7 @@ async fn backend_made_task(call: &Call) -> OfferedTask {
 /// The backend has a task of its own for the call: that is watched from now on, and can be by others after this process.
 async fn follow_backend_task(
     run: &Arc<TaskRun>,
-    mut under_way: PendingExchange,
+    mut under_way: impl PendingCall,
     made: OfferedTask,
 ) -> RunOutcome {
     let OfferedTask { link, connection, task, taken } = made;
@@ -245,7 +252,7 @@ async fn follow_backend_task(
     pin!(followed).await
 }
 
-fn ask(run: &Arc<TaskRun>, under_way: &PendingExchange, question: &Message) {
+fn ask(run: &Arc<TaskRun>, under_way: &impl PendingCall, question: &Message) {
     let Some(number) = question.id.as_ref().and_then(RequestId::as_u64) else { return };
     if let Err(refusal) = inputs::ask_via(
         run,

@@ -199,7 +199,8 @@ impl HttpWire {
         let (one_way, frames) =
             FrameQueue::new(ONE_WAY_QUEUE_FRAMES, shared.metrics.queue_depth("http_one_way"));
         let wire = Self {
-            client: shared
+            client: backend
+                .resources
                 .tls_clients
                 .http_client(&shared.http, backend.spec.tls.identity())
                 .await?,
