@@ -69,6 +69,7 @@ pub struct Broker {
     pub backend_resources: Arc<BackendResources>,
     /// What is held for clients whose requests stand alone.
     pub stateless: Arc<StatelessState>,
+    pub tasks: Arc<TaskManager>,
     /// The other replicas, and which of them has a session that is not here.
     pub placement: SessionLocator,
     keyring: Arc<Keyring>,
@@ -116,16 +117,20 @@ impl Broker {
             to_collector,
             parts.metrics.clone(),
         );
+        let shared = Shared::new(Context::new(
+            parts.config,
+            parts.metrics,
+            http,
+            parts.keys.cursor,
+            durable,
+            traces,
+        ));
+        let tasks = TaskManager::new(shared.clone());
+        shared.set_task_host(tasks.clone());
         let broker = Arc::new(Broker {
             placement,
-            shared: Shared::new(Context::new(
-                parts.config,
-                parts.metrics,
-                http,
-                parts.keys.cursor,
-                durable,
-                traces,
-            )),
+            tasks,
+            shared,
             backend_resources: Arc::default(),
             stateless: Arc::default(),
             export: tokio::sync::Mutex::new(export),
@@ -138,7 +143,7 @@ impl Broker {
             adopting: AdoptionLocks::default(),
         });
         let tenants = Arc::downgrade(&broker);
-        broker.shared.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
+        broker.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
         tokio::spawn(sign_in_failures::close(Arc::downgrade(&broker)));
         tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
@@ -419,12 +424,12 @@ impl Broker {
     }
 
     pub async fn cancel_task(&self, id: &str) -> Result<(), Refusal> {
-        self.shared.tasks.cancel(&self.shared, id).await
+        self.tasks.cancel(id).await
     }
 
     /// Everything stored and declared is known: tasks that were left behind are looked for from now on.
     pub fn begin_tasks(&self) {
-        TaskManager::start_workers(&self.shared);
+        self.tasks.start_workers();
     }
 
     pub fn subscriptions(&self, tenant: Option<&TenantId>) -> Vec<SubscriptionView> {
@@ -452,7 +457,7 @@ impl Broker {
         if !self.shared.draining.is_cancelled() {
             tracing::info!("draining: no new sessions");
             self.shared.draining.cancel();
-            self.shared.tasks.drain();
+            self.tasks.drain();
         }
     }
 

@@ -64,13 +64,13 @@ impl Broker {
         // Beside the sessions: of those there may be thousands, and each takes its time.
         let handing_over = async {
             loop {
-                self.shared.tasks.hand_off(begun.elapsed() >= grace / FINISHING_SHARE);
+                self.tasks.hand_off(begun.elapsed() >= grace / FINISHING_SHARE);
                 tokio::time::sleep(REST_POLL).await;
             }
         };
         let all_gone = async {
             while self.release_all(false).await > 0
-                || self.shared.tasks.running() > 0
+                || self.tasks.running() > 0
                 || self.stateless.calls_in_flight() > 0
             {
                 tokio::time::sleep(REST_POLL).await;
@@ -101,11 +101,11 @@ impl Broker {
         clean
     }
 
-    /// Tasks that still run are left to whoever claims them.
+    /// TaskManager that still run are left to whoever claims them.
     async fn give_up_tasks(&self) {
-        self.shared.tasks.release_all();
+        self.tasks.release_all();
         let released = async {
-            while self.shared.tasks.running() > 0 {
+            while self.tasks.running() > 0 {
                 tokio::time::sleep(REST_POLL).await;
             }
         };

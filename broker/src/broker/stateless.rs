@@ -35,6 +35,7 @@ impl Broker {
             transport,
             shared: self.shared.clone(),
             stateless: self.stateless.clone(),
+            tasks: self.tasks.clone(),
         })
     }
 

@@ -1,19 +1,27 @@
 //! What the sessions of one process share, above the context of the process.
 
-use std::{ops::Deref, sync::Arc};
+use std::{
+    ops::Deref,
+    sync::{Arc, OnceLock},
+};
 
 use super::{
     call::{Call, DeadlineList},
+    registry::SessionRegistry,
     stream::UnreadBudget,
-    tasks::TaskManager,
+    task_host::TaskHost,
 };
+use protocol::error::{ErrorKind, Refusal};
+
 use crate::{admission::overload, context::Context};
 
-/// The context of the process, and what sessions, calls and tasks share. It is used like the context that it holds.
+/// The context, and what sessions and calls share. Used like the context it stands on.
 #[derive(Debug)]
 pub struct Shared {
     pub context: Arc<Context>,
-    pub tasks: TaskManager,
+    /// Sessions that live here.
+    pub registry: SessionRegistry,
+    task_host: OnceLock<Arc<dyn TaskHost>>,
     /// What waits for clients.
     pub unread_budget: Arc<UnreadBudget>,
     /// Calls in flight, to be told when their time is up.
@@ -28,9 +36,24 @@ impl Shared {
                 context.metrics.clone(),
             ),
             context,
-            tasks: TaskManager::default(),
+            registry: SessionRegistry::default(),
+            task_host: OnceLock::new(),
             deadlines: Arc::default(),
         })
+    }
+}
+
+impl Shared {
+    /// Says who hosts tasks. Until then none is made.
+    pub fn set_task_host(&self, host: Arc<dyn TaskHost>) {
+        let _set_once = self.task_host.set(host);
+    }
+
+    pub fn task_host(&self) -> Result<Arc<dyn TaskHost>, Refusal> {
+        self.task_host
+            .get()
+            .cloned()
+            .ok_or_else(|| Refusal::new(ErrorKind::Internal, "tasks are not served yet"))
     }
 }
 

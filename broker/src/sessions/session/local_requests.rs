@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// What such a request is answered with.
-pub(in crate::sessions) enum Reply {
+pub enum Reply {
     /// The result.
     Result(Bytes),
     /// The whole response, which may be an error.
@@ -115,7 +115,7 @@ impl Drop for LocalRequest {
 
 impl Session {
     /// Answers a request with the outcome of `work`.
-    pub(super) fn spawn_local_request<F, W>(
+    pub(in crate::sessions) fn spawn_local_request<F, W>(
         self: &Arc<Self>,
         request: RequestContext<'_>,
         cancellation: CancelScope,
@@ -170,7 +170,10 @@ impl Session {
         }
     }
 
-    pub(super) async fn set_level(self: Arc<Self>, level: LogLevel) -> Result<Reply, Refusal> {
+    pub(in crate::sessions) async fn set_level(
+        self: Arc<Self>,
+        level: LogLevel,
+    ) -> Result<Reply, Refusal> {
         self.store_log_level(level).await?;
         let links: Vec<_> = self.lock().links.values().cloned().collect();
         // Answered when the backends in use know it, so that what follows is filtered by it.
@@ -180,9 +183,9 @@ impl Session {
 }
 
 /// A request to be answered later.
-pub(super) struct RequestContext<'a> {
-    pub(super) id: RequestId,
-    pub(super) method: Method,
-    pub(super) stream: &'a Arc<EventStream>,
-    pub(super) started_at: Instant,
+pub(in crate::sessions) struct RequestContext<'a> {
+    pub(in crate::sessions) id: RequestId,
+    pub(in crate::sessions) method: Method,
+    pub(in crate::sessions) stream: &'a Arc<EventStream>,
+    pub(in crate::sessions) started_at: Instant,
 }

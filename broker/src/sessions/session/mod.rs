@@ -40,12 +40,17 @@ use protocol::{
     version::Version,
 };
 
-pub(in crate::sessions) use self::requests::without_own_meta;
-pub use self::{adoption::ClaimedSession, resumption::ResumedStream, teardown::ReleaseOutcome};
+pub use self::{
+    adoption::ClaimedSession, local_requests::Reply, resumption::ResumedStream,
+    teardown::ReleaseOutcome,
+};
+pub(in crate::sessions) use self::{
+    local_requests::{CancelScope, RequestContext},
+    requests::{InFlight, without_own_meta},
+};
 use self::{
     persisted_state::{DirtyFlags, PersistedState},
     questions::Question,
-    requests::InFlight,
     streams::SessionStreams,
     teardown::QuiesceState,
 };
@@ -108,7 +113,7 @@ pub struct Session {
     /// Somebody was told its id. Otherwise it serves requests that stand alone: nothing of it is stored, and nobody comes
     /// back for what no request waits for.
     pub has_client: bool,
-    /// Those whose requests it serves take a task for an answer to a call (MCP 2026-07-28, Tasks).
+    /// Those whose requests it serves take a task for an answer to a call (MCP 2026-07-28, TaskManager).
     pub accepts_tasks: bool,
     created_at: jiff::Timestamp,
     touched_ms: AtomicU64,
@@ -140,7 +145,7 @@ struct SessionState {
     log_level: Option<LogLevel>,
     /// Ids of URL elicitations this client was asked to perform.
     elicited: HashSet<String>,
-    /// Tasks this client works on for a backend, with the connection that asked.
+    /// TaskManager this client works on for a backend, with the connection that asked.
     client_tasks: HashMap<String, Weak<Connection>>,
     /// Lists that changed before the client was ready to hear it.
     held_changes: HashSet<Method>,
@@ -253,7 +258,7 @@ impl Session {
             created_at,
             state: Mutex::new(state),
         });
-        session.shared.tasks.register_session(&session);
+        session.shared.registry.add(&session);
         session
     }
 

@@ -13,14 +13,17 @@ use crate::{
 
 impl Session {
     /// The request, from here on known to everything its work calls.
-    pub(super) fn begin_observation(&self, message: &Message) -> Arc<RequestTelemetry> {
+    pub(in crate::sessions) fn begin_observation(
+        &self,
+        message: &Message,
+    ) -> Arc<RequestTelemetry> {
         let (caller, session, version, transport) =
             (&self.caller, Some(self.digest.as_str()), self.version, self.transport);
         RequestObserver { shared: &self.shared, caller, session, version, transport }.begin(message)
     }
 
     /// The request goes to this backend.
-    pub(super) fn note_backend(&self, backend: &BackendId, tool: Option<&str>) {
+    pub(in crate::sessions) fn note_backend(&self, backend: &BackendId, tool: Option<&str>) {
         // Looked up for the audit log only.
         let tool =
             tool.filter(|_| request::with_current(RequestTelemetry::is_audited) == Some(true));
@@ -39,7 +42,7 @@ impl Session {
     }
 
     /// Nothing was begun, and the client is led elsewhere: there it is another request.
-    pub(super) fn discard_observation(&self) {
+    pub(in crate::sessions) fn discard_observation(&self) {
         let _outside = request::with_current(|request| {
             if let Some(tracing) = &request.tracing {
                 tracing.forget();

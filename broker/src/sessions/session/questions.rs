@@ -28,8 +28,11 @@ use super::{Session, SessionState, requests::without_private_meta};
 use crate::{
     backends::asker::Asker as _,
     backends::link::{connection::Connection, pending::QuestionOwner},
-    limits::{CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX},
-    persistence::{SessionKey, TaskInput, TaskRecord},
+    limits::{
+        CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX,
+        STORE_RETRY_FIRST, STORE_RETRY_MAX,
+    },
+    persistence::{SessionKey, TaskInput, TaskRecord, Wakeup, WriteOp, WriteOutcome, fault_point},
     rules::{event_log::EventKind, tasks},
     sessions::{call::Call, stream::EventStream},
     telemetry::child_span::ChildSpan,
@@ -269,6 +272,34 @@ impl Session {
                 );
                 self.shared.running.spawn(answer);
             }
+        }
+    }
+
+    /// The client's answer to something a task needs. The first one counts, from whichever session it comes.
+    async fn answer_input(
+        self: Arc<Self>,
+        task: TaskId,
+        maker: SessionKey,
+        number: i64,
+        answer: Bytes,
+    ) {
+        let give_up = Instant::now() + self.shared.config.timeouts.client_request;
+        let mut wait = STORE_RETRY_FIRST;
+        loop {
+            let write =
+                WriteOp::AnswerInput { task: task.clone(), number, answer: answer.to_vec() };
+            match self.shared.durable.write(write).await {
+                Ok(WriteOutcome::Done) => {
+                    fault_point::passed("task.input.answered");
+                    return self.shared.durable.hot.wake(Wakeup::Task { task, session: maker });
+                }
+                Ok(_) => return self.shared.metrics.dropped_answer("late"),
+                Err(_) if Instant::now() < give_up => tokio::time::sleep(wait).await,
+                Err(refusal) => {
+                    return tracing::warn!(session = %self.digest, %refusal, "a client's answer to a task is lost");
+                }
+            }
+            wait = (wait * 2).min(STORE_RETRY_MAX);
         }
     }
 

@@ -4,15 +4,14 @@ use std::{
     borrow::Cow,
     collections::hash_map::Entry,
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use protocol::{
     envelope::{Message, OWN_META},
     error::{ErrorKind, Refusal},
-    handshake,
-    ids::{RequestId, TaskId},
+    ids::RequestId,
     json,
     method::Method,
     phase::SessionPhase,
@@ -20,31 +19,16 @@ use protocol::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Session,
-    local_requests::{CancelScope, RequestContext},
-};
+use super::Session;
 use crate::{
-    backends::{backend::Backend, policy::ArgumentsCheck},
-    boxed::in_place,
     metrics::RequestOutcome,
-    rules::{
-        endpoint::Endpoint,
-        event_log::EventKind,
-        routing::{self, Decision, Plan, ResourceTarget, TaskQuestion},
-        tasks::IDEMPOTENCY_KEY,
-    },
-    sessions::{
-        call::{Call, CallFuture, TaskHandoff},
-        stream::EventStream,
-        tasks::named_task,
-    },
-    telemetry::request,
+    rules::{endpoint::Endpoint, routing::ResourceTarget},
+    sessions::call::{Call, TaskHandoff},
 };
 
 /// A request that is not answered yet.
 #[derive(Debug, Clone)]
-pub(super) enum InFlight {
+pub(in crate::sessions) enum InFlight {
     /// On its way to a backend.
     Call(Arc<Call>),
     /// Worked on by the broker itself.
@@ -100,171 +84,6 @@ impl Drop for AnswerDelivery {
 }
 
 impl Session {
-    /// Takes a request. Its answer comes on `stream`; an `Err` is the answer, and nothing was begun.
-    pub fn admit(
-        self: &Arc<Self>,
-        message: Message,
-        stream: &Arc<EventStream>,
-    ) -> Result<(), Refusal> {
-        self.handle_request(message, stream).map(drop) // what is dropped goes on by itself
-    }
-
-    /// [`DemoSession::admit`] for who waits for the answer and can carry out meanwhile what has to be done for it.
-    pub fn handle_request(
-        self: &Arc<Self>,
-        message: Message,
-        stream: &Arc<EventStream>,
-    ) -> Result<Option<CallFuture>, Refusal> {
-        let request = self.begin_observation(&message);
-        request::within(request, || self.handle_observed(message, stream))
-    }
-
-    fn handle_observed(
-        self: &Arc<Self>,
-        message: Message,
-        stream: &Arc<EventStream>,
-    ) -> Result<Option<CallFuture>, Refusal> {
-        let begun = Instant::now();
-        let method = message.method;
-        let result = self.dispatch(message, stream, begun);
-        if let Err(refusal) = &result {
-            match refusal.kind {
-                ErrorKind::SessionElsewhere => self.discard_observation(),
-                kind => {
-                    request::with_current(|request| request.refuse(kind));
-                }
-            }
-            self.request_finished(method, RequestOutcome::Refused, begun.elapsed());
-        }
-        result
-    }
-
-    /// [`DemoSession::take`] for a connection, whose requests can not be led elsewhere: it waits for as long as it is open
-    /// whether the session leaves.
-    pub async fn handle_request_after_quiesce(
-        self: &Arc<Self>,
-        message: Message,
-        stream: &Arc<EventStream>,
-    ) -> Result<Option<CallFuture>, Refusal> {
-        if !self.shared.draining.is_cancelled() {
-            return self.handle_request(message, stream);
-        }
-        loop {
-            self.wait_while_quiescing().await;
-            match self.handle_request(message.clone(), stream) {
-                // Another attempt to give it away has begun.
-                Err(refusal)
-                    if refusal.kind == ErrorKind::SessionElsewhere && !self.is_leaving() => {}
-                taken => return taken,
-            }
-        }
-    }
-
-    fn dispatch(
-        self: &Arc<Self>,
-        mut message: Message,
-        stream: &Arc<EventStream>,
-        begun: Instant,
-    ) -> Result<Option<CallFuture>, Refusal> {
-        let id = message
-            .id
-            .clone()
-            .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
-        // Before any work: nothing of this looks further than a few numbers. A ping only asks whether somebody is there.
-        if message.method != Method::Ping {
-            self.shared.overload.admits()?;
-        }
-        self.check_phase_and_id(&message, &id)?;
-        self.tenant.take_budget(&self.caller.principal)?;
-        if message.fields.meta_has_own {
-            // What makes the same call the same task is taken out with the task.
-            let is_task = message.fields.task.is_some();
-            message = without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
-        }
-        let catalog = self.tenant.catalog();
-        let decide = |message: &Message| {
-            routing::decide(message, &self.endpoint, &self.advertised, self.version, &catalog)
-        };
-        let mut decision =
-            decide(&message).map_err(|refusal| self.unavailable_if_unlisted(refusal))?;
-        if matches!(&decision, Decision::Forward(plan) if plan.drop_task) {
-            message = without_own_meta(&without_task(message)?, |_| false)?;
-            decision = decide(&message)?; // the edits are places in the bytes that changed
-        }
-        // Its policy, rates and room are this one's, even if another of that name takes its place meanwhile.
-        let home = decision.goes_to().and_then(|backend| self.tenant.backend(backend));
-        let mut check = None;
-        if let Some(home) = &home {
-            check = check_policy(home, &message, &decision)?;
-            self.tenant.take_backend_budget(home, decision.tool())?;
-        }
-        let method = message.method;
-        let request = RequestContext { id: id.clone(), method, stream, started_at: begun };
-        let begun = match decision {
-            Decision::Answer(result) => {
-                let result =
-                    self.client_dialect().result(method, &result).map_or(result, Bytes::from);
-                let _cut = stream.push(
-                    Instant::now(),
-                    EventKind::Answer,
-                    handshake::success(&id, &result),
-                );
-                self.request_finished(method, RequestOutcome::Ok, begun.elapsed());
-                Ok(())
-            }
-            Decision::Forward(plan) => {
-                return self.start_call(message, request, plan, (home, check)).map(Some);
-            }
-            Decision::CreateTask(plan, target) => {
-                self.note_backend(&plan.backend, Some(&target.tool));
-                self.spawn_local_request(request, CancelScope::Nothing, |session| async move {
-                    if let Some(check) = check {
-                        check.run().await?;
-                    }
-                    session.create_task(message, id, plan, target).await
-                })
-            }
-            Decision::Task(question) => {
-                let task = named_task(&message)?;
-                match question {
-                    TaskQuestion::State => {
-                        self.spawn_local_request(request, CancelScope::Wait, |session| {
-                            session.task_state(task)
-                        })
-                    }
-                    TaskQuestion::Cancel => {
-                        self.spawn_local_request(request, CancelScope::Wait, |session| {
-                            session.cancel_task(task)
-                        })
-                    }
-                    TaskQuestion::Result => self.await_task(request, task),
-                }
-            }
-            Decision::SetLevel(level) => {
-                self.spawn_local_request(request, CancelScope::Wait, |session| {
-                    session.set_level(level)
-                })
-            }
-            Decision::Subscribe(target) => {
-                self.spawn_local_request(request, CancelScope::Wait, |session| {
-                    session.subscribe(target)
-                })
-            }
-            Decision::Unsubscribe(target) => {
-                self.spawn_local_request(request, CancelScope::Wait, |session| {
-                    session.unsubscribe(target)
-                })
-            }
-            Decision::ListTasks => {
-                let cursor = message.text(message.fields.cursor).map(|cursor| cursor.into_owned());
-                self.spawn_local_request(request, CancelScope::Wait, |session| {
-                    session.list_tasks(cursor)
-                })
-            }
-        };
-        begun.map(|()| None)
-    }
-
     /// A resource of a stream of notifications is held to what a subscription is held to.
     pub(super) fn check_listen(&self, target: &ResourceTarget) -> Result<(), Refusal> {
         let Some(backend) = self.tenant.backend(&target.backend) else { return Ok(()) };
@@ -272,22 +91,9 @@ impl Session {
         backend.policy.admits_resource(&target.uri)
     }
 
-    /// Answers a request with the outcome of a task, here or wherever the session is by then.
-    pub(super) fn await_task(
-        self: &Arc<Self>,
-        request: RequestContext<'_>,
-        task: TaskId,
-    ) -> Result<(), Refusal> {
-        let (id, stream) = (request.id.clone(), request.stream.clone());
-        stream.note_task_wait(&id, &task);
-        self.spawn_local_request(request, CancelScope::Work, |session| {
-            session.task_result(task, id, stream)
-        })
-    }
-
     /// What a backend offers that this process has not reached once yet, nobody knows: a session from before a restart may
     /// well name some of it.
-    fn unavailable_if_unlisted(&self, refusal: Refusal) -> Refusal {
+    pub(in crate::sessions) fn unavailable_if_unlisted(&self, refusal: Refusal) -> Refusal {
         let missing = [
             ErrorKind::ToolNotFound,
             ErrorKind::PromptNotFound,
@@ -306,34 +112,23 @@ impl Session {
     }
 
     /// The phase allows the request, and no call in flight has its id.
-    fn check_phase_and_id(&self, message: &Message, id: &RequestId) -> Result<(), Refusal> {
+    pub(in crate::sessions) fn check_phase_and_id(
+        &self,
+        message: &Message,
+        id: &RequestId,
+    ) -> Result<(), Refusal> {
         let state = self.lock();
         state.check_accepting()?;
         state.phase.admits(message.method)?;
         if state.in_flight.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
 
-    fn start_call(
-        self: &Arc<Self>,
-        message: Message,
-        request: RequestContext<'_>,
-        plan: Plan,
-        (home, check): (Option<Arc<Backend>>, Option<ArgumentsCheck>),
-    ) -> Result<CallFuture, Refusal> {
-        let Plan { backend, edits, names, .. } = plan;
-        let RequestContext { id, stream, started_at: begun, .. } = request;
-        self.note_backend(&backend, names.tool().map(|tool| tool.name.as_str()));
-        let call =
-            Call::new(&message, id.clone(), self, stream, (backend, home), names.tool(), begun);
-        self.open_request(id, InFlight::Call(call.clone()))?;
-        // On the heap first: what is around it would be moved with it, several times.
-        let run = in_place(|| call.clone().run(message, edits, check.map(Box::new)));
-        Ok(CallFuture::new(in_place(|| request::carried(run)), &self.shared.running)
-            .with_call(call))
-    }
-
-    /// Counts a request in, if there is room for it and its id is free. [`DemoSession::release`] counts it out.
-    pub(super) fn open_request(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
+    /// Counts a request in, if there is room for it and its id is free. [`Session::close_request`] counts it out.
+    pub(in crate::sessions) fn open_request(
+        &self,
+        id: RequestId,
+        in_flight: InFlight,
+    ) -> Result<(), Refusal> {
         self.tenant.open_call()?;
         if let Err(refusal) = self.insert_in_flight(id, in_flight) {
             self.tenant.close_call();
@@ -515,30 +310,6 @@ pub(in crate::sessions) fn without_own_meta(
         .finish();
     let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
     Message::decode(frame, &limits).map_err(|rejected| rejected.refusal)
-}
-
-/// The request without its `task`, which was not offered to the client (MCP 2025-11-25, Tasks: such a call runs normally).
-fn without_task(message: Message) -> Result<Message, Refusal> {
-    let Some(params) = message.params else { return Ok(message) };
-    let frame = Splice::new(&message.frame).remove_member(params, "task").finish();
-    let limits = json::Limits { bytes_max: message.frame.len(), ..json::Limits::default() };
-    Message::decode(frame, &limits).map_err(|rejected| rejected.refusal)
-}
-
-/// What the operator asks of requests to the backend it goes to.
-fn check_policy(
-    backend: &Backend,
-    message: &Message,
-    decision: &Decision,
-) -> Result<Option<ArgumentsCheck>, Refusal> {
-    let names = match decision {
-        Decision::Forward(plan) | Decision::CreateTask(plan, _) => &plan.names,
-        Decision::Subscribe(target) => {
-            return backend.policy.admits_resource(&target.uri).map(|()| None);
-        }
-        _ => return Ok(None),
-    };
-    backend.policy.admits(names, message, || backend.lists.load_full())
 }
 
 fn id_in_flight() -> Refusal {

@@ -10,14 +10,13 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
-    ids::{RequestId, TaskId},
+    ids::RequestId,
     json,
     method::Method,
 };
 
 use super::{
     Session, SessionState,
-    local_requests::RequestContext,
     streams::{first_sequence, is_general},
 };
 use crate::{
@@ -44,8 +43,13 @@ impl Session {
         self.open_new(None, false).await
     }
 
-    /// A GET with `Last-Event-ID`: the stream named there, and only that.
-    pub async fn resume(self: &Arc<Self>, last_event_id: &str) -> Result<ResumedStream, Refusal> {
+    /// A GET with `Last-Event-ID`: the stream named there, and only that. `answer`: sees to a request on it that an earlier owner
+    /// left without an answer.
+    pub(in crate::sessions) async fn open_stream_again(
+        &self,
+        last_event_id: &str,
+        answer: impl Fn(PendingAnswer, &Arc<EventStream>),
+    ) -> Result<ResumedStream, Refusal> {
         let EventId { stream: number, sequence: position, request } =
             parse_event_id(last_event_id).ok_or_else(cannot_resume)?;
         let (known, possible, foreign) = {
@@ -87,12 +91,12 @@ impl Session {
                 self.continue_general(stored).await
             }
             Some(stored) if !is_general(number) && stored.can_be_answered() => {
-                self.continue_answers(stored)
+                self.continue_answers(stored, answer)
             }
             _ if is_general(number) => self.open_after_gap(Some(number)).await,
             // Its owner died before it was logged, or the log lost it: the request is answered for what it is.
             None if foreign && request.is_some() => {
-                self.continue_answers(InheritedStream::unlogged(number, position, request))
+                self.continue_answers(InheritedStream::unlogged(number, position, request), answer)
             }
             _ => Err(events_gone()),
         }
@@ -207,8 +211,9 @@ impl Session {
     }
 
     fn continue_answers(
-        self: &Arc<Self>,
+        &self,
         stored: InheritedStream,
+        answer: impl Fn(PendingAnswer, &Arc<EventStream>),
     ) -> Result<ResumedStream, Refusal> {
         let mut state = self.open_state()?;
         let (number, position, is_logged) = (stored.number, stored.position, stored.is_logged);
@@ -233,45 +238,14 @@ impl Session {
             }
         };
         drop(state);
-        for PendingAnswer { id, task } in due {
-            self.answer_lost_request(id, task, &stream);
-        }
+        due.into_iter().for_each(|due| answer(due, &stream));
         stream
             .read_from(position)
             .map(|reader| ResumedStream { reader, gap: false })
             .map_err(|_| events_gone())
     }
 
-    /// Answers what an earlier owner did not: by waiting on for a task, or by saying that the answer is lost.
-    fn answer_lost_request(
-        self: &Arc<Self>,
-        id: RequestId,
-        task: Option<TaskId>,
-        stream: &Arc<EventStream>,
-    ) {
-        let answer = match task {
-            None => self.answer_lost_frame(&id),
-            Some(task) => {
-                let request = RequestContext {
-                    id: id.clone(),
-                    method: Method::TasksResult,
-                    stream,
-                    started_at: Instant::now(),
-                };
-                let Err(refusal) = self.await_task(request, task) else { return };
-                self.refusal_frame(&refusal, Some(&id))
-            }
-        };
-        let _answers_always_fit = stream.push(Instant::now(), EventKind::Answer, answer);
-    }
-
-    /// The answer to a call that ended with the process that carried it.
-    fn answer_lost_frame(&self, id: &RequestId) -> Bytes {
-        let text = "the broker that carried the request ended before the answer; the backend may have acted";
-        self.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
-    }
-
-    /// What earlier owners left on streams that no client knows of. `Unsupported`: that is nowhere to be read now, which keeps no
+    /// What earlier owners left on streams that no client knows of. `None`: that is nowhere to be read now, which keeps no
     /// client from its stream.
     async fn load_inherited(&self) -> Result<Option<Vec<StoredStream>>, Refusal> {
         match self.load_unread().await {

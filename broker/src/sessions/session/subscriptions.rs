@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Session {
-    pub(super) async fn subscribe(
+    pub(in crate::sessions) async fn subscribe(
         self: Arc<Self>,
         target: ResourceTarget,
     ) -> Result<Reply, Refusal> {
@@ -51,7 +51,7 @@ impl Session {
         self.subscribe(target).await.map(|_| ())
     }
 
-    pub(super) async fn unsubscribe(
+    pub(in crate::sessions) async fn unsubscribe(
         self: Arc<Self>,
         target: ResourceTarget,
     ) -> Result<Reply, Refusal> {

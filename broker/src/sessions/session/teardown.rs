@@ -125,7 +125,7 @@ impl Session {
     /// It is counted here no longer.
     fn deregister(self: &Arc<Self>) {
         self.tenant.close_session(self);
-        self.shared.tasks.unregister_session(self);
+        self.shared.registry.remove(self);
         if self.has_client {
             self.shared.metrics.sessions(self.transport, "open", -1);
         }
@@ -248,7 +248,7 @@ impl Session {
     }
 
     /// Waits while requests are held back because the session may leave.
-    pub(super) async fn wait_while_quiescing(&self) {
+    pub(in crate::sessions) async fn wait_while_quiescing(&self) {
         while self.lock().quiesce.is_quiescing && !self.is_leaving() {
             tokio::time::sleep(QUIESCE_POLL).await;
         }

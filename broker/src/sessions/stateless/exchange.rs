@@ -282,7 +282,7 @@ impl Exchange {
                 Some(StreamItem::Event(event)) => event,
                 None => {
                     if let Some(waiting) = self.waiting.take() {
-                        self.promoting.attempt(&self.request, waiting);
+                        self.promoting.attempt(&self.visitor.tasks, &self.request, waiting);
                     }
                     continue;
                 }

@@ -39,7 +39,9 @@ pub use self::{
     tasks::is_about_tasks,
 };
 use self::{session_pool::SessionPools, suspended::SuspensionTable};
-use super::{request_observer::RequestObserver, shared::Shared, tenant::Tenant};
+use super::{
+    request_observer::RequestObserver, shared::Shared, tasks::TaskManager, tenant::Tenant,
+};
 use crate::{
     BROKER_INFO,
     auth::Caller,
@@ -75,6 +77,7 @@ pub struct StatelessClient {
     pub transport: &'static str,
     pub shared: Arc<Shared>,
     pub stateless: Arc<StatelessState>,
+    pub tasks: Arc<TaskManager>,
 }
 
 /// One request that says all there is to know about it.

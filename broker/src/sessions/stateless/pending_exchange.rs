@@ -175,6 +175,7 @@ impl PendingPromotion {
     /// Begins to make a task of it: whoever goes away meanwhile takes the call, or the task, along.
     pub(super) fn attempt(
         &mut self,
+        tasks: &Arc<TaskManager>,
         request: &super::StatelessRequest,
         mut under_way: PendingExchange,
     ) {
@@ -183,15 +184,13 @@ impl PendingPromotion {
         self.attempt = Some(attempt);
         let (call, message) =
             (self.call.clone(), stateless::for_session(&request.message, &under_way.id));
-        let running = under_way.session().shared.running.clone();
+        let (tasks, running) = (tasks.clone(), under_way.session().shared.running.clone());
         running.spawn(async move {
             let promoted = match (call, message) {
-                (Some(call), Ok(message)) => {
-                    match TaskManager::promote(message, under_way, call).await {
-                        Ok(task) => PromotionResult::Task(task),
-                        Err(under_way) => PromotionResult::Unchanged(under_way),
-                    }
-                }
+                (Some(call), Ok(message)) => match tasks.promote(message, under_way, call).await {
+                    Ok(task) => PromotionResult::Task(task),
+                    Err(under_way) => PromotionResult::Unchanged(under_way),
+                },
                 _ => PromotionResult::Unchanged(under_way),
             };
             drop(tell.send(promoted)); // unheard: it is cancelled

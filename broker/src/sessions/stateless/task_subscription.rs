@@ -54,7 +54,7 @@ impl StatelessClient {
         let mut wish: Vec<TaskId> = wish.iter().map(|task| TaskId::new(task.as_str())).collect();
         wish.sort_unstable();
         wish.dedup();
-        let mut watch = TaskWatch::new(&self.shared, &wish); // before looking, so that no change is missed
+        let mut watch = TaskWatch::new(&self.tasks, &wish); // before looking, so that no change is missed
         let looks =
             self.shared.durable.timed("look_at", self.shared.durable.store.look_at(&wish)).await?;
         let audience = self.audience();

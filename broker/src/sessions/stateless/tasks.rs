@@ -61,9 +61,7 @@ impl StatelessClient {
             }
             // What is over stays as it is, and the answer is the same (same extension, Task Cancellation).
             Method::TasksCancel if task.status.is_finished() => Ok(Vec::new()),
-            Method::TasksCancel => {
-                self.shared.tasks.cancel_stored(&self.shared, &task).await.map(|_| Vec::new())
-            }
+            Method::TasksCancel => self.tasks.cancel_stored(&task).await.map(|_| Vec::new()),
             _ => self.update(&task, &request.message).await.map(|()| Vec::new()),
         }
     }

@@ -42,8 +42,7 @@ impl Inbound for TaskRun {
     }
 
     fn complete_elicitation(&self, id: &str, message: &Message) -> bool {
-        let asked =
-            self.shared.tasks.listeners(self).into_iter().find(|session| session.was_elicited(id));
+        let asked = self.tasks.listeners(self).into_iter().find(|session| session.was_elicited(id));
         asked
             .inspect(|session| session.deliver(EventKind::Message, message.frame.clone()))
             .is_some()
@@ -62,7 +61,7 @@ impl Inbound for TaskRun {
 impl Asker for TaskRun {
     /// Its progress token is good there until the task is over.
     fn sent_as(&self, sent: SentRequest, _at: Instant) {
-        self.shared.tasks.note_token(self, &sent);
+        self.tasks.note_token(self, &sent);
         self.lock().carried = Some(sent);
     }
 

@@ -106,7 +106,7 @@ impl TaskRun {
             });
             state.creating = false;
         }
-        self.shared.tasks.note_backend_task(self, link, backend_task);
+        self.tasks.note_backend_task(self, link, backend_task);
         self.changed.notify_waiters();
     }
 
@@ -180,7 +180,7 @@ pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u
     }
     run.lock().backend_task =
         Some(TrackedBackendTask { id: backend_task.clone(), link: link.clone(), unstored: None });
-    run.shared.tasks.note_backend_task(run, &link, &backend_task);
+    run.tasks.note_backend_task(run, &link, &backend_task);
     let task = BackendTask {
         id: backend_task,
         status: TaskStatus::Working,
@@ -205,7 +205,7 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
                 // Either way the backend is asked next.
                 let _sooner = tokio::time::timeout(wait, run.backend_notified.notified()).await;
             }
-            // MCP 2025-11-25, Tasks: what the backend needs comes on the stream of `tasks/result`.
+            // MCP 2025-11-25, TaskManager: what the backend needs comes on the stream of `tasks/result`.
             TaskStatus::InputRequired | TaskStatus::Completed | TaskStatus::Failed => {
                 match ask(run, link, &task.id, Method::TasksResult).await {
                     Err(ending) => return ending,

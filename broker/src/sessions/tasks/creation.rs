@@ -18,9 +18,10 @@ use protocol::{
 };
 
 use super::{
-    recovery,
+    TaskManager, recovery,
     run::{RunPlan, TaskRun},
 };
+use crate::sessions::task_host::NewTask;
 use crate::{
     config,
     limits::{
@@ -36,10 +37,7 @@ use crate::{
         stateless_tasks,
         tasks::{self, IDEMPOTENCY_KEY, TaskDetails, TaskOptions},
     },
-    sessions::{
-        session::{Session, local_requests::Reply},
-        shared::Shared,
-    },
+    sessions::session::{Session, local_requests::Reply},
     telemetry::{request, traces::RequestTrace},
 };
 
@@ -47,17 +45,15 @@ impl Session {
     /// Makes a task of a call.
     pub(in crate::sessions) async fn create_task(
         self: Arc<Self>,
-        message: Message,
-        id: RequestId,
-        plan: routing::Plan,
-        target: TaskTarget,
+        tasks: Arc<TaskManager>,
+        NewTask { message, id, plan, target }: NewTask,
     ) -> Result<Reply, Refusal> {
-        self.shared.tasks.check_capacity()?;
+        tasks.check_capacity()?;
         let settings = self.shared.task_settings().clone();
         let wish = TaskOptions::of(&message)?;
         let call = call_of(&message, &plan)?;
         let mut details = self.details(target);
-        // Without a session nobody hears what is said beside the outcome (MCP 2026-07-28, Tasks).
+        // Without a session nobody hears what is said beside the outcome (MCP 2026-07-28, TaskManager).
         if self.has_client {
             let token = message.bytes(message.fields.meta_progress_token);
             details.progress_token = token.map(|token| String::from_utf8_lossy(token).into_owned());
@@ -68,11 +64,17 @@ impl Session {
         let record =
             TaskRecord { idempotency, ..self.record_of(&call, plan.backend, &details, wish.ttl) };
         let owner = self.shared.durable.node();
-        match self.store_task(&record, &owner, &settings).await? {
-            WriteOutcome::Created { at_us } => Ok(self.created(record, at_us, &owner, &settings)),
-            WriteOutcome::Duplicate(task) => self.existing_task(&task, &record, &settings).await,
+        match self.store_task(&tasks, &record, &owner, &settings).await? {
+            WriteOutcome::Created { at_us } => {
+                Ok(self.created(tasks, record, at_us, &owner, &settings))
+            }
+            WriteOutcome::Duplicate(task) => {
+                self.existing_task(&tasks, &task, &record, &settings).await
+            }
             // It was made, by an attempt whose answer was lost, and this process took it along to another name since.
-            WriteOutcome::Fenced => self.existing_task(&record.task, &record, &settings).await,
+            WriteOutcome::Fenced => {
+                self.existing_task(&tasks, &record.task, &record, &settings).await
+            }
             WriteOutcome::LimitReached(limit) => Err(full(limit, &settings)),
             _ => Err(Refusal::new(ErrorKind::Internal, "the task could not be made")),
         }
@@ -114,6 +116,7 @@ impl Session {
 
     fn created(
         self: &Arc<Self>,
+        tasks: Arc<TaskManager>,
         record: TaskRecord,
         at_us: i64,
         owner: &NodeName,
@@ -123,7 +126,7 @@ impl Session {
         let stored = self.note_created(record, at_us, owner);
         let result = self.creation(&stored, settings);
         let (session, owner) = (self.clone(), owner.clone());
-        Reply::ResultThen(result, Box::new(move || session.start_task(stored, &owner)))
+        Reply::ResultThen(result, Box::new(move || session.start_task(&tasks, stored, &owner)))
     }
 
     pub(super) fn note_created(
@@ -148,21 +151,21 @@ impl Session {
 
     /// The answer is on its way: now it is carried out. Unless the process changed its name meanwhile: then nobody knows
     /// whether the task is still ours, and it is found like any that was left behind.
-    fn start_task(&self, stored: StoredTask, owner: &NodeName) {
+    fn start_task(&self, tasks: &Arc<TaskManager>, stored: StoredTask, owner: &NodeName) {
         if self.shared.durable.node() != *owner {
             return;
         }
         if let Some(plan) = RunPlan::read(&stored.record) {
             let left = stored.record.ttl;
-            let run =
-                TaskRun::new(FullTask { stored, left }, plan, self.tenant.clone(), &self.shared);
-            self.shared.tasks.start(run, TaskStep::Queued);
+            let run = TaskRun::new(FullTask { stored, left }, plan, self.tenant.clone(), tasks);
+            tasks.start(run, TaskStep::Queued);
         }
     }
 
     /// The task this request made before.
     async fn existing_task(
         &self,
+        tasks: &Arc<TaskManager>,
         task: &TaskId,
         asked: &TaskRecord,
         settings: &config::TaskConfig,
@@ -183,10 +186,9 @@ impl Session {
             ));
         }
         // Its commit may have been long in coming, and nobody have waited for it any more.
-        let is_stray =
-            recovery::is_ours(&self.shared, &known) && !self.shared.tasks.is_active(task);
+        let is_stray = recovery::is_ours(&self.shared, &known) && !tasks.is_active(task);
         if is_stray && !self.shared.draining.is_cancelled() {
-            self.shared.running.spawn(recovery::recover(self.shared.clone(), whole));
+            self.shared.running.spawn(recovery::recover(tasks.clone(), whole));
         }
         Ok(Reply::Result(self.creation(&known, settings)))
     }
@@ -194,6 +196,7 @@ impl Session {
     /// Tries for a moment, unless the store is away. A client is told that nothing was done only where that is certain.
     async fn store_task(
         &self,
+        tasks: &Arc<TaskManager>,
         record: &TaskRecord,
         owner: &NodeName,
         settings: &config::TaskConfig,
@@ -219,7 +222,7 @@ impl Session {
                     return Err(persistence::refusal(&error));
                 }
                 self.shared.running.spawn(recover_if_committed(
-                    self.shared.clone(),
+                    tasks.clone(),
                     record.task.clone(),
                     record.ttl.unwrap_or(TASK_RUN_MAX),
                 ));
@@ -340,25 +343,30 @@ fn full(limit: TaskLimit, settings: &config::TaskConfig) -> Refusal {
 
 /// Nobody knows whether the task was made. If it was, its client may have been led to it when it asked again, so it is carried
 /// out like any other.
-async fn recover_if_committed(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
-    if let Some(found) = await_commit(&shared, &task, ttl).await
-        && recovery::is_ours(&shared, &found.stored)
+async fn recover_if_committed(tasks: Arc<TaskManager>, task: TaskId, ttl: Duration) {
+    if let Some(found) = await_commit(&tasks, &task, ttl).await
+        && recovery::is_ours(&tasks.shared, &found.stored)
     {
-        recovery::recover(shared, found).await;
+        recovery::recover(tasks, found).await;
     }
 }
 
 /// The task, if it was made. A commit that waits (for a standby, say) is seen by nobody until it is through, which may be long.
 pub(super) async fn await_commit(
-    shared: &Arc<Shared>,
+    tasks: &Arc<TaskManager>,
     task: &TaskId,
     ttl: Duration,
 ) -> Option<FullTask> {
     let begun = Instant::now();
     let mut wait = STORE_RETRY_MAX;
     // Whoever comes after this process finds it, too.
-    while tokio::time::timeout(wait, shared.draining.cancelled()).await.is_err() {
-        match shared.durable.timed("whole_task", shared.durable.store.whole_task(task)).await {
+    while tokio::time::timeout(wait, tasks.shared.draining.cancelled()).await.is_err() {
+        match tasks
+            .shared
+            .durable
+            .timed("whole_task", tasks.shared.durable.store.whole_task(task))
+            .await
+        {
             Ok(Some(found)) => return Some(found),
             Ok(None) if begun.elapsed() >= ttl => return None,
             Ok(None) | Err(_) => {}

@@ -1,5 +1,5 @@
 //! What a client asks about tasks: `tasks/get`, `tasks/result`, `tasks/list`, `tasks/cancel`, and its answers to what a task
-//! needs (MCP 2025-11-25, Tasks). All from the store, so any replica answers for any task.
+//! needs (MCP 2025-11-25, TaskManager). All from the store, so any replica answers for any task.
 //!
 //! A task of somebody else is answered exactly like one that never was.
 
@@ -16,15 +16,10 @@ use protocol::{
     ids::{RequestId, TaskId},
 };
 
+use super::TaskManager;
 use crate::{
-    limits::{
-        PAGE_ENTRIES, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_POLLER_INTERVAL,
-        TASK_RESULT_WAIT_MAX,
-    },
-    persistence::{
-        SessionKey, StoredTask, TaskAudience, TaskListPosition, TaskStatus, WriteOp, WriteOutcome,
-        fault_point,
-    },
+    limits::{PAGE_ENTRIES, TASK_POLLER_INTERVAL, TASK_RESULT_WAIT_MAX},
+    persistence::{SessionKey, StoredTask, TaskAudience, TaskListPosition, TaskStatus},
     rules::{
         cursor::{self, CursorScope},
         stateless_tasks::NO_SESSION,
@@ -88,6 +83,7 @@ impl Session {
     /// Cancelled is what the record says before the client hears of it; that the work stops is seen to afterwards.
     pub(in crate::sessions) async fn cancel_task(
         self: Arc<Self>,
+        tasks: Arc<TaskManager>,
         task: TaskId,
     ) -> Result<Reply, Refusal> {
         let known = self.own_task(&task).await?;
@@ -97,7 +93,7 @@ impl Session {
         if known.status.is_finished() {
             return Err(over(known.status));
         }
-        let was_running = self.shared.tasks.cancel_stored(&self.shared, &known).await?;
+        let was_running = tasks.cancel_stored(&known).await?;
         let now = self.own_task(&task).await?;
         if was_running && now.status == TaskStatus::Cancelled {
             Ok(Reply::Result(self.object(&now)))
@@ -151,12 +147,13 @@ impl Session {
     /// the client meanwhile is asked on the stream of this request.
     pub(in crate::sessions) async fn task_result(
         self: Arc<Self>,
+        tasks: Arc<TaskManager>,
         task: TaskId,
         id: RequestId,
         stream: Arc<EventStream>,
     ) -> Result<Reply, Refusal> {
         self.own_task(&task).await?; // a foreign task is not even waited for
-        let waiting = self.shared.tasks.wait_for(&task, Arc::downgrade(&self), &stream);
+        let waiting = tasks.wait_for(&task, Arc::downgrade(&self), &stream);
         let mut shown =
             ForwardedInputs { session: self.clone(), stream, questions: HashMap::new() };
         let outcome = self.outcome_of(&task, &waiting.one, &mut shown).await;
@@ -231,38 +228,6 @@ impl Session {
         };
         shown.follow(&task, &inputs);
         Ok(None)
-    }
-
-    /// The client's answer to something a task needs. The first one counts, from whichever session it comes.
-    pub(in crate::sessions) async fn answer_input(
-        self: Arc<Self>,
-        task: TaskId,
-        maker: SessionKey,
-        number: i64,
-        answer: Bytes,
-    ) {
-        let give_up = Instant::now() + self.shared.config.timeouts.client_request;
-        let mut wait = STORE_RETRY_FIRST;
-        loop {
-            let write =
-                WriteOp::AnswerInput { task: task.clone(), number, answer: answer.to_vec() };
-            match self.shared.durable.write(write).await {
-                Ok(WriteOutcome::Done) => {
-                    fault_point::passed("task.input.answered");
-                    return self
-                        .shared
-                        .durable
-                        .hot
-                        .wake(crate::persistence::Wakeup::Task { task, session: maker });
-                }
-                Ok(_) => return self.shared.metrics.dropped_answer("late"),
-                Err(_) if Instant::now() < give_up => tokio::time::sleep(wait).await,
-                Err(refusal) => {
-                    return tracing::warn!(session = %self.digest, %refusal, "a client's answer to a task is lost");
-                }
-            }
-            wait = (wait * 2).min(STORE_RETRY_MAX);
-        }
     }
 }
 

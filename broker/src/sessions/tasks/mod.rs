@@ -1,4 +1,4 @@
-//! Tasks (MCP 2025-11-25, Tasks): the broker is their host, for every backend.
+//! TaskManager (MCP 2025-11-25, TaskManager): the broker is their host, for every backend.
 //!
 //! The record of a task is in the store; any replica answers for it. One process owns it and carries it out ([`runner`]).
 //! What is here is that process's own: which tasks run, who waits for them, and which sessions live here. All of it may be
@@ -10,6 +10,7 @@ mod cancellation;
 mod creation;
 mod handlers;
 mod handoff;
+mod host;
 mod inputs;
 mod notifications;
 mod observability;
@@ -36,10 +37,9 @@ use crate::{
         link::{Link, connection::Connection},
     },
     limits::{TASK_DEFER_FIRST, TASK_DEFER_MAX, TASK_RUNS_MAX, TASKS_DEFERRED_MAX},
-    persistence::{SessionKey, TaskStatus},
+    persistence::TaskStatus,
     sync,
 };
-use dashmap::DashMap;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::{TaskId, TenantId},
@@ -57,15 +57,13 @@ use super::{session::Session, shared::Shared, stream::EventStream, tenant::Tenan
 pub type FindTenant = Box<dyn Fn(&TenantId) -> Option<Arc<Tenant>> + Send + Sync>;
 
 /// The tasks this process has to do with.
-#[derive(Default)]
 pub struct TaskManager {
+    pub(super) shared: Arc<Shared>,
     inner: Mutex<TaskTable>,
-    /// Sessions that live here.
-    sessions: DashMap<SessionKey, Weak<Session>>,
     tenants: OnceLock<FindTenant>,
-    /// Tasks that can not be carried out here.
+    /// TaskManager that can not be carried out here.
     deferred: Mutex<HashMap<TaskId, Deferral>>,
-    /// Tasks that are being taken up.
+    /// TaskManager that are being taken up.
     recovering: Mutex<HashSet<TaskId>>,
 }
 
@@ -105,21 +103,21 @@ pub(super) struct TaskWaiter {
 /// Notices changes of some tasks, for as long as it lives.
 #[derive(Debug)]
 pub(super) struct TaskWatch {
-    shared: Arc<Shared>,
+    manager: Arc<TaskManager>,
     tasks: Vec<TaskId>,
     one: Arc<TaskWaiter>,
 }
 
 impl TaskWatch {
-    pub(super) fn new(shared: &Arc<Shared>, tasks: &[TaskId]) -> Self {
+    pub(super) fn new(manager: &Arc<TaskManager>, tasks: &[TaskId]) -> Self {
         let one =
             Arc::new(TaskWaiter { changed: Notify::new(), session: Weak::new(), stream: None });
-        let mut inner = shared.tasks.lock();
+        let mut inner = manager.lock();
         for task in tasks {
             inner.waiting.entry(task.clone()).or_default().push(Arc::downgrade(&one));
         }
         drop(inner);
-        Self { shared: shared.clone(), tasks: tasks.to_vec(), one }
+        Self { manager: manager.clone(), tasks: tasks.to_vec(), one }
     }
 
     /// Resolves when one of them may have changed. Cancel-safe.
@@ -132,7 +130,7 @@ impl TaskWatch {
         let (kept, gone) = std::mem::take(&mut self.tasks).into_iter().partition(is_kept);
         self.tasks = kept;
         let gone: Vec<TaskId> = gone;
-        gone.iter().for_each(|task| self.shared.tasks.remove_waiter(task, &self.one));
+        gone.iter().for_each(|task| self.manager.remove_waiter(task, &self.one));
     }
 }
 
@@ -162,6 +160,16 @@ impl std::fmt::Debug for TaskManager {
 }
 
 impl TaskManager {
+    pub fn new(shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self {
+            shared,
+            inner: Mutex::default(),
+            tenants: OnceLock::new(),
+            deferred: Mutex::default(),
+            recovering: Mutex::default(),
+        })
+    }
+
     /// Says how tenants are found. Nothing is carried out before.
     pub fn set_tenant_lookup(&self, find: FindTenant) {
         let _set_once = self.tenants.set(find);
@@ -195,21 +203,6 @@ impl TaskManager {
                 .map(|(task, _)| task.clone())
                 .collect()
         })
-    }
-
-    /// A session lives here from now on.
-    pub fn register_session(&self, session: &Arc<Session>) {
-        self.sessions.insert(session.key, Arc::downgrade(session));
-    }
-
-    /// It does not any more.
-    pub fn unregister_session(&self, session: &Session) {
-        self.sessions
-            .remove_if(&session.key, |_, known| known.as_ptr() == std::ptr::from_ref(session));
-    }
-
-    pub(super) fn session(&self, key: &SessionKey) -> Option<Arc<Session>> {
-        self.sessions.get(key).and_then(|session| session.upgrade())
     }
 
     // What runs.
@@ -370,11 +363,12 @@ pub fn digest(task: &TaskId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::event_log::LogLimits;
+    use crate::{broker::Broker, durable::Stores, rules::event_log::LogLimits};
 
-    #[test]
-    fn nothing_is_left_of_who_waited() {
-        let (tasks, task) = (TaskManager::default(), TaskId::new("t"));
+    #[tokio::test]
+    async fn nothing_is_left_of_who_waited() {
+        let broker = Broker::new(Stores::in_memory().await);
+        let (tasks, task) = (&broker.tasks, TaskId::new("t"));
         let stream = EventStream::general(1, LogLimits { events: 1, bytes: 1 });
         let (one, other) = (
             tasks.wait_for(&task, Weak::new(), &stream),

@@ -28,7 +28,7 @@ pub(super) struct NotificationLimiter {
 #[derive(Debug, Default)]
 struct NotificationLimiterState {
     progress: Option<f64>,
-    /// The task is ending: nothing more is said (MCP 2025-11-25, Tasks: no progress after the end).
+    /// The task is ending: nothing more is said (MCP 2025-11-25, TaskManager: no progress after the end).
     silent: bool,
     /// The second that is being counted.
     since: Option<Instant>,
@@ -73,11 +73,11 @@ impl TaskRun {
             return;
         }
         match self.creator() {
-            Some(session) => self.shared.tasks.deliver(
+            Some(session) => self.tasks.deliver(
                 &session,
                 kind,
                 frame,
-                self.shared.tasks.result_stream(&self.id, &session),
+                self.tasks.result_stream(&self.id, &session),
             ),
             None if frame.len() <= TASK_NOTIFICATION_BYTES_MAX => {
                 self.shared

@@ -1,4 +1,4 @@
-//! Tasks that are this process's own by the record and that nobody here carries out: what made or claimed them was committed
+//! TaskManager that are this process's own by the record and that nobody here carries out: what made or claimed them was committed
 //! after whoever asked for it had given up, or their run ended as another's. Nobody else takes them while this process lives,
 //! so every few seconds what it owns is compared with what it does.
 //!
@@ -9,22 +9,25 @@ use std::{collections::HashSet, sync::Arc};
 use protocol::ids::TaskId;
 
 use super::{TaskManager, recovery};
-use crate::{limits::TASK_ORPHAN_SWEEP_INTERVAL, sessions::shared::Shared, sync};
+use crate::{limits::TASK_ORPHAN_SWEEP_INTERVAL, sync};
 
 /// Compares until the process ends.
-pub(super) async fn sweep_orphans(shared: Arc<Shared>) {
+pub(super) async fn sweep_orphans(tasks: Arc<TaskManager>) {
     let mut missing = HashSet::new();
-    while tokio::time::timeout(TASK_ORPHAN_SWEEP_INTERVAL, shared.draining.cancelled())
+    while tokio::time::timeout(TASK_ORPHAN_SWEEP_INTERVAL, tasks.shared.draining.cancelled())
         .await
         .is_err()
     {
-        missing = sweep_once(&shared, missing).await;
+        missing = sweep_once(&tasks, missing).await;
     }
 }
 
 /// `before`: what was missing at the last look. Returns what is at this one.
-pub(super) async fn sweep_once(shared: &Arc<Shared>, before: HashSet<TaskId>) -> HashSet<TaskId> {
-    let (durable, tasks) = (&shared.durable, &shared.tasks);
+pub(super) async fn sweep_once(
+    tasks: &Arc<TaskManager>,
+    before: HashSet<TaskId>,
+) -> HashSet<TaskId> {
+    let durable = &tasks.shared.durable;
     // Until somebody can ask, nothing is known.
     let Ok(owned) = durable.timed("tasks_of", durable.store.tasks_of(&durable.names())).await
     else {
@@ -36,27 +39,27 @@ pub(super) async fn sweep_once(shared: &Arc<Shared>, before: HashSet<TaskId>) ->
     let (strays, missing): (HashSet<_>, HashSet<_>) =
         missing.partition(|task| before.contains(task));
     for task in strays {
-        shared.running.spawn(adopt(shared.clone(), task));
+        tasks.shared.running.spawn(adopt(tasks.clone(), task));
     }
     missing
 }
 
-async fn adopt(shared: Arc<Shared>, task: TaskId) {
-    let durable = &shared.durable;
+async fn adopt(tasks: Arc<TaskManager>, task: TaskId) {
+    let durable = &tasks.shared.durable;
     let Ok(found) = durable.timed("whole_task", durable.store.whole_task(&task)).await else {
         return;
     };
     match found {
-        Some(found) if recovery::is_ours(&shared, &found.stored) => {
+        Some(found) if recovery::is_ours(&tasks.shared, &found.stored) => {
             tracing::warn!(
                 task = super::digest(&task),
                 "a task of this process was carried out by nobody"
             );
-            recovery::recover(shared, found).await;
+            recovery::recover(tasks, found).await;
         }
         Some(_) => {}
         // Deleted just now, or it can not be read, which need not be found out every time.
-        None => drop(shared.tasks.defer(&task)),
+        None => drop(tasks.defer(&task)),
     }
 }
 

@@ -15,7 +15,6 @@ use super::{TaskManager, run::StopReason};
 use crate::{
     limits::{TASK_POLLER_BATCH, TASK_POLLER_INTERVAL, TASK_POLLER_INTERVAL_ALONE},
     persistence::{InputCounts, StoredTaskSnapshot},
-    sessions::shared::Shared,
 };
 
 /// How often runs that ask their client nothing are looked after: only somebody else may have ended their task.
@@ -25,28 +24,31 @@ const QUIET_RUNS_EVERY: u64 = 5;
 type TaskSnapshot = Option<(i64, i64, InputCounts)>;
 
 /// Looks until the process ends.
-pub(super) async fn poll(shared: Arc<Shared>) {
+pub(super) async fn poll(tasks: Arc<TaskManager>) {
     let mut seen: HashMap<TaskId, TaskSnapshot> = HashMap::new();
     for round in 1_u64.. {
-        let connected = shared.durable.hot.is_connected();
+        let connected = tasks.shared.durable.hot.is_connected();
         tokio::time::sleep(if connected {
             TASK_POLLER_INTERVAL
         } else {
             TASK_POLLER_INTERVAL_ALONE
         })
         .await;
-        let wanted = shared.tasks.tasks_to_poll(round.is_multiple_of(QUIET_RUNS_EVERY));
+        let wanted = tasks.tasks_to_poll(round.is_multiple_of(QUIET_RUNS_EVERY));
         // Runs that were not asked for this time are remembered.
-        seen.retain(|task, _| wanted.contains(task) || shared.tasks.run(task).is_some());
+        seen.retain(|task, _| wanted.contains(task) || tasks.run(task).is_some());
         let wanted: Vec<TaskId> = wanted.into_iter().collect();
         for some in wanted.chunks(TASK_POLLER_BATCH) {
             // What the store does not tell now it tells later.
-            let Ok(looks) =
-                shared.durable.timed("look_at", shared.durable.store.look_at(some)).await
+            let Ok(looks) = tasks
+                .shared
+                .durable
+                .timed("look_at", tasks.shared.durable.store.look_at(some))
+                .await
             else {
                 break;
             };
-            apply_looks(&shared.tasks, some, looks, &mut seen);
+            apply_looks(&tasks, some, looks, &mut seen);
         }
     }
 }
@@ -78,7 +80,7 @@ fn apply_looks(
 }
 
 impl TaskManager {
-    /// Tasks that are waited for, and those that run here: all of them, or those with questions to their client.
+    /// TaskManager that are waited for, and those that run here: all of them, or those with questions to their client.
     fn tasks_to_poll(&self, all_runs: bool) -> HashSet<TaskId> {
         let inner = self.lock();
         let waited = inner

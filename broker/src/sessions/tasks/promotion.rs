@@ -1,4 +1,4 @@
-//! A call that is on its way becomes a task: it takes long, or its backend has made a task of it (MCP 2026-07-28, Tasks).
+//! A call that is on its way becomes a task: it takes long, or its backend has made a task of it (MCP 2026-07-28, TaskManager).
 //!
 //! The record says from the first that the call was sent before there was one (`TaskDetails::sent_before`), so that nobody who
 //! finds it begins the call anew unless that is harmless. From then on the run is who waits for the call, and what the
@@ -33,7 +33,6 @@ use crate::{
     sessions::{
         call::{Call, OfferedTask},
         session::{Session, without_own_meta},
-        shared::Shared,
         stream::StreamItem,
     },
 };
@@ -41,7 +40,7 @@ use crate::{
 /// A task whose client does not know of it. Dropped, the task is cancelled: nobody else can ask for what becomes of it.
 #[derive(Debug)]
 pub(in crate::sessions) struct UnannouncedTask {
-    shared: Arc<Shared>,
+    tasks: Arc<TaskManager>,
     task: Option<Box<StoredTask>>,
 }
 
@@ -55,9 +54,9 @@ impl UnannouncedTask {
 impl Drop for UnannouncedTask {
     fn drop(&mut self) {
         let Some(task) = self.task.take() else { return };
-        let shared = self.shared.clone();
-        self.shared.running.spawn(async move {
-            if let Err(refusal) = shared.tasks.cancel_stored(&shared, &task).await {
+        let tasks = self.tasks.clone();
+        self.tasks.shared.running.spawn(async move {
+            if let Err(refusal) = tasks.cancel_stored(&task).await {
                 tracing::debug!(task = super::digest(&task.record.task), %refusal, "a task nobody knows of could not be cancelled");
             }
         });
@@ -75,21 +74,22 @@ pub(in crate::sessions) trait PendingCall: Send + 'static {
 impl TaskManager {
     /// Makes a task of a call, or gives it back as it is. `message`: as the session took it.
     pub(in crate::sessions) async fn promote<Pending: PendingCall>(
+        self: &Arc<Self>,
         message: Message,
         under_way: Pending,
         call: Arc<Call>,
     ) -> Result<UnannouncedTask, Pending> {
         let session = under_way.session().clone();
-        let shared = session.shared.clone();
-        match session.store_promoted(&message, &call).await {
+        let metrics = &self.shared.metrics;
+        match session.store_promoted(self, &message, &call).await {
             Ok(stored) => {
                 let task = Some(Box::new(stored.clone()));
-                session.begin_promoted(stored, under_way, call);
-                shared.metrics.promoted(PromotionOutcome::Made);
-                Ok(UnannouncedTask { shared, task })
+                session.begin_promoted(self, stored, under_way, call);
+                metrics.promoted(PromotionOutcome::Made);
+                Ok(UnannouncedTask { tasks: self.clone(), task })
             }
             Err(refusal) => {
-                shared.metrics.promoted(PromotionOutcome::Refused);
+                metrics.promoted(PromotionOutcome::Refused);
                 tracing::debug!(%refusal, "a call could not become a task, and goes on as it was");
                 Err(under_way)
             }
@@ -98,8 +98,13 @@ impl TaskManager {
 }
 
 impl Session {
-    async fn store_promoted(&self, message: &Message, call: &Call) -> Result<StoredTask, Refusal> {
-        self.shared.tasks.check_capacity()?;
+    async fn store_promoted(
+        &self,
+        tasks: &Arc<TaskManager>,
+        message: &Message,
+        call: &Call,
+    ) -> Result<StoredTask, Refusal> {
+        tasks.check_capacity()?;
         let message = without_own_meta(message, |_| false)?;
         let decision = routing::decide(
             &message,
@@ -134,7 +139,7 @@ impl Session {
         let written = self.shared.durable.commit(create).await;
         if let Err(StoreError::OutcomeUnknown(_)) = written {
             self.shared.running.spawn(cancel_if_committed(
-                self.shared.clone(),
+                tasks.clone(),
                 record.task.clone(),
                 record.ttl.unwrap_or(TASK_RUN_MAX),
             ));
@@ -152,25 +157,29 @@ impl Session {
         }
     }
 
-    fn begin_promoted(&self, stored: StoredTask, under_way: impl PendingCall, call: Arc<Call>) {
+    fn begin_promoted(
+        &self,
+        tasks: &Arc<TaskManager>,
+        stored: StoredTask,
+        under_way: impl PendingCall,
+        call: Arc<Call>,
+    ) {
         let Some(plan) = RunPlan::read(&stored.record) else { return };
         let left = stored.record.ttl;
-        let run = TaskRun::new(FullTask { stored, left }, plan, self.tenant.clone(), &self.shared);
+        let run = TaskRun::new(FullTask { stored, left }, plan, self.tenant.clone(), tasks);
         run.lock().maybe_sent = true;
         // From now on it counts among the tasks.
         self.release_call_slot(&call);
-        self.shared
-            .tasks
-            .start_with(run, |run| async move { await_call(&run, under_way, call).await });
+        tasks.start_with(run, |run| async move { await_call(&run, under_way, call).await });
     }
 }
 
 /// Nobody knows whether the task was made. The call goes on without one, so that nobody is ever told of it: it is nobody's to
 /// carry out.
-async fn cancel_if_committed(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
-    let _not_a_stray = shared.tasks.begin_recovery(&task);
-    while let Some(found) = await_commit(&shared, &task, ttl).await {
-        match shared.tasks.cancel_stored(&shared, &found.stored).await {
+async fn cancel_if_committed(tasks: Arc<TaskManager>, task: TaskId, ttl: Duration) {
+    let _not_a_stray = tasks.begin_recovery(&task);
+    while let Some(found) = await_commit(&tasks, &task, ttl).await {
+        match tasks.cancel_stored(&found.stored).await {
             Ok(_) => return,
             Err(refusal) => {
                 tracing::debug!(task = super::digest(&task), %refusal, "a task nobody knows of could not be cancelled")
@@ -212,7 +221,7 @@ async fn await_call(
             }
             Some(question) if question.kind == Kind::Request => ask(run, &under_way, &question),
             Some(word) if word.method == Method::Cancelled => withdraw(run, &word),
-            // Neither progress nor log messages of a task are told (MCP 2026-07-28, Tasks).
+            // Neither progress nor log messages of a task are told (MCP 2026-07-28, TaskManager).
             _ => {}
         }
     }

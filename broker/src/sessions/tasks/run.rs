@@ -22,7 +22,7 @@ use protocol::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{inputs::ReplyRoute, notifications::NotificationLimiter};
+use super::{TaskManager, inputs::ReplyRoute, notifications::NotificationLimiter};
 use crate::{
     backends::{
         asker::SentRequest,
@@ -61,6 +61,7 @@ pub struct TaskRun {
     pub endpoint: Endpoint,
     pub tenant: Arc<Tenant>,
     pub shared: Arc<Shared>,
+    pub(super) tasks: Arc<TaskManager>,
     epoch: AtomicI64,
     /// When the task's time is over.
     pub deadline: Instant,
@@ -150,7 +151,7 @@ impl TaskRun {
         task: FullTask,
         plan: RunPlan,
         tenant: Arc<Tenant>,
-        shared: &Arc<Shared>,
+        tasks: &Arc<TaskManager>,
     ) -> Arc<Self> {
         let FullTask { stored, left } = task;
         let left = left.map_or(TASK_RUN_MAX, |left| left.min(TASK_RUN_MAX));
@@ -163,7 +164,8 @@ impl TaskRun {
             client: plan.client,
             version: plan.version,
             tenant,
-            shared: shared.clone(),
+            shared: tasks.shared.clone(),
+            tasks: tasks.clone(),
             epoch: AtomicI64::new(stored.epoch),
             deadline: Instant::now() + left,
             stop: CancellationToken::new(),
@@ -241,7 +243,7 @@ impl TaskRun {
 
     /// The session that made the task, if it lives here.
     pub fn creator(&self) -> Option<Arc<Session>> {
-        self.shared.tasks.session(&self.record.session)
+        self.shared.registry.get(&self.record.session)
     }
 
     pub fn stored_log_level(&self) -> Option<LogLevel> {

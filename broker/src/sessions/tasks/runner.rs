@@ -73,7 +73,7 @@ async fn carry_out(run: Arc<TaskRun>, work: impl Future<Output = RunOutcome>) {
         tracing::error!(task = %run.digest(), "the end of a task failed inside the broker");
     }
     observability::end_span(&run);
-    run.shared.tasks.unregister(&run);
+    run.tasks.unregister(&run);
     inputs::refuse_all(&run);
     // Last: a link that nobody else uses is closed with it.
     let hold = run.lock().link_hold.take();
@@ -228,7 +228,7 @@ fn note_under_way(run: &TaskRun, as_task: bool) {
     (state.maybe_sent, state.as_task, state.creating) = (true, as_task, as_task);
 }
 
-/// MCP 2025-11-25, Tasks: a call is augmented only where the backend and the tool have tasks.
+/// MCP 2025-11-25, TaskManager: a call is augmented only where the backend and the tool have tasks.
 fn becomes_a_task(run: &TaskRun, connection: &Connection, message: &Message) -> bool {
     let has_tasks = connection
         .negotiated()

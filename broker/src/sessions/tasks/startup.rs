@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use super::{TaskManager, orphans, poller, recovery, wakeups};
-use crate::sessions::shared::Shared;
 
 impl TaskManager {
     /// Begins to look for tasks, and to listen. Called once, when tenants and backends are known.
-    pub fn start_workers(shared: &Arc<Shared>) {
-        tokio::spawn(wakeups::listen(shared.clone()));
-        tokio::spawn(poller::poll(shared.clone()));
-        tokio::spawn(orphans::sweep_orphans(shared.clone()));
-        tokio::spawn(recovery::claim_unowned(shared.clone()));
+    pub fn start_workers(self: &Arc<Self>) {
+        tokio::spawn(wakeups::listen(self.clone()));
+        tokio::spawn(poller::poll(self.clone()));
+        tokio::spawn(orphans::sweep_orphans(self.clone()));
+        tokio::spawn(recovery::claim_unowned(self.clone()));
     }
 }

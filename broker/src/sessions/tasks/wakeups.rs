@@ -16,27 +16,27 @@ use super::TaskManager;
 use crate::{
     persistence::{SessionKey, Wakeup},
     rules::{event_log::EventKind, tasks},
-    sessions::{session::Session, shared::Shared},
+    sessions::session::Session,
 };
 
 /// Words taken together.
 const BATCH: usize = 256;
 /// Changes that wait to be told.
 const TO_TELL_MAX: usize = 1_024;
-/// Tasks of which is known what their clients were told last.
+/// TaskManager of which is known what their clients were told last.
 const TOLD_MAX: usize = 10_000;
 
 /// Listens until the process ends.
-pub(super) async fn listen(shared: Arc<Shared>) {
-    let mut wakes = shared.durable.hot.wakes();
+pub(super) async fn listen(tasks: Arc<TaskManager>) {
+    let mut wakes = tasks.shared.durable.hot.wakes();
     // Read beside the listening: a slow store does not hold up who waits for a word.
     let (to_tell, changes) = mpsc::channel::<(TaskId, Arc<Session>)>(TO_TELL_MAX);
-    tokio::spawn(notify_status(shared.clone(), changes));
+    tokio::spawn(notify_status(tasks.clone(), changes));
     loop {
         let mut words = match wakes.recv().await {
             Ok(first) => vec![first],
             Err(RecvError::Lagged(_)) => {
-                shared.tasks.wake_all();
+                tasks.wake_all();
                 continue;
             }
             Err(RecvError::Closed) => return,
@@ -44,7 +44,7 @@ pub(super) async fn listen(shared: Arc<Shared>) {
         while words.len() < BATCH {
             match wakes.try_recv() {
                 Ok(next) => words.push(next),
-                Err(TryRecvError::Lagged(_)) => shared.tasks.wake_all(),
+                Err(TryRecvError::Lagged(_)) => tasks.wake_all(),
                 Err(TryRecvError::Empty | TryRecvError::Closed) => break,
             }
         }
@@ -52,40 +52,47 @@ pub(super) async fn listen(shared: Arc<Shared>) {
         for wake in words {
             match wake {
                 Wakeup::Task { task, session } => {
-                    shared.tasks.wake(&task);
+                    tasks.wake(&task);
                     changed.insert(task, session);
                 }
                 Wakeup::TaskNotification { session, frame } => {
-                    relay_notification(&shared.tasks, &session, frame)
+                    relay_notification(&tasks, &session, frame)
                 }
                 Wakeup::Config | Wakeup::SessionEnd(_) => {} // others listen to these
             }
         }
         let here = changed
             .into_iter()
-            .filter_map(|(task, session)| Some((task, shared.tasks.session(&session)?)));
+            .filter_map(|(task, session)| Some((task, tasks.shared.registry.get(&session)?)));
         for change in here {
-            // Notifications of a status are no promise (MCP 2025-11-25, Tasks), so none is better than a late one.
+            // Notifications of a status are no promise (MCP 2025-11-25, TaskManager), so none is better than a late one.
             let _full = to_tell.try_send(change);
         }
     }
 }
 
-/// Tells sessions that made a task how it stands, where that is news (MCP 2025-11-25, Tasks: status notifications). Whatever
+/// Tells sessions that made a task how it stands, where that is news (MCP 2025-11-25, TaskManager: status notifications). Whatever
 /// changed while the store was asked is asked for together.
-async fn notify_status(shared: Arc<Shared>, mut changes: mpsc::Receiver<(TaskId, Arc<Session>)>) {
+async fn notify_status(
+    tasks: Arc<TaskManager>,
+    mut changes: mpsc::Receiver<(TaskId, Arc<Session>)>,
+) {
     let mut some = Vec::with_capacity(BATCH);
     while changes.recv_many(&mut some, BATCH).await > 0 {
         let sessions: HashMap<TaskId, Arc<Session>> = some.drain(..).collect();
-        let tasks: Vec<TaskId> = sessions.keys().cloned().collect();
-        let Ok(looks) = shared.durable.timed("look_at", shared.durable.store.look_at(&tasks)).await
+        let changed: Vec<TaskId> = sessions.keys().cloned().collect();
+        let Ok(looks) = tasks
+            .shared
+            .durable
+            .timed("look_at", tasks.shared.durable.store.look_at(&changed))
+            .await
         else {
             continue;
         };
         for stored in looks.iter().map(|look| &look.stored) {
             let Some(session) = sessions.get(&stored.record.task) else { continue };
-            if shared.tasks.note_if_new(&stored.record.task, stored.status) {
-                let object = tasks::object(stored, shared.task_settings().poll_interval);
+            if tasks.note_if_new(&stored.record.task, stored.status) {
+                let object = tasks::object(stored, tasks.shared.task_settings().poll_interval);
                 session.deliver(
                     EventKind::Message,
                     handshake::notification(Method::TasksStatus, Some(object.as_bytes())),
@@ -97,7 +104,7 @@ async fn notify_status(shared: Arc<Shared>, mut changes: mpsc::Receiver<(TaskId,
 
 /// A word of a task that is carried out elsewhere, for a session that lives here.
 fn relay_notification(tasks: &TaskManager, session: &SessionKey, frame: Bytes) {
-    let Some(session) = tasks.session(session) else { return };
+    let Some(session) = tasks.shared.registry.get(session) else { return };
     let task = tasks::decoded(frame.clone()).and_then(|message| {
         Some(TaskId::new(&*message.text(message.fields.meta_related_task_id)?))
     });
