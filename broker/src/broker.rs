@@ -44,7 +44,7 @@ use crate::{
     },
     session_location::SessionLocator,
     sessions::{
-        call::DeadlineList, session::Session, shared::Shared, stateless::StatelessState,
+        deadline_list::DeadlineList, session::Session, shared::Shared, stateless::StatelessState,
         tasks::TaskManager, tenant::Tenant,
     },
     telemetry::{self, ExporterHandle},

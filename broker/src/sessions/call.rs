@@ -6,8 +6,8 @@
 
 mod asker;
 mod call_future;
-mod deadline_list;
 mod interrupt;
+mod open_call;
 mod task_handoff;
 
 use std::{
@@ -32,16 +32,16 @@ use protocol::{
     splice::{self, Splice},
 };
 
+use self::interrupt::{Interrupt, InterruptReason};
 pub use self::{
     call_future::CallFuture,
-    deadline_list::DeadlineList,
     task_handoff::{OfferedTask, TaskHandoff},
 };
-use self::{
+use super::{
     deadline_list::{DeadlineStatus, Expirable},
-    interrupt::{Interrupt, InterruptReason},
+    session::Session,
+    stream::EventStream,
 };
-use super::{session::Session, stream::EventStream};
 use crate::{
     backends::{
         asker::{Asker, SentRequest},
@@ -90,7 +90,7 @@ pub struct Call {
     /// Milliseconds after `started` at which something last happened.
     touched_ms: AtomicU64,
     /// Questions of the backend the client has not answered yet; the clock stands still for them.
-    pub open_questions: AtomicUsize,
+    open_questions: AtomicUsize,
     settled: AtomicBool,
     /// The backend knows that nobody waits any more.
     cancel_sent: AtomicBool,
@@ -193,7 +193,7 @@ impl Call {
             .session
             .shared
             .deadlines
-            .register(&self, self.started + self.deadline.quiet.min(self.deadline.total));
+            .register(self.clone(), self.started + self.deadline.quiet.min(self.deadline.total));
         let ending = {
             // Made where it stays: it is large, and the macro would move it.
             let mut relaying = pin!(self.relay(&message, &edits, check));
@@ -221,22 +221,6 @@ impl Call {
         lock(&self.parsed_answer)
             .take()
             .filter(|told| told.frame.as_ptr() == frame.as_ptr() && told.frame.len() == frame.len())
-    }
-
-    /// The client (or the end of its session) wants no answer any more.
-    pub fn cancel(&self, reason: Option<Bytes>) {
-        *lock(&self.cancel_reason) = reason;
-        self.interrupt.cancel();
-        // At once, so that it is on its way before a session's end closes the link. What is only being sent now is told of
-        // when the call settles.
-        if !self.settled.load(Ordering::Acquire) {
-            self.send_cancelled();
-        }
-    }
-
-    /// It was cancelled: its answer goes to no client.
-    pub fn is_cancelled(&self) -> bool {
-        self.interrupt.is_cancelled()
     }
 
     /// Whether progress of this value may go to the client (MCP: it increases with each notification).

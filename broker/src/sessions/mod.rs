@@ -1,6 +1,7 @@
 //! Sessions, their calls, streams and tasks, and clients without sessions. Stands on [`crate::backends`].
 
 pub mod call;
+pub mod deadline_list;
 pub mod registry;
 pub mod request_observer;
 pub mod session;

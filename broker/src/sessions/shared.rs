@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    call::{Call, DeadlineList},
+    deadline_list::{DeadlineList, Expirable},
     registry::SessionRegistry,
     stream::UnreadBudget,
     task_host::TaskHost,
@@ -25,7 +25,7 @@ pub struct Shared {
     /// What waits for clients.
     pub unread_budget: Arc<UnreadBudget>,
     /// Calls in flight, to be told when their time is up.
-    pub deadlines: Arc<DeadlineList<Call>>,
+    pub deadlines: Arc<DeadlineList<dyn Expirable>>,
 }
 
 impl Shared {

@@ -27,7 +27,7 @@ impl Inbound for Call {
         connection: &Arc<Connection>,
         question: &Message,
     ) -> Result<(), Refusal> {
-        self.session.ask(connection, question, Some(&self))
+        self.session.clone().ask(connection, question, Some(self))
     }
 
     fn withdraw(&self, number: u64, why: &str) {

@@ -8,6 +8,7 @@ mod adoption;
 mod link_client;
 pub(in crate::sessions) mod local_requests;
 mod observation;
+mod open_call;
 mod outbox;
 mod persisted_state;
 mod questions;
@@ -41,8 +42,8 @@ use protocol::{
 };
 
 pub use self::{
-    adoption::ClaimedSession, local_requests::Reply, resumption::ResumedStream,
-    teardown::ReleaseOutcome,
+    adoption::ClaimedSession, local_requests::Reply, open_call::OpenCall,
+    resumption::ResumedStream, teardown::ReleaseOutcome,
 };
 pub(in crate::sessions) use self::{
     local_requests::{CancelScope, RequestContext},

@@ -6,7 +6,7 @@
 //! is gone.
 
 use std::{
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
@@ -26,7 +26,6 @@ use protocol::{
 
 use super::{Session, SessionState, requests::without_private_meta};
 use crate::{
-    backends::asker::Asker as _,
     backends::link::{connection::Connection, pending::QuestionOwner},
     limits::{
         CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX,
@@ -34,7 +33,7 @@ use crate::{
     },
     persistence::{SessionKey, TaskInput, TaskRecord, Wakeup, WriteOp, WriteOutcome, fault_point},
     rules::{event_log::EventKind, tasks},
-    sessions::{call::Call, stream::EventStream},
+    sessions::{session::OpenCall, stream::EventStream},
     telemetry::child_span::ChildSpan,
 };
 
@@ -42,7 +41,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Question {
     destination: Destination,
-    call: Option<Arc<Call>>,
+    call: Option<Arc<dyn OpenCall>>,
     stream: Option<Arc<EventStream>>,
     asked_at: Instant,
     span: Option<ChildSpan>,
@@ -94,8 +93,7 @@ impl Drop for Question {
             connection.pending().forget_question(backend_id);
         }
         if let Some(call) = &self.call {
-            call.open_questions.fetch_sub(1, Ordering::Relaxed);
-            call.touch();
+            call.question_closed();
         }
     }
 }
@@ -106,7 +104,7 @@ impl Session {
         self: &Arc<Self>,
         connection: &Arc<Connection>,
         message: &Message,
-        call: Option<&Arc<Call>>,
+        call: Option<Arc<dyn OpenCall>>,
     ) -> Result<(), Refusal> {
         self.client.permits(message, self.version)?;
         let told = downlevel::question_for(self.version, message).and_then(tasks::decoded);
@@ -116,7 +114,9 @@ impl Session {
             .clone()
             .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         // A client without a session can only be asked in the answer to its request, and not in that to every request.
-        if !self.has_client && call.is_none_or(|call| !stateless::may_require_input(call.method)) {
+        if !self.has_client
+            && call.as_ref().is_none_or(|call| !stateless::may_require_input(call.method()))
+        {
             if message.method != Method::ElicitationCreate {
                 return Err(Refusal::new(
                     ErrorKind::MethodNotFound,
@@ -126,7 +126,10 @@ impl Session {
             connection.send_later(handshake::success(&backend_id, br#"{"action":"cancel"}"#));
             return Ok(());
         }
-        let stream = call.map(|call| call.stream.clone()).filter(|stream| !stream.is_unreachable());
+        let stream = call
+            .as_ref()
+            .map(|call| call.stream().clone())
+            .filter(|stream| !stream.is_unreachable());
         let mut question = Question {
             destination: Destination::Backend {
                 connection: connection.clone(),
@@ -136,14 +139,14 @@ impl Session {
                     .meta_progress_token
                     .map(|span| span.slice(&message.frame)),
             },
-            call: call.cloned(),
+            call: call.clone(),
             stream: stream.clone(),
             asked_at: Instant::now(),
             span: None,
         };
-        let span = ChildSpan::question(call.and_then(|call| call.observed.as_ref()), message);
+        let span = ChildSpan::question(call.as_ref().and_then(|call| call.observed()), message);
         if let Some(call) = call {
-            call.open_questions.fetch_add(1, Ordering::Relaxed);
+            call.question_opened();
         }
         let (number, frame) = {
             let mut state = self.lock();

@@ -23,14 +23,14 @@ use super::Session;
 use crate::{
     metrics::RequestOutcome,
     rules::{endpoint::Endpoint, routing::ResourceTarget},
-    sessions::call::{Call, TaskHandoff},
+    sessions::session::OpenCall,
 };
 
 /// A request that is not answered yet.
 #[derive(Debug, Clone)]
 pub(in crate::sessions) enum InFlight {
     /// On its way to a backend.
-    Call(Arc<Call>),
+    Call(Arc<dyn OpenCall>),
     /// Worked on by the broker itself.
     Local(CancellationToken),
     /// The same, and all it does is wait for something stored, which the next owner of the session can do as well.
@@ -172,7 +172,7 @@ impl Session {
         self.answers_in_delivery.fetch_add(1, Ordering::Relaxed);
         drop(state);
         match left {
-            InFlight::Call(call) => self.release_call_slot(&call),
+            InFlight::Call(call) => self.release_call_slot(&*call),
             _ => self.decrement_pending(),
         }
         Some(AnswerDelivery(self.clone()))
@@ -180,8 +180,8 @@ impl Session {
 
     /// Nobody waits for an answer to this call any more, though its backend may be at it: its client has one, or a task. The
     /// place it has at its backend is another, which it keeps until that is done.
-    pub(in crate::sessions) fn release_call_slot(&self, call: &Call) {
-        if call.task_handoff.as_ref().is_none_or(TaskHandoff::take_slot_release) {
+    pub(in crate::sessions) fn release_call_slot(&self, call: &dyn OpenCall) {
+        if call.take_slot_release() {
             self.decrement_pending();
         }
     }
@@ -245,14 +245,6 @@ impl Session {
             std::mem::take(&mut state.held_changes)
         };
         held.into_iter().for_each(|method| self.send_list_changed(method));
-    }
-
-    /// The call with this id, for as long as it is on its way.
-    pub(in crate::sessions) fn call(&self, id: &RequestId) -> Option<Arc<Call>> {
-        match self.lock().in_flight.get(id) {
-            Some(InFlight::Call(call)) => Some(call.clone()),
-            _ => None,
-        }
     }
 
     /// Its client does not wait for the answer to this request any more, and the wire says so.

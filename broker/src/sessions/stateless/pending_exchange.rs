@@ -30,17 +30,20 @@ pub struct PendingExchange {
     reader: StreamCursor,
     /// The call, as long as whoever waits for it carries it out.
     carried: Option<CallFuture>,
+    /// The same, whoever carries it out.
+    call: Option<Arc<Call>>,
     /// Its answer has come.
     answered: bool,
 }
 
 impl PendingExchange {
     pub(super) fn new(lease: SessionLease, id: RequestId, reader: StreamCursor) -> Self {
-        Self { lease, id, reader, carried: None, answered: false }
+        Self { lease, id, reader, carried: None, call: None, answered: false }
     }
 
     /// Its call is carried out by who waits for what comes of it.
     pub(super) fn carry_out(&mut self, call: Option<CallFuture>) {
+        self.call = call.as_ref().and_then(CallFuture::call).cloned();
         self.carried = call;
     }
 
@@ -93,7 +96,7 @@ impl PendingExchange {
     }
 
     fn call(&self) -> Option<Arc<Call>> {
-        self.session().call(&self.id)
+        self.call.clone().filter(|_| self.is_under_way())
     }
 }
 

@@ -169,7 +169,7 @@ impl Session {
         let run = TaskRun::new(FullTask { stored, left }, plan, self.tenant.clone(), tasks);
         run.lock().maybe_sent = true;
         // From now on it counts among the tasks.
-        self.release_call_slot(&call);
+        self.release_call_slot(&*call);
         tasks.start_with(run, |run| async move { await_call(&run, under_way, call).await });
     }
 }

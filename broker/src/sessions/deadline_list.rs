@@ -5,6 +5,7 @@
 //! which is mostly one that has been over for long. Invariant: whoever is on the list when it is due is told so then.
 
 use std::{
+    fmt,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
@@ -24,7 +25,7 @@ const STEP_MICROS: u64 = 10_000;
 const NEVER: u64 = u64::MAX;
 
 /// What has a time to be over in.
-pub trait Expirable {
+pub trait Expirable: fmt::Debug + Send + Sync {
     fn deadline_status(&self, now: Instant) -> DeadlineStatus;
 
     /// Its time is up.
@@ -33,7 +34,7 @@ pub trait Expirable {
 
 /// All calls in flight, and when the first of them may be late.
 #[derive(Debug)]
-pub struct DeadlineList<T> {
+pub struct DeadlineList<T: ?Sized> {
     lists: [Mutex<Slab<Arc<T>>>; LISTS],
     /// Microseconds after `epoch`.
     earliest: AtomicU64,
@@ -51,12 +52,12 @@ pub enum DeadlineStatus {
 }
 
 /// A call's place on the list.
-pub struct DeadlineGuard<'a, T> {
+pub struct DeadlineGuard<'a, T: ?Sized> {
     list: &'a Mutex<Slab<Arc<T>>>,
     index: usize,
 }
 
-impl<T> Default for DeadlineList<T> {
+impl<T: ?Sized> Default for DeadlineList<T> {
     fn default() -> Self {
         let (earliest, sooner) = (AtomicU64::new(NEVER), Arc::default());
         Self {
@@ -68,7 +69,7 @@ impl<T> Default for DeadlineList<T> {
     }
 }
 
-impl<T: Expirable> DeadlineList<T> {
+impl<T: Expirable + ?Sized> DeadlineList<T> {
     /// Looks after `calls` for as long as they are there.
     pub async fn run(calls: Weak<Self>) {
         loop {
@@ -90,10 +91,10 @@ impl<T: Expirable> DeadlineList<T> {
     }
 
     /// Puts a call on the list, for as long as the returned place lives.
-    pub fn register<'a>(&'a self, call: &Arc<T>, due: Instant) -> DeadlineGuard<'a, T> {
+    pub fn register<'a>(&'a self, call: Arc<T>, due: Instant) -> DeadlineGuard<'a, T> {
         // Neighbours in memory are of one thread, and mostly on one list.
-        let list = &self.lists[(Arc::as_ptr(call) as usize >> 12) % LISTS];
-        let place = lock(list).insert(call.clone());
+        let list = &self.lists[(Arc::as_ptr(&call).cast::<()>() as usize >> 12) % LISTS];
+        let place = lock(list).insert(call);
         // Behind that: whoever has gone through the list before it was on it has set an earliest moment that is looked at here.
         let due = self.micros(due);
         if due < self.earliest.load(Ordering::SeqCst)
@@ -135,13 +136,13 @@ impl<T: Expirable> DeadlineList<T> {
     }
 }
 
-impl<T> Drop for DeadlineList<T> {
+impl<T: ?Sized> Drop for DeadlineList<T> {
     fn drop(&mut self) {
         self.rescheduled.notify_one(); // whoever looks after it sees that it is gone
     }
 }
 
-impl<T> Drop for DeadlineGuard<'_, T> {
+impl<T: ?Sized> Drop for DeadlineGuard<'_, T> {
     fn drop(&mut self) {
         let call = lock(self.list).try_remove(self.index);
         drop(call); // without the lock
@@ -215,14 +216,14 @@ mod tests {
         let calls: Vec<_> =
             [30, 5, 60, 10].into_iter().map(|seconds| Fake::due_in(seconds * SECOND)).collect();
         let places: Vec<_> =
-            calls.iter().map(|call| list.register(call, *lock(&call.due))).collect();
+            calls.iter().map(|call| list.register(call.clone(), *lock(&call.due))).collect();
         // One is over before its time, and one gets more of it.
         drop(places.into_iter().nth(3));
-        let more = list.register(&calls[1], *lock(&calls[1].due));
+        let more = list.register(calls[1].clone(), *lock(&calls[1].due));
         *lock(&calls[1].due) += 15 * SECOND;
         let kept = [
-            list.register(&calls[0], *lock(&calls[0].due)),
-            list.register(&calls[2], *lock(&calls[2].due)),
+            list.register(calls[0].clone(), *lock(&calls[0].due)),
+            list.register(calls[2].clone(), *lock(&calls[2].due)),
         ];
         assert_eq!(calls[1].late_after(begun).await.as_secs(), 20);
         assert_eq!(calls[0].late_after(begun).await.as_secs(), 30);
@@ -232,7 +233,7 @@ mod tests {
         // Nobody is left, and then somebody comes.
         let last = Fake::due_in(SECOND);
         let begun = now();
-        let _place = list.register(&last, *lock(&last.due));
+        let _place = list.register(last.clone(), *lock(&last.due));
         assert_eq!(last.late_after(begun).await.as_secs(), 1);
         drop(_place);
         drop(list);
