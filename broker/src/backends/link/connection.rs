@@ -580,7 +580,7 @@ mod tests {
             keys.seal,
             metrics.clone(),
         );
-        let shared = Shared::new(
+        let shared = Context::new(
             Arc::new(Config::default()),
             metrics,
             http,
@@ -595,6 +595,7 @@ mod tests {
             BackendId::parse("b").unwrap(),
             spec,
             shared,
+            Arc::default(),
         );
         Link::new(backend, LinkScope::Catalog, ClientCapabilities::none(), Era::Sessions)
     }

@@ -41,8 +41,8 @@ impl Alone {
         Self { store, broker }
     }
 
-    fn shared(&self) -> &Arc<Shared> {
-        &self.broker.shared
+    fn tasks(&self) -> &Arc<TaskManager> {
+        &self.broker.tasks
     }
 
     /// A task in the store with this owner.
@@ -51,7 +51,7 @@ impl Alone {
         let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
         let create = WriteOp::CreateTask { record: Box::new(record), owner: owner.clone(), limits };
         assert!(matches!(
-            self.shared().durable.write(create).await.unwrap(),
+            self.tasks().shared.durable.write(create).await.unwrap(),
             WriteOutcome::Created { .. }
         ));
         self.store.whole_task(&task).await.unwrap().unwrap()
@@ -87,9 +87,9 @@ fn away() -> StoreError {
 #[tokio::test]
 async fn a_claim_that_fails_changes_no_epoch() {
     let alone = Alone::start().await;
-    let own = alone.stored(record("t1"), &alone.shared().durable.node()).await;
+    let own = alone.stored(record("t1"), &alone.tasks().shared.durable.node()).await;
     alone.store.on_claim(|| Verdict::LoseAnswer(away()));
-    let looking = tokio::spawn(claim_unowned(alone.shared().clone()));
+    let looking = tokio::spawn(claim_unowned(alone.tasks().clone()));
     testkit::eventually("several looks", async || {
         if alone.store.count("claim_tasks") >= 3 { Ok(()) } else { Err(()) }
     })
@@ -104,27 +104,27 @@ async fn a_claim_that_fails_changes_no_epoch() {
 #[tokio::test]
 async fn what_was_claimed_under_a_name_that_changed_meanwhile_is_dropped() {
     let alone = Alone::start().await;
-    let (shared, gone) = (alone.shared().clone(), NodeName::new("gone"));
+    let (tasks, gone) = (alone.tasks().clone(), NodeName::new("gone"));
     alone.stored(record("t1"), &gone).await;
-    let durable = shared.durable.clone();
+    let durable = tasks.shared.durable.clone();
     alone.store.on_claim(move || {
         durable.rename(NodeName::new("another"));
         Verdict::Pass
     });
-    let before = shared.durable.node();
-    assert_eq!(claim(&shared, &before, 10).await, []);
+    let before = tasks.shared.durable.node();
+    assert_eq!(claim(&tasks, &before, 10).await, []);
     let owner = alone.store.task(&TaskId::new("t1")).await.unwrap().unwrap().owner;
     assert_eq!(owner, Some(before), "it is to be reclaimed with the rest of that name");
     alone.store.on_claim(|| Verdict::Pass);
     alone.stored(record("t2"), &gone).await;
-    let claimed = claim(&shared, &shared.durable.node(), 1).await;
+    let claimed = claim(&tasks, &tasks.shared.durable.node(), 1).await;
     assert_eq!(claimed.len(), 1, "under a name that stays");
 }
 
 #[tokio::test]
 async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
     let alone = Alone::start().await;
-    let node = alone.shared().durable.node();
+    let node = alone.tasks().shared.durable.node();
     let later = String::from_utf8(record("t1").details)
         .unwrap()
         .replace("\"format\":1", "\"format\":99")
@@ -137,7 +137,7 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
     for record in not_for_us {
         let name = record.task.clone();
         let before = alone.stored(record, &node).await;
-        recover(alone.shared().clone(), before.clone()).await;
+        recover(alone.tasks().clone(), before.clone()).await;
         let after = alone.store.whole_task(&name).await.unwrap().unwrap();
         assert_eq!(
             (after.stored.owner, after.stored.status, after.stored.epoch),
@@ -150,10 +150,10 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
             "{name}"
         );
     }
-    assert_eq!(claim(alone.shared(), &node, 10).await, [], "not again and again");
+    assert_eq!(claim(alone.tasks(), &node, 10).await, [], "not again and again");
     let another = alone.store.claim_tasks(&NodeName::new("another"), 10, &[]).await.unwrap();
     assert_eq!(another.len(), 3, "another process has them at once");
-    let tasks = &alone.shared().tasks;
+    let tasks = alone.tasks();
     assert!(tasks.deferred().is_some() && !tasks.defer(&TaskId::new("later")), "that is no news");
     for number in 0..TASKS_DEFERRED_MAX {
         tasks.defer(&TaskId::new(format!("more {number}")));
@@ -164,16 +164,16 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
 impl Alone {
     /// A run of a task whose call is in the record as sent.
     async fn sent(&self) -> Arc<TaskRun> {
-        let whole = self.stored(record("t1"), &self.shared().durable.node()).await;
+        let whole = self.stored(record("t1"), &self.tasks().shared.durable.node()).await;
         let sent = WriteOp::AdvanceTask {
             task: TaskId::new("t1"),
             epoch: whole.stored.epoch,
             step: TaskStep::Sent,
         };
-        assert_eq!(self.shared().durable.write(sent).await.unwrap(), WriteOutcome::Done);
+        assert_eq!(self.tasks().shared.durable.write(sent).await.unwrap(), WriteOutcome::Done);
         let tenant = self.broker.tenant(&whole.stored.record.tenant).unwrap();
         let plan = RunPlan::read(&whole.stored.record).unwrap();
-        TaskRun::new(whole, plan, tenant, self.shared())
+        TaskRun::new(whole, plan, tenant, self.tasks())
     }
 
     /// The store is busy with the next so many steps of tasks.
@@ -200,7 +200,7 @@ async fn a_task_is_given_away_with_what_is_known_of_its_call_or_not_at_all() {
     let run = alone.sent().await;
     alone.busy_with_steps(u32::MAX);
     handoff::release(&run).await;
-    assert_eq!(alone.left().await, (Some(alone.shared().durable.node()), TaskStep::Sent));
+    assert_eq!(alone.left().await, (Some(alone.tasks().shared.durable.node()), TaskStep::Sent));
     alone.busy_with_steps(2);
     handoff::release(&run).await;
     assert_eq!(alone.left().await, (None, TaskStep::Queued), "it was certainly not sent");
@@ -248,18 +248,18 @@ async fn an_answer_that_is_there_counts_when_the_run_is_to_end() {
 #[tokio::test]
 async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
     let alone = Alone::start().await;
-    let (shared, node) = (alone.shared(), alone.shared().durable.node());
+    let (tasks, node) = (alone.tasks(), alone.tasks().shared.durable.node());
     let [stray, attended] =
         [alone.stored(record("stray"), &node).await, alone.stored(record("attended"), &node).await];
     alone.stored(record("anothers"), &NodeName::new("another")).await;
-    let recovering = shared.tasks.begin_recovery(&attended.stored.record.task).unwrap();
+    let recovering = tasks.begin_recovery(&attended.stored.record.task).unwrap();
     // Under the name of before.
-    shared.durable.rename(NodeName::new("renamed"));
+    tasks.shared.durable.rename(NodeName::new("renamed"));
     let reads = alone.store.count("whole_task");
-    let missing = orphans::sweep_once(shared, HashSet::new()).await;
+    let missing = orphans::sweep_once(tasks, HashSet::new()).await;
     assert_eq!(missing, HashSet::from([stray.stored.record.task.clone()]));
     assert_eq!(alone.store.count("whole_task"), reads, "it may be just about to begin");
-    assert_eq!(orphans::sweep_once(shared, missing).await, HashSet::new());
+    assert_eq!(orphans::sweep_once(tasks, missing).await, HashSet::new());
     // There is no such backend here, so it is given back.
     let owner =
         async |task: &str| alone.store.inner.task(&TaskId::new(task)).await.unwrap().unwrap().owner;
@@ -278,18 +278,18 @@ async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
 #[tokio::test]
 async fn a_task_taken_back_while_its_run_stops_is_not_forgotten() {
     let alone = Alone::start().await;
-    let shared = alone.shared();
-    let whole = alone.stored(record("t1"), &shared.durable.node()).await;
+    let tasks = alone.tasks();
+    let whole = alone.stored(record("t1"), &tasks.shared.durable.node()).await;
     let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
     let run =
-        TaskRun::new(whole.clone(), RunPlan::read(&whole.stored.record).unwrap(), tenant, shared);
-    assert!(shared.tasks.register(&run));
+        TaskRun::new(whole.clone(), RunPlan::read(&whole.stored.record).unwrap(), tenant, tasks);
+    assert!(tasks.register(&run));
     run.stop(StopReason::Lost);
-    recover(shared.clone(), whole).await;
-    assert_eq!(orphans::sweep_once(shared, HashSet::new()).await, HashSet::new(), "it stops");
-    shared.tasks.unregister(&run);
-    let missing = orphans::sweep_once(shared, HashSet::new()).await;
-    orphans::sweep_once(shared, missing).await;
+    recover(tasks.clone(), whole).await;
+    assert_eq!(orphans::sweep_once(tasks, HashSet::new()).await, HashSet::new(), "it stops");
+    tasks.unregister(&run);
+    let missing = orphans::sweep_once(tasks, HashSet::new()).await;
+    orphans::sweep_once(tasks, missing).await;
     let released =
         async || match alone.store.inner.task(&TaskId::new("t1")).await.unwrap().unwrap().owner {
             None => Ok(()),
@@ -301,7 +301,7 @@ async fn a_task_taken_back_while_its_run_stops_is_not_forgotten() {
 #[tokio::test]
 async fn the_time_left_is_what_the_store_says() {
     let alone = Alone::start().await;
-    let whole = alone.stored(record("t1"), &alone.shared().durable.node()).await;
+    let whole = alone.stored(record("t1"), &alone.tasks().shared.durable.node()).await;
     let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
     let (minute, hour) = (Duration::from_secs(60), 3_600_000_000);
     for (created_at_us, left) in
@@ -313,7 +313,7 @@ async fn the_time_left_is_what_the_store_says() {
             task,
             RunPlan::read(&whole.stored.record).unwrap(),
             tenant.clone(),
-            alone.shared(),
+            alone.tasks(),
         );
         assert!(run.time_left() <= left && run.time_left() > left / 2, "{:?}", run.time_left());
     }
