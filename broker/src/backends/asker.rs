@@ -1,6 +1,6 @@
-//! The side of a request that a link knows: who asks a backend for a client. A call of a session is one, the run of a task another.
+//! The sender of a request, as a link knows it. Calls of sessions and runs of tasks implement the trait.
 //!
-//! A connection keeps it for as long as the answer is awaited. Answers do not come this way: they end by wire id.
+//! A connection keeps the sender until the answer has come. Answers do not pass the trait: they end by wire id.
 
 use std::{pin::Pin, sync::Arc, time::Instant};
 
@@ -22,25 +22,25 @@ pub trait Asker: Inbound {
     /// Notes which connection and wire id carry the request, so that a cancellation finds it.
     fn sent_as(&self, sent: SentRequest, at: Instant);
 
-    /// Something of the request moved: its clock starts again.
+    /// Starts the clock of the request again, because something of it moved.
     fn touch(&self);
 
-    /// The client, as a backend of 2026-07-28 is told with each request.
+    /// Returns the client, as each request of 2026-07-28 names it to the backend.
     fn identity(&self) -> ClientIdentity<'_>;
 
-    /// Headers of the client's request that the backend gets as they came.
+    /// Returns the headers of the client's request that the backend gets as they came.
     fn forwarded_headers(&self) -> HeaderMap;
 
-    /// Sends progress to the client. `token`: where our token stands, to be replaced by the client's.
+    /// Sends progress to the client, with the client's token in the place of ours (`token`).
     fn progress(&self, message: &Message, token: Span, value: f64);
 
-    /// True for the run of a task: its client hears of it in the record, and not on the stream of a request.
+    /// True for the run of a task. Its client hears of it in the record, and not on the stream of a request.
     fn is_task(&self) -> bool;
 
-    /// The answer to its request says that the backend made the task that was asked for (MCP 2025-11-25, Tasks).
+    /// Takes the id of the task that the backend made, as the request asked for (MCP 2025-11-25, Tasks).
     fn task_created(&self, link: &Arc<Link>, connection: &Connection, backend_task: &str);
 
-    /// A backend of 2026-07-28 has made a task of the request. Resolves when it is known who follows that task.
+    /// Takes the task that a backend of 2026-07-28 made of the request. Resolves when it is known who follows that task.
     fn created_task<'a>(
         &'a self,
         link: &'a Arc<Link>,
@@ -48,11 +48,11 @@ pub trait Asker: Inbound {
         task: &'a BackendTask,
     ) -> Pin<Box<dyn Future<Output = TaskFollower> + Send + 'a>>;
 
-    /// The backend says that the task it made of the request changed.
+    /// Notes that the backend changed the task that it made of the request.
     fn backend_task_changed(&self);
 }
 
-/// What carries a request.
+/// A request that was sent, by the connection and wire id that carry it.
 #[derive(Debug, Clone)]
 pub struct SentRequest {
     pub link: Arc<Link>,
@@ -60,28 +60,28 @@ pub struct SentRequest {
     pub wire_id: u64,
 }
 
-/// Who follows the task that a backend made of a request.
+/// The one that follows the task that a backend made of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskFollower {
-    /// The link: the request is answered with the task's outcome.
+    /// The link follows it. The task's outcome is the answer to the request.
     Link,
-    /// A task of the broker that has taken the call over: nobody waits for more of the call itself.
+    /// A task of the broker has taken the call over. The call waits for nothing more.
     TakenOver,
-    /// The asker, which is a task itself: the answer is the backend's task.
+    /// The asker is a task and follows it. The backend's task is the answer.
     Asker,
 }
 
-/// A client in the terms of a request of 2026-07-28.
+/// What a request of 2026-07-28 says of its client.
 #[derive(Debug)]
 pub struct ClientIdentity<'a> {
-    /// What it declared.
+    /// The capabilities that the client declared.
     pub capabilities: &'a [u8],
-    /// `None`: requests of several clients go this way, and the broker names itself.
+    /// `None` where requests of several clients go the same way. The broker names itself then.
     pub info: Option<Bytes>,
     pub log_level: Option<LogLevel>,
 }
 
-/// A client's `clientInfo`.
+/// Returns a client's `clientInfo`.
 pub fn client_info(name: &str, version: &str) -> Bytes {
     Bytes::from(format!("{{\"name\":{},\"version\":{}}}", json::quote(name), json::quote(version)))
 }

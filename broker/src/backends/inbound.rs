@@ -27,7 +27,7 @@ use crate::rules::{
     log_level::{self, LogLevel},
 };
 
-/// Receives what a backend sends that is no answer: a session, a call of it, or the run of a task.
+/// Receives what a backend sends that is not an answer. Sessions, calls and runs of tasks implement it.
 pub trait Inbound: fmt::Debug + Send + Sync {
     /// Sends a request of the backend to the client. The answer goes back over `connection`, or an `Err` does.
     fn need_input(
@@ -36,19 +36,19 @@ pub trait Inbound: fmt::Debug + Send + Sync {
         question: &Message,
     ) -> Result<(), Refusal>;
 
-    /// The answer to a question is not needed any more. `number`: as noted on the connection.
+    /// Withdraws a question, because its answer is not needed any more. `number`: as the connection noted it.
     fn withdraw(&self, number: u64, why: &str);
 
     /// Sends a notification of the backend to the client.
     fn receive(&self, kind: EventKind, message: &Message);
 
-    /// Sends the word that an elicitation is complete, if the client was asked for it. False: it was not.
+    /// Tells the client that an elicitation is complete. Returns false if the client was not asked for it.
     fn complete_elicitation(&self, id: &str, message: &Message) -> bool;
 
-    /// From which level on the client wants log messages.
+    /// Returns the lowest level of the log messages that the client wants.
     fn log_level(&self) -> Option<LogLevel>;
 
-    /// The era the client lives in.
+    /// Returns the era that the client lives in.
     fn client_era(&self) -> Era;
 }
 
@@ -94,7 +94,7 @@ pub(super) fn task_created(link: &Arc<Link>, connection: &Connection, answer: &M
     }
 }
 
-/// Whom a message without an address is for.
+/// Returns the recipient of a message without an address.
 fn recipient(
     link: &Arc<Link>,
     connection: &Connection,

@@ -1,4 +1,4 @@
-//! Who uses a link: a session, as far as a link knows it.
+//! The user of a link, as the link knows it. Sessions implement the trait.
 
 use std::{
     borrow::Cow,
@@ -11,18 +11,18 @@ use protocol::ids::BackendId;
 use super::{inbound::Inbound, link::BackendSession};
 use crate::rules::event_log::Topic;
 
-/// A client behind a link, which hears what belongs to no request.
+/// Receives through a link what belongs to no request.
 pub trait LinkClient: Inbound {
-    /// Sends a notification about `topic`, unless the same waits already.
+    /// Sends a notification about `topic` to the client, unless the same waits already.
     fn deliver(&self, topic: Topic, frame: Bytes);
 
-    /// A resource of this backend as the client names it. Borrowed where it has the same name there.
+    /// Returns the client's name of a resource of this backend. It is borrowed where both names are the same.
     fn exposed_uri<'u>(&self, backend: &BackendId, uri: &'u str) -> Cow<'u, str>;
 
-    /// The backend is to be used over another link: what the client listens to there is subscribed to again.
+    /// Subscribes again to what the client listens to at the backend, over another link.
     fn resubscribe(self: Arc<Self>, backend: BackendId);
 
-    /// Notes the session its link has at the backend, or that it has none.
+    /// Notes the session that the link has at the backend.
     fn note_backend_session(&self, backend: &BackendId, session: Option<BackendSession>);
 }
 

@@ -1,6 +1,7 @@
-//! Backends and the links to them: what a request passes on its way to a backend, and what a backend sends on its own.
+//! Backends and the links to them. A request passes their policy, their admission and a link on its way to a backend.
 //!
-//! Knows no session: who asks and who listens is behind traits.
+//! Nothing here knows a session. The sender of a request is an [`Asker`](asker::Asker), the user of a link a
+//! [`LinkClient`](link_client::LinkClient), and the recipient of what a backend sends an [`Inbound`](inbound::Inbound).
 
 pub mod asker;
 pub mod backend;

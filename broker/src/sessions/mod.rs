@@ -1,4 +1,6 @@
-//! Sessions, their calls, streams and tasks, and clients without sessions. Stands on [`crate::backends`].
+//! Sessions with their calls, streams and tasks, and stateless clients. They stand on [`crate::backends`].
+//!
+//! From bottom to top: streams; sessions; calls; tasks; [`submit`], which takes requests; stateless clients.
 
 pub mod call;
 pub mod deadline_list;

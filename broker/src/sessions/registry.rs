@@ -1,4 +1,4 @@
-//! Sessions that live in this process, with a client or without one, by the key they are stored under.
+//! The sessions that live in this process, by the key that each is stored under. Pooled sessions are among them.
 
 use std::sync::{Arc, Weak};
 
@@ -7,17 +7,17 @@ use dashmap::DashMap;
 use super::session::Session;
 use crate::persistence::SessionKey;
 
-/// Kept by each session for as long as it lives.
+/// A session adds itself when it begins, and removes itself when it ends or moves.
 #[derive(Debug, Default)]
 pub struct SessionRegistry(DashMap<SessionKey, Weak<Session>>);
 
 impl SessionRegistry {
-    /// A session lives here from now on.
+    /// Adds a session that lives here from now on.
     pub(super) fn add(&self, session: &Arc<Session>) {
         self.0.insert(session.key, Arc::downgrade(session));
     }
 
-    /// It does not any more.
+    /// Removes a session that does not live here any more.
     pub(super) fn remove(&self, session: &Session) {
         self.0.remove_if(&session.key, |_, known| known.as_ptr() == std::ptr::from_ref(session));
     }

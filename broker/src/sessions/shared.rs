@@ -19,10 +19,10 @@ use crate::{admission::overload, context::Context};
 #[derive(Debug)]
 pub struct Shared {
     pub context: Arc<Context>,
-    /// Sessions that live here.
+    /// The sessions that live here.
     pub registry: SessionRegistry,
     task_host: OnceLock<Arc<dyn TaskHost>>,
-    /// What waits for clients.
+    /// Counts what waits for clients.
     pub unread_budget: Arc<UnreadBudget>,
     /// Calls in flight, to be told when their time is up.
     pub deadlines: Arc<DeadlineList<dyn Expirable>>,
@@ -44,7 +44,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Says who hosts tasks. Until then none is made.
+    /// Sets the host of tasks. Before that, requests for tasks are refused.
     pub fn set_task_host(&self, host: Arc<dyn TaskHost>) {
         let _set_once = self.task_host.set(host);
     }

@@ -1,5 +1,6 @@
-//! The journey of a client's request, from the message to whoever works on it: checks, the decision where it goes, and the start
-//! of the work. Stands above sessions, calls and tasks.
+//! The journey of a client's request: its checks, the decision where it goes, and the start of the work.
+//!
+//! The file stands above sessions, calls and tasks.
 //!
 //! A request is admitted in this order: overload, phase and id, rates, the decision of [`routing`], the policy and the rate of the
 //! backend, and the number of requests in flight. An `Err` is the answer, and nothing was begun. What was begun answers on the
@@ -42,7 +43,7 @@ use crate::{
 };
 
 impl Session {
-    /// Takes a request. Its answer comes on `stream`; an `Err` is the answer, and nothing was begun.
+    /// Takes a request. The answer comes on `stream`. An `Err` is the answer itself, and nothing was begun.
     pub fn admit(
         self: &Arc<Self>,
         message: Message,
@@ -51,7 +52,7 @@ impl Session {
         self.handle_request(message, stream).map(drop) // what is dropped goes on by itself
     }
 
-    /// [`Session::admit`] for who waits for the answer and can carry out meanwhile what has to be done for it.
+    /// Takes a request as [`Session::admit`] does. The caller carries the call out while it waits for the answer.
     pub fn handle_request(
         self: &Arc<Self>,
         message: Message,
@@ -75,8 +76,7 @@ impl Session {
         })
     }
 
-    /// [`Session::handle_request`] for a connection, whose requests cannot be led elsewhere. While the session may leave, the
-    /// request waits.
+    /// Takes a request of a connection, which cannot be led elsewhere. The request waits while the session may leave.
     pub async fn handle_request_after_quiesce(
         self: &Arc<Self>,
         message: Message,
@@ -237,14 +237,13 @@ impl Session {
         })
     }
 
-    /// A GET with `Last-Event-ID`: the stream named there, and only that. Requests on it that an earlier owner of the session left
-    /// without an answer get one.
+    /// Opens the stream that a GET names in `Last-Event-ID`. Requests on it that an earlier owner left without an answer get one.
     pub async fn resume(self: &Arc<Self>, last_event_id: &str) -> Result<ResumedStream, Refusal> {
         self.open_stream_again(last_event_id, |due, stream| self.answer_lost_request(due, stream))
             .await
     }
 
-    /// Answers what an earlier owner did not: by waiting on for a task, or by saying that the answer is lost.
+    /// Answers a request of an earlier owner: with the outcome of its task, or with the word that the answer is lost.
     fn answer_lost_request(self: &Arc<Self>, due: PendingAnswer, stream: &Arc<EventStream>) {
         let PendingAnswer { id, task } = due;
         let answer = match task {
@@ -263,14 +262,14 @@ impl Session {
         let _answers_always_fit = stream.push(Instant::now(), EventKind::Answer, answer);
     }
 
-    /// The answer to a call that ended with the process that carried it.
+    /// Returns the answer to a call that ended with the process that carried it.
     fn answer_lost_frame(&self, id: &RequestId) -> Bytes {
         let text = "the broker that carried the request ended before the answer; the backend may have acted";
         self.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
     }
 }
 
-/// What the operator asks of requests to the backend it goes to.
+/// Holds a request to the policy of the backend that it goes to.
 fn check_policy(
     backend: &Backend,
     message: &Message,

@@ -1,4 +1,4 @@
-//! The host of tasks, as the sessions below it know it.
+//! The host of tasks, as sessions know it. The task manager implements the trait.
 
 use std::{fmt, pin::Pin, sync::Arc};
 
@@ -14,28 +14,28 @@ use super::{
 };
 use crate::rules::routing::{Plan, TaskTarget};
 
-/// What a request for the host of tasks resolves to: the answer.
+/// The answer to a request, once the host of tasks has it.
 pub type TaskReply = Pin<Box<dyn Future<Output = Result<Reply, Refusal>> + Send>>;
 
 /// A call that is to be a task.
 #[derive(Debug)]
 pub struct NewTask {
     pub message: Message,
-    /// As the client numbered it.
+    /// The id that the client gave the request.
     pub id: RequestId,
     pub plan: Plan,
     pub target: TaskTarget,
 }
 
-/// Takes requests that need the tasks of this process.
+/// Answers requests that need the tasks of this process.
 pub trait TaskHost: fmt::Debug + Send + Sync {
     /// Makes a task of a call.
     fn create(self: Arc<Self>, session: Arc<Session>, task: NewTask) -> TaskReply;
 
-    /// Cancelled is what the record says before the client hears of it; that the work stops is seen to afterwards.
+    /// Cancels a task. The record says so before the client gets the answer.
     fn cancel(self: Arc<Self>, session: Arc<Session>, task: TaskId) -> TaskReply;
 
-    /// Blocks until the task is over. `stream`: where the client is asked what the task needs.
+    /// Waits for the outcome of a task. On `stream` the client is asked what the task needs.
     fn outcome(
         self: Arc<Self>,
         session: Arc<Session>,

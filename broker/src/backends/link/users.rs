@@ -1,5 +1,6 @@
-//! Who uses a link: clients that listen through it, tasks that run over it. A link that only one of them can use ends with its last
-//! use.
+//! The users of a link: clients that listen through it, and tasks that run over it.
+//!
+//! A link that only one of them can use ends with its last use.
 
 use std::{
     collections::HashMap,
@@ -18,13 +19,13 @@ use crate::{
     rules::{link_sharing::LinkScope, log_level::LogLevel},
 };
 
-/// For whom a link is wanted.
+/// The user that asks a backend for a link.
 #[derive(Debug)]
 pub struct LinkUser<'a> {
     /// The scope of a link that nobody else uses.
     pub own: LinkScope,
     pub principal: &'a PrincipalId,
-    /// What the client can do.
+    /// The capabilities that the client declared.
     pub client: &'a ClientCapabilities,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct LinkUsers {
     clients: Vec<Weak<dyn LinkClient>>,
     /// Tasks that run over the link; they may outlive the session that made them.
     runs: Vec<Weak<dyn Asker>>,
-    /// By the backend's own id.
+    /// Tasks of the backend that one of the runs follows, by the backend's own id.
     backend_tasks: HashMap<String, Weak<dyn Asker>>,
     /// The log level the backend is to have.
     pub(super) level: Option<LogLevel>,
@@ -44,7 +45,7 @@ pub(super) struct LinkUsers {
 }
 
 impl Link {
-    /// A client uses this link from now on.
+    /// Adds a client to the users of the link.
     pub fn attach<Client: LinkClient + 'static>(&self, client: &Arc<Client>) {
         let mut users = self.lock();
         let client: Weak<Client> = Arc::downgrade(client);
@@ -94,22 +95,22 @@ impl Link {
         self.lock().clients.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Requests that know nothing of each other go over the link.
+    /// True when requests that know nothing of each other go over the link.
     pub fn has_stateless_clients(&self) -> bool {
         self.clients().iter().any(|client| client.client_era() == Era::Stateless)
     }
 
-    /// Who follows this task of the backend.
+    /// Returns the run that follows this task of the backend.
     pub fn asker_by_task(&self, backend_task: &str) -> Option<Arc<dyn Asker>> {
         self.lock().backend_tasks.get(backend_task).and_then(Weak::upgrade)
     }
 
-    /// What the backend says of this task is for `asker` from now on.
+    /// From now on, `asker` receives what the backend says of this task.
     pub fn follow_task(&self, backend_task: &str, asker: Weak<dyn Asker>) {
         self.lock().backend_tasks.insert(backend_task.to_owned(), asker);
     }
 
-    /// The same no longer, unless somebody else follows it.
+    /// Ends [`Link::follow_task`], unless another run follows the task by now.
     pub fn unfollow_task(&self, backend_task: &str, asker: &Weak<dyn Asker>) {
         let mut users = self.lock();
         if users.backend_tasks.get(backend_task).is_some_and(|known| known.ptr_eq(asker)) {

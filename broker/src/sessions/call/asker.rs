@@ -1,4 +1,4 @@
-//! A call as the link that carries it knows it.
+//! Calls as links know them: senders of requests, and recipients of what a backend sends on their account.
 
 use std::{
     pin::Pin,
@@ -67,7 +67,7 @@ impl Asker for Call {
 
     fn identity(&self) -> ClientIdentity<'_> {
         let session = &self.session;
-        // What stands in for a session carries requests of several clients.
+        // A pooled session carries requests of several clients.
         let info =
             session.has_client.then(|| client_info(&session.client_name, &session.client_version));
         ClientIdentity { capabilities: session.client.raw(), info, log_level: session.log_level() }
@@ -97,7 +97,7 @@ impl Asker for Call {
         false
     }
 
-    /// No client asked for one.
+    /// Does nothing, because no call asks for a task.
     fn task_created(&self, _link: &Arc<Link>, _connection: &Connection, _backend_task: &str) {}
 
     fn created_task<'a>(

@@ -1,4 +1,4 @@
-//! A call as the session of its client knows it.
+//! Calls as sessions know them.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -26,7 +26,6 @@ impl OpenCall for Call {
         self.observed.as_ref()
     }
 
-    /// Also at the end of its session.
     fn cancel(&self, reason: Option<Bytes>) {
         *lock(&self.cancel_reason) = reason;
         self.interrupt.cancel();

@@ -1,4 +1,4 @@
-//! A session as the links it uses know it.
+//! Sessions as links know them: users of links, and recipients of what a backend sends to no request.
 
 use std::{borrow::Cow, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! A call that is with a backend, as its session knows it.
+//! A call that is not answered yet, as its session knows it. Calls implement the trait.
 
 use std::{fmt, sync::Arc};
 
@@ -7,27 +7,27 @@ use protocol::method::Method;
 
 use crate::{sessions::stream::EventStream, telemetry::request::RequestTelemetry};
 
-/// Kept by the session for as long as its client waits for the answer.
+/// A session keeps it until the answer is on its way.
 pub trait OpenCall: fmt::Debug + Send + Sync {
     fn method(&self) -> Method;
 
-    /// The way back to the client.
+    /// Returns the stream that the answer goes to.
     fn stream(&self) -> &Arc<EventStream>;
 
-    /// As the log, its trace and the audit log know it.
+    /// Returns the telemetry of the request, if it has any.
     fn observed(&self) -> Option<&Arc<RequestTelemetry>>;
 
-    /// The client wants no answer any more.
+    /// Gives the call up, because its client wants no answer any more.
     fn cancel(&self, reason: Option<Bytes>);
 
     fn is_cancelled(&self) -> bool;
 
-    /// Its backend asks the client something: its clock stands still.
+    /// Stops the clock of the call, because its backend asks the client something.
     fn question_opened(&self);
 
-    /// That question is over.
+    /// Lets the clock run again, because that question is over.
     fn question_closed(&self);
 
-    /// True once, for who gives back its place among the requests that wait for an answer.
+    /// True once: the caller gives back the call's place among the open requests.
     fn take_slot_release(&self) -> bool;
 }

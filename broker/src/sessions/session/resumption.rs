@@ -43,8 +43,8 @@ impl Session {
         self.open_new(None, false).await
     }
 
-    /// A GET with `Last-Event-ID`: the stream named there, and only that. `answer`: sees to a request on it that an earlier owner
-    /// left without an answer.
+    /// Opens the stream that a GET names in `Last-Event-ID`, and only that. `answer` sees to each request on it that an earlier
+    /// owner left without an answer.
     pub(in crate::sessions) async fn open_stream_again(
         &self,
         last_event_id: &str,

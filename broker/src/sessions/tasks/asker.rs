@@ -1,4 +1,4 @@
-//! The run of a task as the links that carry its requests know it.
+//! Runs of tasks as links know them: senders of requests, and recipients of what a backend sends on their account.
 
 use std::{pin::Pin, sync::Arc, time::Instant};
 
@@ -34,7 +34,7 @@ impl Inbound for TaskRun {
         }
     }
 
-    /// With our id of the task.
+    /// The client gets the notification with our id of the task.
     fn receive(&self, kind: EventKind, message: &Message) {
         let mut splice = Splice::new(&message.frame);
         splice.set_meta(message, tasks::RELATED_TASK, &tasks::related(&self.id));
@@ -52,20 +52,20 @@ impl Inbound for TaskRun {
         self.creator().map_or_else(|| self.stored_log_level(), |session| session.log_level())
     }
 
-    /// It runs as the call of a session, whatever its client is.
+    /// A run sends what a call of a session sends, also for a stateless client.
     fn client_era(&self) -> Era {
         Era::Sessions
     }
 }
 
 impl Asker for TaskRun {
-    /// Its progress token is good there until the task is over.
+    /// The progress token is good on the connection until the task is over.
     fn sent_as(&self, sent: SentRequest, _at: Instant) {
         self.tasks.note_token(self, &sent);
         self.lock().carried = Some(sent);
     }
 
-    /// Its time does not depend on what its backend does.
+    /// Does nothing, because the time of a task does not depend on its backend.
     fn touch(&self) {}
 
     fn identity(&self) -> ClientIdentity<'_> {
@@ -79,7 +79,7 @@ impl Asker for TaskRun {
         HeaderMap::new()
     }
 
-    /// Progress under our token goes on under the client's.
+    /// The client gets the progress under its own token.
     fn progress(&self, message: &Message, token: Span, value: f64) {
         let Some(client_token) = self.progress_token() else { return };
         if !self.notifications.progress_advances(value) {

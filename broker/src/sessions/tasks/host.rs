@@ -1,4 +1,4 @@
-//! The tasks of this process as sessions ask for them.
+//! The task manager as sessions know it.
 
 use std::sync::Arc;
 
