@@ -5,15 +5,14 @@
 //! Once its client can come back to it, it is logged too, in the order things happen to it, and outlives the process.
 
 mod batch;
+mod cursor;
 mod event_ids;
 mod unread_budget;
 mod wakers;
 mod work_driver;
 
 use std::{
-    future::poll_fn,
     sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::AtomicBool},
-    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -25,6 +24,7 @@ use protocol::{
 };
 
 pub use self::batch::Batch;
+pub use self::cursor::StreamCursor;
 pub use self::event_ids::{EventId, PendingAnswer, decode_pending, parse_event_id};
 pub use self::unread_budget::UnreadBudget;
 use self::{
@@ -481,61 +481,6 @@ impl EventLogSink {
 /// The request a response answers.
 pub fn answered_id(frame: &Bytes) -> Option<RequestId> {
     Message::decode(frame.clone(), &Limits { bytes_max: frame.len(), ..Limits::default() }).ok()?.id
-}
-
-/// A connection's place in a stream.
-#[derive(Debug)]
-pub struct StreamCursor {
-    pub stream: Arc<EventStream>,
-    generation: u64,
-    position: u64,
-}
-
-impl StreamCursor {
-    /// Waits for what comes next. Cancel-safe: a dropped call loses nothing.
-    pub async fn next(&mut self) -> StreamItem {
-        poll_fn(|context| self.poll_next(context)).await
-    }
-
-    /// The id the client may resume from when it has seen everything up to here.
-    pub fn event_id(&self) -> String {
-        self.stream.event_id(self.position)
-    }
-
-    /// How many events wait for this reader already.
-    pub fn backlog(&self) -> u64 {
-        self.stream.lock().log.count_after(self.position)
-    }
-
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<StreamItem> {
-        let mut state = self.stream.lock();
-        if let Some(ended) = state.interruption(self) {
-            return Poll::Ready(StreamItem::Ended(ended));
-        }
-        if let Some(event) = state.log.next_after(self.position) {
-            self.position = event.sequence;
-            state.read_through = event.sequence;
-            self.stream.update_unread(&mut state);
-            return Poll::Ready(StreamItem::Event(event));
-        }
-        match state.end_reason() {
-            Some(ended) => Poll::Ready(StreamItem::Ended(ended)),
-            None => {
-                state.wakers.register_reader(context);
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl Drop for StreamCursor {
-    fn drop(&mut self) {
-        let mut state = self.stream.lock();
-        if state.reader == self.generation {
-            state.connected = false;
-            unlock_and_wake_all(state);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 
 mod adoption;
 mod link_client;
+mod links;
+mod list_changes;
 pub(in crate::sessions) mod local_requests;
 mod observation;
 mod open_call;
@@ -34,7 +36,6 @@ use protocol::{
     capabilities::{ClientCapabilities, ServerCapabilities},
     downlevel::Translator,
     error::{ErrorKind, Refusal},
-    handshake,
     ids::{BackendId, RequestId, SessionId},
     method::Method,
     phase::SessionPhase,
@@ -58,18 +59,13 @@ use self::{
 use super::{shared::Shared, tenant::Tenant};
 use crate::{
     auth::Caller,
-    backends::link::{BackendSession, Era, Link, LinkUser, connection::Connection},
+    backends::link::{BackendSession, Link, connection::Connection},
     config::MessageWire,
     limits::SESSION_ID_BYTES,
     maps::FastMap,
     persistence::{NodeName, SessionKey},
     rules::{
-        catalog::{ListDigests, ListKind},
-        endpoint::Endpoint,
-        event_log::{EventKind, Topic},
-        link_sharing::LinkScope,
-        log_level::LogLevel,
-        routing::ResourceTarget,
+        catalog::ListDigests, endpoint::Endpoint, log_level::LogLevel, routing::ResourceTarget,
     },
     sync,
     views::SessionView,
@@ -322,94 +318,6 @@ impl Session {
 
     pub fn log_level(&self) -> Option<LogLevel> {
         self.lock().log_level
-    }
-
-    /// What a request learns whose backend went while it was on its way.
-    pub fn backend_gone(&self, backend: &BackendId) -> Refusal {
-        Refusal::new(
-            ErrorKind::BackendUnavailable,
-            format!("backend {backend} is not registered any more"),
-        )
-    }
-
-    /// The link to a backend: the one used before, or the one it shall use.
-    pub fn link_to(self: &Arc<Self>, backend: &BackendId) -> Result<Arc<Link>, Refusal> {
-        let gone = || self.backend_gone(backend);
-        let mut state = self.lock();
-        if let Some(link) = state.links.get(backend).filter(|link| !link.is_closed()) {
-            return Ok(link.clone());
-        }
-        state.check_present()?;
-        let link = self
-            .tenant
-            .backend(backend)
-            .and_then(|backend| backend.link_for(self.link_user(), self.era()))
-            .ok_or_else(gone)?;
-        link.attach(self);
-        if state.links.contains_key(backend) {
-            state.backend_sessions.remove(backend); // it ended with the link before
-        } else if let Some(stored) = state.backend_sessions.get(backend) {
-            link.resume_with(stored.clone(), first_wire_id(self.epoch()));
-        }
-        if let Some(level) = state.log_level {
-            link.raise_level(level);
-        }
-        state.links.insert(backend.clone(), link.clone());
-        Ok(link)
-    }
-
-    fn link_user(&self) -> LinkUser<'_> {
-        LinkUser {
-            own: LinkScope::Session(self.id.clone()),
-            principal: &self.caller.principal,
-            client: &self.client,
-        }
-    }
-
-    /// Who has no session is best served without one: what stands in for one here need not be one there.
-    pub fn era(&self) -> Era {
-        if self.has_client { Era::Sessions } else { Era::Stateless }
-    }
-
-    /// The merged lists changed: tells the client, once per kind, what it was promised to be told.
-    pub fn on_lists_changed(&self, kinds: &[ListKind]) {
-        let methods: HashSet<Method> =
-            kinds.iter().filter_map(|kind| self.change_notification(*kind)).collect();
-        let told = self.tenant.catalog().digests(&self.endpoint);
-        let ready = {
-            let mut state = self.lock();
-            if state.lists_unchecked || self.is_leaving() {
-                return; // compared with what was told, here or by the next owner
-            }
-            (state.announced_lists, state.dirty.lists) = (told, true);
-            let ready = state.phase == SessionPhase::Ready;
-            if !ready {
-                state.held_changes.extend(&methods);
-            }
-            ready
-        };
-        if ready {
-            methods.into_iter().for_each(|method| self.send_list_changed(method));
-        }
-    }
-
-    fn send_list_changed(&self, method: Method) {
-        self.deliver_coalesced(
-            EventKind::Message,
-            Some(Topic::List(method)),
-            handshake::notification(method, None),
-        );
-    }
-
-    fn change_notification(&self, kind: ListKind) -> Option<Method> {
-        let (promised, method) = match kind {
-            ListKind::Tools => (self.advertised.tools_list_changed, Method::ToolsListChanged),
-            ListKind::Prompts => (self.advertised.prompts_list_changed, Method::PromptsListChanged),
-            ListKind::Resources | ListKind::ResourceTemplates => {
-                (self.advertised.resources_list_changed, Method::ResourcesListChanged)
-            }
-        };
-        promised.then_some(method)
     }
 
     /// An error response of the broker's own, counted and with an id that is in the log.

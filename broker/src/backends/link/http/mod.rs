@@ -3,6 +3,7 @@
 //! Every message is a POST of its own over pooled connections. An answer is JSON or an event stream ([`event_stream`]); one GET
 //! stream ([`get_stream`]) carries what belongs to no call. Notifications and answers leave one after the other.
 
+mod error_status;
 mod event_stream;
 mod get_outcome;
 mod get_stream;
@@ -16,15 +17,10 @@ use std::{
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, StatusCode, Uri,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
 };
 use http_body_util::Full;
-use protocol::{
-    envelope::{Kind, Message},
-    json,
-    stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, downgrade, is_stateless_error},
-    version::Version,
-};
+use protocol::{envelope::Message, json, version::Version};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transport::{
@@ -283,92 +279,6 @@ impl HttpWire {
         }
     }
 
-    /// Any other status: an answer in an odd dress, a lost session, or a failure.
-    async fn handle_error_status(
-        &self,
-        link: &Arc<Link>,
-        connection: &Arc<Connection>,
-        wire_id: u64,
-        response: HttpResponse<ResponseBody>,
-    ) -> Result<PostOutcome, Failure> {
-        let status = response.status();
-        let says_when = response.headers().contains_key(RETRY_AFTER);
-        let message = match self.body(response, ERROR_BODY_BYTES_MAX).await {
-            Ok(body) => Message::decode(body, &self.limits).ok(),
-            Err(_) => None,
-        };
-        // Whatever the status, a message that names our request is its answer: the backend did process it.
-        if let Some(message) = message.as_ref().filter(|message| message.answers(wire_id)) {
-            // But for a server that knows no sessions any more: it did not look at the request either.
-            let code = downgrade::error_code(message);
-            if connection.negotiated().is_some()
-                && matches!(code, Some(HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION))
-            {
-                return Err(era_mismatch(link, connection));
-            }
-            return accept_answer(link, connection, wire_id, message.clone());
-        }
-        // Some servers say 400 "no valid session" where the specification asks for 404.
-        let about_session = message.is_some_and(|message| {
-            message.kind == Kind::Error && message.id.is_none() && mentions_session(&message)
-        });
-        Err(match status {
-            StatusCode::NOT_FOUND if self.has_session() => Failure::SessionGone,
-            StatusCode::BAD_REQUEST if self.has_session() && about_session => Failure::SessionGone,
-            StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(format!("status {status}")),
-            StatusCode::SERVICE_UNAVAILABLE if says_when => {
-                Failure::Busy(format!("status {status}"))
-            }
-            // Proxies say this too when the backend's connection breaks, the request having been passed on.
-            StatusCode::SERVICE_UNAVAILABLE => Failure::Unclear(format!("status {status}")),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Failure::Denied(format!("the broker's credentials are not taken ({status})"))
-            }
-            // One client's request, such as one that is too large, says nothing of the backend.
-            status if status.is_client_error() => Failure::Denied(format!("status {status}")),
-            status => Failure::Protocol(format!("status {status}")),
-        })
-    }
-
-    /// The same for a request of 2026-07-28: an error is an answer, also where it could not say to what. What is none
-    /// comes from a server that does not know that revision, or from something before it.
-    async fn modern_refused(
-        &self,
-        link: &Arc<Link>,
-        connection: &Arc<Connection>,
-        wire_id: u64,
-        response: HttpResponse<ResponseBody>,
-    ) -> Result<PostOutcome, Failure> {
-        let status = response.status();
-        let agreed = connection.modern().is_some();
-        let doubtful = matches!(
-            status,
-            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
-        );
-        if !doubtful {
-            return self.handle_error_status(link, connection, wire_id, response).await;
-        }
-        let body = self.body(response, ERROR_BODY_BYTES_MAX).await;
-        let message = body
-            .ok()
-            .and_then(|body| Message::decode(body, &self.limits).ok())
-            .filter(|message| message.kind == Kind::Error);
-        let answers = |message: &Message| {
-            let is_known = || {
-                downgrade::error_code(message).is_some_and(|code| {
-                    is_stateless_error(code) || (-32603..=-32600).contains(&code)
-                })
-            };
-            message.answers(wire_id) || (message.id.is_none() && is_known())
-        };
-        match message.filter(answers) {
-            Some(answer) => Ok(PostOutcome::Answer(answer)),
-            // It lives in another era than it did: it is asked again.
-            None if agreed => Err(era_mismatch(link, connection)),
-            None => Err(Failure::Protocol(format!("status {status}"))),
-        }
-    }
-
     /// The queue of what expects no answer.
     pub(super) fn one_way(&self) -> &FrameQueue {
         &self.one_way
@@ -480,13 +390,6 @@ impl HttpWire {
     }
 }
 
-/// The backend did not look at the request; who comes next asks it what it speaks.
-fn era_mismatch(link: &Arc<Link>, connection: &Connection) -> Failure {
-    connection.close_forgotten();
-    link.backend.on_era_changed(link);
-    Failure::SessionGone
-}
-
 /// Whoever sent the request waits for it right here: it need not be looked for among those who wait, and woken.
 fn accept_answer(
     link: &Arc<Link>,
@@ -507,12 +410,6 @@ fn unsent_or_lost(error: SendError) -> Failure {
         SendError::Aborted { reason } => Failure::Lost(reason),
         error => Failure::Lost(error.to_string()),
     }
-}
-
-fn mentions_session(message: &Message) -> bool {
-    message
-        .text(message.fields.error_message)
-        .is_some_and(|text| text.to_ascii_lowercase().contains("session"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
