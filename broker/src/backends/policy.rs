@@ -190,7 +190,7 @@ impl Policy {
         }))
     }
 
-    /// `Unsupported`: it takes more than is done at once.
+    /// `None`: it takes more than is done at once.
     fn check_inline(
         &self,
         checker: &ArgumentValidator,

@@ -282,7 +282,7 @@ impl Session {
     }
 }
 
-/// A message without what is between its client and the broker, a key of that client among it. `Unsupported`: it can not be made.
+/// A message without what is between its client and the broker, a key of that client among it. `None`: it can not be made.
 pub(super) fn without_private_meta(message: &Message) -> Option<Cow<'_, Message>> {
     if !message.fields.meta_has_own {
         return Some(Cow::Borrowed(message));
