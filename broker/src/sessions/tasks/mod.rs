@@ -363,11 +363,11 @@ pub fn digest(task: &TaskId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{broker::Broker, durable::Stores, rules::event_log::LogLimits};
+    use crate::{broker::Broker, persistence::Stores, rules::event_log::LogLimits};
 
     #[tokio::test]
     async fn nothing_is_left_of_who_waited() {
-        let broker = Broker::new(Stores::in_memory().await);
+        let broker = Broker::over(Stores::in_memory().await);
         let (tasks, task) = (&broker.tasks, TaskId::new("t"));
         let stream = EventStream::general(1, LogLimits { events: 1, bytes: 1 });
         let (one, other) = (
