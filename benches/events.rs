@@ -18,11 +18,11 @@ use std::{
 use anyhow::{Context as _, ensure};
 use benches::{Samples, Scale, Table, digits, median, shown};
 use broker::{
-    actors::stream::{EventStream, StreamItem},
     auth::Keys,
     metrics::Metrics,
     persistence::{EventWriter, Persistence, Stores},
     rules::event_log::{EventKind, LogLimits},
+    sessions::stream::{EventStream, StreamItem},
 };
 use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};

@@ -24,18 +24,16 @@ use transport::{
 
 use self::{adoption::AdoptionLocks, sign_in_failures::SignInFailureLog};
 use crate::{
-    actors::{
-        backend::Backend, call::DeadlineList, catalog_refresh, session::Session, shared::Shared,
-        tasks::TaskManager, tenant::Tenant,
-    },
     auth::{
         AuthError, AuthenticatedCaller, Caller, KeyFetcher, Keyring, KeyringVersion, Keys,
         RemotePeer, TokenVerifier,
     },
+    backends::{backend::Backend, catalog_refresh, resources::BackendResources},
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
     },
+    context::Context,
     maps::SharedMap,
     metrics::Metrics,
     persistence::{Persistence, Stores, node::NodeSettings},
@@ -45,6 +43,10 @@ use crate::{
         sign_in_failures::{Plane, SignInFailureReason},
     },
     session_location::SessionLocator,
+    sessions::{
+        deadline_list::DeadlineList, session::Session, shared::Shared, stateless::StatelessState,
+        tasks::TaskManager, tenant::Tenant,
+    },
     telemetry::{self, ExporterHandle},
     views::{BackendStatus, SessionView, SubscriptionView},
 };
@@ -64,6 +66,10 @@ pub struct BrokerParts {
 #[derive(Debug)]
 pub struct Broker {
     pub shared: Arc<Shared>,
+    pub backend_resources: Arc<BackendResources>,
+    /// What is held for clients whose requests stand alone.
+    pub stateless: Arc<StatelessState>,
+    pub tasks: Arc<TaskManager>,
     /// The other replicas, and which of them has a session that is not here.
     pub placement: SessionLocator,
     keyring: Arc<Keyring>,
@@ -111,16 +117,22 @@ impl Broker {
             to_collector,
             parts.metrics.clone(),
         );
+        let shared = Shared::new(Context::new(
+            parts.config,
+            parts.metrics,
+            http,
+            parts.keys.cursor,
+            durable,
+            traces,
+        ));
+        let tasks = TaskManager::new(shared.clone());
+        shared.set_task_host(tasks.clone());
         let broker = Arc::new(Broker {
             placement,
-            shared: Shared::new(
-                parts.config,
-                parts.metrics,
-                http,
-                parts.keys.cursor,
-                durable,
-                traces,
-            ),
+            tasks,
+            shared,
+            backend_resources: Arc::default(),
+            stateless: Arc::default(),
             export: tokio::sync::Mutex::new(export),
             keyring: parts.keyring,
             tokens,
@@ -131,7 +143,7 @@ impl Broker {
             adopting: AdoptionLocks::default(),
         });
         let tenants = Arc::downgrade(&broker);
-        broker.shared.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
+        broker.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
         tokio::spawn(sign_in_failures::close(Arc::downgrade(&broker)));
         tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
@@ -154,7 +166,7 @@ impl Broker {
                 drop(known);
                 tenant.configure(spec);
                 if !tenant.enabled() {
-                    self.shared.modern.end_of_tenant(id);
+                    self.stateless.end_of_tenant(id);
                     self.end_sessions_of(&tenant, "the tenant was disabled");
                 }
             }
@@ -178,14 +190,14 @@ impl Broker {
     pub fn remove_tenant(self: &Arc<Self>, id: &TenantId) {
         let Some((_, tenant)) = self.tenants.remove(id) else { return };
         tenant.close();
-        self.shared.modern.end_of_tenant(id);
+        self.stateless.end_of_tenant(id);
         self.end_sessions_of(&tenant, "the tenant was removed");
         tenant.backends().iter().for_each(|backend| backend.close());
     }
 
     /// Ends what was opened with a key that is no longer good: its open streams would go on otherwise.
     pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
-        self.shared.modern.end_of_key(key);
+        self.stateless.end_of_key(key);
         let tenants: Vec<_> = self.tenants.iter().map(|tenant| tenant.value().clone()).collect();
         let unkept = tenants
             .iter()
@@ -207,7 +219,13 @@ impl Broker {
         if tenant.backend(id).is_some_and(|known| known.spec == spec) {
             return;
         }
-        let backend = Backend::new(tenant.id.clone(), id.clone(), spec, self.shared.clone());
+        let backend = Backend::new(
+            tenant.id.clone(),
+            id.clone(),
+            spec,
+            self.shared.context.clone(),
+            self.backend_resources.clone(),
+        );
         if let Some(replaced) = tenant.insert_backend(backend.clone()) {
             replaced.close();
             // Until the new one's lists are read, the old ones serve, marked stale.
@@ -221,7 +239,13 @@ impl Broker {
                 self.shared.running.spawn(session.resubscribe(id.clone()));
             }
         }
-        self.shared.running.spawn(catalog_refresh::run(Arc::downgrade(&tenant), backend));
+        let catalog = Arc::downgrade(&tenant);
+        let publish = move || {
+            if let Some(tenant) = catalog.upgrade() {
+                tenant.publish_catalog();
+            }
+        };
+        self.shared.running.spawn(catalog_refresh::run(backend, publish));
     }
 
     pub fn remove_backend(self: &Arc<Self>, tenant: &TenantId, id: &BackendId) -> bool {
@@ -229,7 +253,7 @@ impl Broker {
         let Some(backend) = tenant.remove_backend(id) else { return false };
         backend.close();
         tenant.publish_catalog();
-        self.shared.modern.end_at(&tenant.id, &Endpoint::Single(id.clone()));
+        self.stateless.end_at(&tenant.id, &Endpoint::Single(id.clone()));
         tenant.sessions().iter().for_each(|session| session.forget_subscriptions_of(id));
         for session in tenant
             .sessions()
@@ -400,12 +424,12 @@ impl Broker {
     }
 
     pub async fn cancel_task(&self, id: &str) -> Result<(), Refusal> {
-        self.shared.tasks.cancel(&self.shared, id).await
+        self.tasks.cancel(id).await
     }
 
     /// Everything stored and declared is known: tasks that were left behind are looked for from now on.
     pub fn begin_tasks(&self) {
-        TaskManager::start_workers(&self.shared);
+        self.tasks.start_workers();
     }
 
     pub fn subscriptions(&self, tenant: Option<&TenantId>) -> Vec<SubscriptionView> {
@@ -433,7 +457,7 @@ impl Broker {
         if !self.shared.draining.is_cancelled() {
             tracing::info!("draining: no new sessions");
             self.shared.draining.cancel();
-            self.shared.tasks.drain();
+            self.tasks.drain();
         }
     }
 

@@ -503,11 +503,8 @@ impl RunningBroker {
         }
         let reloaded = self.control.reload(&next).await?;
         // All of it is in force before anything is waited for.
-        self.doors
-            .iter()
-            .zip(certificates)
-            .for_each(|(tls_acceptor, read)| tls_acceptor.present(read));
-        self.control.broker.shared.tls_clients.reload().await;
+        self.doors.iter().zip(certificates).for_each(|(door, read)| door.present(read));
+        self.control.broker.backend_resources.tls_clients.reload().await;
         self.control.record_reload(reloaded.tenants, reloaded.backends).await;
         tell_of_certificates(&self.doors, &self.control.metrics);
         // The filter was parsed with the file, so it is one.

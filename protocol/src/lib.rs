@@ -1,6 +1,6 @@
 //! What the wire means: JSON-RPC envelopes, MCP methods, versions, capabilities and errors.
 //!
-//! The broker's rules, its actors and its transports build on this crate. It has no sockets, no clock and no
+//! The broker's rules, its sessions and its links build on this crate. It has no sockets, no clock and no
 //! randomness: bytes come in, decisions and bytes go out. Messages are never turned into trees; their parts are
 //! byte spans of what the sender wrote, so that whatever the broker does not own passes through unchanged.
 

@@ -1,6 +1,6 @@
 //! The phases of a session and of a link, and which steps between them exist.
 //!
-//! The session and link actors move through these; a step that is not listed is a bug in the broker and is reported,
+//! Sessions and links move through these; a step that is not listed is a bug in the broker and is reported,
 //! not carried out. Names are the label values of `mcp_phase_transitions_total`.
 
 use crate::error::{ErrorKind, Refusal};

@@ -12,8 +12,8 @@ use storage::SessionKey;
 
 use super::Broker;
 use crate::{
-    actors::session::{ReleaseOutcome, Session},
     limits::{CLOSE_WAIT, RELEASED_AT_ONCE},
+    sessions::session::{ReleaseOutcome, Session},
 };
 
 /// The part of the grace in which calls of tasks may finish that could as well be sent again elsewhere.
@@ -64,14 +64,14 @@ impl Broker {
         // Beside the sessions: of those there may be thousands, and each takes its time.
         let handing_over = async {
             loop {
-                self.shared.tasks.hand_off(begun.elapsed() >= grace / FINISHING_SHARE);
+                self.tasks.hand_off(begun.elapsed() >= grace / FINISHING_SHARE);
                 tokio::time::sleep(REST_POLL).await;
             }
         };
         let all_gone = async {
             while self.release_all(false).await > 0
-                || self.shared.tasks.running() > 0
-                || self.shared.modern.calls_in_flight() > 0
+                || self.tasks.running() > 0
+                || self.stateless.calls_in_flight() > 0
             {
                 tokio::time::sleep(REST_POLL).await;
             }
@@ -87,7 +87,7 @@ impl Broker {
             let calls =
                 self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
             tracing::warn!(calls, "the grace period is over, calls are cut");
-            self.shared.modern.end_all();
+            self.stateless.end_all();
             self.give_up_tasks().await;
             self.release_all(true).await;
         }
@@ -101,11 +101,11 @@ impl Broker {
         clean
     }
 
-    /// Tasks that still run are left to whoever claims them.
+    /// TaskManager that still run are left to whoever claims them.
     async fn give_up_tasks(&self) {
-        self.shared.tasks.release_all();
+        self.tasks.release_all();
         let released = async {
-            while self.shared.tasks.running() > 0 {
+            while self.tasks.running() > 0 {
                 tokio::time::sleep(REST_POLL).await;
             }
         };

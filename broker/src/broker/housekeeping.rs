@@ -11,8 +11,9 @@ use std::{
 
 use super::Broker;
 use crate::{
-    actors::{backend::Backend, session::Session},
+    backends::backend::Backend,
     limits::{FLUSHED_AT_ONCE, REAPER_INTERVAL},
+    sessions::session::Session,
 };
 
 pub(super) async fn reap(broker: Weak<Broker>) {
@@ -30,7 +31,7 @@ pub(super) async fn reap(broker: Weak<Broker>) {
             session.tick(now);
             broker.close_if_idle(&session);
         }
-        broker.shared.modern.tick(now);
+        broker.stateless.tick(now);
         let tenants: Vec<_> = broker.tenants.iter().map(|tenant| tenant.value().clone()).collect();
         tenants
             .iter()

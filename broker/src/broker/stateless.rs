@@ -6,9 +6,10 @@ use protocol::error::{ErrorKind, Refusal};
 
 use super::{Broker, unknown_backend};
 use crate::{
-    actors::{link::Era, stateless::StatelessClient},
     auth::Caller,
+    backends::link::Era,
     rules::{endpoint::Endpoint, endpoint_info::EndpointInfo},
+    sessions::stateless::StatelessClient,
 };
 
 impl Broker {
@@ -27,7 +28,15 @@ impl Broker {
         {
             return Err(unknown_backend(backend));
         }
-        Ok(StatelessClient { tenant, caller, endpoint, transport, shared: self.shared.clone() })
+        Ok(StatelessClient {
+            tenant,
+            caller,
+            endpoint,
+            transport,
+            shared: self.shared.clone(),
+            stateless: self.stateless.clone(),
+            tasks: self.tasks.clone(),
+        })
     }
 
     /// A caller that came in a while ago, and asks again on the same connection.
@@ -40,7 +49,7 @@ impl Broker {
 
     /// What the endpoint offers such a caller, made anew when the catalog changed.
     pub async fn offer_to(&self, visitor: &StatelessClient) -> Result<Arc<EndpointInfo>, Refusal> {
-        let (modern, tenant) = (&self.shared.modern, &visitor.tenant);
+        let (modern, tenant) = (&self.stateless, &visitor.tenant);
         if let Some(offer) = modern.offer(tenant, &visitor.endpoint) {
             return Ok(offer);
         }

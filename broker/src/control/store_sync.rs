@@ -180,20 +180,17 @@ async fn read_changes(control: Weak<Control>) {
 
 impl LeaseObserver for Control {
     fn owned(&self) -> OwnedRecords {
-        OwnedRecords {
-            sessions: self.broker.session_keys(),
-            tasks: self.broker.shared.tasks.owned(),
-        }
+        OwnedRecords { sessions: self.broker.session_keys(), tasks: self.broker.tasks.owned() }
     }
 
     fn reclaimed(&self, reclaimed: ReclaimedRecords) {
         self.broker.reclaimed_sessions(&reclaimed.sessions);
-        self.broker.shared.tasks.resume_reclaimed(&self.broker.shared, reclaimed.tasks);
+        self.broker.tasks.resume_reclaimed(reclaimed.tasks);
     }
 
     fn lost(&self, lost: OwnedRecords) {
         self.broker.lost_sessions(&lost.sessions);
-        self.broker.shared.tasks.stop_lost(&lost.tasks);
+        self.broker.tasks.stop_lost(&lost.tasks);
     }
 
     fn asked_to_end(&self, sessions: Vec<SessionKey>) {

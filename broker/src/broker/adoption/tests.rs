@@ -5,9 +5,9 @@ use storage::{DurableStore, EventStore, LogEntry, SqliteStore, StreamRecord, hot
 
 use super::*;
 use crate::{
-    actors::session::ReleaseOutcome,
     persistence::{Stores, WriteOutcome},
     rules::log_level::LogLevel,
+    sessions::session::ReleaseOutcome,
 };
 
 struct Replicas {

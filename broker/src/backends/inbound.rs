@@ -1,0 +1,308 @@
+//! A message from a backend, on its way to the client it belongs to.
+//!
+//! An answer goes to whoever waits for its wire id. Everything else needs an owner: the call on whose stream it came, the
+//! call it names, or the one session behind the link. What has no owner is refused (requests) or dropped and counted
+//! (notifications); it never goes to somebody who merely happens to be there.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    handshake,
+    ids::RequestId,
+    method::Method,
+    stateless::{inputs::required_capability, request::capability_required},
+    version::Version,
+};
+
+use super::{
+    asker::Asker,
+    link::{Era, Link, connection::Connection},
+};
+use crate::rules::{
+    event_log::EventKind,
+    link_sharing::LinkScope,
+    log_level::{self, LogLevel},
+};
+
+/// Receives what a backend sends that is not an answer. Sessions, calls and runs of tasks implement it.
+pub trait Inbound: fmt::Debug + Send + Sync {
+    /// Sends a request of the backend to the client. The answer goes back over `connection`, or an `Err` does.
+    fn need_input(
+        self: Arc<Self>,
+        connection: &Arc<Connection>,
+        question: &Message,
+    ) -> Result<(), Refusal>;
+
+    /// Withdraws a question, because its answer is not needed any more. `number`: as the connection noted it.
+    fn withdraw(&self, number: u64, why: &str);
+
+    /// Sends a notification of the backend to the client.
+    fn receive(&self, kind: EventKind, message: &Message);
+
+    /// Tells the client that an elicitation is complete. Returns false if the client was not asked for it.
+    fn complete_elicitation(&self, id: &str, message: &Message) -> bool;
+
+    /// Returns the lowest level of the log messages that the client wants.
+    fn log_level(&self) -> Option<LogLevel>;
+
+    /// Returns the era that the client lives in.
+    fn client_era(&self) -> Era;
+}
+
+/// Takes one message of a backend. `origin` is the call on whose stream it came, where the wire tells.
+pub fn receive(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    message: Message,
+    origin: Option<&Arc<dyn Asker>>,
+) {
+    match message.kind {
+        Kind::Result => {
+            // Before whoever waits for the answer runs: the backend's next message may be about the task it has just made.
+            task_created(link, connection, &message);
+            connection.deliver_answer(message);
+        }
+        Kind::Error => connection.deliver_answer(message),
+        // MCP 2026-07-28, Transports: only clients send requests, and they send no responses.
+        Kind::Request if connection.modern().is_some() => {
+            link.backend.shared.metrics.dropped_notification("request");
+            tracing::warn!(backend = %link.backend.id, method = message.method.name(), "a backend that speaks 2026-07-28 sent a request");
+        }
+        Kind::Request => request(link, connection, &message, origin),
+        Kind::Notification if connection.modern().is_some() => {
+            if let Some(message) = connection.modern().and_then(|modern| modern.admit(&message)) {
+                notification(link, connection, &message, origin);
+            }
+        }
+        Kind::Notification => notification(link, connection, &message, origin),
+    }
+}
+
+/// Whoever waits for the answer may be a task to which the backend made one of its own.
+pub(super) fn task_created(link: &Arc<Link>, connection: &Connection, answer: &Message) {
+    if answer.kind != Kind::Result {
+        return;
+    }
+    let Some(backend_task) = answer.text(answer.fields.task_task_id) else { return };
+    let wire_id = answer.id.as_ref().and_then(RequestId::as_u64);
+    if let Some(asker) = wire_id.and_then(|wire_id| connection.pending().asker_by_wire_id(wire_id))
+    {
+        asker.task_created(link, connection, &backend_task);
+    }
+}
+
+/// Returns the recipient of a message without an address.
+fn recipient(
+    link: &Arc<Link>,
+    connection: &Connection,
+    message: &Message,
+    origin: Option<&Arc<dyn Asker>>,
+) -> Option<Arc<dyn Inbound>> {
+    let as_inbound = |asker: Arc<dyn Asker>| asker as Arc<dyn Inbound>;
+    if let Some(asker) = origin {
+        return Some(asker.clone());
+    }
+    if let Some(backend_task) = message.text(message.fields.meta_related_task_id) {
+        return link.asker_by_task(&backend_task).map(as_inbound);
+    }
+    match &link.scope {
+        // Nothing says whose it is, and guessing could show it to another user of the tenant.
+        LinkScope::Catalog | LinkScope::Tenant => None,
+        // One client is behind it, through calls and through tasks.
+        LinkScope::Session(_) | LinkScope::Task(_) => {
+            // Several requests that know nothing of each other may go over it.
+            if link.has_stateless_clients() {
+                return connection.pending().only_asker().map(as_inbound);
+            }
+            let only_client =
+                || link.clients().into_iter().next().map(|client| client as Arc<dyn Inbound>);
+            let only_task = || link.task_runs().into_iter().next().map(as_inbound);
+            connection
+                .pending()
+                .likely_asker()
+                .map(as_inbound)
+                .or_else(only_client)
+                .or_else(only_task)
+        }
+        LinkScope::Principal(..) => connection.pending().only_asker().map(as_inbound),
+    }
+}
+
+fn request(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    message: &Message,
+    origin: Option<&Arc<dyn Asker>>,
+) {
+    let Some(id) = message.id.clone() else { return };
+    if message.method == Method::Ping {
+        connection.send_later(handshake::success(&id, b"{}"));
+        return;
+    }
+    if link.is_catalog() {
+        connection.send_later(catalog_answer(message.method, &id));
+        return;
+    }
+    // First what was declared on this connection, which is never more than what the clients behind it can do.
+    let version =
+        connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |agreed| agreed.version);
+    let asked = link.declared.permits(message, version).and_then(|()| {
+        match recipient(link, connection, message, origin) {
+            Some(recipient) => recipient.need_input(connection, message),
+            // Who has no session can not be asked now, for which an elicitation has an answer.
+            None if message.method == Method::ElicitationCreate && link.has_stateless_clients() => {
+                connection.send_later(handshake::success(&id, br#"{"action":"cancel"}"#));
+                Ok(())
+            }
+            None => Err(Refusal::new(
+                ErrorKind::MethodNotFound,
+                "no client is there to be asked on this connection",
+            )),
+        }
+    });
+    if let Err(refusal) = asked {
+        link.backend.shared.metrics.error(refusal.kind.code());
+        connection.send_later(refusal.to_response(Some(&id), &crate::request_id()));
+    }
+}
+
+/// What a backend needs before it answers the request of `asker`: asked of that client and of nobody else.
+pub fn need_input(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    question: &Message,
+    asker: &Arc<dyn Asker>,
+) {
+    if let Err(refusal) = asker.clone().need_input(connection, question) {
+        // A request that stands alone is told what it would have to declare (MCP 2026-07-28, Basic: Error Codes).
+        let declares_itself = asker.client_era() == Era::Stateless;
+        let refusal = match required_capability(question)
+            .filter(|_| declares_itself && is_undeclared(&refusal))
+        {
+            Some(required) => capability_required(required, refusal.message),
+            None => refusal,
+        };
+        link.backend.shared.metrics.error(refusal.kind.code());
+        connection.send_later(refusal.to_response(question.id.as_ref(), &crate::request_id()));
+    }
+}
+
+fn is_undeclared(refusal: &Refusal) -> bool {
+    matches!(refusal.kind, ErrorKind::CapabilityMissing | ErrorKind::InvalidParams)
+}
+
+/// The catalog's link declares every capability, so that a backend shows all it has; nobody is behind it to be asked.
+fn catalog_answer(method: Method, id: &RequestId) -> Bytes {
+    match method {
+        Method::RootsList => handshake::success(id, br#"{"roots":[]}"#),
+        Method::ElicitationCreate => handshake::success(id, br#"{"action":"cancel"}"#),
+        _ => Refusal::new(ErrorKind::MethodNotFound, "this connection only reads lists")
+            .to_response(Some(id), &crate::request_id()),
+    }
+}
+
+fn notification(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    message: &Message,
+    origin: Option<&Arc<dyn Asker>>,
+) {
+    match message.method {
+        Method::Progress => progress(link, connection, message),
+        Method::Cancelled => cancelled(connection, message),
+        Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => {
+            link.backend.refresh()
+        }
+        Method::ResourcesUpdated => link.subscriptions.on_updated(link, message),
+        Method::LogMessage => log_message(link, connection, message, origin),
+        Method::TasksStatus => task_status(link, message),
+        Method::ElicitationComplete => elicitation_complete(link, message, origin),
+        _ => match recipient(link, connection, message, origin) {
+            Some(recipient) => recipient.receive(EventKind::Message, message),
+            None => link.backend.shared.metrics.dropped_notification("unattributed"),
+        },
+    }
+}
+
+/// Progress names its call by our own token (MCP 2025-11-25, Progress: only for tokens of active requests).
+fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
+    let fields = &message.fields;
+    let token = message
+        .bytes(fields.progress_token)
+        .and_then(|text| std::str::from_utf8(text).ok())
+        .and_then(|text| text.parse().ok());
+    let Some(wire_id) = token else { return };
+    let value = message
+        .bytes(fields.progress)
+        .and_then(|text| std::str::from_utf8(text).ok())
+        .and_then(|text| text.parse::<f64>().ok());
+    // A task keeps the token of the call that made it until it is over (MCP 2025-11-25, Tasks).
+    match connection
+        .pending()
+        .asker_by_wire_id(wire_id)
+        .or_else(|| connection.pending().task_by_token(wire_id))
+    {
+        Some(asker) => {
+            asker.touch();
+            if let (Some(token), Some(value)) = (fields.progress_token, value) {
+                asker.progress(message, token, value);
+            }
+        }
+        None => link.backend.shared.metrics.dropped_notification("progress"),
+    }
+}
+
+/// The backend withdraws a question it asked a client.
+fn cancelled(connection: &Arc<Connection>, message: &Message) {
+    let Some(span) = message.fields.request_id else { return };
+    let backend_id = RequestId::from_raw(span.slice(&message.frame));
+    if let Some(asked) = connection.pending().take_question(&backend_id) {
+        asked.withdraw("the backend no longer needs the answer");
+    }
+}
+
+/// A log message goes to the call it came with, or to the sessions behind the link, each through its own filter.
+fn log_message(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    message: &Message,
+    origin: Option<&Arc<dyn Asker>>,
+) {
+    let level = message.text(message.fields.level).and_then(|text| LogLevel::parse(&text));
+    if let Some(recipient) = recipient(link, connection, message, origin) {
+        if log_level::passes(level, recipient.log_level()) {
+            recipient.receive(EventKind::Droppable, message);
+        }
+    } else if matches!(link.scope, LinkScope::Principal(..)) {
+        let listening = link
+            .clients()
+            .into_iter()
+            .filter(|client| log_level::passes(level, client.log_level()));
+        listening.for_each(|client| client.receive(EventKind::Droppable, message));
+    } else if !link.is_catalog() {
+        link.backend.shared.metrics.dropped_notification("unattributed");
+    }
+}
+
+fn task_status(link: &Arc<Link>, message: &Message) {
+    let backend_task = message.text(message.fields.task_id);
+    match backend_task.and_then(|backend_task| link.asker_by_task(&backend_task)) {
+        Some(run) => run.backend_task_changed(),
+        None => link.backend.shared.metrics.dropped_notification("task"),
+    }
+}
+
+/// Only the client that was asked hears that its elicitation is complete (MCP 2025-11-25, Elicitation).
+fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Arc<dyn Asker>>) {
+    let Some(id) = message.text(message.fields.elicitation_id) else { return };
+    let is_taken = origin
+        .is_some_and(|asker| !asker.is_task() && asker.complete_elicitation(&id, message))
+        || link.clients().iter().any(|client| client.complete_elicitation(&id, message))
+        || link.task_runs().iter().any(|run| run.complete_elicitation(&id, message));
+    if !is_taken {
+        link.backend.shared.metrics.dropped_notification("elicitation");
+    }
+}

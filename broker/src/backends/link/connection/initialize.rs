@@ -1,0 +1,95 @@
+//! The beginning of a connection: the handshake, or a session that an earlier connection agreed on.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use protocol::{
+    handshake::{self, InitializeResult},
+    ids::RequestId,
+    method::Method,
+    version::Version,
+};
+
+use super::Connection;
+use crate::backends::link::{
+    BackendSession, Link, failure::Failure, http::WireRequest, request_streams::RequestStreams,
+    wire::WireSender,
+};
+
+impl Connection {
+    /// Performs the client's half of the handshake (MCP 2025-11-25, Lifecycle).
+    pub(in crate::backends::link) async fn initialize(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+    ) -> Result<(), Failure> {
+        let wire_id = self.next_wire_id();
+        let id = RequestId::from_u64(wire_id);
+        let frame = handshake::initialize_request(
+            &id,
+            Version::LATEST_WITH_SESSIONS,
+            link.declared.raw(),
+            crate::BROKER_INFO.as_bytes(),
+        )
+        .into();
+        let answer = self
+            .send_and_wait(
+                link,
+                WireRequest { wire_id, frame, asker: None, opening: true, headers: None },
+            )
+            .await;
+        // Whatever became of it, no client's request was under way.
+        let answer = answer.map_err(|failure| match failure {
+            Failure::Unclear(text) => Failure::Busy(text),
+            failure => failure,
+        })?;
+        self.note_first_answer(&answer);
+        let answer = InitializeResult::parse(&answer)
+            .map_err(|error| Failure::Protocol(error.to_string()))?;
+        if let WireSender::Http(http) = &self.wire {
+            http.agree_on(answer.version);
+        }
+        let _set_once = self.negotiated.set(Arc::new(answer));
+        let initialized = handshake::notification(Method::Initialized, None);
+        match &self.wire {
+            WireSender::Pipe(queue) => queue.push(initialized)?,
+            // Waited for: what follows must not overtake it.
+            WireSender::Http(http) => http.post_one_way(initialized).await?,
+        }
+        if self.streams.get().is_some_and(RequestStreams::are_agreed) {
+            // The same here: a stream could overtake the one on which it was said. Whatever is answered, it comes after that.
+            let wire_id = self.next_wire_id();
+            let frame =
+                handshake::request(&RequestId::from_u64(wire_id), Method::Ping, None).into();
+            self.send_and_wait(
+                link,
+                WireRequest { wire_id, frame, asker: None, opening: false, headers: None },
+            )
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a session that an earlier connection agreed on, perhaps of another process.
+    pub(in crate::backends::link) fn resume(
+        &self,
+        agreed: Arc<InitializeResult>,
+        first_wire_id: u64,
+    ) {
+        if let WireSender::Http(http) = &self.wire {
+            http.agree_on(agreed.version);
+        }
+        let _set_once = self.negotiated.set(agreed);
+        self.next_wire_id.fetch_max(first_wire_id, Ordering::Relaxed);
+    }
+
+    /// What another process could go on with.
+    pub(in crate::backends::link) fn backend_session(&self, url: &str) -> Option<BackendSession> {
+        let (WireSender::Http(http), Some(agreed)) = (&self.wire, self.negotiated()) else {
+            return None;
+        };
+        Some(BackendSession {
+            url: url.to_owned(),
+            id: http.session_id()?,
+            version: agreed.version,
+        })
+    }
+}

@@ -1,0 +1,218 @@
+//! A link over a child process: newline-delimited JSON on its standard streams (MCP 2025-11-25, stdio).
+//!
+//! Beside the tasks of every pipe, one watches the process and says goodbye (standard input closed, SIGTERM, SIGKILL of the
+//! whole group).
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use protocol::characters;
+use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec};
+
+use super::{
+    Link,
+    connection::{Connection, Failure},
+    handshake_guard::HandshakeGuard,
+    pipe::{self, LAST_WRITE_WAIT, Pipe},
+    stateless,
+};
+use crate::{
+    backends::children::{ChildPermit, PROGRAM},
+    config::{spec::TransportSpec, stdio::EffectiveChildLimits},
+    limits::CHILD_IDLE_CHECK_INTERVAL,
+    sandbox,
+};
+
+/// From the end of a child's output to its own.
+const CHILD_END_WAIT: Duration = Duration::from_millis(200);
+/// Of a line of standard error in `last_error`.
+const CHILD_LINE_CHARS_MAX: usize = 300;
+
+/// Starts the child and performs the handshake.
+pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
+    let TransportSpec::Stdio { command, args, env, cwd, limits } = &link.backend.spec.transport
+    else {
+        return Err(Failure::NotSent("the backend is not a child process".to_owned()));
+    };
+    let (shared, tenant) = (&link.backend.shared, &link.backend.tenant);
+    let stdio = &shared.config.stdio;
+    // It may have been stored before the operator listed what may be run.
+    stdio
+        .check(&link.backend.spec.transport)
+        .map_err(|fault| Failure::OwnLimit(fault.to_string()))?;
+    let place = link
+        .backend
+        .resources
+        .children
+        .acquire(tenant, stdio.children_per_tenant)
+        .map_err(|full| Failure::OwnLimit(full.to_string()))?;
+    let rules = stdio.rules(limits);
+    let mut spec = ChildSpec::new(command.clone());
+    spec.args = args.clone();
+    spec.env = env.clone();
+    spec.cwd = cwd.as_ref().map(PathBuf::from);
+    spec.launcher = Some(Path::new(PROGRAM).to_owned());
+    spec.resources = rules.resources.clone();
+    spec.guardian = Some(link.backend.resources.children.guardian().clone());
+    let spec = confined(link, spec).await?;
+    let limits =
+        ChildLimits { line_bytes_max: link.backend.message_bytes(), ..ChildLimits::default() };
+    let Child { reader, writer, process } = child_process::spawn(&spec, &limits)
+        .map_err(|error| Failure::NotSent(error.to_string()))?;
+    tracing::info!(backend = %link.backend.id, pid = process.pid(), "child process started");
+
+    let Pipe { connection, writing } = pipe::start(link, reader, writer);
+    let running = &link.backend.shared.running;
+    running.spawn(watch(link.clone(), connection.clone(), process, writing, rules, place));
+    let guard = HandshakeGuard::new(&connection, running);
+    stateless::handshake::agree(&connection, link).await?;
+    guard.disarm();
+    Ok(connection)
+}
+
+/// What confines the child, added to what is started. A child that cannot be confined is not started.
+async fn confined(link: &Arc<Link>, mut spec: ChildSpec) -> Result<ChildSpec, Failure> {
+    let backend = link.backend.clone();
+    let confining = tokio::task::spawn_blocking(move || {
+        let level = backend.shared.confinement.confine(
+            &backend.tenant,
+            &backend.spec.sandbox,
+            &mut spec,
+        )?;
+        backend.note_sandbox(level);
+        Ok(spec)
+    });
+    match confining.await {
+        Ok(Ok(spec)) => Ok(spec),
+        Ok(Err(sandbox::ConfinementError::Command(error))) => {
+            Err(Failure::NotSent(error.to_string()))
+        }
+        Ok(Err(refused @ sandbox::ConfinementError::Sandbox(_))) => {
+            Err(Failure::OwnLimit(refused.to_string()))
+        }
+        Err(error) => Err(Failure::NotSent(format!("the sandbox could not be prepared: {error}"))),
+    }
+}
+
+/// Waits for the process to end, or for the link to be closed, and leaves nothing of its group behind.
+async fn watch(
+    link: Arc<Link>,
+    connection: Arc<Connection>,
+    mut process: ChildProcess,
+    writing: tokio::task::JoinHandle<()>,
+    rules: EffectiveChildLimits,
+    _place: ChildPermit,
+) {
+    let pid = process.pid();
+    tokio::select! {
+        // Mostly the end of its output is noticed before its own.
+        () = connection.closed() => {
+            if !link.is_closed()
+                && let Ok(status) = tokio::time::timeout(CHILD_END_WAIT, process.wait()).await
+            {
+                note_end(&link, &process, status);
+            }
+        }
+        status = process.wait() => {
+            note_end(&link, &process, status);
+            // Its last answer may still be in the pipe. The reader closes the connection at the end of that, unless a descendant
+            // of the child holds it open.
+            let _read_to_its_end = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
+        }
+        why = expired(&link, &connection, &rules) => {
+            tracing::info!(backend = %link.backend.id, pid, why, "child process is ended, the next request starts another");
+            link.retire(&connection);
+            // Whoever took the connection a moment ago still gets an answer.
+            while !connection.is_closed() && !link.is_closed() {
+                tokio::time::sleep(CHILD_IDLE_CHECK_INTERVAL).await;
+                if !connection.has_pending() {
+                    break;
+                }
+            }
+        }
+    }
+    connection.close_now();
+    if tokio::time::timeout(LAST_WRITE_WAIT, writing).await.is_err() {
+        tracing::debug!(pid, "a child process does not read its standard input");
+    }
+    process.close().await;
+    connection.mark_flushed();
+    link.backend.connection_ended(&link, &connection);
+}
+
+/// Tells operators how a child ended: its exit status, and the last line that it wrote to standard error.
+fn note_end(link: &Link, process: &ChildProcess, status: ExitStatus) {
+    let stderr = process.stderr_tail();
+    let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let last = shown_line(&link.backend.redactor.redacted(&last));
+    let (backend, pid) = (&link.backend.id, process.pid());
+    tracing::warn!(%backend, pid, %status, stderr = last, "child process ended");
+    let end = match last.as_str() {
+        "" => format!("the child process ended ({status})"),
+        last => format!("the child process ended ({status}), on standard error: {last}"),
+    };
+    link.backend.note_child_end(end);
+}
+
+/// A line as it may be shown: bounded, and without characters that change how others are seen.
+fn shown_line(line: &str) -> String {
+    let is_shown = |char: &char| !char.is_control() && !characters::is_unseen(*char);
+    line.trim().chars().filter(is_shown).take(CHILD_LINE_CHARS_MAX).collect()
+}
+
+/// Resolves when a child that nobody waits for was idle, or lived, for as long as it may. The catalog's child tells of
+/// changes and stays.
+async fn expired(
+    link: &Link,
+    connection: &Connection,
+    rules: &EffectiveChildLimits,
+) -> &'static str {
+    if link.is_catalog() || (rules.idle.is_none() && rules.lifetime.is_none()) {
+        return std::future::pending().await;
+    }
+    let mut idle = IdleTimer { since: Instant::now(), requests_sent: connection.requests_sent() };
+    loop {
+        tokio::time::sleep(CHILD_IDLE_CHECK_INTERVAL).await;
+        let quiet_for = idle.idle_for(connection);
+        if rules.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime)
+            && !connection.has_pending()
+        {
+            return "it lived for as long as it may";
+        }
+        if rules.idle.is_some_and(|idle| quiet_for >= idle) {
+            return "it was asked nothing for as long as that may be";
+        }
+    }
+}
+
+struct IdleTimer {
+    since: Instant,
+    /// Requests sent so far.
+    requests_sent: u64,
+}
+
+impl IdleTimer {
+    /// How long nothing was asked, and nothing is waited for.
+    fn idle_for(&mut self, connection: &Connection) -> Duration {
+        let asked = connection.requests_sent();
+        if connection.has_pending() || asked != self.requests_sent {
+            *self = Self { since: Instant::now(), requests_sent: asked };
+        }
+        self.since.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s14_a_line_of_a_child_is_bounded_and_shows_all_that_it_holds() {
+        assert_eq!(shown_line("  no\u{202e} such\u{200b}\tfile\u{7f} "), "no suchfile");
+        assert_eq!(shown_line(&"x".repeat(1000)).len(), CHILD_LINE_CHARS_MAX);
+    }
+}

@@ -1,0 +1,99 @@
+//! The end of a call as its client gets it: the answer of the backend in the client's terms, or a refusal.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::{
+    downlevel,
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    handshake,
+    method::Method,
+    splice::{self, Splice},
+};
+
+use super::{Call, CallOutcome};
+use crate::{
+    rules::{completion, exposure::ResourceUris},
+    sync::lock,
+};
+
+/// Answers from here on are not copied to have another id.
+const IN_PLACE_BYTES_MIN: usize = 8 * 1024;
+
+impl Call {
+    pub(super) fn answer(self: &Arc<Self>, ending: CallOutcome) -> Option<Bytes> {
+        match ending {
+            CallOutcome::Answered(answer, uris) => Some(self.for_client(answer, &uris)),
+            CallOutcome::Refused(refusal) => {
+                Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
+            }
+            CallOutcome::TimedOut => {
+                let refusal = match *lock(&self.sent) {
+                    Some(_) => Refusal::new(
+                        ErrorKind::Timeout,
+                        format!("backend {} did not answer in time", self.backend),
+                    ),
+                    None => {
+                        let text = format!(
+                            "the call could not be sent to backend {} in its time",
+                            self.backend
+                        );
+                        Refusal::new(ErrorKind::Timeout, text).harmless_again()
+                    }
+                };
+                Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
+            }
+            CallOutcome::Cancelled => None,
+        }
+    }
+
+    /// The backend's answer with everything it names put back into the client's terms.
+    fn for_client(self: &Arc<Self>, answer: Message, uris: &ResourceUris) -> Bytes {
+        let frame = answer.frame.clone();
+        let mut splice = Splice::new(&frame);
+        // Whoever stands behind a session that is not kept tells it once more, under its own id.
+        let id_span = answer.id_span.filter(|_| self.session.has_client);
+        if let Some(span) = id_span {
+            splice.replace(span, self.client_id.raw());
+        }
+        uris.expose(&self.backend, &mut splice);
+        if answer.bytes(answer.fields.error_code) == Some(b"-32042") {
+            if let Some(told) = self.urls_as_result(&answer) {
+                return told;
+            }
+            self.session.note_elicitations_required(&answer);
+        }
+        if self.method == Method::CompletionComplete {
+            completion::limit_values(&answer, &mut splice);
+        }
+        let told = match id_span {
+            // What is large is not copied for a number in it. What may have to be kept is, without the room it was read into.
+            Some(span)
+                if frame.len() >= IN_PLACE_BYTES_MIN
+                    && splice.is_only(span)
+                    && !self.stream.is_retainable() =>
+            {
+                drop((splice, answer));
+                splice::replace_in_place(frame, span, self.client_id.raw())
+            }
+            Some(_) => splice.finish(),
+            None => match splice.finish_message(answer) {
+                Ok(told) => lock(&self.parsed_answer).insert(told).frame.clone(),
+                Err(frame) => frame,
+            },
+        };
+        self.session.client_dialect().answer(self.method, told)
+    }
+
+    /// An error that asks for URLs to be opened, for a client that can not be asked so. One without a session says with each
+    /// request what it can do, and is told what is missing.
+    fn urls_as_result(&self, error: &Message) -> Option<Bytes> {
+        let opens_urls =
+            self.session.client.elicitation_url && self.session.version.elicitation_url();
+        if opens_urls || !self.session.has_client || self.method != Method::ToolsCall {
+            return None;
+        }
+        downlevel::urls_as_result(error).map(|result| handshake::success(&self.client_id, &result))
+    }
+}

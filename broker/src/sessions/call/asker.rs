@@ -1,0 +1,131 @@
+//! Calls as links know them: senders of requests, and recipients of what a backend sends on their account.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use protocol::{envelope::Message, error::Refusal, json::Span, splice::Splice};
+
+use super::Call;
+use crate::{
+    backends::{
+        asker::{Asker, ClientIdentity, SentRequest, TaskFollower, client_info},
+        inbound::Inbound,
+        link::{Era, Link, connection::Connection},
+    },
+    rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask},
+    sync::lock,
+};
+
+impl Inbound for Call {
+    fn need_input(
+        self: Arc<Self>,
+        connection: &Arc<Connection>,
+        question: &Message,
+    ) -> Result<(), Refusal> {
+        self.session.clone().ask(connection, question, Some(self))
+    }
+
+    fn withdraw(&self, number: u64, why: &str) {
+        self.session.withdraw_question(number, why);
+    }
+
+    fn receive(&self, kind: EventKind, message: &Message) {
+        self.deliver(kind, message.frame.clone());
+    }
+
+    fn complete_elicitation(&self, id: &str, message: &Message) -> bool {
+        let was_asked = self.session.was_elicited(id);
+        if was_asked {
+            self.deliver(EventKind::Message, message.frame.clone());
+        }
+        was_asked
+    }
+
+    fn log_level(&self) -> Option<LogLevel> {
+        self.session.log_level()
+    }
+
+    fn client_era(&self) -> Era {
+        self.session.era()
+    }
+}
+
+impl Asker for Call {
+    fn sent_as(&self, sent: SentRequest, at: Instant) {
+        self.sent_ms.store(self.ms_at(at), Ordering::Relaxed);
+        *lock(&self.sent) = Some(sent);
+    }
+
+    fn touch(&self) {
+        self.touched_ms.store(self.elapsed_ms(), Ordering::Relaxed);
+    }
+
+    fn identity(&self) -> ClientIdentity<'_> {
+        let session = &self.session;
+        // A pooled session carries requests of several clients.
+        let info =
+            session.has_client.then(|| client_info(&session.client_name, &session.client_version));
+        ClientIdentity { capabilities: session.client.raw(), info, log_level: session.log_level() }
+    }
+
+    fn forwarded_headers(&self) -> HeaderMap {
+        self.forwarded_headers.get().cloned().unwrap_or_default()
+    }
+
+    fn progress(&self, message: &Message, token: Span, value: f64) {
+        let Some(client_token) = &self.progress_token else { return };
+        if !self.progress_advances(value) {
+            self.session.shared.metrics.dropped_notification("progress");
+            return;
+        }
+        let mut splice = Splice::new(&message.frame);
+        splice.replace(token, client_token.to_vec());
+        if let Some(params) = message.params.filter(|_| {
+            self.session.client_dialect().strict && !self.session.version.progress_message()
+        }) {
+            splice.remove_member(params, "message");
+        }
+        self.deliver(EventKind::Droppable, splice.finish());
+    }
+
+    fn is_task(&self) -> bool {
+        false
+    }
+
+    /// Does nothing, because no call asks for a task.
+    fn task_created(&self, _link: &Arc<Link>, _connection: &Connection, _backend_task: &str) {}
+
+    fn created_task<'a>(
+        &'a self,
+        link: &'a Arc<Link>,
+        connection: &'a Arc<Connection>,
+        task: &'a BackendTask,
+    ) -> Pin<Box<dyn Future<Output = TaskFollower> + Send + 'a>> {
+        Box::pin(async move {
+            match &self.task_handoff {
+                Some(handoff) if handoff.offer(link, connection, task).await => {
+                    TaskFollower::TakenOver
+                }
+                _ => TaskFollower::Link,
+            }
+        })
+    }
+
+    fn backend_task_changed(&self) {}
+}
+
+impl Call {
+    fn deliver(&self, kind: EventKind, frame: Bytes) {
+        // A client that left before anything was streamed has no way back to that stream.
+        if self.stream.is_unreachable() {
+            self.session.deliver(kind, frame);
+        } else {
+            self.session.push_to(&self.stream, kind, frame);
+        }
+    }
+}

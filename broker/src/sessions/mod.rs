@@ -1,0 +1,16 @@
+//! Sessions with their calls, streams and tasks, and stateless clients. They stand on [`crate::backends`].
+//!
+//! From bottom to top: streams; sessions; calls; tasks; [`submit`], which takes requests; stateless clients.
+
+pub mod call;
+pub mod deadline_list;
+pub mod registry;
+pub mod request_observer;
+pub mod session;
+pub mod shared;
+pub mod stateless;
+pub mod stream;
+pub mod submit;
+pub mod task_host;
+pub mod tasks;
+pub mod tenant;

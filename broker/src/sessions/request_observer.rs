@@ -1,0 +1,141 @@
+//! What is noted of a client's request from its beginning to its end: its spans, and what the audit log will hold of it. The same
+//! for requests of a session and for those that stand alone.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use opentelemetry::KeyValue;
+use protocol::{envelope::Message, method::Method, version::Version};
+
+use crate::{
+    auth::Caller,
+    config::AuditLevel,
+    context::Context,
+    metrics::RequestOutcome,
+    telemetry::{
+        audit::AuditDraft,
+        request::{self, RequestName, RequestTelemetry},
+        secrets,
+        traces::{RootSpanSummary, cut},
+    },
+};
+
+/// Who asks, and how.
+pub struct RequestObserver<'a> {
+    pub shared: &'a Context,
+    pub caller: &'a Caller,
+    /// A digest of the session's id. `None`: the request stands alone.
+    pub session: Option<&'a str>,
+    pub version: Version,
+    pub transport: &'static str,
+}
+
+impl RequestObserver<'_> {
+    /// The request, to be known to everything its work calls.
+    pub fn begin(&self, message: &Message) -> Arc<RequestTelemetry> {
+        let tracing = self.shared.traces.begin(message, self.caller).map(|mut tracing| {
+            tracing.attributes = self.attributes(message);
+            tracing.target = target(message).map(|target| cut(&target));
+            tracing
+        });
+        let how = self.shared.config.audit.calls;
+        let draft = (how != AuditLevel::Off && AuditDraft::is_about(message.method))
+            .then(|| self.draft(message, how));
+        RequestTelemetry::new(
+            request::arrival_name().unwrap_or_else(RequestName::random),
+            tracing,
+            draft,
+        )
+    }
+
+    fn draft(&self, message: &Message, how: AuditLevel) -> AuditDraft {
+        AuditDraft {
+            how,
+            caller: self.caller.clone(),
+            session: self.session.map(str::to_owned),
+            transport: self.transport,
+            method: message.method,
+            target: target(message),
+            arguments: message
+                .fields
+                .arguments
+                .map(|span| Bytes::copy_from_slice(span.of(&message.frame))),
+            backend: None,
+            definition: None,
+            begun: Instant::now(),
+            at: jiff::Timestamp::now(),
+            client: request::arrival_client(),
+        }
+    }
+
+    fn attributes(&self, message: &Message) -> Vec<KeyValue> {
+        let mut attributes = vec![
+            KeyValue::new("rpc.system", "jsonrpc"),
+            KeyValue::new("mcp.method.name", message.method.name()),
+            KeyValue::new("mcp.protocol.version", self.version.as_str()),
+            KeyValue::new("network.transport", network(self.transport)),
+            KeyValue::new("mcp_broker.tenant", self.caller.tenant.to_string()),
+        ];
+        attributes.extend(
+            self.session.map(|session| KeyValue::new("mcp.session.id", session.to_owned())),
+        );
+        if let Some(id) = &message.id {
+            attributes.push(KeyValue::new(
+                "rpc.jsonrpc.request_id",
+                cut(String::from_utf8_lossy(id.raw()).trim_matches('"')),
+            ));
+        }
+        attributes
+    }
+}
+
+/// The request that is being worked on is over.
+pub fn end_request(shared: &Context, outcome: RequestOutcome) {
+    let _outside = request::with_current(|request| {
+        let error = match outcome {
+            RequestOutcome::Ok | RequestOutcome::Cancelled => None,
+            RequestOutcome::ToolError => Some("tool_error"),
+            RequestOutcome::Error => Some("backend_error"),
+            RequestOutcome::Refused => {
+                Some(request.refused().map_or("refused", |kind| kind.name()))
+            }
+            RequestOutcome::Timeout => Some("timeout"),
+        };
+        if let Some(tracing) = &request.tracing {
+            tracing.end(RootSpanSummary::of(tracing, request.name, request.backend(), error));
+        }
+        if let Some(draft) = request.take_draft() {
+            let node = shared.durable.node();
+            let record = draft.into_record(
+                request.name,
+                request.trace(),
+                node.as_str(),
+                outcome.label(),
+                error.map(str::to_owned),
+            );
+            shared.durable.audit.add(record);
+        }
+    });
+}
+
+/// What the request is about, as the client names it.
+fn target(message: &Message) -> Option<String> {
+    let fields = &message.fields;
+    match message.method {
+        Method::ToolsCall | Method::PromptsGet => {
+            message.text(fields.name).map(|name| name.into_owned())
+        }
+        Method::ResourcesRead | Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
+            message.text(fields.uri).map(|uri| secrets::uri_shown(&uri))
+        }
+        Method::CompletionComplete => match message.text(fields.reference_uri) {
+            Some(uri) => Some(secrets::uri_shown(&uri)),
+            None => message.text(fields.reference_name).map(|name| name.into_owned()),
+        },
+        _ => None,
+    }
+}
+
+fn network(transport: &str) -> &'static str {
+    if transport == "quic" { "quic" } else { "tcp" }
+}

@@ -1,0 +1,33 @@
+//! A call that is not answered yet, as its session knows it. Calls implement the trait.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use protocol::method::Method;
+
+use crate::{sessions::stream::EventStream, telemetry::request::RequestTelemetry};
+
+/// A session keeps it until the answer is on its way.
+pub trait OpenCall: fmt::Debug + Send + Sync {
+    fn method(&self) -> Method;
+
+    /// Returns the stream that the answer goes to.
+    fn stream(&self) -> &Arc<EventStream>;
+
+    /// Returns the telemetry of the request, if it has any.
+    fn observed(&self) -> Option<&Arc<RequestTelemetry>>;
+
+    /// Gives the call up, because its client wants no answer any more.
+    fn cancel(&self, reason: Option<Bytes>);
+
+    fn is_cancelled(&self) -> bool;
+
+    /// Stops the clock of the call, because its backend asks the client something.
+    fn question_opened(&self);
+
+    /// Lets the clock run again, because that question is over.
+    fn question_closed(&self);
+
+    /// True once: the caller gives back the call's place among the open requests.
+    fn take_slot_release(&self) -> bool;
+}

@@ -1,0 +1,66 @@
+//! What the sessions of one process share, above the context of the process.
+
+use std::{
+    ops::Deref,
+    sync::{Arc, OnceLock},
+};
+
+use super::{
+    deadline_list::{DeadlineList, Expirable},
+    registry::SessionRegistry,
+    stream::UnreadBudget,
+    task_host::TaskHost,
+};
+use protocol::error::{ErrorKind, Refusal};
+
+use crate::{admission::overload, context::Context};
+
+/// The context, and what sessions and calls share. Used like the context it stands on.
+#[derive(Debug)]
+pub struct Shared {
+    pub context: Arc<Context>,
+    /// The sessions that live here.
+    pub registry: SessionRegistry,
+    task_host: OnceLock<Arc<dyn TaskHost>>,
+    /// Counts what waits for clients.
+    pub unread_budget: Arc<UnreadBudget>,
+    /// Calls in flight, to be told when their time is up.
+    pub deadlines: Arc<DeadlineList<dyn Expirable>>,
+}
+
+impl Shared {
+    pub fn new(context: Arc<Context>) -> Arc<Self> {
+        Arc::new(Self {
+            unread_budget: UnreadBudget::new(
+                overload::outbox_bytes_total(&context.config),
+                context.metrics.clone(),
+            ),
+            context,
+            registry: SessionRegistry::default(),
+            task_host: OnceLock::new(),
+            deadlines: Arc::default(),
+        })
+    }
+}
+
+impl Shared {
+    /// Sets the host of tasks. Before that, requests for tasks are refused.
+    pub fn set_task_host(&self, host: Arc<dyn TaskHost>) {
+        let _set_once = self.task_host.set(host);
+    }
+
+    pub fn task_host(&self) -> Result<Arc<dyn TaskHost>, Refusal> {
+        self.task_host
+            .get()
+            .cloned()
+            .ok_or_else(|| Refusal::new(ErrorKind::Internal, "tasks are not served yet"))
+    }
+}
+
+impl Deref for Shared {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
+    }
+}

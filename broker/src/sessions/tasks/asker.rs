@@ -1,0 +1,119 @@
+//! Runs of tasks as links know them: senders of requests, and recipients of what a backend sends on their account.
+
+use std::{pin::Pin, sync::Arc, time::Instant};
+
+use http::HeaderMap;
+use protocol::{envelope::Message, error::Refusal, json::Span, splice::Splice};
+
+use super::{inputs, run::TaskRun};
+use crate::{
+    backends::{
+        asker::{Asker, ClientIdentity, SentRequest, TaskFollower, client_info},
+        inbound::Inbound,
+        link::{Era, Link, connection::Connection},
+    },
+    rules::{
+        event_log::EventKind,
+        log_level::LogLevel,
+        tasks::{self, BackendTask},
+    },
+};
+
+impl Inbound for TaskRun {
+    fn need_input(
+        self: Arc<Self>,
+        connection: &Arc<Connection>,
+        question: &Message,
+    ) -> Result<(), Refusal> {
+        inputs::ask(&self, connection, question)
+    }
+
+    fn withdraw(&self, number: u64, _why: &str) {
+        if let Some(run) = self.this.upgrade() {
+            run.withdraw_input(number.cast_signed());
+        }
+    }
+
+    /// The client gets the notification with our id of the task.
+    fn receive(&self, kind: EventKind, message: &Message) {
+        let mut splice = Splice::new(&message.frame);
+        splice.set_meta(message, tasks::RELATED_TASK, &tasks::related(&self.id));
+        self.send(kind, splice.finish());
+    }
+
+    fn complete_elicitation(&self, id: &str, message: &Message) -> bool {
+        let asked = self.tasks.listeners(self).into_iter().find(|session| session.was_elicited(id));
+        asked
+            .inspect(|session| session.deliver(EventKind::Message, message.frame.clone()))
+            .is_some()
+    }
+
+    fn log_level(&self) -> Option<LogLevel> {
+        self.creator().map_or_else(|| self.stored_log_level(), |session| session.log_level())
+    }
+
+    /// A run sends what a call of a session sends, also for a stateless client.
+    fn client_era(&self) -> Era {
+        Era::Sessions
+    }
+}
+
+impl Asker for TaskRun {
+    /// The progress token is good on the connection until the task is over.
+    fn sent_as(&self, sent: SentRequest, _at: Instant) {
+        self.tasks.note_token(self, &sent);
+        self.lock().carried = Some(sent);
+    }
+
+    /// Does nothing, because the time of a task does not depend on its backend.
+    fn touch(&self) {}
+
+    fn identity(&self) -> ClientIdentity<'_> {
+        let info = self
+            .creator()
+            .map(|session| client_info(&session.client_name, &session.client_version));
+        ClientIdentity { capabilities: self.client.raw(), info, log_level: self.log_level() }
+    }
+
+    fn forwarded_headers(&self) -> HeaderMap {
+        HeaderMap::new()
+    }
+
+    /// The client gets the progress under its own token.
+    fn progress(&self, message: &Message, token: Span, value: f64) {
+        let Some(client_token) = self.progress_token() else { return };
+        if !self.notifications.progress_advances(value) {
+            self.shared.metrics.dropped_notification("progress");
+            return;
+        }
+        let mut splice = Splice::new(&message.frame);
+        splice.replace(token, client_token.to_vec()).set_meta(
+            message,
+            tasks::RELATED_TASK,
+            &tasks::related(&self.id),
+        );
+        self.send(EventKind::Droppable, splice.finish());
+    }
+
+    fn is_task(&self) -> bool {
+        true
+    }
+
+    fn task_created(&self, link: &Arc<Link>, connection: &Connection, backend_task: &str) {
+        self.track_backend_task(link, connection, backend_task);
+    }
+
+    fn created_task<'a>(
+        &'a self,
+        link: &'a Arc<Link>,
+        connection: &'a Arc<Connection>,
+        task: &'a BackendTask,
+    ) -> Pin<Box<dyn Future<Output = TaskFollower> + Send + 'a>> {
+        self.track_unrequested_task(link, connection, &task.id);
+        Box::pin(std::future::ready(TaskFollower::Asker))
+    }
+
+    fn backend_task_changed(&self) {
+        self.backend_notified.notify_one();
+    }
+}

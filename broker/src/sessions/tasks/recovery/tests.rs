@@ -1,0 +1,320 @@
+//! What is taken over, what is left alone, and what an error of the store must not change.
+
+use std::{collections::HashSet, time::Duration};
+
+use protocol::ids::{BackendId, PrincipalId, TenantId};
+use storage::{DurableStore, StoreError, hot::MemoryHotStore};
+
+use super::{
+    super::{handoff, orphans, outcome::RunOutcome, run::TrackedBackendTask, runner},
+    *,
+};
+use crate::{
+    auth::{Keyring, Keys},
+    broker::{Broker, BrokerParts},
+    config::{Config, spec::TenantSpec},
+    limits::TASKS_DEFERRED_MAX,
+    metrics::Metrics,
+    persistence::{
+        SessionKey, Stores, TaskLimits, TaskRecord, TaskStep,
+        tests::{Meddled, Verdict},
+    },
+    rules::{catalog::ToolTraits, endpoint::Endpoint, tasks::TaskDetails},
+};
+
+struct Alone {
+    store: Arc<Meddled>,
+    broker: Arc<Broker>,
+}
+
+impl Alone {
+    /// With a tenant `default` that has no backends.
+    async fn start() -> Self {
+        let store = Meddled::start("sqlite").await;
+        let keys = Keys::from_root(b"root");
+        let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
+        let stores =
+            Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
+        let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
+        let broker = Broker::new(BrokerParts { config, metrics, keys, keyring, stores }).unwrap();
+        broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
+        Self { store, broker }
+    }
+
+    fn tasks(&self) -> &Arc<TaskManager> {
+        &self.broker.tasks
+    }
+
+    /// A task in the store with this owner.
+    async fn stored(&self, record: TaskRecord, owner: &NodeName) -> FullTask {
+        let task = record.task.clone();
+        let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
+        let create = WriteOp::CreateTask { record: Box::new(record), owner: owner.clone(), limits };
+        assert!(matches!(
+            self.tasks().shared.durable.write(create).await.unwrap(),
+            WriteOutcome::Created { .. }
+        ));
+        self.store.whole_task(&task).await.unwrap().unwrap()
+    }
+}
+
+fn record(name: &str) -> TaskRecord {
+    let details = TaskDetails::new(
+        "2025-11-25",
+        &Endpoint::Aggregated,
+        b"{}",
+        ToolTraits::default(),
+        "b__tool".into(),
+    );
+    TaskRecord {
+        task: TaskId::new(name),
+        tenant: TenantId::parse("default").unwrap(),
+        principal: PrincipalId::new("ada"),
+        session: SessionKey::new([1; 32]),
+        private: false,
+        backend: BackendId::parse("b").unwrap(),
+        request: Vec::new(),
+        details: details.encode(),
+        idempotency: None,
+        ttl: Some(Duration::from_secs(60)),
+    }
+}
+
+fn away() -> StoreError {
+    StoreError::Busy { detail: "test".into() }
+}
+
+#[tokio::test]
+async fn a_claim_that_fails_changes_no_epoch() {
+    let alone = Alone::start().await;
+    let own = alone.stored(record("t1"), &alone.tasks().shared.durable.node()).await;
+    alone.store.on_claim(|| Verdict::LoseAnswer(away()));
+    let looking = tokio::spawn(claim_unowned(alone.tasks().clone()));
+    testkit::eventually("several looks", async || {
+        if alone.store.count("claim_tasks") >= 3 { Ok(()) } else { Err(()) }
+    })
+    .await;
+    assert_eq!(alone.store.count("reclaim_tasks"), 0);
+    let now = alone.store.task(&own.stored.record.task).await.unwrap().unwrap();
+    assert_eq!((now.epoch, now.owner), (1, own.stored.owner));
+    // Not before: a statement cut off would take the connection, and with it the database in memory.
+    looking.abort();
+}
+
+#[tokio::test]
+async fn what_was_claimed_under_a_name_that_changed_meanwhile_is_dropped() {
+    let alone = Alone::start().await;
+    let (tasks, gone) = (alone.tasks().clone(), NodeName::new("gone"));
+    alone.stored(record("t1"), &gone).await;
+    let durable = tasks.shared.durable.clone();
+    alone.store.on_claim(move || {
+        durable.rename(NodeName::new("another"));
+        Verdict::Pass
+    });
+    let before = tasks.shared.durable.node();
+    assert_eq!(claim(&tasks, &before, 10).await, []);
+    let owner = alone.store.task(&TaskId::new("t1")).await.unwrap().unwrap().owner;
+    assert_eq!(owner, Some(before), "it is to be reclaimed with the rest of that name");
+    alone.store.on_claim(|| Verdict::Pass);
+    alone.stored(record("t2"), &gone).await;
+    let claimed = claim(&tasks, &tasks.shared.durable.node(), 1).await;
+    assert_eq!(claimed.len(), 1, "under a name that stays");
+}
+
+#[tokio::test]
+async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
+    let alone = Alone::start().await;
+    let node = alone.tasks().shared.durable.node();
+    let later = String::from_utf8(record("t1").details)
+        .unwrap()
+        .replace("\"format\":1", "\"format\":99")
+        .into_bytes();
+    let not_for_us = [
+        TaskRecord { details: later, ..record("later") },
+        TaskRecord { tenant: TenantId::parse("umbrella").unwrap(), ..record("tenant") },
+        record("backend"),
+    ];
+    for record in not_for_us {
+        let name = record.task.clone();
+        let before = alone.stored(record, &node).await;
+        recover(alone.tasks().clone(), before.clone()).await;
+        let after = alone.store.whole_task(&name).await.unwrap().unwrap();
+        assert_eq!(
+            (after.stored.owner, after.stored.status, after.stored.epoch),
+            (None, TaskStatus::Working, 2),
+            "{name}"
+        );
+        assert_eq!(
+            (&after.stored.record, &after.stored.step),
+            (&before.stored.record, &TaskStep::Queued),
+            "{name}"
+        );
+    }
+    assert_eq!(claim(alone.tasks(), &node, 10).await, [], "not again and again");
+    let another = alone.store.claim_tasks(&NodeName::new("another"), 10, &[]).await.unwrap();
+    assert_eq!(another.len(), 3, "another process has them at once");
+    let tasks = alone.tasks();
+    assert!(tasks.deferred().is_some() && !tasks.defer(&TaskId::new("later")), "that is no news");
+    for number in 0..TASKS_DEFERRED_MAX {
+        tasks.defer(&TaskId::new(format!("more {number}")));
+    }
+    assert_eq!(tasks.deferred(), None, "or they would be taken and given back without an end");
+}
+
+impl Alone {
+    /// A run of a task whose call is in the record as sent.
+    async fn sent(&self) -> Arc<TaskRun> {
+        let whole = self.stored(record("t1"), &self.tasks().shared.durable.node()).await;
+        let sent = WriteOp::AdvanceTask {
+            task: TaskId::new("t1"),
+            epoch: whole.stored.epoch,
+            step: TaskStep::Sent,
+        };
+        assert_eq!(self.tasks().shared.durable.write(sent).await.unwrap(), WriteOutcome::Done);
+        let tenant = self.broker.tenant(&whole.stored.record.tenant).unwrap();
+        let plan = RunPlan::read(&whole.stored.record).unwrap();
+        TaskRun::new(whole, plan, tenant, self.tasks())
+    }
+
+    /// The store is busy with the next so many steps of tasks.
+    fn busy_with_steps(&self, mut times: u32) {
+        self.store.on_write(move |writes| {
+            let is_step = writes.iter().any(|write| matches!(write, WriteOp::AdvanceTask { .. }));
+            if is_step && times > 0 {
+                times -= 1;
+                return Verdict::Fail(away());
+            }
+            Verdict::Pass
+        });
+    }
+
+    async fn left(&self) -> (Option<NodeName>, TaskStep) {
+        let stored = self.store.whole_task(&TaskId::new("t1")).await.unwrap().unwrap().stored;
+        (stored.owner, stored.step)
+    }
+}
+
+#[tokio::test]
+async fn a_task_is_given_away_with_what_is_known_of_its_call_or_not_at_all() {
+    let alone = Alone::start().await;
+    let run = alone.sent().await;
+    alone.busy_with_steps(u32::MAX);
+    handoff::release(&run).await;
+    assert_eq!(alone.left().await, (Some(alone.tasks().shared.durable.node()), TaskStep::Sent));
+    alone.busy_with_steps(2);
+    handoff::release(&run).await;
+    assert_eq!(alone.left().await, (None, TaskStep::Queued), "it was certainly not sent");
+}
+
+#[tokio::test]
+async fn a_backends_task_that_was_just_made_is_in_the_record_before_it_is_given_away() {
+    let alone = Alone::start().await;
+    let spec = serde_json::from_value(
+        serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp"}}),
+    )
+    .unwrap();
+    alone.broker.put_backend(
+        &TenantId::parse("default").unwrap(),
+        &BackendId::parse("b").unwrap(),
+        spec,
+    );
+    let run = alone.sent().await;
+    let made = TaskStep::Delegated { backend_task: "theirs".into(), link: b"way".to_vec() };
+    let link = run.link().unwrap();
+    run.lock().maybe_sent = true;
+    run.lock().backend_task =
+        Some(TrackedBackendTask { id: "theirs".into(), link, unstored: Some(made.clone()) });
+    alone.busy_with_steps(1);
+    handoff::release(&run).await;
+    assert_eq!(alone.left().await, (None, made));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_there_counts_when_the_run_is_to_end() {
+    let alone = Alone::start().await;
+    let run = alone.sent().await;
+    run.stop(StopReason::Released);
+    let ending =
+        runner::first_end(&run, std::pin::pin!(std::future::ready(RunOutcome::CancelledByBackend)))
+            .await;
+    assert!(matches!(ending, RunOutcome::CancelledByBackend), "{ending:?}");
+    let never = std::pin::pin!(std::future::pending());
+    assert!(matches!(
+        runner::first_end(&run, never).await,
+        RunOutcome::Stopped(StopReason::Released)
+    ));
+}
+
+#[tokio::test]
+async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
+    let alone = Alone::start().await;
+    let (tasks, node) = (alone.tasks(), alone.tasks().shared.durable.node());
+    let [stray, attended] =
+        [alone.stored(record("stray"), &node).await, alone.stored(record("attended"), &node).await];
+    alone.stored(record("anothers"), &NodeName::new("another")).await;
+    let recovering = tasks.begin_recovery(&attended.stored.record.task).unwrap();
+    // Under the name of before.
+    tasks.shared.durable.rename(NodeName::new("renamed"));
+    let reads = alone.store.count("whole_task");
+    let missing = orphans::sweep_once(tasks, HashSet::new()).await;
+    assert_eq!(missing, HashSet::from([stray.stored.record.task.clone()]));
+    assert_eq!(alone.store.count("whole_task"), reads, "it may be just about to begin");
+    assert_eq!(orphans::sweep_once(tasks, missing).await, HashSet::new());
+    // There is no such backend here, so it is given back.
+    let owner =
+        async |task: &str| alone.store.inner.task(&TaskId::new(task)).await.unwrap().unwrap().owner;
+    testkit::eventually("it to be taken up", async || {
+        if owner("stray").await.is_none() { Ok(()) } else { Err(()) }
+    })
+    .await;
+    assert_eq!(
+        (owner("attended").await, owner("anothers").await),
+        (Some(node), Some(NodeName::new("another")))
+    );
+    drop(recovering);
+}
+
+/// A run that stops as another's leaves its task to the next comparison.
+#[tokio::test]
+async fn a_task_taken_back_while_its_run_stops_is_not_forgotten() {
+    let alone = Alone::start().await;
+    let tasks = alone.tasks();
+    let whole = alone.stored(record("t1"), &tasks.shared.durable.node()).await;
+    let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
+    let run =
+        TaskRun::new(whole.clone(), RunPlan::read(&whole.stored.record).unwrap(), tenant, tasks);
+    assert!(tasks.register(&run));
+    run.stop(StopReason::Lost);
+    recover(tasks.clone(), whole).await;
+    assert_eq!(orphans::sweep_once(tasks, HashSet::new()).await, HashSet::new(), "it stops");
+    tasks.unregister(&run);
+    let missing = orphans::sweep_once(tasks, HashSet::new()).await;
+    orphans::sweep_once(tasks, missing).await;
+    let released =
+        async || match alone.store.inner.task(&TaskId::new("t1")).await.unwrap().unwrap().owner {
+            None => Ok(()),
+            owner => Err(owner),
+        };
+    testkit::eventually("it to be taken up", released).await;
+}
+
+#[tokio::test]
+async fn the_time_left_is_what_the_store_says() {
+    let alone = Alone::start().await;
+    let whole = alone.stored(record("t1"), &alone.tasks().shared.durable.node()).await;
+    let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
+    let (minute, hour) = (Duration::from_secs(60), 3_600_000_000);
+    for (created_at_us, left) in
+        [(whole.stored.created_at_us - hour, minute), (whole.stored.created_at_us + hour, minute)]
+    {
+        let mut task = whole.clone();
+        (task.stored.created_at_us, task.left) = (created_at_us, Some(left));
+        let run = TaskRun::new(
+            task,
+            RunPlan::read(&whole.stored.record).unwrap(),
+            tenant.clone(),
+            alone.tasks(),
+        );
+        assert!(run.time_left() <= left && run.time_left() > left / 2, "{:?}", run.time_left());
+    }
+}

@@ -1,0 +1,15 @@
+//! What a process does about its tasks from its start on.
+
+use std::sync::Arc;
+
+use super::{TaskManager, orphans, poller, recovery, wakeups};
+
+impl TaskManager {
+    /// Begins to look for tasks, and to listen. Called once, when tenants and backends are known.
+    pub fn start_workers(self: &Arc<Self>) {
+        tokio::spawn(wakeups::listen(self.clone()));
+        tokio::spawn(poller::poll(self.clone()));
+        tokio::spawn(orphans::sweep_orphans(self.clone()));
+        tokio::spawn(recovery::claim_unowned(self.clone()));
+    }
+}
