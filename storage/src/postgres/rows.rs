@@ -3,14 +3,14 @@
 
 use std::sync::atomic::Ordering;
 
-use protocol::ids::{BackendId, TenantId};
+use protocol::ids::{BackendId, TaskId, TenantId};
 use sqlx::{
     Decode, Row, Type,
     postgres::{PgRow, Postgres},
 };
 
 use super::{PostgresStore, error_mapping::explain};
-use crate::StoreError;
+use crate::{SessionKey, StoreError};
 
 pub(super) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(
     row: &'r PgRow,
@@ -28,6 +28,20 @@ pub(super) fn tenant(row: &PgRow) -> Result<TenantId, StoreError> {
 pub(super) fn backend(name: &str) -> Result<BackendId, StoreError> {
     BackendId::parse(name)
         .map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {name:?}") })
+}
+
+pub(super) fn session_key(row: &PgRow) -> Result<SessionKey, StoreError> {
+    SessionKey::from_slice(row.try_get("key").map_err(explain)?).ok_or_else(|| {
+        StoreError::Corrupt { detail: "a session's key is not 32 bytes long".into() }
+    })
+}
+
+pub(super) fn task_id(row: &PgRow) -> Result<TaskId, StoreError> {
+    Ok(TaskId::new(get::<&str>(row, "task")?))
+}
+
+pub(super) fn task_name(row: &PgRow) -> String {
+    format!("task {}", row.try_get::<&str, _>("task").unwrap_or("without an id"))
 }
 
 /// A text that may hold NUL, and is therefore kept as bytes.

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use sqlx::{Row, sqlite::SqliteRow};
 
-use super::{SqliteStore, WriteTransaction, error_mapping::explain, in_time};
+use super::{SqliteStore, WriteTransaction, error_mapping::explain, with_deadline};
 use crate::{
     AUDIT_GENESIS, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint,
     AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, StoreError, UnchainedAudit,
@@ -33,7 +33,7 @@ impl AuditChainStore for SqliteStore {
              SELECT known.chain AS name, audit_chains.* FROM known LEFT JOIN audit_chains USING (chain) ORDER BY known.chain LIMIT ?2",
         );
         let select = select.bind(after).bind(limit);
-        in_time(READING, async {
+        with_deadline(READING, async {
             select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect()
         })
         .await
@@ -53,7 +53,7 @@ impl AuditChainStore for SqliteStore {
              ORDER BY chain_position",
         );
         let select = select.bind(name).bind(after).bind(limit);
-        in_time(READING, async {
+        with_deadline(READING, async {
             let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
             let chain = rows.first().map_or_else(|| Ok(AuditChain::empty(name)), chain)?;
             let links =
@@ -68,7 +68,7 @@ impl AuditChainStore for SqliteStore {
             "SELECT unchained_until, (SELECT min(number) FROM audit INDEXED BY audit_outside_chains
                  WHERE chain_position IS NULL AND number > unchained_until) AS stray FROM audit_retention",
         );
-        in_time(READING, async {
+        with_deadline(READING, async {
             let row = select.fetch_one(&self.readers).await.map_err(explain)?;
             Ok(UnchainedAudit { until: get(&row, "unchained_until")?, stray: get(&row, "stray")? })
         })
@@ -86,7 +86,7 @@ impl AuditChainStore for SqliteStore {
              WHERE length > checkpoint_count AND length - checkpoint_count >= ?1 AND (?2 IS NULL OR chain > ?2) ORDER BY chain LIMIT ?3",
         );
         let select = select.bind(by).bind(after).bind(limit);
-        in_time(READING, async {
+        with_deadline(READING, async {
             select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect()
         })
         .await
@@ -96,7 +96,7 @@ impl AuditChainStore for SqliteStore {
         &self,
         checkpoints: &[(String, AuditCheckpoint)],
     ) -> Result<Vec<String>, StoreError> {
-        in_time("storing checkpoints of the audit log", async {
+        with_deadline("storing checkpoints of the audit log", async {
             let (mut writing, mut taken) = (self.begin().await?, Vec::new());
             for (name, checkpoint) in checkpoints {
                 let update = sqlx::query(
@@ -129,7 +129,7 @@ impl AuditChainStore for SqliteStore {
                  WHERE coalesce(tenant, '') = audit_chains.chain AND chain_position = audit_chains.start_position + 1) < ?1 LIMIT ?2",
         );
         let select = select.bind(before_us).bind(limit);
-        in_time(READING, async {
+        with_deadline(READING, async {
             select
                 .fetch_all(&self.readers)
                 .await
@@ -142,7 +142,7 @@ impl AuditChainStore for SqliteStore {
     }
 
     async fn cut_audit_chain(&self, name: &str, cut: &AuditTruncation) -> Result<u64, StoreError> {
-        in_time("trimming the audit log", async {
+        with_deadline("trimming the audit log", async {
             let mut writing = self.begin().await?;
             let begin = sqlx::query(
                 "UPDATE audit_chains SET start_position = ?2, start_hash = ?3, start_before_us = ?4, start_signature = ?5
@@ -169,7 +169,7 @@ impl AuditChainStore for SqliteStore {
 
     async fn audit_terms(&self) -> Result<Option<AuditRetentionTerms>, StoreError> {
         let select = sqlx::query("SELECT version, terms, signature FROM audit_retention_terms");
-        in_time("reading how long the audit log is kept", async {
+        with_deadline("reading how long the audit log is kept", async {
             let row = select.fetch_optional(&self.readers).await.map_err(explain)?;
             let terms = |row: &SqliteRow| {
                 Ok(AuditRetentionTerms {

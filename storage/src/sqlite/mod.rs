@@ -11,7 +11,6 @@
 mod audit;
 mod audit_chain;
 mod config;
-mod durable_store;
 mod error_mapping;
 mod events;
 mod nodes;
@@ -47,7 +46,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 pub use self::schema::MigrationOutcome;
 use self::{error_mapping::explain, process_lock::ProcessLock};
-use crate::StoreError;
+use crate::{StoreError, fault_point};
 
 /// Reading connections beside those that write.
 const READERS_MAX: u32 = 3;
@@ -190,10 +189,18 @@ impl WriteTransaction<'_> {
     async fn commit(self) -> Result<(), StoreError> {
         self.transaction.commit().await.map_err(explain)
     }
+
+    /// Commits a transaction in which sessions or tasks get another owner.
+    async fn commit_claim(self) -> Result<(), StoreError> {
+        fault_point::passed("claim.executed");
+        self.commit().await?;
+        fault_point::passed("claim.committed");
+        Ok(())
+    }
 }
 
 /// Holds a call to the [`DEADLINE`]. `what` it does is for people.
-async fn in_time<T>(
+async fn with_deadline<T>(
     what: &'static str,
     call: impl Future<Output = Result<T, StoreError>> + Send,
 ) -> Result<T, StoreError> {

@@ -168,7 +168,7 @@ impl Session {
         settings: &config::TaskConfig,
     ) -> Result<Reply, Refusal> {
         let persistence = &self.shared.durable;
-        let known = persistence.timed("whole_task", persistence.store.whole_task(task)).await?;
+        let known = persistence.timed("whole_task", persistence.store.full_task(task)).await?;
         let known = known.filter(|known| self.audience().may_see(&known.stored.record));
         let whole = known.ok_or_else(|| {
             Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone")
@@ -358,7 +358,7 @@ pub(super) async fn await_commit(
     let mut wait = STORE_RETRY_MAX;
     // Whoever comes after this process finds it, too.
     while tokio::time::timeout(wait, shared.draining.cancelled()).await.is_err() {
-        match shared.durable.timed("whole_task", shared.durable.store.whole_task(task)).await {
+        match shared.durable.timed("whole_task", shared.durable.store.full_task(task)).await {
             Ok(Some(found)) => return Some(found),
             Ok(None) if begun.elapsed() >= ttl => return None,
             Ok(None) | Err(_) => {}

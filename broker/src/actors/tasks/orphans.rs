@@ -29,7 +29,8 @@ pub(super) async fn sweep_orphans(shared: Arc<Shared>) {
 pub(super) async fn sweep_once(shared: &Arc<Shared>, before: HashSet<TaskId>) -> HashSet<TaskId> {
     let (durable, tasks) = (&shared.durable, &shared.tasks);
     // Until somebody can ask, nothing is known.
-    let Ok(owned) = durable.timed("tasks_of", durable.store.tasks_of(&durable.names())).await
+    let Ok(owned) =
+        durable.timed("tasks_of", durable.store.unfinished_tasks_of(&durable.names())).await
     else {
         return before;
     };
@@ -46,7 +47,7 @@ pub(super) async fn sweep_once(shared: &Arc<Shared>, before: HashSet<TaskId>) ->
 
 async fn adopt(shared: Arc<Shared>, task: TaskId) {
     let durable = &shared.durable;
-    let Ok(found) = durable.timed("whole_task", durable.store.whole_task(&task)).await else {
+    let Ok(found) = durable.timed("whole_task", durable.store.full_task(&task)).await else {
         return;
     };
     match found {

@@ -42,7 +42,7 @@ pub(super) async fn poll(shared: Arc<Shared>) {
         for some in wanted.chunks(TASK_POLLER_BATCH) {
             // What the store does not tell now it tells later.
             let Ok(looks) =
-                shared.durable.timed("look_at", shared.durable.store.look_at(some)).await
+                shared.durable.timed("look_at", shared.durable.store.task_snapshots(some)).await
             else {
                 break;
             };

@@ -107,7 +107,7 @@ async fn recover_all(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
     for (task, epoch) in tasks {
         let mut wait = STORE_RETRY_FIRST;
         let stored = loop {
-            match shared.durable.timed("whole_task", shared.durable.store.whole_task(&task)).await {
+            match shared.durable.timed("whole_task", shared.durable.store.full_task(&task)).await {
                 Ok(stored) => break stored,
                 Err(_) => tokio::time::sleep(wait).await,
             }
@@ -181,7 +181,7 @@ async fn close_inputs(shared: &Arc<Shared>, stored: &StoredTask) {
     let (durable, task) = (&shared.durable, &stored.record.task);
     let mut wait = STORE_RETRY_FIRST;
     let inputs = loop {
-        match durable.timed("task_inputs", durable.store.task_inputs(task)).await {
+        match durable.timed("task_inputs", durable.store.open_task_inputs(task)).await {
             Ok(inputs) => break inputs,
             Err(_) => tokio::time::sleep(wait).await,
         }

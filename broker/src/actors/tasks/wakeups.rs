@@ -78,7 +78,8 @@ async fn notify_status(shared: Arc<Shared>, mut changes: mpsc::Receiver<(TaskId,
     while changes.recv_many(&mut some, BATCH).await > 0 {
         let sessions: HashMap<TaskId, Arc<Session>> = some.drain(..).collect();
         let tasks: Vec<TaskId> = sessions.keys().cloned().collect();
-        let Ok(looks) = shared.durable.timed("look_at", shared.durable.store.look_at(&tasks)).await
+        let Ok(looks) =
+            shared.durable.timed("look_at", shared.durable.store.task_snapshots(&tasks)).await
         else {
             continue;
         };

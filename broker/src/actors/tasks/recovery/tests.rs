@@ -3,7 +3,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use storage::{DurableStore, StoreError, hot::MemoryHotStore};
+use storage::{StoreError, TaskStore, hot::MemoryHotStore};
 
 use super::{
     super::{handoff, orphans, outcome::RunOutcome, run::TrackedBackendTask, runner},
@@ -54,7 +54,7 @@ impl Alone {
             self.shared().durable.write(create).await.unwrap(),
             WriteOutcome::Created { .. }
         ));
-        self.store.whole_task(&task).await.unwrap().unwrap()
+        self.store.full_task(&task).await.unwrap().unwrap()
     }
 }
 
@@ -138,7 +138,7 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
         let name = record.task.clone();
         let before = alone.stored(record, &node).await;
         recover(alone.shared().clone(), before.clone()).await;
-        let after = alone.store.whole_task(&name).await.unwrap().unwrap();
+        let after = alone.store.full_task(&name).await.unwrap().unwrap();
         assert_eq!(
             (after.stored.owner, after.stored.status, after.stored.epoch),
             (None, TaskStatus::Working, 2),
@@ -189,7 +189,7 @@ impl Alone {
     }
 
     async fn left(&self) -> (Option<NodeName>, TaskStep) {
-        let stored = self.store.whole_task(&TaskId::new("t1")).await.unwrap().unwrap().stored;
+        let stored = self.store.full_task(&TaskId::new("t1")).await.unwrap().unwrap().stored;
         (stored.owner, stored.step)
     }
 }
@@ -255,10 +255,10 @@ async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
     let recovering = shared.tasks.begin_recovery(&attended.stored.record.task).unwrap();
     // Under the name of before.
     shared.durable.rename(NodeName::new("renamed"));
-    let reads = alone.store.count("whole_task");
+    let reads = alone.store.count("full_task");
     let missing = orphans::sweep_once(shared, HashSet::new()).await;
     assert_eq!(missing, HashSet::from([stray.stored.record.task.clone()]));
-    assert_eq!(alone.store.count("whole_task"), reads, "it may be just about to begin");
+    assert_eq!(alone.store.count("full_task"), reads, "it may be just about to begin");
     assert_eq!(orphans::sweep_once(shared, missing).await, HashSet::new());
     // There is no such backend here, so it is given back.
     let owner =
