@@ -7,6 +7,7 @@
 mod admin_change;
 mod audit;
 mod audit_chain;
+mod audit_rows;
 mod config_store;
 #[cfg(any(test, feature = "test"))]
 pub mod conformance;

@@ -10,13 +10,22 @@ use sqlx::{
 };
 
 use super::{PostgresStore, error_mapping::explain};
-use crate::{SessionKey, StoreError};
+use crate::{SessionKey, StoreError, audit_rows::Column};
 
 pub(super) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(
     row: &'r PgRow,
     column: &str,
 ) -> Result<T, StoreError> {
     row.try_get(column).map_err(explain)
+}
+
+impl<T> Column<T> for PgRow
+where
+    T: for<'r> Decode<'r, Postgres> + Type<Postgres>,
+{
+    fn column(&self, name: &str) -> Result<T, StoreError> {
+        self.try_get(name).map_err(explain)
+    }
 }
 
 pub(super) fn tenant(row: &PgRow) -> Result<TenantId, StoreError> {

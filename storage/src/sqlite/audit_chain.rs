@@ -6,7 +6,7 @@ use sqlx::{Row, sqlite::SqliteRow};
 use super::{SqliteStore, WriteTransaction, error_mapping::explain, with_deadline};
 use crate::{
     AUDIT_GENESIS, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint,
-    AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, StoreError, UnchainedAudit,
+    AuditRetentionTerms, AuditTruncation, StoreError, UnchainedAudit, audit_rows,
 };
 
 const READING: &str = "reading the chains of the audit log";
@@ -34,7 +34,13 @@ impl AuditChainStore for SqliteStore {
         );
         let select = select.bind(after).bind(limit);
         with_deadline(READING, async {
-            select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect()
+            select
+                .fetch_all(&self.readers)
+                .await
+                .map_err(explain)?
+                .iter()
+                .map(audit_rows::chain)
+                .collect()
         })
         .await
     }
@@ -55,9 +61,12 @@ impl AuditChainStore for SqliteStore {
         let select = select.bind(name).bind(after).bind(limit);
         with_deadline(READING, async {
             let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
-            let chain = rows.first().map_or_else(|| Ok(AuditChain::empty(name)), chain)?;
-            let links =
-                rows.iter().filter_map(|row| link(row).transpose()).collect::<Result<_, _>>()?;
+            let chain =
+                rows.first().map_or_else(|| Ok(AuditChain::empty(name)), audit_rows::chain)?;
+            let links = rows
+                .iter()
+                .filter_map(|row| audit_rows::chained_record(row).transpose())
+                .collect::<Result<_, _>>()?;
             Ok(AuditChainPage { chain, links })
         })
         .await
@@ -87,7 +96,13 @@ impl AuditChainStore for SqliteStore {
         );
         let select = select.bind(by).bind(after).bind(limit);
         with_deadline(READING, async {
-            select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect()
+            select
+                .fetch_all(&self.readers)
+                .await
+                .map_err(explain)?
+                .iter()
+                .map(audit_rows::chain)
+                .collect()
         })
         .await
     }
@@ -223,41 +238,4 @@ fn get<'r, T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>>(
     column: &str,
 ) -> Result<T, StoreError> {
     row.try_get(column).map_err(explain)
-}
-
-fn chain(row: &SqliteRow) -> Result<AuditChain, StoreError> {
-    let name: String = get(row, "name")?;
-    let Some(length) = get(row, "length")? else { return Ok(AuditChain::empty(&name)) };
-    let head: Option<Vec<u8>> = get(row, "checkpoint_head")?;
-    let checkpoint = match head {
-        None => None,
-        Some(head) => Some(AuditCheckpoint {
-            count: get(row, "checkpoint_count")?,
-            head,
-            at_us: get(row, "checkpoint_at_us")?,
-            signature: get::<Option<Vec<u8>>>(row, "checkpoint_signature")?.unwrap_or_default(),
-        }),
-    };
-    let start = AuditTruncation {
-        position: get(row, "start_position")?,
-        hash: get(row, "start_hash")?,
-        before_us: get(row, "start_before_us")?,
-        signature: get::<Option<Vec<u8>>>(row, "start_signature")?.unwrap_or_default(),
-    };
-    Ok(AuditChain { name, length, head: get(row, "head")?, start, checkpoint })
-}
-
-/// `None`: the row holds a chain without records.
-fn link(row: &SqliteRow) -> Result<Option<ChainedAuditRecord>, StoreError> {
-    let Some(position) = get(row, "chain_position")? else { return Ok(None) };
-    Ok(Some(ChainedAuditRecord {
-        number: get(row, "number")?,
-        position,
-        id: get(row, "id")?,
-        at_us: get(row, "at_us")?,
-        kind: get(row, "kind")?,
-        tenant: get(row, "tenant")?,
-        body: get::<String>(row, "body")?.into_bytes(),
-        hash: get::<Option<Vec<u8>>>(row, "chain_hash")?.unwrap_or_default(),
-    }))
 }
