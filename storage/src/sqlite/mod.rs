@@ -6,7 +6,8 @@
 //! `<file>.lock`, held until the store is closed or dropped: the operating system lets go of it however the process ends.
 //!
 //! Where a statement must not read a whole table it names its index (`INDEXED BY`), so that a change of either is noticed by
-//! every test that runs it. Leases and times are measured by the process's wall clock. No call takes longer than [`DEADLINE`], but for opening.
+//! every test that runs it. Leases and times are measured by the process's wall clock. No call takes longer than
+//! [`DEADLINE`], except for opening and for the commit of a claim of tasks.
 
 mod audit;
 mod audit_chain;

@@ -137,8 +137,8 @@ impl TaskStore for SqliteStore {
         .await
     }
 
-    /// A transaction that does not end well leaves nothing behind, and a process that ends takes its name with it: no answer of
-    /// this is lost that would have to be given once more.
+    /// The deadline ends before the commit. What is given up until then is rolled back. A commit that was given up could
+    /// still take effect, and then nothing would return its tasks, so it is awaited however long it takes.
     async fn claim_tasks(
         &self,
         node: &NodeName,
@@ -147,27 +147,31 @@ impl TaskStore for SqliteStore {
     ) -> Result<Vec<FullTask>, StoreError> {
         let now = now_us();
         let except = names(except);
-        // Most of the time there is nothing, and looking does not keep others from writing.
-        let look = sqlx::query(
-            "SELECT 1 FROM tasks t INDEXED BY tasks_unfinished WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?
-             AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?)
-             AND t.task NOT IN (SELECT value FROM json_each(?)) LIMIT 1",
-        );
-        let look = look.bind(node.as_str()).bind(now).bind(&except);
-        if look.fetch_optional(&self.readers).await.map_err(explain)?.is_none() {
-            return Ok(Vec::new());
-        }
-        let mut writing = self.begin().await?;
-        let update = sqlx::query(whole_task_columns!(
-            "UPDATE tasks SET owner = ?1, epoch = epoch + 1 WHERE number IN (
-                 SELECT t.number FROM tasks t INDEXED BY tasks_unfinished WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?1
-                 AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?2)
-                 AND t.task NOT IN (SELECT value FROM json_each(?4)) ORDER BY t.number LIMIT ?3)
-             RETURNING",
-            ""
-        ));
-        let update = update.bind(node.as_str()).bind(now).bind(limit).bind(&except);
-        let rows = update.fetch_all(writing.connection()).await.map_err(explain)?;
+        let executed = with_deadline("claiming tasks", async {
+            // Most of the time there is nothing, and looking does not keep others from writing.
+            let look = sqlx::query(
+                "SELECT 1 FROM tasks t INDEXED BY tasks_unfinished WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?
+                 AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?)
+                 AND t.task NOT IN (SELECT value FROM json_each(?)) LIMIT 1",
+            );
+            let look = look.bind(node.as_str()).bind(now).bind(&except);
+            if look.fetch_optional(&self.readers).await.map_err(explain)?.is_none() {
+                return Ok(None);
+            }
+            let mut writing = self.begin().await?;
+            let update = sqlx::query(whole_task_columns!(
+                "UPDATE tasks SET owner = ?1, epoch = epoch + 1 WHERE number IN (
+                     SELECT t.number FROM tasks t INDEXED BY tasks_unfinished WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?1
+                     AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?2)
+                     AND t.task NOT IN (SELECT value FROM json_each(?4)) ORDER BY t.number LIMIT ?3)
+                 RETURNING",
+                ""
+            ));
+            let update = update.bind(node.as_str()).bind(now).bind(limit).bind(&except);
+            let rows = update.fetch_all(writing.connection()).await.map_err(explain)?;
+            Ok(Some((writing, rows)))
+        });
+        let Some((writing, rows)) = executed.await? else { return Ok(Vec::new()) };
         writing.commit_claim().await?;
         let mut claimed = self.readable(&rows, task_name, |row| whole_task(row, now));
         let place = |task: &FullTask| (task.stored.created_at_us, task.stored.record.task.clone());

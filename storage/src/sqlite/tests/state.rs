@@ -10,7 +10,8 @@ use crate::{
     AdminChange, ConfigStore, DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, NodeStore,
     SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, SessionStore, SqliteStore,
     StoreError, StreamRecord, SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord, TaskStatus,
-    TaskStore, WriteOp, WriteOutcome, conformance, sqlite::schema,
+    TaskStore, WriteOp, WriteOutcome, conformance,
+    sqlite::{DEADLINE, schema},
 };
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -297,14 +298,19 @@ async fn f_41_while_another_program_writes_calls_end_in_time_and_reading_goes_on
 #[tokio::test]
 async fn a_call_that_does_not_get_its_turn_ends_in_time() {
     let (_folder, store) = in_file().await;
+    store.write(&[create("t1")]).await.unwrap();
     let turn = store.turn.lock().await;
-    let late = StoreError::Busy { detail: "a write took longer than 2s".into() };
-    let (batch, key) = ([open(1)], SessionKey::new([1; 32]));
-    let (written, logged) = tokio::join!(store.write(&batch), store.forget_session(&key));
-    assert_eq!(written.unwrap_err(), late);
+    let late = |what: &str| StoreError::Busy { detail: format!("{what} took longer than 2s") };
+    let (batch, key, b) = ([open(1)], SessionKey::new([1; 32]), NodeName::new("b"));
+    let claim = tokio::time::timeout(DEADLINE * 3, store.claim_tasks(&b, 10, &[]));
+    let (written, logged, claimed) =
+        tokio::join!(store.write(&batch), store.forget_session(&key), claim);
+    assert_eq!(written.unwrap_err(), late("a write"));
     assert!(matches!(logged.unwrap_err(), StoreError::Busy { .. }));
+    assert_eq!(claimed.expect("it ends in time").unwrap_err(), late("claiming tasks"));
     drop(turn);
     assert_eq!(store.write(&[open(1)]).await.unwrap(), [WriteOutcome::Done]);
+    assert_eq!(store.claim_tasks(&b, 10, &[]).await.unwrap().len(), 1, "the first claim took none");
 }
 
 #[tokio::test]
