@@ -24,14 +24,11 @@ use transport::{
 
 use self::{adoption::AdoptionLocks, sign_in_failures::SignInFailureLog};
 use crate::{
-    actors::{
-        backend::Backend, call::DeadlineList, catalog_refresh, session::Session, shared::Shared,
-        tasks::TaskManager, tenant::Tenant,
-    },
     auth::{
         AuthError, AuthenticatedCaller, Caller, KeyFetcher, Keyring, KeyringVersion, Keys,
         RemotePeer, TokenVerifier,
     },
+    backends::{backend::Backend, catalog_refresh},
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
@@ -45,6 +42,9 @@ use crate::{
         sign_in_failures::{Plane, SignInFailureReason},
     },
     session_location::SessionLocator,
+    sessions::{
+        call::DeadlineList, session::Session, shared::Shared, tasks::TaskManager, tenant::Tenant,
+    },
     telemetry::{self, ExporterHandle},
     views::{BackendStatus, SessionView, SubscriptionView},
 };

@@ -1,11 +1,11 @@
 //! `mcp-broker`: one endpoint in front of many MCP servers, for many tenants.
 //!
-//! Read it in this order: [`listeners`] (sockets), [`actors`] (what lives and waits), [`rules`] (what is decided). See
-//! ARCHITECTURE.md for the words and the journey of a call.
+//! Read it in this order: [`listeners`] (sockets), [`sessions`] and [`backends`] (what lives and
+//! waits), [`rules`] (what is decided). See ARCHITECTURE.md for the words and the journey of a call.
 
-pub mod actors;
 pub mod admission;
 pub mod auth;
+pub mod backends;
 mod boxed;
 pub mod broker;
 pub mod cli;
@@ -24,6 +24,8 @@ pub mod rules;
 pub mod sandbox;
 pub mod serve;
 pub mod session_location;
+pub mod sessions;
+mod sync;
 pub mod telemetry;
 #[cfg(test)]
 mod tidy;

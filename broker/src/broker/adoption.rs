@@ -23,13 +23,13 @@ use storage::{
 
 use super::{Broker, sessions::END_RETRY_FIRST};
 use crate::{
-    actors::{
-        session::{ClaimedSession, Session, SessionParams, record},
-        tenant::Tenant,
-    },
     auth::Caller,
     limits::END_RETRY_MAX,
     rules::endpoint::Endpoint,
+    sessions::{
+        session::{ClaimedSession, Session, SessionParams, record},
+        tenant::Tenant,
+    },
 };
 
 /// Where a session is that was not found here.

@@ -12,8 +12,8 @@ use storage::SessionKey;
 
 use super::Broker;
 use crate::{
-    actors::session::{ReleaseOutcome, Session},
     limits::{CLOSE_WAIT, RELEASED_AT_ONCE},
+    sessions::session::{ReleaseOutcome, Session},
 };
 
 /// The part of the grace in which calls of tasks may finish that could as well be sent again elsewhere.

@@ -11,8 +11,9 @@ use std::{
 
 use super::Broker;
 use crate::{
-    actors::{backend::Backend, session::Session},
+    backends::backend::Backend,
     limits::{FLUSHED_AT_ONCE, REAPER_INTERVAL},
+    sessions::session::Session,
 };
 
 pub(super) async fn reap(broker: Weak<Broker>) {

@@ -7,13 +7,13 @@ use storage::{NodeRecord, OwnerHint, SessionKey};
 
 use super::{Broker, adoption::AdoptionOutcome};
 use crate::{
-    actors::session::{Session, record},
     auth::Caller,
     rules::endpoint::Endpoint,
     session_location::{
         self, ClaimOutcome, ForwardFailure, LookupOutcome, LookupSources, PeerLookupOutcome,
         SessionOwner, no_session, trace,
     },
+    sessions::session::{Session, record},
 };
 
 /// One request's search for its session.

@@ -19,17 +19,16 @@ use storage::{AdminChange, SessionKey, WriteOp, WriteOutcome};
 
 use super::{Broker, unknown_backend};
 use crate::{
-    actors::{
-        backend::BackendState,
-        link::Era,
-        session::{Agreement, Session, SessionParams},
-        tenant::Tenant,
-    },
     auth::Caller,
+    backends::{backend::BackendState, link::Era},
     limits::{CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_MAX, FIRST_CATALOG_WAIT},
     metrics::Side,
     rules::{endpoint::Endpoint, endpoint_info::EndpointInfo},
     session_location::no_session,
+    sessions::{
+        session::{Agreement, Session, SessionParams},
+        tenant::Tenant,
+    },
 };
 
 /// First wait before the end of a session is stored again; it doubles with each failure.

@@ -6,9 +6,10 @@ use protocol::error::{ErrorKind, Refusal};
 
 use super::{Broker, unknown_backend};
 use crate::{
-    actors::{link::Era, stateless::StatelessClient},
     auth::Caller,
+    backends::link::Era,
     rules::{endpoint::Endpoint, endpoint_info::EndpointInfo},
+    sessions::stateless::StatelessClient,
 };
 
 impl Broker {

@@ -1,5 +1,5 @@
 //! What a backend's requests must keep to before they are sent: the resources clients may name, and whether arguments are
-//! held to the schemas of their tools. Part of a backend's body; read by [`super::spec_parser`], kept by `actors::policy`.
+//! held to the schemas of their tools. Part of a backend's body; read by [`super::spec_parser`], kept by `backends::policy`.
 
 use std::time::Duration;
 

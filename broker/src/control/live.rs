@@ -12,8 +12,8 @@ use storage::{
 
 use super::{Author, Control, ControlError, now_us, resource_views::moment};
 use crate::{
-    actors::session::record::client_info,
     limits::{ADMIN_LIST_MAX, ADMIN_PAGE_ROWS},
+    sessions::session::record::client_info,
     views::{NodeView, SessionView, SubscriptionView, TaskChange, TaskShown, TaskView},
 };
 

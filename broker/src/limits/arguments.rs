@@ -1,4 +1,4 @@
-//! Limits of arguments that are held to a schema, and of the schemas. Read by `rules::arguments` and `actors::validation_pool`.
+//! Limits of arguments that are held to a schema, and of the schemas. Read by `rules::arguments` and `backends::validation_pool`.
 
 use std::time::Duration;
 

@@ -16,15 +16,15 @@ use protocol::{
 };
 
 use crate::{
-    actors::{
+    broker::Broker,
+    metrics::RequestOutcome,
+    sessions::{
         request_observer,
         stateless::{
             RequestStateError, StatelessClient, StatelessRequest, SuspensionId, exchange::Exchange,
             is_about_tasks, list_kind, notification_stream::NotificationStream,
         },
     },
-    broker::Broker,
-    metrics::RequestOutcome,
     telemetry::request,
 };
 

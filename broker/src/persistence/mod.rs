@@ -22,7 +22,7 @@ use arc_swap::ArcSwap;
 use protocol::error::{ErrorKind, Refusal};
 pub use storage::StoreError;
 use storage::{DurableStore, EventStore, HotStore};
-// What actors name of the stores; they reach them through this module only.
+// What backends and sessions name of the stores; they reach them through this module only.
 pub use storage::{
     AuditFilter, AuditKind, AuditRecord, FullTask, InputCounts, LogEntry, LoggedEvent, NodeName,
     OwnerHint, SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord, StoredStream,

@@ -1,5 +1,5 @@
 //! Who is next where there is not room for all: deficit round robin over owners by their weight, then turn by turn over
-//! the members of each. Used by [`crate::actors::gate`] in front of every backend and in front of all of them together.
+//! the members of each. Used by [`crate::admission::concurrency_limit`] in front of every backend and in front of all of them together.
 //!
 //! Invariants: what a step costs grows with the logarithm of who waits at most, also where the queue is full and where most
 //! owners may have nothing now; nobody's share depends on how much others have put in; what waits is bounded, and room for a

@@ -1,6 +1,6 @@
 //! Decisions, pure: time is an argument, nothing awaits, nothing reads a socket or a store.
 //!
-//! The rest of the broker asks here what a message means and what has to happen; [`crate::actors`] makes it happen.
+//! The rest of the broker asks here what a message means and what has to happen; [`crate::sessions`] and [`crate::backends`] make it happen.
 
 pub mod adaptive_concurrency;
 pub mod arguments;

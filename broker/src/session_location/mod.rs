@@ -40,14 +40,14 @@ impl SessionOwner {
 
 /// Where to serve a request.
 #[derive(Debug)]
-pub enum LookupOutcome<Session = Arc<crate::actors::session::Session>> {
+pub enum LookupOutcome<Session = Arc<crate::sessions::session::Session>> {
     Local(Session),
     Remote(SessionOwner),
 }
 
 /// Where to serve a request that another replica sent.
 #[derive(Debug)]
-pub enum PeerLookupOutcome<Session = Arc<crate::actors::session::Session>> {
+pub enum PeerLookupOutcome<Session = Arc<crate::sessions::session::Session>> {
     Here(Session),
     /// `Unsupported`: whoever asks has to look by itself.
     NotLocal(Option<SessionOwner>),

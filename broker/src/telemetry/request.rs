@@ -2,7 +2,7 @@
 //! `error.data.requestId`, its spans, and what the audit log will hold of it.
 //!
 //! It travels as a task-local, so that no function on the way has to hand it on. A task that goes on with a request's work is
-//! begun through [`carried`]. Set by [`DemoSession::admit`](crate::actors::session::DemoSession::submit) and by tasks that run.
+//! begun through [`carried`]. Set by [`DemoSession::admit`](crate::sessions::session::DemoSession::submit) and by tasks that run.
 
 use std::{
     cell::RefCell,

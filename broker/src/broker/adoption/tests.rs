@@ -7,9 +7,9 @@ use storage::{
 
 use super::*;
 use crate::{
-    actors::session::ReleaseOutcome,
     persistence::{Stores, WriteOutcome},
     rules::log_level::LogLevel,
+    sessions::session::ReleaseOutcome,
 };
 
 struct Replicas {

@@ -20,13 +20,14 @@ use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError};
 
 use super::{ConnectionParams, IncomingConnection, SessionConnection};
 use crate::{
-    actors::{link::request_streams::STREAMS, session::Session, tenant::ConnectionPermit},
     auth::{AuthenticatedCaller, Caller},
+    backends::link::request_streams::STREAMS,
     broker::{Broker, unknown_backend},
     limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
     listeners::{stateless::no_sessions, tls_acceptor::CertificateCaller},
     metrics::{Direction, Side},
     rules::endpoint::Endpoint,
+    sessions::{session::Session, tenant::ConnectionPermit},
 };
 
 pub(super) const TOKEN: &str = "dev.mcp-broker/token";

@@ -19,16 +19,16 @@ use transport::frame::{CloseReason, FrameSink, FrameSource, farewell};
 pub(super) use self::handshake::place;
 use self::{handshake::HandshakeOutcome, session_io::ReadOutcome};
 use crate::{
-    actors::{
-        session::Session,
-        stream::{EventStream, StreamCursor},
-        tenant::ConnectionPermit,
-    },
     auth::{self, Caller, CredentialExpiry, RemotePeer},
     broker::Broker,
     limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT},
     listeners::tls_acceptor::CertificateCaller,
     rules::endpoint::Endpoint,
+    sessions::{
+        session::Session,
+        stream::{EventStream, StreamCursor},
+        tenant::ConnectionPermit,
+    },
 };
 
 /// Who is at the other end, as far as the wire says.

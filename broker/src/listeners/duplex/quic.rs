@@ -26,12 +26,6 @@ use super::{
     speak, stateless,
 };
 use crate::{
-    actors::{
-        call::CallFuture,
-        session::Session,
-        shared::Shared,
-        stream::{Batch, EventStream, StreamCursor, StreamEnd},
-    },
     broker::Broker,
     config::Config,
     limits::{
@@ -43,6 +37,12 @@ use crate::{
         trusted_proxies::ProxyProtocol,
     },
     metrics::{Direction, Side},
+    sessions::{
+        call::CallFuture,
+        session::Session,
+        shared::Shared,
+        stream::{Batch, EventStream, StreamCursor, StreamEnd},
+    },
 };
 
 pub(super) const TRANSPORT: &str = "quic";

@@ -27,15 +27,15 @@ use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError, WriteErro
 
 use super::handshake::{modern_era, refusal_of};
 use crate::{
-    actors::{
+    limits::{FRAMES_IN_A_ROW, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, PIPELINE_WAIT_MAX},
+    metrics::{Direction, Side},
+    rules::event_log::EventKind,
+    sessions::{
         call::CallFuture,
         session::Session,
         shared::Shared,
         stream::{Batch, EventStream, StreamCursor, StreamEnd},
     },
-    limits::{FRAMES_IN_A_ROW, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, PIPELINE_WAIT_MAX},
-    metrics::{Direction, Side},
-    rules::event_log::EventKind,
     telemetry::request,
 };
 
@@ -52,7 +52,7 @@ pub(super) enum ReadOutcome {
 /// A client's calls on their way, which are no tasks of their own. Those that are left when it is dropped become such.
 ///
 /// The lock is for the compiler: the connection's task alone takes it. It is held while calls are gone on with, and so is taken
-/// before all others (`actors/sync.rs`). None where there never was a call.
+/// before all others (`sync.rs`). None where there never was a call.
 #[derive(Debug, Default)]
 pub(super) struct InFlightCalls(Mutex<Option<FuturesUnordered<PolledCall>>>);
 

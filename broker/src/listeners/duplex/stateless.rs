@@ -25,16 +25,6 @@ use super::{
     session_io::{SlowReaderScope, is_stalled, tell_cut},
 };
 use crate::{
-    actors::{
-        shared::Shared,
-        stateless::{
-            StatelessClient,
-            exchange::{Exchange, ExchangeEvent},
-            notification_stream::NotificationStream,
-        },
-        stream::{Batch, EventStream, StreamCursor},
-        tenant::{ConnectionPermit, Tenant},
-    },
     auth::{self, AuthenticatedCaller, Caller, CredentialExpiry},
     broker::Broker,
     config::MessageWire,
@@ -48,6 +38,16 @@ use crate::{
         endpoint::Endpoint,
         event_log::{EventKind, LogLimits},
         stateless,
+    },
+    sessions::{
+        shared::Shared,
+        stateless::{
+            StatelessClient,
+            exchange::{Exchange, ExchangeEvent},
+            notification_stream::NotificationStream,
+        },
+        stream::{Batch, EventStream, StreamCursor},
+        tenant::{ConnectionPermit, Tenant},
     },
 };
 

@@ -30,7 +30,6 @@ use super::{
     tunnel, websocket,
 };
 use crate::{
-    actors::session::{ResumedStream, Session},
     auth::{AuthError, AuthenticatedCaller, Caller, RemotePeer},
     boxed::in_place,
     broker::{Broker, unknown_backend},
@@ -38,6 +37,7 @@ use crate::{
     limits::PREFLIGHT_PARAMS_MAX,
     listeners::tls_acceptor::CertificateCaller,
     rules::{endpoint::Endpoint, sign_in_failures::Plane},
+    sessions::session::{ResumedStream, Session},
     telemetry::request,
 };
 

@@ -29,7 +29,6 @@ use super::{
     response::{self, Body, BodyAborted},
 };
 use crate::{
-    actors::{session::Session, shared::Shared, stateless::StatelessClient},
     auth::Caller,
     broker::{
         Broker,
@@ -39,6 +38,7 @@ use crate::{
     metrics::ForwardOutcome,
     rules::endpoint::Endpoint,
     session_location::{ForwardFailure, LookupOutcome, PeerLookupOutcome, SessionOwner},
+    sessions::{session::Session, shared::Shared, stateless::StatelessClient},
 };
 
 /// Where a request was, or is to be, served.

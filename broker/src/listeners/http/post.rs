@@ -30,17 +30,17 @@ use super::{
     stateless,
 };
 use crate::{
-    actors::{
-        call::CallFuture,
-        session::{Session, session_moved},
-        stream::{EventStream, StreamCursor, StreamEnd, StreamItem},
-    },
     boxed::in_place,
     config::MessageWire,
     limits::OVERLOAD_BODY_BYTES_MAX,
     listeners::stateless::no_sessions,
     metrics::{Direction, Side},
     rules::event_log::{Event, EventKind},
+    sessions::{
+        call::CallFuture,
+        session::{Session, session_moved},
+        stream::{EventStream, StreamCursor, StreamEnd, StreamItem},
+    },
 };
 
 const TRANSPORT: &str = "http";

@@ -19,12 +19,12 @@ use protocol::{
 
 use super::{forward, response::Body};
 use crate::{
-    actors::{
+    broker::{Broker, session_lookup},
+    rules::stateless,
+    sessions::{
         shared::Shared,
         stateless::{RequestStateError, StatelessClient, SuspensionId},
     },
-    broker::{Broker, session_lookup},
-    rules::stateless,
 };
 
 /// Such a request on its way.

@@ -25,14 +25,14 @@ use protocol::{
 
 use super::{challenge, exchange::PROTOCOL_VERSION, http2_stall::Http2StallTracker};
 use crate::{
-    actors::{
+    auth::CredentialExpiry,
+    metrics::{Direction, Side},
+    rules::event_log::Event,
+    sessions::{
         shared::Shared,
         stream::{StreamCursor, StreamEnd, StreamItem},
         tenant::ConnectionPermit,
     },
-    auth::CredentialExpiry,
-    metrics::{Direction, Side},
-    rules::event_log::Event,
 };
 
 pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BodyAborted>>;

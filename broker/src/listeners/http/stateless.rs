@@ -27,15 +27,15 @@ use super::{
     response::{self, Body, ServerResponse},
 };
 use crate::{
-    actors::stateless::{
-        RequestStateError, StatelessClient, StatelessRequest, SuspensionId,
-        exchange::{Exchange, ExchangeEvent},
-        notification_stream::NotificationStream,
-    },
     broker::session_lookup,
     listeners::stateless::{StatelessOutcome, meta_of, react},
     metrics::{Direction, Side},
     rules::stateless,
+    sessions::stateless::{
+        RequestStateError, StatelessClient, StatelessRequest, SuspensionId,
+        exchange::{Exchange, ExchangeEvent},
+        notification_stream::NotificationStream,
+    },
 };
 
 const TRANSPORT: &str = "http";

@@ -30,7 +30,6 @@ use super::{
     websocket::{begun_here, endpoint, limits, resumed},
 };
 use crate::{
-    actors::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
     auth::RemotePeer,
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
@@ -38,6 +37,7 @@ use crate::{
     metrics::ForwardOutcome,
     rules::sign_in_failures::Plane,
     session_location::{ForwardFailure, SessionOwner},
+    sessions::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
 };
 
 /// The way to a session's owner, open.

@@ -28,13 +28,13 @@ use super::{
     tunnel::{self, Tunnel, TunnelResult},
 };
 use crate::{
-    actors::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
     auth::{self, AuthenticatedCaller, CredentialExpiry, RemotePeer},
     broker::{Broker, session_lookup::ReplicaLookup},
     limits::CLIENT_WRITE_STALL_MAX,
     listeners::duplex::{self, ConnectionParams, IncomingConnection, SessionConnection},
     rules::endpoint::Endpoint,
     session_location::{LookupOutcome, no_session},
+    sessions::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
 };
 
 const TRANSPORT: &str = "websocket";

@@ -3,7 +3,7 @@
 use storage::NodeName;
 
 use super::*;
-use crate::{actors::session::Session, config::spec::TenantLimits, rules::endpoint::Endpoint};
+use crate::{config::spec::TenantLimits, rules::endpoint::Endpoint, sessions::session::Session};
 
 const LEASE: Duration = Duration::from_millis(700);
 

@@ -1,0 +1,657 @@
+//! Room for so many at once, and a fair queue in front of it. One stands before each backend, one before all of them
+//! together ([`crate::sessions::shared::Shared::room`]).
+//!
+//! Of the latter a part is kept for owners that hold little: a place of it goes to whoever holds less than its share of that
+//! part. So nobody who holds little has to wait for calls of others to end, however many of those hang.
+//!
+//! Invariants: whoever finds room while nobody waits pays one atomic operation and no lock; a place is given to whoever
+//! waits and may have it before anybody who comes later; a place is free again when its [`LimiterPermit`] is dropped, whatever became
+//! of its user.
+
+use std::{
+    hash::Hash,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use prometheus::IntGauge;
+use tokio::sync::oneshot;
+
+use protocol::ids::{PrincipalId, TenantId};
+
+use crate::{
+    limits::{ROOM_KEPT_FROM, ROOM_KEPT_FROM_SHARE, ROOM_KEPT_PART},
+    rules::fair_queue::{FairQueue, PushOutcome, Ticket, WaitEstimator},
+    sync::lock,
+};
+
+/// Who owns a share.
+pub trait ShareOwner: Clone + Eq + Hash + Unpin {
+    /// How many places it has, where that is counted.
+    fn permits_held(&self) -> Option<&AtomicUsize> {
+        None
+    }
+}
+
+impl ShareOwner for PrincipalId {}
+
+/// A tenant, and how many places it has.
+#[derive(Debug, Clone)]
+pub struct TenantShare(Arc<(TenantId, AtomicUsize)>);
+
+impl TenantShare {
+    pub fn of(tenant: TenantId) -> Self {
+        Self(Arc::new((tenant, AtomicUsize::new(0))))
+    }
+}
+
+impl ShareOwner for TenantShare {
+    fn permits_held(&self) -> Option<&AtomicUsize> {
+        Some(&self.0.1)
+    }
+}
+
+impl PartialEq for TenantShare {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.0 == other.0.0
+    }
+}
+
+impl Eq for TenantShare {}
+
+impl Hash for TenantShare {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.0.hash(state);
+    }
+}
+
+/// Whose turn it is: `O` owns a share, `M` is one of its members.
+#[derive(Debug)]
+pub struct ConcurrencyLimiter<O, M> {
+    /// How many are in, and in the upper half how many wait.
+    counts: AtomicU64,
+    limit: AtomicUsize,
+    /// Of these, how many are kept for owners that hold little.
+    reserved: AtomicUsize,
+    /// Of all owners there are, where something is kept.
+    weights: AtomicU64,
+    queue: Mutex<WaitQueue<O, M>>,
+    depth: IntGauge,
+    origin: Instant,
+}
+
+#[derive(Debug)]
+struct WaitQueue<O, M> {
+    /// With who waits: another of the same name may have taken its turn's place in the queue since.
+    fair: FairQueue<O, M, (O, oneshot::Sender<QueueSignal>)>,
+    pace: WaitEstimator,
+}
+
+/// What somebody who waits is told. Nothing at all is that another got its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum QueueSignal {
+    Granted,
+    Drained,
+}
+
+const ONE_WAITS: u64 = 1 << 32;
+const IN_MASK: u64 = ONE_WAITS - 1;
+
+/// Why there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AcquireError {
+    /// As many wait as may, or somebody with more right to it got the place.
+    Full { wait: Duration },
+    /// It would not be its turn in time.
+    TooLate { wait: Duration },
+    /// All who waited were sent away.
+    Drained,
+}
+
+impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
+    /// Room for `limit`, and for `waiting_max` in front of it. `depth` counts who waits.
+    pub fn new(limit: usize, waiting_max: usize, depth: IntGauge) -> Arc<Self> {
+        let queue = WaitQueue { fair: FairQueue::new(waiting_max), pace: WaitEstimator::default() };
+        Arc::new(Self {
+            counts: AtomicU64::new(0),
+            limit: AtomicUsize::new(limit),
+            reserved: AtomicUsize::new(0),
+            weights: AtomicU64::new(1),
+            queue: Mutex::new(queue),
+            depth,
+            origin: Instant::now(),
+        })
+    }
+
+    /// The weights of all owners there are. Where there is only one nothing is kept; nor where there is so little room that the
+    /// share of the lightest is a place or two: whoever has not even one would get more than its share then.
+    pub fn set_shares(&self, owners: impl Iterator<Item = u32>) {
+        let (mut count, mut weights, mut least) = (0_usize, 0, u64::MAX);
+        for weight in owners.map(|weight| u64::from(weight.max(1))) {
+            (count, weights, least) = (count + 1, weights + weight, least.min(weight));
+        }
+        let limit = self.limit();
+        let is_shared = count > 1
+            && (limit >= ROOM_KEPT_FROM
+                || limit as u64 * least >= weights * ROOM_KEPT_FROM_SHARE as u64);
+        // Under the lock: whoever lines up meanwhile does so by what holds from now on.
+        let mut queue = lock(&self.queue);
+        self.weights.store(weights.max(1), Ordering::Relaxed);
+        self.reserved.store(if is_shared { limit / ROOM_KEPT_PART } else { 0 }, Ordering::Relaxed);
+        queue.fair.favour_all(|owner, weight| {
+            owner.permits_held().is_some() && self.is_below_share(owner, weight)
+        });
+        self.grant_permits(&mut queue);
+    }
+
+    /// A place without waiting for it, where there is one and nobody else waits.
+    pub fn try_acquire(self: &Arc<Self>, owner: &O, weight: u32) -> Option<LimiterPermit<O, M>> {
+        self.try_take(owner, weight).then(|| self.permit(owner))
+    }
+
+    /// Waits for a place, for `left` at most. Cancel-safe: whoever stops waiting leaves the queue.
+    pub async fn acquire(
+        self: &Arc<Self>,
+        owner: &O,
+        weight: u32,
+        member: &M,
+        left: Duration,
+    ) -> Result<LimiterPermit<O, M>, AcquireError> {
+        if let Some(place) = self.try_acquire(owner, weight) {
+            return Ok(place);
+        }
+        match self.enqueue(owner, weight, member, left)? {
+            Some(waiting) => waiting.await,
+            None => Ok(self.permit(owner)),
+        }
+    }
+
+    fn try_take(&self, owner: &O, weight: u32) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let open = (limit - self.reserved.load(Ordering::Relaxed).min(limit)) as u64;
+        // One that waits makes the word larger than any limit.
+        let taken = |word: u64| {
+            (word < open || (word < limit as u64 && self.is_below_share(owner, weight)))
+                .then_some(word + 1)
+        };
+        let found = self.counts.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok();
+        if found {
+            add_held(owner);
+        }
+        found
+    }
+
+    /// Whether it may have a place of those that are kept.
+    fn is_below_share(&self, owner: &O, weight: u32) -> bool {
+        let Some(held) = owner.permits_held() else { return true };
+        let kept = self.reserved.load(Ordering::Relaxed) as u64;
+        let part = kept.saturating_mul(weight.into()) / self.weights.load(Ordering::Relaxed);
+        kept == 0 || (held.load(Ordering::Relaxed) as u64) < part.max(1)
+    }
+
+    fn may_take(&self, owner: &O, weight: u32) -> bool {
+        let (inside, limit) = (self.in_use(), self.limit());
+        inside + self.reserved.load(Ordering::Relaxed) < limit
+            || (inside < limit && self.is_below_share(owner, weight))
+    }
+
+    /// Beside those who wait, as nobody of them may have it.
+    fn try_bypass_queue(&self, queue: &mut WaitQueue<O, M>, owner: &O, weight: u32) -> bool {
+        if !self.may_take(owner, weight) {
+            return false;
+        }
+        // Where nobody waits others come in without a lock.
+        let limit = self.limit() as u64;
+        let taken = |word: u64| (word & IN_MASK < limit).then_some(word + 1);
+        let took = self.counts.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok();
+        if took {
+            add_held(owner);
+            self.favour(queue, owner);
+        }
+        took
+    }
+
+    fn permit(self: &Arc<Self>, owner: &O) -> LimiterPermit<O, M> {
+        LimiterPermit {
+            limiter: self.clone(),
+            owner: owner.permits_held().is_some().then(|| owner.clone()),
+        }
+    }
+
+    /// `Unsupported`: there is room after all.
+    fn enqueue(
+        self: &Arc<Self>,
+        owner: &O,
+        weight: u32,
+        member: &M,
+        left: Duration,
+    ) -> Result<Option<Acquire<O, M>>, AcquireError> {
+        let mut queue = lock(&self.queue);
+        // A place may have become free before it was known that somebody waits. Whoever waits after this may not have one that
+        // is free now: it is kept for others.
+        self.grant_permits(&mut queue);
+        if self.try_bypass_queue(&mut queue, owner, weight) {
+            return Ok(None);
+        }
+        let now = self.origin.elapsed();
+        let ahead = queue.fair.ahead(owner, weight, member);
+        let wait = queue.pace.wait(now, ahead);
+        // A quarter to spare: what waits in vain has kept its client waiting for nothing.
+        if ahead > 0 && wait + wait / 4 > left {
+            return Err(AcquireError::TooLate { wait });
+        }
+        if queue.fair.is_empty() {
+            queue.pace.begins(now);
+        }
+        let (tell, granted) = oneshot::channel();
+        let ticket = match queue.fair.put(owner, weight, member, (owner.clone(), tell)) {
+            PushOutcome::Full(_) => return Err(AcquireError::Full { wait }),
+            PushOutcome::QueuedEvicting(ticket, displaced) => {
+                drop(displaced); // which tells it
+                ticket
+            }
+            PushOutcome::Queued(ticket) => {
+                self.counts.fetch_add(ONE_WAITS, Ordering::AcqRel);
+                self.depth.inc();
+                ticket
+            }
+        };
+        // The same again: whoever left in between saw nobody wait. What it held is counted now.
+        self.favour(&mut queue, owner);
+        self.grant_permits(&mut queue);
+        Ok(Some(Acquire {
+            limiter: self.clone(),
+            owner: owner.clone(),
+            ticket,
+            granted,
+            wait,
+            over: false,
+        }))
+    }
+
+    fn grant_permits(&self, queue: &mut WaitQueue<O, M>) {
+        while let Some((owner, grant)) = self.next(queue) {
+            self.counts.fetch_sub(ONE_WAITS - 1, Ordering::AcqRel); // one fewer waits, one more is in
+            self.depth.dec();
+            add_held(&owner);
+            if grant.send(QueueSignal::Granted).is_ok() {
+                queue.pace.moved(self.origin.elapsed(), self.limit(), !queue.fair.is_empty());
+            } else {
+                remove_held(&owner);
+                self.counts.fetch_sub(1, Ordering::AcqRel); // it has just stopped waiting
+            }
+            self.favour(queue, &owner);
+        }
+    }
+
+    /// Who may come in now.
+    fn next(&self, queue: &mut WaitQueue<O, M>) -> Option<(O, oneshot::Sender<QueueSignal>)> {
+        let (inside, limit) = (self.in_use(), self.limit());
+        if inside + self.reserved.load(Ordering::Relaxed) < limit {
+            return queue.fair.take_next().map(|(_, next)| next);
+        }
+        if inside >= limit {
+            return None;
+        }
+        loop {
+            let owner = queue.fair.first_favoured()?.clone();
+            // What it holds may have become more since.
+            self.favour(queue, &owner);
+            if queue.fair.first_favoured() == Some(&owner) {
+                return queue.fair.take_next_favoured().map(|(_, next)| next);
+            }
+        }
+    }
+
+    /// Looks again whether an owner may have a place of those that are kept. Called whenever what it holds has changed while
+    /// somebody waits.
+    fn favour(&self, queue: &mut WaitQueue<O, M>, owner: &O) {
+        if owner.permits_held().is_some()
+            && let Some((owner, weight)) = queue.fair.known(owner)
+        {
+            let (owner, little) = (owner.clone(), self.is_below_share(owner, weight));
+            queue.fair.favour(&owner, little);
+        }
+    }
+
+    fn release(&self, owner: Option<&O>) {
+        owner.inspect(|owner| remove_held(*owner));
+        if self.counts.fetch_sub(1, Ordering::AcqRel) >= ONE_WAITS {
+            let mut queue = lock(&self.queue);
+            owner.inspect(|owner| self.favour(&mut queue, owner));
+            self.grant_permits(&mut queue);
+        }
+    }
+
+    fn cancel_wait(&self, ticket: Ticket) {
+        let mut queue = lock(&self.queue);
+        if queue.fair.take_away(ticket).is_some() {
+            self.counts.fetch_sub(ONE_WAITS, Ordering::AcqRel);
+            self.depth.dec();
+            if queue.fair.is_empty() {
+                queue.pace.ends();
+            }
+        }
+    }
+
+    /// Everybody who waits learns that it is in vain.
+    pub fn drain_queue(&self) {
+        let mut queue = lock(&self.queue);
+        while let Some((_, (_, grant))) = queue.fair.take_next() {
+            self.counts.fetch_sub(ONE_WAITS, Ordering::AcqRel);
+            self.depth.dec();
+            let _may_be_gone = grant.send(QueueSignal::Drained);
+        }
+        queue.pace.ends();
+    }
+
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+        if self.queued() > 0 {
+            self.grant_permits(&mut lock(&self.queue));
+        }
+    }
+
+    pub fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    pub fn in_use(&self) -> usize {
+        (self.counts.load(Ordering::Relaxed) & IN_MASK) as usize
+    }
+
+    pub fn queued(&self) -> usize {
+        (self.counts.load(Ordering::Relaxed) >> 32) as usize
+    }
+}
+
+fn add_held(owner: &impl ShareOwner) {
+    if let Some(held) = owner.permits_held() {
+        held.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn remove_held(owner: &impl ShareOwner) {
+    if let Some(held) = owner.permits_held() {
+        held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A place. Free again when dropped.
+#[derive(Debug)]
+pub struct LimiterPermit<O: ShareOwner, M: Clone + Eq + Hash> {
+    limiter: Arc<ConcurrencyLimiter<O, M>>,
+    /// Whose it is, where that is counted.
+    owner: Option<O>,
+}
+
+impl<O: ShareOwner, M: Clone + Eq + Hash> Drop for LimiterPermit<O, M> {
+    fn drop(&mut self) {
+        self.limiter.release(self.owner.as_ref());
+    }
+}
+
+/// In the queue.
+struct Acquire<O: ShareOwner, M: Clone + Eq + Hash> {
+    limiter: Arc<ConcurrencyLimiter<O, M>>,
+    owner: O,
+    ticket: Ticket,
+    granted: oneshot::Receiver<QueueSignal>,
+    /// As was foreseen.
+    wait: Duration,
+    over: bool,
+}
+
+impl<O: ShareOwner, M: Clone + Eq + Hash> Future for Acquire<O, M> {
+    type Output = Result<LimiterPermit<O, M>, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.granted).poll(context).map(|granted| {
+            self.over = true;
+            match granted {
+                Ok(QueueSignal::Granted) => Ok(self.limiter.permit(&self.owner)),
+                Ok(QueueSignal::Drained) => Err(AcquireError::Drained),
+                Err(_displaced) => Err(AcquireError::Full { wait: self.wait }),
+            }
+        })
+    }
+}
+
+impl<O: ShareOwner, M: Clone + Eq + Hash> Drop for Acquire<O, M> {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        self.granted.close();
+        match self.granted.try_recv() {
+            Ok(QueueSignal::Granted) => drop(self.limiter.permit(&self.owner)), // it was its turn, and nobody came
+            Ok(QueueSignal::Drained) => {}
+            Err(_) => self.limiter.cancel_wait(self.ticket),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl ShareOwner for u32 {}
+
+    type Small = ConcurrencyLimiter<u32, u32>;
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn gate(limit: usize, waiting_max: usize) -> (Arc<Small>, IntGauge) {
+        let depth = crate::metrics::Metrics::new(false).queue_depth("calls");
+        (ConcurrencyLimiter::new(limit, waiting_max, depth.clone()), depth)
+    }
+
+    fn enter(
+        gate: &Arc<Small>,
+        owner: u32,
+        weight: u32,
+    ) -> tokio::task::JoinHandle<Result<LimiterPermit<u32, u32>, AcquireError>> {
+        let gate = gate.clone();
+        tokio::spawn(async move { gate.acquire(&owner, weight, &0, LONG).await })
+    }
+
+    async fn waiting(gate: &Small, count: usize) {
+        while gate.queued() != count {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn so_many_are_in_and_the_next_waits_its_turn() {
+        let (gate, depth) = gate(2, 10);
+        let (one, two) = (
+            gate.acquire(&1, 1, &0, LONG).await.unwrap(),
+            gate.acquire(&1, 1, &0, LONG).await.unwrap(),
+        );
+        let third = enter(&gate, 1, 1);
+        waiting(&gate, 1).await;
+        assert_eq!((gate.in_use(), depth.get()), (2, 1));
+        drop(one);
+        let third = third.await.unwrap().unwrap();
+        assert_eq!((gate.in_use(), gate.queued(), depth.get()), (2, 0, 0));
+        drop((two, third));
+        assert_eq!(gate.in_use(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_stops_waiting_takes_nobodys_place() {
+        let (gate, depth) = gate(1, 10);
+        let one = gate.acquire(&1, 1, &0, LONG).await.unwrap();
+        let (two, three) = (enter(&gate, 1, 1), enter(&gate, 2, 1));
+        waiting(&gate, 2).await;
+        two.abort();
+        waiting(&gate, 1).await;
+        drop(one);
+        drop(three.await.unwrap().unwrap());
+        assert_eq!((gate.in_use(), gate.queued(), depth.get()), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_refuses_and_all_can_be_sent_away() {
+        let (gate, depth) = gate(1, 2);
+        let one = gate.acquire(&1, 1, &0, LONG).await.unwrap();
+        let waiters = [enter(&gate, 1, 1), enter(&gate, 1, 1)];
+        waiting(&gate, 2).await;
+        assert!(matches!(gate.acquire(&1, 1, &0, LONG).await, Err(AcquireError::Full { .. })));
+        gate.drain_queue();
+        for waiter in waiters {
+            assert_eq!(waiter.await.unwrap().unwrap_err(), AcquireError::Drained);
+        }
+        assert_eq!((gate.in_use(), gate.queued(), depth.get()), (1, 0, 0));
+        drop(one);
+    }
+
+    #[tokio::test]
+    async fn one_that_can_not_begin_in_time_is_refused_at_once() {
+        let (gate, _) = gate(1, 100);
+        let mut inside = gate.acquire(&1, 1, &0, LONG).await.unwrap();
+        // Ten in a row that each stay for a while tell the pace.
+        for _ in 0..10 {
+            let next = enter(&gate, 1, 1);
+            waiting(&gate, 1).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            drop(inside);
+            inside = next.await.unwrap().unwrap();
+        }
+        let patient = enter(&gate, 1, 1);
+        waiting(&gate, 1).await;
+        let asked = Instant::now();
+        let refused = gate.acquire(&1, 1, &0, Duration::from_millis(5)).await.unwrap_err();
+        assert!(
+            matches!(refused, AcquireError::TooLate { wait } if wait >= Duration::from_millis(10)),
+            "{refused:?}"
+        );
+        assert!(asked.elapsed() < Duration::from_millis(5));
+        drop(inside);
+        drop(patient.await.unwrap().unwrap());
+    }
+
+    #[tokio::test]
+    async fn two_who_hold_all_there_is_leave_room_for_others() {
+        let (_, depth) = gate(1, 1);
+        let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> =
+            ConcurrencyLimiter::new(160, 1_000, depth);
+        gate.set_shares([1, 1, 1, 7].into_iter());
+        let [one, two, three, four] = ["one", "two", "three", "four"]
+            .map(|name| TenantShare::of(TenantId::parse(name).unwrap()));
+        let mut held = Vec::new();
+        for hog in [&one, &two] {
+            while gate.try_take(hog, 1) {
+                held.push(gate.permit(hog));
+            }
+        }
+        // 20 are kept, 2 of them for each weight of one.
+        assert_eq!((gate.in_use(), held.len()), (142, 142));
+        let hung: Vec<_> = [&one, &two].map(|hog| (gate.clone(), hog.clone())).into();
+        let hung: Vec<_> = hung
+            .into_iter()
+            .map(|(gate, hog)| tokio::spawn(async move { gate.acquire(&hog, 1, &0, LONG).await }))
+            .collect();
+        while gate.queued() != 2 {
+            tokio::task::yield_now().await;
+        }
+        // Whoever holds little gets a place though others wait, and though nothing ever moved.
+        let little = Duration::from_millis(1);
+        for (owner, weight, part) in [(&three, 1, 2), (&four, 7, 14)] {
+            for _ in 0..part {
+                held.push(gate.acquire(owner, weight, &0, little).await.unwrap());
+            }
+        }
+        assert_eq!((gate.in_use(), gate.queued()), (158, 2));
+        // What becomes free of the kept part is not for those who hold more than their part of it.
+        held.pop();
+        assert_eq!((gate.in_use(), gate.queued()), (157, 2));
+        held.truncate(100);
+        for waiting in hung {
+            held.push(waiting.await.unwrap().unwrap());
+        }
+        assert_eq!((gate.in_use(), gate.queued()), (102, 0));
+        drop(held);
+        assert_eq!(gate.in_use(), 0);
+        assert!(
+            [one, two, three, four].iter().all(|owner| owner
+                .permits_held()
+                .unwrap()
+                .load(Ordering::Relaxed)
+                == 0)
+        );
+    }
+
+    #[test]
+    fn something_is_kept_where_everybodys_share_is_more_than_a_place_or_two() {
+        let kept = |limit: usize, weights: &[u32]| {
+            let (_, depth) = gate(1, 1);
+            let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> =
+                ConcurrencyLimiter::new(limit, 1, depth);
+            gate.set_shares(weights.iter().copied());
+            gate.reserved.load(Ordering::Relaxed)
+        };
+        assert_eq!([kept(64, &[1, 1]), kept(64, &[1; 100]), kept(64, &[1])], [8, 8, 0]);
+        assert_eq!([kept(20, &[1, 1, 1]), kept(20, &[5, 5, 5]), kept(7, &[1])], [2, 2, 0]);
+        // Ten tenants at ten places: one that takes turns by weight has none most of the time, and is entitled to no more.
+        assert_eq!([kept(10, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), kept(63, &[1, 20])], [0, 0]);
+    }
+
+    #[tokio::test]
+    async fn who_is_alone_has_all_there_is() {
+        let (_, depth) = gate(1, 1);
+        let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> =
+            ConcurrencyLimiter::new(160, 1_000, depth);
+        gate.set_shares([3].into_iter());
+        let alone = TenantShare::of(TenantId::parse("alone").unwrap());
+        let mut held = Vec::new();
+        while gate.try_take(&alone, 3) {
+            held.push(gate.permit(&alone));
+        }
+        assert_eq!(held.len(), 160);
+    }
+
+    #[tokio::test]
+    async fn more_room_lets_those_in_who_wait() {
+        let (gate, _) = gate(1, 10);
+        let _one = gate.acquire(&1, 1, &0, LONG).await.unwrap();
+        let two = enter(&gate, 1, 1);
+        waiting(&gate, 1).await;
+        gate.set_limit(2);
+        let _two = two.await.unwrap().unwrap();
+        assert_eq!((gate.in_use(), gate.limit()), (2, 2));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nobody_is_forgotten_and_never_are_too_many_in() {
+        let (gate, depth) = gate(3, 10_000);
+        let tasks: Vec<_> = (0..300_u32)
+            .map(|n| {
+                let gate = gate.clone();
+                tokio::spawn(async move {
+                    for round in 0..50 {
+                        let owner = n % 7;
+                        let entering = gate.acquire(&owner, owner + 1, &n, LONG);
+                        // Some give up at once.
+                        if (n + round) % 11 == 0 {
+                            let _given_up = tokio::time::timeout(Duration::ZERO, entering).await;
+                            continue;
+                        }
+                        let place = entering.await.unwrap();
+                        assert!(gate.in_use() <= 3);
+                        tokio::task::yield_now().await;
+                        drop(place);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!((gate.in_use(), gate.queued(), depth.get()), (0, 0, 0));
+    }
+}

@@ -1,0 +1,546 @@
+//! One registered backend: its links, its lists, its state as operators see it.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use protocol::{
+    capabilities::ClientCapabilities,
+    error::Refusal,
+    ids::{BackendId, PrincipalId, TaskId, TenantId},
+    stateless::tool_headers::ParamHeader,
+};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    backend_admission::BackendAdmission,
+    link::{
+        Era, EraCache, Link,
+        connection::{Connection, Failure, WireSender as ConnectionWire},
+    },
+    policy::Policy,
+};
+use crate::{
+    admission::rate_limiter::RateScope,
+    config::{
+        MessageWire,
+        spec::{BackendSpec, TenantLimits, TransportSpec},
+    },
+    limits::{LATENCY_WEIGHT, LINK_IDLE_MAX, TOOLS_METERED_MAX},
+    rules::{
+        catalog::BackendLists,
+        gcra::Rate,
+        link_sharing::{self, LinkScope, WireKind},
+        shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
+    },
+    sandbox::ConfinementLevel,
+    sessions::{session::Session, shared::Shared},
+    sync::lock,
+    telemetry::redaction::Redactor,
+    views::BackendStatus,
+};
+
+/// Everything a client can be asked, as the catalog's link declares it: some servers show a tool only to those who can
+/// answer its questions.
+const CATALOG_CAPABILITIES: &[u8] = br#"{"roots":{"listChanged":true},"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"tasks":{"list":{},"cancel":{},"requests":{"sampling":{"createMessage":{}},"elicitation":{"create":{}}}}}"#;
+
+/// Where a backend stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendState {
+    /// Not reached yet, not given up either.
+    Connecting,
+    Ready,
+    /// Serving its last good lists; it can not be reached now.
+    Degraded,
+    /// Never reached so far.
+    Failed,
+}
+
+impl BackendState {
+    pub fn name(self) -> &'static str {
+        match self {
+            BackendState::Connecting => "connecting",
+            BackendState::Ready => "ready",
+            BackendState::Degraded => "degraded",
+            BackendState::Failed => "failed",
+        }
+    }
+}
+
+/// Deadlines that hold for one backend.
+#[derive(Debug, Clone, Copy)]
+pub struct EffectiveTimeouts {
+    pub call: Duration,
+    pub control: Duration,
+    pub initialize: Duration,
+}
+
+#[derive(Debug)]
+pub struct Backend {
+    pub tenant: TenantId,
+    pub id: BackendId,
+    pub spec: BackendSpec,
+    pub shared: Arc<Shared>,
+    /// Its last good lists.
+    pub lists: ArcSwapOption<BackendLists>,
+    pub stop: CancellationToken,
+    /// In which era of MCP it lives.
+    pub era: EraCache,
+    /// Arguments its tools want repeated in headers, by tool.
+    param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
+    /// What requests have to keep to before they are sent.
+    pub policy: Arc<Policy>,
+    /// Keeps the secrets of its settings out of what operators are told.
+    pub redactor: Redactor,
+    refresh: Notify,
+    state: watch::Sender<BackendState>,
+    status: Mutex<Status>,
+    links: Mutex<HashMap<LinkScope, Arc<Link>>>,
+    latency_us: AtomicU64,
+    meter: Arc<SharedRateLimiter>,
+    /// By the backend's own names.
+    tools: Mutex<RateLimiterMap<String>>,
+    /// What stands between calls and the backend.
+    pub(super) admission: BackendAdmission,
+}
+
+#[derive(Debug, Default)]
+struct Status {
+    last_error: Option<String>,
+    /// The log says already that it can not be reached.
+    down_logged: bool,
+    /// What the wire turned out to be.
+    wire: Option<WireKind>,
+    open_links: usize,
+    /// Of the link that failed last: attempts in a row, and when the next one may begin.
+    failed_attempts: u32,
+    next_attempt: Option<Instant>,
+    /// What confines its children, once one was to start.
+    sandbox: Option<ConfinementLevel>,
+}
+
+impl Backend {
+    pub fn new(
+        tenant: TenantId,
+        id: BackendId,
+        spec: BackendSpec,
+        shared: Arc<Shared>,
+    ) -> Arc<Self> {
+        let meter = SharedRateLimiter::new(format!("backend/{tenant}/{id}"));
+        let tools =
+            Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
+        let guard = BackendAdmission::new(&id, &spec, &shared);
+        Arc::new(Self {
+            meter,
+            tools,
+            admission: guard,
+            policy: Policy::of(&tenant, &id, &spec, &shared),
+            tenant,
+            id,
+            redactor: Redactor::of(&spec),
+            spec,
+            shared,
+            lists: ArcSwapOption::empty(),
+            stop: CancellationToken::new(),
+            era: EraCache::default(),
+            param_headers: ArcSwap::default(),
+            refresh: Notify::new(),
+            state: watch::Sender::new(BackendState::Connecting),
+            status: Mutex::default(),
+            links: Mutex::default(),
+            latency_us: AtomicU64::new(0),
+        })
+    }
+
+    /// How large a message of it may be.
+    pub fn message_bytes(&self) -> usize {
+        let wire = match &self.spec.transport {
+            TransportSpec::Http { .. } => MessageWire::Http,
+            TransportSpec::Websocket { .. } => MessageWire::WebSocket,
+            TransportSpec::Tcp { .. } => MessageWire::Tcp,
+            TransportSpec::Quic { .. } => MessageWire::Quic,
+            TransportSpec::Stdio { .. } => MessageWire::Stdio,
+        };
+        self.shared
+            .config
+            .limits
+            .message_sizes
+            .of(self.spec.limits.message_profile.as_deref(), wire)
+    }
+
+    pub fn timeouts(&self) -> EffectiveTimeouts {
+        let (own, common) = (&self.spec.timeouts, &self.shared.config.timeouts);
+        EffectiveTimeouts {
+            call: own.call.unwrap_or(common.call),
+            control: own.control.unwrap_or(common.control),
+            initialize: own.initialize.unwrap_or(common.initialize),
+        }
+    }
+
+    /// Takes one request's worth of the backend's rate, and of the tool's. `tenant`: what its tenant's record says.
+    pub fn take_budget(&self, tenant: &TenantLimits, tool: Option<&str>) -> Result<(), Refusal> {
+        let (own, common, rates) =
+            (&self.spec.limits, &self.shared.config.limits, &self.shared.rates);
+        let per_second = own.requests_per_second.or(tenant.requests_per_second_per_backend);
+        let burst = own.burst.or(tenant.burst_per_backend).unwrap_or(common.burst_per_backend);
+        if let Some(rate) =
+            Rate::new(per_second.unwrap_or(common.requests_per_second_per_backend), burst)
+        {
+            rates.take(RateScope::Backend, &self.meter, rate)?;
+        }
+        let Some(tool) = tool else { return Ok(()) };
+        let special = own.tools.get(tool);
+        let per_second =
+            special.and_then(|rate| rate.requests_per_second).or(own.requests_per_second_per_tool);
+        let burst =
+            special.and_then(|rate| rate.burst).or(own.burst_per_tool).or(tenant.burst_per_tool);
+        let per_second = per_second
+            .or(tenant.requests_per_second_per_tool)
+            .unwrap_or(common.requests_per_second_per_tool);
+        let Some(rate) = Rate::new(per_second, burst.unwrap_or(common.burst_per_tool)) else {
+            return Ok(());
+        };
+        let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
+        let meter = lock(&self.tools).of(&tool.to_owned(), rates.now(), name);
+        rates.take(RateScope::Tool, &meter, rate)
+    }
+
+    /// The link a session uses, made at first use.
+    pub fn link_for(self: &Arc<Self>, session: &Session) -> Option<Arc<Link>> {
+        let own = LinkScope::Session(session.id.clone());
+        // Who has no session is best served without one: what stands in for one here need not be one there.
+        let era = if session.has_client { Era::Sessions } else { Era::Stateless };
+        if era == Era::Sessions {
+            self.era.want_sessions();
+        }
+        self.link_of(own, &session.caller.principal, &session.client, era)
+    }
+
+    /// The link a task runs over whose session is not here.
+    pub fn link_for_task(
+        self: &Arc<Self>,
+        task: &TaskId,
+        principal: &PrincipalId,
+        client: &ClientCapabilities,
+    ) -> Option<Arc<Link>> {
+        self.link_of(LinkScope::Task(task.clone()), principal, client, Era::Sessions)
+    }
+
+    fn link_of(
+        self: &Arc<Self>,
+        own: LinkScope,
+        principal: &PrincipalId,
+        client: &ClientCapabilities,
+        era: Era,
+    ) -> Option<Arc<Link>> {
+        let wire = match self.era.to(self.spec.protocol, era) {
+            Some(Era::Stateless) => WireKind::Stateless,
+            // Until the catalog has seen how the backend behaves, the cautious assumption holds.
+            _ => lock(&self.status).wire.unwrap_or(match self.spec.transport {
+                TransportSpec::Http { .. } => WireKind::HttpWithSessions,
+                TransportSpec::Tcp { .. }
+                | TransportSpec::Websocket { .. }
+                | TransportSpec::Quic { .. }
+                | TransportSpec::Stdio { .. } => WireKind::Pipe,
+            }),
+        };
+        let scope = link_sharing::scope(self.spec.links, wire, own, principal, client);
+        let declared = link_sharing::declared(&scope, wire, client);
+        let mut links = lock(&self.links);
+        if self.stop.is_cancelled() {
+            return None; // whoever closed the backend has closed the links there were
+        }
+        let known = links
+            .entry(scope.clone())
+            .or_insert_with(|| Link::new(self.clone(), scope.clone(), declared.clone(), era));
+        if known.is_closed() {
+            *known = Link::new(self.clone(), scope, declared, era);
+        }
+        Some(known.clone())
+    }
+
+    /// One pipe carries everything, and nothing on it says on account of which request something is asked back.
+    pub fn has_unattributed_requests(&self) -> bool {
+        if self.era.to(self.spec.protocol, Era::Stateless) == Some(Era::Stateless) {
+            return false; // it asks in its answers
+        }
+        let is_http = matches!(self.spec.transport, TransportSpec::Http { .. });
+        lock(&self.status).wire.map_or(!is_http, |wire| wire == WireKind::Pipe)
+    }
+
+    /// The link the catalog is fetched over.
+    pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
+        let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES)
+            .unwrap_or_else(|_| ClientCapabilities::none());
+        Link::new(self.clone(), LinkScope::Catalog, declared, Era::Sessions)
+    }
+
+    /// The arguments a tool wants repeated in headers (MCP 2026-07-28, Streamable HTTP).
+    pub fn param_headers(&self, tool: &str) -> Vec<ParamHeader> {
+        self.param_headers.load().get(tool).cloned().unwrap_or_default()
+    }
+
+    pub fn note_param_headers(&self, by_tool: HashMap<String, Vec<ParamHeader>>) {
+        self.param_headers.store(Arc::new(by_tool));
+    }
+
+    /// Lists may have changed.
+    pub fn refresh(&self) {
+        self.refresh.notify_one();
+    }
+
+    pub async fn refresh_requested(&self) {
+        self.refresh.notified().await;
+    }
+
+    pub fn link_opened(&self, connection: &Connection) {
+        let counts = connection.count(true);
+        let mut status = lock(&self.status);
+        status.open_links += usize::from(counts);
+        // Only connections that are sessions tell how a backend treats those.
+        if connection.modern().is_none() {
+            status.wire = Some(match connection.wire() {
+                ConnectionWire::Pipe(_) => WireKind::Pipe,
+                ConnectionWire::Http(http) if http.has_session() => WireKind::HttpWithSessions,
+                ConnectionWire::Http(_) => WireKind::HttpWithoutSessions,
+            });
+        }
+        drop(status);
+        if counts {
+            self.shared.metrics.links(self.transport(), "open", 1);
+        }
+        if connection.is_closed() {
+            self.uncount(connection); // it ended while it was being counted
+        }
+    }
+
+    fn uncount(&self, connection: &Connection) {
+        if connection.count(false) {
+            let mut status = lock(&self.status);
+            status.open_links = status.open_links.saturating_sub(1);
+            drop(status);
+            self.shared.metrics.links(self.transport(), "open", -1);
+        }
+    }
+
+    /// A failure in the client's terms; what really happened is for operators, here and in the log.
+    pub fn refusal(&self, failure: &Failure) -> Refusal {
+        let told = self.redactor.redacted(failure);
+        let leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
+        // Of a backend that is down the log has said so; each further attempt is no news.
+        if leaving || self.state() != BackendState::Ready {
+            tracing::debug!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
+        } else {
+            tracing::warn!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
+        }
+        if !leaving {
+            lock(&self.status).last_error = Some(told);
+        }
+        failure.refusal(&self.id)
+    }
+
+    /// How often a link failed to open, and how long it waits; nothing, once one is open.
+    pub fn note_attempts(&self, failed: u32, next: Option<Instant>) {
+        let mut status = lock(&self.status);
+        (status.failed_attempts, status.next_attempt) = (failed, next);
+    }
+
+    /// A connection is gone. Clients that listen to resources through it get it back at once.
+    pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
+        self.uncount(connection);
+        if !link.subscriptions.is_empty() {
+            let link = link.clone();
+            self.shared.running.spawn(async move { link.open_for_listeners().await });
+        }
+    }
+
+    /// It does not live in the era it lived in: it is asked again, by links that are made for what it then says.
+    pub fn on_era_changed(self: &Arc<Self>, link: &Arc<Link>) {
+        self.era.forget();
+        lock(&self.status).wire = None;
+        self.refresh(); // so that the catalog's connection notices too
+        if link.is_catalog() {
+            return;
+        }
+        let sessions = link.sessions();
+        self.close_link(link);
+        for session in sessions {
+            self.shared.running.spawn(session.resubscribe(self.id.clone()));
+        }
+    }
+
+    /// Ends one link for good.
+    pub fn close_link(&self, link: &Arc<Link>) {
+        link.shut();
+        let mut links = lock(&self.links);
+        if links.get(&link.scope).is_some_and(|known| Arc::ptr_eq(known, link)) {
+            links.remove(&link.scope);
+        }
+        drop(links);
+        let link = link.clone();
+        self.shared.running.spawn(async move { link.close().await });
+    }
+
+    /// Closes links nobody has used for a while.
+    pub fn close_idle_links(&self, now: Instant) {
+        let idle: Vec<_> = lock(&self.links)
+            .values()
+            .filter(|link| link.idle_for(now) > LINK_IDLE_MAX)
+            .cloned()
+            .collect();
+        idle.iter().for_each(|link| self.close_link(link));
+    }
+
+    /// The backend is removed or replaced.
+    pub fn close(&self) {
+        self.stop.cancel();
+        let links: Vec<_> = lock(&self.links).values().cloned().collect();
+        links.iter().for_each(|link| self.close_link(link));
+    }
+
+    pub fn record_latency(&self, time: Duration) {
+        self.shared.metrics.backend_request(&self.id, time.as_secs_f64());
+        let sample = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
+        let before = self.latency_us.load(Ordering::Relaxed);
+        let mean = if before == 0 {
+            sample
+        } else {
+            (before * (LATENCY_WEIGHT - 1) + sample) / LATENCY_WEIGHT
+        };
+        self.latency_us.store(mean, Ordering::Relaxed);
+    }
+
+    /// What an answer takes, with some to spare; nothing while none is known.
+    pub fn expected_latency(&self) -> Duration {
+        Duration::from_micros(self.latency_us.load(Ordering::Relaxed).saturating_mul(2))
+    }
+
+    pub fn set_state(&self, state: BackendState) {
+        if state == BackendState::Ready {
+            let mut status = lock(&self.status);
+            (status.last_error, status.down_logged) = (None, false);
+        }
+        self.state.send_replace(state);
+    }
+
+    /// The backend can not be reached. Said once for each time it goes down, however often it is tried meanwhile.
+    pub fn set_unreachable(&self, state: BackendState, refusal: &Refusal) {
+        let mut status = lock(&self.status);
+        let told = std::mem::replace(&mut status.down_logged, true);
+        let cause = status.last_error.clone().unwrap_or_else(|| refusal.to_string());
+        drop(status);
+        if !told {
+            tracing::warn!(tenant = %self.tenant, backend = %self.id, state = state.name(), cause, "backend can not be reached");
+        }
+        self.era.set_settled(true);
+        self.set_state(state);
+    }
+
+    pub fn state(&self) -> BackendState {
+        *self.state.borrow()
+    }
+
+    /// Reaches for the backend now; one that was given up counts as not tried yet.
+    pub fn reconnect(&self) {
+        self.era.forget();
+        self.state.send_if_modified(|state| {
+            let failed = *state == BackendState::Failed;
+            if failed {
+                *state = BackendState::Connecting;
+            }
+            failed
+        });
+        self.refresh();
+    }
+
+    /// It has not been reached once, so nothing is known of what it offers.
+    pub fn is_never_reached(&self) -> bool {
+        self.lists.load().is_none()
+    }
+
+    /// Waits until the first attempt to reach the backend is over, and for a client with a session until it is known what the
+    /// backend offers in sessions.
+    pub async fn wait_first_attempt_for(&self, era: Era, within: Duration) {
+        if era == Era::Sessions {
+            self.era.want_sessions();
+        }
+        let begun = Instant::now();
+        self.wait_first_attempt(within).await;
+        if era == Era::Sessions {
+            self.era.settled(within.saturating_sub(begun.elapsed())).await;
+        }
+    }
+
+    /// Waits until the first attempt to reach the backend is over.
+    pub async fn wait_first_attempt(&self, within: Duration) {
+        let mut state = self.state.subscribe();
+        let _in_time = tokio::time::timeout(
+            within,
+            state.wait_for(|state| *state != BackendState::Connecting),
+        )
+        .await;
+    }
+
+    pub fn links(&self) -> Vec<Arc<Link>> {
+        lock(&self.links).values().cloned().collect()
+    }
+
+    /// What confines the child that starts now.
+    pub(super) fn note_sandbox(&self, level: ConfinementLevel) {
+        lock(&self.status).sandbox = Some(level);
+    }
+
+    pub fn view(&self) -> BackendStatus {
+        let lists = self.lists.load_full();
+        let status = lock(&self.status);
+        let latency = self.latency_us.load(Ordering::Relaxed);
+        let (calls_in_flight, calls_queued, calls_max) = self.call_counts();
+        BackendStatus {
+            tenant: self.tenant.to_string(),
+            backend: self.id.to_string(),
+            state: self.state().name().to_owned(),
+            protocol_version: lists.as_ref().map(|lists| lists.server.version.as_str().to_owned()),
+            server_name: lists.as_ref().map(|lists| lists.server.server_name.clone()),
+            server_version: lists.as_ref().map(|lists| lists.server.server_version.clone()),
+            tools: lists.as_ref().map_or(0, |lists| lists.tools.len()),
+            prompts: lists.as_ref().map_or(0, |lists| lists.prompts.len()),
+            resources: lists.as_ref().map_or(0, |lists| lists.resources.len()),
+            resource_templates: lists.as_ref().map_or(0, |lists| lists.resource_templates.len()),
+            links: status.open_links,
+            last_error: status.last_error.clone(),
+            unchecked_tools: self.policy.unused_schemas(),
+            latency_ms: (latency > 0).then_some(latency as f64 / 1000.0),
+            breaker: Some(self.breaker_status()),
+            calls_in_flight,
+            calls_queued,
+            calls_max,
+            failed_attempts: status.failed_attempts,
+            next_attempt_in_ms: status.next_attempt.and_then(|next| {
+                let left = next.saturating_duration_since(Instant::now());
+                u64::try_from(left.as_millis()).ok().filter(|ms| *ms > 0)
+            }),
+            sandbox: status.sandbox.as_ref().map(|level| level.name.to_owned()),
+            sandbox_missing: status
+                .sandbox
+                .as_ref()
+                .map(|level| level.missing.clone())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Whether it is the HTTP server at this URL.
+    pub fn has_url(&self, url: &str) -> bool {
+        matches!(&self.spec.transport, TransportSpec::Http { url: own } if own == url)
+    }
+
+    pub fn transport(&self) -> &'static str {
+        self.spec.transport.kind()
+    }
+}

@@ -1,0 +1,366 @@
+//! Keeps one backend's lists: connects, fetches every page, publishes, waits for a reason to do it again.
+//!
+//! Runs in the background for as long as the backend is registered, on a link of its own. Nobody waits for it: a backend
+//! that is slow or gone leaves its last good lists in the catalog, marked stale.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use protocol::{
+    capabilities::ServerCapabilities,
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    json,
+    method::Method,
+    stateless::{
+        downgrade,
+        results::CacheHint,
+        tool_headers::{BadAnnotation, ParamHeader, param_headers},
+    },
+};
+
+use super::{
+    backend::{Backend, BackendState},
+    link::{
+        Era, EraSupport, Link,
+        connection::{Connection, Failure, WireSender},
+    },
+    prober,
+};
+use crate::{
+    limits::{
+        BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX,
+        LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN,
+    },
+    rules::catalog::{self, BackendLists, CatalogEntry, ListKind, SkippedEntry, TaskHost},
+    sessions::tenant::Tenant,
+};
+
+/// Runs until the backend is removed.
+pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
+    let link = backend.catalog_link();
+    let work = async {
+        let mut failures = 0;
+        loop {
+            let reason = run_connection(&tenant, &backend, &link).await;
+            match reason {
+                Ok(()) => failures = 0,
+                Err(refusal) => {
+                    failures += 1;
+                    mark_unreachable(&tenant, &backend, &refusal);
+                    let ceiling =
+                        BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
+                    let pause = ceiling
+                        .mul_f64(rand::random_range(0.5..1.0))
+                        .max(refusal.retry_after.unwrap_or_default());
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = backend.refresh_requested() => link.shorten_backoff().await, // a probe does not wait for the back-off
+                    }
+                }
+            }
+        }
+    };
+    tokio::select! { () = work => {}, () = prober::run(&backend, &link) => {}, () = backend.stop.cancelled() => {} }
+    link.close().await;
+}
+
+/// One connection's worth: fetch, publish, and again whenever the backend says so.
+async fn run_connection(
+    tenant: &Weak<Tenant>,
+    backend: &Arc<Backend>,
+    link: &Arc<Link>,
+) -> Result<(), Refusal> {
+    let was_asked = backend.era.sessions_wanted();
+    let connection = link.connection().await?;
+    loop {
+        let fetched_at = Instant::now();
+        let FetchedLists { lists, ttl: kept_for } = fetch(link, &connection).await?;
+        let may_know_sessions = !was_asked
+            && connection.modern().is_some()
+            && backend.era.may_know_sessions(backend.spec.protocol);
+        backend.era.set_settled(!may_know_sessions);
+        publish(tenant, backend, lists);
+        tokio::select! {
+            () = backend.era.asked_for_sessions(), if may_know_sessions => {
+                connection.close_forgotten(); // and is opened anew
+                return Ok(());
+            }
+            () = backend.refresh_requested() => {}
+            () = lists_expired(kept_for) => {}
+            () = connection.closed() => {
+                let text = format!("the connection to backend {} ended", backend.id);
+                return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
+            }
+            silent = ping_until_unresponsive(link, &connection) => {
+                connection.close_now();
+                return Err(silent);
+            }
+        }
+        // Changes come in bursts: wait for the end of one, and never fetch faster than the limit.
+        let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
+        tokio::time::sleep(pause).await;
+        let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await;
+    }
+}
+
+/// Resolves when the lists are older than their backend says they may be kept (MCP 2026-07-28, Caching).
+async fn lists_expired(kept_for: Option<Duration>) {
+    match kept_for {
+        Some(kept_for) => tokio::time::sleep(kept_for.max(LIST_TTL_MIN)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Pings the backend from time to time; resolves when it no longer answers (MCP 2025-11-25, Ping). One that is busy is
+/// there, unless it stays so.
+async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
+    let mut was_busy = false;
+    loop {
+        tokio::time::sleep(link.backend.shared.config.timeouts.ping_interval).await;
+        was_busy = match connection.ask(link, Method::Ping, None).await {
+            Ok(_) => false,
+            Err(Failure::Busy(_) | Failure::Throttled(_) | Failure::Unclear(_)) if !was_busy => {
+                true
+            }
+            Err(failure) => return link.backend.refusal(&failure),
+        };
+    }
+}
+
+fn publish(tenant: &Weak<Tenant>, backend: &Arc<Backend>, lists: BackendLists) {
+    backend.lists.store(Some(Arc::new(lists)));
+    let first = backend.state() != BackendState::Ready;
+    if let Some(tenant) = tenant.upgrade() {
+        tenant.publish_catalog();
+    }
+    backend.set_state(BackendState::Ready);
+    if first {
+        tracing::info!(tenant = %backend.tenant, backend = %backend.id, "backend ready");
+    }
+}
+
+fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Refusal) {
+    let state = match backend.lists.load_full() {
+        Some(lists) => {
+            if !lists.stale {
+                backend
+                    .lists
+                    .store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
+                if let Some(tenant) = tenant.upgrade() {
+                    tenant.publish_catalog();
+                }
+            }
+            BackendState::Degraded
+        }
+        None => BackendState::Failed,
+    };
+    backend.set_unreachable(state, refusal);
+}
+
+/// A backend's lists, and how long they may be kept. `Unsupported`: until the backend says that they changed.
+struct FetchedLists {
+    lists: BackendLists,
+    ttl: Option<Duration>,
+}
+
+/// Fetches everything the backend offers.
+async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<FetchedLists, Refusal> {
+    let unavailable = || {
+        Refusal::new(
+            ErrorKind::BackendUnavailable,
+            format!("the handshake with backend {} is not over", link.backend.id),
+        )
+    };
+    let agreed = connection.negotiated().ok_or_else(unavailable)?;
+    let mut lists = BackendLists {
+        server: agreed.clone(),
+        tools: Vec::new(),
+        prompts: Vec::new(),
+        resources: Vec::new(),
+        resource_templates: Vec::new(),
+        stale: false,
+    };
+    let mut kept_for = None;
+    for kind in ListKind::ALL {
+        if offered(kind, &agreed.capabilities) {
+            let (entries, kept) = fetch_list(link, connection, kind).await?;
+            *lists.entries_mut(kind) = entries;
+            kept_for = [kept_for, kept].into_iter().flatten().min();
+        }
+    }
+    if link.backend.era.to(link.backend.spec.protocol, Era::Stateless) == Some(Era::Stateless) {
+        note_headers(link, connection, &mut lists.tools);
+    }
+    Ok(FetchedLists { lists, ttl: kept_for })
+}
+
+/// Learns anew which arguments the backend's tools want repeated in headers: it did not accept those it got.
+pub(super) async fn refresh_tools(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+) -> Result<(), Failure> {
+    let (mut tools, _) = fetch_list(link, connection, ListKind::Tools)
+        .await
+        .map_err(|refusal| Failure::Protocol(refusal.message))?;
+    note_headers(link, connection, &mut tools);
+    link.backend.refresh();
+    Ok(())
+}
+
+/// Notes what each tool wants repeated in headers. Over HTTP a tool that asks for it wrongly can not be called, so it is not
+/// offered (MCP 2026-07-28, Streamable HTTP).
+fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEntry>) {
+    if !matches!(connection.wire(), WireSender::Http(_)) {
+        return;
+    }
+    let mut by_tool = HashMap::new();
+    tools.retain(|tool| match wanted_headers(tool) {
+        Ok(headers) if headers.is_empty() => true,
+        Ok(headers) => {
+            by_tool.insert(tool.key.clone(), headers);
+            true
+        }
+        Err(_) if connection.modern().is_none() => true, // clients of earlier revisions call it
+        Err(why) => {
+            tracing::warn!(backend = %link.backend.id, tool = ?tool.key, %why, "a tool can not be called and is left out of the catalog");
+            false
+        }
+    });
+    link.backend.note_param_headers(by_tool);
+}
+
+fn wanted_headers(tool: &CatalogEntry) -> Result<Vec<ParamHeader>, BadAnnotation> {
+    if memchr::memmem::find(&tool.native, b"x-mcp-header").is_none() {
+        return Ok(Vec::new());
+    }
+    let limits = json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() };
+    let document =
+        json::Document::parse(&tool.native, &limits).map_err(|_| BadAnnotation::Schema)?;
+    document.root().get("inputSchema").map_or(Ok(Vec::new()), |schema| param_headers(schema.raw()))
+}
+
+/// Who carries out calls that are to be tasks.
+fn task_host(link: &Link, connection: &Connection) -> TaskHost {
+    let has_tasks =
+        connection.negotiated().is_some_and(|agreed| agreed.capabilities.tasks_tools_call);
+    if link.backend.shared.task_settings().enabled && !has_tasks {
+        TaskHost::Broker
+    } else {
+        TaskHost::Backend
+    }
+}
+
+fn offered(kind: ListKind, capabilities: &ServerCapabilities) -> bool {
+    match kind {
+        ListKind::Tools => capabilities.tools,
+        ListKind::Prompts => capabilities.prompts,
+        ListKind::Resources | ListKind::ResourceTemplates => capabilities.resources,
+    }
+}
+
+fn method(kind: ListKind) -> Method {
+    match kind {
+        ListKind::Tools => Method::ToolsList,
+        ListKind::Prompts => Method::PromptsList,
+        ListKind::Resources => Method::ResourcesList,
+        ListKind::ResourceTemplates => Method::ResourcesTemplatesList,
+    }
+}
+
+/// Every page of one list. The backend's cursors are given back as they came (MCP 2025-11-25, Pagination); an endless or
+/// circular list ends at the limits.
+async fn fetch_list(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    kind: ListKind,
+) -> Result<(Vec<CatalogEntry>, Option<Duration>), Refusal> {
+    let backend = &link.backend;
+    let host = task_host(link, connection);
+    let mut kept_for = None;
+    let mut entries = Vec::new();
+    let mut cursor: Option<String> = None;
+    let mut seen = HashSet::new();
+    for _page in 0..LIST_PAGES_MAX {
+        let params =
+            cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
+        let answer = connection
+            .ask(link, method(kind), params.as_deref().map(str::as_bytes))
+            .await
+            .map_err(|failure| backend.refusal(&failure))?;
+        if connection.modern().is_some() && answer.kind == Kind::Result {
+            let ttl = Duration::from_millis(
+                CacheHint::read(answer.bytes(answer.result).unwrap_or_default()).ttl_ms,
+            );
+            kept_for = Some(kept_for.map_or(ttl, |kept: Duration| kept.min(ttl)));
+        }
+        let Some(page) = read_answer(kind, backend, host, &answer)? else {
+            return Ok((entries, kept_for));
+        };
+        warn_of_left_out(backend, kind, &page.left_out);
+        entries.extend(page.entries);
+        let bytes: usize = entries.iter().map(|entry: &CatalogEntry| entry.native.len()).sum();
+        if entries.len() > LIST_ENTRIES_MAX || bytes > LIST_BYTES_MAX {
+            tracing::warn!(backend = %backend.id, list = kind.member(), entries = entries.len(), bytes, "the list is too long and was cut");
+            cut(&mut entries);
+            return Ok((entries, kept_for));
+        }
+        match page.next_cursor {
+            None => return Ok((entries, kept_for)),
+            Some(next) if !seen.insert(next.clone()) => {
+                tracing::warn!(backend = %backend.id, list = kind.member(), "the list gives a cursor again and was cut");
+                return Ok((entries, kept_for));
+            }
+            next => cursor = next,
+        }
+    }
+    tracing::warn!(backend = %backend.id, list = kind.member(), max = LIST_PAGES_MAX, "the list has too many pages and was cut");
+    Ok((entries, kept_for))
+}
+
+/// Keeps what fits the limits.
+fn cut(entries: &mut Vec<CatalogEntry>) {
+    let mut bytes = 0;
+    let fitting = entries.iter().take(LIST_ENTRIES_MAX).take_while(|entry| {
+        bytes += entry.native.len();
+        bytes <= LIST_BYTES_MAX
+    });
+    let fitting = fitting.count();
+    entries.truncate(fitting);
+}
+
+fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]) {
+    for one in left_out.iter().take(LEFT_OUT_LOGGED_MAX) {
+        tracing::warn!(backend = %backend.id, list = kind.member(), key = ?one.key, why = one.why, "an entry is left out of the catalog");
+    }
+    if left_out.len() > LEFT_OUT_LOGGED_MAX {
+        tracing::warn!(backend = %backend.id, list = kind.member(), count = left_out.len(), "many entries are left out of the catalog");
+    }
+}
+
+/// `Unsupported`: the backend does not have this list after all.
+fn read_answer(
+    kind: ListKind,
+    backend: &Backend,
+    host: TaskHost,
+    answer: &Message,
+) -> Result<Option<catalog::ListPage>, Refusal> {
+    let Some(result) = answer.bytes(answer.result) else {
+        if answer.kind == Kind::Error {
+            tracing::debug!(backend = %backend.id, list = kind.member(), "the backend refused a list it announced");
+        }
+        return Ok(None);
+    };
+    let told = downgrade::tools_result(result).filter(|_| {
+        kind == ListKind::Tools
+            && backend.era.known().is_some_and(|known| known != EraSupport::Sessions)
+    });
+    catalog::read_page(kind, &backend.id, host, told.as_deref().unwrap_or(result))
+        .map(Some)
+        .map_err(|why| {
+            backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name())))
+        })
+}

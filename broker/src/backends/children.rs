@@ -1,0 +1,83 @@
+//! How many child processes each tenant has: a place is taken before one is started and free when nothing of it is left. And who
+//! ends what they started, should the broker be killed.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use protocol::ids::TenantId;
+use transport::child_guardian::Guardian;
+
+use crate::sync::lock;
+
+/// This very program, also when its file was replaced meanwhile.
+pub const PROGRAM: &str = "/proc/self/exe";
+
+#[derive(Debug, Clone)]
+pub struct Children {
+    counts: Arc<Mutex<HashMap<TenantId, usize>>>,
+    guardian: Arc<Guardian>,
+}
+
+impl Default for Children {
+    fn default() -> Self {
+        Self { counts: Arc::default(), guardian: Guardian::new(PROGRAM.into()) }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the tenant has {max} child processes, which is stdio.children_per_tenant")]
+pub struct ChildLimitReached {
+    max: usize,
+}
+
+/// One child's place.
+#[derive(Debug)]
+pub struct ChildPermit {
+    children: Children,
+    tenant: TenantId,
+}
+
+impl Children {
+    pub fn guardian(&self) -> &Arc<Guardian> {
+        &self.guardian
+    }
+
+    pub fn acquire(&self, tenant: &TenantId, max: usize) -> Result<ChildPermit, ChildLimitReached> {
+        let mut counts = lock(&self.counts);
+        let count = counts.entry(tenant.clone()).or_default();
+        if *count >= max {
+            return Err(ChildLimitReached { max });
+        }
+        *count += 1;
+        Ok(ChildPermit { children: self.clone(), tenant: tenant.clone() })
+    }
+}
+
+impl Drop for ChildPermit {
+    fn drop(&mut self) {
+        let mut counts = lock(&self.children.counts);
+        if let Some(count) = counts.get_mut(&self.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.tenant);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_tenant_has_places_of_its_own() {
+        let children = Children::default();
+        let [one, other] = ["one", "other"].map(|name| TenantId::parse(name).unwrap());
+        let places: Vec<ChildPermit> = (0..2).map(|_| children.acquire(&one, 2).unwrap()).collect();
+        assert!(children.acquire(&one, 2).is_err() && children.acquire(&other, 2).is_ok());
+        drop(places);
+        assert!(children.acquire(&one, 2).is_ok() && lock(&children.counts).is_empty());
+    }
+}

@@ -1,0 +1,252 @@
+//! Reading a backend's event stream, over as many responses as it takes (MCP 2025-11-25, Transports: Resumability).
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use http_body_util::BodyExt;
+use protocol::{
+    envelope::Message,
+    sse::{SseError, SseEvent, SseParser},
+};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use transport::ResponseBody;
+
+use super::{
+    HttpWire,
+    get_outcome::{GetOutcome, GetPurpose},
+};
+use crate::{
+    backends::{
+        asker::Asker,
+        inbound,
+        link::{
+            Link,
+            connection::{Connection, Failure},
+        },
+    },
+    limits::{
+        ERROR_BODY_BYTES_MAX, EVENT_ID_BYTES_MAX, RESUME_ATTEMPTS_MAX, RETRY_DEFAULT, RETRY_MAX,
+        RETRY_MIN, STREAM_DRAIN,
+    },
+    metrics::{Direction, Side},
+};
+
+/// Event ids remembered to notice a repetition.
+const SEEN_EVENTS: usize = 64;
+
+/// One stream: whose it is, and how far it was read.
+pub(super) struct EventStreamReader {
+    wire: Arc<HttpWire>,
+    link: Arc<Link>,
+    connection: Arc<Connection>,
+    /// The request whose answer ends the stream; `Unsupported` on the GET stream.
+    answer_to: Option<u64>,
+    /// Whose questions come on it.
+    asker: Option<Asker>,
+    pub(super) last_event_id: Option<String>,
+    /// How long the backend wants its clients to wait before they come back.
+    pub(super) retry: Duration,
+    seen: VecDeque<String>,
+    /// A stream of 2026-07-28 that is lost can not be gone on with.
+    pub(super) resumable: bool,
+    /// Events taken from the response being read.
+    taken: usize,
+}
+
+/// How a response body ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum BodyEnd {
+    /// The answer was in it.
+    Answered,
+    Ended,
+    Broken(Failure),
+}
+
+impl EventStreamReader {
+    pub(super) fn new(
+        wire: &Arc<HttpWire>,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        answer_to: Option<u64>,
+        asker: Option<Asker>,
+    ) -> Self {
+        Self {
+            wire: wire.clone(),
+            link: link.clone(),
+            connection: connection.clone(),
+            answer_to,
+            asker,
+            last_event_id: None,
+            retry: RETRY_DEFAULT,
+            seen: VecDeque::new(),
+            resumable: true,
+            taken: 0,
+        }
+    }
+
+    /// Reads until the answer has come, resuming where the backend allows it.
+    pub(super) async fn until_answered(
+        mut self,
+        body: ResponseBody,
+        stop: CancellationToken,
+        failed: oneshot::Sender<Failure>,
+    ) {
+        let connection = self.connection.clone();
+        tokio::select! {
+            failure = self.read_and_resume(body) => {
+                if let Some(failure) = failure {
+                    let _nobody_waits = failed.send(failure);
+                }
+            }
+            () = stop.cancelled() => {}
+            () = connection.closed() => {
+                let _nobody_waits = failed.send(Failure::Lost("the connection ended".to_owned()));
+            }
+        }
+    }
+
+    /// `Unsupported` once the answer was seen.
+    async fn read_and_resume(&mut self, mut body: ResponseBody) -> Option<Failure> {
+        let mut attempts = 0;
+        loop {
+            match self.read(&mut body).await {
+                BodyEnd::Answered => {
+                    drain_later(&self.link, body);
+                    return None;
+                }
+                // What broke the stream once would break it again.
+                BodyEnd::Broken(failure)
+                    if self.last_event_id.is_none() || !matches!(failure, Failure::Lost(_)) =>
+                {
+                    return Some(failure);
+                }
+                BodyEnd::Ended if self.last_event_id.is_none() => {
+                    return Some(Failure::Lost(
+                        "the event stream ended without the answer".to_owned(),
+                    ));
+                }
+                BodyEnd::Ended | BodyEnd::Broken(_) => {}
+            }
+            // A backend that polls may do so for as long as its call takes; only fruitless attempts in a row count.
+            attempts = if self.taken > 0 { 0 } else { attempts };
+            body = match self.resumed(&mut attempts).await {
+                Ok(body) => body,
+                Err(failure) => return Some(failure),
+            };
+        }
+    }
+
+    /// The stream's next response.
+    async fn resumed(&mut self, attempts: &mut u32) -> Result<ResponseBody, Failure> {
+        loop {
+            if *attempts == RESUME_ATTEMPTS_MAX {
+                return Err(Failure::Lost("the event stream could not be resumed".to_owned()));
+            }
+            *attempts += 1;
+            tokio::time::sleep(self.retry).await; // MCP 2025-11-25, Transports: the client waits for `retry`
+            let Ok(response) = self.wire.send(self.wire.get(self.last_event_id.as_deref())).await
+            else {
+                continue;
+            };
+            match GetOutcome::of(&response, GetPurpose::Resume) {
+                GetOutcome::Open => return Ok(response.into_body()),
+                GetOutcome::RetryLater => {}
+                _ => {
+                    return Err(Failure::Lost(format!(
+                        "the event stream was not resumed ({})",
+                        response.status()
+                    )));
+                }
+            }
+        }
+    }
+
+    /// Reads one response body to its end or to the answer.
+    pub(super) async fn read(&mut self, body: &mut ResponseBody) -> BodyEnd {
+        let mut parser = SseParser::new(self.wire.limits.bytes_max);
+        self.taken = 0;
+        loop {
+            loop {
+                match parser.next_event() {
+                    Ok(Some(event)) => {
+                        // A flood of events must not keep everybody else from running.
+                        tokio::task::coop::consume_budget().await;
+                        if self.take(event) {
+                            return BodyEnd::Answered;
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(SseError::TooLarge { max }) => {
+                        return BodyEnd::Broken(Failure::TooLarge { max });
+                    }
+                    Err(error) => return BodyEnd::Broken(Failure::Protocol(error.to_string())),
+                }
+            }
+            match body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.link.backend.shared.metrics.bytes(
+                            Direction::In,
+                            Side::Backend,
+                            data.len(),
+                        );
+                        parser.push(&data);
+                    }
+                }
+                Some(Err(error)) => {
+                    return BodyEnd::Broken(Failure::Lost(format!(
+                        "the event stream broke: {error}"
+                    )));
+                }
+                None => return BodyEnd::Ended,
+            }
+        }
+    }
+
+    /// Takes one event; `true` when it is the awaited answer.
+    fn take(&mut self, event: SseEvent) -> bool {
+        if let Some(retry) = event.retry {
+            self.retry = Duration::from_millis(retry).clamp(RETRY_MIN, RETRY_MAX);
+        }
+        let repeated = event.id.filter(|_| self.resumable).is_some_and(|id| self.note_id(id));
+        let Some(data) = event.data.filter(|data| !data.is_empty()) else { return false };
+        match Message::decode(data.clone(), &self.wire.limits) {
+            Ok(message) => {
+                let awaited = self.answer_to.is_some_and(|wire_id| message.answers(wire_id));
+                if !repeated || awaited {
+                    self.taken += 1;
+                    inbound::receive(&self.link, &self.connection, message, self.asker.as_ref());
+                }
+                awaited
+            }
+            Err(rejected) => {
+                self.connection.broken_message(&rejected, &data);
+                false
+            }
+        }
+    }
+
+    /// Remembers an event id; `true` when it was seen before. Some servers replay more than was asked for.
+    fn note_id(&mut self, id: String) -> bool {
+        if id.len() > EVENT_ID_BYTES_MAX {
+            self.last_event_id = None; // never sent back, so the stream can not be resumed from here
+            return false;
+        }
+        let repeated = self.seen.contains(&id);
+        if !repeated {
+            self.seen.push_back(id.clone());
+            if self.seen.len() > SEEN_EVENTS {
+                self.seen.pop_front();
+            }
+        }
+        self.last_event_id = (!id.is_empty()).then_some(id);
+        repeated
+    }
+}
+
+/// Reads what is left after the answer, so that the connection can be used again.
+fn drain_later(link: &Link, body: ResponseBody) {
+    link.backend.shared.running.spawn(async move {
+        let _in_time = tokio::time::timeout(STREAM_DRAIN, body.whole(ERROR_BODY_BYTES_MAX)).await;
+    });
+}

@@ -1,0 +1,82 @@
+//! The GET stream of a link: what a backend sends that belongs to no call (MCP 2025-11-25, Transports).
+//!
+//! Opened before the first call, because some servers lose what they can not deliver at once, and opened again when it
+//! ends, for as long as the connection lives.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::oneshot;
+
+use super::{
+    HttpWire,
+    event_stream::EventStreamReader,
+    get_outcome::{GetOutcome, GetPurpose},
+};
+use crate::{
+    backends::link::{Link, connection::Connection},
+    limits::{BACKOFF_FIRST, BACKOFF_MAX},
+};
+
+/// Reads the GET stream until the connection is closed. `disarm` learns when the first attempt is over.
+pub(super) async fn listen(
+    wire: Arc<HttpWire>,
+    link: Arc<Link>,
+    connection: Arc<Connection>,
+    opened: oneshot::Sender<()>,
+) {
+    tokio::select! {
+        () = keep_open(&wire, &link, &connection, opened) => connection.close_forgotten(),
+        () = connection.closed() => {}
+    }
+    link.backend.connection_ended(&link, &connection);
+}
+
+/// Ends only when the backend forgot the session.
+async fn keep_open(
+    wire: &Arc<HttpWire>,
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    opened: oneshot::Sender<()>,
+) {
+    let mut reading = EventStreamReader::new(wire, link, connection, None, None);
+    let mut opened = Some(opened);
+    let mut was_open = false;
+    let mut failures = 0_u32;
+    loop {
+        let asked = match &reading.last_event_id {
+            Some(_) => GetPurpose::Resume,
+            None if was_open => GetPurpose::Reopen,
+            None => GetPurpose::Initial,
+        };
+        let response = wire.send(wire.get(reading.last_event_id.as_deref())).await;
+        let outcome = response
+            .as_ref()
+            .map_or(GetOutcome::RetryLater, |response| GetOutcome::of(response, asked));
+        let is_first = opened.take().map(|opened| opened.send(())).is_some();
+        match (outcome, response) {
+            (GetOutcome::Open, Ok(response)) => {
+                (was_open, failures) = (true, 0);
+                if link.is_catalog() && !is_first {
+                    link.backend.refresh(); // what was said meanwhile is lost when the backend keeps no log
+                }
+                let _end = reading.read(&mut response.into_body()).await;
+            }
+            (GetOutcome::UnknownEvent, _) => {
+                reading.last_event_id = None;
+                continue;
+            }
+            (GetOutcome::Unsupported, _) => return std::future::pending().await,
+            (GetOutcome::SessionGone, _) => return,
+            _ => failures += 1,
+        }
+        tokio::time::sleep(pause(failures, reading.retry)).await;
+    }
+}
+
+fn pause(failures: u32, retry: Duration) -> Duration {
+    if failures == 0 {
+        retry
+    } else {
+        BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX)
+    }
+}

@@ -1,0 +1,540 @@
+//! A link over Streamable HTTP, in the client's role (MCP 2025-11-25, Transports).
+//!
+//! Every message is a POST of its own over pooled connections. An answer is JSON or an event stream ([`event_stream`]); one GET
+//! stream ([`get_stream`]) carries what belongs to no call. Notifications and answers leave one after the other.
+
+mod event_stream;
+mod get_outcome;
+mod get_stream;
+mod resumption;
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, StatusCode, Uri,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER},
+};
+use http_body_util::Full;
+use protocol::{
+    envelope::{Kind, Message},
+    json,
+    stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, downgrade, is_stateless_error},
+    version::Version,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use transport::{
+    HttpResponse, SendError, VectoredBody,
+    http_client::{BodyError, HttpClient, PreparedPost, ResponseBody},
+};
+
+use self::event_stream::EventStreamReader;
+pub(super) use self::resumption::end_unused;
+use super::{
+    Link,
+    connection::{Connection, Failure, WireSender},
+    handshake_guard::HandshakeGuard,
+    queue::{FrameQueue, QueuedFrame},
+    stateless,
+};
+use crate::{
+    backends::{asker::Asker, backend::Backend, inbound},
+    limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT},
+    metrics::{Direction, Side},
+    telemetry,
+};
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const JSON: &str = "application/json";
+const EVENT_STREAM: &str = "text/event-stream";
+
+/// How long a wait for the head of the GET stream may hold up the opening of a link.
+const STREAM_HEAD_WAIT: Duration = Duration::from_secs(1);
+
+/// How requests to one HTTP backend are made.
+#[derive(Debug)]
+pub struct HttpWire {
+    client: HttpClient,
+    uri: Uri,
+    /// Credentials and further headers of the operator.
+    headers: HeaderMap,
+    session: OnceLock<HeaderValue>,
+    version: OnceLock<HeaderValue>,
+    /// The head of a session's POSTs, once the session is agreed on: from then on they differ in their bodies alone. `Unsupported` where
+    /// the library writes heads.
+    prepared: OnceLock<Option<PreparedPost>>,
+    limits: json::Limits,
+    /// Notifications and answers waiting for their POST.
+    one_way: FrameQueue,
+}
+
+/// One request and what it is for.
+pub(super) struct WireRequest<'a> {
+    pub(super) wire_id: u64,
+    pub(super) frame: VectoredBody,
+    pub(super) asker: Option<&'a Asker>,
+    /// It is `initialize`: its response carries the session id.
+    pub(super) opening: bool,
+    /// What a request of 2026-07-28 says of itself in headers; `Unsupported`: it is one of a session.
+    pub(super) headers: Option<HeaderMap>,
+}
+
+/// What a POST brought.
+pub(super) enum PostOutcome {
+    Answer(Message),
+    /// The answer comes on it.
+    Stream(AnswerStream),
+}
+
+/// The stream an answer is awaited on. Dropping it ends the stream, unless the answer has been seen.
+pub(super) struct AnswerStream {
+    failure: oneshot::Receiver<Failure>,
+    _stop: DropGuard,
+}
+
+impl AnswerStream {
+    /// Resolves when the stream can not bring the answer any more.
+    pub(super) async fn failed(&mut self) -> Failure {
+        match (&mut self.failure).await {
+            Ok(failure) => failure,
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+/// Connects: handshake (unless there is a session to go on with), then the GET stream.
+pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>, Failure> {
+    let shared = &link.backend.shared;
+    let (wire, frames) = HttpWire::to(&link.backend, url).await?;
+    let wire = Arc::new(wire);
+    let connection = Connection::new(WireSender::Http(wire.clone()), shared.metrics.clone());
+    let guard = HandshakeGuard::new(&connection, &shared.running);
+    shared.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
+    if !resumption::resume(link, url, &wire, &connection).await {
+        stateless::handshake::agree(&connection, link).await?;
+    }
+    if connection.modern().is_some() {
+        shared.running.spawn(watch(link.clone(), connection.clone()));
+        guard.disarm();
+        return Ok(connection);
+    }
+    let (opened, head) = oneshot::channel();
+    shared.running.spawn(get_stream::listen(wire, link.clone(), connection.clone(), opened));
+    // Before the first call: some servers lose what they can not deliver at once.
+    let _late_is_fine = tokio::time::timeout(STREAM_HEAD_WAIT, head).await;
+    guard.disarm();
+    Ok(connection)
+}
+
+/// Waits for the end of a connection that has no GET stream, and tells.
+async fn watch(link: Arc<Link>, connection: Arc<Connection>) {
+    connection.closed().await;
+    link.backend.connection_ended(&link, &connection);
+}
+
+/// Posts what expects no answer, in order. A backend that does not take it in time loses it. When the connection is closed,
+/// what was queued before still gets a moment.
+async fn send_one_way(
+    wire: Arc<HttpWire>,
+    link: Arc<Link>,
+    connection: Arc<Connection>,
+    mut frames: mpsc::Receiver<QueuedFrame>,
+) {
+    let limit = link.backend.timeouts().control;
+    let sending = async {
+        while let Some(frame) = frames.recv().await {
+            match tokio::time::timeout(limit, wire.post_one_way(frame.into_frame())).await {
+                Ok(Ok(())) => {}
+                Ok(Err(failure)) => {
+                    let told = link.backend.redactor.redacted(&failure);
+                    tracing::info!(backend = %link.backend.id, failure = told, "a notification or answer did not reach the backend");
+                    if failure == Failure::SessionGone {
+                        connection.close_forgotten();
+                    }
+                }
+                Err(_) => {
+                    tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time")
+                }
+            }
+        }
+    };
+    let too_late = async {
+        connection.closed().await;
+        tokio::time::sleep(SESSION_DELETE_WAIT).await;
+    };
+    tokio::select! { () = sending => {}, () = too_late => {} }
+    connection.mark_flushed();
+}
+
+fn credentials(backend: &Backend) -> Result<HeaderMap, Failure> {
+    let credentials = &backend.spec.credentials;
+    let mut headers = HeaderMap::new();
+    let bad = |_| Failure::NotSent("a credential is not a valid header".to_owned());
+    for (name, value) in &credentials.headers {
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| Failure::NotSent("a header name is not valid".to_owned()))?;
+        headers.insert(name, HeaderValue::from_str(value).map_err(bad)?);
+    }
+    if let Some(bearer) = &credentials.bearer {
+        let mut value = HeaderValue::from_str(&format!("Bearer {bearer}")).map_err(bad)?;
+        value.set_sensitive(true);
+        headers.insert(AUTHORIZATION, value);
+    }
+    Ok(headers)
+}
+
+impl HttpWire {
+    /// To a backend, without a session yet; and what waits to be sent there one way.
+    async fn to(
+        backend: &Backend,
+        url: &str,
+    ) -> Result<(Self, mpsc::Receiver<QueuedFrame>), Failure> {
+        let shared = &backend.shared;
+        let (one_way, frames) =
+            FrameQueue::new(ONE_WAY_QUEUE_FRAMES, shared.metrics.queue_depth("http_one_way"));
+        let wire = Self {
+            client: shared
+                .tls_clients
+                .http_client(&shared.http, backend.spec.tls.identity())
+                .await?,
+            uri: transport::url::parse_http_url(url)
+                .map_err(|error| Failure::NotSent(error.to_string()))?,
+            headers: credentials(backend)?,
+            session: OnceLock::new(),
+            version: OnceLock::new(),
+            prepared: OnceLock::new(),
+            limits: json::Limits { bytes_max: backend.message_bytes(), ..json::Limits::default() },
+            one_way,
+        };
+        Ok((wire, frames))
+    }
+
+    pub(super) fn agree_on(&self, version: Version) {
+        let _set_once = self.version.set(HeaderValue::from_static(version.as_str()));
+    }
+
+    /// The session id the backend issued.
+    pub fn session_id(&self) -> Option<String> {
+        self.session.get().and_then(|session| session.to_str().ok()).map(str::to_owned)
+    }
+
+    /// Whether the backend issued a session id.
+    pub fn has_session(&self) -> bool {
+        self.session.get().is_some()
+    }
+
+    /// Sends a request. A JSON answer is what this returns, a stream is read by a task of its own.
+    pub(super) async fn post_request(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        link: &Arc<Link>,
+        request: WireRequest<'_>,
+    ) -> Result<PostOutcome, Failure> {
+        let is_modern = request.headers.is_some();
+        let response = self.send_post(request.frame, request.headers).await?;
+        if request.opening
+            && let Some(session) = response.headers().get(SESSION_ID)
+        {
+            let _set_once = self.session.set(session.clone());
+        }
+        let status = response.status();
+        let kind = ContentKind::of(&response);
+        match (status, kind) {
+            (StatusCode::OK, ContentKind::EventStream) => {
+                let (failed, failure) = oneshot::channel();
+                let stop = CancellationToken::new();
+                let mut reading = EventStreamReader::new(
+                    self,
+                    link,
+                    connection,
+                    Some(request.wire_id),
+                    request.asker.cloned(),
+                );
+                reading.resumable = !is_modern;
+                link.backend.shared.running.spawn(reading.until_answered(
+                    response.into_body(),
+                    stop.clone(),
+                    failed,
+                ));
+                Ok(PostOutcome::Stream(AnswerStream { failure, _stop: stop.drop_guard() }))
+            }
+            (StatusCode::OK, ContentKind::Json) => {
+                let body = self.body(response, self.limits.bytes_max).await?;
+                link.backend.shared.metrics.bytes(Direction::In, Side::Backend, body.len());
+                let message = Message::decode(body, &self.limits)
+                    .map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
+                accept_answer(link, connection, request.wire_id, message)
+            }
+            // Boxed, because they are rare and a call's future would have room for them.
+            _ if is_modern => {
+                Box::pin(self.modern_refused(link, connection, request.wire_id, response)).await
+            }
+            _ => {
+                Box::pin(self.handle_error_status(link, connection, request.wire_id, response))
+                    .await
+            }
+        }
+    }
+
+    /// Any other status: an answer in an odd dress, a lost session, or a failure.
+    async fn handle_error_status(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        wire_id: u64,
+        response: HttpResponse<ResponseBody>,
+    ) -> Result<PostOutcome, Failure> {
+        let status = response.status();
+        let says_when = response.headers().contains_key(RETRY_AFTER);
+        let message = match self.body(response, ERROR_BODY_BYTES_MAX).await {
+            Ok(body) => Message::decode(body, &self.limits).ok(),
+            Err(_) => None,
+        };
+        // Whatever the status, a message that names our request is its answer: the backend did process it.
+        if let Some(message) = message.as_ref().filter(|message| message.answers(wire_id)) {
+            // But for a server that knows no sessions any more: it did not look at the request either.
+            let code = downgrade::error_code(message);
+            if connection.negotiated().is_some()
+                && matches!(code, Some(HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION))
+            {
+                return Err(era_mismatch(link, connection));
+            }
+            return accept_answer(link, connection, wire_id, message.clone());
+        }
+        // Some servers say 400 "no valid session" where the specification asks for 404.
+        let about_session = message.is_some_and(|message| {
+            message.kind == Kind::Error && message.id.is_none() && mentions_session(&message)
+        });
+        Err(match status {
+            StatusCode::NOT_FOUND if self.has_session() => Failure::SessionGone,
+            StatusCode::BAD_REQUEST if self.has_session() && about_session => Failure::SessionGone,
+            StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(format!("status {status}")),
+            StatusCode::SERVICE_UNAVAILABLE if says_when => {
+                Failure::Busy(format!("status {status}"))
+            }
+            // Proxies say this too when the backend's connection breaks, the request having been passed on.
+            StatusCode::SERVICE_UNAVAILABLE => Failure::Unclear(format!("status {status}")),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                Failure::Denied(format!("the broker's credentials are not taken ({status})"))
+            }
+            // One client's request, such as one that is too large, says nothing of the backend.
+            status if status.is_client_error() => Failure::Denied(format!("status {status}")),
+            status => Failure::Protocol(format!("status {status}")),
+        })
+    }
+
+    /// The same for a request of 2026-07-28: an error is an answer, also where it could not say to what. What is none
+    /// comes from a server that does not know that revision, or from something before it.
+    async fn modern_refused(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        wire_id: u64,
+        response: HttpResponse<ResponseBody>,
+    ) -> Result<PostOutcome, Failure> {
+        let status = response.status();
+        let agreed = connection.modern().is_some();
+        let doubtful = matches!(
+            status,
+            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
+        );
+        if !doubtful {
+            return self.handle_error_status(link, connection, wire_id, response).await;
+        }
+        let body = self.body(response, ERROR_BODY_BYTES_MAX).await;
+        let message = body
+            .ok()
+            .and_then(|body| Message::decode(body, &self.limits).ok())
+            .filter(|message| message.kind == Kind::Error);
+        let answers = |message: &Message| {
+            let is_known = || {
+                downgrade::error_code(message).is_some_and(|code| {
+                    is_stateless_error(code) || (-32603..=-32600).contains(&code)
+                })
+            };
+            message.answers(wire_id) || (message.id.is_none() && is_known())
+        };
+        match message.filter(answers) {
+            Some(answer) => Ok(PostOutcome::Answer(answer)),
+            // It lives in another era than it did: it is asked again.
+            None if agreed => Err(era_mismatch(link, connection)),
+            None => Err(Failure::Protocol(format!("status {status}"))),
+        }
+    }
+
+    /// The queue of what expects no answer.
+    pub(super) fn one_way(&self) -> &FrameQueue {
+        &self.one_way
+    }
+
+    /// Sends a notification or an answer; 2xx is enough.
+    pub(super) async fn post_one_way(&self, frame: Bytes) -> Result<(), Failure> {
+        let response = self.send_post(frame.into(), None).await?;
+        let status = response.status();
+        let _drained = self.body(response, ERROR_BODY_BYTES_MAX).await;
+        match status {
+            status if status.is_success() => Ok(()),
+            StatusCode::NOT_FOUND if self.has_session() => Err(Failure::SessionGone),
+            status => {
+                Err(Failure::Protocol(format!("status {status} to a notification or answer")))
+            }
+        }
+    }
+
+    /// Ends the backend's session; a backend may refuse (405).
+    pub(super) async fn delete_session(&self) {
+        if !self.has_session() {
+            return;
+        }
+        let request = self.request(HttpMethod::DELETE, Bytes::new(), |_| {});
+        if let Ok(Err(failure)) =
+            tokio::time::timeout(SESSION_DELETE_WAIT, self.send(request)).await
+        {
+            tracing::debug!(%failure, "the backend's session could not be deleted");
+        }
+    }
+
+    async fn send(
+        &self,
+        request: http::Request<Full<Bytes>>,
+    ) -> Result<HttpResponse<ResponseBody>, Failure> {
+        self.client.send(request).await.map_err(unsent_or_lost)
+    }
+
+    async fn send_post(
+        &self,
+        frame: VectoredBody,
+        more: Option<HeaderMap>,
+    ) -> Result<HttpResponse<ResponseBody>, Failure> {
+        // What is told of traces differs from request to request.
+        let is_usual =
+            more.is_none() && self.version.get().is_some() && !telemetry::request::propagates();
+        if is_usual
+            && let Some(prepared) = self
+                .prepared
+                .get_or_init(|| self.client.prepare(self.post(Bytes::new(), None).map(drop)))
+        {
+            return self.client.send_prepared(prepared, frame).await.map_err(unsent_or_lost);
+        }
+        // Boxed, because it is rare: a call's future would have room for it.
+        Box::pin(self.send(self.post(frame.into_bytes(), more))).await
+    }
+
+    async fn body(
+        &self,
+        response: HttpResponse<ResponseBody>,
+        bytes_max: usize,
+    ) -> Result<Bytes, Failure> {
+        response.into_body().whole(bytes_max).await.map_err(|error| match error {
+            BodyError::TooLarge { max } => Failure::TooLarge { max },
+            BodyError::Aborted { reason } => Failure::Lost(reason),
+        })
+    }
+
+    fn post(&self, frame: Bytes, more: Option<HeaderMap>) -> http::Request<Full<Bytes>> {
+        self.request(HttpMethod::POST, frame, |headers| {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+            headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+            headers.extend(more.into_iter().flatten());
+        })
+    }
+
+    fn get(&self, last_event_id: Option<&str>) -> http::Request<Full<Bytes>> {
+        self.request(HttpMethod::GET, Bytes::new(), |headers| {
+            headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
+            if let Some(id) =
+                last_event_id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok())
+            {
+                headers.insert(LAST_EVENT_ID, id);
+            }
+        })
+    }
+
+    fn request(
+        &self,
+        method: HttpMethod,
+        body: Bytes,
+        add: impl FnOnce(&mut HeaderMap),
+    ) -> http::Request<Full<Bytes>> {
+        let mut request = http::Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        let headers = request.headers_mut();
+        add(headers);
+        telemetry::request::propagate(headers);
+        if let Some(session) = self.session.get() {
+            headers.insert(SESSION_ID, session.clone());
+        }
+        if let Some(version) = self.version.get() {
+            headers.insert(PROTOCOL_VERSION, version.clone());
+        }
+        request
+    }
+}
+
+/// The backend did not look at the request; who comes next asks it what it speaks.
+fn era_mismatch(link: &Arc<Link>, connection: &Connection) -> Failure {
+    connection.close_forgotten();
+    link.backend.on_era_changed(link);
+    Failure::SessionGone
+}
+
+/// Whoever sent the request waits for it right here: it need not be looked for among those who wait, and woken.
+fn accept_answer(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    wire_id: u64,
+    message: Message,
+) -> Result<PostOutcome, Failure> {
+    if !message.answers(wire_id) {
+        return Err(Failure::Protocol("the answer is not to this request".to_owned()));
+    }
+    inbound::task_created(link, connection, &message);
+    Ok(PostOutcome::Answer(message))
+}
+
+fn unsent_or_lost(error: SendError) -> Failure {
+    match error {
+        error if error.nothing_was_sent() => Failure::NotSent(error.to_string()),
+        SendError::Aborted { reason } => Failure::Lost(reason),
+        error => Failure::Lost(error.to_string()),
+    }
+}
+
+fn mentions_session(message: &Message) -> bool {
+    message
+        .text(message.fields.error_message)
+        .is_some_and(|text| text.to_ascii_lowercase().contains("session"))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ContentKind {
+    Json,
+    EventStream,
+    Other,
+}
+
+impl ContentKind {
+    fn of(response: &HttpResponse<ResponseBody>) -> Self {
+        let text = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        if text == JSON {
+            return ContentKind::Json;
+        }
+        match text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+            JSON => ContentKind::Json,
+            EVENT_STREAM => ContentKind::EventStream,
+            _ => ContentKind::Other,
+        }
+    }
+}

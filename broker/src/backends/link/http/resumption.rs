@@ -1,0 +1,64 @@
+//! Going on with a session at a backend that an earlier owner of the client's session began: no handshake, the same id.
+//!
+//! What was agreed is what the backend agrees on with the catalog's connection, if that is the same revision. A backend that
+//! forgot the session says so to the first request, which is then sent again over a new one.
+
+use std::sync::Arc;
+
+use http::HeaderValue;
+use protocol::handshake::InitializeResult;
+
+use super::HttpWire;
+use crate::{
+    backends::{
+        backend::Backend,
+        link::{Era, Link, connection::Connection},
+    },
+    limits::FIRST_CATALOG_WAIT,
+    sessions::session::record::BackendSession,
+    sync,
+};
+
+/// `true`: the connection is as good as initialised.
+pub(super) async fn resume(
+    link: &Arc<Link>,
+    url: &str,
+    wire: &HttpWire,
+    connection: &Connection,
+) -> bool {
+    let Some(resumption) = sync::lock(&link.resumption).take() else { return false };
+    let session = resumption.session;
+    if session.url != url {
+        return false; // the backend was replaced meanwhile
+    }
+    let Some(agreed) = agreement(&link.backend, &session).await else { return false };
+    if !wire.adopt_session(&session) {
+        return false;
+    }
+    connection.resume(agreed, resumption.first_wire_id);
+    tracing::debug!(backend = %link.backend.id, "the session at the backend goes on");
+    true
+}
+
+async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<InitializeResult>> {
+    backend.wait_first_attempt_for(Era::Sessions, FIRST_CATALOG_WAIT).await;
+    let server = backend.lists.load_full()?.server.clone();
+    (server.version == session.version).then_some(server)
+}
+
+/// Ends a session that no connection of this process has used.
+pub(crate) async fn end_unused(backend: &Arc<Backend>, session: &BackendSession) {
+    let Ok((wire, _nothing_to_send)) = HttpWire::to(backend, &session.url).await else { return };
+    if backend.has_url(&session.url) && wire.adopt_session(session) {
+        wire.agree_on(session.version);
+        wire.delete_session().await;
+    }
+}
+
+impl HttpWire {
+    fn adopt_session(&self, session: &BackendSession) -> bool {
+        let Ok(mut id) = HeaderValue::from_str(&session.id) else { return false };
+        id.set_sensitive(true);
+        self.session.set(id).is_ok()
+    }
+}

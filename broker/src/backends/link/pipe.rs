@@ -1,0 +1,205 @@
+//! What links over a wire that carries frames both ways have in common: a child's standard streams, a socket.
+//!
+//! Two tasks: one writes what is queued, one reads messages. Generic over [`FrameSource`] and [`FrameSink`]; the wire's own file
+//! opens it and sees to its end.
+
+use std::{sync::Arc, time::Duration};
+
+use protocol::{envelope::Message, json};
+use tokio::{sync::mpsc, task::JoinHandle};
+use transport::frame::{CloseReason, FrameSink, FrameSource};
+
+use super::{
+    Link,
+    connection::{Connection, Failure, WireSender},
+    handshake_guard::HandshakeGuard,
+    queue::{FrameQueue, QueuedFrame},
+    stateless,
+};
+use crate::{
+    backends::inbound,
+    limits::{LINK_QUEUE_FRAMES, NOISE_LINES_MAX, WRITE_BATCH_FRAMES},
+    metrics::{Direction, Side},
+};
+
+/// A peer that does not read must not keep its writer, and with it the wire, open.
+pub(super) const LAST_WRITE_WAIT: Duration = Duration::from_secs(1);
+
+/// An open pipe: its connection, and the task that writes on it.
+pub(super) struct Pipe {
+    pub(super) connection: Arc<Connection>,
+    pub(super) writing: JoinHandle<()>,
+}
+
+/// Begins to read and write. The caller sees to it that [`HttpConnection::mark_flushed`] is said in the end.
+pub(super) fn start<Source, Sink>(link: &Arc<Link>, source: Source, sink: Sink) -> Pipe
+where
+    Source: FrameSource + 'static,
+    Sink: FrameSink + 'static,
+{
+    started(link, source, sink, |_| {})
+}
+
+fn started<Source, Sink>(
+    link: &Arc<Link>,
+    source: Source,
+    sink: Sink,
+    prepare: impl FnOnce(&Connection),
+) -> Pipe
+where
+    Source: FrameSource + 'static,
+    Sink: FrameSink + 'static,
+{
+    let metrics = &link.backend.shared.metrics;
+    let (queue, frames) = FrameQueue::new(LINK_QUEUE_FRAMES, metrics.queue_depth("pipe"));
+    let connection = Connection::new(WireSender::Pipe(queue), metrics.clone());
+    prepare(&connection);
+    let running = &link.backend.shared.running;
+    let writing = running.spawn(write(connection.clone(), sink, frames));
+    running.spawn(read(link.clone(), connection.clone(), source));
+    Pipe { connection, writing }
+}
+
+/// Begins a connection over a wire that ends with its streams, and performs the handshake.
+pub(super) async fn open<Source, Sink>(
+    link: &Arc<Link>,
+    source: Source,
+    sink: Sink,
+) -> Result<Arc<Connection>, Failure>
+where
+    Source: FrameSource + 'static,
+    Sink: FrameSink + 'static,
+{
+    open_prepared(link, source, sink, |_| {}).await
+}
+
+/// The same, with what the connection has to know before anything goes over it.
+pub(super) async fn open_prepared<Source, Sink>(
+    link: &Arc<Link>,
+    source: Source,
+    sink: Sink,
+    prepare: impl FnOnce(&Connection),
+) -> Result<Arc<Connection>, Failure>
+where
+    Source: FrameSource + 'static,
+    Sink: FrameSink + 'static,
+{
+    let Pipe { connection, writing } = started(link, source, sink, prepare);
+    let running = &link.backend.shared.running;
+    running.spawn(watch(link.clone(), connection.clone(), writing));
+    let guard = HandshakeGuard::new(&connection, running);
+    stateless::handshake::agree(&connection, link).await?;
+    guard.disarm();
+    Ok(connection)
+}
+
+/// Waits for the connection to end, and tells.
+async fn watch(link: Arc<Link>, connection: Arc<Connection>, writing: JoinHandle<()>) {
+    connection.closed().await;
+    let abort = writing.abort_handle();
+    if tokio::time::timeout(LAST_WRITE_WAIT, writing).await.is_err() {
+        tracing::debug!(backend = %link.backend.id, "a backend does not read");
+        abort.abort();
+    }
+    connection.mark_flushed();
+    link.backend.connection_ended(&link, &connection);
+}
+
+/// Writes everything queued in as few system calls as it takes. Ends when the queue is closed, with a goodbye; a backend that
+/// does not take what is written ends the connection, even if it goes on to speak.
+async fn write(
+    connection: Arc<Connection>,
+    mut sink: impl FrameSink,
+    mut frames: mpsc::Receiver<QueuedFrame>,
+) {
+    let (mut taken, mut batch) =
+        (Vec::with_capacity(WRITE_BATCH_FRAMES), Vec::with_capacity(WRITE_BATCH_FRAMES));
+    while frames.recv_many(&mut taken, WRITE_BATCH_FRAMES).await > 0 {
+        batch.extend(taken.drain(..).map(QueuedFrame::into_frame));
+        if let Err(error) = sink.send_all(&mut batch).await {
+            tracing::debug!(%error, "a backend does not take what is written to it");
+            drop(frames); // whoever writes now hears that it was not sent
+            connection.note_fault(error);
+            // What it said before it went, such as a last answer, is still on its way.
+            let _ended = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
+            return connection.close_now();
+        }
+    }
+    sink.close(CloseReason::Done).await;
+}
+
+async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl FrameSource) {
+    let limits =
+        json::Limits { bytes_max: link.backend.message_bytes(), ..json::Limits::default() };
+    let mut noise = 0;
+    loop {
+        let frame = tokio::select! {
+            biased;
+            () = connection.closed() => break,
+            frame = source.next() => frame,
+        };
+        let frame = match frame {
+            Ok(Some(frame)) => frame,
+            Ok(None) => break,
+            Err(error) => {
+                let told = link.backend.redactor.redacted(&error);
+                tracing::warn!(backend = %link.backend.id, error = told, "reading from a backend failed");
+                connection.note_fault(error);
+                break;
+            }
+        };
+        link.backend.shared.metrics.bytes(Direction::In, Side::Backend, frame.len());
+        match Message::decode(frame.clone(), &limits) {
+            Ok(message) => {
+                noise = 0;
+                inbound::receive(&link, &connection, message, None);
+            }
+            // The connection broke in the middle of it. Whoever waits for it learns that from the end, which comes next.
+            Err(_) if source.is_unended() => {
+                connection.note_fault("it ended in the middle of a message")
+            }
+            Err(rejected) => {
+                noise += 1;
+                connection.broken_message(&rejected, &frame);
+                if noise == 1 {
+                    tracing::warn!(backend = %link.backend.id, "a backend writes something that is not MCP");
+                }
+                if noise > NOISE_LINES_MAX {
+                    tracing::warn!(backend = %link.backend.id, "too much noise from a backend, the connection is closed");
+                    connection.note_fault("it writes too much that is not MCP");
+                    break;
+                }
+            }
+        }
+    }
+    connection.close_now();
+}
+
+#[cfg(test)]
+mod tests {
+    use transport::frame::WriteError;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    /// Takes nothing.
+    struct Stuck;
+
+    impl FrameSink for Stuck {
+        async fn send_all(&mut self, _frames: &mut Vec<bytes::Bytes>) -> Result<(), WriteError> {
+            Err(WriteError::Closed)
+        }
+
+        async fn close(&mut self, _goodbye: CloseReason) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_takes_nothing_ends_though_its_backend_still_speaks() {
+        let metrics = Arc::new(Metrics::new(false));
+        let (queue, frames) = FrameQueue::new(2, metrics.queue_depth("pipe"));
+        queue.push(bytes::Bytes::from_static(b"{}")).unwrap();
+        let connection = Connection::new(WireSender::Pipe(queue), metrics);
+        write(connection.clone(), Stuck, frames).await;
+        assert!(connection.is_closed());
+    }
+}

@@ -1,0 +1,191 @@
+//! The bounded queue of frames on their way to a backend: those for a pipe, and those for HTTP that expect no answer.
+//!
+//! Filled by a connection, emptied by the one task that writes. A frame is counted in `mcp_queue_depth` for as long as it
+//! lies here, whether it is taken out or goes down with the queue.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
+
+use bytes::Bytes;
+use prometheus::IntGauge;
+use tokio::sync::mpsc;
+
+use super::connection::Failure;
+use crate::{
+    metrics::{Direction, Metrics, Side},
+    sync::lock,
+};
+
+/// The end that is filled. Never waits.
+#[derive(Debug)]
+pub struct FrameQueue {
+    /// `Unsupported` once closed.
+    frames: Mutex<Option<mpsc::Sender<QueuedFrame>>>,
+    depth: IntGauge,
+    /// A frame lies in it of which one is enough.
+    coalesced_queued: Arc<AtomicBool>,
+}
+
+/// A frame in the queue.
+#[derive(Debug)]
+pub struct QueuedFrame {
+    frame: Bytes,
+    _place: DepthGuard,
+    _waiting: Option<CoalesceGuard>,
+}
+
+/// One frame of its kind waits in the queue; cleared when that is taken out, or goes down with the queue.
+#[derive(Debug)]
+struct CoalesceGuard(Arc<AtomicBool>);
+
+impl Drop for CoalesceGuard {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// A place taken.
+#[derive(Debug)]
+struct DepthGuard(IntGauge);
+
+impl FrameQueue {
+    /// A queue and the end it is emptied from, which ends after [`FrameQueue::close`].
+    pub fn new(frames_max: usize, depth: IntGauge) -> (Self, mpsc::Receiver<QueuedFrame>) {
+        let (frames, receiver) = mpsc::channel(frames_max);
+        (
+            Self { frames: Mutex::new(Some(frames)), depth, coalesced_queued: Arc::default() },
+            receiver,
+        )
+    }
+
+    pub fn push(&self, frame: Bytes) -> Result<(), Failure> {
+        self.push_with(frame, None)
+    }
+
+    /// The same for a notification or an answer: what finds no room is lost, counted and logged.
+    pub fn push_or_drop(&self, frame: Bytes, metrics: &Metrics) {
+        metrics.bytes(Direction::Out, Side::Backend, frame.len());
+        if let Err(failure) = self.push(frame) {
+            metrics.dropped_notification("to_backend");
+            tracing::debug!(%failure, "a notification or answer did not reach the backend");
+        }
+    }
+
+    /// The same for a word that says nothing new while another like it waits here.
+    pub fn push_coalesced_or_drop(&self, frame: Bytes, metrics: &Metrics) {
+        let bytes = frame.len();
+        match self.push_coalesced(frame) {
+            Ok(true) => metrics.bytes(Direction::Out, Side::Backend, bytes),
+            Ok(false) => metrics.dropped_notification("repeated"),
+            Err(failure) => {
+                metrics.dropped_notification("to_backend");
+                tracing::debug!(%failure, "a notification did not reach the backend");
+            }
+        }
+    }
+
+    /// `false`: one like it waits.
+    fn push_coalesced(&self, frame: Bytes) -> Result<bool, Failure> {
+        if self.coalesced_queued.swap(true, Ordering::AcqRel) {
+            return Ok(false);
+        }
+        self.push_with(frame, Some(CoalesceGuard(self.coalesced_queued.clone()))).map(|()| true)
+    }
+
+    fn push_with(&self, frame: Bytes, waiting: Option<CoalesceGuard>) -> Result<(), Failure> {
+        let frames = lock(&self.frames);
+        let Some(frames) = frames.as_ref() else {
+            return Err(Failure::NotSent("the connection is closed".to_owned()));
+        };
+        frames
+            .try_send(QueuedFrame {
+                frame,
+                _place: DepthGuard::take(&self.depth),
+                _waiting: waiting,
+            })
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
+                mpsc::error::TrySendError::Closed(_) => {
+                    Failure::NotSent("the connection is closed".to_owned())
+                }
+            })
+    }
+
+    /// Takes nothing more; what lies in it can still be taken out.
+    pub fn close(&self) {
+        lock(&self.frames).take();
+    }
+}
+
+impl QueuedFrame {
+    /// The frame, out of the queue.
+    pub fn into_frame(self) -> Bytes {
+        self.frame
+    }
+}
+
+impl DepthGuard {
+    fn take(depth: &IntGauge) -> Self {
+        depth.inc();
+        Self(depth.clone())
+    }
+}
+
+impl Drop for DepthGuard {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_depth_follows_frames_in_and_out() {
+        let metrics = Metrics::new(false);
+        let depth = metrics.queue_depth("pipe");
+        let (queue, mut frames) = FrameQueue::new(2, depth.clone());
+        queue.push(Bytes::from_static(b"one")).unwrap();
+        queue.push(Bytes::from_static(b"two")).unwrap();
+        assert_eq!(queue.push(Bytes::from_static(b"three")), Err(Failure::QueueFull));
+        assert!(metrics.render().contains(r#"mcp_queue_depth{queue="pipe"} 2"#));
+        assert_eq!(frames.try_recv().unwrap().into_frame(), "one");
+        assert_eq!(depth.get(), 1);
+        queue.close();
+        assert!(matches!(queue.push(Bytes::new()), Err(Failure::NotSent(_))));
+        assert_eq!(frames.try_recv().unwrap().into_frame(), "two");
+        assert_eq!(depth.get(), 0);
+    }
+
+    #[test]
+    fn s09_of_a_kind_that_says_the_same_one_waits() {
+        let depth = Metrics::new(false).queue_depth("pipe");
+        let (queue, mut frames) = FrameQueue::new(2, depth.clone());
+        let push = || queue.push_coalesced(Bytes::from_static(b"changed"));
+        assert_eq!((push(), push(), depth.get()), (Ok(true), Ok(false), 1));
+        assert_eq!(frames.try_recv().unwrap().into_frame(), "changed");
+        assert_eq!((push(), push(), depth.get()), (Ok(true), Ok(false), 1));
+        drop(frames.try_recv());
+        queue.push(Bytes::from_static(b"one")).unwrap();
+        queue.push(Bytes::from_static(b"two")).unwrap();
+        // One that found no room does not stand for the next.
+        assert_eq!((push(), push()), (Err(Failure::QueueFull), Err(Failure::QueueFull)));
+        drop(frames.try_recv());
+        assert_eq!(push(), Ok(true));
+        drop(frames);
+        assert!(!queue.coalesced_queued.load(Ordering::Acquire));
+    }
+
+    #[test]
+    fn what_goes_down_with_the_queue_is_not_counted_any_more() {
+        let depth = Metrics::new(false).queue_depth("pipe");
+        let (queue, frames) = FrameQueue::new(2, depth.clone());
+        queue.push(Bytes::from_static(b"one")).unwrap();
+        drop(frames);
+        assert!(matches!(queue.push(Bytes::new()), Err(Failure::NotSent(_))));
+        assert_eq!(depth.get(), 0);
+    }
+}

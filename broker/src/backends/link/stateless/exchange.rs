@@ -1,0 +1,200 @@
+//! A call at a modern backend, over as many requests as it takes: what the backend needs of the client is asked for and the
+//! request sent again (MCP 2026-07-28, Multi Round-Trip Requests); headers that the backend does not accept are made anew
+//! from fresh schemas, once; a task it makes of the call is followed to its end.
+//!
+//! Invariant: the answer is one that a client of an earlier revision understands, whatever came in between.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::{Kind, Message},
+    json,
+    method::Method,
+    splice::Splice,
+    stateless::{
+        HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, downgrade, inputs::InputRequired,
+        may_require_input, results::ResultType,
+    },
+};
+
+use super::{
+    inputs,
+    requests::{self, RequestIdentity},
+    tasks,
+};
+use crate::{
+    backends::{
+        asker::{Asker, SentRequest},
+        catalog_refresh,
+        link::{
+            Link,
+            connection::{BackendRequest, Connection, Failure},
+            http::WireRequest,
+        },
+    },
+    limits::{BACKEND_INPUT_ROUNDS_MAX, BACKOFF_FIRST, BACKOFF_MAX},
+    rules::tasks::decoded,
+};
+
+/// What goes with a request that is sent again.
+#[derive(Default)]
+struct InputRound {
+    /// The object `inputResponses`.
+    responses: Option<Vec<u8>>,
+    /// `requestState`, exactly as it came.
+    state: Option<String>,
+}
+
+/// Sends a client's request and waits for its answer.
+pub(in crate::backends::link) async fn exchange(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    outgoing: BackendRequest<'_>,
+) -> Result<Message, Failure> {
+    let method = outgoing.message.method;
+    let mut round = InputRound::default();
+    let mut rounds = 0;
+    let mut pause = BACKOFF_FIRST;
+    let mut refreshed = false;
+    loop {
+        let request = prepare(connection, link, &outgoing, &round);
+        let at = if rounds == 0 { outgoing.sent_at } else { Instant::now() };
+        outgoing.asker.sent_as(
+            SentRequest {
+                link: link.clone(),
+                connection: connection.clone(),
+                wire_id: request.wire_id,
+            },
+            at,
+        );
+        let answer = requests::send(connection, link, request).await;
+        if !outgoing.asker.is_task() {
+            link.backend.record_latency(at.elapsed());
+        }
+        let answer = answer?;
+        if answer.kind == Kind::Error {
+            match downgrade::error_code(&answer) {
+                Some(HEADER_MISMATCH) if !refreshed => {
+                    refreshed = true;
+                    catalog_refresh::refresh_tools(connection, link).await?;
+                    continue;
+                }
+                // It may be one that the client made, which says nothing of the backend.
+                Some(HEADER_MISMATCH) if matches!(outgoing.asker, Asker::Call(call) if !call.forwarded_headers().is_empty()) =>
+                {
+                    return for_the_asker(&answer, method, outgoing.asker);
+                }
+                Some(HEADER_MISMATCH) => {
+                    return Err(Failure::Protocol(
+                        "the backend does not accept the headers of a request".to_owned(),
+                    ));
+                }
+                Some(UNSUPPORTED_PROTOCOL_VERSION) => {
+                    return Err(requests::changed_its_mind(connection, link));
+                }
+                _ => return for_the_asker(&answer, method, outgoing.asker),
+            }
+        }
+        let needed = match ResultType::of(&answer) {
+            ResultType::Complete => return for_the_asker(&answer, method, outgoing.asker),
+            ResultType::InputRequired if may_require_input(method) => {
+                InputRequired::parse(answer.bytes(answer.result).unwrap_or_default())
+                    .map_err(|why| Failure::Protocol(why.to_owned()))?
+            }
+            ResultType::Task if method == Method::ToolsCall => {
+                return tasks::created(connection, link, outgoing.asker, &answer).await;
+            }
+            other => {
+                return Err(Failure::Protocol(format!(
+                    "a result of type {} to {}",
+                    other.name(),
+                    method.name()
+                )));
+            }
+        };
+        rounds += 1;
+        if rounds > BACKEND_INPUT_ROUNDS_MAX {
+            return Err(Failure::Protocol(format!(
+                "the backend asked more than {BACKEND_INPUT_ROUNDS_MAX} times before it answered"
+            )));
+        }
+        let responses = if needed.requests.is_empty() {
+            touch(outgoing.asker);
+            tokio::time::sleep(pause).await; // it sheds load
+            pause = (pause * 2).min(BACKOFF_MAX);
+            None
+        } else {
+            match inputs::gather(connection, link, outgoing.asker, &needed.requests).await? {
+                Ok(responses) => Some(responses),
+                Err(refusal) => return Ok(*refusal),
+            }
+        };
+        round = InputRound { responses, state: needed.state };
+    }
+}
+
+/// Something moved: the backend waits for nobody but us.
+fn touch(asker: &Asker) {
+    if let Asker::Call(call) = asker {
+        call.touch();
+    }
+}
+
+fn prepare<'a>(
+    connection: &Connection,
+    link: &Link,
+    outgoing: &BackendRequest<'a>,
+    round: &InputRound,
+) -> WireRequest<'a> {
+    let message = outgoing.message;
+    let wire_id = connection.next_wire_id();
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(wire_id).as_bytes();
+    let speaker = RequestIdentity::of(connection, outgoing.asker);
+    let mut splice = Splice::new(&message.frame);
+    for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
+        splice.replace(span, digits);
+    }
+    for (span, text) in outgoing.edits {
+        splice.replace(*span, &text[..]);
+    }
+    for (key, value) in speaker.meta() {
+        splice.set_meta(message, key, &value);
+    }
+    if let Some(params) = message.params {
+        if let Some(responses) = &round.responses {
+            splice.set_member(params, message.fields.input_responses, "inputResponses", responses);
+        }
+        if let Some(state) = &round.state {
+            splice.set_member(
+                params,
+                message.fields.request_state,
+                "requestState",
+                json::quote(state).as_bytes(),
+            );
+        }
+    }
+    let frame = connection.wire().finished(splice);
+    let headers = requests::is_http(connection).then(|| requests::call_headers(link, outgoing));
+    WireRequest { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers }
+}
+
+/// The answer in the words of earlier revisions, but for what a client of this one understands as it is.
+fn for_the_asker(answer: &Message, method: Method, asker: &Asker) -> Result<Message, Failure> {
+    match asker {
+        Asker::Call(call) if !call.session.has_client => {
+            let frame = downgrade::answer_in_its_own_words(answer, method);
+            decoded(frame)
+                .ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
+        }
+        _ => for_the_client(answer, method),
+    }
+}
+
+/// The answer in the words of earlier revisions.
+pub(super) fn for_the_client(answer: &Message, method: Method) -> Result<Message, Failure> {
+    let frame: Bytes = downgrade::answer(answer, method);
+    decoded(frame)
+        .ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
+}

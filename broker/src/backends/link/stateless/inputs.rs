@@ -1,0 +1,125 @@
+//! What a backend needs before it answers, asked of the client: each is a question of its own, as a backend of earlier
+//! revisions would ask it, on the stream of the call or in the record of the task.
+
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+use protocol::{
+    envelope::{Kind, Message},
+    ids::RequestId,
+    json,
+    stateless::{downgrade, inputs::InputRequest},
+};
+
+use crate::{
+    backends::{
+        asker::Asker,
+        inbound,
+        link::{
+            Link,
+            connection::{Connection, Failure},
+        },
+    },
+    limits::ELICITATION_ID_BYTES,
+    rules::tasks::decoded,
+};
+
+/// Questions that are open. Those that still are when it is dropped are withdrawn.
+struct OpenQuestions<'a> {
+    connection: &'a Arc<Connection>,
+    ids: Vec<(u64, RequestId)>,
+}
+
+impl Drop for OpenQuestions<'_> {
+    fn drop(&mut self) {
+        for (number, id) in &self.ids {
+            if let Some(modern) = self.connection.modern() {
+                modern.forget_input(*number);
+            }
+            if let Some(asked) = self.connection.take_question(id) {
+                asked.withdraw("the answer is not needed any more");
+            }
+        }
+    }
+}
+
+/// The answers as the object `inputResponses`, or the error that the first client to refuse gave: nothing can tell a backend
+/// that an answer will not come, so this ends the call.
+pub(super) async fn gather(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    asker: &Asker,
+    requests: &[InputRequest],
+) -> Result<Result<Vec<u8>, Box<Message>>, Failure> {
+    let Some(modern) = connection.modern() else {
+        return Err(Failure::Protocol("the connection has no such answers".to_owned()));
+    };
+    let mut open = OpenQuestions { connection, ids: Vec::new() };
+    let mut waits = Vec::with_capacity(requests.len());
+    for request in requests {
+        let (number, id, answer) = modern.expect_input(&request.key);
+        open.ids.push((number, id.clone()));
+        let question = decoded(downgrade::question(&id, request, &elicitation_id()));
+        let question = question.ok_or_else(|| {
+            Failure::Protocol(format!(
+                "what the backend needs for {:?} can not be asked",
+                request.key
+            ))
+        })?;
+        inbound::need_input(link, connection, &question, asker);
+        waits.push(async move {
+            match answer.await {
+                Ok(answer) if answer.kind == Kind::Error => Err(answer),
+                Ok(answer) => Ok((request.key.as_str(), answer)),
+                Err(_) => std::future::pending().await, // withdrawn with its connection, whose end is noticed below
+            }
+        });
+    }
+    let answered = tokio::select! {
+        biased;
+        answered = try_join_all(waits) => answered,
+        () = connection.closed() => return Err(Failure::Lost("the connection ended while the client was asked".to_owned())),
+    };
+    Ok(answered.map(|answers| responses(&answers)).map_err(Box::new))
+}
+
+fn responses(answers: &[(&str, Message)]) -> Vec<u8> {
+    let mut out = b"{".to_vec();
+    for (key, answer) in answers {
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        out.extend_from_slice(json::quote(key).as_bytes());
+        out.push(b':');
+        out.extend_from_slice(answer.bytes(answer.result).unwrap_or(b"{}"));
+    }
+    out.push(b'}');
+    out
+}
+
+/// MCP 2025-11-25, Elicitation: an elicitation that opens a URL has an id. That of 2026-07-28 has none.
+fn elicitation_id() -> String {
+    use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+    URL_SAFE_NO_PAD.encode(rand::random::<[u8; ELICITATION_ID_BYTES]>())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn nb_mrtr_02_answers_are_under_their_keys() {
+        let answer = |result: &str| {
+            decoded(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":"x","result":{result}}}"#)))
+                .unwrap()
+        };
+        let object = responses(&[
+            ("a\"b", answer(r#"{"action":"accept"}"#)),
+            ("r", answer(r#"{"roots":[]}"#)),
+        ]);
+        assert_eq!(object, br#"{"a\"b":{"action":"accept"},"r":{"roots":[]}}"#);
+        assert_ne!(elicitation_id(), elicitation_id());
+    }
+}

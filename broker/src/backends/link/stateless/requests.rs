@@ -1,0 +1,284 @@
+//! Requests to a modern backend: each says in `_meta` for whom it is, and over HTTP repeats in headers what it is about
+//! (MCP 2026-07-28, Streamable HTTP). Both are made here for every hop, with the backend's own names.
+
+use std::{borrow::Cow, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use protocol::{
+    envelope::Message,
+    handshake,
+    ids::RequestId,
+    json::{self, Span},
+    method::Method,
+    stateless::{
+        UNSUPPORTED_PROTOCOL_VERSION, downgrade, headers, request::meta_members,
+        results::ResultType, tool_headers::ParamHeader,
+    },
+    version::Version,
+};
+
+use super::is_result;
+use crate::{
+    backends::{
+        asker::Asker,
+        link::{
+            Link,
+            connection::{BackendRequest, Connection, Failure, WireSender},
+            http::WireRequest,
+        },
+    },
+    rules::log_level::LogLevel,
+};
+
+/// For whom a request is.
+pub(super) struct RequestIdentity {
+    capabilities: Bytes,
+    info: Bytes,
+    level: Option<LogLevel>,
+}
+
+impl RequestIdentity {
+    /// The client behind a call or a task: what it can do, what it is called, what it wants to hear.
+    pub(super) fn of(connection: &Connection, asker: &Asker) -> Self {
+        let info = |name: &str, version: &str| {
+            Bytes::from(format!(
+                "{{\"name\":{},\"version\":{}}}",
+                json::quote(name),
+                json::quote(version)
+            ))
+        };
+        let broker = || Bytes::from_static(crate::BROKER_INFO.as_bytes());
+        let (declared, info, level) = match asker {
+            Asker::Call(call) => {
+                let session = &call.session;
+                // What stands in for a session carries requests of several clients.
+                let info = if session.has_client {
+                    info(&session.client_name, &session.client_version)
+                } else {
+                    broker()
+                };
+                (session.client.raw(), info, session.log_level())
+            }
+            Asker::Task(run) => {
+                let creator = run.creator();
+                let told = creator.as_ref().map_or_else(broker, |session| {
+                    info(&session.client_name, &session.client_version)
+                });
+                (
+                    run.client.raw(),
+                    told,
+                    creator.map_or_else(|| run.log_level(), |session| session.log_level()),
+                )
+            }
+        };
+        let logs = connection.negotiated().is_some_and(|agreed| agreed.capabilities.logging);
+        Self { capabilities: told(connection, declared), info, level: level.filter(|_| logs) }
+    }
+
+    /// The broker itself, for the clients behind a link.
+    pub(super) fn broker(connection: &Connection, link: &Link) -> Self {
+        let info = Bytes::from_static(crate::BROKER_INFO.as_bytes());
+        Self { capabilities: told(connection, link.declared.raw()), info, level: None }
+    }
+
+    pub(super) fn meta(&self) -> Vec<(&'static str, Cow<'_, [u8]>)> {
+        meta_members(&self.capabilities, Some(&self.info), self.level.map(LogLevel::name))
+    }
+}
+
+fn told(connection: &Connection, declared: &[u8]) -> Bytes {
+    match connection.modern() {
+        Some(modern) => modern.capabilities(declared),
+        None => downgrade::client_capabilities(declared),
+    }
+}
+
+/// The question which era a backend lives in. Its answer says what the backend can do.
+pub(super) async fn probe(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+) -> Result<Message, Failure> {
+    let request = own(
+        connection,
+        link,
+        Method::ServerDiscover,
+        None,
+        &RequestIdentity::broker(connection, link),
+        None,
+    );
+    let answer = connection.send_and_wait(link, request).await?;
+    connection.note_first_answer(&answer);
+    Ok(answer)
+}
+
+/// A request of the broker's own, on behalf of `destination` if there is one. The answer is a complete result or an error, as the
+/// backend wrote it.
+pub(super) async fn ask(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    method: Method,
+    params: Option<&[u8]>,
+    asker: Option<&Asker>,
+) -> Result<Message, Failure> {
+    let speaker = asker.map_or_else(
+        || RequestIdentity::broker(connection, link),
+        |asker| RequestIdentity::of(connection, asker),
+    );
+    let answer =
+        send(connection, link, own(connection, link, method, params, &speaker, None)).await?;
+    if downgrade::error_code(&answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) {
+        return Err(changed_its_mind(connection, link));
+    }
+    match ResultType::of(&answer) {
+        ResultType::Complete => Ok(answer),
+        other if is_result(&answer) => Err(Failure::Protocol(format!(
+            "a result of type {} to {}",
+            other.name(),
+            method.name()
+        ))),
+        _ => Ok(answer),
+    }
+}
+
+/// The backend does not serve this revision any more, and did nothing: whoever comes next finds out what it serves.
+pub(super) fn changed_its_mind(connection: &Connection, link: &Arc<Link>) -> Failure {
+    connection.close_forgotten();
+    link.backend.on_era_changed(link);
+    Failure::SessionGone
+}
+
+/// A request with these params, and who it is for. `destination`: to whom its progress goes.
+pub(super) fn own<'a>(
+    connection: &Connection,
+    link: &Link,
+    method: Method,
+    params: Option<&[u8]>,
+    speaker: &RequestIdentity,
+    asker: Option<&'a Asker>,
+) -> WireRequest<'a> {
+    let wire_id = connection.next_wire_id();
+    let members: Vec<u8> = speaker.meta().iter().fold(Vec::new(), |mut out, (key, value)| {
+        out.extend_from_slice(if out.is_empty() { b"" } else { b"," });
+        out.extend_from_slice(json::quote(key).as_bytes());
+        out.push(b':');
+        out.extend_from_slice(value);
+        out
+    });
+    let rest = params
+        .map_or(&b""[..], |params| params.trim_ascii().strip_prefix(b"{").unwrap_or_default());
+    let rest = rest.trim_ascii_start();
+    let comma: &[u8] = if rest.is_empty() || rest.starts_with(b"}") { b"" } else { b"," };
+    let rest = if rest.is_empty() { b"}" } else { rest };
+    let params = [b"{\"_meta\":{", members.as_slice(), b"}", comma, rest].concat();
+    let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(&params));
+    let headers = is_http(connection).then(|| {
+        let message = crate::rules::tasks::decoded(frame.clone());
+        let named =
+            message.as_ref().and_then(|message| Some((message, headers::named_value(message)?.0)));
+        let name = named.and_then(|(message, span)| message.text(span).map(Cow::into_owned));
+        header_map(link, method, name.as_deref(), None, HeaderMap::new())
+    });
+    WireRequest { wire_id, frame: frame.into(), asker, opening: false, headers }
+}
+
+pub(super) fn is_http(connection: &Connection) -> bool {
+    matches!(connection.wire(), WireSender::Http(_))
+}
+
+/// The headers of a call: what is said in them is what the backend will read in the body, edits included.
+pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> HeaderMap {
+    let message = outgoing.message;
+    let sent = |span: Span| {
+        let edited = outgoing
+            .edits
+            .iter()
+            .find(|(edited, _)| *edited == span)
+            .map(|(_, text)| text.as_slice());
+        json::unquote(edited.unwrap_or_else(|| span.of(&message.frame))).map(Cow::into_owned)
+    };
+    let name = headers::named_value(message).and_then(|(span, _)| sent(span?));
+    let mut passed = match outgoing.asker {
+        Asker::Call(call) => call.forwarded_headers(),
+        Asker::Task(_) => HeaderMap::new(),
+    };
+    // What the operator says to the backend no client says.
+    for name in link.backend.spec.credentials.headers.keys() {
+        passed.remove(name.as_str());
+    }
+    header_map(
+        link,
+        message.method,
+        name.as_deref(),
+        message.bytes(message.fields.arguments),
+        passed,
+    )
+}
+
+/// `map`: what is passed on as it came; what is known here takes its place.
+fn header_map(
+    link: &Link,
+    method: Method,
+    name: Option<&str>,
+    arguments: Option<&[u8]>,
+    mut map: HeaderMap,
+) -> HeaderMap {
+    map.reserve(8);
+    map.insert(
+        HeaderName::from_static(headers::PROTOCOL_VERSION),
+        HeaderValue::from_static(Version::V2026_07_28.as_str()),
+    );
+    map.insert(HeaderName::from_static(headers::METHOD), HeaderValue::from_static(method.name()));
+    let Some(name) = name else { return map };
+    if let Ok(value) = HeaderValue::from_str(&headers::encode(name)) {
+        map.insert(HeaderName::from_static(headers::NAME), value);
+    }
+    if method == Method::ToolsCall {
+        for param in link.backend.param_headers(name) {
+            insert_param(&mut map, &param, arguments);
+        }
+    }
+    map
+}
+
+fn insert_param(map: &mut HeaderMap, param: &ParamHeader, arguments: Option<&[u8]>) {
+    let Some(text) = param.text(arguments) else {
+        map.remove(param.header.as_str());
+        return;
+    };
+    if let (Ok(name), Ok(value)) = (
+        HeaderName::from_bytes(param.header.as_bytes()),
+        HeaderValue::from_str(&headers::encode(&text)),
+    ) {
+        map.insert(name, value);
+    }
+}
+
+/// Sends a request and waits for its answer. Dropping the wait cancels it at the backend: over HTTP its response is closed,
+/// over a pipe the backend is told (MCP 2026-07-28, Cancellation).
+pub(super) async fn send(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    request: WireRequest<'_>,
+) -> Result<Message, Failure> {
+    let mut unanswered = RequestCancelGuard { connection, wire_id: request.wire_id };
+    let answer = connection.send_and_wait(link, request).await;
+    unanswered.wire_id = 0;
+    answer
+}
+
+struct RequestCancelGuard<'a> {
+    connection: &'a Connection,
+    /// 0: nothing is to be told any more.
+    wire_id: u64,
+}
+
+impl Drop for RequestCancelGuard<'_> {
+    fn drop(&mut self) {
+        if self.wire_id != 0 && !is_http(self.connection) {
+            let params = format!("{{\"requestId\":{}}}", self.wire_id);
+            self.connection
+                .push_frame(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
+        }
+    }
+}

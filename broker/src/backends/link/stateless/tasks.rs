@@ -1,0 +1,320 @@
+//! Tasks that a modern backend makes of calls (extension `io.modelcontextprotocol/tasks`): the backend alone decides.
+//!
+//! A plain call is followed to the task's end and answered as if it had taken that long. The broker's own task notes the
+//! backend's and watches it as it does with backends of 2025-11-25 (`sessions::tasks::backend_task`), in whose words the answers here
+//! are. What the backend needs meanwhile is asked of the client once for each key.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::{Kind, Message},
+    json::{self, Document, ValueKind},
+    method::Method,
+    stateless::inputs::{InputRequest, InputRequired},
+};
+
+use super::{exchange::for_the_client, inputs, requests};
+use crate::{
+    backends::{
+        asker::Asker,
+        link::{
+            Link,
+            connection::{Connection, Failure},
+        },
+    },
+    limits::{BACKOFF_FIRST, BACKOFF_MAX},
+    persistence::TaskStatus,
+    rules::tasks::{BackendTask, decoded},
+};
+
+/// The backend made a task of a call.
+pub(super) async fn created(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    asker: &Asker,
+    answer: &Message,
+) -> Result<Message, Failure> {
+    let result = answer.bytes(answer.result).unwrap_or_default();
+    let task = BackendTask::read(result)
+        .ok_or_else(|| Failure::Protocol("the backend made a task without an id".to_owned()))?;
+    match asker {
+        Asker::Call(call) => {
+            let mut unfinished = TaskCancelGuard { link, id: Some(task.id.clone()) };
+            if let Some(handover) = &call.task_handoff
+                && handover.offer(link, connection, &task).await
+            {
+                unfinished.id = None;
+                return Ok(answer.clone()); // nobody waits for more of the call itself
+            }
+            let outcome = follow(link, asker, task).await?;
+            unfinished.id = None;
+            Ok(outcome)
+        }
+        Asker::Task(run) => {
+            run.track_unrequested_task(link, connection, &task.id);
+            let frame =
+                [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"task\":", result, b"}}"].concat();
+            decoded(Bytes::from(frame))
+                .ok_or_else(|| Failure::Protocol("the task can not be read".to_owned()))
+        }
+    }
+}
+
+/// The outcome of a task, as the answer to the call that made it.
+pub(super) async fn result(
+    link: &Arc<Link>,
+    asker: &Asker,
+    params: &[u8],
+) -> Result<Message, Failure> {
+    let id = task_id(params).ok_or_else(|| Failure::Protocol("the task has no id".to_owned()))?;
+    let now = BackendTask {
+        id,
+        status: TaskStatus::Working,
+        message: None,
+        poll_interval: Some(Duration::ZERO),
+    };
+    follow(link, asker, now).await
+}
+
+fn task_id(params: &[u8]) -> Option<String> {
+    let document = Document::parse(params, &json::Limits::default()).ok()?;
+    Some(document.root().get("taskId")?.as_str()?.into_owned())
+}
+
+async fn follow(
+    link: &Arc<Link>,
+    asker: &Asker,
+    mut task: BackendTask,
+) -> Result<Message, Failure> {
+    let mut answered = HashSet::new();
+    loop {
+        tokio::time::sleep(
+            task.poll_interval.unwrap_or(link.backend.shared.task_settings().poll_interval),
+        )
+        .await;
+        let state = state(link, asker, &task.id).await?;
+        let Some(now) = read(&state, &task.id) else {
+            return for_the_client(&state, Method::TasksGet);
+        };
+        match now.status {
+            TaskStatus::Working => {}
+            TaskStatus::InputRequired => {
+                let needed = new_inputs(&state, &answered)?;
+                let asked = tokio::select! {
+                    biased;
+                    asked = answer_inputs(link, asker, &task.id, &needed) => asked?,
+                    changed = until_not_waiting(link, asker, &now) => changed.map(|()| None)?,
+                };
+                if let Some(refusal) = asked {
+                    return Ok(refusal);
+                }
+                answered.extend(needed.into_iter().map(|request| request.key));
+            }
+            TaskStatus::Completed => return outcome(&state, "result"),
+            TaskStatus::Failed => return outcome(&state, "error"),
+            TaskStatus::Cancelled => {
+                let frame = br#"{"jsonrpc":"2.0","id":0,"error":{"code":-32603,"message":"the backend cancelled its task"}}"#;
+                return decoded(Bytes::from_static(frame))
+                    .ok_or_else(|| Failure::Protocol("a cancelled task".to_owned()));
+            }
+        }
+        task = now;
+    }
+}
+
+fn read(state: &Message, id: &str) -> Option<BackendTask> {
+    let now = state.bytes(state.result).and_then(BackendTask::read)?;
+    Some(BackendTask { id: id.to_owned(), ..now })
+}
+
+/// What the backend needs and was not asked for yet: a key is never used twice in a task.
+fn new_inputs(state: &Message, answered: &HashSet<String>) -> Result<Vec<InputRequest>, Failure> {
+    let needed = InputRequired::parse(state.bytes(state.result).unwrap_or_default())
+        .map_err(|why| Failure::Protocol(why.to_owned()))?;
+    Ok(needed.requests.into_iter().filter(|request| !answered.contains(&request.key)).collect())
+}
+
+/// `Some`: the client does not answer, and this is what it said.
+async fn answer_inputs(
+    link: &Arc<Link>,
+    asker: &Asker,
+    id: &str,
+    needed: &[InputRequest],
+) -> Result<Option<Message>, Failure> {
+    if needed.is_empty() {
+        return Ok(None); // the answers are on their way
+    }
+    let responses = loop {
+        let Ok(connection) = link.connection().await else { return Err(gone(link)) };
+        match inputs::gather(&connection, link, asker, needed).await {
+            Ok(Ok(responses)) => break responses,
+            Ok(Err(refusal)) => return Ok(Some(*refusal)),
+            Err(Failure::Lost(_)) if !link.is_closed() => {} // asked again: the task outlives the connection
+            Err(failure) => return Err(failure),
+        }
+    };
+    let params = [
+        b"{\"taskId\":",
+        json::quote(id).as_bytes(),
+        b",\"inputResponses\":",
+        responses.as_slice(),
+        b"}",
+    ]
+    .concat();
+    // A refusal is told by the state that is asked for next.
+    persistently(link, asker, Method::TasksUpdate, &params).await.map(|_| None)
+}
+
+/// Resolves when the task goes on without the answers it waits for.
+async fn until_not_waiting(
+    link: &Arc<Link>,
+    asker: &Asker,
+    task: &BackendTask,
+) -> Result<(), Failure> {
+    loop {
+        tokio::time::sleep(
+            task.poll_interval.unwrap_or(link.backend.shared.task_settings().poll_interval),
+        )
+        .await;
+        let state = state(link, asker, &task.id).await?;
+        if read(&state, &task.id).is_none_or(|now| now.status != TaskStatus::InputRequired) {
+            return Ok(());
+        }
+    }
+}
+
+async fn state(link: &Arc<Link>, asker: &Asker, id: &str) -> Result<Message, Failure> {
+    let params = format!("{{\"taskId\":{}}}", json::quote(id));
+    let state = persistently(link, asker, Method::TasksGet, params.as_bytes()).await?;
+    if let Asker::Call(call) = asker {
+        call.touch(); // the backend works on it
+    }
+    Ok(state)
+}
+
+/// Asks about a task over as many connections as it takes: asking again does no harm. Whoever waits for the task says when
+/// that was too long.
+async fn persistently(
+    link: &Arc<Link>,
+    asker: &Asker,
+    method: Method,
+    params: &[u8],
+) -> Result<Message, Failure> {
+    let limit = link.backend.timeouts().control;
+    let mut pause = BACKOFF_FIRST;
+    loop {
+        if let Ok(connection) = link.connection().await {
+            let asked = requests::ask(&connection, link, method, Some(params), Some(asker));
+            match tokio::time::timeout(limit, asked).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(failure @ (Failure::Protocol(_) | Failure::TooLarge { .. }))) => {
+                    return Err(failure);
+                }
+                Ok(Err(failure)) => {
+                    tracing::debug!(backend = %link.backend.id, %failure, "a question about a task is asked again")
+                }
+                Err(_) => {
+                    tracing::debug!(backend = %link.backend.id, "a question about a task was not answered in time")
+                }
+            }
+        }
+        if link.is_closed() {
+            return Err(gone(link));
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(BACKOFF_MAX);
+    }
+}
+
+fn gone(link: &Link) -> Failure {
+    Failure::Lost(format!("the link to backend {} was closed while its task ran", link.backend.id))
+}
+
+/// The inlined outcome of a task that is over.
+fn outcome(state: &Message, member: &'static str) -> Result<Message, Failure> {
+    let result = state.bytes(state.result).unwrap_or_default();
+    let document = Document::parse(
+        result,
+        &json::Limits { bytes_max: result.len(), ..json::Limits::default() },
+    );
+    let inlined = document
+        .as_ref()
+        .ok()
+        .and_then(|document| document.root().get(member))
+        .filter(|one| one.kind() == ValueKind::Object);
+    let inlined =
+        inlined.ok_or_else(|| Failure::Protocol(format!("a task that is over has no {member}")))?;
+    let frame =
+        [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"", member.as_bytes(), b"\":", inlined.raw(), b"}"]
+            .concat();
+    let answer = decoded(Bytes::from(frame))
+        .ok_or_else(|| Failure::Protocol(format!("the {member} of a task can not be read")))?;
+    for_the_client(&answer, Method::ToolsCall)
+}
+
+/// A task whose call is given up is cancelled.
+struct TaskCancelGuard<'a> {
+    link: &'a Arc<Link>,
+    id: Option<String>,
+}
+
+impl Drop for TaskCancelGuard<'_> {
+    fn drop(&mut self) {
+        let (Some(id), Some(connection)) = (self.id.take(), self.link.live()) else { return };
+        let link = self.link.clone();
+        self.link.backend.shared.running.spawn(async move {
+            let params = format!("{{\"taskId\":{}}}", json::quote(&id));
+            match connection.ask(&link, Method::TasksCancel, Some(params.as_bytes())).await {
+                Ok(answer) if answer.kind != Kind::Error => {}
+                _ => tracing::debug!(backend = %link.backend.id, "the backend did not cancel its task"),
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::tasks;
+
+    fn state(result: &str) -> Message {
+        decoded(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#))).unwrap()
+    }
+
+    #[test]
+    fn nb_task_01_the_outcome_is_the_answer() {
+        let done = state(
+            r#"{"taskId":"t","status":"completed","result":{"resultType":"complete","content":[]}}"#,
+        );
+        let answer = outcome(&done, "result").unwrap();
+        assert_eq!(answer.bytes(answer.result), Some(&br#"{"content":[]}"#[..]));
+        let failed =
+            state(r#"{"taskId":"t","status":"failed","error":{"code":-32000,"message":"m"}}"#);
+        assert_eq!(outcome(&failed, "error").unwrap().kind, Kind::Error);
+        assert!(matches!(outcome(&failed, "result"), Err(Failure::Protocol(_))));
+    }
+
+    #[test]
+    fn nb_task_02_a_key_is_asked_for_once() {
+        let waiting = state(
+            r#"{"taskId":"t","status":"input_required","inputRequests":{"a":{"method":"roots/list"},"b":{"method":"roots/list"}}}"#,
+        );
+        let answered = HashSet::from(["a".to_owned()]);
+        let new = new_inputs(&waiting, &answered).unwrap();
+        assert_eq!(new.iter().map(|one| one.key.as_str()).collect::<Vec<_>>(), ["b"]);
+    }
+
+    #[test]
+    fn br_04_a_poll_interval_has_a_new_name() {
+        let task =
+            read(&state(r#"{"taskId":"t","status":"working","pollIntervalMs":250}"#), "t").unwrap();
+        assert_eq!(task.poll_interval, Some(Duration::from_millis(250)));
+        assert!(tasks::is_unknown_task(
+            &decoded(Bytes::from_static(
+                br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"m"}}"#
+            ))
+            .unwrap()
+        ));
+    }
+}

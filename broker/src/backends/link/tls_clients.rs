@@ -1,0 +1,119 @@
+//! TLS towards backends: the system's authorities, read once for each name that is expected in a certificate, and the certificates that
+//! are presented, read anew at a reload.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, Weak},
+};
+
+use transport::{
+    http_client::HttpClient,
+    tls::{ClientIdentity, ClientIdentityFiles, ClientTls, ClientTlsFiles},
+};
+
+use super::connection::Failure;
+use crate::sync::lock;
+
+/// Names, and certificates, whose settings are kept; there are as many as operators registered.
+const KEPT_MAX: usize = 1_000;
+
+/// Kept by the process, for every link.
+#[derive(Debug, Default)]
+pub struct TlsClients(Mutex<TlsClientCache>);
+
+#[derive(Debug, Default)]
+struct TlsClientCache {
+    /// By the name expected, and what is presented.
+    clients: HashMap<(Option<String>, Option<ClientIdentityFiles>), ClientTls>,
+    http: HashMap<ClientIdentityFiles, HttpClient>,
+    /// For as long as a client, or a connection, has them.
+    identities: HashMap<ClientIdentityFiles, Weak<ClientIdentity>>,
+}
+
+impl TlsClients {
+    /// What verifies a backend's certificate. `server_name`: the name in it, where that is not the host connected to. `presented`: the
+    /// broker's own, for a backend that asks for one.
+    pub(super) async fn tls_client(
+        &self,
+        server_name: Option<String>,
+        presented: Option<ClientIdentityFiles>,
+    ) -> Result<ClientTls, Failure> {
+        let key = (server_name, presented);
+        if let Some(known) = lock(&self.0).clients.get(&key) {
+            return Ok(known.clone());
+        }
+        let identity = self.identity(key.1.clone()).await?;
+        let files =
+            ClientTlsFiles { server_name: key.0.clone(), identity, ..ClientTlsFiles::default() };
+        // Reads the system's certificates from its files.
+        let tls = blocking(move || ClientTls::load(&files)).await?;
+        keep(&mut lock(&self.0).clients, key, tls.clone());
+        Ok(tls)
+    }
+
+    /// The client of HTTP backends: `plain`, or one that presents a certificate.
+    pub(super) async fn http_client(
+        &self,
+        plain: &HttpClient,
+        presented: Option<ClientIdentityFiles>,
+    ) -> Result<HttpClient, Failure> {
+        let Some(files) = presented else { return Ok(plain.clone()) };
+        if let Some(known) = lock(&self.0).http.get(&files) {
+            return Ok(known.clone());
+        }
+        let Some(identity) = self.identity(Some(files.clone())).await? else {
+            return Ok(plain.clone());
+        };
+        let plain = plain.clone();
+        let client = blocking(move || plain.presenting(identity)).await?;
+        keep(&mut lock(&self.0).http, files, client.clone());
+        Ok(client)
+    }
+
+    async fn identity(
+        &self,
+        files: Option<ClientIdentityFiles>,
+    ) -> Result<Option<Arc<ClientIdentity>>, Failure> {
+        let Some(files) = files else { return Ok(None) };
+        if let Some(known) = lock(&self.0).identities.get(&files).and_then(Weak::upgrade) {
+            return Ok(Some(known));
+        }
+        let named = files.clone();
+        let loaded = Arc::new(blocking(move || ClientIdentity::load(named)).await?);
+        let identities = &mut lock(&self.0).identities;
+        // Somebody else may have been faster; there is one of each, so that a reload finds it.
+        if let Some(known) = identities.get(&files).and_then(Weak::upgrade) {
+            return Ok(Some(known));
+        }
+        identities.retain(|_, identity| identity.strong_count() > 0);
+        identities.insert(files, Arc::downgrade(&loaded));
+        Ok(Some(loaded))
+    }
+
+    /// Reads the certificates that are presented anew: the next handshakes present them. Those that can not be used change nothing.
+    pub async fn reload(&self) {
+        let known: Vec<_> = lock(&self.0).identities.values().filter_map(Weak::upgrade).collect();
+        for identity in known {
+            if let Err(error) = blocking(move || identity.reload()).await {
+                tracing::error!(%error, "the certificate presented to a backend stays as it is");
+            }
+        }
+    }
+}
+
+fn keep<K: std::hash::Hash + Eq, V>(known: &mut HashMap<K, V>, key: K, value: V) {
+    if known.len() >= KEPT_MAX {
+        known.clear();
+    }
+    known.insert(key, value);
+}
+
+/// Reads files.
+async fn blocking<T: Send + 'static, E: std::fmt::Display + Send + 'static>(
+    read: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, Failure> {
+    let read = tokio::task::spawn_blocking(read)
+        .await
+        .map_err(|error| Failure::NotSent(error.to_string()))?;
+    read.map_err(|error| Failure::NotSent(error.to_string()))
+}

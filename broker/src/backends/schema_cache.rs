@@ -1,0 +1,187 @@
+//! Compiled schemas of tools, of all tenants, within one bound.
+//!
+//! [`super::policy`] asks for them. Over the bound those go that were not used for longest, of the tenant that has most: one that has
+//! many makes no other one compile again. Invariant: what is here together takes no more than
+//! [`SCHEMAS_COMPILED_BYTES_MAX`], as counted before schemas are compiled.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use protocol::ids::TenantId;
+
+use crate::{
+    limits::arguments::SCHEMAS_COMPILED_BYTES_MAX, rules::arguments::ArgumentValidator, sync::lock,
+};
+
+/// What a tool takes here whose schema is not used.
+const UNUSED_BYTES: usize = 256;
+
+/// The schema of a tool. `Unsupported`: it has none that is used.
+pub type CompiledSchema = Option<Arc<ArgumentValidator>>;
+
+/// Whose schemas they are: the tools of one backend, as they were listed once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SchemaSetId(u64);
+
+#[derive(Debug, Default)]
+pub struct SchemaCache {
+    next_set_id: AtomicU64,
+    table: Mutex<SchemaTable>,
+}
+
+#[derive(Debug, Default)]
+struct SchemaTable {
+    sets: HashMap<SchemaSetId, HashMap<String, CachedSchema>>,
+    bytes: usize,
+    /// How often something was used.
+    uses: u64,
+}
+
+#[derive(Debug)]
+struct CachedSchema {
+    tenant: TenantId,
+    schema: CompiledSchema,
+    bytes: usize,
+    used: u64,
+}
+
+impl SchemaCache {
+    pub fn new_set(&self) -> SchemaSetId {
+        SchemaSetId(self.next_set_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// `Unsupported`: it has to be compiled.
+    pub fn get(&self, owner: SchemaSetId, tool: &str) -> Option<CompiledSchema> {
+        let mut table = lock(&self.table);
+        table.uses += 1;
+        let used = table.uses;
+        let kept = table.sets.get_mut(&owner)?.get_mut(tool)?;
+        kept.used = used;
+        Some(kept.schema.clone())
+    }
+
+    pub fn insert(
+        &self,
+        owner: SchemaSetId,
+        tenant: &TenantId,
+        tool: &str,
+        schema: CompiledSchema,
+    ) {
+        let mut table = lock(&self.table);
+        table.uses += 1;
+        let bytes =
+            schema.as_ref().map_or(0, |checker| checker.bytes()) + UNUSED_BYTES + tool.len();
+        let kept = CachedSchema { tenant: tenant.clone(), schema, bytes, used: table.uses };
+        table.remove(owner, tool);
+        table.bytes += bytes;
+        table.sets.entry(owner).or_default().insert(tool.to_owned(), kept);
+        table.evict(SCHEMAS_COMPILED_BYTES_MAX);
+    }
+
+    /// The backend has other lists, or is gone.
+    pub fn remove_set(&self, owner: SchemaSetId) {
+        let mut table = lock(&self.table);
+        let kept = table.sets.remove(&owner).unwrap_or_default();
+        table.bytes -= kept.values().map(|kept| kept.bytes).sum::<usize>();
+    }
+
+    pub fn bytes(&self) -> usize {
+        lock(&self.table).bytes
+    }
+}
+
+impl SchemaTable {
+    fn remove(&mut self, owner: SchemaSetId, tool: &str) {
+        let Some(tools) = self.sets.get_mut(&owner) else { return };
+        self.bytes -= tools.remove(tool).map_or(0, |kept| kept.bytes);
+        if tools.is_empty() {
+            self.sets.remove(&owner);
+        }
+    }
+
+    fn evict(&mut self, max: usize) {
+        while self.bytes > max {
+            let mut tenants: HashMap<&TenantId, usize> = HashMap::new();
+            let all = || {
+                self.sets.iter().flat_map(|(owner, tools)| {
+                    tools.iter().map(|(tool, kept)| (*owner, tool, kept))
+                })
+            };
+            for (_, _, kept) in all() {
+                *tenants.entry(&kept.tenant).or_default() += kept.bytes;
+            }
+            let Some((most, _)) = tenants.into_iter().max_by_key(|(_, bytes)| *bytes) else {
+                return;
+            };
+            let oldest = all()
+                .filter(|(_, _, kept)| kept.tenant == *most)
+                .min_by_key(|(_, _, kept)| kept.used);
+            let Some((owner, tool)) = oldest.map(|(owner, tool, _)| (owner, tool.clone())) else {
+                return;
+            };
+            self.remove(owner, &tool);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::parse(name).unwrap()
+    }
+
+    /// A schema that counts as so many bytes at least.
+    fn schema(bytes: usize) -> CompiledSchema {
+        let properties: serde_json::Map<_, _> =
+            (0..bytes / 600).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
+        let checker =
+            ArgumentValidator::compile(json!({ "properties": properties }).to_string().as_bytes())
+                .unwrap();
+        assert!(checker.bytes() >= bytes, "{}", checker.bytes());
+        Some(Arc::new(checker))
+    }
+
+    #[test]
+    fn s02_all_schemas_together_are_bounded_and_the_tenant_that_has_most_gives_way() {
+        let schemas = SchemaCache::default();
+        let (small, large) = (schemas.new_set(), schemas.new_set());
+        schemas.insert(small, &tenant("small"), "t", schema(10_000));
+        let big = schema(1_000_000);
+        let size = big.as_ref().unwrap().bytes();
+        let fit = SCHEMAS_COMPILED_BYTES_MAX / size;
+        for n in 0..fit + 10 {
+            schemas.insert(large, &tenant("large"), &format!("t{n}"), big.clone());
+            assert!(schemas.bytes() <= SCHEMAS_COMPILED_BYTES_MAX);
+            assert!(schemas.get(large, "t0").is_some(), "what is in use stays");
+        }
+        assert!(schemas.get(small, "t").is_some_and(|schema| schema.is_some()));
+        assert!(schemas.get(large, "t1").is_none(), "not used for longest");
+        assert!(schemas.get(large, &format!("t{}", fit + 9)).is_some());
+        schemas.remove_set(large);
+        schemas.remove_set(small);
+        assert_eq!(schemas.bytes(), 0);
+    }
+
+    #[test]
+    fn a_schema_that_is_kept_again_counts_once() {
+        let schemas = SchemaCache::default();
+        let owner = schemas.new_set();
+        schemas.insert(owner, &tenant("a"), "t", None);
+        assert!(matches!(schemas.get(owner, "t"), Some(None)));
+        schemas.insert(owner, &tenant("a"), "t", schema(1_000));
+        let bytes = schemas.bytes();
+        schemas.insert(owner, &tenant("a"), "t", schema(1_000));
+        assert_eq!(schemas.bytes(), bytes);
+        assert!(matches!(schemas.get(owner, "t"), Some(Some(_))));
+        assert!(schemas.get(schemas.new_set(), "t").is_none());
+    }
+}

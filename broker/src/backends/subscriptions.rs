@@ -1,0 +1,317 @@
+//! Who on a link listens to which resource: one backend subscription per URI, however many sessions ask.
+//!
+//! What is wanted (somebody listens) and what the backend was told (on which connection) are kept side by side, and one
+//! function, [`Subscriptions::reconcile`], makes the second follow the first. Everything else only changes what is wanted. A new
+//! connection was told nothing, so it gets them all again, with one `on_updated` each, because nobody knows what was missed.
+
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, Mutex, MutexGuard, Weak},
+};
+
+use protocol::{
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    json,
+    method::Method,
+    splice::Splice,
+};
+
+use super::{
+    inbound,
+    link::{Link, connection::Connection},
+};
+use crate::{
+    rules::{
+        endpoint::Endpoint,
+        event_log::{EventKind, Topic},
+        exposed_names,
+    },
+    sessions::session::Session,
+    sync,
+};
+
+#[derive(Debug, Default)]
+pub struct Subscriptions {
+    by_uri: Mutex<HashMap<String, Subscription>>,
+    /// Held while the backend is told, so that what it is told about one URI can not be overtaken.
+    uri_locks: UriLocks,
+}
+
+#[derive(Debug, Default)]
+struct Subscription {
+    listeners: Vec<Weak<Session>>,
+    /// The connection on which the backend was told of it.
+    subscribed_on: Option<Weak<Connection>>,
+}
+
+impl Subscription {
+    fn is_wanted(&self) -> bool {
+        self.listeners.iter().any(|listener| listener.strong_count() > 0)
+    }
+
+    fn is_subscribed_on(&self, connection: &Arc<Connection>) -> bool {
+        self.subscribed_on.as_ref().is_some_and(|told| told.as_ptr() == Arc::as_ptr(connection))
+    }
+}
+
+/// What the backend has to be told about one URI.
+enum SubscriptionChange {
+    Nothing,
+    Subscribe { again: bool },
+    Unsubscribe,
+}
+
+impl Subscriptions {
+    /// A session wants to hear of `uri`, from the next [`Subscriptions::reconcile`] on.
+    pub fn add_listener(&self, session: &Arc<Session>, uri: &str) {
+        let mut by_uri = self.lock();
+        let subscription = by_uri.entry(uri.to_owned()).or_default();
+        if !subscription.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session)) {
+            subscription.listeners.push(Arc::downgrade(session));
+        }
+    }
+
+    /// A session has heard enough of `uri`.
+    pub fn remove_listener(&self, session: &Arc<Session>, uri: &str) {
+        if let Some(subscription) = self.lock().get_mut(uri) {
+            subscription.listeners.retain(|other| other.as_ptr() != Arc::as_ptr(session));
+        }
+    }
+
+    /// Whether the session listens to `uri` and the backend knows of it, or will with its next connection.
+    pub fn is_subscribed(&self, session: &Arc<Session>, uri: &str) -> bool {
+        let held = |one: &Subscription| {
+            one.subscribed_on.is_some()
+                && one.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session))
+        };
+        self.lock().get(uri).is_some_and(held)
+    }
+
+    /// A session is over.
+    pub fn drop_session(&self, link: &Arc<Link>, session: &Arc<Session>) {
+        let mut left = Vec::new();
+        for (uri, subscription) in self.lock().iter_mut() {
+            let before = subscription.listeners.len();
+            subscription.listeners.retain(|other| other.as_ptr() != Arc::as_ptr(session));
+            if subscription.listeners.len() < before {
+                left.push(uri.clone());
+            }
+        }
+        if left.is_empty() {
+            return;
+        }
+        let (link, running) = (link.clone(), link.backend.shared.running.clone());
+        running.spawn(async move {
+            for uri in left {
+                let _gone_anyway = link.subscriptions.reconcile(&link, &uri).await;
+            }
+        });
+    }
+
+    /// Tells the backend what has changed about one URI. Without a connection there is nothing to tell: a new one begins
+    /// with [`Subscriptions::restore`].
+    pub async fn reconcile(&self, link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
+        let _order = self.uri_locks.lock_uri(uri).await;
+        let connection = link.live();
+        match self.pending_change(uri, connection.as_ref()) {
+            SubscriptionChange::Nothing => Ok(()),
+            SubscriptionChange::Unsubscribe => match connection {
+                Some(connection) => {
+                    send_request(link, &connection, Method::ResourcesUnsubscribe, uri).await
+                }
+                None => Ok(()),
+            },
+            SubscriptionChange::Subscribe { again } => {
+                let Some(connection) = connection else { return Ok(()) };
+                // Noted before the answer: the first `on_updated` may come before it.
+                self.note_subscribed(uri, Some(Arc::downgrade(&connection)));
+                let told = send_request(link, &connection, Method::ResourcesSubscribe, uri).await;
+                if told.is_err() {
+                    self.note_subscribed(uri, again.then(Weak::new)); // told once, but on no connection that lives
+                } else if again {
+                    self.notify_listeners(link, uri);
+                }
+                told
+            }
+        }
+    }
+
+    /// Puts every subscription back on a new connection, one after the other, without holding anybody up.
+    pub async fn restore(&self, link: &Arc<Link>, connection: &Arc<Connection>) {
+        let uris: Vec<String> = self.lock().keys().cloned().collect();
+        if uris.is_empty() {
+            return;
+        }
+        let (link, connection, running) =
+            (link.clone(), connection.clone(), link.backend.shared.running.clone());
+        running.spawn(async move {
+            for uri in uris {
+                if connection.is_closed() {
+                    return; // the next connection begins again
+                }
+                if let Err(refusal) = link.subscriptions.reconcile(&link, &uri).await {
+                    tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be put back");
+                }
+            }
+        });
+    }
+
+    /// The backend says that a resource changed; it may be a part of the one subscribed to (MCP 2025-11-25, Resources).
+    pub fn on_updated(&self, link: &Arc<Link>, message: &Message) {
+        let Some(uri) = message.text(message.fields.uri) else { return };
+        let mut listeners = self.listeners(&uri);
+        let wholes: Vec<String> =
+            self.lock().keys().filter(|whole| is_part_of(&uri, whole)).cloned().collect();
+        for listener in wholes.iter().flat_map(|whole| self.listeners(whole)) {
+            if !listeners.iter().any(|known| Arc::ptr_eq(known, &listener)) {
+                listeners.push(listener);
+            }
+        }
+        if listeners.is_empty() {
+            link.backend.shared.metrics.dropped_notification("updated");
+        }
+        for session in listeners {
+            let frame = match (&session.endpoint, message.fields.uri) {
+                (Endpoint::Aggregated, Some(span)) => {
+                    let shown = json::quote(&exposed_names::exposed_uri(&link.backend.id, &uri));
+                    Splice::new(&message.frame).replace(span, shown.into_bytes()).finish()
+                }
+                _ => message.frame.clone(),
+            };
+            session.deliver_coalesced(
+                EventKind::Message,
+                Some(resource_topic(&session, link, &uri)),
+                frame,
+            );
+        }
+    }
+
+    /// Every URI somebody listens to, with the number of listeners.
+    pub fn counts(&self) -> Vec<(String, usize)> {
+        let count = |one: &Subscription| {
+            one.listeners.iter().filter(|listener| listener.strong_count() > 0).count()
+        };
+        self.lock()
+            .iter()
+            .map(|(uri, one)| (uri.clone(), count(one)))
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+
+    /// Nobody listens to anything.
+    pub fn is_empty(&self) -> bool {
+        !self.lock().values().any(Subscription::is_wanted)
+    }
+
+    fn pending_change(
+        &self,
+        uri: &str,
+        connection: Option<&Arc<Connection>>,
+    ) -> SubscriptionChange {
+        let mut by_uri = self.lock();
+        let Some(subscription) = by_uri.get(uri) else { return SubscriptionChange::Nothing };
+        let told = connection.is_some_and(|connection| subscription.is_subscribed_on(connection));
+        match (subscription.is_wanted(), told) {
+            (true, true) => SubscriptionChange::Nothing,
+            (true, false) => {
+                SubscriptionChange::Subscribe { again: subscription.subscribed_on.is_some() }
+            }
+            (false, told) => {
+                by_uri.remove(uri);
+                if told { SubscriptionChange::Unsubscribe } else { SubscriptionChange::Nothing }
+            }
+        }
+    }
+
+    fn note_subscribed(&self, uri: &str, told: Option<Weak<Connection>>) {
+        if let Some(subscription) = self.lock().get_mut(uri) {
+            subscription.subscribed_on = told;
+        }
+    }
+
+    /// Tells one session that it may have missed something.
+    pub fn notify_gap(&self, link: &Link, session: &Session, uri: &str) {
+        session.deliver_coalesced(
+            EventKind::Message,
+            Some(resource_topic(session, link, uri)),
+            inbound::updated_frame(session, link, uri),
+        );
+    }
+
+    /// Tells everybody that something may have been missed.
+    pub fn notify_gaps(&self, link: &Link) {
+        let uris: Vec<String> = self.lock().keys().cloned().collect();
+        uris.iter().for_each(|uri| self.notify_listeners(link, uri));
+    }
+
+    fn notify_listeners(&self, link: &Link, uri: &str) {
+        for session in self.listeners(uri) {
+            self.notify_gap(link, &session, uri);
+        }
+    }
+
+    fn listeners(&self, uri: &str) -> Vec<Arc<Session>> {
+        self.lock()
+            .get(uri)
+            .map(|one| one.listeners.iter().filter_map(Weak::upgrade).collect())
+            .unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Subscription>> {
+        sync::lock(&self.by_uri)
+    }
+}
+
+/// The resource as the session's client names it.
+fn resource_topic(session: &Session, link: &Link, uri: &str) -> Topic {
+    Topic::Resource(inbound::exposed_uri(session, link, uri))
+}
+
+/// How many URIs the backend can be told about at once.
+const TELLING_PLACES: usize = 64;
+
+/// One lock per URI, from a fixed number of them: a URI the backend is slow about holds up few others.
+#[derive(Debug)]
+struct UriLocks([tokio::sync::Mutex<()>; TELLING_PLACES]);
+
+impl Default for UriLocks {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| tokio::sync::Mutex::default()))
+    }
+}
+
+impl UriLocks {
+    async fn lock_uri(&self, uri: &str) -> tokio::sync::MutexGuard<'_, ()> {
+        let mut hasher = DefaultHasher::new();
+        uri.hash(&mut hasher);
+        let place = usize::try_from(hasher.finish() % TELLING_PLACES as u64).unwrap_or_default();
+        self.0[place].lock().await
+    }
+}
+
+async fn send_request(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    method: Method,
+    uri: &str,
+) -> Result<(), Refusal> {
+    let params = format!("{{\"uri\":{}}}", json::quote(uri));
+    let answer = connection
+        .ask(link, method, Some(params.as_bytes()))
+        .await
+        .map_err(|failure| link.backend.refusal(&failure))?;
+    match answer.kind {
+        Kind::Error => {
+            Err(Refusal::new(ErrorKind::ResourceNotFound, "the backend refused the subscription")
+                .with("uri", uri))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_part_of(uri: &str, whole: &str) -> bool {
+    uri.strip_prefix(whole)
+        .is_some_and(|rest| whole.ends_with('/') || rest.starts_with(['/', '#', '?']))
+}

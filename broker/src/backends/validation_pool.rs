@@ -1,0 +1,390 @@
+//! Threads that hold arguments to schemas, and the queue before them.
+//!
+//! Arguments and schemas are strangers', and work on them never yields: it has threads of its own, which give way to all others of the
+//! process. A tenant has half of them at most (one, if there are but two) and a bounded part of the queue; tenants take
+//! turns. Invariants: who waits is answered in its time, whatever the threads do; work that nobody waits for any more is told so, by
+//! [`ValidationBudget::record_abandoned`], and ends by itself.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Condvar, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use protocol::ids::TenantId;
+use tokio::sync::oneshot;
+
+use crate::{
+    limits::arguments::{
+        ARGUMENT_STEPS_MAX, VALIDATION_NICENESS, VALIDATION_THREADS_MAX, VALIDATIONS_QUEUED_MAX,
+        VALIDATIONS_QUEUED_PER_TENANT_MAX,
+    },
+    rules::arguments::ValidationBudget,
+    sync::lock,
+};
+
+/// Frames of the validator for arguments as deep as they may be, in a build that is not optimised.
+const STACK_BYTES: usize = 16 * 1024 * 1024;
+const THREADS_MIN: usize = 2;
+
+/// Why there is no outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValidationFailure {
+    /// The time was over before the work was.
+    TimedOut,
+    /// As much waits as may.
+    QueueFull,
+    /// The work failed inside the broker.
+    Failed,
+}
+
+/// Ends its threads when it is dropped.
+#[derive(Debug)]
+pub struct ValidationPool {
+    queue: Arc<JobQueue>,
+    started: OnceLock<()>,
+}
+
+#[derive(Debug)]
+struct JobQueue {
+    state: Mutex<JobQueueState>,
+    ready: Condvar,
+    threads: usize,
+    /// Of these, one tenant has so many at once.
+    share: usize,
+}
+
+#[derive(Debug, Default)]
+struct JobQueueState {
+    tenants: HashMap<TenantId, TenantJobs>,
+    /// Those for whom something waits, the next one first.
+    rotation: VecDeque<TenantId>,
+    waiting: usize,
+    closed: bool,
+}
+
+/// What waits for one tenant, and how much of it is under way.
+#[derive(Debug, Default)]
+struct TenantJobs {
+    jobs: VecDeque<ValidationJob>,
+    running: usize,
+}
+
+struct ValidationJob {
+    work: Box<dyn FnOnce() + Send>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for ValidationJob {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Job").field("given_up", &self.cancelled).finish_non_exhaustive()
+    }
+}
+
+/// Nobody waits any more once it is dropped.
+struct CancelOnDrop(Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Default for ValidationPool {
+    fn default() -> Self {
+        Self::with_threads(thread::available_parallelism().map_or(THREADS_MIN, usize::from))
+    }
+}
+
+impl Drop for ValidationPool {
+    fn drop(&mut self) {
+        lock(&self.queue.state).closed = true;
+        self.queue.ready.notify_all();
+    }
+}
+
+impl ValidationPool {
+    /// So many threads, within bounds. They are started when there is something to do.
+    fn with_threads(threads: usize) -> Self {
+        let threads = threads.clamp(THREADS_MIN, VALIDATION_THREADS_MAX);
+        let queue = JobQueue {
+            state: Mutex::default(),
+            ready: Condvar::new(),
+            threads,
+            share: threads / 2,
+        };
+        Self { queue: Arc::new(queue), started: OnceLock::new() }
+    }
+
+    /// Carries `work` out on a validation thread. The wait for a thread is part of the time.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        tenant: &TenantId,
+        within: Duration,
+        work: impl FnOnce(&ValidationBudget) -> T + Send + 'static,
+    ) -> Result<T, ValidationFailure> {
+        let (done, outcome) = oneshot::channel();
+        let given_up = Arc::new(AtomicBool::new(false));
+        let allowance = ValidationBudget { steps: ARGUMENT_STEPS_MAX, given_up: given_up.clone() };
+        let work = Box::new(move || {
+            let _nobody_waits = done.send(work(&allowance));
+        });
+        let _waiting = CancelOnDrop(given_up.clone());
+        self.queue.add(tenant, ValidationJob { work, cancelled: given_up })?;
+        self.started.get_or_init(|| self.start());
+        match tokio::time::timeout(within, outcome).await {
+            Ok(outcome) => outcome.map_err(|_| ValidationFailure::Failed),
+            Err(_) => Err(ValidationFailure::TimedOut),
+        }
+    }
+
+    fn start(&self) {
+        for number in 0..self.queue.threads {
+            let queue = self.queue.clone();
+            let thread =
+                thread::Builder::new().name(format!("validation-{number}")).stack_size(STACK_BYTES);
+            if let Err(error) = thread.spawn(move || queue.run_worker()) {
+                tracing::error!(%error, "a validation thread cannot be started");
+            }
+        }
+    }
+}
+
+impl JobQueue {
+    fn add(&self, tenant: &TenantId, job: ValidationJob) -> Result<(), ValidationFailure> {
+        let mut state = lock(&self.state);
+        let line = state.tenants.entry(tenant.clone()).or_default();
+        // What was given up takes no place.
+        let before = line.jobs.len();
+        if before >= VALIDATIONS_QUEUED_PER_TENANT_MAX {
+            line.jobs.retain(|job| !job.cancelled.load(Ordering::Relaxed));
+        }
+        let (len, is_new) = (line.jobs.len(), line.jobs.is_empty());
+        let waiting = state.waiting - (before - len);
+        state.waiting = waiting;
+        if len >= VALIDATIONS_QUEUED_PER_TENANT_MAX || waiting >= VALIDATIONS_QUEUED_MAX {
+            return Err(ValidationFailure::QueueFull);
+        }
+        let has_turn = state.rotation.contains(tenant);
+        if let Some(line) = state.tenants.get_mut(tenant) {
+            line.jobs.push_back(job);
+        }
+        state.waiting += 1;
+        if is_new && !has_turn {
+            state.rotation.push_back(tenant.clone());
+        }
+        drop(state);
+        self.ready.notify_one();
+        Ok(())
+    }
+
+    /// The life of one thread.
+    fn run_worker(&self) {
+        if let Err(error) = rustix::process::nice(VALIDATION_NICENESS) {
+            tracing::debug!(%error, "a validation thread has the priority of all others");
+        }
+        while let Some((tenant, job)) = self.next() {
+            if !job.cancelled.load(Ordering::Relaxed)
+                && catch_unwind(AssertUnwindSafe(job.work)).is_err()
+            {
+                tracing::error!(%tenant, "a validation failed inside the broker");
+            }
+            self.finished(&tenant);
+        }
+    }
+
+    /// Waits for work. `Unsupported`: there will be none.
+    fn next(&self) -> Option<(TenantId, ValidationJob)> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(next) = state.next_job(self.share) {
+                return Some(next);
+            }
+            state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn finished(&self, tenant: &TenantId) {
+        let mut state = lock(&self.state);
+        if let Some(line) = state.tenants.get_mut(tenant) {
+            line.running -= 1;
+            if line.running == 0 && line.jobs.is_empty() {
+                state.tenants.remove(tenant);
+            }
+        }
+        drop(state);
+        // Another thread may wait as this tenant had its share.
+        self.ready.notify_one();
+    }
+}
+
+impl JobQueueState {
+    /// The next one of the first tenant that has less than its share.
+    fn next_job(&mut self, share: usize) -> Option<(TenantId, ValidationJob)> {
+        let at = self
+            .rotation
+            .iter()
+            .position(|tenant| self.tenants.get(tenant).is_some_and(|line| line.running < share))?;
+        let tenant = self.rotation.remove(at)?;
+        let line = self.tenants.get_mut(&tenant)?;
+        let job = line.jobs.pop_front()?;
+        line.running += 1;
+        self.waiting -= 1;
+        if !line.jobs.is_empty() {
+            self.rotation.push_back(tenant.clone());
+        }
+        Some((tenant, job))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Barrier, mpsc};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::parse(name).unwrap()
+    }
+
+    /// Holds a thread until it is let go, or nobody waits for it any more.
+    fn hold(
+        validation: &Arc<ValidationPool>,
+        name: &'static str,
+        within: Duration,
+    ) -> (mpsc::Receiver<()>, tokio::task::JoinHandle<Result<(), ValidationFailure>>) {
+        let (begun, has_begun) = mpsc::channel();
+        let validation = validation.clone();
+        let held = tokio::spawn(async move {
+            let work = move |allowance: &ValidationBudget| {
+                begun.send(()).unwrap();
+                while !allowance.given_up.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+            };
+            validation.run(&tenant(name), within, work).await
+        });
+        (has_begun, held)
+    }
+
+    async fn begun(receiver: mpsc::Receiver<()>) {
+        tokio::task::spawn_blocking(move || receiver.recv_timeout(LONG)).await.unwrap().unwrap();
+    }
+
+    async fn waiting(validation: &ValidationPool, count: usize) {
+        while lock(&validation.queue.state).waiting != count {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn s02_one_tenant_leaves_threads_to_others() {
+        for threads in [2, 4] {
+            let validation = Arc::new(ValidationPool::with_threads(threads));
+            let mut held = Vec::new();
+            for _ in 0..threads / 2 {
+                let (has_begun, handle) = hold(&validation, "loud", LONG);
+                begun(has_begun).await;
+                held.push(handle);
+            }
+            let (not_begun, further) = hold(&validation, "loud", LONG);
+            waiting(&validation, 1).await;
+            for _ in 0..100 {
+                assert_eq!(validation.run(&tenant("quiet"), LONG, |_| 7).await, Ok(7));
+            }
+            assert!(not_begun.try_recv().is_err(), "the loud one has its share already");
+            held.pop().unwrap().abort();
+            begun(not_begun).await;
+            further.abort();
+            held.iter().for_each(tokio::task::JoinHandle::abort);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn s02_the_queue_is_bounded_and_what_was_given_up_takes_no_place() {
+        let validation = Arc::new(ValidationPool::with_threads(2));
+        let (has_begun, held) = hold(&validation, "a", LONG);
+        begun(has_begun).await;
+        let queued: Vec<_> = (0..VALIDATIONS_QUEUED_PER_TENANT_MAX)
+            .map(|_| hold(&validation, "a", LONG).1)
+            .collect();
+        waiting(&validation, VALIDATIONS_QUEUED_PER_TENANT_MAX).await;
+        assert_eq!(
+            validation.run(&tenant("a"), LONG, |_| ()).await,
+            Err(ValidationFailure::QueueFull)
+        );
+        assert_eq!(validation.run(&tenant("b"), LONG, |_| ()).await, Ok(()));
+        for queued in queued {
+            queued.abort();
+            assert!(queued.await.unwrap_err().is_cancelled());
+        }
+        let next = {
+            let validation = validation.clone();
+            tokio::spawn(async move { validation.run(&tenant("a"), LONG, |_| 1).await })
+        };
+        waiting(&validation, 1).await;
+        held.abort();
+        assert_eq!(next.await.unwrap(), Ok(1));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn s02_who_is_late_is_told_so_and_its_work_is_given_up() {
+        let validation = Arc::new(ValidationPool::with_threads(2));
+        let (has_begun, held) = hold(&validation, "a", Duration::from_millis(1));
+        // It waits in the queue or on its thread: both are part of its time.
+        assert_eq!(held.await.unwrap(), Err(ValidationFailure::TimedOut));
+        drop(has_begun);
+        assert_eq!(
+            validation.run(&tenant("a"), LONG, |_| 1).await,
+            Ok(1),
+            "the thread is free again"
+        );
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn s02_work_that_panics_costs_no_thread() {
+        let validation = ValidationPool::with_threads(2);
+        for _ in 0..8 {
+            let outcome: Result<(), ValidationFailure> =
+                validation.run(&tenant("a"), LONG, |_| panic!("as the test wants it")).await;
+            assert_eq!(outcome, Err(ValidationFailure::Failed));
+        }
+        assert_eq!(validation.run(&tenant("a"), LONG, |_| 1).await, Ok(1));
+        let all = Arc::new(Barrier::new(2));
+        let (one, other) = (all.clone(), all);
+        let (first, second) = (tenant("a"), tenant("b"));
+        let (a, b) = tokio::join!(
+            validation.run(&first, LONG, move |_| one.wait()),
+            validation.run(&second, LONG, move |_| other.wait()),
+        );
+        assert!(a.is_ok() && b.is_ok(), "both threads are there");
+    }
+
+    #[test]
+    fn s02_tenants_take_turns() {
+        let mut state = JobQueueState::default();
+        for name in ["a", "a", "a", "b"] {
+            let line = state.tenants.entry(tenant(name)).or_default();
+            if line.jobs.is_empty() {
+                state.rotation.push_back(tenant(name));
+            }
+            line.jobs.push_back(ValidationJob { work: Box::new(|| ()), cancelled: Arc::default() });
+            state.waiting += 1;
+        }
+        let order: Vec<String> = std::iter::from_fn(|| state.next_job(usize::MAX))
+            .map(|(tenant, _)| tenant.to_string())
+            .collect();
+        assert_eq!((order.join(" "), state.waiting), ("a b a a".to_owned(), 0));
+    }
+}

@@ -1,0 +1,553 @@
+//! A client's request on its way to one backend and back: exactly one answer, whatever happens.
+//!
+//! Each call is one future ([`CallFuture`]), carried out by whoever waits for the answer or by a task of its own. It ends in
+//! [`Call::reconcile`], and only there: with the backend's answer, a refusal, a timeout, or (after the client's cancellation) with
+//! nothing.
+
+mod call_future;
+mod deadline_list;
+mod interrupt;
+mod task_handoff;
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use protocol::{
+    downlevel,
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    handshake,
+    ids::{BackendId, RequestId},
+    json::Span,
+    method::Method,
+    splice::{self, Splice},
+};
+
+pub use self::{
+    call_future::CallFuture,
+    deadline_list::DeadlineList,
+    task_handoff::{OfferedTask, TaskHandoff},
+};
+use self::{
+    deadline_list::{DeadlineStatus, Expirable},
+    interrupt::{Interrupt, InterruptReason},
+};
+use super::{session::Session, stream::EventStream};
+use crate::{
+    backends::{
+        asker::{Asker, SentRequest},
+        backend::Backend,
+        backend_admission::CallOwner,
+        link::connection::{BackendRequest, Failure},
+        policy::ArgumentsCheck,
+    },
+    metrics::RequestOutcome,
+    rules::{
+        completion,
+        deadlines::CallDeadline,
+        event_log::EventKind,
+        exposure::ResourceUris,
+        retries::{self, AttemptOutcome},
+        routing::ToolCalled,
+        tasks::is_tool_error,
+    },
+    sync::lock,
+    telemetry::request::{self, RequestTelemetry},
+};
+
+/// Answers from here on are not copied to have another id.
+const IN_PLACE_BYTES_MIN: usize = 8 * 1024;
+
+/// One request in flight.
+#[derive(Debug)]
+pub struct Call {
+    pub client_id: RequestId,
+    pub method: Method,
+    pub session: Arc<Session>,
+    /// The way back to the client.
+    pub stream: Arc<EventStream>,
+    pub backend: BackendId,
+    /// That backend, if it is still there.
+    registered_backend: Option<Arc<Backend>>,
+    /// How long it may take.
+    deadline: CallDeadline,
+    /// Doing it twice is doing it once.
+    is_repeatable: bool,
+    /// The client's progress token, as sent.
+    pub progress_token: Option<Bytes>,
+    last_progress: Mutex<Option<f64>>,
+    interrupt: Interrupt,
+    cancel_reason: Mutex<Option<Bytes>>,
+    started: Instant,
+    /// Milliseconds after `started` at which something last happened.
+    touched_ms: AtomicU64,
+    /// Questions of the backend the client has not answered yet; the clock stands still for them.
+    pub open_questions: AtomicUsize,
+    settled: AtomicBool,
+    /// The backend knows that nobody waits any more.
+    cancel_sent: AtomicBool,
+    sent: Mutex<Option<SentRequest>>,
+    /// Milliseconds after `started` at which it was sent.
+    sent_ms: AtomicU64,
+    /// As the log, its trace and the audit log know it.
+    pub observed: Option<Arc<RequestTelemetry>>,
+    /// Its client takes a task for an answer.
+    pub task_handoff: Option<TaskHandoff>,
+    /// Headers of its request that repeat arguments no schema of ours names.
+    forwarded_headers: OnceLock<HeaderMap>,
+    /// What was told, for whoever has to tell it in other words.
+    parsed_answer: Mutex<Option<Message>>,
+}
+
+/// A call whose task dies is still answered.
+struct SettleOnPanic<'a>(&'a Arc<Call>);
+
+impl Drop for SettleOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.settle(CallOutcome::Refused(Refusal::new(
+                ErrorKind::Internal,
+                "the call failed inside the broker",
+            )));
+        }
+    }
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum CallOutcome {
+    Answered(Message, ResourceUris),
+    Refused(Refusal),
+    Cancelled,
+    TimedOut,
+}
+
+impl Call {
+    pub fn new(
+        message: &Message,
+        client_id: RequestId,
+        session: &Arc<Session>,
+        stream: &Arc<EventStream>,
+        (backend, home): (BackendId, Option<Arc<Backend>>),
+        tool: Option<&ToolCalled>,
+        started: Instant,
+    ) -> Arc<Self> {
+        let method = message.method;
+        Arc::new(Self {
+            deadline: session.tenant.deadline(
+                home.as_deref(),
+                method,
+                tool.map(|tool| tool.name.as_str()),
+            ),
+            is_repeatable: tool.map_or(method.is_repeatable(), |tool| {
+                tool.traits.read_only || tool.traits.idempotent
+            }),
+            registered_backend: home,
+            client_id,
+            method,
+            session: session.clone(),
+            stream: stream.clone(),
+            backend,
+            progress_token: message
+                .fields
+                .meta_progress_token
+                .map(|span| span.slice(&message.frame)),
+            last_progress: Mutex::new(None),
+            interrupt: Interrupt::default(),
+            cancel_reason: Mutex::new(None),
+            started,
+            touched_ms: AtomicU64::new(0),
+            open_questions: AtomicUsize::new(0),
+            settled: AtomicBool::new(false),
+            cancel_sent: AtomicBool::new(false),
+            sent: Mutex::new(None),
+            sent_ms: AtomicU64::new(0),
+            observed: request::current(),
+            task_handoff: (session.accepts_tasks && method == Method::ToolsCall)
+                .then(TaskHandoff::default),
+            forwarded_headers: OnceLock::new(),
+            parsed_answer: Mutex::new(None),
+        })
+    }
+
+    /// Carries the call to its end. The session has it in its table already.
+    pub async fn run(
+        self: Arc<Self>,
+        message: Message,
+        edits: Vec<(Span, Vec<u8>)>,
+        check: Option<Box<ArgumentsCheck>>,
+    ) {
+        let _answered = SettleOnPanic(&self);
+        if self.interrupt.is_cancelled() {
+            return self.settle(CallOutcome::Cancelled);
+        }
+        let _on_list = self
+            .session
+            .shared
+            .deadlines
+            .register(&self, self.started + self.deadline.quiet.min(self.deadline.total));
+        let ending = {
+            // Made where it stays: it is large, and the macro would move it.
+            let mut relaying = pin!(self.relay(&message, &edits, check));
+            // The answer first: where it is there, nothing else is looked at.
+            tokio::select! {
+                biased;
+                ending = &mut relaying => ending.unwrap_or_else(CallOutcome::Refused),
+                cut = self.interrupt.interrupted() => match cut {
+                    InterruptReason::Cancelled => CallOutcome::Cancelled,
+                    InterruptReason::Expired => CallOutcome::TimedOut,
+                },
+            }
+        };
+        // Who has given up gets none, though it came with the same waking.
+        self.settle(if self.interrupt.is_cancelled() { CallOutcome::Cancelled } else { ending });
+    }
+
+    /// Before it is carried out: headers that its backend gets as they came.
+    pub fn set_forwarded_headers(&self, headers: HeaderMap) {
+        let _set_once = self.forwarded_headers.set(headers);
+    }
+
+    pub fn forwarded_headers(&self) -> HeaderMap {
+        self.forwarded_headers.get().cloned().unwrap_or_default()
+    }
+
+    /// What was told as `frame`, so that it need not be read again.
+    pub fn take_parsed_answer(&self, frame: &Bytes) -> Option<Message> {
+        lock(&self.parsed_answer)
+            .take()
+            .filter(|told| told.frame.as_ptr() == frame.as_ptr() && told.frame.len() == frame.len())
+    }
+
+    /// The client (or the end of its session) wants no answer any more.
+    pub fn cancel(&self, reason: Option<Bytes>) {
+        *lock(&self.cancel_reason) = reason;
+        self.interrupt.cancel();
+        // At once, so that it is on its way before a session's end closes the link. What is only being sent now is told of
+        // when the call settles.
+        if !self.settled.load(Ordering::Acquire) {
+            self.send_cancelled();
+        }
+    }
+
+    /// It was cancelled: its answer goes to no client.
+    pub fn is_cancelled(&self) -> bool {
+        self.interrupt.is_cancelled()
+    }
+
+    /// Something of this call moved: its clock starts again.
+    pub fn touch(&self) {
+        self.touched_ms.store(self.elapsed_ms(), Ordering::Relaxed);
+    }
+
+    /// Notes which connection and wire id carry the call, so that a cancellation finds it.
+    pub fn sent_as(&self, carried: SentRequest, at: Instant) {
+        self.sent_ms.store(self.ms_at(at), Ordering::Relaxed);
+        *lock(&self.sent) = Some(carried);
+    }
+
+    /// Whether progress of this value may go to the client (MCP: it increases with each notification).
+    pub fn progress_advances(&self, value: f64) -> bool {
+        let mut last = lock(&self.last_progress);
+        if last.is_some_and(|last| value <= last) {
+            return false;
+        }
+        *last = Some(value);
+        true
+    }
+
+    /// Waits for room, then sends the call: once, or again where that does no harm and the backend's budget has something left.
+    async fn relay(
+        self: &Arc<Self>,
+        message: &Message,
+        edits: &[(Span, Vec<u8>)],
+        check: Option<Box<ArgumentsCheck>>,
+    ) -> Result<CallOutcome, Refusal> {
+        if let Some(check) = check {
+            // Rare, and on the heap: every call's future would be larger by it.
+            Box::pin(check.run()).await?;
+        }
+        let backend = self
+            .registered_backend
+            .as_ref()
+            .ok_or_else(|| self.session.backend_gone(&self.backend))?;
+        backend.check_breaker()?;
+        backend.earn_retry();
+        let (principal, session) = (&self.session.caller.principal, &self.session.key);
+        let caller = CallOwner { tenant: &self.session.tenant, principal, session };
+        let _room = backend.acquire_permit(caller, self.started + self.deadline.quiet).await?;
+        let mut retries = 0;
+        loop {
+            let (attempt, refusal) = match self.attempt(message, edits).await {
+                Ok((answer, uris)) => return Ok(CallOutcome::Answered(answer, uris)),
+                Err(failed) => failed,
+            };
+            if !retries::may_repeat(attempt, self.is_repeatable, retries) || !backend.spend_retry()
+            {
+                return Err(refusal);
+            }
+            tokio::time::sleep(retries::pause(retries, rand::random())).await;
+            retries += 1;
+        }
+    }
+
+    async fn attempt(
+        self: &Arc<Self>,
+        message: &Message,
+        edits: &[(Span, Vec<u8>)],
+    ) -> Result<(Message, ResourceUris), (AttemptOutcome, Refusal)> {
+        let asker = Asker::Call(self.clone());
+        let over = |refusal| (AttemptOutcome::Final, refusal);
+        // A backend that forgot its session did not process the call, so it is sent once more over a new one.
+        for attempt in 0..2 {
+            let link = self.session.link_to(&self.backend).map_err(over)?;
+            link.backend.check_breaker().map_err(over)?;
+            let connection =
+                link.connection().await.map_err(|refusal| (connect_attempt(&refusal), refusal))?;
+            connection.permits(self.method).map_err(over)?;
+            let sent_at = Instant::now();
+            let answer = connection
+                .exchange(&link, BackendRequest { message, edits, asker: &asker, sent_at })
+                .await;
+            let (answer, uris) = self.with_uris(answer);
+            let over_at = Instant::now();
+            let took = over_at - sent_at;
+            link.backend.record_result(&connection, &answer, took, over_at);
+            // One of 2026-07-28 may have been asked several times, and is timed each time.
+            if connection.modern().is_none() {
+                link.backend.record_latency(took);
+            }
+            // Of tasks nothing is learnt.
+            if !self.task_handoff.as_ref().is_some_and(TaskHandoff::is_done) {
+                link.backend.record_call_duration(&answer, took);
+            }
+            match answer {
+                Ok(answer) => return Ok((answer, uris)),
+                Err(Failure::SessionGone) if attempt == 0 => {} // the connection has ended itself, the link opens another
+                Err(failure) => return Err((failure.attempt(), link.backend.refusal(&failure))),
+            }
+        }
+        Err(over(Failure::SessionGone.refusal(&self.backend)))
+    }
+
+    /// Finds the URIs to be rewritten in an answer. An answer that readers would not find them in alike is not MCP.
+    fn with_uris(
+        &self,
+        answer: Result<Message, Failure>,
+    ) -> (Result<Message, Failure>, ResourceUris) {
+        let found =
+            answer.as_ref().map(|answer| ResourceUris::find(answer, &self.session.endpoint));
+        match found.unwrap_or_else(|_| Ok(ResourceUris::default())) {
+            Ok(uris) => (answer, uris),
+            Err(ambiguous) => {
+                (Err(Failure::Protocol(ambiguous.to_string())), ResourceUris::default())
+            }
+        }
+    }
+
+    /// The one end of every call.
+    fn settle(self: &Arc<Self>, ending: CallOutcome) {
+        if self.settled.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let now = Instant::now();
+        let outcome = outcome(self.method, &ending);
+        if matches!(ending, CallOutcome::Cancelled | CallOutcome::TimedOut) {
+            self.send_cancelled();
+        }
+        match ending {
+            CallOutcome::TimedOut => self.report_timeout(),
+            CallOutcome::Cancelled => self.report_abandoned(),
+            CallOutcome::Answered(..) | CallOutcome::Refused(_) => {}
+        }
+        let _settling = self.session.close_request(&self.client_id);
+        match self.answer(ending) {
+            Some(frame) => {
+                let _cut = self.stream.push(now, EventKind::Answer, frame);
+            }
+            None => self.stream.abandon_answer(now),
+        }
+        self.session.request_finished(
+            self.method,
+            outcome,
+            now.saturating_duration_since(self.started),
+        );
+    }
+
+    /// The backend is to blame where it had most of the time for itself, and not the queue before it.
+    fn report_timeout(&self) {
+        let sent = lock(&self.sent).clone();
+        let had = Duration::from_millis(
+            self.elapsed_ms().saturating_sub(self.sent_ms.load(Ordering::Relaxed)),
+        );
+        if let Some(SentRequest { link, .. }) = sent.filter(|_| had >= self.deadline.quiet / 2) {
+            link.backend.record_timeout(had);
+        }
+    }
+
+    /// A client that gives up says nothing of the backend, unless nothing at all was heard of that.
+    fn report_abandoned(&self) {
+        let sent = lock(&self.sent).clone();
+        let (sent_ms, touched_ms) =
+            (self.sent_ms.load(Ordering::Relaxed), self.touched_ms.load(Ordering::Relaxed));
+        if let Some(SentRequest { link, .. }) = sent
+            .filter(|_| touched_ms <= sent_ms && self.open_questions.load(Ordering::Relaxed) == 0)
+        {
+            link.backend
+                .record_abandoned(Duration::from_millis(self.elapsed_ms().saturating_sub(sent_ms)));
+        }
+    }
+
+    fn answer(self: &Arc<Self>, ending: CallOutcome) -> Option<Bytes> {
+        match ending {
+            CallOutcome::Answered(answer, uris) => Some(self.for_client(answer, &uris)),
+            CallOutcome::Refused(refusal) => {
+                Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
+            }
+            CallOutcome::TimedOut => {
+                let refusal = match *lock(&self.sent) {
+                    Some(_) => Refusal::new(
+                        ErrorKind::Timeout,
+                        format!("backend {} did not answer in time", self.backend),
+                    ),
+                    None => {
+                        let text = format!(
+                            "the call could not be sent to backend {} in its time",
+                            self.backend
+                        );
+                        Refusal::new(ErrorKind::Timeout, text).harmless_again()
+                    }
+                };
+                Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
+            }
+            CallOutcome::Cancelled => None,
+        }
+    }
+
+    /// The backend's answer with everything it names put back into the client's terms.
+    fn for_client(self: &Arc<Self>, answer: Message, uris: &ResourceUris) -> Bytes {
+        let frame = answer.frame.clone();
+        let mut splice = Splice::new(&frame);
+        // Whoever stands behind a session that is not kept tells it once more, under its own id.
+        let id_span = answer.id_span.filter(|_| self.session.has_client);
+        if let Some(span) = id_span {
+            splice.replace(span, self.client_id.raw());
+        }
+        uris.expose(&self.backend, &mut splice);
+        if answer.bytes(answer.fields.error_code) == Some(b"-32042") {
+            if let Some(told) = self.urls_as_result(&answer) {
+                return told;
+            }
+            self.session.note_elicitations_required(&answer);
+        }
+        if self.method == Method::CompletionComplete {
+            completion::limit_values(&answer, &mut splice);
+        }
+        let told = match id_span {
+            // What is large is not copied for a number in it. What may have to be kept is, without the room it was read into.
+            Some(span)
+                if frame.len() >= IN_PLACE_BYTES_MIN
+                    && splice.is_only(span)
+                    && !self.stream.is_retainable() =>
+            {
+                drop((splice, answer));
+                splice::replace_in_place(frame, span, self.client_id.raw())
+            }
+            Some(_) => splice.finish(),
+            None => match splice.finish_message(answer) {
+                Ok(told) => lock(&self.parsed_answer).insert(told).frame.clone(),
+                Err(frame) => frame,
+            },
+        };
+        self.session.client_dialect().answer(self.method, told)
+    }
+
+    /// An error that asks for URLs to be opened, for a client that can not be asked so. One without a session says with each
+    /// request what it can do, and is told what is missing.
+    fn urls_as_result(&self, error: &Message) -> Option<Bytes> {
+        let opens_urls =
+            self.session.client.elicitation_url && self.session.version.elicitation_url();
+        if opens_urls || !self.session.has_client || self.method != Method::ToolsCall {
+            return None;
+        }
+        downlevel::urls_as_result(error).map(|result| handshake::success(&self.client_id, &result))
+    }
+
+    /// Tells the backend that nobody waits any more (MCP 2025-11-25, Cancellation).
+    fn send_cancelled(&self) {
+        let Some(SentRequest { connection, wire_id, .. }) = lock(&self.sent).clone() else {
+            return;
+        };
+        if self.cancel_sent.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.session.note_abandoned_call();
+        let reason = lock(&self.cancel_reason)
+            .take()
+            .map(|reason| format!(",\"reason\":{}", String::from_utf8_lossy(&reason)));
+        let params = format!("{{\"requestId\":{wire_id}{}}}", reason.unwrap_or_default());
+        connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        self.ms_at(Instant::now())
+    }
+
+    fn ms_at(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.started).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Expirable for Call {
+    /// When the call's time is up: so long after the last sign of life, never beyond the total.
+    fn deadline_status(&self, now: Instant) -> DeadlineStatus {
+        if self.interrupt.is_expired()
+            || self.task_handoff.as_ref().is_some_and(TaskHandoff::is_done)
+        {
+            return DeadlineStatus::Never;
+        }
+        let CallDeadline { quiet, total } = self.deadline;
+        if self.open_questions.load(Ordering::Relaxed) > 0 {
+            self.touched_ms.store(self.ms_at(now), Ordering::Relaxed);
+        }
+        let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
+        match self.started.checked_add(touched.saturating_add(quiet).min(total)) {
+            Some(due) if now < due => DeadlineStatus::At(due),
+            Some(_) => DeadlineStatus::Passed,
+            None => DeadlineStatus::Never,
+        }
+    }
+
+    fn expire(&self) {
+        self.interrupt.expire();
+    }
+}
+
+/// Nothing was sent where no connection was opened. One that is to be waited for is not asked for again at once.
+fn connect_attempt(refusal: &Refusal) -> AttemptOutcome {
+    let again = refusal.kind == ErrorKind::BackendUnavailable && refusal.retry_after.is_none();
+    if again { AttemptOutcome::NotProcessed } else { AttemptOutcome::Final }
+}
+
+fn outcome(method: Method, ending: &CallOutcome) -> RequestOutcome {
+    match ending {
+        CallOutcome::Answered(answer, _) if answer.kind == Kind::Error => RequestOutcome::Error,
+        CallOutcome::Answered(answer, _)
+            if method == Method::ToolsCall && is_tool_error(answer) =>
+        {
+            RequestOutcome::ToolError
+        }
+        CallOutcome::Answered(..) => RequestOutcome::Ok,
+        CallOutcome::Refused(_) => RequestOutcome::Refused,
+        CallOutcome::Cancelled => RequestOutcome::Cancelled,
+        CallOutcome::TimedOut => RequestOutcome::Timeout,
+    }
+}

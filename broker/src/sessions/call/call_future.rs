@@ -1,0 +1,107 @@
+//! A call that is being carried out, by whoever holds it. Made by sessions, polled by listeners and exchanges.
+//!
+//! Invariant: it goes to its end whoever drops it, and a panic inside ends the call and nothing else.
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tokio::runtime::Handle;
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
+
+use super::Call;
+
+/// A call that is being carried out: by whoever polls it, so that a call whose client waits for it on a connection of its own
+/// costs no task and no waking of one by another. Dropped before its end it goes on as a task (MCP 2025-11-25, Transports: a
+/// client that hangs up cancels nothing).
+pub struct CallFuture {
+    call: Option<Arc<Call>>,
+    /// `Unsupported` once it is over. On the heap, so that it is not moved on its way.
+    work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    running: TaskTracker,
+    /// A drain waits for it, whoever carries it out.
+    _running: TaskTrackerToken,
+}
+
+impl CallFuture {
+    pub(in crate::sessions) fn new(
+        work: Pin<Box<dyn Future<Output = ()> + Send>>,
+        running: &TaskTracker,
+    ) -> Self {
+        Self { call: None, work: Some(work), running: running.clone(), _running: running.token() }
+    }
+
+    /// Whose it is.
+    pub(in crate::sessions) fn with_call(mut self, call: Arc<Call>) -> Self {
+        self.call = Some(call);
+        self
+    }
+
+    pub(in crate::sessions) fn call(&self) -> Option<&Arc<Call>> {
+        self.call.as_ref()
+    }
+}
+
+impl fmt::Debug for CallFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Underway").field("is_over", &self.work.is_none()).finish_non_exhaustive()
+    }
+}
+
+impl Future for CallFuture {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(work) = &mut self.work else { return Poll::Ready(()) };
+        // A panic ends the call, which is answered all the same, and not the connection it is polled for.
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+        if matches!(polled, Ok(Poll::Pending)) {
+            return Poll::Pending;
+        }
+        self.work = None;
+        Poll::Ready(())
+    }
+}
+
+impl Drop for CallFuture {
+    fn drop(&mut self) {
+        // Without a runtime the process is at its end.
+        if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
+            self.running.spawn_on(work, &runtime);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_goes_on_and_one_that_panics_is_over() {
+        let running = TaskTracker::new();
+        let (begin, begun) = oneshot::channel::<()>();
+        let (tell, told) = oneshot::channel();
+        let work = async move {
+            let _ = begun.await;
+            let _ = tell.send(());
+        };
+        let mut call = CallFuture::new(Box::pin(work), &running);
+        assert!(
+            poll_fn(|context| Poll::Ready(Pin::new(&mut call).poll(context).is_pending())).await
+        );
+        drop(call);
+        begin.send(()).unwrap();
+        told.await.unwrap();
+        CallFuture::new(Box::pin(async { panic!("inside a call") }), &running).await;
+        running.close();
+        running.wait().await;
+    }
+}

@@ -1,0 +1,241 @@
+//! When calls in flight are due: one list of all, and one timer for the list.
+//!
+//! Next to no call is ever late, and a timer of its own costs each call two turns at the lock of the runtime's timers. Here a call is
+//! put on the list and taken off it, and who looks after the list sleeps until the earliest moment at which one on it could be late,
+//! which is mostly one that has been over for long. Invariant: whoever is on the list when it is due is told so then.
+
+use std::{
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use slab::Slab;
+use tokio::sync::Notify;
+
+use crate::sync::lock;
+
+/// So many lists, so that calls seldom wait for one another.
+const LISTS: usize = 16;
+/// How much later than it is due a call may be told.
+const STEP_MICROS: u64 = 10_000;
+const NEVER: u64 = u64::MAX;
+
+/// What has a time to be over in.
+pub trait Expirable {
+    fn deadline_status(&self, now: Instant) -> DeadlineStatus;
+
+    /// Its time is up.
+    fn expire(&self);
+}
+
+/// All calls in flight, and when the first of them may be late.
+#[derive(Debug)]
+pub struct DeadlineList<T> {
+    lists: [Mutex<Slab<Arc<T>>>; LISTS],
+    /// Microseconds after `epoch`.
+    earliest: AtomicU64,
+    epoch: Instant,
+    rescheduled: Arc<Notify>,
+}
+
+/// When a call is to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeadlineStatus {
+    At(Instant),
+    Passed,
+    /// Its end was told to it already, or it has no time to keep any more.
+    Never,
+}
+
+/// A call's place on the list.
+pub struct DeadlineGuard<'a, T> {
+    list: &'a Mutex<Slab<Arc<T>>>,
+    index: usize,
+}
+
+impl<T> Default for DeadlineList<T> {
+    fn default() -> Self {
+        let (earliest, sooner) = (AtomicU64::new(NEVER), Arc::default());
+        Self {
+            lists: std::array::from_fn(|_| Mutex::default()),
+            earliest,
+            epoch: Instant::now(),
+            rescheduled: sooner,
+        }
+    }
+}
+
+impl<T: Expirable> DeadlineList<T> {
+    /// Looks after `calls` for as long as they are there.
+    pub async fn run(calls: Weak<Self>) {
+        loop {
+            let Some((sooner, earliest)) =
+                calls.upgrade().map(|calls| (calls.rescheduled.clone(), calls.earliest()))
+            else {
+                return;
+            };
+            tokio::select! {
+                () = sooner.notified() => continue,
+                () = until(earliest) => {}
+            }
+            let Some(calls) = calls.upgrade() else { return };
+            calls
+                .take_expired(tokio::time::Instant::now().into_std())
+                .iter()
+                .for_each(|call| call.expire());
+        }
+    }
+
+    /// Puts a call on the list, for as long as the returned place lives.
+    pub fn register<'a>(&'a self, call: &Arc<T>, due: Instant) -> DeadlineGuard<'a, T> {
+        // Neighbours in memory are of one thread, and mostly on one list.
+        let list = &self.lists[(Arc::as_ptr(call) as usize >> 12) % LISTS];
+        let place = lock(list).insert(call.clone());
+        // Behind that: whoever has gone through the list before it was on it has set an earliest moment that is looked at here.
+        let due = self.micros(due);
+        if due < self.earliest.load(Ordering::SeqCst)
+            && due < self.earliest.fetch_min(due, Ordering::SeqCst)
+        {
+            self.rescheduled.notify_one();
+        }
+        DeadlineGuard { list, index: place }
+    }
+
+    /// Those whose time is up at `now`; when the others are due is noted.
+    fn take_expired(&self, now: Instant) -> Vec<Arc<T>> {
+        let (mut late, mut earliest) = (Vec::new(), NEVER);
+        self.earliest.store(NEVER, Ordering::SeqCst);
+        for list in &self.lists {
+            for (_, call) in &*lock(list) {
+                match call.deadline_status(now) {
+                    DeadlineStatus::Passed => late.push(call.clone()),
+                    DeadlineStatus::At(due) => earliest = earliest.min(self.micros(due)),
+                    DeadlineStatus::Never => {}
+                }
+            }
+        }
+        self.earliest.fetch_min(earliest, Ordering::SeqCst);
+        late
+    }
+
+    fn earliest(&self) -> Option<Instant> {
+        Some(self.earliest.load(Ordering::SeqCst))
+            .filter(|micros| *micros != NEVER)
+            .map(|micros| self.epoch + Duration::from_micros(micros))
+    }
+
+    /// Rounded up: nobody is looked at too soon, and however many are late, they are looked for once in a step.
+    fn micros(&self, at: Instant) -> u64 {
+        let micros =
+            u64::try_from(at.saturating_duration_since(self.epoch).as_micros()).unwrap_or(NEVER);
+        micros.checked_next_multiple_of(STEP_MICROS).unwrap_or(NEVER - 1)
+    }
+}
+
+impl<T> Drop for DeadlineList<T> {
+    fn drop(&mut self) {
+        self.rescheduled.notify_one(); // whoever looks after it sees that it is gone
+    }
+}
+
+impl<T> Drop for DeadlineGuard<'_, T> {
+    fn drop(&mut self) {
+        let call = lock(self.list).try_remove(self.index);
+        drop(call); // without the lock
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A call that is due after so long, once it may be.
+    #[derive(Debug)]
+    struct Fake {
+        due: Mutex<Instant>,
+        late_at: OnceLock<Instant>,
+        told: Notify,
+    }
+
+    impl Fake {
+        fn due_in(after: Duration) -> Arc<Self> {
+            Arc::new(Self {
+                due: Mutex::new(now() + after),
+                late_at: OnceLock::new(),
+                told: Notify::new(),
+            })
+        }
+
+        async fn late_after(&self, begun: Instant) -> Duration {
+            self.told.notified().await;
+            *self.late_at.get().unwrap() - begun
+        }
+    }
+
+    impl Expirable for Fake {
+        fn deadline_status(&self, now: Instant) -> DeadlineStatus {
+            match *lock(&self.due) {
+                _ if self.late_at.get().is_some() => DeadlineStatus::Never,
+                due if due <= now => DeadlineStatus::Passed,
+                due => DeadlineStatus::At(due),
+            }
+        }
+
+        fn expire(&self) {
+            self.late_at.set(now()).expect("it is told once");
+            self.told.notify_one();
+        }
+    }
+
+    /// By the clock of the test, which goes on when everybody waits.
+    fn now() -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_is_told_when_its_time_is_up_whoever_came_first() {
+        let list = Arc::<DeadlineList<Fake>>::default();
+        let looking = tokio::spawn(DeadlineList::run(Arc::downgrade(&list)));
+        tokio::task::yield_now().await;
+        let begun = now();
+        let calls: Vec<_> =
+            [30, 5, 60, 10].into_iter().map(|seconds| Fake::due_in(seconds * SECOND)).collect();
+        let places: Vec<_> =
+            calls.iter().map(|call| list.register(call, *lock(&call.due))).collect();
+        // One is over before its time, and one gets more of it.
+        drop(places.into_iter().nth(3));
+        let more = list.register(&calls[1], *lock(&calls[1].due));
+        *lock(&calls[1].due) += 15 * SECOND;
+        let kept = [
+            list.register(&calls[0], *lock(&calls[0].due)),
+            list.register(&calls[2], *lock(&calls[2].due)),
+        ];
+        assert_eq!(calls[1].late_after(begun).await.as_secs(), 20);
+        assert_eq!(calls[0].late_after(begun).await.as_secs(), 30);
+        assert_eq!(calls[2].late_after(begun).await.as_secs(), 60);
+        assert!(calls[3].late_at.get().is_none());
+        drop((more, kept));
+        // Nobody is left, and then somebody comes.
+        let last = Fake::due_in(SECOND);
+        let begun = now();
+        let _place = list.register(&last, *lock(&last.due));
+        assert_eq!(last.late_after(begun).await.as_secs(), 1);
+        drop(_place);
+        drop(list);
+        looking.await.unwrap();
+    }
+}

@@ -1,0 +1,483 @@
+//! One request that stands alone, on its way to a backend and back.
+//!
+//! It ends in one of three ways: its answer, an answer that asks for input (the exchange waits, parked), or dropped, because
+//! its client hung up: then the backend is told that nobody waits any more.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    handshake,
+    ids::{BackendId, RequestId},
+    json,
+    method::Method,
+    splice::Splice,
+    stateless::{
+        inputs::{InputRequest, InputRequired, InputResponses},
+        is_cacheable, may_require_input,
+        request::capability_required,
+        results::CacheHint,
+    },
+};
+
+use super::{
+    StatelessClient, StatelessRequest, SuspensionId,
+    pending_exchange::{PendingExchange, PendingPromotion},
+    suspended::{RequestedInput, Suspension, no_answer},
+};
+use crate::{
+    limits::{INPUT_GATHER_WAIT, INPUT_ROUNDS_MAX},
+    rules::{
+        catalog::{Catalog, TaskSupport},
+        endpoint::Endpoint,
+        endpoint_info::EndpointInfo,
+        event_log::EventKind,
+        exposed_names,
+        log_level::{self, LogLevel},
+        routing, stateless, stateless_tasks, tasks,
+    },
+    sessions::{
+        call::CallFuture,
+        stream::{EventStream, StreamItem},
+        tasks::UnannouncedTask,
+    },
+};
+
+/// What an exchange has for its client.
+#[derive(Debug)]
+pub enum ExchangeEvent {
+    /// Something about the request.
+    Frame(Bytes),
+    /// The last message, and its `error.code` where it is an error.
+    Answer(Bytes, Option<i64>),
+    /// There is no more, and was no answer.
+    Ended,
+}
+
+/// One request on its way.
+#[derive(Debug)]
+pub struct Exchange {
+    visitor: StatelessClient,
+    request: Box<StatelessRequest>,
+    server_info: Bytes,
+    cache: Option<CacheHint>,
+    round: u32,
+    waiting: Option<PendingExchange>,
+    /// It was to be a task from its beginning.
+    as_task: bool,
+    promoting: PendingPromotion,
+    ready: VecDeque<Bytes>,
+    /// What the client was asked for and did not bring.
+    missing: Vec<RequestedInput>,
+    /// What it brought before it was asked, under the backend's names.
+    unasked: Vec<(String, Bytes)>,
+    /// Questions that came just now, and until when others are waited for.
+    asking: Option<(Vec<Message>, tokio::time::Instant)>,
+}
+
+impl StatelessClient {
+    /// Sends a request on its way. An `Err` is the answer, and nothing was begun.
+    pub async fn begin(
+        &self,
+        request: Box<StatelessRequest>,
+        offer: &EndpointInfo,
+    ) -> Result<Exchange, Refusal> {
+        let unasked = InputResponses::parse(&request.message)?.answers;
+        let as_task = self.shall_be_a_task(&request, offer)?;
+        let waiting = self.submit(&request, offer, as_task).await?;
+        Ok(Exchange { unasked, as_task, ..self.exchange(request, offer, 0, Some(waiting)) })
+    }
+
+    /// Whether the call is a task from its beginning: its tool runs in no other way, or the client names it, so that it can
+    /// ask for the same call again whatever happens.
+    fn shall_be_a_task(
+        &self,
+        request: &StatelessRequest,
+        offer: &EndpointInfo,
+    ) -> Result<bool, Refusal> {
+        let message = &request.message;
+        if message.method != Method::ToolsCall {
+            return Ok(false);
+        }
+        let support = routing::task_support(message, &self.endpoint, &self.tenant.catalog());
+        let offered = offer.capabilities.tasks_tools_call;
+        if offered && !request.meta.tasks && support == Some(TaskSupport::Required) {
+            return Err(stateless_tasks::not_declared(
+                "this tool only runs as a task, which the request does not declare",
+            ));
+        }
+        if !offered || !request.meta.tasks || support == Some(TaskSupport::Forbidden) {
+            return Ok(false);
+        }
+        Ok(support == Some(TaskSupport::Required) || tasks::idempotency_key(message)?.is_some())
+    }
+
+    /// Goes on with a request that waits at `permit`, here.
+    pub async fn go_on(
+        &self,
+        request: Box<StatelessRequest>,
+        place: &SuspensionId,
+        offer: &EndpointInfo,
+    ) -> Result<Exchange, Refusal> {
+        let responses = InputResponses::parse(&request.message)?;
+        let mut parked =
+            self.unpark(place, &responses).map_err(super::RequestStateError::refusal)??;
+        let (mut missing, mut answered) = (Vec::new(), Vec::new());
+        for asked in std::mem::take(&mut parked.questions) {
+            match responses.answers.iter().find(|(key, _)| *key == asked.request.key) {
+                Some((_, answer)) => answered.push((asked, answer)),
+                None => missing.push(asked),
+            }
+        }
+        let Some(waiting) = parked.waiting.take() else {
+            // The backend refused the first try before it did anything: it is made again.
+            let waiting = self.submit(&request, offer, false).await?;
+            return Ok(self.exchange(request, offer, parked.round(), Some(waiting)));
+        };
+        answered
+            .iter()
+            .filter_map(|(asked, answer)| Some((asked.number?, *answer)))
+            .for_each(|(number, answer)| waiting.answer(number, answer));
+        let mut exchange = self.exchange(request, offer, parked.round(), Some(waiting));
+        exchange.missing = missing;
+        Ok(exchange)
+    }
+
+    fn exchange(
+        &self,
+        request: Box<StatelessRequest>,
+        offer: &EndpointInfo,
+        round: u32,
+        waiting: Option<PendingExchange>,
+    ) -> Exchange {
+        let cache = is_cacheable(request.message.method).then_some(CacheHint::NONE);
+        let may_become_task = request.meta.tasks && offer.capabilities.tasks_tools_call;
+        Exchange {
+            promoting: PendingPromotion::new(
+                waiting.as_ref(),
+                may_become_task,
+                self.shared.task_settings().promotes_after(),
+            ),
+            visitor: self.clone(),
+            request,
+            server_info: offer.server_info.clone(),
+            cache,
+            round,
+            waiting,
+            as_task: false,
+            ready: VecDeque::new(),
+            missing: Vec::new(),
+            unasked: Vec::new(),
+            asking: None,
+        }
+    }
+
+    async fn submit(
+        &self,
+        request: &StatelessRequest,
+        offer: &EndpointInfo,
+        as_task: bool,
+    ) -> Result<PendingExchange, Refusal> {
+        let lease = self.shared.modern.stand_ins.lease(self, request, offer).await?;
+        let (id, session) = (lease.next_id(), lease.session().clone());
+        if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
+            session.ensure_log_level(level).await;
+        }
+        let mut message = stateless::for_session(&request.message, &id)?;
+        if as_task {
+            message = stateless_tasks::as_task(&message)?;
+        }
+        let stream = session.open_stream(vec![id.clone()], 0);
+        let reader = stream
+            .read_from(0)
+            .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream can not be read"))?;
+        let mut waiting = PendingExchange::new(lease, id, reader);
+        let carried = session.handle_request(message, &stream)?;
+        if !request.passed.is_empty()
+            && let Some(call) = carried.as_ref().and_then(CallFuture::call)
+        {
+            call.set_forwarded_headers(request.passed.clone());
+        }
+        waiting.carry_out(carried);
+        Ok(waiting)
+    }
+}
+
+/// The backend a request is for, as far as its names tell.
+pub(super) fn backend_of(
+    message: &Message,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+) -> Option<BackendId> {
+    if let Endpoint::Single(backend) = endpoint {
+        return Some(backend.clone());
+    }
+    match message.method {
+        Method::ToolsCall => {
+            Some(catalog.tool(&message.text(message.fields.name)?)?.backend.clone())
+        }
+        Method::PromptsGet => {
+            Some(catalog.prompt(&message.text(message.fields.name)?)?.backend.clone())
+        }
+        Method::ResourcesRead => exposed_names::native_uri(&message.text(message.fields.uri)?)
+            .map(|(backend, _)| backend),
+        _ => None,
+    }
+}
+
+impl Exchange {
+    pub fn id(&self) -> &RequestId {
+        &self.request.id
+    }
+
+    pub fn shared(&self) -> &Arc<crate::sessions::shared::Shared> {
+        &self.visitor.shared
+    }
+
+    /// Whoever asks for what comes next does so when its client has read what came: nothing waits for that.
+    pub fn let_go(&mut self) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.let_go();
+        }
+    }
+
+    /// What it reads.
+    pub fn stream(&self) -> Option<&Arc<EventStream>> {
+        self.waiting.as_ref().map(PendingExchange::stream)
+    }
+
+    /// What comes next. Cancel-safe: a dropped call loses nothing.
+    pub async fn next(&mut self) -> ExchangeEvent {
+        if !self.missing.is_empty() {
+            let (missing, waiting) = (std::mem::take(&mut self.missing), self.waiting.take());
+            return self.park(missing, waiting);
+        }
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return ExchangeEvent::Frame(frame);
+            }
+            match self.promoting.outcome().await {
+                Some(Ok(task)) => return self.became(task),
+                Some(Err(waiting)) => self.waiting = waiting,
+                None => {}
+            }
+            let Some(waiting) = &mut self.waiting else { return ExchangeEvent::Ended };
+            let next = match &self.asking {
+                None => tokio::select! {
+                    biased;
+                    next = waiting.next() => Some(next),
+                    () = self.promoting.is_time() => None,
+                },
+                Some((_, until)) => match tokio::time::timeout_at(*until, waiting.next()).await {
+                    Ok(next) => Some(next),
+                    Err(_) => match self.ask() {
+                        Some(step) => return step,
+                        None => continue,
+                    },
+                },
+            };
+            let event = match next {
+                Some(StreamItem::Event(event)) => event,
+                None => {
+                    if let Some(waiting) = self.waiting.take() {
+                        self.promoting.attempt(&self.request, waiting);
+                    }
+                    continue;
+                }
+                Some(StreamItem::Ended(_)) => {
+                    self.waiting = None;
+                    return ExchangeEvent::Ended;
+                }
+            };
+            if event.kind == EventKind::Answer {
+                return self.answer(&event.frame); // it did not wait for what it may have asked
+            }
+            if let Some(message) = read(event.frame) {
+                self.heard(message);
+            }
+        }
+    }
+
+    /// Something that comes before the answer.
+    fn heard(&mut self, message: Message) {
+        if message.kind == Kind::Request {
+            let (questions, _) = self.asking.get_or_insert_with(|| {
+                (Vec::new(), tokio::time::Instant::now() + INPUT_GATHER_WAIT)
+            });
+            questions.push(message);
+        } else if let Some(withdrawn) = withdrawn(&message) {
+            if let Some((questions, _)) = &mut self.asking {
+                questions.retain(|question| question.id.as_ref() != Some(&withdrawn));
+            }
+            self.asking.take_if(|(questions, _)| questions.is_empty());
+        } else if let Some(frame) = self.passing(&message) {
+            self.ready.push_back(frame);
+        }
+    }
+
+    /// What its client is told when it ended without an answer: what stood in for a session ended under it.
+    pub fn given_up(&self) -> Bytes {
+        let text = "the request was given up: it may or may not have been carried out";
+        let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
+        let request_id =
+            self.shared().note_refusal(&refusal, None, Some(self.visitor.tenant.id.as_str()));
+        stateless::refusal_response(&refusal, Some(&self.request.id), &request_id)
+    }
+
+    /// The answer is a task.
+    fn became(&self, task: UnannouncedTask) -> ExchangeEvent {
+        let Some(task) = task.announce() else { return ExchangeEvent::Ended };
+        let created = stateless_tasks::created(&task, self.shared().task_settings().poll_interval);
+        let frame = handshake::success(&self.request.id, &created);
+        ExchangeEvent::Answer(
+            stateless_tasks::creation(&frame, &self.request.id, &self.server_info).unwrap_or(frame),
+            None,
+        )
+    }
+
+    fn answer(&mut self, frame: &Bytes) -> ExchangeEvent {
+        let told = self.waiting.take().and_then(|waiting| waiting.told(frame));
+        let Some(answer) = told.or_else(|| read(frame.clone())) else {
+            return self.refuse(&Refusal::new(
+                ErrorKind::BackendProtocolError,
+                "the backend's answer can not be read",
+            ));
+        };
+        if self.as_task
+            && answer.kind == Kind::Result
+            && let Some(created) =
+                stateless_tasks::creation(frame, &self.request.id, &self.server_info)
+        {
+            return ExchangeEvent::Answer(created, None);
+        }
+        if let Some(step) = self.urls_first(&answer) {
+            return step;
+        }
+        let answer = stateless::answer(&answer, &self.request.id, self.cache, &self.server_info);
+        ExchangeEvent::Answer(answer.frame, answer.code)
+    }
+
+    /// An answer that asks for URLs to be opened before the request is sent again (MCP 2025-11-25, Elicitation: -32042).
+    fn urls_first(&mut self, error: &Message) -> Option<ExchangeEvent> {
+        if error.kind != Kind::Error || stateless::error_code(error) != -32042 {
+            return None;
+        }
+        let requests = stateless::elicitations_required(error);
+        if requests.is_empty() || !may_require_input(self.request.message.method) {
+            return None;
+        }
+        if !self.request.meta.capabilities.elicitation_url {
+            let text = "the backend needs the user to open a URL first, which the request does not declare";
+            return Some(self.refuse(&capability_required(r#"{"elicitation":{"url":{}}}"#, text)));
+        }
+        let questions =
+            requests.into_iter().map(|request| RequestedInput { request, number: None }).collect();
+        Some(self.park(questions, None))
+    }
+
+    /// What the backend asks is the answer for now. `Unsupported`: its client had brought all of it.
+    fn ask(&mut self) -> Option<ExchangeEvent> {
+        let questions = self.asking.take().map(|(questions, _)| questions).unwrap_or_default();
+        let waiting = self.waiting.as_ref()?;
+        let mut asked: Vec<RequestedInput> = Vec::with_capacity(questions.len());
+        for question in &questions {
+            let Some((number, mut request)) = stateless::input_request(question) else { continue };
+            // The backend's names are kept, so that its client finds what it looks for.
+            let own = waiting.session().input_key(number);
+            if let Some(own) = own.filter(|own| asked.iter().all(|other| other.request.key != *own))
+            {
+                if let Some(at) = self.unasked.iter().position(|(key, _)| *key == own) {
+                    let (_, answer) = self.unasked.swap_remove(at);
+                    if !stateless::is_answer(request.method, &answer) {
+                        return Some(self.refuse(&no_answer(&own, request.method)));
+                    }
+                    waiting.answer(number, &answer);
+                    continue;
+                }
+                request.key = own;
+            }
+            asked.push(RequestedInput { request, number: Some(number) });
+        }
+        if asked.is_empty() {
+            return None;
+        }
+        let waiting = self.waiting.take();
+        Some(self.park(asked, waiting))
+    }
+
+    fn park(
+        &mut self,
+        questions: Vec<RequestedInput>,
+        mut waiting: Option<PendingExchange>,
+    ) -> ExchangeEvent {
+        waiting.iter_mut().for_each(PendingExchange::let_go);
+        let round = self.round + 1;
+        if round > INPUT_ROUNDS_MAX {
+            let text =
+                format!("the backend asked for input {INPUT_ROUNDS_MAX} times, which is the limit");
+            return self.refuse(&Refusal::new(ErrorKind::BackendProtocolError, text));
+        }
+        let requests: Vec<InputRequest> =
+            questions.iter().map(|asked| asked.request.clone()).collect();
+        let leave =
+            Suspension { questions, round, digest: stateless::digest_of(&self.request.message) };
+        match self.visitor.park(leave, waiting) {
+            Ok(state) => {
+                let required = InputRequired { requests, state: Some(state) };
+                ExchangeEvent::Answer(
+                    required.to_response(&self.request.id, &self.server_info),
+                    None,
+                )
+            }
+            Err(refusal) => self.refuse(&refusal),
+        }
+    }
+
+    fn refuse(&mut self, refusal: &Refusal) -> ExchangeEvent {
+        self.waiting = None;
+        let request_id =
+            self.shared().note_refusal(refusal, None, Some(self.visitor.tenant.id.as_str()));
+        ExchangeEvent::Answer(
+            stateless::refusal_response(refusal, Some(&self.request.id), &request_id),
+            Some(refusal.kind.code()),
+        )
+    }
+
+    /// A notification about the request, if its client wants it.
+    fn passing(&self, message: &Message) -> Option<Bytes> {
+        match message.method {
+            Method::Progress => {
+                let token =
+                    self.request.message.bytes(self.request.message.fields.meta_progress_token)?;
+                Some(
+                    Splice::new(&message.frame)
+                        .replace(message.fields.progress_token?, token.to_vec())
+                        .finish(),
+                )
+            }
+            Method::LogMessage => {
+                let wanted = self.request.log_level?;
+                let level =
+                    message.text(message.fields.level).and_then(|level| LogLevel::parse(&level));
+                log_level::passes(level, Some(wanted)).then(|| message.frame.clone())
+            }
+            // That a URL was opened is known when the request goes on; anything else has no place here.
+            _ => None,
+        }
+    }
+}
+
+fn read(frame: Bytes) -> Option<Message> {
+    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    Message::decode(frame, &limits).ok()
+}
+
+/// The question a backend does not ask any more.
+fn withdrawn(message: &Message) -> Option<RequestId> {
+    let span = message.fields.request_id.filter(|_| message.method == Method::Cancelled)?;
+    Some(RequestId::from_raw(span.slice(&message.frame)))
+}
+
+const _: () = assert!(INPUT_GATHER_WAIT.as_millis() < Duration::from_secs(1).as_millis());

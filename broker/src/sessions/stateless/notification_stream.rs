@@ -1,0 +1,224 @@
+//! A stream of notifications for a client without a session (MCP 2026-07-28, Subscriptions).
+//!
+//! Behind it is a session of its own that nobody else knows of: it hears what any session hears, and each thing is told under
+//! the id of the request that opened the stream. It ends with its connection, or with a word of goodbye from here.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use protocol::{
+    capabilities::ClientCapabilities,
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    json,
+    method::Method,
+    splice::Splice,
+    stateless::{
+        META_SUBSCRIPTION_ID,
+        results::{SubscriptionFilter, listen_ended, subscribed},
+    },
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    StatelessClient, StatelessRequest, exchange::ExchangeEvent, session_pool,
+    task_subscription::TaskSubscription,
+};
+use crate::{
+    limits::LISTEN_URIS_MAX,
+    rules::{endpoint_info::EndpointInfo, routing},
+    sessions::{
+        session::{Session, SessionParams},
+        stream::{EventStream, StreamCursor, StreamEnd, StreamItem},
+    },
+};
+
+/// One such stream. Dropped, its session ends.
+#[derive(Debug)]
+pub struct NotificationStream {
+    session: Arc<Session>,
+    id: RequestId,
+    reader: StreamCursor,
+    filter: SubscriptionFilter,
+    server_info: Bytes,
+    draining: CancellationToken,
+    watching: Option<TaskSubscription>,
+    ready: VecDeque<ExchangeEvent>,
+    over: bool,
+}
+
+impl Drop for NotificationStream {
+    fn drop(&mut self) {
+        self.session.end("nobody listens any more");
+    }
+}
+
+impl StatelessClient {
+    /// Opens a stream of what of the client's wishes there is to tell.
+    pub async fn listen(
+        &self,
+        request: &StatelessRequest,
+        offer: &EndpointInfo,
+    ) -> Result<NotificationStream, Refusal> {
+        let invalid =
+            |why| Refusal::new(ErrorKind::InvalidParams, format!("params.notifications: {why}"));
+        let message = &request.message;
+        let wish =
+            message.bytes(message.fields.notifications).ok_or_else(|| invalid("it is missing"))?;
+        let wish = SubscriptionFilter::parse(wish).map_err(invalid)?;
+        if wish.uris.len() > LISTEN_URIS_MAX {
+            return Err(invalid("it names too many resources").with("maxUris", LISTEN_URIS_MAX));
+        }
+        let watching = self.watch_tasks(wish.tasks.clone(), request.meta.tasks, offer).await?;
+        let seat = SessionParams {
+            tenant: self.tenant.clone(),
+            caller: self.caller.clone(),
+            endpoint: self.endpoint.clone(),
+            transport: self.transport,
+        };
+        let session = Session::pooled(
+            seat,
+            session_pool::agreement(ClientCapabilities::none(), offer),
+            false,
+            self.shared.clone(),
+        );
+        let unheard = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
+        let Some(reader) = session.open_notification_stream() else { return Err(unheard()) };
+        let mut listening = NotificationStream {
+            session,
+            id: request.id.clone(),
+            reader,
+            filter: SubscriptionFilter::default(),
+            server_info: offer.server_info.clone(),
+            draining: self.shared.draining.clone(),
+            watching,
+            ready: VecDeque::new(),
+            over: false,
+        };
+        // From here on it hears of changes, and counts as a session.
+        self.tenant.open_session(&listening.session)?;
+        listening.filter = listening.accepted(wish, offer).await;
+        let members = format!("\"notifications\":{}", listening.filter.to_json());
+        listening.ready.push_back(ExchangeEvent::Frame(subscribed(
+            Method::SubscriptionsAcknowledged,
+            &listening.id,
+            &members,
+        )));
+        Ok(listening)
+    }
+}
+
+/// What such a stream waits for.
+enum NotificationSource {
+    Session(StreamItem),
+    Tasks(Vec<Bytes>),
+}
+
+async fn news(watching: &mut Option<TaskSubscription>, id: &RequestId) -> Vec<Bytes> {
+    match watching {
+        Some(watching) => watching.news(id).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl NotificationStream {
+    pub fn id(&self) -> &RequestId {
+        &self.id
+    }
+
+    pub fn shared(&self) -> &Arc<crate::sessions::shared::Shared> {
+        &self.session.shared
+    }
+
+    /// What of the wishes is heard of from now on.
+    async fn accepted(&self, wish: SubscriptionFilter, offer: &EndpointInfo) -> SubscriptionFilter {
+        let (catalog, capabilities) = (self.session.tenant.catalog(), &offer.capabilities);
+        let mut uris = wish.uris;
+        uris.sort_unstable();
+        uris.dedup();
+        let heard = uris.into_iter().map(|uri| {
+            let target = routing::subscription(&uri, &self.session.endpoint, &catalog);
+            async move { self.session.clone().listen_to(target.ok()?).await.ok().map(|()| uri) }
+        });
+        SubscriptionFilter {
+            tools: wish.tools && capabilities.tools_list_changed,
+            prompts: wish.prompts && capabilities.prompts_list_changed,
+            resources: wish.resources && capabilities.resources_list_changed,
+            uris: join_all(heard).await.into_iter().flatten().collect(),
+            tasks: self.watching.as_ref().map(TaskSubscription::tasks).unwrap_or_default(),
+        }
+    }
+
+    /// What it reads.
+    pub fn stream(&self) -> &Arc<EventStream> {
+        &self.reader.stream
+    }
+
+    /// What comes next. Cancel-safe: a dropped call loses nothing.
+    pub async fn next(&mut self) -> ExchangeEvent {
+        loop {
+            if let Some(step) = self.ready.pop_front() {
+                return step;
+            }
+            if self.over {
+                return ExchangeEvent::Ended;
+            }
+            let next = tokio::select! {
+                biased;
+                next = self.reader.next() => NotificationSource::Session(next),
+                () = self.draining.cancelled() => NotificationSource::Session(StreamItem::Ended(StreamEnd::Complete)),
+                news = news(&mut self.watching, &self.id) => NotificationSource::Tasks(news),
+            };
+            match next {
+                NotificationSource::Tasks(frames) => {
+                    self.ready.extend(frames.into_iter().map(ExchangeEvent::Frame))
+                }
+                NotificationSource::Session(StreamItem::Event(event)) => {
+                    if let Some(frame) = self.told(event.frame) {
+                        return ExchangeEvent::Frame(frame);
+                    }
+                }
+                NotificationSource::Session(StreamItem::Ended(_)) => self.end(),
+            }
+        }
+    }
+
+    /// Says goodbye next, and nothing after that.
+    pub fn end(&mut self) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        // Both ways of saying so: some clients know only the one, some only the other.
+        let goodbye = format!("\"requestId\":{}", self.id);
+        self.ready.push_back(ExchangeEvent::Frame(subscribed(
+            Method::Cancelled,
+            &self.id,
+            &goodbye,
+        )));
+        self.ready
+            .push_back(ExchangeEvent::Answer(listen_ended(&self.id, &self.server_info), None));
+    }
+
+    /// A notification of the session, if it is one the client asked for.
+    fn told(&self, frame: Bytes) -> Option<Bytes> {
+        let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+        let message = Message::decode(frame, &limits).ok()?;
+        let wanted = match message.method {
+            Method::ToolsListChanged => self.filter.tools,
+            Method::PromptsListChanged => self.filter.prompts,
+            Method::ResourcesListChanged => self.filter.resources,
+            Method::ResourcesUpdated => true, // subscribed to for this client
+            _ => false,
+        };
+        if !wanted {
+            return None;
+        }
+        Some(
+            Splice::new(&message.frame)
+                .set_meta(&message, META_SUBSCRIPTION_ID, self.id.raw())
+                .finish(),
+        )
+    }
+}

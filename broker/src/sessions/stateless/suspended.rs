@@ -1,0 +1,327 @@
+//! Requests that wait for something of their client, which has gone to find it and comes back with another request.
+//!
+//! What the client brings back is sealed: it names this process, the place here and the round, and opens only for the same
+//! principal at the same endpoint. A place is left once: who brings the same state again finds nothing. Nobody waits for
+//! ever, and each caller has so many places and so many bytes; of the connections that carry one request alone some are left
+//! for requests that ask nothing.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    method::Method,
+    stateless::inputs::{InputRequest, InputResponses},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{StatelessClient, millis, pending_exchange::PendingExchange};
+use crate::{
+    auth::Caller,
+    limits::{
+        POOLED_SESSIONS_SUSPENDED_MAX, SUSPENDED_BYTES_MAX, SUSPENDED_BYTES_PER_CALLER_MAX,
+        SUSPENDED_MAX, SUSPENDED_PER_CALLER_MAX,
+    },
+    rules::{endpoint::Endpoint, stateless},
+    sync::lock,
+};
+
+#[derive(Debug, Default)]
+pub(super) struct SuspensionTable(Mutex<HashMap<u128, SuspendedExchange>>);
+
+/// A request that waits.
+#[derive(Debug)]
+pub(super) struct SuspendedExchange {
+    caller: Caller,
+    endpoint: Endpoint,
+    round: u32,
+    expires: Instant,
+    pub(super) questions: Vec<RequestedInput>,
+    /// Of the questions, which is what it costs to keep it.
+    bytes: usize,
+    /// What goes on once they are answered; `Unsupported`: the request is sent again.
+    pub(super) waiting: Option<PendingExchange>,
+}
+
+/// One thing the client was asked for.
+#[derive(Debug, Clone)]
+pub(super) struct RequestedInput {
+    pub(super) request: InputRequest,
+    /// Under which the session knows it; none where the request is sent again.
+    pub(super) number: Option<u64>,
+}
+
+/// What a client brings back.
+#[derive(Debug, Serialize, Deserialize)]
+struct RequestState {
+    /// The process where it waits.
+    n: String,
+    /// The place there.
+    p: String,
+    r: u32,
+    /// When it is too late, in milliseconds since 1970.
+    x: u64,
+    /// The request, but for what a retry changes.
+    d: String,
+}
+
+/// Where a request waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SuspensionId {
+    pub node: String,
+    number: u128,
+    round: u32,
+}
+
+/// Why a state leads nowhere. All look the same to the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestStateError {
+    /// Not ours, another's, changed, or for another request.
+    Invalid,
+    /// Too late, used already, or lost with its process.
+    Expired,
+}
+
+impl RequestStateError {
+    pub fn refusal(self) -> Refusal {
+        let text = match self {
+            RequestStateError::Invalid => {
+                "requestState is not one that this request was answered with"
+            }
+            RequestStateError::Expired => {
+                "the request state expired: send the request again without it"
+            }
+        };
+        Refusal::new(ErrorKind::InvalidParams, text)
+    }
+}
+
+/// What a request leaves.
+pub(super) struct Suspension {
+    pub(super) questions: Vec<RequestedInput>,
+    pub(super) round: u32,
+    /// The request, but for what a retry changes.
+    pub(super) digest: [u8; 32],
+}
+
+impl StatelessClient {
+    /// Leaves a request here until its client comes back. The state to come back with.
+    pub(super) fn park(
+        &self,
+        leave: Suspension,
+        waiting: Option<PendingExchange>,
+    ) -> Result<String, Refusal> {
+        let within = self.shared.config.timeouts.client_request;
+        let number = rand::random::<u128>();
+        let state = RequestState {
+            n: self.shared.durable.node().as_str().to_owned(),
+            p: format!("{number:032x}"),
+            r: leave.round,
+            x: now_ms().saturating_add(millis(within)),
+            d: URL_SAFE_NO_PAD.encode(leave.digest),
+        };
+        let sealed = serde_json::to_vec(&state)
+            .ok()
+            .and_then(|text| self.shared.durable.seal.seal(&self.seal_place(), &text).ok());
+        let sealed = sealed.ok_or_else(|| {
+            Refusal::new(ErrorKind::Internal, "the request state can not be sealed")
+        })?;
+        let parked = SuspendedExchange {
+            caller: self.caller.clone(),
+            endpoint: self.endpoint.clone(),
+            round: leave.round,
+            expires: Instant::now() + within,
+            bytes: leave.questions.iter().map(RequestedInput::bytes).sum(),
+            questions: leave.questions,
+            waiting,
+        };
+        self.shared.modern.parking.put(number, parked)?;
+        Ok(URL_SAFE_NO_PAD.encode(sealed))
+    }
+
+    /// Where the request waits whose client brings this state.
+    pub fn place_of(
+        &self,
+        state: &str,
+        request: &protocol::envelope::Message,
+    ) -> Result<SuspensionId, RequestStateError> {
+        let sealed = URL_SAFE_NO_PAD.decode(state).map_err(|_| RequestStateError::Invalid)?;
+        let text = self
+            .shared
+            .durable
+            .seal
+            .open(&self.seal_place(), &sealed)
+            .map_err(|_| RequestStateError::Invalid)?;
+        let state: RequestState =
+            serde_json::from_slice(&text).map_err(|_| RequestStateError::Invalid)?;
+        if state.d != URL_SAFE_NO_PAD.encode(stateless::digest_of(request)) {
+            return Err(RequestStateError::Invalid);
+        }
+        if state.x < now_ms() {
+            return Err(RequestStateError::Expired);
+        }
+        let number = u128::from_str_radix(&state.p, 16).map_err(|_| RequestStateError::Invalid)?;
+        Ok(SuspensionId { node: state.n, number, round: state.r })
+    }
+
+    /// What waits there, once.
+    pub(super) fn unpark(
+        &self,
+        place: &SuspensionId,
+        responses: &InputResponses,
+    ) -> Result<Result<SuspendedExchange, Refusal>, RequestStateError> {
+        let mut parked = self.shared.modern.parking.lock();
+        let found = parked
+            .get(&place.number)
+            .filter(|found| found.round == place.round && found.expires > Instant::now());
+        let found = found.ok_or(RequestStateError::Expired)?;
+        // What is not an answer at all can be sent again, rightly.
+        for asked in &found.questions {
+            let answer = responses.answers.iter().find(|(key, _)| *key == asked.request.key);
+            if answer.is_some_and(|(_, answer)| !stateless::is_answer(asked.request.method, answer))
+            {
+                return Ok(Err(no_answer(&asked.request.key, asked.request.method)));
+            }
+        }
+        parked.remove(&place.number).map(Ok).ok_or(RequestStateError::Expired)
+    }
+
+    /// Bound to whom it was given.
+    fn seal_place(&self) -> String {
+        let Caller { tenant, principal, .. } = &self.caller;
+        format!(
+            "request state/{tenant}/{}/{}",
+            URL_SAFE_NO_PAD.encode(principal.as_str()),
+            self.endpoint.name()
+        )
+    }
+}
+
+/// How many, and how large.
+#[derive(Default)]
+struct SuspendedUsage {
+    count: usize,
+    bytes: usize,
+}
+
+impl SuspendedUsage {
+    fn add(&mut self, one: &SuspendedExchange) {
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(one.bytes);
+    }
+}
+
+impl RequestedInput {
+    fn bytes(&self) -> usize {
+        self.request.key.len() + self.request.params.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+impl SuspendedExchange {
+    fn is_alone(&self) -> bool {
+        self.waiting.as_ref().is_some_and(PendingExchange::is_alone)
+    }
+
+    pub(super) fn round(&self) -> u32 {
+        self.round
+    }
+}
+
+/// Something under the key of a question that does not answer it.
+pub(super) fn no_answer(key: &str, method: Method) -> Refusal {
+    Refusal::new(
+        ErrorKind::InvalidParams,
+        format!("params.inputResponses[\"{key}\"] is no answer to {method}"),
+    )
+}
+
+/// An answer as the session takes it.
+pub(super) fn answer_frame(number: u64, answer: &Bytes) -> Bytes {
+    protocol::handshake::success(&RequestId::from_u64(number), answer)
+}
+
+impl SuspensionTable {
+    fn put(&self, number: u128, one: SuspendedExchange) -> Result<(), Refusal> {
+        let mut parked = self.lock();
+        let (mut own, mut all) = (SuspendedUsage::default(), SuspendedUsage::default());
+        for other in parked.values() {
+            all.add(other);
+            if other.caller == one.caller {
+                own.add(other);
+            }
+        }
+        let alone = parked
+            .values()
+            .filter(|other| {
+                other.is_alone() && other.caller == one.caller && other.endpoint == one.endpoint
+            })
+            .count();
+        // The first of a caller, and the first of all, has room whatever its size: a message has a limit of its own.
+        let fills = |held: &SuspendedUsage, max: usize| {
+            held.count > 0 && held.bytes.saturating_add(one.bytes) > max
+        };
+        if all.count >= SUSPENDED_MAX || own.count >= SUSPENDED_PER_CALLER_MAX {
+            let text = format!(
+                "{} requests of this caller wait for input already, of at most {SUSPENDED_PER_CALLER_MAX}",
+                own.count
+            );
+            return Err(Refusal::new(ErrorKind::TooManyCalls, text));
+        }
+        if fills(&all, SUSPENDED_BYTES_MAX) || fills(&own, SUSPENDED_BYTES_PER_CALLER_MAX) {
+            let text = format!(
+                "what this caller is asked holds {} bytes already, of at most {SUSPENDED_BYTES_PER_CALLER_MAX}",
+                own.bytes
+            );
+            return Err(Refusal::new(ErrorKind::TooManyCalls, text));
+        }
+        if one.is_alone() && alone >= POOLED_SESSIONS_SUSPENDED_MAX {
+            let text = format!(
+                "{alone} requests of this caller wait for input at backends that can not tell them apart, of at most {POOLED_SESSIONS_SUSPENDED_MAX}"
+            );
+            return Err(Refusal::new(ErrorKind::TooManyCalls, text));
+        }
+        parked.insert(number, one);
+        Ok(())
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.lock()
+            .values()
+            .filter(|one| one.waiting.as_ref().is_some_and(PendingExchange::is_under_way))
+            .count()
+    }
+
+    pub(super) fn expire(&self, now: Instant) {
+        self.drop_those(|one| one.expires <= now);
+    }
+
+    pub(super) fn end(&self, is_meant: impl Fn(&Caller, &Endpoint) -> bool) {
+        self.drop_those(|one| is_meant(&one.caller, &one.endpoint));
+    }
+
+    /// Outside the lock: what waits is cancelled with it.
+    fn drop_those(&self, goes: impl Fn(&SuspendedExchange) -> bool) {
+        let mut gone = Vec::new();
+        let mut parked = self.lock();
+        let numbers: Vec<u128> =
+            parked.iter().filter(|(_, one)| goes(one)).map(|(number, _)| *number).collect();
+        gone.extend(numbers.iter().filter_map(|number| parked.remove(number)));
+        drop(parked);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u128, SuspendedExchange>> {
+        lock(&self.0)
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map(millis).unwrap_or_default()
+}
+
+const _: () = assert!(SUSPENDED_PER_CALLER_MAX <= SUSPENDED_MAX);

@@ -1,0 +1,627 @@
+//! An event stream towards a client: an [`EventLogStorage`] that can be waited on.
+//!
+//! Anything that has something for the client pushes, and never waits; whoever holds the client's connection reads. A
+//! stream outlives its connections: a reader that comes later, or comes back, goes on where the client says it stopped.
+//! Once its client can come back to it, it is logged too, in the order things happen to it, and outlives the process.
+
+mod batch;
+mod event_ids;
+mod unread_budget;
+mod wakers;
+mod work_driver;
+
+use std::{
+    future::poll_fn,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::AtomicBool},
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    ids::{RequestId, TaskId},
+    json::Limits,
+};
+
+pub use self::batch::Batch;
+pub use self::event_ids::{EventId, PendingAnswer, decode_pending, parse_event_id};
+pub use self::unread_budget::UnreadBudget;
+use self::{
+    event_ids::{encode_pending, encode_request_id, is_nameable},
+    unread_budget::UnreadAccount,
+    wakers::{Wakers, unlock_and_wake, unlock_and_wake_all},
+};
+use crate::{
+    limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
+    persistence::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
+    rules::event_log::{
+        Event, EventKind, EventLog, LogLimits, Overflow, PositionGone, StreamSnapshot, Topic,
+    },
+    sync,
+};
+
+/// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session. As long as the one request of
+/// a POST stream is not answered they name it, too (`-{id in base64url}`): a client that comes back with one to a process
+/// that knows nothing of the stream can then be told what became of that request.
+#[derive(Debug)]
+pub struct EventStream {
+    pub number: u64,
+    /// The request, as event ids name it.
+    request: Option<RequestId>,
+    state: Mutex<StreamState>,
+    unread_account: OnceLock<UnreadAccount>,
+    /// It holds more than others were asked to make room for.
+    grown: AtomicBool,
+}
+
+#[derive(Debug)]
+struct StreamState {
+    log: EventLog,
+    /// Grows with each reader; only the latest one reads.
+    reader: u64,
+    /// The latest reader still holds a connection.
+    connected: bool,
+    /// How far it has come.
+    read_through: u64,
+    /// The connection is to be closed on purpose, the stream goes on.
+    pause: bool,
+    /// No connection will be served any more (the session ended or the broker drains).
+    closed: bool,
+    ended_at: Option<Instant>,
+    /// The client has seen an event id of this stream and may come back for more.
+    resumable: bool,
+    /// The requests that are to be answered on it.
+    pending: Vec<PendingAnswer>,
+    /// Where the last answer is.
+    answered_at: Option<u64>,
+    /// Where it is logged.
+    sink: Option<EventLogSink>,
+    /// What it holds unread, as all streams together count it.
+    unread_steps: usize,
+    wakers: Wakers,
+}
+
+/// A stream's place in the event log.
+#[derive(Debug)]
+struct EventLogSink {
+    writer: EventWriter,
+    session: SessionKey,
+    was_read: bool,
+    trimmed_through: u64,
+    /// When the log last heard that the stream is still there.
+    touched: Instant,
+}
+
+/// What a reader gets.
+#[derive(Debug)]
+pub enum StreamItem {
+    Event(Event),
+    Ended(StreamEnd),
+}
+
+/// Why nothing more comes for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamEnd {
+    /// Everything was read and nothing more will come.
+    Complete,
+    /// Close the connection; the client is welcome to come back, here or elsewhere.
+    Paused,
+    /// Another connection reads this stream now.
+    Displaced,
+    /// The client did not keep up.
+    Slow,
+    /// What comes next is not held any more. A client that comes back with its place is told so.
+    Lost,
+}
+
+impl EventStream {
+    /// A stream that ends with the answers to these requests and to `unnamed` more, whose ids could not be read.
+    pub fn for_answers(
+        number: u64,
+        limits: LogLimits,
+        due: Vec<RequestId>,
+        unnamed: usize,
+    ) -> Arc<Self> {
+        let log = EventLog::new(limits, Some(due.len() + unnamed));
+        Self::with_log(number, log, due.into_iter().map(PendingAnswer::from).collect())
+    }
+
+    /// A GET stream, which ends only with its session.
+    pub fn general(number: u64, limits: LogLimits) -> Arc<Self> {
+        Self::with_log(number, EventLog::new(limits, None), Vec::new())
+    }
+
+    /// A stream that carries everything of its session, for a client whose connection is its session.
+    pub fn outbox(number: u64, limits: LogLimits, said: Option<u64>) -> Arc<Self> {
+        Self::with_log(number, EventLog::outbox(limits, said), Vec::new())
+    }
+
+    /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `Unsupported` for a GET stream.
+    pub fn restored(
+        number: u64,
+        limits: LogLimits,
+        due: Option<Vec<PendingAnswer>>,
+        held: StreamSnapshot,
+    ) -> Arc<Self> {
+        let log = EventLog::restored(limits, due.as_ref().map(Vec::len), held);
+        let stream = Self::with_log(number, log, due.unwrap_or_default());
+        let mut state = stream.lock();
+        state.resumable = true;
+        if state.log.complete() {
+            state.ended_at = Some(Instant::now());
+        }
+        drop(state);
+        stream
+    }
+
+    fn with_log(number: u64, log: EventLog, due: Vec<PendingAnswer>) -> Arc<Self> {
+        let request = match &due[..] {
+            // Copied: it would keep all of the request.
+            [one] => is_nameable(&one.id)
+                .then(|| RequestId::from_raw(Bytes::copy_from_slice(one.id.raw()))),
+            _ => None,
+        };
+        let state = StreamState {
+            log,
+            reader: 0,
+            connected: false,
+            read_through: 0,
+            pause: false,
+            closed: false,
+            ended_at: None,
+            resumable: false,
+            pending: due,
+            answered_at: None,
+            sink: None,
+            unread_steps: 0,
+            wakers: Wakers::default(),
+        };
+        let (counted, grown) = (OnceLock::new(), AtomicBool::new(false));
+        Arc::new(Self { number, request, state: Mutex::new(state), unread_account: counted, grown })
+    }
+
+    pub fn push(&self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {
+        self.push_coalesced(now, kind, None, frame).map(|_| ())
+    }
+
+    /// [`EventStream::push`] of something that need not wait twice. `false`: it waits already.
+    pub fn push_coalesced(
+        &self,
+        now: Instant,
+        kind: EventKind,
+        topic: Option<Topic>,
+        frame: Bytes,
+    ) -> Result<bool, Overflow> {
+        let mut state = self.lock();
+        let pushed = state.add(self.number, now, kind, topic, frame);
+        self.update_unread(&mut state);
+        unlock_and_wake(state);
+        self.enforce_budget();
+        pushed
+    }
+
+    /// One of the stream's requests ended without an answer.
+    pub fn abandon_answer(&self, now: Instant) {
+        let mut state = self.lock();
+        state.log.give_up_answer();
+        if state.log.complete() {
+            state.ended_at.get_or_insert(now);
+            state.pending.clear();
+            state.log_record(self.number);
+        }
+        unlock_and_wake(state);
+    }
+
+    /// Logs the stream from now on, with all it holds.
+    pub fn start_logging(&self, writer: &EventWriter, session: SessionKey) {
+        let mut state = self.lock();
+        if state.sink.is_some() {
+            return;
+        }
+        let (was_read, trimmed_through) = (state.reader > 0, state.log.lost_through());
+        state.sink = Some(EventLogSink {
+            writer: writer.clone(),
+            session,
+            was_read,
+            trimmed_through,
+            touched: Instant::now(),
+        });
+        state.log_record(self.number);
+        let StreamState { log, sink: Some(sink), .. } = &mut *state else { return };
+        if trimmed_through > 0 {
+            sink.trim(self.number, trimmed_through);
+        }
+        log.events().for_each(|event| {
+            sink.event(self.number, event.sequence, event.kind, event.frame.clone())
+        });
+    }
+
+    /// Goes on with what the log has of the stream.
+    pub fn resume_logging(&self, writer: &EventWriter, session: SessionKey) {
+        let mut state = self.lock();
+        let trimmed_through = state.log.lost_through();
+        state.sink = Some(EventLogSink {
+            writer: writer.clone(),
+            session,
+            was_read: true,
+            trimmed_through,
+            touched: Instant::now(),
+        });
+    }
+
+    /// Nobody will come back for the stream: the log may forget it.
+    pub fn drop_from_log(&self) {
+        if let Some(sink) = self.lock().sink.take() {
+            sink.writer.log(LogEntry::Drop { session: sink.session, stream: self.number });
+        }
+    }
+
+    /// The session is another's now, and so is what is logged of it.
+    pub fn stop_logging(&self) {
+        self.lock().sink = None;
+    }
+
+    /// Asks the reader to close its connection; the stream goes on and can be resumed.
+    pub fn pause(&self) {
+        let mut state = self.lock();
+        state.pause = true;
+        unlock_and_wake(state);
+    }
+
+    /// No reader gets anything any more.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        unlock_and_wake(state);
+    }
+
+    pub fn is_connected(&self) -> bool {
+        let state = self.lock();
+        state.connected && !state.closed && !state.log.was_cut()
+    }
+
+    /// The stream ended this long ago.
+    pub fn ended_for(&self, now: Instant) -> Option<Duration> {
+        self.lock().ended_at.map(|at| now.saturating_duration_since(at))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lock().log.is_empty()
+    }
+
+    /// The last answer that was awaited on it is there.
+    pub fn is_answered(&self) -> bool {
+        let state = self.lock();
+        state.answered_at.is_some() && state.log.complete()
+    }
+
+    /// A GET stream: it has no answers to wait for.
+    pub fn is_general(&self) -> bool {
+        !self.lock().log.has_answers()
+    }
+
+    /// No connection ever read it, so no client knows of it.
+    pub fn is_unknown(&self) -> bool {
+        let state = self.lock();
+        state.reader == 0 && !state.resumable
+    }
+
+    /// The id of the event at `sequence`.
+    pub fn event_id(&self, sequence: u64) -> String {
+        match &self.request {
+            Some(request) if self.lock().answered_at.is_none_or(|answer| sequence < answer) => {
+                format!("{}-{sequence}-{}", self.number, encode_request_id(request))
+            }
+            _ => format!("{}-{sequence}", self.number),
+        }
+    }
+
+    /// All that this request of the stream does is wait for a task.
+    pub fn note_task_wait(&self, id: &RequestId, task: &TaskId) {
+        if let Some(due) = self.lock().pending.iter_mut().find(|due| due.id == *id) {
+            due.task = Some(task.clone());
+        }
+    }
+
+    /// What is on it may stay when it was read.
+    pub fn is_retainable(&self) -> bool {
+        let state = self.lock();
+        state.resumable || state.log.is_outbox()
+    }
+
+    /// Its client has an event id to come back with.
+    pub fn is_resumable(&self) -> bool {
+        self.lock().resumable
+    }
+
+    pub fn expire(&self, now: Instant, age: Duration) {
+        let mut state = self.lock();
+        let through = if state.connected { state.read_through } else { u64::MAX };
+        state.log.expire(now, age, through);
+        let lost_through = state.log.lost_through();
+        let Some(sink) = &mut state.sink else { return };
+        if lost_through > sink.trimmed_through {
+            sink.trim(self.number, lost_through);
+        }
+        // The log forgets a stream that it hears nothing of; this one is there and merely quiet.
+        if now.saturating_duration_since(sink.touched) > (age / 3).max(QUIET_LOGGED_EVERY_MIN) {
+            sink.touched = now;
+            state.log_record(self.number);
+        }
+    }
+
+    pub fn take_dropped_count(&self) -> u64 {
+        self.lock().log.take_left_out()
+    }
+
+    /// The client learns an event id, so the stream is kept for it after its end.
+    pub fn mark_resumable(&self) {
+        self.lock().resumable = true;
+    }
+
+    /// No connection reads the stream, and its client has no event id to come back with. An outbox lasts as long as its session.
+    pub fn is_unreachable(&self) -> bool {
+        let state = self.lock();
+        state.reader > 0 && !state.connected && !state.resumable && !state.log.is_outbox()
+    }
+
+    /// A connection takes the stream over, from `position` on (0: from the start).
+    pub fn read_from(self: &Arc<Self>, position: u64) -> Result<StreamCursor, PositionGone> {
+        let mut state = self.lock();
+        state.log.can_resume(position)?;
+        state.reader += 1;
+        state.connected = true;
+        state.read_through = position;
+        state.pause = false;
+        if state.sink.as_mut().is_some_and(|sink| !std::mem::replace(&mut sink.was_read, true)) {
+            state.log_record(self.number);
+        }
+        let generation = state.reader;
+        unlock_and_wake_all(state);
+        Ok(StreamCursor { stream: self.clone(), generation, position })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StreamState> {
+        sync::lock(&self.state)
+    }
+}
+
+impl StreamState {
+    fn add(
+        &mut self,
+        number: u64,
+        now: Instant,
+        kind: EventKind,
+        topic: Option<Topic>,
+        frame: Bytes,
+    ) -> Result<bool, Overflow> {
+        let several_due = self.pending.len() > 1;
+        if kind == EventKind::Answer {
+            self.answered(&frame);
+        }
+        let pushed = self.log.push(now, kind, topic, frame.clone());
+        if self.log.complete() {
+            self.ended_at.get_or_insert(now);
+        }
+        if let (EventKind::Answer, Ok(Some(sequence))) = (kind, pushed) {
+            self.answered_at = Some(sequence);
+        }
+        if let (Ok(Some(sequence)), Some(sink)) = (pushed, &mut self.sink) {
+            sink.event(number, sequence, kind, frame);
+            let lost_through = self.log.lost_through();
+            if lost_through >= sink.trimmed_through + TRIM_LOGGED_EVERY {
+                sink.trim(number, lost_through);
+            }
+        }
+        if kind == EventKind::Answer && several_due {
+            self.log_record(number);
+        }
+        pushed.map(|added| added.is_some())
+    }
+
+    /// Notes which request was answered. Of a single one there is no doubt.
+    fn answered(&mut self, frame: &Bytes) {
+        if self.pending.len() <= 1 {
+            self.pending.clear();
+        } else if let Some(id) = answered_id(frame) {
+            self.pending.retain(|due| due.id != id);
+        }
+    }
+
+    /// Why the reader gets nothing, whatever there is.
+    fn interruption(&self, reader: &StreamCursor) -> Option<StreamEnd> {
+        if self.reader != reader.generation {
+            return Some(StreamEnd::Displaced);
+        }
+        // It came back for what was sent before, and newer events needed the room.
+        (self.log.lost_through() > reader.position).then_some(StreamEnd::Lost)
+    }
+
+    /// Why there will be nothing for a reader who has read all there is.
+    fn end_reason(&self) -> Option<StreamEnd> {
+        if self.log.was_cut() {
+            return Some(StreamEnd::Slow);
+        }
+        if self.log.complete() {
+            return Some(StreamEnd::Complete);
+        }
+        // Before the end of a closed stream, so that a drain tells its clients when to come back, however fast it is.
+        if self.pause {
+            return Some(StreamEnd::Paused);
+        }
+        self.closed.then_some(StreamEnd::Complete)
+    }
+
+    fn log_record(&self, number: u64) {
+        if let Some(sink) = &self.sink {
+            let record = StreamRecord {
+                number,
+                general: !self.log.has_answers(),
+                due: encode_pending(&self.pending),
+                was_read: sink.was_read,
+            };
+            sink.writer.log(LogEntry::Stream { session: sink.session, record });
+        }
+    }
+}
+
+impl EventLogSink {
+    fn event(&self, stream: u64, sequence: u64, kind: EventKind, frame: Bytes) {
+        let event = LoggedEvent { sequence, kind: kind.code(), frame };
+        self.writer.log(LogEntry::Event { session: self.session, stream, event });
+    }
+
+    fn trim(&mut self, stream: u64, through: u64) {
+        self.trimmed_through = through;
+        self.writer.log(LogEntry::Trim { session: self.session, stream, through });
+    }
+}
+
+/// The request a response answers.
+pub fn answered_id(frame: &Bytes) -> Option<RequestId> {
+    Message::decode(frame.clone(), &Limits { bytes_max: frame.len(), ..Limits::default() }).ok()?.id
+}
+
+/// A connection's place in a stream.
+#[derive(Debug)]
+pub struct StreamCursor {
+    pub stream: Arc<EventStream>,
+    generation: u64,
+    position: u64,
+}
+
+impl StreamCursor {
+    /// Waits for what comes next. Cancel-safe: a dropped call loses nothing.
+    pub async fn next(&mut self) -> StreamItem {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The id the client may resume from when it has seen everything up to here.
+    pub fn event_id(&self) -> String {
+        self.stream.event_id(self.position)
+    }
+
+    /// How many events wait for this reader already.
+    pub fn backlog(&self) -> u64 {
+        self.stream.lock().log.count_after(self.position)
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<StreamItem> {
+        let mut state = self.stream.lock();
+        if let Some(ended) = state.interruption(self) {
+            return Poll::Ready(StreamItem::Ended(ended));
+        }
+        if let Some(event) = state.log.next_after(self.position) {
+            self.position = event.sequence;
+            state.read_through = event.sequence;
+            self.stream.update_unread(&mut state);
+            return Poll::Ready(StreamItem::Event(event));
+        }
+        match state.end_reason() {
+            Some(ended) => Poll::Ready(StreamItem::Ended(ended)),
+            None => {
+                state.wakers.register_reader(context);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for StreamCursor {
+    fn drop(&mut self) {
+        let mut state = self.stream.lock();
+        if state.reader == self.generation {
+            state.connected = false;
+            unlock_and_wake_all(state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: LogLimits = LogLimits { events: 4, bytes: 1000 };
+
+    fn frame(text: &'static str) -> Bytes {
+        Bytes::from_static(text.as_bytes())
+    }
+
+    async fn sequence(reader: &mut StreamCursor) -> Option<u64> {
+        if let StreamItem::Event(event) = reader.next().await { Some(event.sequence) } else { None }
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_loses_nothing_to_age() {
+        let stream = EventStream::general(3, LIMITS);
+        let mut reader = stream.read_from(0).unwrap();
+        let begun = Instant::now();
+        for text in ["1", "2", "3"] {
+            stream.push(begun, EventKind::Message, frame(text)).unwrap();
+        }
+        assert_eq!(sequence(&mut reader).await, Some(1));
+        stream.expire(begun + Duration::from_secs(60), Duration::ZERO);
+        assert_eq!((sequence(&mut reader).await, sequence(&mut reader).await), (Some(2), Some(3)));
+        drop(reader);
+        stream.expire(begun + Duration::from_secs(60), Duration::ZERO);
+        assert!(stream.is_empty(), "nobody reads it any more");
+    }
+
+    #[test]
+    fn who_may_come_back_to_an_outbox_still_waits_for_what_is_on_it() {
+        let limits = LogLimits { events: 10, bytes: 1_000 };
+        for (stream, lost) in
+            [(EventStream::outbox(1, limits, None), false), (EventStream::general(3, limits), true)]
+        {
+            drop(stream.read_from(0).unwrap());
+            assert_eq!(stream.is_unreachable(), lost);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_came_back_for_what_makes_room_is_told_that_it_is_lost() {
+        let stream = EventStream::general(3, LIMITS);
+        let mut reader = stream.read_from(0).unwrap();
+        for text in ["1", "2", "3", "4"] {
+            stream.push(Instant::now(), EventKind::Message, frame(text)).unwrap();
+            sequence(&mut reader).await.unwrap();
+        }
+        let mut again = stream.read_from(1).unwrap();
+        for text in ["5", "6"] {
+            stream.push(Instant::now(), EventKind::Message, frame(text)).unwrap();
+        }
+        assert!(
+            matches!(again.next().await, StreamItem::Ended(StreamEnd::Lost)),
+            "2 made room, and nothing is passed over"
+        );
+        assert_eq!(
+            stream.read_from(1).err(),
+            Some(PositionGone),
+            "so whoever comes back with its place hears of the gap"
+        );
+    }
+
+    #[test]
+    fn an_event_id_names_the_request_until_it_is_answered() {
+        let id = RequestId::from_raw(frame("\"a-b\""));
+        let stream = EventStream::for_answers(4, LIMITS, vec![id.clone()], 0);
+        let named = parse_event_id(&stream.event_id(1)).unwrap();
+        assert_eq!(named, EventId { stream: 4, sequence: 1, request: Some(id) });
+        stream.push(Instant::now(), EventKind::Message, frame("{}")).unwrap();
+        stream.push(Instant::now(), EventKind::Answer, frame("{}")).unwrap();
+        assert_eq!(parse_event_id(&stream.event_id(1)).unwrap(), named, "whenever it is read");
+        assert_eq!(stream.event_id(2), "4-2");
+        assert_eq!(
+            EventStream::for_answers(
+                4,
+                LIMITS,
+                vec![RequestId::from_u64(1), RequestId::from_u64(2)],
+                0
+            )
+            .event_id(1),
+            "4-1"
+        );
+        assert_eq!(EventStream::general(5, LIMITS).event_id(1), "5-1");
+    }
+}

@@ -1,0 +1,61 @@
+//! Reading a stream by whoever works on what comes on it, so that neither has to wake the other.
+
+use std::{future::poll_fn, pin::pin};
+
+use super::{StreamCursor, StreamItem};
+
+impl StreamCursor {
+    /// [`StreamCursor::next`] for who carries out meanwhile what the stream waits for.
+    pub async fn next_while_driving(&mut self, work: impl Future<Output = ()>) -> StreamItem {
+        let (mut work, mut is_over) = (pin!(work), false);
+        poll_fn(|context| {
+            if !is_over {
+                // Nobody is told while it works: what it pushes by itself is seen right below, and would only wake this task again.
+                let mut state = self.stream.lock();
+                if state.reader == self.generation {
+                    state.wakers.clear_reader();
+                }
+                drop(state);
+                is_over = work.as_mut().poll(context).is_ready();
+            }
+            self.poll_next(context)
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use bytes::Bytes;
+    use protocol::ids::RequestId;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::{
+        rules::event_log::{EventKind, LogLimits},
+        sessions::stream::EventStream,
+    };
+
+    #[tokio::test]
+    async fn the_answer_of_the_work_is_read_and_so_is_what_others_push_meanwhile() {
+        let limits = LogLimits { events: 4, bytes: 1000 };
+        let stream = EventStream::for_answers(2, limits, vec![RequestId::from_u64(1)], 0);
+        let mut reader = stream.read_from(0).unwrap();
+        let (go_on, goes_on) = oneshot::channel::<()>();
+        let mut work = pin!(async {
+            let _ = goes_on.await;
+            stream.push(Instant::now(), EventKind::Answer, Bytes::from_static(b"{}")).unwrap();
+        });
+        let other = stream.clone();
+        tokio::spawn(async move {
+            other.push(Instant::now(), EventKind::Message, Bytes::from_static(b"{}")).unwrap()
+        });
+        let first = reader.next_while_driving(work.as_mut()).await;
+        assert!(matches!(first, StreamItem::Event(event) if event.kind == EventKind::Message));
+        tokio::spawn(async move { go_on.send(()).unwrap() });
+        let second = reader.next_while_driving(work).await;
+        assert!(matches!(second, StreamItem::Event(event) if event.kind == EventKind::Answer));
+    }
+}

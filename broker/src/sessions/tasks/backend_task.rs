@@ -1,0 +1,302 @@
+//! A backend that has tasks itself makes one of its own: it is watched here, and its outcome fetched.
+//!
+//! The backend's id never leaves this process; it is in the record, so that whoever takes the task over goes on watching.
+//! The backend is asked no oftener than it wishes (`pollInterval`), unless it says by itself that something changed.
+
+use std::sync::Arc;
+
+use protocol::{
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    json,
+    method::Method,
+    version::Version,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    outcome::RunOutcome,
+    retry::RetryTimer,
+    run::{TaskRun, TrackedBackendTask},
+};
+use crate::{
+    auth::SealError,
+    backends::{
+        asker::Asker,
+        link::{
+            Link,
+            connection::{Connection, Failure},
+        },
+    },
+    persistence::{TaskStatus, TaskStep, WriteOp, fault_point},
+    rules::{
+        link_sharing::LinkScope,
+        tasks::{self, BackendTask},
+    },
+    sessions::session::record::BackendSession,
+};
+
+/// What it takes to reach the backend's session again; sealed in the record.
+#[derive(Serialize, Deserialize)]
+struct SealedBackendSession {
+    url: String,
+    /// `Mcp-Session-Id` of the backend.
+    session: String,
+    version: String,
+    /// The session at the backend is the task's own, and ends with it.
+    own: bool,
+}
+
+impl SealedBackendSession {
+    fn of(link: &Link, connection: &Connection) -> Option<Self> {
+        let BackendSession { url, id, version } = link.backend_session(connection)?;
+        Some(Self {
+            url,
+            session: id,
+            version: version.as_str().to_owned(),
+            own: matches!(link.scope, LinkScope::Task(_)),
+        })
+    }
+
+    /// Makes a link go on with the session. Where the client's session is here, its link does by itself.
+    fn take(self, link: &Link) {
+        if !matches!(link.scope, LinkScope::Task(_)) || link.live().is_some() {
+            return;
+        }
+        let Some(version) = Version::parse(&self.version) else { return };
+        link.resume_with(
+            BackendSession { url: self.url, id: self.session, version },
+            first_wire_id(),
+        );
+        if !self.own {
+            link.keep_backend_session();
+        }
+    }
+}
+
+/// Request ids are not used again within a session of the backend, which the client's own link and other tasks may use at
+/// the same time: a range by lot, above all that they use, and below what a double holds.
+fn first_wire_id() -> u64 {
+    (1 << 52) | (u64::from(rand::random_range(0..1_u32 << 20)) << 32)
+}
+
+fn seal_context(run: &TaskRun) -> String {
+    format!("task {}", run.id)
+}
+
+impl TaskRun {
+    /// The backend made a task of its own. Noted before the answer is handed on: the backend's next message may be about it.
+    pub fn track_backend_task(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        connection: &Connection,
+        backend_task: &str,
+    ) {
+        let unstored = step(self, link, connection, backend_task)
+            .inspect_err(|error| tracing::error!(task = %self.digest(), %error, "the way to a backend's task can not be stored"))
+            .ok();
+        {
+            let mut state = self.lock();
+            if !state.creating {
+                return;
+            }
+            state.backend_task = Some(TrackedBackendTask {
+                id: backend_task.to_owned(),
+                link: link.clone(),
+                unstored,
+            });
+            state.creating = false;
+        }
+        self.shared.tasks.note_backend_task(self, link, backend_task);
+        self.changed.notify_waiters();
+    }
+
+    /// The same, where the backend alone decided that a call becomes a task.
+    pub fn track_unrequested_task(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        connection: &Connection,
+        backend_task: &str,
+    ) {
+        self.lock().creating = true;
+        self.track_backend_task(link, connection, backend_task);
+    }
+
+    /// The backend says that its own task changed.
+    pub fn backend_task_changed(&self) {
+        self.backend_notified.notify_one();
+    }
+}
+
+/// What is stored of a task that the backend made.
+fn step(
+    run: &TaskRun,
+    link: &Link,
+    connection: &Connection,
+    backend_task: &str,
+) -> Result<TaskStep, SealError> {
+    let way = serde_json::to_vec(&SealedBackendSession::of(link, connection)).unwrap_or_default();
+    let link = run.shared.durable.seal.seal(&seal_context(run), &way)?;
+    Ok(TaskStep::Delegated { backend_task: backend_task.to_owned(), link })
+}
+
+/// Goes on with a task that the backend has just made.
+pub(super) async fn follow(
+    run: &Arc<TaskRun>,
+    link: &Arc<Link>,
+    connection: &Connection,
+    task: BackendTask,
+) -> RunOutcome {
+    let noted = run.lock().backend_task.as_ref().and_then(|mirrored| mirrored.unstored.clone());
+    let step = match noted.map_or_else(|| step(run, link, connection, &task.id), Ok) {
+        Ok(step) => step,
+        Err(error) => {
+            return RunOutcome::Refused(Refusal::new(ErrorKind::Internal, error.to_string()));
+        }
+    };
+    if let Err(stop) = run
+        .commit(|epoch| WriteOp::AdvanceTask { task: run.id.clone(), epoch, step: step.clone() })
+        .await
+    {
+        return RunOutcome::Stopped(stop);
+    }
+    if let Some(mirrored) = &mut run.lock().backend_task {
+        mirrored.unstored = None;
+    }
+    fault_point::passed("task.mirrored.committed");
+    watch(run, link, task).await
+}
+
+/// Goes on with a task that another process left.
+pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u8]) -> RunOutcome {
+    let opened = run.shared.durable.seal.open(&seal_context(run), sealed);
+    let way: Option<SealedBackendSession> =
+        opened.ok().and_then(|way| serde_json::from_slice(&way).ok()).flatten();
+    let mut patience = RetryTimer::new(run.timeouts().call);
+    let link = loop {
+        match run.link() {
+            Ok(link) => break link,
+            // After a start the backend may not be registered yet.
+            Err(_) if patience.wait(None).await => {}
+            Err(_) => return unknown(run, "its backend is not registered any more"),
+        }
+    };
+    if let Some(way) = way {
+        way.take(&link);
+    }
+    run.lock().backend_task =
+        Some(TrackedBackendTask { id: backend_task.clone(), link: link.clone(), unstored: None });
+    run.shared.tasks.note_backend_task(run, &link, &backend_task);
+    let task = BackendTask {
+        id: backend_task,
+        status: TaskStatus::Working,
+        message: None,
+        poll_interval: Some(std::time::Duration::ZERO),
+    };
+    watch(run, &link, task).await
+}
+
+fn unknown(run: &TaskRun, why: &str) -> RunOutcome {
+    let text =
+        format!("what became of the task at backend {} is not known: {why}", run.record.backend);
+    RunOutcome::Refused(Refusal::new(ErrorKind::OutcomeUnknown, text))
+}
+
+async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> RunOutcome {
+    loop {
+        match task.status {
+            TaskStatus::Cancelled => return RunOutcome::CancelledByBackend,
+            TaskStatus::Working => {
+                let wait = task.poll_interval.unwrap_or(run.shared.task_settings().poll_interval);
+                // Either way the backend is asked next.
+                let _sooner = tokio::time::timeout(wait, run.backend_notified.notified()).await;
+            }
+            // MCP 2025-11-25, Tasks: what the backend needs comes on the stream of `tasks/result`.
+            TaskStatus::InputRequired | TaskStatus::Completed | TaskStatus::Failed => {
+                match ask(run, link, &task.id, Method::TasksResult).await {
+                    Err(ending) => return ending,
+                    Ok(answer) if !tasks::is_unknown_task(&answer) => {
+                        return RunOutcome::Answered(
+                            answer,
+                            Some(task).filter(|task| task.status.is_finished()),
+                        );
+                    }
+                    // An invalid parameter of the call, or a task that is not known? Whoever knows the task means the call.
+                    Ok(answer) => {
+                        return match ask(run, link, &task.id, Method::TasksGet).await {
+                            Err(ending) => ending,
+                            Ok(known) if known.kind == Kind::Error => {
+                                unknown(run, "the backend does not know it any more")
+                            }
+                            Ok(_) => RunOutcome::Answered(answer, None),
+                        };
+                    }
+                }
+            }
+        }
+        task = match ask(run, link, &task.id, Method::TasksGet).await {
+            Err(ending) => return ending,
+            Ok(answer) if tasks::is_unknown_task(&answer) => {
+                return unknown(run, "the backend does not know it any more");
+            }
+            Ok(answer) => match answer.bytes(answer.result).and_then(BackendTask::read) {
+                Some(now) => BackendTask { id: task.id, ..now },
+                None => BackendTask { status: TaskStatus::Working, poll_interval: None, ..task },
+            },
+        };
+    }
+}
+
+/// Asks about the backend's task, over as many connections as it takes.
+async fn ask(
+    run: &Arc<TaskRun>,
+    link: &Arc<Link>,
+    backend_task: &str,
+    method: Method,
+) -> Result<Message, RunOutcome> {
+    let params = format!("{{\"taskId\":{}}}", json::quote(backend_task));
+    let asker = Asker::Task(run.clone());
+    let mut patience = RetryTimer::new(run.timeouts().call);
+    loop {
+        let hint = match link.connection().await {
+            Ok(connection) => {
+                let asked = connection.ask_for(link, method, params.as_bytes(), &asker);
+                let answer = match method {
+                    Method::TasksResult => asked.await,
+                    _ => tokio::time::timeout(run.timeouts().control, asked)
+                        .await
+                        .unwrap_or(Err(Failure::TimedOut(method))),
+                };
+                match answer {
+                    Ok(answer) => return Ok(answer),
+                    Err(failure) => {
+                        // It may have waited for long: its patience begins now.
+                        if method == Method::TasksResult && !failure.was_not_seen() {
+                            patience.reset();
+                        }
+                        link.backend.refusal(&failure).retry_after
+                    }
+                }
+            }
+            Err(refusal) => refusal.retry_after,
+        };
+        if link.is_closed() || !patience.wait(hint).await {
+            return Err(unknown(run, "the backend can not be reached"));
+        }
+    }
+}
+
+/// Cancels the backend's task.
+pub(super) async fn cancel(run: &TaskRun, link: &Arc<Link>, backend_task: &str) {
+    let Some(connection) = link.live() else { return };
+    let params = format!("{{\"taskId\":{}}}", json::quote(backend_task));
+    match connection.ask(link, Method::TasksCancel, Some(params.as_bytes())).await {
+        Ok(answer) if answer.kind == Kind::Error => {
+            tracing::debug!(task = %run.digest(), "the backend did not cancel its task")
+        }
+        Ok(_) => {}
+        Err(failure) => {
+            tracing::debug!(task = %run.digest(), %failure, "the backend was not told that its task is cancelled")
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! What a backend needs from the client before a task can go on (MCP 2025-11-25, Tasks: `input_required`): elicitation,
+//! sampling, roots.
+//!
+//! The request is put into the record, where whoever waits for the task finds it, on whichever replica; so does the owner
+//! with the answer. Every request of the backend is answered: by the client, by an error after the time clients have, or when
+//! the task is over. Not where the backend's own task goes on with another process: an error would make it fail.
+
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    json,
+    method::Method,
+    splice::Splice,
+};
+
+use super::run::{OpenInput, StopReason, TaskRun};
+use crate::{
+    backends::link::{connection::Connection, pending::QuestionOwner},
+    limits::{TASK_INPUTS_MAX, TASK_POLLER_INTERVAL},
+    persistence::{TaskStatus, WriteOp, fault_point},
+    rules::tasks,
+    sessions::session::Session,
+    telemetry::child_span::ChildSpan,
+};
+
+/// Numbers one owner can give; the next owner's begin above them, because a number is never used again.
+const NUMBERS_PER_EPOCH: i64 = 1 << 20;
+
+/// How the client's answer gets to the backend that asked.
+#[derive(Debug, Clone)]
+pub(super) enum ReplyRoute {
+    Backend {
+        connection: Arc<Connection>,
+        id: RequestId,
+    },
+    /// As the answer to a question of the session whose call became the task.
+    Session {
+        session: Arc<Session>,
+        number: u64,
+    },
+}
+
+impl ReplyRoute {
+    fn id(&self) -> RequestId {
+        match self {
+            Self::Backend { id, .. } => id.clone(),
+            Self::Session { number, .. } => RequestId::from_u64(*number),
+        }
+    }
+
+    pub(super) fn is_question(&self, asked: u64) -> bool {
+        matches!(self, Self::Session { number, .. } if *number == asked)
+    }
+
+    /// Under the id it was asked with.
+    fn send(&self, answer: Bytes) {
+        match self {
+            Self::Backend { connection, .. } => connection.send_later(answer),
+            Self::Session { session, .. } => {
+                if let Some(answer) = tasks::decoded(answer) {
+                    session.handle_answer(&answer);
+                }
+            }
+        }
+    }
+}
+
+/// Takes a backend's request for the client of a task.
+pub fn ask(
+    run: &Arc<TaskRun>,
+    connection: &Arc<Connection>,
+    message: &Message,
+) -> Result<(), Refusal> {
+    let id = message
+        .id
+        .clone()
+        .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+    ask_via(run, ReplyRoute::Backend { connection: connection.clone(), id }, message)
+}
+
+/// The same, on this way.
+pub(super) fn ask_via(
+    run: &Arc<TaskRun>,
+    way: ReplyRoute,
+    message: &Message,
+) -> Result<(), Refusal> {
+    run.client.permits(message, run.version)?;
+    let span = ChildSpan::question(run.request.get(), message);
+    let traced = span.as_ref().and_then(|span| with_context(span, message));
+    let message = traced.as_ref().unwrap_or(message);
+    let number = {
+        let mut state = run.lock();
+        if state.keeps_backend_task() {
+            return Ok(());
+        }
+        if run.is_stopped() {
+            return Err(Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
+        }
+        if state.inputs.len() >= TASK_INPUTS_MAX || state.inputs_opened >= NUMBERS_PER_EPOCH {
+            return Err(Refusal::new(
+                ErrorKind::Overloaded,
+                "too many questions wait for the client of this task",
+            ));
+        }
+        state.inputs_opened += 1;
+        let number = run.epoch() * NUMBERS_PER_EPOCH + state.inputs_opened;
+        let span = span.map(|span| Arc::new(Mutex::new(Some(span))));
+        state.inputs.insert(
+            number,
+            OpenInput { reply_route: way.clone(), asked_at: Instant::now(), stored: false, span },
+        );
+        number
+    };
+    if let ReplyRoute::Backend { connection, id } = way {
+        connection
+            .note_question(id, QuestionOwner::Task { run: Arc::downgrade(run), input: number });
+        if connection.is_closed() {
+            // Whoever closed it may have looked before the question was there.
+            run.withdraw_input(number);
+            return Ok(());
+        }
+    }
+    let request = tasks::input_request(message, &run.id).to_vec();
+    run.shared.running.spawn(store(run.clone(), number, request));
+    Ok(())
+}
+
+/// The question with the context that its answer goes on with.
+fn with_context(span: &ChildSpan, message: &Message) -> Option<Message> {
+    let mut splice = Splice::new(&message.frame);
+    span.put_into_meta(&mut splice, message);
+    tasks::decoded(splice.finish())
+}
+
+async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
+    let asked = run
+        .commit(|epoch| WriteOp::RequestInput {
+            task: run.id.clone(),
+            epoch,
+            number,
+            request: request.clone(),
+        })
+        .await;
+    if asked.is_err() {
+        if let Some(input) = take(&run, number) {
+            refuse_as_over(&run, &input);
+        }
+        return;
+    }
+    fault_point::passed("task.input.asked");
+    let waiting = run.lock().inputs.get_mut(&number).map(|input| input.stored = true).is_some();
+    if waiting {
+        run.count_transition(TaskStatus::InputRequired);
+        run.announce();
+        run.changed.notify_waiters();
+    } else {
+        close(&run, number).await; // withdrawn meanwhile
+    }
+}
+
+impl TaskRun {
+    /// The backend no longer needs the answer, or can not get it any more.
+    pub fn withdraw_input(self: &Arc<Self>, number: i64) {
+        if take(self, number).is_some_and(|input| input.stored) {
+            let run = self.clone();
+            self.shared.running.spawn(async move { close(&run, number).await });
+        }
+    }
+}
+
+fn take(run: &TaskRun, number: i64) -> Option<OpenInput> {
+    let input = run.lock().inputs.remove(&number)?;
+    if let ReplyRoute::Backend { connection, id } = &input.reply_route {
+        connection.forget_question(id);
+    }
+    Some(input)
+}
+
+fn refuse(input: &OpenInput, refusal: &Refusal) {
+    input
+        .reply_route
+        .send(refusal.to_response(Some(&input.reply_route.id()), &crate::request_id()));
+}
+
+/// The record no longer shows the question.
+async fn close(run: &TaskRun, number: i64) {
+    if run.commit(|epoch| WriteOp::CloseInput { task: run.id.clone(), epoch, number }).await.is_ok()
+    {
+        if run.lock().inputs.is_empty() {
+            run.count_transition(TaskStatus::Working);
+        }
+        run.announce();
+    }
+}
+
+/// The run is over: what still waits gets no answer any more.
+pub(super) fn refuse_all(run: &TaskRun) {
+    let numbers: Vec<i64> = run.lock().inputs.keys().copied().collect();
+    for input in numbers.into_iter().filter_map(|number| take(run, number)) {
+        refuse_as_over(run, &input);
+    }
+}
+
+fn refuse_as_over(run: &TaskRun, input: &OpenInput) {
+    if !run.leaves_backend_task() {
+        refuse(input, &Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
+    }
+}
+
+/// Looks after a running task: hands answers of the client to the backend, and notices when the task is not wanted any more.
+pub(super) async fn poll_inputs(run: &Arc<TaskRun>) -> Infallible {
+    // Nothing has changed that is not known here.
+    let mut may_have_changed = false;
+    loop {
+        let changed = run.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable(); // before looking, so that no change is missed
+        let open = expire(run);
+        if may_have_changed {
+            // What the store does not tell now it tells later.
+            may_have_changed = (!open.is_empty() && take_answers(run, &open).await.is_err())
+                || stop_if_ended(run).await.is_err();
+        }
+        // A word comes with each change, from who makes it or from `poller`.
+        may_have_changed |= tokio::time::timeout(TASK_POLLER_INTERVAL, changed).await.is_ok();
+    }
+}
+
+/// Numbers of the questions that wait and are stored. Those that waited too long are answered with an error.
+fn expire(run: &Arc<TaskRun>) -> BTreeSet<i64> {
+    let limit = run.shared.config.timeouts.client_request;
+    let (late, open): (Vec<i64>, BTreeSet<i64>) = {
+        let state = run.lock();
+        let stored = state.inputs.iter().filter(|(_, input)| input.stored);
+        let (late, open): (Vec<_>, Vec<_>) =
+            stored.partition(|(_, input)| input.asked_at.elapsed() > limit);
+        (
+            late.into_iter().map(|(number, _)| *number).collect(),
+            open.into_iter().map(|(number, _)| *number).collect(),
+        )
+    };
+    for number in late {
+        if let Some(input) = take(run, number) {
+            refuse(&input, &Refusal::new(ErrorKind::Timeout, "the client did not answer in time"));
+            let run = run.clone();
+            run.shared.running.clone().spawn(async move { close(&run, number).await });
+        }
+    }
+    open
+}
+
+async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) -> Result<(), Refusal> {
+    let durable = &run.shared.durable;
+    let stored = durable.timed("task_inputs", durable.store.open_task_inputs(&run.id)).await?;
+    for input in stored.iter().filter(|input| open.contains(&input.number)) {
+        let Some(answer) = &input.answer else { continue };
+        let Some(waiting) = take(run, input.number) else { continue };
+        let answer = tasks::with_id(answer, &waiting.reply_route.id());
+        if let (Some(span), Some(answer)) = (waiting.take_span(), tasks::decoded(answer.clone())) {
+            span.answered(&answer, Method::Unknown);
+        }
+        waiting.reply_route.send(to_backend_ids(run, answer));
+        close(run, input.number).await;
+    }
+    Ok(())
+}
+
+/// The client's answer names the task as the backend does.
+fn to_backend_ids(run: &TaskRun, answer: Bytes) -> Bytes {
+    let Some(message) = tasks::decoded(answer.clone()) else { return answer };
+    let (Some(related), Some(meta)) = (message.fields.meta_related_task_id, message.fields.meta)
+    else {
+        return answer;
+    };
+    let theirs = run.lock().backend_task.as_ref().map(|mirrored| mirrored.id.clone());
+    let mut splice = Splice::new(&message.frame);
+    match theirs {
+        Some(theirs) => splice.replace(related, json::quote(&theirs).into_bytes()),
+        None => splice.remove_member(meta, tasks::RELATED_TASK),
+    };
+    splice.finish()
+}
+
+/// Somebody else may have ended the task, or deleted it.
+async fn stop_if_ended(run: &TaskRun) -> Result<(), Refusal> {
+    let durable = &run.shared.durable;
+    if durable
+        .timed("task", durable.store.task(&run.id))
+        .await?
+        .is_none_or(|task| task.status.is_finished())
+    {
+        run.stop(StopReason::Cancelled);
+    }
+    Ok(())
+}

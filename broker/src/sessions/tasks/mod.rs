@@ -1,0 +1,416 @@
+//! Tasks (MCP 2025-11-25, Tasks): the broker is their host, for every backend.
+//!
+//! The record of a task is in the store; any replica answers for it. One process owns it and carries it out ([`runner`]).
+//! What is here is that process's own: which tasks run, who waits for them, and which sessions live here. All of it may be
+//! lost; a task is found again in the store.
+
+mod backend_task;
+mod cancellation;
+mod creation;
+mod handlers;
+mod handoff;
+mod inputs;
+mod notifications;
+mod observability;
+mod orphans;
+mod outcome;
+mod poller;
+mod promotion;
+mod recovery;
+mod retry;
+pub mod run;
+mod runner;
+mod startup;
+mod wakeups;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    backends::{
+        asker::SentRequest,
+        link::{Link, connection::Connection},
+    },
+    limits::{TASK_DEFER_FIRST, TASK_DEFER_MAX, TASK_RUNS_MAX, TASKS_DEFERRED_MAX},
+    persistence::{SessionKey, TaskStatus},
+    sync,
+};
+use dashmap::DashMap;
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::{TaskId, TenantId},
+};
+use tokio::sync::Notify;
+
+pub use self::inputs::ask as ask_client;
+use self::run::{StopReason, TaskRun};
+pub(super) use self::{
+    handlers::{load_visible, named_task},
+    promotion::UnannouncedTask,
+};
+use super::{session::Session, shared::Shared, stream::EventStream, tenant::Tenant};
+
+/// Finds a tenant by its name.
+pub type FindTenant = Box<dyn Fn(&TenantId) -> Option<Arc<Tenant>> + Send + Sync>;
+
+/// The tasks this process has to do with.
+#[derive(Default)]
+pub struct TaskManager {
+    inner: Mutex<TaskTable>,
+    /// Sessions that live here.
+    sessions: DashMap<SessionKey, Weak<Session>>,
+    tenants: OnceLock<FindTenant>,
+    /// Tasks that can not be carried out here.
+    deferred: Mutex<HashMap<TaskId, Deferral>>,
+    /// Tasks that are being taken up.
+    recovering: Mutex<HashSet<TaskId>>,
+}
+
+#[derive(Default)]
+struct TaskTable {
+    running: HashMap<TaskId, RunEntry>,
+    /// By link and the backend's own id: two links may use the same one.
+    by_backend_id: HashMap<(usize, String), TaskId>,
+    /// By connection and wire id.
+    by_token: HashMap<(usize, u64), TaskId>,
+    /// Requests that wait for a task to change.
+    waiting: HashMap<TaskId, Vec<Weak<TaskWaiter>>>,
+    /// The status last told to the session that made a task, where that is not `working`.
+    notified_status: HashMap<TaskId, TaskStatus>,
+}
+
+/// A task that is for other processes.
+#[derive(Debug, Clone, Copy)]
+struct Deferral {
+    until: Instant,
+    /// How long that was.
+    lasts: Duration,
+}
+
+/// A task and where it is found from.
+struct RunEntry {
+    run: Arc<TaskRun>,
+    /// Keep the addresses in `by_token` from being used again.
+    tokens: Vec<(Weak<Connection>, u64)>,
+    backend_tasks: Vec<(Weak<Link>, String)>,
+}
+
+/// A request that waits for a task.
+#[derive(Debug)]
+pub(super) struct TaskWaiter {
+    pub(super) changed: Notify,
+    session: Weak<Session>,
+    /// Of whoever waits for the outcome itself.
+    stream: Option<Arc<EventStream>>,
+}
+
+/// Notices changes of some tasks, for as long as it lives.
+#[derive(Debug)]
+pub(super) struct TaskWatch {
+    shared: Arc<Shared>,
+    tasks: Vec<TaskId>,
+    one: Arc<TaskWaiter>,
+}
+
+impl TaskWatch {
+    pub(super) fn new(shared: &Arc<Shared>, tasks: &[TaskId]) -> Self {
+        let one =
+            Arc::new(TaskWaiter { changed: Notify::new(), session: Weak::new(), stream: None });
+        let mut inner = shared.tasks.lock();
+        for task in tasks {
+            inner.waiting.entry(task.clone()).or_default().push(Arc::downgrade(&one));
+        }
+        drop(inner);
+        Self { shared: shared.clone(), tasks: tasks.to_vec(), one }
+    }
+
+    /// Resolves when one of them may have changed. Cancel-safe.
+    pub(super) async fn changed(&self) {
+        self.one.changed.notified().await;
+    }
+
+    /// The others are of no interest any more.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&TaskId) -> bool) {
+        let (kept, gone) = std::mem::take(&mut self.tasks).into_iter().partition(is_kept);
+        self.tasks = kept;
+        let gone: Vec<TaskId> = gone;
+        gone.iter().for_each(|task| self.shared.tasks.remove_waiter(task, &self.one));
+    }
+}
+
+impl Drop for TaskWatch {
+    fn drop(&mut self) {
+        self.retain(|_| false);
+    }
+}
+
+/// Keeps a request among those that wait. However it ends, answered or unseen, it is forgotten.
+struct Wait<'a> {
+    tasks: &'a TaskManager,
+    task: TaskId,
+    one: Arc<TaskWaiter>,
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        self.tasks.remove_waiter(&self.task, &self.one);
+    }
+}
+
+impl std::fmt::Debug for TaskManager {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Tasks({} running)", self.running())
+    }
+}
+
+impl TaskManager {
+    /// Says how tenants are found. Nothing is carried out before.
+    pub fn set_tenant_lookup(&self, find: FindTenant) {
+        let _set_once = self.tenants.set(find);
+    }
+
+    fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+        self.tenants.get().and_then(|find| find(id))
+    }
+
+    /// This task is for other processes. Whether that is news.
+    fn defer(&self, task: &TaskId) -> bool {
+        let mut left_alone = sync::lock(&self.deferred);
+        let before = left_alone.get(task).map(|before| before.lasts);
+        if before.is_some() || left_alone.len() < TASKS_DEFERRED_MAX {
+            let lasts = before.map_or(TASK_DEFER_FIRST, |before| (before * 2).min(TASK_DEFER_MAX));
+            left_alone.insert(task.clone(), Deferral { until: Instant::now() + lasts, lasts });
+        }
+        before.is_none()
+    }
+
+    /// `Unsupported`: they are too many to tell what else could be taken over.
+    fn deferred(&self) -> Option<Vec<TaskId>> {
+        let (mut left_alone, now) = (sync::lock(&self.deferred), Instant::now());
+        // For a while it is remembered how long it was.
+        left_alone.retain(|_, one| one.until + TASK_DEFER_MAX > now);
+        let has_room = left_alone.len() < TASKS_DEFERRED_MAX;
+        has_room.then(|| {
+            left_alone
+                .iter()
+                .filter(|(_, one)| one.until > now)
+                .map(|(task, _)| task.clone())
+                .collect()
+        })
+    }
+
+    /// A session lives here from now on.
+    pub fn register_session(&self, session: &Arc<Session>) {
+        self.sessions.insert(session.key, Arc::downgrade(session));
+    }
+
+    /// It does not any more.
+    pub fn unregister_session(&self, session: &Session) {
+        self.sessions
+            .remove_if(&session.key, |_, known| known.as_ptr() == std::ptr::from_ref(session));
+    }
+
+    pub(super) fn session(&self, key: &SessionKey) -> Option<Arc<Session>> {
+        self.sessions.get(key).and_then(|session| session.upgrade())
+    }
+
+    // What runs.
+
+    /// How many tasks are carried out here.
+    pub fn running(&self) -> usize {
+        self.lock().running.len()
+    }
+
+    /// Whether one more may be.
+    fn check_capacity(&self) -> Result<(), Refusal> {
+        if self.running() < TASK_RUNS_MAX {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            ErrorKind::Overloaded,
+            format!("this replica runs {TASK_RUNS_MAX} tasks, which is its limit"),
+        ))
+    }
+
+    /// What this process takes to be its own.
+    pub fn owned(&self) -> HashSet<TaskId> {
+        self.lock().running.keys().cloned().collect()
+    }
+
+    /// These have another owner by now.
+    pub fn stop_lost<'a>(&self, tasks: impl IntoIterator<Item = &'a TaskId>) {
+        let lost: Vec<_> = tasks.into_iter().filter_map(|task| self.run(task)).collect();
+        lost.iter().for_each(|run| run.stop(StopReason::Lost));
+    }
+
+    pub(super) fn run(&self, task: &TaskId) -> Option<Arc<TaskRun>> {
+        self.lock().running.get(task).map(|running| running.run.clone())
+    }
+
+    fn all_runs(&self) -> Vec<Arc<TaskRun>> {
+        self.lock().running.values().map(|running| running.run.clone()).collect()
+    }
+
+    /// A task begins to be carried out here. False: it is already.
+    fn register(&self, run: &Arc<TaskRun>) -> bool {
+        let mut inner = self.lock();
+        if inner.running.contains_key(&run.id) {
+            return false;
+        }
+        let running = RunEntry { run: run.clone(), tokens: Vec::new(), backend_tasks: Vec::new() };
+        inner.running.insert(run.id.clone(), running);
+        true
+    }
+
+    fn unregister(&self, run: &TaskRun) {
+        let mut inner = self.lock();
+        let Some(running) = inner.running.remove(&run.id) else { return };
+        for (connection, wire_id) in &running.tokens {
+            inner.by_token.remove(&(connection.as_ptr() as usize, *wire_id));
+        }
+        for (link, backend_task) in &running.backend_tasks {
+            let place = (link.as_ptr() as usize, backend_task.clone());
+            if inner.by_backend_id.get(&place) == Some(&run.id) {
+                inner.by_backend_id.remove(&place);
+            }
+        }
+    }
+
+    // How a backend's messages find a task.
+
+    /// The call of a task is being sent: until the task is over, its wire id is its progress token.
+    fn note_token(&self, run: &TaskRun, carried: &SentRequest) {
+        let mut inner = self.lock();
+        let Some(running) = inner.running.get_mut(&run.id) else { return };
+        running.tokens.push((Arc::downgrade(&carried.connection), carried.wire_id));
+        inner
+            .by_token
+            .insert((Arc::as_ptr(&carried.connection) as usize, carried.wire_id), run.id.clone());
+    }
+
+    pub(crate) fn by_token(
+        &self,
+        connection: &Arc<Connection>,
+        wire_id: u64,
+    ) -> Option<Arc<TaskRun>> {
+        let inner = self.lock();
+        let task = inner.by_token.get(&(Arc::as_ptr(connection) as usize, wire_id))?;
+        inner.running.get(task).map(|running| running.run.clone())
+    }
+
+    fn note_backend_task(&self, run: &TaskRun, link: &Arc<Link>, backend_task: &str) {
+        let mut inner = self.lock();
+        let Some(running) = inner.running.get_mut(&run.id) else { return };
+        running.backend_tasks.push((Arc::downgrade(link), backend_task.to_owned()));
+        inner
+            .by_backend_id
+            .insert((Arc::as_ptr(link) as usize, backend_task.to_owned()), run.id.clone());
+    }
+
+    /// Whose task of the backend this is.
+    pub(crate) fn by_backend_task(
+        &self,
+        link: &Arc<Link>,
+        backend_task: &str,
+    ) -> Option<Arc<TaskRun>> {
+        let inner = self.lock();
+        let task =
+            inner.by_backend_id.get(&(Arc::as_ptr(link) as usize, backend_task.to_owned()))?;
+        inner.running.get(task).map(|running| running.run.clone())
+    }
+
+    // Who waits.
+
+    /// A request of this session waits for a task, for as long as the returned value lives.
+    fn wait_for(
+        &self,
+        task: &TaskId,
+        session: Weak<Session>,
+        stream: &Arc<EventStream>,
+    ) -> Wait<'_> {
+        let one =
+            Arc::new(TaskWaiter { changed: Notify::new(), session, stream: Some(stream.clone()) });
+        self.lock().waiting.entry(task.clone()).or_default().push(Arc::downgrade(&one));
+        Wait { tasks: self, task: task.clone(), one }
+    }
+
+    fn remove_waiter(&self, task: &TaskId, one: &Arc<TaskWaiter>) {
+        let mut inner = self.lock();
+        if let Some(all) = inner.waiting.get_mut(task) {
+            all.retain(|other| other.as_ptr() != Arc::as_ptr(one));
+            if all.is_empty() {
+                inner.waiting.remove(task);
+            }
+        }
+    }
+
+    fn waiters(&self, task: &TaskId) -> Vec<Arc<TaskWaiter>> {
+        self.lock().waiting.get(task).into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The stream on which this session waits for the outcome of a task.
+    fn result_stream(&self, task: &TaskId, session: &Arc<Session>) -> Option<Arc<EventStream>> {
+        let waiting = self.waiters(task);
+        let own = waiting.iter().rev().filter(|one| one.session.as_ptr() == Arc::as_ptr(session));
+        own.filter_map(|one| one.stream.clone()).find(|stream| !stream.is_unreachable())
+    }
+
+    /// Sessions that wait for a task here, and the one that made it, if it lives here.
+    pub(crate) fn listeners(&self, run: &TaskRun) -> Vec<Arc<Session>> {
+        let waiting = self.waiters(&run.id);
+        waiting.iter().filter_map(|one| one.session.upgrade()).chain(run.creator()).collect()
+    }
+
+    /// Something of this task may have changed: whoever waits for it here looks.
+    fn wake(&self, task: &TaskId) {
+        self.wake_waiters(task);
+        if let Some(run) = self.run(task) {
+            run.changed.notify_waiters();
+        }
+    }
+
+    fn wake_waiters(&self, task: &TaskId) {
+        self.waiters(task).iter().for_each(|one| one.changed.notify_one());
+    }
+
+    /// Something may have been missed: everybody looks.
+    fn wake_all(&self) {
+        let waiting: Vec<_> =
+            self.lock().waiting.values().flatten().filter_map(Weak::upgrade).collect();
+        waiting.iter().for_each(|one| one.changed.notify_one());
+        self.all_runs().iter().for_each(|run| run.changed.notify_waiters());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TaskTable> {
+        sync::lock(&self.inner)
+    }
+}
+
+/// Names a task where its id must not be shown: the id is all that some callers need to see it.
+pub fn digest(task: &TaskId) -> String {
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, task.as_str().as_bytes());
+    hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::event_log::LogLimits;
+
+    #[test]
+    fn nothing_is_left_of_who_waited() {
+        let (tasks, task) = (TaskManager::default(), TaskId::new("t"));
+        let stream = EventStream::general(1, LogLimits { events: 1, bytes: 1 });
+        let (one, other) = (
+            tasks.wait_for(&task, Weak::new(), &stream),
+            tasks.wait_for(&task, Weak::new(), &stream),
+        );
+        drop(one);
+        assert_eq!(tasks.waiters(&task).len(), 1);
+        drop(other);
+        assert!(tasks.lock().waiting.is_empty());
+    }
+}

@@ -1,0 +1,160 @@
+//! What a running task says to its client beside its outcome: progress, log messages, other notifications.
+//!
+//! Hints, every one of them: they go to the session that made the task, wherever it lives, a few per second, and are lost
+//! where that is not known.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::{envelope::Message, splice::Splice};
+
+use super::run::TaskRun;
+use crate::{
+    limits::TASK_NOTIFICATIONS_PER_SECOND,
+    persistence::{TASK_NOTIFICATION_BYTES_MAX, Wakeup},
+    rules::{event_log::EventKind, tasks},
+    sessions::{session::Session, stream::EventStream},
+    sync::lock,
+};
+
+/// How much a task has said.
+#[derive(Debug, Default)]
+pub(super) struct NotificationLimiter {
+    state: Mutex<NotificationLimiterState>,
+}
+
+#[derive(Debug, Default)]
+struct NotificationLimiterState {
+    progress: Option<f64>,
+    /// The task is ending: nothing more is said (MCP 2025-11-25, Tasks: no progress after the end).
+    silent: bool,
+    /// The second that is being counted.
+    since: Option<Instant>,
+    words: u32,
+}
+
+impl NotificationLimiter {
+    /// Whether progress of this value may go to the client (MCP: it increases with each notification).
+    fn progress_advances(&self, value: f64) -> bool {
+        let mut said = lock(&self.state);
+        if said.progress.is_some_and(|last| value <= last) {
+            return false;
+        }
+        said.progress = Some(value);
+        true
+    }
+
+    pub(super) fn close(&self) {
+        lock(&self.state).silent = true;
+    }
+
+    fn try_acquire(&self, now: Instant) -> bool {
+        let mut said = lock(&self.state);
+        if said.silent {
+            return false;
+        }
+        if said
+            .since
+            .is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1))
+        {
+            (said.since, said.words) = (Some(now), 0);
+        }
+        said.words += 1;
+        said.words <= TASK_NOTIFICATIONS_PER_SECOND
+    }
+}
+
+impl TaskRun {
+    /// Progress under our token: goes on under the client's.
+    pub fn progress(self: &Arc<Self>, message: &Message) {
+        let fields = &message.fields;
+        let value = message
+            .bytes(fields.progress)
+            .and_then(|text| std::str::from_utf8(text).ok())
+            .and_then(|text| text.parse::<f64>().ok());
+        let (Some(token), Some(span), Some(value)) =
+            (self.progress_token(), fields.progress_token, value)
+        else {
+            return;
+        };
+        if !self.notifications.progress_advances(value) {
+            self.shared.metrics.dropped_notification("progress");
+            return;
+        }
+        let mut splice = Splice::new(&message.frame);
+        splice.replace(span, token.to_vec()).set_meta(
+            message,
+            tasks::RELATED_TASK,
+            &tasks::related(&self.id),
+        );
+        self.send(EventKind::Droppable, splice.finish());
+    }
+
+    /// A notification of the backend that belongs to this task, with our id of it.
+    pub fn relay(self: &Arc<Self>, kind: EventKind, message: &Message) {
+        let mut splice = Splice::new(&message.frame);
+        splice.set_meta(message, tasks::RELATED_TASK, &tasks::related(&self.id));
+        self.send(kind, splice.finish());
+    }
+
+    fn send(&self, kind: EventKind, frame: Bytes) {
+        if self.is_stopped() || !self.notifications.try_acquire(Instant::now()) {
+            self.shared.metrics.dropped_notification("task");
+            return;
+        }
+        match self.creator() {
+            Some(session) => self.shared.tasks.deliver(
+                &session,
+                kind,
+                frame,
+                self.shared.tasks.result_stream(&self.id, &session),
+            ),
+            None if frame.len() <= TASK_NOTIFICATION_BYTES_MAX => {
+                self.shared
+                    .durable
+                    .hot
+                    .wake(Wakeup::TaskNotification { session: self.record.session, frame });
+            }
+            None => self.shared.metrics.dropped_notification("task"),
+        }
+    }
+}
+
+impl super::TaskManager {
+    /// Sends a word on the stream where the client waits for the task, or where it waits for anything.
+    pub(super) fn deliver(
+        &self,
+        session: &Arc<Session>,
+        kind: EventKind,
+        frame: Bytes,
+        stream: Option<Arc<EventStream>>,
+    ) {
+        match stream.filter(|stream| !stream.is_unreachable()) {
+            Some(stream) => session.push_to(&stream, kind, frame),
+            None => session.deliver(kind, frame),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_says_so_much_a_second_and_progress_grows() {
+        let (words, now) = (NotificationLimiter::default(), Instant::now());
+        let said = (0..100).filter(|_| words.try_acquire(now)).count();
+        assert_eq!(said, TASK_NOTIFICATIONS_PER_SECOND as usize);
+        assert!(words.try_acquire(now + Duration::from_secs(1)));
+        words.close();
+        assert!(!words.try_acquire(now + Duration::from_secs(5)));
+        assert!(
+            words.progress_advances(1.0)
+                && !words.progress_advances(1.0)
+                && words.progress_advances(1.5)
+        );
+    }
+}

@@ -1,0 +1,227 @@
+//! Tasks whose process died, lost its lease, or gave them away: found, and brought to an honest end.
+//!
+//! What was not sent is sent; what the backend keeps a task for is watched further; what was sent and may have been carried
+//! out is sent again only where that is harmless, and otherwise ends as what it is: unknown.
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashMap, sync::Arc};
+
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::TaskId,
+};
+
+use super::{
+    TaskManager,
+    run::{RunPlan, StopReason, TaskRun},
+};
+use crate::{
+    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
+    persistence::{FullTask, NodeName, StoredTask, TaskStatus, Wakeup, WriteOp, WriteOutcome},
+    rules::tasks::{RecoveryAction, TaskOutcome, after_crash},
+    sessions::shared::Shared,
+};
+
+impl TaskManager {
+    /// After a lapse of the lease: these are ours, under new epochs.
+    pub fn resume_reclaimed(&self, shared: &Arc<Shared>, tasks: Vec<(TaskId, i64)>) {
+        let mut idle = HashMap::new();
+        for (task, epoch) in tasks {
+            match self.run(&task) {
+                Some(run) => run.set_epoch(epoch),
+                None => {
+                    idle.insert(task, epoch);
+                }
+            }
+        }
+        // They were given up just now, or never begun.
+        if !idle.is_empty() {
+            tokio::spawn(recover_all(shared.clone(), idle));
+        }
+    }
+
+    /// The process goes away: tasks that were not begun are given away at once.
+    pub fn drain(&self) {
+        self.all_runs()
+            .iter()
+            .filter(|run| run.is_untouched())
+            .for_each(|run| run.stop(StopReason::Released));
+    }
+
+    /// The grace is over: another process goes on with what is left.
+    pub fn release_all(&self) {
+        self.all_runs().iter().for_each(|run| run.stop(StopReason::Released));
+    }
+}
+
+pub(super) async fn claim_unowned(shared: Arc<Shared>) {
+    loop {
+        if shared.draining.is_cancelled() {
+            return;
+        }
+        let (durable, node) = (&shared.durable, shared.durable.node());
+        let room = TASK_RUNS_MAX.saturating_sub(shared.tasks.running());
+        let may_take =
+            !durable.is_shared() || durable.lease.is_settled(shared.config.session.lease);
+        let limit = if may_take {
+            TASK_CLAIM_BATCH.min(u32::try_from(room).unwrap_or(u32::MAX))
+        } else {
+            0
+        };
+        let mut found = 0;
+        if limit > 0 {
+            let claimed = claim(&shared, &node, limit).await;
+            found = claimed.len();
+            for task in claimed {
+                shared.running.spawn(recover(shared.clone(), task));
+            }
+        }
+        if found < TASK_CLAIM_BATCH as usize {
+            tokio::select! {
+                () = tokio::time::sleep(shared.config.session.lease / 2) => {}
+                () = shared.draining.cancelled() => return,
+            }
+        }
+    }
+}
+
+/// What nobody owns, made this process's own. An answer that is lost is given once more by the store. What was claimed under
+/// a name that lapsed meanwhile may be anybody's: it is reclaimed with the rest of what has that name, or claimed again.
+async fn claim(shared: &Arc<Shared>, node: &NodeName, limit: u32) -> Vec<FullTask> {
+    let (durable, Some(except)) = (&shared.durable, shared.tasks.deferred()) else {
+        return Vec::new();
+    };
+    let claim = durable.timed("claim_tasks", durable.store.claim_tasks(node, limit, &except));
+    let claimed = if durable.is_shared() {
+        // One that waited for an outage to be over would be the first to come, before those who own the tasks.
+        tokio::time::timeout(shared.config.session.lease / 2, claim).await.ok()
+    } else {
+        Some(claim.await)
+    };
+    claimed.and_then(Result::ok).filter(|_| durable.node() == *node).unwrap_or_default()
+}
+
+async fn recover_all(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
+    for (task, epoch) in tasks {
+        let mut wait = STORE_RETRY_FIRST;
+        let stored = loop {
+            match shared.durable.timed("whole_task", shared.durable.store.full_task(&task)).await {
+                Ok(stored) => break stored,
+                Err(_) => tokio::time::sleep(wait).await,
+            }
+            wait = (wait * 2).min(STORE_RETRY_MAX);
+        };
+        if let Some(task) =
+            stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_finished())
+        {
+            recover(shared.clone(), task).await;
+        }
+    }
+}
+
+/// Whether it is for this process to carry out.
+pub(super) fn is_ours(shared: &Shared, stored: &StoredTask) -> bool {
+    !stored.status.is_finished()
+        && stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner))
+}
+
+/// Goes on with a task that is ours, and may run here already.
+pub(super) async fn recover(shared: Arc<Shared>, task: FullTask) {
+    let stored = &task.stored;
+    let Some(_recovering) = shared.tasks.begin_recovery(&stored.record.task) else { return };
+    if let Some(run) = shared.tasks.run(&stored.record.task) {
+        run.set_epoch(stored.epoch); // it has been running here all along
+        return;
+    }
+    let tenant = shared.tasks.tenant(&stored.record.tenant);
+    let known = tenant.filter(|tenant| tenant.backend(&stored.record.backend).is_some());
+    let Some((plan, tenant)) = RunPlan::read(&stored.record).zip(known) else {
+        return defer(&shared, stored).await;
+    };
+    close_inputs(&shared, stored).await;
+    let after = after_crash(&stored.step, &plan.details);
+    tracing::info!(task = super::digest(&stored.record.task), tenant = %stored.record.tenant, backend = %stored.record.backend, ?after, "a task is taken over");
+    match after {
+        RecoveryAction::Send | RecoveryAction::Poll => {
+            let step = stored.step.clone();
+            shared.tasks.start(TaskRun::new(task, plan, tenant, &shared), step);
+        }
+        RecoveryAction::Unknown => {
+            let text = format!(
+                "the broker that called backend {} ended before the answer came; the call may or may not have been carried out",
+                stored.record.backend
+            );
+            give_up(&shared, stored, &Refusal::new(ErrorKind::OutcomeUnknown, text)).await;
+        }
+    }
+}
+
+/// Written by a later version, or of a tenant or a backend that is not known here: another process may go on with it. When
+/// none does, it ends with its time.
+async fn defer(shared: &Arc<Shared>, stored: &StoredTask) {
+    let task = stored.record.task.clone();
+    if shared.tasks.defer(&task) {
+        tracing::warn!(
+            task = super::digest(&task),
+            tenant = %stored.record.tenant,
+            backend = %stored.record.backend,
+            "a task can not be carried out here: it can not be read, or its tenant or backend is not known"
+        );
+    }
+    store_until_done(shared, &WriteOp::ReleaseTask { task, epoch: stored.epoch }).await;
+}
+
+/// Whoever asked these questions is gone, and can not be answered any more.
+async fn close_inputs(shared: &Arc<Shared>, stored: &StoredTask) {
+    if stored.status != TaskStatus::InputRequired {
+        return;
+    }
+    let (durable, task) = (&shared.durable, &stored.record.task);
+    let mut wait = STORE_RETRY_FIRST;
+    let inputs = loop {
+        match durable.timed("task_inputs", durable.store.open_task_inputs(task)).await {
+            Ok(inputs) => break inputs,
+            Err(_) => tokio::time::sleep(wait).await,
+        }
+        wait = (wait * 2).min(STORE_RETRY_MAX);
+    };
+    for input in inputs {
+        store_until_done(
+            shared,
+            &WriteOp::CloseInput { task: task.clone(), epoch: stored.epoch, number: input.number },
+        )
+        .await;
+    }
+    durable.hot.wake(Wakeup::Task { task: task.clone(), session: stored.record.session });
+}
+
+async fn give_up(shared: &Arc<Shared>, stored: &StoredTask, refusal: &Refusal) {
+    let request_id = shared.note_refusal(refusal, None, Some(stored.record.tenant.as_str()));
+    let TaskOutcome { status, message, outcome } = TaskOutcome::refused(refusal, &request_id);
+    let task = stored.record.task.clone();
+    let change = WriteOp::EndTask {
+        task: task.clone(),
+        epoch: Some(stored.epoch),
+        status,
+        message,
+        outcome: Some(outcome),
+    };
+    if store_until_done(shared, &change).await == WriteOutcome::Done {
+        shared.metrics.task_transition(status.name());
+        shared.durable.hot.wake(Wakeup::Task { task, session: stored.record.session });
+    }
+}
+
+/// Stores a change, however often the store fails: nobody else will while this process lives.
+async fn store_until_done(shared: &Arc<Shared>, change: &WriteOp) -> WriteOutcome {
+    let mut wait = STORE_RETRY_FIRST;
+    loop {
+        match shared.durable.write(change.clone()).await {
+            Ok(written) => return written,
+            Err(_) => tokio::time::sleep(wait).await,
+        }
+        wait = (wait * 2).min(STORE_RETRY_MAX);
+    }
+}

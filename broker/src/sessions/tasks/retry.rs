@@ -1,0 +1,65 @@
+//! How long a task waits for a backend that can not be reached, and the way to it.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use protocol::error::{ErrorKind, Refusal};
+
+use super::run::TaskRun;
+use crate::{
+    backends::link::{Link, connection::Connection},
+    limits::{BACKOFF_FIRST, BACKOFF_MAX},
+};
+
+/// How long a backend is waited for that can not be reached: as long as a call may take, counted from the first failure.
+pub(super) struct RetryTimer {
+    lasts: Duration,
+    until: Option<Instant>,
+    wait: Duration,
+}
+
+impl RetryTimer {
+    pub(super) fn new(lasts: Duration) -> Self {
+        Self { lasts, until: None, wait: BACKOFF_FIRST }
+    }
+
+    /// Waits for a better time. False: it has come to an end.
+    pub(super) async fn wait(&mut self, hint: Option<Duration>) -> bool {
+        let until = *self.until.get_or_insert_with(|| Instant::now() + self.lasts);
+        let left = until.saturating_duration_since(Instant::now());
+        tokio::time::sleep(hint.unwrap_or(self.wait).min(BACKOFF_MAX).min(left)).await;
+        self.wait = (self.wait * 2).min(BACKOFF_MAX);
+        !left.is_zero()
+    }
+
+    /// The backend is there again.
+    pub(super) fn reset(&mut self) {
+        *self = Self::new(self.lasts);
+    }
+}
+
+/// The way to the backend, waited for.
+pub(super) async fn connect(
+    run: &Arc<TaskRun>,
+    patience: &mut RetryTimer,
+) -> Result<(Arc<Link>, Arc<Connection>), Refusal> {
+    loop {
+        let refusal = match run.link() {
+            Ok(link) => match link.backend.check_breaker() {
+                Ok(()) => match link.connection().await {
+                    Ok(connection) => return Ok((link, connection)),
+                    Err(refusal) => refusal,
+                },
+                Err(refusal) => refusal,
+            },
+            Err(refusal) => refusal,
+        };
+        if refusal.kind != ErrorKind::BackendUnavailable
+            || !patience.wait(refusal.retry_after).await
+        {
+            return Err(refusal);
+        }
+    }
+}

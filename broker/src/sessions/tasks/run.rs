@@ -1,0 +1,386 @@
+//! A task being carried out by this process: what its runner, the link that carries it and whoever stops it share.
+//!
+//! Made when a task is created or taken over, gone when its run is over. The record is in the store; here is only what dies
+//! with the process anyway. Every change goes through [`TaskRun::commit`], under the epoch the task is owned with.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::{
+    capabilities::ClientCapabilities,
+    error::{ErrorKind, Refusal},
+    ids::TaskId,
+    version::Version,
+};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::{inputs::ReplyRoute, notifications::NotificationLimiter};
+use crate::{
+    backends::{
+        asker::SentRequest,
+        backend::EffectiveTimeouts,
+        backend_admission::CallOwner,
+        link::{Link, LinkHold},
+    },
+    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
+    persistence::{FullTask, TaskRecord, TaskStatus, TaskStep, Wakeup, WriteOp, WriteOutcome},
+    rules::{endpoint::Endpoint, log_level::LogLevel, tasks::TaskDetails},
+    sessions::{session::Session, shared::Shared, tenant::Tenant},
+    sync,
+    telemetry::{child_span::ChildSpan, request::RequestTelemetry},
+};
+
+/// Why a run ends before its call does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// The task is over: somebody cancelled it.
+    Cancelled,
+    /// Another process owns it by now, or it is gone.
+    Lost,
+    /// This process goes away; another one goes on.
+    Released,
+}
+
+#[derive(Debug)]
+pub struct TaskRun {
+    pub id: TaskId,
+    pub record: TaskRecord,
+    pub details: TaskDetails,
+    /// What the client that made the task can be asked.
+    pub client: ClientCapabilities,
+    pub version: Version,
+    pub endpoint: Endpoint,
+    pub tenant: Arc<Tenant>,
+    pub shared: Arc<Shared>,
+    epoch: AtomicI64,
+    /// When the task's time is over.
+    pub deadline: Instant,
+    stop: CancellationToken,
+    /// Something may have changed: an answer of the client, a word of the backend, the end of the task.
+    pub(super) changed: Notify,
+    /// The backend had something to say about its own task.
+    pub(super) backend_notified: Notify,
+    pub(super) notifications: NotificationLimiter,
+    /// As the log, its trace and the audit log know it.
+    pub(super) request: OnceLock<Arc<RequestTelemetry>>,
+    state: Mutex<RunState>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct RunState {
+    stop_reason: Option<StopReason>,
+    /// Something may be on its way to the backend, or may have been carried out there.
+    pub(super) maybe_sent: bool,
+    pub(super) link_hold: Option<LinkHold>,
+    pub(super) carried: Option<SentRequest>,
+    /// It was sent as a task, which has a cancellation of its own.
+    pub(super) as_task: bool,
+    /// The same, and the backend has not answered yet.
+    pub(super) creating: bool,
+    /// The backend's own task, and where it is.
+    pub(super) backend_task: Option<TrackedBackendTask>,
+    /// The backend's requests that wait for the client, by number.
+    pub(super) inputs: BTreeMap<i64, OpenInput>,
+    pub(super) inputs_opened: i64,
+}
+
+impl RunState {
+    pub(super) fn is_unsent(&self) -> bool {
+        !self.maybe_sent && self.backend_task.is_none()
+    }
+
+    pub(super) fn keeps_backend_task(&self) -> bool {
+        self.stop_reason == Some(StopReason::Released) && self.backend_task.is_some()
+    }
+}
+
+/// A task of the backend's.
+#[derive(Debug, Clone)]
+pub(super) struct TrackedBackendTask {
+    pub(super) id: String,
+    pub(super) link: Arc<Link>,
+    /// What the record does not say of it yet.
+    pub(super) unstored: Option<TaskStep>,
+}
+
+/// A request of the backend that waits for the client's answer.
+#[derive(Debug, Clone)]
+pub(super) struct OpenInput {
+    pub(super) reply_route: ReplyRoute,
+    pub(super) asked_at: Instant,
+    /// It is in the store.
+    pub(super) stored: bool,
+    pub(super) span: Option<Arc<Mutex<Option<ChildSpan>>>>,
+}
+
+impl OpenInput {
+    pub(super) fn take_span(&self) -> Option<ChildSpan> {
+        sync::lock(self.span.as_ref()?).take()
+    }
+}
+
+/// What a task needs to be carried out, and can not be changed any more.
+pub(super) struct RunPlan {
+    pub(super) details: TaskDetails,
+    pub(super) client: ClientCapabilities,
+    pub(super) version: Version,
+}
+
+impl RunPlan {
+    /// `Unsupported`: what is stored was written by a later version, or is damaged.
+    pub(super) fn read(record: &TaskRecord) -> Option<Self> {
+        let details = TaskDetails::decode(&record.details)?;
+        let client = ClientCapabilities::parse(details.capabilities.as_bytes()).ok()?;
+        let version = Version::parse(&details.version)?;
+        Some(Self { details, client, version })
+    }
+}
+
+impl TaskRun {
+    pub(super) fn new(
+        task: FullTask,
+        plan: RunPlan,
+        tenant: Arc<Tenant>,
+        shared: &Arc<Shared>,
+    ) -> Arc<Self> {
+        let FullTask { stored, left } = task;
+        let left = left.map_or(TASK_RUN_MAX, |left| left.min(TASK_RUN_MAX));
+        Arc::new(Self {
+            id: stored.record.task.clone(),
+            endpoint: plan.details.endpoint(),
+            record: stored.record,
+            details: plan.details,
+            client: plan.client,
+            version: plan.version,
+            tenant,
+            shared: shared.clone(),
+            epoch: AtomicI64::new(stored.epoch),
+            deadline: Instant::now() + left,
+            stop: CancellationToken::new(),
+            changed: Notify::new(),
+            backend_notified: Notify::new(),
+            notifications: NotificationLimiter::default(),
+            request: OnceLock::new(),
+            state: Mutex::default(),
+        })
+    }
+
+    pub fn epoch(&self) -> i64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The task is still ours, under another epoch.
+    pub(super) fn set_epoch(&self, epoch: i64) {
+        self.epoch.fetch_max(epoch, Ordering::AcqRel);
+        self.changed.notify_waiters();
+    }
+
+    /// Asks the run to end. The first reason counts.
+    pub fn stop(&self, why: StopReason) {
+        self.stop_if(why, |_| true);
+    }
+
+    /// The same, where it stands like this: nothing of it changes in between.
+    pub(super) fn stop_if(&self, why: StopReason, stands: impl FnOnce(&RunState) -> bool) {
+        let mut state = self.lock();
+        if stands(&state) {
+            state.stop_reason.get_or_insert(why);
+            drop(state);
+            self.stop.cancel();
+        }
+    }
+
+    pub(super) async fn stopped(&self) -> StopReason {
+        self.stop.cancelled().await;
+        self.lock().stop_reason.unwrap_or(StopReason::Lost)
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
+    /// Whether another process could begin it anew without doing anything twice.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.lock().is_unsent()
+    }
+
+    /// The backend's task goes on, and another process with it: what it waits for is not refused on account of this one.
+    pub(super) fn leaves_backend_task(&self) -> bool {
+        self.lock().keeps_backend_task()
+    }
+
+    /// Whether it waits for answers of its client.
+    pub(super) fn has_open_inputs(&self) -> bool {
+        !self.lock().inputs.is_empty()
+    }
+
+    /// For whom it runs.
+    pub(super) fn caller(&self) -> CallOwner<'_> {
+        CallOwner {
+            tenant: &self.tenant,
+            principal: &self.record.principal,
+            session: &self.record.session,
+        }
+    }
+
+    pub fn timeouts(&self) -> EffectiveTimeouts {
+        let common = &self.shared.config.timeouts;
+        let usual = EffectiveTimeouts {
+            call: common.call,
+            control: common.control,
+            initialize: common.initialize,
+        };
+        self.tenant.backend(&self.record.backend).map_or(usual, |backend| backend.timeouts())
+    }
+
+    /// The session that made the task, if it lives here.
+    pub fn creator(&self) -> Option<Arc<Session>> {
+        self.shared.tasks.session(&self.record.session)
+    }
+
+    pub fn log_level(&self) -> Option<LogLevel> {
+        self.details.log_level.as_deref().and_then(LogLevel::parse)
+    }
+
+    /// The client's progress token, as it sent it.
+    pub fn progress_token(&self) -> Option<Bytes> {
+        self.details.progress_token.as_ref().map(|token| Bytes::copy_from_slice(token.as_bytes()))
+    }
+
+    /// The link the call goes over: that of the session that made it, so that the backend sees one client; its own where
+    /// that session is not here.
+    pub(super) fn link(self: &Arc<Self>) -> Result<Arc<Link>, Refusal> {
+        let backend = &self.record.backend;
+        if let Some(link) = self.creator().and_then(|session| session.link_to(backend).ok()) {
+            return Ok(self.hold_link(link));
+        }
+        let known = self.tenant.backend(backend);
+        let link = known
+            .and_then(|known| known.link_for_task(&self.id, &self.record.principal, &self.client));
+        let gone = || {
+            Refusal::new(
+                ErrorKind::BackendUnavailable,
+                format!("backend {backend} is not registered"),
+            )
+        };
+        let link = link.ok_or_else(gone)?;
+        if let Some(level) = self.log_level() {
+            link.raise_level(level);
+        }
+        Ok(self.hold_link(link))
+    }
+
+    pub(super) fn hold_link(self: &Arc<Self>, link: Arc<Link>) -> Arc<Link> {
+        let known =
+            self.lock().link_hold.as_ref().is_some_and(|hold| Arc::ptr_eq(&hold.link, &link));
+        if !known {
+            let hold = link.hold(self);
+            let before = self.lock().link_hold.replace(hold);
+            drop(before); // it locks its link
+        }
+        link
+    }
+
+    /// Notes which connection and wire id carry the call: its progress token is good there until the task is over.
+    pub fn sent_as(self: &Arc<Self>, carried: SentRequest) {
+        self.shared.tasks.note_token(self, &carried);
+        self.lock().carried = Some(carried);
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, RunState> {
+        sync::lock(&self.state)
+    }
+
+    // Changes of the record.
+
+    /// Stores a change of this task, however long that takes. `Err`: the task is not ours any more, or over, and the run
+    /// ends.
+    pub(super) async fn commit(&self, change: impl Fn(i64) -> WriteOp) -> Result<(), StopReason> {
+        self.try_commit(change, u32::MAX).await.map(drop)
+    }
+
+    /// The same. `Ok(false)`: the store is there, and was too busy with this change so many times.
+    pub(super) async fn try_commit(
+        &self,
+        change: impl Fn(i64) -> WriteOp,
+        mut busy_max: u32,
+    ) -> Result<bool, StopReason> {
+        let mut wait = STORE_RETRY_FIRST;
+        loop {
+            let epoch = self.epoch();
+            match self.shared.durable.write(change(epoch)).await {
+                Ok(WriteOutcome::AlreadyFinished) => {
+                    return Err(self.stopped_by(StopReason::Cancelled));
+                }
+                Ok(WriteOutcome::Fenced | WriteOutcome::NotFound) => {
+                    match self.is_still_ours(epoch).await {
+                        Ok(true) => {}
+                        Ok(false) => return Err(self.stopped_by(StopReason::Lost)),
+                        Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
+                    }
+                }
+                Ok(_) => return Ok(true),
+                Err(refusal) if refusal.kind == ErrorKind::StoreBusy && busy_max <= 1 => {
+                    return Ok(false);
+                }
+                // It may have been stored all the same; stored twice, it is stored once.
+                Err(refusal) => {
+                    tracing::debug!(task = %self.digest(), %refusal, "a step of a task waits for the store");
+                    busy_max -= u32::from(refusal.kind == ErrorKind::StoreBusy);
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(STORE_RETRY_MAX);
+                }
+            }
+        }
+    }
+
+    fn stopped_by(&self, why: StopReason) -> StopReason {
+        self.stop(why);
+        self.lock().stop_reason.unwrap_or(why)
+    }
+
+    /// After a lapse of the lease the task may be ours again under another epoch. `Ok(false)`: it is somebody else's.
+    async fn is_still_ours(&self, epoch: i64) -> Result<bool, Refusal> {
+        if self.epoch() != epoch {
+            return Ok(true);
+        }
+        let durable = &self.shared.durable;
+        let Some(found) = durable.timed("task", durable.store.task(&self.id)).await? else {
+            return Ok(false);
+        };
+        let is_ours = found.owner.as_ref().is_some_and(|owner| durable.is_ours(owner));
+        if is_ours {
+            self.set_epoch(found.epoch);
+        }
+        Ok(is_ours && self.epoch() != epoch)
+    }
+
+    /// Tells everybody who waits for this task, here and elsewhere.
+    pub(super) fn announce(&self) {
+        self.shared
+            .durable
+            .hot
+            .wake(Wakeup::Task { task: self.id.clone(), session: self.record.session });
+    }
+
+    pub(super) fn count_transition(&self, to: TaskStatus) {
+        self.shared.metrics.task_transition(to.name());
+    }
+
+    /// Names the task in the log: its id is all that some callers need to see it.
+    pub fn digest(&self) -> String {
+        super::digest(&self.id)
+    }
+
+    pub(super) fn time_left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}

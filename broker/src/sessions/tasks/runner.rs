@@ -1,0 +1,385 @@
+//! Carries one task out, from its first byte to its end. One of these runs for each task this process owns.
+//!
+//! Invariants: that the call may have been sent is committed before it is ([`ExchangeEvent::Sent`]); what the backend answered and
+//! how the task ended are one commit; and a call whose answer is lost goes out again only where its tool says that this does
+//! no harm. Whoever reads the record after a crash therefore knows what may have happened.
+
+use std::{
+    panic::AssertUnwindSafe,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Instant,
+};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    handshake,
+    json::Span,
+    method::Method,
+    splice::Splice,
+};
+
+use super::{
+    backend_task, handoff, inputs, observability,
+    outcome::RunOutcome,
+    retry::{RetryTimer, connect},
+    run::{StopReason, TaskRun, TrackedBackendTask},
+};
+use crate::{
+    backends::{
+        asker::{Asker, SentRequest},
+        link::connection::{BackendRequest, Connection, Failure},
+    },
+    limits::{BACKOFF_FIRST, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
+    persistence::{TaskStatus, TaskStep, WriteOp, fault_point},
+    rules::{
+        catalog::TaskSupport,
+        exposure::ResourceUris,
+        tasks::{self, BackendTask, TaskOutcome},
+    },
+    telemetry::request,
+};
+
+impl super::TaskManager {
+    /// Carries a task out, from this step on, in the background.
+    pub(super) fn start(&self, run: Arc<TaskRun>, from: TaskStep) {
+        self.start_with(run, |run| async move { work(&run, from).await });
+    }
+
+    /// The same, in a way of its own.
+    pub(super) fn start_with<W>(&self, run: Arc<TaskRun>, work: impl FnOnce(Arc<TaskRun>) -> W)
+    where
+        W: Future<Output = RunOutcome> + Send + 'static,
+    {
+        if self.register(&run) {
+            let running = run.shared.running.clone();
+            let request = run.request.get_or_init(|| observability::request_of(&run)).clone();
+            let work = work(run.clone());
+            running.spawn(request::scope(request, carry_out(run, work)));
+        }
+    }
+}
+
+async fn carry_out(run: Arc<TaskRun>, work: impl Future<Output = RunOutcome>) {
+    let failed = |_| {
+        RunOutcome::Refused(Refusal::new(ErrorKind::Internal, "the task failed inside the broker"))
+    };
+    let ending =
+        AssertUnwindSafe(run_to_end(&run, work)).catch_unwind().await.unwrap_or_else(failed);
+    if AssertUnwindSafe(settle(&run, ending)).catch_unwind().await.is_err() {
+        tracing::error!(task = %run.digest(), "the end of a task failed inside the broker");
+    }
+    observability::end_span(&run);
+    run.shared.tasks.unregister(&run);
+    inputs::refuse_all(&run);
+    // Last: a link that nobody else uses is closed with it.
+    let hold = run.lock().link_hold.take();
+    drop(hold);
+}
+
+async fn run_to_end(run: &Arc<TaskRun>, work: impl Future<Output = RunOutcome>) -> RunOutcome {
+    first_end(run, pin!(work)).await
+}
+
+/// An answer that is there counts, whoever wants the run to end.
+pub(super) async fn first_end(
+    run: &Arc<TaskRun>,
+    mut work: Pin<&mut impl Future<Output = RunOutcome>>,
+) -> RunOutcome {
+    let attending = pin!(inputs::poll_inputs(run));
+    let ending = tokio::select! {
+        biased;
+        ending = &mut work => return ending,
+        why = run.stopped() => RunOutcome::Stopped(why),
+        () = tokio::time::sleep(run.time_left()) => RunOutcome::TimedOut,
+        never = attending => match never {},
+    };
+    // The backend is just making a task of it: only who knows that task can cancel it.
+    tokio::select! {
+        biased;
+        () = creation_known(run) => ending,
+        answered = &mut work => answered,
+        () = tokio::time::sleep(run.timeouts().control) => ending,
+    }
+}
+
+async fn creation_known(run: &TaskRun) {
+    loop {
+        let changed = run.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        if !run.lock().creating {
+            return;
+        }
+        changed.await;
+    }
+}
+
+async fn work(run: &Arc<TaskRun>, from: TaskStep) -> RunOutcome {
+    match from {
+        TaskStep::Delegated { backend_task, link } => {
+            backend_task::resume(run, backend_task, &link).await
+        }
+        TaskStep::Queued | TaskStep::Sent => send(run).await,
+    }
+}
+
+/// Sends the call, as often as it takes and no oftener than is harmless.
+async fn send(run: &Arc<TaskRun>) -> RunOutcome {
+    let Some(message) = tasks::decoded(Bytes::copy_from_slice(&run.record.request)) else {
+        return RunOutcome::Refused(Refusal::new(
+            ErrorKind::Internal,
+            "what is stored of the call can not be read",
+        ));
+    };
+    let asker = Asker::Task(run.clone());
+    let mut patience = RetryTimer::new(run.timeouts().call);
+    let mut resent = 0;
+    loop {
+        let (link, connection) = match connect(run, &mut patience).await {
+            Ok(open) => open,
+            Err(refusal) => return RunOutcome::Refused(refusal),
+        };
+        if let Err(refusal) = connection.permits(Method::ToolsCall) {
+            return RunOutcome::Refused(refusal);
+        }
+        let room = match link.backend.acquire_permit(run.caller(), run.deadline).await {
+            Ok(room) => room,
+            Err(refusal) if patience.wait(refusal.retry_after).await => continue,
+            Err(refusal) => return RunOutcome::Refused(refusal),
+        };
+        let as_task = becomes_a_task(run, &connection, &message);
+        if let Err(stop) = run
+            .commit(|epoch| WriteOp::AdvanceTask {
+                task: run.id.clone(),
+                epoch,
+                step: TaskStep::Sent,
+            })
+            .await
+        {
+            return RunOutcome::Stopped(stop);
+        }
+        fault_point::passed("task.sent.committed");
+        note_under_way(run, as_task);
+        let edits = if as_task { vec![task_member(run, &message)] } else { Vec::new() };
+        let sent_at = Instant::now();
+        let answer = connection
+            .exchange(
+                &link,
+                BackendRequest { message: &message, edits: &edits, asker: &asker, sent_at },
+            )
+            .await;
+        link.backend.record_result(&connection, &answer, sent_at.elapsed(), Instant::now());
+        drop(room);
+        run.lock().creating = false;
+        let failure = match answer {
+            Ok(answer) => {
+                fault_point::passed("task.answered");
+                return match answer
+                    .bytes(answer.result)
+                    .filter(|_| {
+                        (as_task || run.lock().backend_task.is_some())
+                            && answer.fields.task_task_id.is_some()
+                    })
+                    .and_then(BackendTask::read)
+                {
+                    Some(task) => backend_task::follow(run, &link, &connection, task).await,
+                    None => RunOutcome::Answered(answer, None),
+                };
+            }
+            Err(failure) => failure,
+        };
+        let refusal = link.backend.refusal(&failure);
+        if failure.was_not_seen() {
+            run.lock().maybe_sent = false;
+            // Whoever finds the task after a crash shall know it too. A call whose answer was lost before stays what it was.
+            if resent == 0
+                && let Err(stop) = run
+                    .commit(|epoch| WriteOp::AdvanceTask {
+                        task: run.id.clone(),
+                        epoch,
+                        step: TaskStep::Queued,
+                    })
+                    .await
+            {
+                return RunOutcome::Stopped(stop);
+            }
+            if !patience.wait(refusal.retry_after).await {
+                return RunOutcome::Refused(refusal);
+            }
+        } else if refusal.kind == ErrorKind::OutcomeUnknown
+            && run.details.is_repeatable()
+            && resent < TASK_RESENDS_MAX
+        {
+            resent += 1;
+            tracing::info!(task = %run.digest(), backend = %run.record.backend, "the answer is lost, and the call is harmless: sent again");
+            tokio::time::sleep(BACKOFF_FIRST).await;
+        } else {
+            return RunOutcome::Refused(refusal);
+        }
+    }
+}
+
+fn note_under_way(run: &TaskRun, as_task: bool) {
+    let mut state = run.lock();
+    (state.maybe_sent, state.as_task, state.creating) = (true, as_task, as_task);
+}
+
+/// MCP 2025-11-25, Tasks: a call is augmented only where the backend and the tool have tasks.
+fn becomes_a_task(run: &TaskRun, connection: &Connection, message: &Message) -> bool {
+    let has_tasks = connection
+        .negotiated()
+        .is_some_and(|agreed| agreed.capabilities.tasks_tools_call && agreed.version.tasks());
+    let tool = message.text(message.fields.name).unwrap_or_default();
+    let support =
+        run.tenant.catalog().traits(&run.record.backend, &tool).map(|traits| traits.task_support);
+    has_tasks && support != Some(TaskSupport::Forbidden)
+}
+
+/// The edit that adds `task` to the call.
+fn task_member(run: &TaskRun, message: &Message) -> (Span, Vec<u8>) {
+    let ttl = run.record.ttl.map_or_else(
+        || "{}".to_owned(),
+        |_| format!("{{\"ttl\":{}}}", run.time_left().as_millis().max(1)),
+    );
+    let at = message.params.map_or(0, |params| params.start + 1);
+    (Span { start: at, end: at }, format!("\"task\":{ttl},").into_bytes())
+}
+
+/// The one end of every run.
+async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
+    run.notifications.close();
+    match ending {
+        RunOutcome::Answered(answer, said) => {
+            let ended = to_client_answer(run, &answer).and_then(|answer| {
+                TaskOutcome::by_answer(&answer, run.shared.task_settings().result_bytes)
+            });
+            match ended {
+                Ok(ended) => end(run, merge_backend_status(ended, said)).await,
+                Err(refusal) => refused(run, &refusal).await,
+            }
+        }
+        RunOutcome::Translated(answer) => {
+            match TaskOutcome::by_answer(&answer, run.shared.task_settings().result_bytes) {
+                Ok(ended) => end(run, ended).await,
+                Err(refusal) => refused(run, &refusal).await,
+            }
+        }
+        RunOutcome::Refused(refusal) => refused(run, &refusal).await,
+        RunOutcome::CancelledByBackend => {
+            end(run, TaskOutcome::cancelled(&crate::request_id())).await
+        }
+        RunOutcome::TimedOut => {
+            cancel_at_backend(run, StopReason::Cancelled).await;
+            refused(
+                run,
+                &Refusal::new(ErrorKind::Timeout, "the task was not over within its time"),
+            )
+            .await;
+        }
+        RunOutcome::Stopped(StopReason::Released) => {
+            handoff::release(run).await;
+            cancel_at_backend(run, StopReason::Released).await;
+        }
+        RunOutcome::Stopped(why) => cancel_at_backend(run, why).await,
+    }
+}
+
+async fn refused(run: &TaskRun, refusal: &Refusal) {
+    let request_id = run.shared.note_refusal(refusal, None, Some(run.tenant.id.as_str()));
+    end(run, TaskOutcome::refused(refusal, &request_id)).await;
+}
+
+/// What the backend said of its own task counts, where the answer does not say worse.
+fn merge_backend_status(mut ended: TaskOutcome, said: Option<BackendTask>) -> TaskOutcome {
+    if let Some(said) = said {
+        if said.status == TaskStatus::Failed {
+            ended.status = TaskStatus::Failed;
+        }
+        ended.message = said.message.or(ended.message);
+    }
+    ended
+}
+
+async fn end(run: &TaskRun, ended: TaskOutcome) {
+    let tries = if ended.outcome.len() < TASK_OUTCOME_SUSPECT_BYTES {
+        u32::MAX
+    } else {
+        TASK_OUTCOME_TRIES
+    };
+    let stored = match store_end(run, &ended, tries).await {
+        Ok(true) => Ok(ended.status),
+        Ok(false) => {
+            let text = format!(
+                "the database does not take an answer of {} bytes in the time it has",
+                ended.outcome.len()
+            );
+            let refusal = Refusal::new(ErrorKind::ResultTooLarge, text);
+            let ended = TaskOutcome::refused(
+                &refusal,
+                &run.shared.note_refusal(&refusal, None, Some(run.tenant.id.as_str())),
+            );
+            store_end(run, &ended, u32::MAX).await.map(|_| ended.status)
+        }
+        Err(stop) => Err(stop),
+    };
+    let status = match stored {
+        Ok(status) => status,
+        Err(stop) => {
+            return tracing::debug!(task = %run.digest(), ?stop, "the outcome of a task is not wanted any more");
+        }
+    };
+    fault_point::passed("task.ended.committed");
+    run.count_transition(status);
+    observability::record_end(run, status);
+    run.announce();
+    tracing::info!(task = %run.digest(), tenant = %run.tenant.id, backend = %run.record.backend, status = status.name(), "task over");
+}
+
+async fn store_end(run: &TaskRun, ended: &TaskOutcome, tries: u32) -> Result<bool, StopReason> {
+    let change = |epoch| WriteOp::EndTask {
+        task: run.id.clone(),
+        epoch: Some(epoch),
+        status: ended.status,
+        message: ended.message.clone(),
+        outcome: Some(ended.outcome.clone()),
+    };
+    run.try_commit(change, tries).await
+}
+
+/// The answer as a plain call would have brought it to this client.
+fn to_client_answer(run: &TaskRun, answer: &Message) -> Result<Message, Refusal> {
+    let mut splice = Splice::new(&answer.frame);
+    let uris = ResourceUris::find(answer, &run.endpoint).map_err(|ambiguous| {
+        Failure::Protocol(ambiguous.to_string()).refusal(&run.record.backend)
+    })?;
+    uris.expose(&run.record.backend, &mut splice);
+    if answer.fields.meta_related_task_id.is_some() {
+        splice.set_meta(answer, tasks::RELATED_TASK, &tasks::related(&run.id));
+    }
+    tasks::decoded(splice.finish())
+        .ok_or_else(|| Refusal::new(ErrorKind::Internal, "the answer can not be read any more"))
+}
+
+/// Tells the backend that nobody here waits any more: by the cancellation of a call (MCP 2025-11-25, Cancellation), or by
+/// that of its own task, which another process may still follow unless it was cancelled.
+async fn cancel_at_backend(run: &Arc<TaskRun>, why: StopReason) {
+    let (mirrored, carried, as_task, under_way) = {
+        let state = run.lock();
+        (state.backend_task.clone(), state.carried.clone(), state.as_task, state.maybe_sent)
+    };
+    match (mirrored, carried) {
+        (Some(TrackedBackendTask { id, link, .. }), _) if why == StopReason::Cancelled => {
+            backend_task::cancel(run, &link, &id).await
+        }
+        (None, Some(SentRequest { connection, wire_id, .. })) if under_way && !as_task => {
+            let params = format!("{{\"requestId\":{wire_id}}}");
+            connection
+                .send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
+        }
+        _ => {}
+    }
+}
