@@ -121,9 +121,11 @@ fn placed(page: &str, diagram: &str) -> Option<String> {
 #[test]
 #[ignore = "until ARCHITECTURE.md is rewritten"]
 fn the_import_diagram_is_up_to_date() {
-    let crates = crates();
+    // The broker itself is drawn by its folders, of which one has its name.
+    let mut crates = crates();
+    crates.retain(|krate| krate != "broker");
     let mut graph = of_folders("broker", &folders("broker"), &modules("broker").edges(), &crates);
-    for krate in crates.iter().filter(|krate| *krate != "broker") {
+    for krate in &crates {
         let manifest = read(&format!("{krate}/Cargo.toml"));
         graph.entry(krate.clone()).or_default().extend(dependencies(&manifest, &crates));
     }
