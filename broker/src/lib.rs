@@ -28,8 +28,6 @@ pub mod session_location;
 pub mod sessions;
 mod sync;
 pub mod telemetry;
-#[cfg(test)]
-mod tidy;
 pub mod views;
 
 /// `serverInfo` and `clientInfo` of the broker itself.

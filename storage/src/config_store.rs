@@ -2,7 +2,7 @@
 //! dispatch and `async-trait` cost nothing that matters.
 
 use async_trait::async_trait;
-use protocol::ids::{BackendId, KeyId, TenantId};
+use protocol::ids::{BackendId, TenantId};
 
 use crate::{AdminChange, AuditRecord, BackendRecord, KeyRecord, StoreError, TenantRecord};
 
@@ -36,38 +36,4 @@ pub trait ConfigStore: Send + Sync {
 
     /// Waits for what is being written and lets go of the database. Later calls fail with [`StoreError::Unavailable`].
     async fn close(&self);
-
-    // The changes that nobody has to answer for.
-
-    async fn put_tenant(&self, record: &TenantRecord) -> Result<(), StoreError> {
-        self.change(AdminChange::PutTenant(record), None).await.map(drop)
-    }
-
-    async fn add_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError> {
-        self.change(AdminChange::AddTenant(record), None).await
-    }
-
-    async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
-        self.change(AdminChange::DeleteTenant(tenant), None).await
-    }
-
-    async fn put_key(&self, record: &KeyRecord) -> Result<(), StoreError> {
-        self.change(AdminChange::PutKey(record), None).await.map(drop)
-    }
-
-    async fn delete_key(&self, tenant: &TenantId, key: &KeyId) -> Result<bool, StoreError> {
-        self.change(AdminChange::DeleteKey(tenant, key), None).await
-    }
-
-    async fn put_backend(&self, record: &BackendRecord) -> Result<(), StoreError> {
-        self.change(AdminChange::PutBackend(record), None).await.map(drop)
-    }
-
-    async fn delete_backend(
-        &self,
-        tenant: &TenantId,
-        backend: &BackendId,
-    ) -> Result<bool, StoreError> {
-        self.change(AdminChange::DeleteBackend(tenant, backend), None).await
-    }
 }

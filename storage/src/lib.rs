@@ -7,6 +7,7 @@
 mod admin_change;
 mod audit;
 mod audit_chain;
+mod audit_rows;
 mod config_store;
 #[cfg(any(test, feature = "test"))]
 pub mod conformance;
@@ -36,16 +37,16 @@ pub use durable_store::DurableStore;
 pub use error::StoreError;
 pub use event::{EventStore, LogEntry, LoggedEvent, StoredStream, StreamRecord};
 pub use hot::{HotStore, MemoryHotStore, OwnerHint, RedisOptions, RedisStore, Wakeup};
-pub use node::{LeaseRenewal, NodeName, NodeRecord};
+pub use node::{LeaseRenewal, NodeName, NodeRecord, NodeStore};
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use records::{BackendRecord, HASH_BYTES, KeyRecord, TenantRecord};
 pub use session::{
     SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
-    StoredSession, SubscriptionCount, SubscriptionRecord,
+    SessionStore, StoredSession, SubscriptionCount, SubscriptionRecord,
 };
 pub use sqlite::{MigrationOutcome, SqliteOptions, SqliteStore};
 pub use task::{
     FullTask, InputCounts, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskLimit,
-    TaskLimits, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
+    TaskLimits, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskStore, TaskTransition,
 };
 pub use write::{RowKey, WriteOp, WriteOutcome};

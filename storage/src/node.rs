@@ -3,7 +3,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::SessionKey;
+use async_trait::async_trait;
+use protocol::ids::TaskId;
+
+use crate::{SessionKey, StoreError};
 
 /// One life of one broker process. A process that lost its lease goes on under a new name, so a name never comes back.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,4 +49,47 @@ pub struct LeaseRenewal {
     pub config_version: i64,
     /// Sessions of this node that somebody asked to end.
     pub ended: Vec<SessionKey>,
+}
+
+/// Leases, and what a node takes over when a lease has lapsed.
+#[async_trait]
+pub trait NodeStore: Send + Sync {
+    /// Adds a node with a lease of this length.
+    async fn join(
+        &self,
+        node: &NodeName,
+        address: Option<&str>,
+        lease: Duration,
+    ) -> Result<(), StoreError>;
+
+    /// Extends the lease, if it has not lapsed.
+    async fn renew_lease(
+        &self,
+        node: &NodeName,
+        lease: Duration,
+        draining: bool,
+    ) -> Result<LeaseRenewal, StoreError>;
+
+    /// Removes the node. Any node may claim what it still owns.
+    async fn leave(&self, node: &NodeName) -> Result<(), StoreError>;
+
+    /// Returns the nodes whose lease has not lapsed, by name.
+    async fn live_nodes(&self) -> Result<Vec<NodeRecord>, StoreError>;
+
+    /// Moves those of these sessions that still belong to `from` to `to`, under new epochs. A node calls it when its lease has
+    /// lapsed and it goes by a new name. Returns all of them that `to` owns then, with their epochs. So a repeated call
+    /// returns what an earlier one moved, if the answer to that one was lost.
+    async fn reclaim_sessions(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+        keys: &[SessionKey],
+    ) -> Result<Vec<(SessionKey, i64)>, StoreError>;
+
+    /// Does the same as [`NodeStore::reclaim_sessions`] for all unfinished tasks.
+    async fn reclaim_tasks(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+    ) -> Result<Vec<(TaskId, i64)>, StoreError>;
 }

@@ -1,10 +1,11 @@
 //! Client sessions as rows. What the broker alone understands (agreement, state, links) is opaque here.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
+use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 
-use crate::NodeRecord;
+use crate::{NodeName, NodeRecord, StoreError};
 
 /// Length of a [`SessionKey`].
 pub const SESSION_KEY_BYTES: usize = 32;
@@ -110,4 +111,43 @@ pub enum SessionClaimOutcome {
     OwnedElsewhere(NodeRecord),
     /// There is none for this seat.
     NotFound,
+}
+
+/// Claims and lists sessions. Their owners change them by [`DurableStore::write`](crate::DurableStore::write).
+#[async_trait]
+pub trait SessionStore: Send + Sync {
+    /// Makes `node` the owner of a session of this identity. The session must not be asked to end, its client must have been
+    /// heard from within `idle`, and no other node with a lease may own it. A claim counts as hearing from the client.
+    async fn claim_session(
+        &self,
+        key: &SessionKey,
+        seat: &SessionIdentity,
+        node: &NodeName,
+        idle: Duration,
+    ) -> Result<SessionClaimOutcome, StoreError>;
+
+    /// Returns a page of sessions in the order of their creation. `after` is the last key of the page before. After a key that is
+    /// gone by now, the page is empty.
+    async fn list_sessions(
+        &self,
+        tenant: Option<&TenantId>,
+        after: Option<&SessionKey>,
+        limit: u32,
+    ) -> Result<Vec<StoredSession>, StoreError>;
+
+    /// Returns the sessions whose [`SessionKey::digest`] this is. There is one at most, unless two digests collide.
+    async fn sessions_by_digest(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError>;
+
+    /// Removes up to `limit` sessions without an owner whose clients were not heard from for `idle`, or that were asked to end.
+    async fn sweep_sessions(
+        &self,
+        idle: Duration,
+        limit: u32,
+    ) -> Result<Vec<SessionKey>, StoreError>;
+
+    /// Counts the sessions that subscribe to a resource, by tenant, backend and URI.
+    async fn subscription_counts(
+        &self,
+        tenant: Option<&TenantId>,
+    ) -> Result<Vec<SubscriptionCount>, StoreError>;
 }

@@ -161,7 +161,7 @@ impl RateLimiter {
 
     /// How many there are to share with: those that hold a lease and stay.
     async fn count_replicas(&self, durable: &Persistence) {
-        let Ok(nodes) = durable.timed("nodes", durable.store.nodes()).await else { return };
+        let Ok(nodes) = durable.timed("nodes", durable.store.live_nodes()).await else { return };
         let living =
             nodes.iter().filter(|node| !node.draining && !node.lease_left.is_zero()).count();
         let living = u32::try_from(living).unwrap_or(u32::MAX).max(1);
@@ -181,9 +181,9 @@ impl RateLimiter {
         };
         let asks: Vec<BudgetRequest> = meters.iter().zip(&wants).map(ask).collect();
         let begun = Instant::now();
-        let answer = durable.hot.take_of_budgets(&asks).await;
+        let answer = durable.hot.take_from_budgets(&asks).await;
         self.metrics.store(
-            "take_of_budgets",
+            "take_from_budgets",
             durable.hot.engine(),
             begun.elapsed(),
             answer.is_none(),

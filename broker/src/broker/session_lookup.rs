@@ -67,7 +67,7 @@ pub async fn inside(
 pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
     let durable = &broker.shared.durable;
     // A store that can not be asked knows of nobody.
-    let nodes = durable.timed("nodes", durable.store.nodes()).await.unwrap_or_default();
+    let nodes = durable.timed("nodes", durable.store.live_nodes()).await.unwrap_or_default();
     let own = durable.node();
     let mut others: Vec<SessionOwner> = nodes
         .into_iter()
@@ -83,7 +83,7 @@ pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
 /// The replica of this name, which may be one that drains.
 pub async fn replica(broker: &Arc<Broker>, name: &str) -> Option<SessionOwner> {
     let durable = &broker.shared.durable;
-    let nodes = durable.timed("nodes", durable.store.nodes()).await.unwrap_or_default();
+    let nodes = durable.timed("nodes", durable.store.live_nodes()).await.unwrap_or_default();
     nodes.into_iter().filter(|node| node.node.as_str() == name).find_map(owner)
 }
 

@@ -15,7 +15,7 @@ use protocol::{
     ids::SessionId,
     version::Version,
 };
-use storage::{SessionKey, WriteOp, WriteOutcome};
+use storage::{AdminChange, SessionKey, WriteOp, WriteOutcome};
 
 use super::{Broker, unknown_backend};
 use crate::{
@@ -257,7 +257,10 @@ impl Broker {
     /// asked to end it, or ours again without our knowing.
     async fn end_stored(&self, key: &SessionKey) -> Result<(), Refusal> {
         let durable = &self.shared.durable;
-        if !durable.timed("ask_session_end", durable.store.ask_session_end(key)).await? {
+        if !durable
+            .timed("ask_session_end", durable.store.change(AdminChange::EndSession(key), None))
+            .await?
+        {
             return Ok(());
         }
         let rows = durable

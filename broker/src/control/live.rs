@@ -20,7 +20,7 @@ use crate::{
 impl Control {
     /// The replicas whose leases run.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, ControlError> {
-        let nodes = self.ask("nodes", self.store().nodes()).await?;
+        let nodes = self.ask("nodes", self.store().live_nodes()).await?;
         let own = self.durable().node();
         let view = |node: NodeRecord| NodeView {
             is_this: node.node == own,
@@ -45,7 +45,10 @@ impl Control {
         let (mut views, mut after) = (Vec::new(), None);
         loop {
             let page = self
-                .ask("sessions", self.store().sessions(tenant, after.as_ref(), ADMIN_PAGE_ROWS))
+                .ask(
+                    "sessions",
+                    self.store().list_sessions(tenant, after.as_ref(), ADMIN_PAGE_ROWS),
+                )
                 .await?;
             after = page.last().map(|last| last.record.key);
             let is_last = page.len() < ADMIN_PAGE_ROWS as usize;
@@ -163,7 +166,10 @@ impl Control {
         let (mut views, mut after) = (Vec::new(), None);
         loop {
             let page = self
-                .ask("tasks", self.store().tasks(tenant, status, after.as_ref(), ADMIN_PAGE_ROWS))
+                .ask(
+                    "tasks",
+                    self.store().list_tasks(tenant, status, after.as_ref(), ADMIN_PAGE_ROWS),
+                )
                 .await?;
             after = page.last().map(|last| TaskListPosition {
                 created_at_us: last.created_at_us,
@@ -183,7 +189,7 @@ impl Control {
         let stored = self.ask("task", self.store().task(&task)).await?;
         let stored =
             stored.ok_or_else(|| ControlError::NotFound { what: "task", name: id.to_owned() })?;
-        let history = self.ask("transitions", self.store().transitions(&task)).await?;
+        let history = self.ask("transitions", self.store().task_transitions(&task)).await?;
         let change = |step: &storage::TaskTransition| TaskChange {
             to: step.to.name().to_owned(),
             at: moment(step.at_us),

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use protocol::ids::{BackendId, KeyId, TenantId};
-use storage::{BackendRecord, KeyRecord, StoreError, TenantRecord};
+use storage::{AdminChange, BackendRecord, KeyRecord, StoreError, TenantRecord};
 
 use super::{
     Control, now_us,
@@ -107,15 +107,13 @@ impl Control {
                 }
                 // The row its keys belong to.
                 Some(_) => {
-                    self.store()
-                        .put_tenant(&tenant_record(tenant, DECLARED.to_owned(), now))
-                        .await?
+                    let record = tenant_record(tenant, DECLARED.to_owned(), now);
+                    self.store().change(AdminChange::PutTenant(&record), None).await?;
                 }
-                None => drop(
-                    self.store()
-                        .add_tenant(&tenant_record(tenant, DECLARED.to_owned(), now))
-                        .await?,
-                ),
+                None => {
+                    let record = tenant_record(tenant, DECLARED.to_owned(), now);
+                    self.store().change(AdminChange::AddTenant(&record), None).await?;
+                }
             }
             tenants.insert(tenant.clone(), RegistryEntry::declared(spec.clone(), now));
         }
@@ -124,11 +122,12 @@ impl Control {
         if is_missing && !tenants.contains_key(&default) {
             let record =
                 tenant_record(&default, registry::tenant_settings(&TenantSpec::default()), now);
-            match stored.contains_key(&default) {
-                true => self.store().put_tenant(&record).await?,
-                // Another replica may be at the same place: what it made, or somebody has changed since, stays.
-                false => drop(self.store().add_tenant(&record).await?),
-            }
+            let change = match stored.contains_key(&default) {
+                true => AdminChange::PutTenant(&record),
+                // Another replica may have made it at the same time, or an operator may have changed it since: it stays.
+                false => AdminChange::AddTenant(&record),
+            };
+            self.store().change(change, None).await?;
             stored.insert(default, record);
         }
         for (tenant, record) in stored {

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use protocol::ids::TenantId;
-use storage::{TenantRecord, Wakeup};
+use storage::{AdminChange, TenantRecord, Wakeup};
 
 use super::{
     Control, LoadError,
@@ -68,7 +68,8 @@ impl Control {
             let (created_at_us, updated_at_us) = (entry.created_at_us, entry.updated_at_us);
             let record =
                 TenantRecord { tenant: tenant.clone(), settings, created_at_us, updated_at_us };
-            self.ask("put_tenant", self.store().put_tenant(&record)).await?;
+            self.ask("put_tenant", self.store().change(AdminChange::PutTenant(&record), None))
+                .await?;
         }
         Ok(())
     }

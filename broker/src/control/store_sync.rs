@@ -13,7 +13,7 @@ use std::{
 };
 
 use protocol::ids::TenantId;
-use storage::{BackendRecord, SessionKey, StoreError, TenantRecord, Wakeup};
+use storage::{AdminChange, BackendRecord, SessionKey, StoreError, TenantRecord, Wakeup};
 use tokio::{sync::broadcast::error::RecvError, time::sleep};
 
 use super::{
@@ -87,7 +87,8 @@ impl Control {
         });
         for (tenant, _) in declared {
             let record = tenant_record(tenant, DECLARED.to_owned(), now_us());
-            self.ask("add_tenant", self.store().add_tenant(&record)).await?;
+            self.ask("add_tenant", self.store().change(AdminChange::AddTenant(&record), None))
+                .await?;
         }
         Ok(())
     }

@@ -19,9 +19,8 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use protocol::ids::TaskId;
-use storage::{DurableStore, LeaseRenewal, NodeName, SessionKey, StoreError, fault_point};
+use storage::{LeaseRenewal, NodeName, NodeStore, SessionKey, StoreError, fault_point};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
@@ -144,75 +143,6 @@ pub trait LeaseObserver: Send + Sync {
     fn config_version(&self, version: i64);
 }
 
-/// The part of the database that knows nodes.
-#[async_trait]
-trait NodeRegistry: Send + Sync {
-    async fn join(
-        &self,
-        node: &NodeName,
-        address: Option<&str>,
-        lease: Duration,
-    ) -> Result<(), StoreError>;
-    async fn renew(
-        &self,
-        node: &NodeName,
-        lease: Duration,
-        draining: bool,
-    ) -> Result<LeaseRenewal, StoreError>;
-    async fn leave(&self, node: &NodeName) -> Result<(), StoreError>;
-    async fn reclaim_sessions(
-        &self,
-        from: &NodeName,
-        to: &NodeName,
-        keys: &[SessionKey],
-    ) -> Result<Vec<(SessionKey, i64)>, StoreError>;
-    async fn reclaim_tasks(
-        &self,
-        from: &NodeName,
-        to: &NodeName,
-    ) -> Result<Vec<(TaskId, i64)>, StoreError>;
-}
-
-struct StoreNodeRegistry(Arc<dyn DurableStore>);
-
-#[async_trait]
-impl NodeRegistry for StoreNodeRegistry {
-    async fn join(
-        &self,
-        node: &NodeName,
-        address: Option<&str>,
-        lease: Duration,
-    ) -> Result<(), StoreError> {
-        self.0.join(node, address, lease).await
-    }
-    async fn renew(
-        &self,
-        node: &NodeName,
-        lease: Duration,
-        draining: bool,
-    ) -> Result<LeaseRenewal, StoreError> {
-        self.0.renew(node, lease, draining).await
-    }
-    async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
-        self.0.leave(node).await
-    }
-    async fn reclaim_sessions(
-        &self,
-        from: &NodeName,
-        to: &NodeName,
-        keys: &[SessionKey],
-    ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
-        self.0.reclaim_sessions(from, to, keys).await
-    }
-    async fn reclaim_tasks(
-        &self,
-        from: &NodeName,
-        to: &NodeName,
-    ) -> Result<Vec<(TaskId, i64)>, StoreError> {
-        self.0.reclaim_tasks(from, to).await
-    }
-}
-
 /// How this process takes part.
 #[derive(Debug, Clone)]
 pub struct NodeSettings {
@@ -234,7 +164,7 @@ impl NodeSettings {
 pub struct Node {
     settings: NodeSettings,
     durable: Arc<Persistence>,
-    nodes: Box<dyn NodeRegistry>,
+    nodes: Arc<dyn NodeStore>,
     metrics: Arc<Metrics>,
     /// Nobody else uses the store: the lease needs no renewal.
     alone: bool,
@@ -253,13 +183,13 @@ impl Node {
         durable: Arc<Persistence>,
         metrics: Arc<Metrics>,
     ) -> Result<Arc<Self>, StoreError> {
-        let nodes = Box::new(StoreNodeRegistry(durable.store.clone()));
+        let nodes = durable.store.clone();
         let alone = !durable.is_shared();
         Self::new(nodes, alone, settings, durable, metrics).enter_first().await
     }
 
     fn new(
-        nodes: Box<dyn NodeRegistry>,
+        nodes: Arc<dyn NodeStore>,
         alone: bool,
         settings: NodeSettings,
         durable: Arc<Persistence>,
@@ -341,7 +271,10 @@ impl Node {
         let draining = self.draining.load(Ordering::Acquire);
         let renewal = if past.is_empty() {
             self.durable
-                .ask_for_lease("renew", self.nodes.renew(&node, self.settings.lease, draining))
+                .ask_for_lease(
+                    "renew",
+                    self.nodes.renew_lease(&node, self.settings.lease, draining),
+                )
                 .await
         } else {
             Ok(LeaseRenewal::default()) // an earlier attempt to go on under a new name got stuck half way

@@ -10,10 +10,11 @@ use protocol::ids::{BackendId, TaskId, TenantId};
 use storage::{
     AdminChange, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditFilter,
     AuditRecord, AuditRetentionTerms, AuditStore, AuditTruncation, BackendRecord, ConfigStore,
-    DurableStore, FullTask, KeyRecord, LeaseRenewal, NodeName, NodeRecord, SessionClaimOutcome,
-    SessionIdentity, SessionKey, SqliteStore, StoreError, StoredAuditRecord, StoredSession,
-    StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskInput, TaskListPosition,
-    TaskStatus, TaskTransition, TenantRecord, UnchainedAudit, WriteOp, WriteOutcome,
+    DurableStore, FullTask, KeyRecord, LeaseRenewal, NodeName, NodeRecord, NodeStore,
+    SessionClaimOutcome, SessionIdentity, SessionKey, SessionStore, SqliteStore, StoreError,
+    StoredAuditRecord, StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount,
+    TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskStore, TaskTransition, TenantRecord,
+    UnchainedAudit, WriteOp, WriteOutcome,
 };
 
 /// What becomes of a call.
@@ -204,6 +205,10 @@ impl DurableStore for Meddled {
             Verdict::LoseAnswer(error) => self.inner.write(batch).await.and(Err(error)),
         }
     }
+}
+
+#[async_trait]
+impl NodeStore for Meddled {
     async fn join(
         &self,
         node: &NodeName,
@@ -213,32 +218,22 @@ impl DurableStore for Meddled {
         self.note("join");
         self.inner.join(node, address, lease).await
     }
-    async fn renew(
+    async fn renew_lease(
         &self,
         node: &NodeName,
         lease: Duration,
         draining: bool,
     ) -> Result<LeaseRenewal, StoreError> {
-        self.note("renew");
-        self.inner.renew(node, lease, draining).await
+        self.note("renew_lease");
+        self.inner.renew_lease(node, lease, draining).await
     }
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
         self.note("leave");
         self.inner.leave(node).await
     }
-    async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
-        self.note("nodes");
-        self.inner.nodes().await
-    }
-    async fn claim_session(
-        &self,
-        key: &SessionKey,
-        seat: &SessionIdentity,
-        node: &NodeName,
-        idle: Duration,
-    ) -> Result<SessionClaimOutcome, StoreError> {
-        self.note("claim_session");
-        self.inner.claim_session(key, seat, node, idle).await
+    async fn live_nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
+        self.note("live_nodes");
+        self.inner.live_nodes().await
     }
     async fn reclaim_sessions(
         &self,
@@ -249,14 +244,36 @@ impl DurableStore for Meddled {
         self.note("reclaim_sessions");
         self.inner.reclaim_sessions(from, to, keys).await
     }
-    async fn sessions(
+    async fn reclaim_tasks(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+    ) -> Result<Vec<(TaskId, i64)>, StoreError> {
+        self.note("reclaim_tasks");
+        self.inner.reclaim_tasks(from, to).await
+    }
+}
+
+#[async_trait]
+impl SessionStore for Meddled {
+    async fn claim_session(
+        &self,
+        key: &SessionKey,
+        seat: &SessionIdentity,
+        node: &NodeName,
+        idle: Duration,
+    ) -> Result<SessionClaimOutcome, StoreError> {
+        self.note("claim_session");
+        self.inner.claim_session(key, seat, node, idle).await
+    }
+    async fn list_sessions(
         &self,
         tenant: Option<&TenantId>,
         after: Option<&SessionKey>,
         limit: u32,
     ) -> Result<Vec<StoredSession>, StoreError> {
-        self.note("sessions");
-        self.inner.sessions(tenant, after, limit).await
+        self.note("list_sessions");
+        self.inner.list_sessions(tenant, after, limit).await
     }
     async fn sessions_by_digest(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError> {
         self.note("sessions_by_digest");
@@ -277,40 +294,47 @@ impl DurableStore for Meddled {
         self.note("subscription_counts");
         self.inner.subscription_counts(tenant).await
     }
+}
+
+#[async_trait]
+impl TaskStore for Meddled {
     async fn task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
         self.note("task");
         self.inner.task(task).await
     }
-    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
-        self.note("look_at");
-        self.inner.look_at(tasks).await
+    async fn task_snapshots(
+        &self,
+        tasks: &[TaskId],
+    ) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
+        self.note("task_snapshots");
+        self.inner.task_snapshots(tasks).await
     }
-    async fn whole_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
-        self.note("whole_task");
-        self.inner.whole_task(task).await
+    async fn full_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
+        self.note("full_task");
+        self.inner.full_task(task).await
     }
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
         self.note("task_outcome");
         self.inner.task_outcome(task).await
     }
-    async fn tasks_for(
+    async fn tasks_visible_to(
         &self,
         audience: &TaskAudience,
         after: Option<&TaskListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
-        self.note("tasks_for");
-        self.inner.tasks_for(audience, after, limit).await
+        self.note("tasks_visible_to");
+        self.inner.tasks_visible_to(audience, after, limit).await
     }
-    async fn tasks(
+    async fn list_tasks(
         &self,
         tenant: Option<&TenantId>,
         status: Option<TaskStatus>,
         after: Option<&TaskListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
-        self.note("tasks");
-        self.inner.tasks(tenant, status, after, limit).await
+        self.note("list_tasks");
+        self.inner.list_tasks(tenant, status, after, limit).await
     }
     async fn claim_tasks(
         &self,
@@ -328,25 +352,17 @@ impl DurableStore for Meddled {
             }
         }
     }
-    async fn reclaim_tasks(
-        &self,
-        from: &NodeName,
-        to: &NodeName,
-    ) -> Result<Vec<(TaskId, i64)>, StoreError> {
-        self.note("reclaim_tasks");
-        self.inner.reclaim_tasks(from, to).await
+    async fn unfinished_tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
+        self.note("unfinished_tasks_of");
+        self.inner.unfinished_tasks_of(nodes).await
     }
-    async fn tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
-        self.note("tasks_of");
-        self.inner.tasks_of(nodes).await
+    async fn open_task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
+        self.note("open_task_inputs");
+        self.inner.open_task_inputs(task).await
     }
-    async fn task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
-        self.note("task_inputs");
-        self.inner.task_inputs(task).await
-    }
-    async fn transitions(&self, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError> {
-        self.note("transitions");
-        self.inner.transitions(task).await
+    async fn task_transitions(&self, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError> {
+        self.note("task_transitions");
+        self.inner.task_transitions(task).await
     }
     async fn expire_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError> {
         self.note("expire_tasks");

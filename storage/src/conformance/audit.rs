@@ -85,9 +85,9 @@ pub async fn records_are_filtered_and_paged(store: &dyn DurableStore) -> Outcome
 }
 
 pub async fn records_outlive_their_tenant(store: &dyn DurableStore) -> Outcome {
-    store.put_tenant(&tenant_record("acme")).await?;
+    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     store.append_audit(&[record(1, AuditKind::Call, Some("acme"))]).await?;
-    assert!(store.delete_tenant(&tenant("acme")).await?);
+    assert!(store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     assert_eq!(numbers(store, &AuditFilter::default()).await?, [1]);
     Ok(())
 }

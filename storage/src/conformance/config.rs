@@ -16,7 +16,7 @@ pub async fn starts_empty(store: &dyn ConfigStore) -> Outcome {
 
 pub async fn lists_tenants_by_name(store: &dyn ConfigStore) -> Outcome {
     for name in ["mango", "apple", "zebra", "a-b", "a0"] {
-        store.put_tenant(&tenant_record(name)).await?;
+        store.change(AdminChange::PutTenant(&tenant_record(name)), None).await?;
     }
     let names: Vec<String> =
         store.tenants().await?.iter().map(|record| record.tenant.as_str().to_owned()).collect();
@@ -26,14 +26,14 @@ pub async fn lists_tenants_by_name(store: &dyn ConfigStore) -> Outcome {
 
 pub async fn replaces_a_tenant_and_keeps_its_birthday(store: &dyn ConfigStore) -> Outcome {
     let first = tenant_record("acme");
-    store.put_tenant(&first).await?;
+    store.change(AdminChange::PutTenant(&first), None).await?;
     let second = TenantRecord {
         settings: "{\"weight\":7}".into(),
         created_at_us: 900,
         updated_at_us: 900,
         ..first.clone()
     };
-    store.put_tenant(&second).await?;
+    store.change(AdminChange::PutTenant(&second), None).await?;
     assert_eq!(
         store.tenants().await?,
         [TenantRecord { created_at_us: first.created_at_us, ..second }]
@@ -43,10 +43,16 @@ pub async fn replaces_a_tenant_and_keeps_its_birthday(store: &dyn ConfigStore) -
 
 pub async fn adds_a_tenant_only_where_there_is_none(store: &dyn ConfigStore) -> Outcome {
     let first = tenant_record("acme");
-    assert!(store.add_tenant(&first).await?);
+    assert!(store.change(AdminChange::AddTenant(&first), None).await?);
     assert!(
         !store
-            .add_tenant(&TenantRecord { settings: "{\"weight\":7}".into(), ..first.clone() })
+            .change(
+                AdminChange::AddTenant(&TenantRecord {
+                    settings: "{\"weight\":7}".into(),
+                    ..first.clone()
+                }),
+                None
+            )
             .await?
     );
     assert_eq!(store.tenants().await?, [first]);
@@ -55,30 +61,44 @@ pub async fn adds_a_tenant_only_where_there_is_none(store: &dyn ConfigStore) -> 
 
 pub async fn keeps_settings_byte_for_byte(store: &dyn ConfigStore) -> Outcome {
     let text = "{\"a\":\"\\u0000 ' \\\" é 漢 😀\",\n\t\"b\":1e400}";
-    store.put_tenant(&TenantRecord { settings: text.into(), ..tenant_record("acme") }).await?;
+    store
+        .change(
+            AdminChange::PutTenant(&TenantRecord {
+                settings: text.into(),
+                ..tenant_record("acme")
+            }),
+            None,
+        )
+        .await?;
     assert_eq!(store.tenants().await?[0].settings, text);
     let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
     store
-        .put_backend(&BackendRecord { settings: bytes.clone(), ..backend_record("acme", "one") })
+        .change(
+            AdminChange::PutBackend(&BackendRecord {
+                settings: bytes.clone(),
+                ..backend_record("acme", "one")
+            }),
+            None,
+        )
         .await?;
     assert_eq!(store.backends().await?[0].settings, bytes);
     Ok(())
 }
 
 pub async fn tells_whether_a_tenant_was_there(store: &dyn ConfigStore) -> Outcome {
-    store.put_tenant(&tenant_record("acme")).await?;
-    assert!(store.delete_tenant(&tenant("acme")).await?);
-    assert!(!store.delete_tenant(&tenant("acme")).await?);
+    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    assert!(store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
+    assert!(!store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     assert_eq!(store.tenants().await?, []);
     Ok(())
 }
 
 pub async fn takes_keys_and_backends_along_with_their_tenant(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
-    assert!(store.delete_tenant(&tenant("acme")).await?);
+    assert!(store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     assert!(store.keys().await?.iter().all(|record| record.tenant == tenant("umbrella")));
     assert!(store.backends().await?.iter().all(|record| record.tenant == tenant("umbrella")));
-    store.put_tenant(&tenant_record("acme")).await?;
+    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     assert_eq!(
         store.keys_of(&tenant("acme")).await?,
         [],
@@ -103,7 +123,13 @@ pub async fn refuses_a_key_id_twice(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     for owner in ["acme", "umbrella"] {
         let again = store
-            .put_key(&KeyRecord { hash: vec![9; HASH_BYTES], ..key_record(owner, "k1") })
+            .change(
+                AdminChange::PutKey(&KeyRecord {
+                    hash: vec![9; HASH_BYTES],
+                    ..key_record(owner, "k1")
+                }),
+                None,
+            )
             .await;
         assert!(matches!(again, Err(StoreError::Exists { .. })), "{again:?}");
     }
@@ -119,19 +145,25 @@ pub async fn removes_a_key_only_for_its_tenant(store: &dyn ConfigStore) -> Outco
     fill(store).await?;
     let k1 = KeyId::new("k1");
     assert!(
-        !store.delete_key(&tenant("umbrella"), &k1).await?,
+        !store.change(AdminChange::DeleteKey(&tenant("umbrella"), &k1), None).await?,
         "another tenant's key looks like an absent one"
     );
-    assert!(store.delete_key(&tenant("acme"), &k1).await?);
-    assert!(!store.delete_key(&tenant("acme"), &k1).await?);
+    assert!(store.change(AdminChange::DeleteKey(&tenant("acme"), &k1), None).await?);
+    assert!(!store.change(AdminChange::DeleteKey(&tenant("acme"), &k1), None).await?);
     assert_eq!(store.keys_of(&tenant("acme")).await?, [key_record("acme", "k2")]);
     Ok(())
 }
 
 pub async fn refuses_what_has_no_tenant(store: &dyn ConfigStore) -> Outcome {
     let missing = StoreError::UnknownTenant { tenant: tenant("acme") };
-    assert_eq!(store.put_key(&key_record("acme", "k1")).await, Err(missing.clone()));
-    assert_eq!(store.put_backend(&backend_record("acme", "one")).await, Err(missing));
+    assert_eq!(
+        store.change(AdminChange::PutKey(&key_record("acme", "k1")), None).await,
+        Err(missing.clone())
+    );
+    assert_eq!(
+        store.change(AdminChange::PutBackend(&backend_record("acme", "one")), None).await,
+        Err(missing)
+    );
     starts_empty(store).await
 }
 
@@ -154,7 +186,7 @@ pub async fn replaces_a_backend_and_keeps_its_birthday(store: &dyn ConfigStore) 
         updated_at_us: 900,
         ..backend_record("acme", "one")
     };
-    store.put_backend(&changed).await?;
+    store.change(AdminChange::PutBackend(&changed), None).await?;
     let stored = store.backends().await?;
     assert_eq!(
         stored[0],
@@ -167,8 +199,8 @@ pub async fn replaces_a_backend_and_keeps_its_birthday(store: &dyn ConfigStore) 
 pub async fn keeps_one_backend_name_apart_in_two_tenants(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     let one = BackendId::parse("one").expect("a legal name");
-    assert!(store.delete_backend(&tenant("acme"), &one).await?);
-    assert!(!store.delete_backend(&tenant("acme"), &one).await?);
+    assert!(store.change(AdminChange::DeleteBackend(&tenant("acme"), &one), None).await?);
+    assert!(!store.change(AdminChange::DeleteBackend(&tenant("acme"), &one), None).await?);
     assert_eq!(
         store.backends().await?,
         [backend_record("acme", "two"), backend_record("umbrella", "one")]
@@ -179,9 +211,9 @@ pub async fn keeps_one_backend_name_apart_in_two_tenants(store: &dyn ConfigStore
 pub async fn takes_writes_at_the_same_time(store: &dyn ConfigStore) -> Outcome {
     let [acme, umbrella, initech] = ["acme", "umbrella", "initech"].map(tenant_record);
     let (first, second, third, read) = tokio::join!(
-        store.put_tenant(&acme),
-        store.put_tenant(&umbrella),
-        store.put_tenant(&initech),
+        store.change(AdminChange::PutTenant(&acme), None),
+        store.change(AdminChange::PutTenant(&umbrella), None),
+        store.change(AdminChange::PutTenant(&initech), None),
         store.tenants()
     );
     first.and(second).and(third).and(read)?;
@@ -191,25 +223,31 @@ pub async fn takes_writes_at_the_same_time(store: &dyn ConfigStore) -> Outcome {
 
 pub async fn tells_of_every_change_by_a_version(store: &dyn ConfigStore) -> Outcome {
     let mut versions = vec![store.config_version().await?];
-    store.put_tenant(&tenant_record("acme")).await?;
+    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     versions.push(store.config_version().await?);
-    store.put_tenant(&tenant_record("acme")).await?;
+    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     versions.push(store.config_version().await?);
-    store.put_key(&key_record("acme", "k1")).await?;
+    store.change(AdminChange::PutKey(&key_record("acme", "k1")), None).await?;
     versions.push(store.config_version().await?);
-    store.put_backend(&backend_record("acme", "one")).await?;
+    store.change(AdminChange::PutBackend(&backend_record("acme", "one")), None).await?;
     versions.push(store.config_version().await?);
-    store.put_backend(&backend_record("acme", "one")).await?;
+    store.change(AdminChange::PutBackend(&backend_record("acme", "one")), None).await?;
     versions.push(store.config_version().await?);
-    assert!(store.delete_key(&tenant("acme"), &KeyId::new("k1")).await?);
+    assert!(store.change(AdminChange::DeleteKey(&tenant("acme"), &KeyId::new("k1")), None).await?);
     versions.push(store.config_version().await?);
     assert!(
         store
-            .delete_backend(&tenant("acme"), &BackendId::parse("one").expect("a legal name"))
+            .change(
+                AdminChange::DeleteBackend(
+                    &tenant("acme"),
+                    &BackendId::parse("one").expect("a legal name")
+                ),
+                None
+            )
             .await?
     );
     versions.push(store.config_version().await?);
-    assert!(store.delete_tenant(&tenant("acme")).await?);
+    assert!(store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
     versions.push(store.config_version().await?);
     assert!(versions.is_sorted_by(|before, after| before < after), "{versions:?}");
     Ok(())
@@ -218,7 +256,7 @@ pub async fn tells_of_every_change_by_a_version(store: &dyn ConfigStore) -> Outc
 pub async fn keeps_its_version_while_nothing_changes(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     let version = store.config_version().await?;
-    let refused = store.put_key(&key_record("nobody", "k9")).await;
+    let refused = store.change(AdminChange::PutKey(&key_record("nobody", "k9")), None).await;
     assert!(matches!(refused, Err(StoreError::UnknownTenant { .. })), "{refused:?}");
     store.tenants().await?;
     assert_eq!(store.config_version().await?, version);
@@ -241,21 +279,21 @@ pub async fn holds_breakers_until_they_are_released_or_their_backend_goes(
     let of = |owner: &TenantId, backend: &BackendId| (owner.clone(), backend.clone());
     let all = [of(&acme, &declared), of(&acme, &one), of(&acme, &two), of(&umbrella, &one)];
     assert_eq!(store.held_breakers().await?, all);
-    store.put_backend(&backend_record("acme", "one")).await?;
+    store.change(AdminChange::PutBackend(&backend_record("acme", "one")), None).await?;
     assert_eq!(store.held_breakers().await?, all, "a new body changes nothing");
     assert!(store.change(AdminChange::ReleaseBreaker(&acme, &one), None).await?);
     assert!(!store.change(AdminChange::ReleaseBreaker(&acme, &one), None).await?);
     versions.push(store.config_version().await?);
-    assert!(store.delete_backend(&acme, &two).await?);
+    assert!(store.change(AdminChange::DeleteBackend(&acme, &two), None).await?);
     assert_eq!(store.held_breakers().await?, [of(&acme, &declared), of(&umbrella, &one)]);
-    store.put_backend(&backend_record("acme", "declared")).await?;
+    store.change(AdminChange::PutBackend(&backend_record("acme", "declared")), None).await?;
     assert_eq!(
         store.held_breakers().await?,
         [of(&umbrella, &one)],
         "a backend that begins is not held"
     );
     assert!(store.change(AdminChange::HoldBreaker(&acme, &one), None).await?);
-    assert!(store.delete_tenant(&acme).await?);
+    assert!(store.change(AdminChange::DeleteTenant(&acme), None).await?);
     assert_eq!(store.held_breakers().await?, [of(&umbrella, &one)]);
     assert!(versions.is_sorted_by(|before, after| before < after), "{versions:?}");
     Ok(())
@@ -266,7 +304,7 @@ pub async fn refuses_after_close(store: &dyn ConfigStore) -> Outcome {
     store.close().await;
     assert!(matches!(store.tenants().await, Err(StoreError::Unavailable { .. })));
     assert!(matches!(
-        store.put_tenant(&tenant_record("late")).await,
+        store.change(AdminChange::PutTenant(&tenant_record("late")), None).await,
         Err(StoreError::Unavailable { .. })
     ));
     store.close().await;
@@ -275,13 +313,13 @@ pub async fn refuses_after_close(store: &dyn ConfigStore) -> Outcome {
 
 /// Two tenants: acme with two keys and two backends, umbrella with one of each.
 pub async fn fill(store: &dyn ConfigStore) -> Outcome {
-    store.put_tenant(&tenant_record("umbrella")).await?;
-    store.put_tenant(&tenant_record("acme")).await?;
+    store.change(AdminChange::PutTenant(&tenant_record("umbrella")), None).await?;
+    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     for (owner, key) in [("acme", "k2"), ("umbrella", "k3"), ("acme", "k1")] {
-        store.put_key(&key_record(owner, key)).await?;
+        store.change(AdminChange::PutKey(&key_record(owner, key)), None).await?;
     }
     for (owner, backend) in [("umbrella", "one"), ("acme", "two"), ("acme", "one")] {
-        store.put_backend(&backend_record(owner, backend)).await?;
+        store.change(AdminChange::PutBackend(&backend_record(owner, backend)), None).await?;
     }
     Ok(())
 }

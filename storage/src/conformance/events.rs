@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::{LONG, Outcome, open, session, session_record, write};
 use crate::{
-    DurableStore, EventStore, LogEntry, LoggedEvent, SessionKey, StoredStream, StreamRecord,
-    WriteOp, WriteOutcome,
+    AdminChange, DurableStore, EventStore, LogEntry, LoggedEvent, SessionKey, StoredStream,
+    StreamRecord, WriteOp, WriteOutcome,
 };
 
 pub async fn finds_nothing_where_nothing_was_told(log: &dyn EventStore) -> Outcome {
@@ -297,7 +297,7 @@ pub async fn streams_end_with_their_session<S: DurableStore + EventStore>(store:
         WriteOutcome::Done
     );
     // Nobody of that name has a lease.
-    assert!(store.ask_session_end(&session(2)).await?);
+    assert!(store.change(AdminChange::EndSession(&session(2)), None).await?);
     assert_eq!(held(store, 3, 1, 0).await?, ["x"]);
     assert_eq!(store.sweep_sessions(Duration::ZERO, 10).await?.len(), 2);
     for number in 1..=4 {

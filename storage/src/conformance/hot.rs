@@ -174,10 +174,10 @@ pub async fn many_budgets_are_asked_for_at_once(replicas: &Replicas) -> Outcome 
     let [one, _] = replicas;
     let asks: Vec<_> =
         (0..300).map(|number| ask(&format!("scope {number} ü"), 0, number % 7)).collect();
-    let shares = one.take_of_budgets(&asks).await.expect("an answer");
+    let shares = one.take_from_budgets(&asks).await.expect("an answer");
     let granted: Vec<u32> = shares.iter().map(|share| share.granted).collect();
     assert_eq!(granted, (0..300).map(|number| (number % 7).min(5)).collect::<Vec<_>>());
-    assert_eq!(one.take_of_budgets(&[]).await, Some(Vec::new()));
+    assert_eq!(one.take_from_budgets(&[]).await, Some(Vec::new()));
     Ok(())
 }
 
@@ -191,7 +191,7 @@ pub async fn nothing_fails_after_close(replicas: &Replicas) -> Outcome {
     one.forget_owner(&session(1)).await;
     one.wake(Wakeup::Config);
     assert_eq!((one.owner(&session(1)).await, one.owner(&session(2)).await), (None, None));
-    assert_eq!(one.take_of_budgets(&[ask("acme", 0, 1)]).await, None);
+    assert_eq!(one.take_from_budgets(&[ask("acme", 0, 1)]).await, None);
     Ok(())
 }
 
@@ -204,7 +204,7 @@ fn ask(name: &str, used: u32, wanted: u32) -> BudgetRequest {
 }
 
 async fn taken(store: &Arc<dyn HotStore>, ask: BudgetRequest) -> BudgetGrant {
-    store.take_of_budgets(&[ask]).await.expect("an answer")[0]
+    store.take_from_budgets(&[ask]).await.expect("an answer")[0]
 }
 
 fn hint(node: &str) -> OwnerHint {

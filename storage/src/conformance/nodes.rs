@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::{LONG, Outcome, config::tenant_record, done, node, open, session, session_record};
-use crate::{DurableStore, LeaseRenewal, NodeRecord};
+use crate::{AdminChange, DurableStore, LeaseRenewal, NodeRecord};
 
 pub async fn a_lease_runs_from_joining(store: &dyn DurableStore) -> Outcome {
-    assert_eq!(store.nodes().await?, []);
+    assert_eq!(store.live_nodes().await?, []);
     store.join(&node("a"), Some("https://10.0.0.1:9000"), LONG).await?;
-    let nodes = store.nodes().await?;
+    let nodes = store.live_nodes().await?;
     let [only] = nodes.as_slice() else { panic!("{nodes:?}") };
     assert_eq!(
         (&only.node, only.address.as_deref(), only.draining),
@@ -23,8 +23,12 @@ pub async fn nodes_are_listed_by_name(store: &dyn DurableStore) -> Outcome {
         store.join(&node(name), None, LONG).await?;
     }
     store.join(&node("aa"), None, Duration::ZERO).await?;
-    assert_eq!(names(&store.nodes().await?), ["a/10", "a/9", "b/2", "c"], "without the lapsed one");
-    assert_eq!(store.nodes().await?[0].address, None);
+    assert_eq!(
+        names(&store.live_nodes().await?),
+        ["a/10", "a/9", "b/2", "c"],
+        "without the lapsed one"
+    );
+    assert_eq!(store.live_nodes().await?[0].address, None);
     Ok(())
 }
 
@@ -32,7 +36,7 @@ pub async fn joining_may_be_repeated(store: &dyn DurableStore) -> Outcome {
     // As after a join of which nobody knows whether it succeeded.
     store.join(&node("a"), None, Duration::ZERO).await?;
     store.join(&node("a"), Some("there"), LONG).await?;
-    let nodes = store.nodes().await?;
+    let nodes = store.live_nodes().await?;
     assert_eq!(names(&nodes), ["a"]);
     assert_eq!(nodes[0].address.as_deref(), Some("there"));
     Ok(())
@@ -40,31 +44,31 @@ pub async fn joining_may_be_repeated(store: &dyn DurableStore) -> Outcome {
 
 pub async fn a_renewal_extends_the_lease(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), Some("there"), LONG).await?;
-    let renewal = store.renew(&node("a"), LONG * 3, true).await?;
+    let renewal = store.renew_lease(&node("a"), LONG * 3, true).await?;
     assert!(renewal.held && renewal.ended.is_empty(), "{renewal:?}");
-    let nodes = store.nodes().await?;
+    let nodes = store.live_nodes().await?;
     assert!(nodes[0].draining && nodes[0].lease_left > LONG * 2, "{nodes:?}");
     assert_eq!(nodes[0].address.as_deref(), Some("there"));
-    assert!(store.renew(&node("a"), LONG, false).await?.held);
-    assert!(!store.nodes().await?[0].draining);
+    assert!(store.renew_lease(&node("a"), LONG, false).await?.held);
+    assert!(!store.live_nodes().await?[0].draining);
     Ok(())
 }
 
 pub async fn a_lapsed_lease_is_not_renewed(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
-    assert!(store.renew(&node("a"), Duration::ZERO, false).await?.held, "it ran until then");
-    assert_eq!(store.nodes().await?, []);
+    assert!(store.renew_lease(&node("a"), Duration::ZERO, false).await?.held, "it ran until then");
+    assert_eq!(store.live_nodes().await?, []);
     for _again in 0..2 {
-        assert!(!store.renew(&node("a"), LONG, false).await?.held);
+        assert!(!store.renew_lease(&node("a"), LONG, false).await?.held);
     }
-    assert_eq!(store.nodes().await?, [], "and the attempt changes nothing");
+    assert_eq!(store.live_nodes().await?, [], "and the attempt changes nothing");
     Ok(())
 }
 
 pub async fn an_unknown_node_holds_nothing(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
-    assert!(!store.renew(&node("b"), LONG, false).await?.held);
-    assert_eq!(names(&store.nodes().await?), ["a"]);
+    assert!(!store.renew_lease(&node("b"), LONG, false).await?.held);
+    assert_eq!(names(&store.live_nodes().await?), ["a"]);
     Ok(())
 }
 
@@ -73,17 +77,17 @@ pub async fn leaving_lets_go_at_once(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     store.leave(&node("a")).await?;
     store.leave(&node("a")).await?;
-    assert_eq!(names(&store.nodes().await?), ["b"]);
-    assert!(!store.renew(&node("a"), LONG, false).await?.held);
+    assert_eq!(names(&store.live_nodes().await?), ["b"]);
+    assert!(!store.renew_lease(&node("a"), LONG, false).await?.held);
     Ok(())
 }
 
 pub async fn a_renewal_tells_the_version_of_the_configuration(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
-    let before = store.renew(&node("a"), LONG, false).await?.config_version;
+    let before = store.renew_lease(&node("a"), LONG, false).await?.config_version;
     assert_eq!(before, store.config_version().await?);
-    store.put_tenant(&tenant_record("acme")).await?;
-    let after = store.renew(&node("a"), LONG, false).await?.config_version;
+    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    let after = store.renew_lease(&node("a"), LONG, false).await?.config_version;
     assert!(after > before, "{before} {after}");
     assert_eq!(after, store.config_version().await?);
     Ok(())
@@ -96,19 +100,19 @@ pub async fn a_renewal_names_the_sessions_to_end(store: &dyn DurableStore) -> Ou
         done(store, open(session_record(number), owner)).await?;
     }
     for number in [2, 3, 4] {
-        assert!(store.ask_session_end(&session(number)).await?);
+        assert!(store.change(AdminChange::EndSession(&session(number)), None).await?);
     }
-    let mut ended = store.renew(&node("a"), LONG, false).await?.ended;
+    let mut ended = store.renew_lease(&node("a"), LONG, false).await?.ended;
     ended.sort_unstable();
     assert_eq!(ended, [session(2), session(4)]);
     assert_eq!(
-        store.renew(&node("a"), LONG, false).await?.ended.len(),
+        store.renew_lease(&node("a"), LONG, false).await?.ended.len(),
         2,
         "as long as they are there"
     );
-    assert_eq!(store.renew(&node("b"), LONG, false).await?.ended, [session(3)]);
+    assert_eq!(store.renew_lease(&node("b"), LONG, false).await?.ended, [session(3)]);
     done(store, crate::WriteOp::EndSession { key: session(3), epoch: 1 }).await?;
-    let LeaseRenewal { held, ended, .. } = store.renew(&node("b"), LONG, false).await?;
+    let LeaseRenewal { held, ended, .. } = store.renew_lease(&node("b"), LONG, false).await?;
     assert!(held && ended.is_empty());
     Ok(())
 }

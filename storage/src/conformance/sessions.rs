@@ -9,8 +9,8 @@ use super::{
     subscription, tenant, write,
 };
 use crate::{
-    DurableStore, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoreError,
-    StoredSession, WriteOp, WriteOutcome,
+    AdminChange, DurableStore, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
+    StoreError, StoredSession, WriteOp, WriteOutcome,
 };
 
 pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
@@ -57,7 +57,7 @@ pub async fn opening_may_be_repeated_by_its_owner_only(store: &dyn DurableStore)
 pub async fn many_sessions_open_in_one_batch(store: &dyn DurableStore) -> Outcome {
     let batch: Vec<WriteOp> = (0..200).map(|number| open(session_record(number), "a")).collect();
     assert_eq!(store.write(&batch).await?, vec![WriteOutcome::Done; 200]);
-    assert_eq!(store.sessions(None, None, 1_000).await?.len(), 200);
+    assert_eq!(store.list_sessions(None, None, 1_000).await?.len(), 200);
     assert_eq!(store.write(&[]).await?, []);
     Ok(())
 }
@@ -113,7 +113,7 @@ pub async fn writes_without_the_right_epoch_change_nothing(store: &dyn DurableSt
             assert_eq!(write(store, attempt).await?, WriteOutcome::Fenced, "{shown}");
         }
     }
-    assert_eq!(store.sessions(None, None, 10).await?, [before]);
+    assert_eq!(store.list_sessions(None, None, 10).await?, [before]);
     assert_eq!(store.subscription_counts(None).await?[0].uri, "file:///kept");
     Ok(())
 }
@@ -147,14 +147,14 @@ pub async fn an_ended_session_is_gone(store: &dyn DurableStore) -> Outcome {
     .await?;
     let end = WriteOp::EndSession { key: session(1), epoch: 1 };
     done(store, end.clone()).await?;
-    assert_eq!(store.sessions(None, None, 10).await?, []);
+    assert_eq!(store.list_sessions(None, None, 10).await?, []);
     assert_eq!(store.subscription_counts(None).await?, []);
     assert_eq!(
         store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?,
         SessionClaimOutcome::NotFound
     );
     assert_eq!(write(store, end).await?, WriteOutcome::Fenced);
-    assert!(!store.ask_session_end(&session(1)).await?);
+    assert!(!store.change(AdminChange::EndSession(&session(1)), None).await?);
     Ok(())
 }
 
@@ -176,7 +176,7 @@ pub async fn a_session_of_a_gone_owner_can_be_taken(store: &dyn DurableStore) ->
     for (number, owner) in [(1, "lapsed"), (2, "left"), (3, "never-joined")] {
         done(store, open(session_record(number), owner)).await?;
     }
-    store.renew(&node("lapsed"), Duration::ZERO, false).await?;
+    store.renew_lease(&node("lapsed"), Duration::ZERO, false).await?;
     store.leave(&node("left")).await?;
     for number in 1..=3 {
         let created_at_us = one(store, &session(number)).await?.created_at_us;
@@ -202,7 +202,7 @@ pub async fn a_session_of_a_gone_owner_can_be_taken(store: &dyn DurableStore) ->
 pub async fn an_owner_of_an_unclaimed_session_may_go_on(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
-    store.renew(&node("a"), Duration::ZERO, false).await?;
+    store.renew_lease(&node("a"), Duration::ZERO, false).await?;
     done(store, update(1, 1, Some(b"after the lapse"), None)).await?;
     let owner = one(store, &session(1)).await?.owner.expect("nobody took it");
     assert_eq!((owner.node, owner.lease_left), (node("a"), Duration::ZERO));
@@ -343,7 +343,7 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
     for (number, owner) in [(1, "old"), (2, "old"), (3, "other"), (4, "old"), (5, "old")] {
         done(store, open(session_record(number), owner)).await?;
     }
-    store.renew(&node("old"), Duration::ZERO, false).await?;
+    store.renew_lease(&node("old"), Duration::ZERO, false).await?;
     assert!(matches!(
         store.claim_session(&session(4), &seat("acme"), &node("other"), LONG).await?,
         SessionClaimOutcome::Acquired { .. }
@@ -374,11 +374,11 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
 pub async fn a_live_owner_is_asked_to_end_a_session(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
-    assert!(store.ask_session_end(&session(1)).await?);
-    assert!(store.ask_session_end(&session(1)).await?, "asked again");
+    assert!(store.change(AdminChange::EndSession(&session(1)), None).await?);
+    assert!(store.change(AdminChange::EndSession(&session(1)), None).await?, "asked again");
     assert_eq!(one(store, &session(1)).await?.epoch, 1, "it is there until its owner ends it");
     done(store, update(1, 1, Some(b"last words"), None)).await?;
-    store.renew(&node("a"), Duration::ZERO, false).await?;
+    store.renew_lease(&node("a"), Duration::ZERO, false).await?;
     store.join(&node("b"), None, LONG).await?;
     assert_eq!(
         store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?,
@@ -398,11 +398,11 @@ pub async fn without_a_live_owner_a_session_ends_when_asked(store: &dyn DurableS
     done(store, open(session_record(1), "lapsed")).await?;
     done(store, open(session_record(2), "a")).await?;
     done(store, release(2, 1)).await?;
-    assert!(store.ask_session_end(&session(1)).await?);
-    assert!(store.ask_session_end(&session(2)).await?);
-    assert_eq!(store.sessions(None, None, 10).await?, []);
-    assert!(!store.ask_session_end(&session(1)).await?);
-    assert!(!store.ask_session_end(&session(9)).await?);
+    assert!(store.change(AdminChange::EndSession(&session(1)), None).await?);
+    assert!(store.change(AdminChange::EndSession(&session(2)), None).await?);
+    assert_eq!(store.list_sessions(None, None, 10).await?, []);
+    assert!(!store.change(AdminChange::EndSession(&session(1)), None).await?);
+    assert!(!store.change(AdminChange::EndSession(&session(9)), None).await?);
     Ok(())
 }
 
@@ -446,7 +446,7 @@ pub async fn a_sweep_takes_what_nobody_owns_and_nobody_uses(store: &dyn DurableS
         "not those of a live owner, not those lately heard of"
     );
     assert_eq!(store.sweep_sessions(LONG, 2).await?, []);
-    assert_eq!(store.sessions(None, None, 10).await?.len(), 2);
+    assert_eq!(store.list_sessions(None, None, 10).await?.len(), 2);
     Ok(())
 }
 
@@ -521,11 +521,11 @@ pub async fn sessions_are_listed_in_pages(store: &dyn DurableStore) -> Outcome {
         done(store, open(session_record(number), "a")).await?;
     }
     done(store, open(SessionRecord { seat: seat("umbrella"), ..session_record(4) }, "a")).await?;
-    let whole = keys(store.sessions(None, None, 100).await?);
+    let whole = keys(store.list_sessions(None, None, 100).await?);
     assert_eq!(whole.len(), 6);
     let mut paged = Vec::new();
     loop {
-        let page = keys(store.sessions(None, paged.last(), 4).await?);
+        let page = keys(store.list_sessions(None, paged.last(), 4).await?);
         assert!(page.len() <= 4);
         if page.is_empty() {
             break;
@@ -533,12 +533,22 @@ pub async fn sessions_are_listed_in_pages(store: &dyn DurableStore) -> Outcome {
         paged.extend(page);
     }
     assert_eq!(paged, whole);
-    let created: Vec<i64> =
-        store.sessions(None, None, 100).await?.iter().map(|stored| stored.created_at_us).collect();
+    let created: Vec<i64> = store
+        .list_sessions(None, None, 100)
+        .await?
+        .iter()
+        .map(|stored| stored.created_at_us)
+        .collect();
     assert!(created.is_sorted(), "{created:?}");
-    assert_eq!(keys(store.sessions(Some(&tenant("umbrella")), None, 100).await?), [session(4)]);
+    assert_eq!(
+        keys(store.list_sessions(Some(&tenant("umbrella")), None, 100).await?),
+        [session(4)]
+    );
     let acme: Vec<SessionKey> = whole.iter().copied().filter(|key| *key != session(4)).collect();
-    assert_eq!(keys(store.sessions(Some(&tenant("acme")), Some(&acme[1]), 2).await?), acme[2..4]);
+    assert_eq!(
+        keys(store.list_sessions(Some(&tenant("acme")), Some(&acme[1]), 2).await?),
+        acme[2..4]
+    );
     Ok(())
 }
 
@@ -578,12 +588,12 @@ pub async fn sessions_are_found_by_digest(store: &dyn DurableStore) -> Outcome {
 }
 
 pub async fn sessions_end_with_their_tenant(store: &dyn DurableStore) -> Outcome {
-    store.put_tenant(&tenant_record("acme")).await?;
-    store.put_tenant(&tenant_record("umbrella")).await?;
+    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    store.change(AdminChange::PutTenant(&tenant_record("umbrella")), None).await?;
     done(store, open(session_record(1), "a")).await?;
     done(store, open(SessionRecord { seat: seat("umbrella"), ..session_record(2) }, "a")).await?;
-    assert!(store.delete_tenant(&tenant("acme")).await?);
-    assert_eq!(keys(store.sessions(None, None, 10).await?), [session(2)]);
+    assert!(store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
+    assert_eq!(keys(store.list_sessions(None, None, 10).await?), [session(2)]);
     assert_eq!(write(store, update(1, 1, None, None)).await?, WriteOutcome::Fenced);
     Ok(())
 }

@@ -7,18 +7,18 @@ use crate::{DurableStore, InputCounts, StoreError, TaskInput, TaskStatus, WriteO
 
 pub async fn a_question_makes_the_task_wait(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
-    assert_eq!(store.task_inputs(&task_id("t1")).await?, []);
+    assert_eq!(store.open_task_inputs(&task_id("t1")).await?, []);
     done(store, ask(1, 1, b"what?\0")).await?;
     let waiting = task(store, "t1").await?;
     assert_eq!((waiting.status, waiting.revision), (TaskStatus::InputRequired, 2));
     let open = TaskInput { number: 1, request: b"what?\0".to_vec(), answer: None };
-    assert_eq!(store.task_inputs(&task_id("t1")).await?, [open]);
-    let history = store.transitions(&task_id("t1")).await?;
+    assert_eq!(store.open_task_inputs(&task_id("t1")).await?, [open]);
+    let history = store.task_transitions(&task_id("t1")).await?;
     assert_eq!(
         (history.len(), history[1].to, history[1].epoch),
         (2, TaskStatus::InputRequired, Some(1))
     );
-    assert_eq!(store.task_inputs(&task_id("t9")).await?, []);
+    assert_eq!(store.open_task_inputs(&task_id("t9")).await?, []);
     Ok(())
 }
 
@@ -46,7 +46,11 @@ pub async fn the_first_answer_counts(store: &dyn DurableStore) -> Outcome {
     assert_eq!(write(store, answer(1, b"that")).await?, WriteOutcome::AlreadyFinished);
     let taken =
         TaskInput { number: 1, request: b"what?".to_vec(), answer: Some(b"this\xff".to_vec()) };
-    assert_eq!(store.task_inputs(&task_id("t1")).await?, [taken], "until its owner has taken it");
+    assert_eq!(
+        store.open_task_inputs(&task_id("t1")).await?,
+        [taken],
+        "until its owner has taken it"
+    );
     assert_eq!(task(store, "t1").await?.status, TaskStatus::InputRequired);
     done(store, close(1, 1)).await?;
     assert!(numbers(store).await?.is_empty());
@@ -66,7 +70,8 @@ pub async fn one_of_many_answers_counts(store: &dyn DurableStore) -> Outcome {
         write(store, answer(1, b"2"))
     );
     let outcomes = [a?, b?, c?];
-    let taken = store.task_inputs(&task_id("t1")).await?.remove(0).answer.expect("one was taken");
+    let taken =
+        store.open_task_inputs(&task_id("t1")).await?.remove(0).answer.expect("one was taken");
     for (index, outcome) in outcomes.iter().enumerate() {
         let expected = if taken == index.to_string().into_bytes() {
             WriteOutcome::Done
@@ -94,7 +99,7 @@ pub async fn the_last_answer_lets_the_task_go_on(store: &dyn DurableStore) -> Ou
     done(store, close(1, 3)).await?;
     let after = task(store, "t1").await?;
     assert_eq!((after.status, after.revision), (TaskStatus::Working, 3));
-    let last = store.transitions(&task_id("t1")).await?.pop().expect("three");
+    let last = store.task_transitions(&task_id("t1")).await?.pop().expect("three");
     assert_eq!(
         (last.revision, last.to, last.at_us, last.epoch),
         (3, TaskStatus::Working, after.updated_at_us, Some(1))
@@ -115,7 +120,7 @@ pub async fn a_question_outlives_its_owner(store: &dyn DurableStore) -> Outcome 
     assert_eq!(write(store, close(1, 1)).await?, WriteOutcome::Fenced);
     done(store, answer(1, b"this")).await?;
     done(store, close(2, 1)).await?;
-    assert_eq!(store.transitions(&task_id("t1")).await?.pop().expect("three").epoch, Some(2));
+    assert_eq!(store.task_transitions(&task_id("t1")).await?.pop().expect("three").epoch, Some(2));
     Ok(())
 }
 
@@ -137,7 +142,7 @@ pub async fn an_ended_task_asks_nothing(store: &dyn DurableStore) -> Outcome {
         done(store, WriteOp::AnswerInput { task: task_id(name), number: 2, answer: Vec::new() })
             .await?;
         done(store, end(name, epoch, TaskStatus::Cancelled)).await?;
-        assert_eq!(store.task_inputs(&task_id(name)).await?, []);
+        assert_eq!(store.open_task_inputs(&task_id(name)).await?, []);
         let late = WriteOp::AnswerInput { task: task_id(name), number: 1, answer: Vec::new() };
         assert_eq!(write(store, late).await?, WriteOutcome::AlreadyFinished);
         assert_eq!(task(store, name).await?.status, TaskStatus::Cancelled);
@@ -151,7 +156,7 @@ pub async fn a_look_tells_what_changed(store: &dyn DurableStore) -> Outcome {
     }
     done(store, end("t3", Some(1), TaskStatus::Completed)).await?;
     let all = [task_id("t1"), task_id("t9"), task_id("t3")];
-    let mut looks = store.look_at(&all).await?;
+    let mut looks = store.task_snapshots(&all).await?;
     looks.sort_by(|one, other| one.stored.record.task.cmp(&other.stored.record.task));
     let stored: Vec<_> = looks.iter().map(|look| look.stored.clone()).collect();
     assert_eq!(
@@ -160,7 +165,7 @@ pub async fn a_look_tells_what_changed(store: &dyn DurableStore) -> Outcome {
         "what is not there is left out"
     );
     assert!(looks.iter().all(|look| look.inputs == InputCounts::default()));
-    assert_eq!(store.look_at(&[]).await?, []);
+    assert_eq!(store.task_snapshots(&[]).await?, []);
     let mut seen = vec![inputs(store).await?];
     for (change, newest, open, answered) in [
         (ask(1, 1, b"what?"), 1, 1, 0),
@@ -181,7 +186,7 @@ pub async fn a_look_tells_what_changed(store: &dyn DurableStore) -> Outcome {
 }
 
 async fn inputs(store: &dyn DurableStore) -> Result<InputCounts, StoreError> {
-    Ok(store.look_at(&[task_id("t1")]).await?.remove(0).inputs)
+    Ok(store.task_snapshots(&[task_id("t1")]).await?.remove(0).inputs)
 }
 
 fn ask(epoch: i64, number: i64, request: &[u8]) -> WriteOp {
@@ -198,5 +203,5 @@ fn close(epoch: i64, number: i64) -> WriteOp {
 
 /// The numbers of the inputs of `t1` that are not closed.
 async fn numbers(store: &dyn DurableStore) -> Result<Vec<i64>, StoreError> {
-    Ok(store.task_inputs(&task_id("t1")).await?.iter().map(|input| input.number).collect())
+    Ok(store.open_task_inputs(&task_id("t1")).await?.iter().map(|input| input.number).collect())
 }

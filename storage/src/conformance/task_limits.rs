@@ -11,7 +11,9 @@ use super::{
     tasks::{counts, end, names},
     tenant, write,
 };
-use crate::{DurableStore, TaskLimit, TaskLimits, TaskRecord, TaskStatus, WriteOp, WriteOutcome};
+use crate::{
+    AdminChange, DurableStore, TaskLimit, TaskLimits, TaskRecord, TaskStatus, WriteOp, WriteOutcome,
+};
 
 pub async fn creating_may_be_repeated_by_its_owner_only(store: &dyn DurableStore) -> Outcome {
     let first = write(store, create(task_record("t1"), "a")).await?;
@@ -22,7 +24,7 @@ pub async fn creating_may_be_repeated_by_its_owner_only(store: &dyn DurableStore
         "as after a lost answer"
     );
     assert_eq!(write(store, create(task_record("t1"), "b")).await?, WriteOutcome::Fenced);
-    assert_eq!(store.transitions(&task_id("t1")).await?.len(), 1);
+    assert_eq!(store.task_transitions(&task_id("t1")).await?.len(), 1);
     assert_eq!(counts(store).await?, [1, 0, 0, 0, 0]);
     Ok(())
 }
@@ -104,7 +106,7 @@ pub async fn limits_hold_within_a_batch(store: &dyn DurableStore) -> Outcome {
         ]
     );
     assert_eq!(store.task(&task_id("t4")).await?, None);
-    assert_eq!(store.transitions(&task_id("t4")).await?, []);
+    assert_eq!(store.task_transitions(&task_id("t4")).await?, []);
     let elsewhere = TaskRecord { tenant: tenant("umbrella"), ..task_record("t6") };
     done(store, WriteOp::CreateTask { record: Box::new(elsewhere), owner: node("a"), limits }).await
 }
@@ -261,16 +263,16 @@ pub async fn expiry_keeps_to_its_limit(store: &dyn DurableStore) -> Outcome {
     for name in ["t1", "x3", "x4"] {
         assert_eq!(store.task(&task_id(name)).await?, None, "{name}");
         assert_eq!(store.task_outcome(&task_id(name)).await?, None);
-        assert_eq!(store.transitions(&task_id(name)).await?, []);
-        assert_eq!(store.task_inputs(&task_id(name)).await?, []);
+        assert_eq!(store.task_transitions(&task_id(name)).await?, []);
+        assert_eq!(store.open_task_inputs(&task_id(name)).await?, []);
     }
-    assert_eq!(names(&store.tasks(None, None, None, 100).await?), ["t2", "t3", "t4"]);
+    assert_eq!(names(&store.list_tasks(None, None, None, 100).await?), ["t2", "t3", "t4"]);
     assert_eq!(write(store, end("t1", Some(1), TaskStatus::Failed)).await?, WriteOutcome::Fenced);
     Ok(())
 }
 
 pub async fn tasks_end_with_their_tenant(store: &dyn DurableStore) -> Outcome {
-    store.put_tenant(&tenant_record("acme")).await?;
+    store.change(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
     let limits = TaskLimits { stored: 1, ..NO_LIMITS };
     let make = |name: &str| WriteOp::CreateTask {
         record: Box::new(task_record(name)),
@@ -280,8 +282,8 @@ pub async fn tasks_end_with_their_tenant(store: &dyn DurableStore) -> Outcome {
     done(store, make("t1")).await?;
     done(store, create(TaskRecord { tenant: tenant("umbrella"), ..task_record("t2") }, "a"))
         .await?;
-    assert!(store.delete_tenant(&tenant("acme")).await?);
-    assert_eq!(names(&store.tasks(None, None, None, 10).await?), ["t2"]);
+    assert!(store.change(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
+    assert_eq!(names(&store.list_tasks(None, None, None, 10).await?), ["t2"]);
     assert_eq!(counts(store).await?, [1, 0, 0, 0, 0]);
     done(store, make("t3")).await
 }

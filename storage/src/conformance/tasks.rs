@@ -38,7 +38,7 @@ pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
         };
         assert_eq!(store.task(&expected.record.task).await?, Some(outline(expected.clone())));
         let FullTask { stored, left } =
-            store.whole_task(&expected.record.task).await?.expect("it is there");
+            store.full_task(&expected.record.task).await?.expect("it is there");
         assert_eq!(stored, expected);
         assert!(
             left <= expected.record.ttl && left.is_some() == expected.record.ttl.is_some(),
@@ -46,11 +46,11 @@ pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
         );
         assert_eq!(store.task_outcome(&expected.record.task).await?, None);
         let first = TaskTransition { revision: 1, to: TaskStatus::Working, at_us, epoch: Some(1) };
-        assert_eq!(store.transitions(&expected.record.task).await?, [first]);
+        assert_eq!(store.task_transitions(&expected.record.task).await?, [first]);
     }
     assert_eq!(store.task(&task_id("t3")).await?, None);
     assert_eq!(store.task_outcome(&task_id("t3")).await?, None);
-    assert_eq!(store.transitions(&task_id("t3")).await?, []);
+    assert_eq!(store.task_transitions(&task_id("t3")).await?, []);
     Ok(())
 }
 
@@ -63,7 +63,7 @@ pub async fn steps_are_kept(store: &dyn DurableStore) -> Outcome {
             .await?;
         assert_eq!(whole(store, "t1").await?.step, step);
     }
-    assert_eq!(store.transitions(&task_id("t1")).await?.len(), 1, "a step is no transition");
+    assert_eq!(store.task_transitions(&task_id("t1")).await?.len(), 1, "a step is no transition");
     Ok(())
 }
 
@@ -95,7 +95,7 @@ pub async fn an_ended_task_has_its_outcome(store: &dyn DurableStore) -> Outcome 
         assert_eq!(store.task_outcome(&task_id).await?, outcome);
         let last =
             TaskTransition { revision: 2, to: status, at_us: after.updated_at_us, epoch: Some(1) };
-        assert_eq!(store.transitions(&task_id).await?[1..], [last]);
+        assert_eq!(store.task_transitions(&task_id).await?[1..], [last]);
     }
     Ok(())
 }
@@ -107,7 +107,7 @@ pub async fn an_ended_task_never_changes(store: &dyn DurableStore) -> Outcome {
         done(store, create(task_record(name), "a")).await?;
         done(store, end(name, Some(1), status)).await?;
         let (before, history) =
-            (task(store, name).await?, store.transitions(&task_id(name)).await?);
+            (task(store, name).await?, store.task_transitions(&task_id(name)).await?);
         for attempt in
             owners_writes(name, 1).into_iter().chain([end(name, None, TaskStatus::Cancelled)])
         {
@@ -120,7 +120,7 @@ pub async fn an_ended_task_never_changes(store: &dyn DurableStore) -> Outcome {
             WriteOutcome::AlreadyFinished | WriteOutcome::NotFound
         ));
         assert_eq!(task(store, name).await?, before);
-        assert_eq!(store.transitions(&task_id(name)).await?, history);
+        assert_eq!(store.task_transitions(&task_id(name)).await?, history);
         assert_eq!(store.task_outcome(&task_id(name)).await?, Some(b"outcome".to_vec()));
     }
     Ok(())
@@ -131,7 +131,7 @@ pub async fn anybody_may_cancel(store: &dyn DurableStore) -> Outcome {
     done(store, end("t1", None, TaskStatus::Cancelled)).await?;
     let cancelled = task(store, "t1").await?;
     assert_eq!(cancelled.status, TaskStatus::Cancelled);
-    assert_eq!(store.transitions(&task_id("t1")).await?[1].epoch, None, "not by its owner");
+    assert_eq!(store.task_transitions(&task_id("t1")).await?[1].epoch, None, "not by its owner");
     assert_eq!(
         write(store, end("t1", Some(1), TaskStatus::Completed)).await?,
         WriteOutcome::AlreadyFinished
@@ -154,7 +154,7 @@ pub async fn one_of_two_ends_counts(store: &dyn DurableStore) -> Outcome {
             both => panic!("{both:?}"),
         };
         assert_eq!(task(store, &name).await?.status, expected);
-        assert_eq!(store.transitions(&task_id(&name)).await?.len(), 2);
+        assert_eq!(store.task_transitions(&task_id(&name)).await?.len(), 2);
     }
     Ok(())
 }
@@ -169,7 +169,7 @@ pub async fn writes_without_the_right_epoch_change_nothing(store: &dyn DurableSt
         }
     }
     assert_eq!(task(store, "t1").await?, before);
-    assert_eq!(store.task_inputs(&task_id("t1")).await?, []);
+    assert_eq!(store.open_task_inputs(&task_id("t1")).await?, []);
     let batch = [
         end("t1", Some(9), TaskStatus::Failed),
         create(task_record("t2"), "a"),
@@ -202,7 +202,7 @@ pub async fn tasks_of_gone_owners_are_claimed(store: &dyn DurableStore) -> Outco
     done(store, end("t6", Some(1), TaskStatus::Completed)).await?;
     done(store, WriteOp::AdvanceTask { task: task_id("t2"), epoch: 1, step: TaskStep::Sent })
         .await?;
-    store.renew(&node("lapsed"), Duration::ZERO, false).await?;
+    store.renew_lease(&node("lapsed"), Duration::ZERO, false).await?;
     store.leave(&node("left")).await?;
     let mut claimed = claim(store, &node("b"), 2).await?;
     assert_eq!(names(&claimed), ["t1", "t2"], "the oldest first, no more than the limit");
@@ -217,7 +217,7 @@ pub async fn tasks_of_gone_owners_are_claimed(store: &dyn DurableStore) -> Outco
     for stored in claimed {
         assert_eq!(stored.epoch, 2);
         assert_eq!(
-            store.whole_task(&stored.record.task).await?.map(|whole| whole.stored),
+            store.full_task(&stored.record.task).await?.map(|whole| whole.stored),
             Some(stored.clone())
         );
         let name = stored.record.task.as_str();
@@ -254,7 +254,7 @@ pub async fn two_never_claim_the_same_task(store: &dyn DurableStore) -> Outcome 
 pub async fn a_node_does_not_claim_its_own_tasks(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     done(store, create(task_record("t1"), "a")).await?;
-    store.renew(&node("a"), Duration::ZERO, false).await?;
+    store.renew_lease(&node("a"), Duration::ZERO, false).await?;
     assert_eq!(
         claim(store, &node("a"), 10).await?,
         [],
@@ -289,7 +289,7 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
         done(store, create(task_record(name), owner)).await?;
     }
     done(store, end("t4", Some(1), TaskStatus::Failed)).await?;
-    store.renew(&node("old"), Duration::ZERO, false).await?;
+    store.renew_lease(&node("old"), Duration::ZERO, false).await?;
     assert_eq!(names(&claim(store, &node("other"), 1).await?), ["t1"]);
     for _told_again in 0..2 {
         assert_eq!(
@@ -315,7 +315,7 @@ pub async fn a_task_has_the_time_left_that_the_store_says(store: &dyn DurableSto
         (left, ttl) => left == ttl,
     };
     for (name, ttl) in tasks {
-        let left = store.whole_task(&task_id(name)).await?.expect("it is there").left;
+        let left = store.full_task(&task_id(name)).await?.expect("it is there").left;
         assert!(is_right(left, ttl), "{name}: {left:?}");
     }
     for (claimed, (name, ttl)) in store.claim_tasks(&node("b"), 3, &[]).await?.iter().zip(tasks) {
@@ -345,7 +345,7 @@ pub async fn an_audience_sees_its_own_tasks_only(store: &dyn DurableStore) -> Ou
     for (number, expected) in
         [(1, vec!["t1", "t2", "t3"]), (2, vec!["t1", "t2", "t4"]), (3, vec!["t1", "t2"])]
     {
-        let found = store.tasks_for(&audience(number), None, 100).await?;
+        let found = store.tasks_visible_to(&audience(number), None, 100).await?;
         assert_eq!(names(&found), expected, "session {number}");
         let may_see: Vec<&str> = records
             .iter()
@@ -354,8 +354,10 @@ pub async fn an_audience_sees_its_own_tasks_only(store: &dyn DurableStore) -> Ou
             .collect();
         assert_eq!(may_see, expected);
         assert_eq!(
-            in_pages(2, async |after| store.tasks_for(&audience(number), after.as_ref(), 2).await)
-                .await?,
+            in_pages(2, async |after| store
+                .tasks_visible_to(&audience(number), after.as_ref(), 2)
+                .await)
+            .await?,
             expected
         );
     }
@@ -389,12 +391,13 @@ pub async fn operators_see_tasks_by_tenant_and_status(store: &dyn DurableStore) 
         (Some(&tenant("nobody")), None, vec![]),
     ] {
         assert_eq!(
-            names(&store.tasks(of, status, None, 100).await?),
+            names(&store.list_tasks(of, status, None, 100).await?),
             expected,
             "{of:?} {status:?}"
         );
         assert_eq!(
-            in_pages(2, async |after| store.tasks(of, status, after.as_ref(), 2).await).await?,
+            in_pages(2, async |after| store.list_tasks(of, status, after.as_ref(), 2).await)
+                .await?,
             expected
         );
     }
@@ -407,7 +410,7 @@ pub async fn a_page_begins_after_a_place_that_is_gone(store: &dyn DurableStore) 
     done(store, create(task_record("t2"), "a")).await?;
     let place = place(&task(store, "t1").await?);
     assert_eq!(store.expire_tasks(10).await?, [task_id("t1")]);
-    assert_eq!(names(&store.tasks(None, None, Some(&place), 10).await?), ["t2"]);
+    assert_eq!(names(&store.list_tasks(None, None, Some(&place), 10).await?), ["t2"]);
     Ok(())
 }
 
@@ -426,7 +429,7 @@ pub(super) async fn claim(
 }
 
 async fn whole(store: &dyn DurableStore, name: &str) -> Result<StoredTask, StoreError> {
-    Ok(store.whole_task(&task_id(name)).await?.expect("the task is there").stored)
+    Ok(store.full_task(&task_id(name)).await?.expect("the task is there").stored)
 }
 
 pub async fn what_a_node_can_not_carry_out_is_left_to_others(store: &dyn DurableStore) -> Outcome {

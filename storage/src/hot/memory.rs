@@ -83,7 +83,7 @@ impl HotStore for MemoryHotStore {
         self.words.subscribe()
     }
 
-    async fn take_of_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
+    async fn take_from_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
         let now_us = self.begun.elapsed().as_secs_f64() * 1_000_000.0;
         let mut budgets = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
         let mut take = |ask: &BudgetRequest| {

@@ -74,7 +74,7 @@ pub trait HotStore: Send + Sync {
 
     /// Takes of budgets that replicas share, an answer for each ask in the same order. `None`: they can not be asked now, and
     /// it may be that all or none of it was taken.
-    async fn take_of_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>>;
+    async fn take_from_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>>;
 
     /// Whether words reach other replicas now.
     fn is_connected(&self) -> bool;

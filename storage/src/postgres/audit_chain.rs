@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 use super::{PostgresStore, config, rows::get};
 use crate::{
     AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditRetentionTerms,
-    AuditTruncation, ChainedAuditRecord, StoreError, UnchainedAudit,
+    AuditTruncation, StoreError, UnchainedAudit, audit_rows,
 };
 
 #[async_trait]
@@ -35,7 +35,7 @@ impl AuditChainStore for PostgresStore {
             .bind(after)
             .bind(i64::from(limit))
         };
-        self.rows(select).await?.iter().map(chain).collect()
+        self.rows(select).await?.iter().map(audit_rows::chain).collect()
     }
 
     async fn audit_links(
@@ -57,9 +57,11 @@ impl AuditChainStore for PostgresStore {
             .bind(i64::from(limit))
         };
         let rows = self.rows(select).await?;
-        let chain = rows.first().map_or_else(|| Ok(AuditChain::empty(name)), chain)?;
-        let links =
-            rows.iter().filter_map(|row| link(row).transpose()).collect::<Result<_, _>>()?;
+        let chain = rows.first().map_or_else(|| Ok(AuditChain::empty(name)), audit_rows::chain)?;
+        let links = rows
+            .iter()
+            .filter_map(|row| audit_rows::chained_record(row).transpose())
+            .collect::<Result<_, _>>()?;
         Ok(AuditChainPage { chain, links })
     }
 
@@ -92,7 +94,7 @@ impl AuditChainStore for PostgresStore {
             .bind(after)
             .bind(i64::from(limit))
         };
-        self.rows(select).await?.iter().map(chain).collect()
+        self.rows(select).await?.iter().map(audit_rows::chain).collect()
     }
 
     async fn put_audit_checkpoints(
@@ -166,41 +168,4 @@ impl AuditChainStore for PostgresStore {
         };
         rows.first().map(terms).transpose()
     }
-}
-
-fn chain(row: &PgRow) -> Result<AuditChain, StoreError> {
-    let name: String = get(row, "name")?;
-    let Some(length) = get(row, "length")? else { return Ok(AuditChain::empty(&name)) };
-    let head: Option<Vec<u8>> = get(row, "checkpoint_head")?;
-    let checkpoint = match head {
-        None => None,
-        Some(head) => Some(AuditCheckpoint {
-            count: get(row, "checkpoint_count")?,
-            head,
-            at_us: get(row, "checkpoint_at_us")?,
-            signature: get::<Option<Vec<u8>>>(row, "checkpoint_signature")?.unwrap_or_default(),
-        }),
-    };
-    let start = AuditTruncation {
-        position: get(row, "start_position")?,
-        hash: get(row, "start_hash")?,
-        before_us: get(row, "start_before_us")?,
-        signature: get::<Option<Vec<u8>>>(row, "start_signature")?.unwrap_or_default(),
-    };
-    Ok(AuditChain { name, length, head: get(row, "head")?, start, checkpoint })
-}
-
-/// `None`: the row holds a chain without records.
-fn link(row: &PgRow) -> Result<Option<ChainedAuditRecord>, StoreError> {
-    let Some(position) = get(row, "chain_position")? else { return Ok(None) };
-    Ok(Some(ChainedAuditRecord {
-        number: get(row, "number")?,
-        position,
-        id: get(row, "id")?,
-        at_us: get(row, "at_us")?,
-        kind: get(row, "kind")?,
-        tenant: get(row, "tenant")?,
-        body: get(row, "body")?,
-        hash: get::<Option<Vec<u8>>>(row, "chain_hash")?.unwrap_or_default(),
-    }))
 }

@@ -9,7 +9,6 @@ mod audit;
 mod audit_chain;
 mod columns;
 mod config;
-mod durable_store;
 mod error_mapping;
 mod events;
 mod nodes;

@@ -2,16 +2,24 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
+use protocol::ids::TaskId;
 use sqlx::{Row, postgres::PgRow};
 
-use super::{PostgresStore, config, error_mapping::explain, micros, rows::get};
-use crate::{LeaseRenewal, NodeName, NodeRecord, SessionKey, StoreError};
+use super::{
+    PostgresStore, config,
+    error_mapping::explain,
+    micros,
+    rows::{get, session_key, task_id, task_name},
+};
+use crate::{LeaseRenewal, NodeName, NodeRecord, NodeStore, SessionKey, StoreError};
 
 /// Nodes whose lease lapsed so long ago are forgotten; what names them as its owner has none either way.
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
-impl PostgresStore {
-    pub(super) async fn join_node(
+#[async_trait]
+impl NodeStore for PostgresStore {
+    async fn join(
         &self,
         node: &NodeName,
         address: Option<&str>,
@@ -37,7 +45,7 @@ impl PostgresStore {
     }
 
     /// One round trip for all a node wants to know this often.
-    pub(super) async fn renew_lease(
+    async fn renew_lease(
         &self,
         node: &NodeName,
         lease: Duration,
@@ -68,13 +76,13 @@ impl PostgresStore {
         Ok(LeaseRenewal { held, config_version: get(row, "config_version")?, ended })
     }
 
-    pub(super) async fn remove_node(&self, node: &NodeName) -> Result<(), StoreError> {
+    async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
         self.lease_rows(|_| sqlx::query("DELETE FROM nodes WHERE node = $1").bind(node.as_str()))
             .await?;
         Ok(())
     }
 
-    pub(super) async fn live_nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
+    async fn live_nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
         let select = |_| {
             sqlx::query(
                 "WITH present AS MATERIALIZED (SELECT now_us() AS at_us)
@@ -84,6 +92,38 @@ impl PostgresStore {
         };
         let rows = self.rows(select).await?;
         Ok(self.readable(&rows, |row| node_record(row)?.ok_or_else(nameless), |_| "a node".into()))
+    }
+
+    async fn reclaim_sessions(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+        keys: &[SessionKey],
+    ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+        let named: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes().as_slice()).collect();
+        let reclaim = |_| {
+            sqlx::query("SELECT key, epoch FROM reclaim_sessions($1, $2, $3)")
+                .bind(from.as_str())
+                .bind(to.as_str())
+                .bind(named.clone())
+        };
+        let rows = self.rows(reclaim).await?;
+        let read = |row: &PgRow| Ok((session_key(row)?, get(row, "epoch")?));
+        Ok(self.readable(&rows, read, |_| "a session".into()))
+    }
+
+    async fn reclaim_tasks(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+    ) -> Result<Vec<(TaskId, i64)>, StoreError> {
+        let reclaim = |_| {
+            sqlx::query("SELECT task, epoch FROM reclaim_tasks($1, $2)")
+                .bind(from.as_str())
+                .bind(to.as_str())
+        };
+        let rows = self.rows(reclaim).await?;
+        Ok(self.readable(&rows, |row| Ok((task_id(row)?, get(row, "epoch")?)), task_name))
     }
 }
 

@@ -3,20 +3,29 @@
 
 use std::sync::atomic::Ordering;
 
-use protocol::ids::{BackendId, TenantId};
+use protocol::ids::{BackendId, TaskId, TenantId};
 use sqlx::{
     Decode, Row, Type,
     postgres::{PgRow, Postgres},
 };
 
 use super::{PostgresStore, error_mapping::explain};
-use crate::StoreError;
+use crate::{SessionKey, StoreError, audit_rows::Column};
 
 pub(super) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(
     row: &'r PgRow,
     column: &str,
 ) -> Result<T, StoreError> {
     row.try_get(column).map_err(explain)
+}
+
+impl<T> Column<T> for PgRow
+where
+    T: for<'r> Decode<'r, Postgres> + Type<Postgres>,
+{
+    fn column(&self, name: &str) -> Result<T, StoreError> {
+        self.try_get(name).map_err(explain)
+    }
 }
 
 pub(super) fn tenant(row: &PgRow) -> Result<TenantId, StoreError> {
@@ -28,6 +37,20 @@ pub(super) fn tenant(row: &PgRow) -> Result<TenantId, StoreError> {
 pub(super) fn backend(name: &str) -> Result<BackendId, StoreError> {
     BackendId::parse(name)
         .map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {name:?}") })
+}
+
+pub(super) fn session_key(row: &PgRow) -> Result<SessionKey, StoreError> {
+    SessionKey::from_slice(row.try_get("key").map_err(explain)?).ok_or_else(|| {
+        StoreError::Corrupt { detail: "a session's key is not 32 bytes long".into() }
+    })
+}
+
+pub(super) fn task_id(row: &PgRow) -> Result<TaskId, StoreError> {
+    Ok(TaskId::new(get::<&str>(row, "task")?))
+}
+
+pub(super) fn task_name(row: &PgRow) -> String {
+    format!("task {}", row.try_get::<&str, _>("task").unwrap_or("without an id"))
 }
 
 /// A text that may hold NUL, and is therefore kept as bytes.

@@ -2,27 +2,27 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 use sqlx::{Row, postgres::PgRow};
 
 use super::{
-    PostgresStore,
-    error_mapping::explain,
-    micros, nodes,
-    rows::{self, count, get},
+    PostgresStore, micros, nodes,
+    rows::{self, count, get, session_key},
 };
 use crate::{
-    NodeName, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoreError,
-    StoredSession, SubscriptionCount, SubscriptionRecord,
+    NodeName, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, SessionStore,
+    StoreError, StoredSession, SubscriptionCount, SubscriptionRecord,
 };
 
 /// Digits of a digest: eight bytes.
 const DIGEST_DIGITS: usize = 16;
 
-impl PostgresStore {
+#[async_trait]
+impl SessionStore for PostgresStore {
     /// Locks the session, then its owner's lease, and that only to share it: whoever changes a lease holds no lock that this
     /// could wait for, so the order of the batches (leases first) is not needed here.
-    pub(super) async fn take_session(
+    async fn claim_session(
         &self,
         key: &SessionKey,
         seat: &SessionIdentity,
@@ -62,6 +62,76 @@ impl PostgresStore {
         })
     }
 
+    async fn list_sessions(
+        &self,
+        tenant: Option<&TenantId>,
+        after: Option<&SessionKey>,
+        limit: u32,
+    ) -> Result<Vec<StoredSession>, StoreError> {
+        let select = |_| {
+            sqlx::query(LIST_SESSIONS)
+                .bind(tenant.map(TenantId::as_str))
+                .bind(after.map(|key| key.as_bytes().as_slice()))
+                .bind(i64::from(limit))
+        };
+        let rows = self.rows(select).await?;
+        Ok(self.readable(&rows, stored_session, named))
+    }
+
+    async fn sessions_by_digest(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError> {
+        let digits =
+            digest.bytes().all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit));
+        if digest.len() != DIGEST_DIGITS || !digits {
+            return Ok(Vec::new());
+        }
+        // Every key that begins with these bytes: none is longer than 32, so none is after the eight with 0xff behind them.
+        let rows = self.rows(|_| sqlx::query(SESSIONS_BY_DIGEST).bind(digest)).await?;
+        Ok(self.readable(&rows, stored_session, named))
+    }
+
+    async fn sweep_sessions(
+        &self,
+        idle: Duration,
+        limit: u32,
+    ) -> Result<Vec<SessionKey>, StoreError> {
+        let sweep = |_| {
+            sqlx::query("SELECT key FROM sweep_sessions($1, $2) AS key")
+                .bind(micros(idle))
+                .bind(i32::try_from(limit).unwrap_or(i32::MAX))
+        };
+        let rows = self.rows(sweep).await?;
+        Ok(self.readable(&rows, session_key, |_| "a session".into()))
+    }
+
+    async fn subscription_counts(
+        &self,
+        tenant: Option<&TenantId>,
+    ) -> Result<Vec<SubscriptionCount>, StoreError> {
+        let select = |_| {
+            sqlx::query(
+                "SELECT s.tenant, u.backend, u.uri, count(DISTINCT u.key) AS sessions
+                 FROM subscriptions AS u JOIN sessions AS s ON s.key = u.key
+                 WHERE $1::text IS NULL OR s.tenant = $1
+                 GROUP BY s.tenant, u.backend, u.uri ORDER BY s.tenant, u.backend, u.uri",
+            )
+            .bind(tenant.map(TenantId::as_str))
+        };
+        let read = |row: &PgRow| {
+            Ok(SubscriptionCount {
+                tenant: rows::tenant(row)?,
+                backend: rows::backend(get(row, "backend")?)?,
+                uri: rows::text(get(row, "uri")?)?,
+                sessions: count(row, "sessions")?,
+            })
+        };
+        let rows = self.rows(select).await?;
+        Ok(self.readable(&rows, read, |row| {
+            format!("subscription of tenant {:?}", row.try_get::<String, _>("tenant"))
+        }))
+    }
+}
+
+impl PostgresStore {
     /// From three columns of the same length.
     fn subscriptions(
         &self,
@@ -87,95 +157,6 @@ impl PostgresStore {
         Ok(all
             .filter_map(|((exposed, backend), uri)| self.report(read(exposed, &backend, uri), name))
             .collect())
-    }
-
-    pub(super) async fn move_sessions(
-        &self,
-        from: &NodeName,
-        to: &NodeName,
-        keys: &[SessionKey],
-    ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
-        let named: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes().as_slice()).collect();
-        let reclaim = |_| {
-            sqlx::query("SELECT key, epoch FROM reclaim_sessions($1, $2, $3)")
-                .bind(from.as_str())
-                .bind(to.as_str())
-                .bind(named.clone())
-        };
-        let rows = self.rows(reclaim).await?;
-        let read = |row: &PgRow| Ok((session_key(row)?, get(row, "epoch")?));
-        Ok(self.readable(&rows, read, |_| "a session".into()))
-    }
-
-    pub(super) async fn list_sessions(
-        &self,
-        tenant: Option<&TenantId>,
-        after: Option<&SessionKey>,
-        limit: u32,
-    ) -> Result<Vec<StoredSession>, StoreError> {
-        let select = |_| {
-            sqlx::query(LIST_SESSIONS)
-                .bind(tenant.map(TenantId::as_str))
-                .bind(after.map(|key| key.as_bytes().as_slice()))
-                .bind(i64::from(limit))
-        };
-        let rows = self.rows(select).await?;
-        Ok(self.readable(&rows, stored_session, named))
-    }
-
-    pub(super) async fn find_sessions(
-        &self,
-        digest: &str,
-    ) -> Result<Vec<StoredSession>, StoreError> {
-        let digits =
-            digest.bytes().all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit));
-        if digest.len() != DIGEST_DIGITS || !digits {
-            return Ok(Vec::new());
-        }
-        // Every key that begins with these bytes: none is longer than 32, so none is after the eight with 0xff behind them.
-        let rows = self.rows(|_| sqlx::query(SESSIONS_BY_DIGEST).bind(digest)).await?;
-        Ok(self.readable(&rows, stored_session, named))
-    }
-
-    pub(super) async fn sweep(
-        &self,
-        idle: Duration,
-        limit: u32,
-    ) -> Result<Vec<SessionKey>, StoreError> {
-        let sweep = |_| {
-            sqlx::query("SELECT key FROM sweep_sessions($1, $2) AS key")
-                .bind(micros(idle))
-                .bind(i32::try_from(limit).unwrap_or(i32::MAX))
-        };
-        let rows = self.rows(sweep).await?;
-        Ok(self.readable(&rows, session_key, |_| "a session".into()))
-    }
-
-    pub(super) async fn count_subscriptions(
-        &self,
-        tenant: Option<&TenantId>,
-    ) -> Result<Vec<SubscriptionCount>, StoreError> {
-        let select = |_| {
-            sqlx::query(
-                "SELECT s.tenant, u.backend, u.uri, count(DISTINCT u.key) AS sessions
-                 FROM subscriptions AS u JOIN sessions AS s ON s.key = u.key
-                 WHERE $1::text IS NULL OR s.tenant = $1
-                 GROUP BY s.tenant, u.backend, u.uri ORDER BY s.tenant, u.backend, u.uri",
-            )
-            .bind(tenant.map(TenantId::as_str))
-        };
-        let read = |row: &PgRow| {
-            Ok(SubscriptionCount {
-                tenant: rows::tenant(row)?,
-                backend: rows::backend(get(row, "backend")?)?,
-                uri: rows::text(get(row, "uri")?)?,
-                sessions: count(row, "sessions")?,
-            })
-        };
-        let rows = self.rows(select).await?;
-        Ok(self.readable(&rows, read, |row| {
-            format!("subscription of tenant {:?}", row.try_get::<String, _>("tenant"))
-        }))
     }
 }
 
@@ -225,12 +206,6 @@ fn stored_session(row: &PgRow) -> Result<StoredSession, StoreError> {
         created_at_us: get(row, "created_at_us")?,
         seen_at_us: get(row, "seen_at_us")?,
         subscriptions: count(row, "subscriptions")?,
-    })
-}
-
-fn session_key(row: &PgRow) -> Result<SessionKey, StoreError> {
-    SessionKey::from_slice(row.try_get("key").map_err(explain)?).ok_or_else(|| {
-        StoreError::Corrupt { detail: "a session's key is not 32 bytes long".into() }
     })
 }
 

@@ -5,16 +5,18 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use protocol::ids::{PrincipalId, TaskId, TenantId};
 use sqlx::{Row, postgres::PgRow};
 
 use super::{
     PostgresStore, StatementError,
-    rows::{self, count, get},
+    rows::{self, count, get, task_id, task_name},
 };
 use crate::{
     FullTask, InputCounts, NodeName, SessionKey, StoreError, StoredTask, StoredTaskSnapshot,
-    TaskAudience, TaskInput, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
+    TaskAudience, TaskInput, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskStore,
+    TaskTransition,
 };
 
 /// How far a task has got, as it is stored.
@@ -85,15 +87,16 @@ pub(super) const TASK_COUNTS: &str = "
                 coalesce(sum(greatest(cancelled, 0)), 0)::bigint AS cancelled FROM task_usage) AS u,
         LATERAL (VALUES ('completed', completed), ('failed', failed), ('cancelled', cancelled)) AS ended (status, tasks)";
 
-impl PostgresStore {
-    pub(super) async fn find_task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
+#[async_trait]
+impl TaskStore for PostgresStore {
+    async fn task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
         let rows = self
             .rows(|_| sqlx::query(stored_tasks!("tasks WHERE task = $1")).bind(task.as_str()))
             .await?;
         Ok(self.read_tasks(&rows).pop())
     }
 
-    pub(super) async fn look_at_tasks(
+    async fn task_snapshots(
         &self,
         tasks: &[TaskId],
     ) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
@@ -110,27 +113,24 @@ impl PostgresStore {
                 },
             })
         };
-        Ok(self.readable(&rows, read, named))
+        Ok(self.readable(&rows, read, task_name))
     }
 
-    pub(super) async fn find_whole_task(
-        &self,
-        task: &TaskId,
-    ) -> Result<Option<FullTask>, StoreError> {
+    async fn full_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
         let rows = self
             .rows(|_| sqlx::query(whole_tasks!("tasks WHERE task = $1")).bind(task.as_str()))
             .await?;
-        Ok(self.readable(&rows, whole_task, named).pop())
+        Ok(self.readable(&rows, whole_task, task_name).pop())
     }
 
-    pub(super) async fn find_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
+    async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
         let rows = self
             .rows(|_| sqlx::query("SELECT outcome FROM tasks WHERE task = $1").bind(task.as_str()))
             .await?;
         rows.first().map_or(Ok(None), |row| get(row, "outcome"))
     }
 
-    pub(super) async fn list_tasks_for(
+    async fn tasks_visible_to(
         &self,
         audience: &TaskAudience,
         after: Option<&TaskListPosition>,
@@ -148,7 +148,7 @@ impl PostgresStore {
         Ok(self.read_tasks(&self.rows(select).await?))
     }
 
-    pub(super) async fn list_tasks(
+    async fn list_tasks(
         &self,
         tenant: Option<&TenantId>,
         status: Option<TaskStatus>,
@@ -169,7 +169,7 @@ impl PostgresStore {
     /// A call whose answer was lost has made this node the owner of tasks it does not know of, and which nobody else takes
     /// as long as its lease runs. Its commit may be long in coming, and a later call does not wait for its locks. So calls
     /// have names, and for a while each call goes by the names of those that were not answered, too.
-    pub(super) async fn take_tasks(
+    async fn claim_tasks(
         &self,
         node: &NodeName,
         limit: u32,
@@ -208,31 +208,17 @@ impl PostgresStore {
             .filter_map(|row| row.try_get::<Option<i64>, _>("claim").ok().flatten());
         let settled: Vec<i64> = told.chain(is_settled.then_some(token)).collect();
         self.unanswered().claims.retain(|(token, _)| !settled.contains(token));
-        Ok(self.readable(&answer?, whole_task, named))
+        Ok(self.readable(&answer?, whole_task, task_name))
     }
 
-    pub(super) async fn move_tasks(
-        &self,
-        from: &NodeName,
-        to: &NodeName,
-    ) -> Result<Vec<(TaskId, i64)>, StoreError> {
-        let reclaim = |_| {
-            sqlx::query("SELECT task, epoch FROM reclaim_tasks($1, $2)")
-                .bind(from.as_str())
-                .bind(to.as_str())
-        };
-        let rows = self.rows(reclaim).await?;
-        Ok(self.readable(&rows, |row| Ok((task_id(row)?, get(row, "epoch")?)), named))
-    }
-
-    pub(super) async fn tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
+    async fn unfinished_tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
         let nodes: Vec<&str> = nodes.iter().map(NodeName::as_str).collect();
         let select = "SELECT task FROM tasks WHERE owner = ANY ($1) AND status IN ('working', 'input_required')";
         let rows = self.rows(|_| sqlx::query(select).bind(nodes.clone())).await?;
-        Ok(self.readable(&rows, task_id, named))
+        Ok(self.readable(&rows, task_id, task_name))
     }
 
-    pub(super) async fn open_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
+    async fn open_task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
         let select = |_| {
             sqlx::query("SELECT number, request, answer FROM task_inputs WHERE task = $1 AND NOT closed ORDER BY number")
                 .bind(task.as_str())
@@ -248,7 +234,7 @@ impl PostgresStore {
         Ok(self.readable(&rows, read, |_| format!("an input of task {task}")))
     }
 
-    pub(super) async fn history(&self, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError> {
+    async fn task_transitions(&self, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError> {
         let select = |_| {
             sqlx::query("SELECT revision, status, at_us, epoch FROM task_transitions WHERE task = $1 ORDER BY revision").bind(task.as_str())
         };
@@ -264,16 +250,16 @@ impl PostgresStore {
         Ok(self.readable(&rows, read, |_| format!("a transition of task {task}")))
     }
 
-    pub(super) async fn remove_expired_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError> {
+    async fn expire_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError> {
         let expire = |_| {
             sqlx::query("SELECT task FROM expire_tasks($1) AS task")
                 .bind(i32::try_from(limit).unwrap_or(i32::MAX))
         };
         let rows = self.rows(expire).await?;
-        Ok(self.readable(&rows, task_id, named))
+        Ok(self.readable(&rows, task_id, task_name))
     }
 
-    pub(super) async fn count_tasks(&self) -> Result<Vec<(TaskStatus, u64)>, StoreError> {
+    async fn task_counts(&self) -> Result<Vec<(TaskStatus, u64)>, StoreError> {
         let rows = self.rows(|_| sqlx::query(TASK_COUNTS)).await?;
         let found = self.readable(
             &rows,
@@ -285,18 +271,12 @@ impl PostgresStore {
         };
         Ok(TaskStatus::ALL.map(|status| (status, of(status))).to_vec())
     }
+}
 
+impl PostgresStore {
     fn read_tasks(&self, rows: &[PgRow]) -> Vec<StoredTask> {
-        self.readable(rows, stored_task, named)
+        self.readable(rows, stored_task, task_name)
     }
-}
-
-fn named(row: &PgRow) -> String {
-    format!("task {}", row.try_get::<&str, _>("task").unwrap_or("without an id"))
-}
-
-fn task_id(row: &PgRow) -> Result<TaskId, StoreError> {
-    Ok(TaskId::new(get::<&str>(row, "task")?))
 }
 
 fn status(row: &PgRow) -> Result<TaskStatus, StoreError> {

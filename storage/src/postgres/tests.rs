@@ -16,8 +16,8 @@ use testkit::{FaultProxy, PostgresServer};
 use super::{PostgresOptions, PostgresStore, rows::get};
 use crate::{
     AdminChange, AuditKind, AuditRecord, ConfigStore, DurableStore, NodeName, SessionIdentity,
-    SessionKey, SessionRecord, StoreError, TaskLimits, TaskRecord, TaskStatus, TenantRecord,
-    WriteOp,
+    SessionKey, SessionRecord, SessionStore, StoreError, TaskLimits, TaskRecord, TaskStatus,
+    TenantRecord, WriteOp,
 };
 
 /// No call may take longer, whatever happens.
@@ -93,7 +93,7 @@ async fn records_survive_a_restart_and_a_crash() {
             store.backends().await.unwrap()
         )
     );
-    assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.list_sessions(None, None, 10).await.unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use sqlx::{Executor as _, SqlSafeStr as _, postgres::PgRow};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -31,7 +32,7 @@ use super::{
     moment,
     rows::get,
 };
-use crate::{StoreError, TaskLimit, WriteOp, WriteOutcome, fault_point};
+use crate::{DurableStore, StoreError, TaskLimit, WriteOp, WriteOutcome, fault_point};
 
 /// How long after a batch whose outcome nobody knows writes are taken for possible repetitions of its own. A write that is
 /// none is done no harm: what it would have been refused for is then as it wanted it to be.
@@ -41,11 +42,21 @@ const SURE_FOR: Duration = Duration::from_millis(2);
 /// Before a lost connection's batch is carried out again.
 const SETTLE_AFTER: Duration = Duration::from_millis(20);
 
-impl PostgresStore {
-    pub(super) async fn write_batch(
-        &self,
-        batch: &[WriteOp],
-    ) -> Result<Vec<WriteOutcome>, StoreError> {
+#[async_trait]
+impl DurableStore for PostgresStore {
+    fn engine(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+
+    fn unreadable_rows(&self) -> u64 {
+        self.unreadable.load(Ordering::Relaxed)
+    }
+
+    async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
@@ -91,7 +102,9 @@ impl PostgresStore {
             tries += 1;
         }
     }
+}
 
+impl PostgresStore {
     /// There is no more time. Where the batch was sent, nobody knows whether the batch was carried out; its sender may try again.
     fn given_up(&self, error: StoreError, is_open: &AtomicBool) -> StoreError {
         if !is_open.load(Ordering::Acquire) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use async_trait::async_trait;
 use sqlx::{Row, sqlite::SqliteRow};
 
-use super::{SqliteStore, WriteTransaction, audit_chain, error_mapping::explain, in_time};
+use super::{SqliteStore, WriteTransaction, audit_chain, error_mapping::explain, with_deadline};
 use crate::{
     AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, ChainedAuditRecord,
     StoreError, StoredAuditRecord,
@@ -14,7 +14,7 @@ use crate::{
 #[async_trait]
 impl AuditStore for SqliteStore {
     async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
-        in_time("adding to the audit log", async {
+        with_deadline("adding to the audit log", async {
             let mut writing = self.begin().await?;
             append(&mut writing, records).await?;
             writing.commit().await
@@ -39,14 +39,14 @@ impl AuditStore for SqliteStore {
         .bind(filter.since_us.unwrap_or(i64::MIN))
         .bind(filter.until_us.unwrap_or(i64::MAX))
         .bind(limit);
-        in_time("reading the audit log", async {
+        with_deadline("reading the audit log", async {
             select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(stored).collect()
         })
         .await
     }
 
     async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
-        in_time("trimming the audit log", async {
+        with_deadline("trimming the audit log", async {
             let mut writing = self.begin().await?;
             let release = sqlx::query("UPDATE audit_retention SET before_us = ?1 WHERE before_us < ?1").bind(before_us);
             release.execute(writing.connection()).await.map_err(explain)?;

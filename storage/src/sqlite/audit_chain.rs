@@ -3,10 +3,10 @@
 use async_trait::async_trait;
 use sqlx::{Row, sqlite::SqliteRow};
 
-use super::{SqliteStore, WriteTransaction, error_mapping::explain, in_time};
+use super::{SqliteStore, WriteTransaction, error_mapping::explain, with_deadline};
 use crate::{
     AUDIT_GENESIS, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint,
-    AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, StoreError, UnchainedAudit,
+    AuditRetentionTerms, AuditTruncation, StoreError, UnchainedAudit, audit_rows,
 };
 
 const READING: &str = "reading the chains of the audit log";
@@ -33,8 +33,14 @@ impl AuditChainStore for SqliteStore {
              SELECT known.chain AS name, audit_chains.* FROM known LEFT JOIN audit_chains USING (chain) ORDER BY known.chain LIMIT ?2",
         );
         let select = select.bind(after).bind(limit);
-        in_time(READING, async {
-            select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect()
+        with_deadline(READING, async {
+            select
+                .fetch_all(&self.readers)
+                .await
+                .map_err(explain)?
+                .iter()
+                .map(audit_rows::chain)
+                .collect()
         })
         .await
     }
@@ -53,11 +59,14 @@ impl AuditChainStore for SqliteStore {
              ORDER BY chain_position",
         );
         let select = select.bind(name).bind(after).bind(limit);
-        in_time(READING, async {
+        with_deadline(READING, async {
             let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
-            let chain = rows.first().map_or_else(|| Ok(AuditChain::empty(name)), chain)?;
-            let links =
-                rows.iter().filter_map(|row| link(row).transpose()).collect::<Result<_, _>>()?;
+            let chain =
+                rows.first().map_or_else(|| Ok(AuditChain::empty(name)), audit_rows::chain)?;
+            let links = rows
+                .iter()
+                .filter_map(|row| audit_rows::chained_record(row).transpose())
+                .collect::<Result<_, _>>()?;
             Ok(AuditChainPage { chain, links })
         })
         .await
@@ -68,7 +77,7 @@ impl AuditChainStore for SqliteStore {
             "SELECT unchained_until, (SELECT min(number) FROM audit INDEXED BY audit_outside_chains
                  WHERE chain_position IS NULL AND number > unchained_until) AS stray FROM audit_retention",
         );
-        in_time(READING, async {
+        with_deadline(READING, async {
             let row = select.fetch_one(&self.readers).await.map_err(explain)?;
             Ok(UnchainedAudit { until: get(&row, "unchained_until")?, stray: get(&row, "stray")? })
         })
@@ -86,8 +95,14 @@ impl AuditChainStore for SqliteStore {
              WHERE length > checkpoint_count AND length - checkpoint_count >= ?1 AND (?2 IS NULL OR chain > ?2) ORDER BY chain LIMIT ?3",
         );
         let select = select.bind(by).bind(after).bind(limit);
-        in_time(READING, async {
-            select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect()
+        with_deadline(READING, async {
+            select
+                .fetch_all(&self.readers)
+                .await
+                .map_err(explain)?
+                .iter()
+                .map(audit_rows::chain)
+                .collect()
         })
         .await
     }
@@ -96,7 +111,7 @@ impl AuditChainStore for SqliteStore {
         &self,
         checkpoints: &[(String, AuditCheckpoint)],
     ) -> Result<Vec<String>, StoreError> {
-        in_time("storing checkpoints of the audit log", async {
+        with_deadline("storing checkpoints of the audit log", async {
             let (mut writing, mut taken) = (self.begin().await?, Vec::new());
             for (name, checkpoint) in checkpoints {
                 let update = sqlx::query(
@@ -129,7 +144,7 @@ impl AuditChainStore for SqliteStore {
                  WHERE coalesce(tenant, '') = audit_chains.chain AND chain_position = audit_chains.start_position + 1) < ?1 LIMIT ?2",
         );
         let select = select.bind(before_us).bind(limit);
-        in_time(READING, async {
+        with_deadline(READING, async {
             select
                 .fetch_all(&self.readers)
                 .await
@@ -142,7 +157,7 @@ impl AuditChainStore for SqliteStore {
     }
 
     async fn cut_audit_chain(&self, name: &str, cut: &AuditTruncation) -> Result<u64, StoreError> {
-        in_time("trimming the audit log", async {
+        with_deadline("trimming the audit log", async {
             let mut writing = self.begin().await?;
             let begin = sqlx::query(
                 "UPDATE audit_chains SET start_position = ?2, start_hash = ?3, start_before_us = ?4, start_signature = ?5
@@ -169,7 +184,7 @@ impl AuditChainStore for SqliteStore {
 
     async fn audit_terms(&self) -> Result<Option<AuditRetentionTerms>, StoreError> {
         let select = sqlx::query("SELECT version, terms, signature FROM audit_retention_terms");
-        in_time("reading how long the audit log is kept", async {
+        with_deadline("reading how long the audit log is kept", async {
             let row = select.fetch_optional(&self.readers).await.map_err(explain)?;
             let terms = |row: &SqliteRow| {
                 Ok(AuditRetentionTerms {
@@ -229,41 +244,4 @@ fn get<'r, T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>>(
     column: &str,
 ) -> Result<T, StoreError> {
     row.try_get(column).map_err(explain)
-}
-
-fn chain(row: &SqliteRow) -> Result<AuditChain, StoreError> {
-    let name: String = get(row, "name")?;
-    let Some(length) = get(row, "length")? else { return Ok(AuditChain::empty(&name)) };
-    let head: Option<Vec<u8>> = get(row, "checkpoint_head")?;
-    let checkpoint = match head {
-        None => None,
-        Some(head) => Some(AuditCheckpoint {
-            count: get(row, "checkpoint_count")?,
-            head,
-            at_us: get(row, "checkpoint_at_us")?,
-            signature: get::<Option<Vec<u8>>>(row, "checkpoint_signature")?.unwrap_or_default(),
-        }),
-    };
-    let start = AuditTruncation {
-        position: get(row, "start_position")?,
-        hash: get(row, "start_hash")?,
-        before_us: get(row, "start_before_us")?,
-        signature: get::<Option<Vec<u8>>>(row, "start_signature")?.unwrap_or_default(),
-    };
-    Ok(AuditChain { name, length, head: get(row, "head")?, start, checkpoint })
-}
-
-/// `None`: the row holds a chain without records.
-fn link(row: &SqliteRow) -> Result<Option<ChainedAuditRecord>, StoreError> {
-    let Some(position) = get(row, "chain_position")? else { return Ok(None) };
-    Ok(Some(ChainedAuditRecord {
-        number: get(row, "number")?,
-        position,
-        id: get(row, "id")?,
-        at_us: get(row, "at_us")?,
-        kind: get(row, "kind")?,
-        tenant: get(row, "tenant")?,
-        body: get::<String>(row, "body")?.into_bytes(),
-        hash: get::<Option<Vec<u8>>>(row, "chain_hash")?.unwrap_or_default(),
-    }))
 }

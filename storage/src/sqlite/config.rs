@@ -9,7 +9,7 @@ use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow
 use super::{
     SqliteStore, WriteTransaction, audit,
     error_mapping::{explain, is_duplicate, is_orphan},
-    in_time, sessions,
+    sessions, with_deadline,
 };
 use crate::{
     AdminChange, AuditRecord, BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord,
@@ -25,7 +25,7 @@ impl SqliteStore {
         rows: Query<'_, Sqlite, SqliteArguments>,
         record: fn(&SqliteRow) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
-        in_time("reading the configuration", async {
+        with_deadline("reading the configuration", async {
             rows.fetch_all(&self.readers).await.map_err(explain)?.iter().map(record).collect()
         })
         .await
@@ -45,7 +45,7 @@ impl SqliteStore {
                 writing.commit().await?;
                 Ok(removed)
             };
-            while in_time("removing what a tenant made", step()).await? > 0 {}
+            while with_deadline("removing what a tenant made", step()).await? > 0 {}
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl ConfigStore for SqliteStore {
             }
             self.remove_what_it_made(tenant).await?;
         }
-        in_time("changing the configuration", async {
+        with_deadline("changing the configuration", async {
             let mut writing = self.begin().await?;
             if !carry_out(&mut writing, change).await? {
                 return Ok(false);
@@ -222,7 +222,7 @@ impl ConfigStore for SqliteStore {
 
     async fn config_version(&self) -> Result<i64, StoreError> {
         let version = sqlx::query_scalar("SELECT version FROM config_version");
-        in_time("reading the configuration", async {
+        with_deadline("reading the configuration", async {
             version.fetch_one(&self.readers).await.map_err(explain)
         })
         .await

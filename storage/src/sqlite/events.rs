@@ -16,8 +16,9 @@ use sqlx::{
 use super::{
     SqliteStore,
     error_mapping::explain,
-    in_time, micros, now_us,
+    micros, now_us,
     rows::{UnreadableColumn, count, get},
+    with_deadline,
 };
 use crate::{
     EventStore, LogEntry, LoggedEvent, SessionKey, StoreError, StoredStream, StreamRecord,
@@ -34,11 +35,11 @@ impl EventStore for SqliteStore {
         if entries.is_empty() {
             return Ok(());
         }
-        in_time("logging events", append(self, entries)).await
+        with_deadline("logging events", append(self, entries)).await
     }
 
     async fn streams(&self, session: &SessionKey) -> Result<Vec<StreamRecord>, StoreError> {
-        in_time("reading streams", async {
+        with_deadline("reading streams", async {
             let select = sqlx::query("SELECT number, general, due, was_read FROM streams WHERE session = ? ORDER BY number");
             let rows = select.bind(session.as_bytes().as_slice()).fetch_all(&self.readers).await.map_err(explain)?;
             Ok(self.readable(&rows, stream_name, stream_record))
@@ -52,11 +53,11 @@ impl EventStore for SqliteStore {
         number: u64,
         position: u64,
     ) -> Result<Option<StoredStream>, StoreError> {
-        in_time("reading a stream", stream(self, session, number, position)).await
+        with_deadline("reading a stream", stream(self, session, number, position)).await
     }
 
     async fn forget_session(&self, session: &SessionKey) -> Result<(), StoreError> {
-        in_time("forgetting streams", async {
+        with_deadline("forgetting streams", async {
             let mut writing = self.begin_log().await?;
             let delete = sqlx::query("DELETE FROM streams WHERE session = ?")
                 .bind(session.as_bytes().as_slice());
@@ -67,7 +68,8 @@ impl EventStore for SqliteStore {
     }
 
     async fn expire_events(&self, age: Duration, limit: u32) -> Result<u64, StoreError> {
-        in_time("deleting events", expire(self, now_us().saturating_sub(micros(age)), limit)).await
+        with_deadline("deleting events", expire(self, now_us().saturating_sub(micros(age)), limit))
+            .await
     }
 }
 

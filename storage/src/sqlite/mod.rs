@@ -6,12 +6,12 @@
 //! `<file>.lock`, held until the store is closed or dropped: the operating system lets go of it however the process ends.
 //!
 //! Where a statement must not read a whole table it names its index (`INDEXED BY`), so that a change of either is noticed by
-//! every test that runs it. Leases and times are measured by the process's wall clock. No call takes longer than [`DEADLINE`], but for opening.
+//! every test that runs it. Leases and times are measured by the process's wall clock. No call takes longer than
+//! [`DEADLINE`], except for opening and for the commit of a claim of tasks.
 
 mod audit;
 mod audit_chain;
 mod config;
-mod durable_store;
 mod error_mapping;
 mod events;
 mod nodes;
@@ -47,7 +47,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 pub use self::schema::MigrationOutcome;
 use self::{error_mapping::explain, process_lock::ProcessLock};
-use crate::StoreError;
+use crate::{StoreError, fault_point};
 
 /// Reading connections beside those that write.
 const READERS_MAX: u32 = 3;
@@ -190,10 +190,18 @@ impl WriteTransaction<'_> {
     async fn commit(self) -> Result<(), StoreError> {
         self.transaction.commit().await.map_err(explain)
     }
+
+    /// Commits a transaction in which sessions or tasks get another owner.
+    async fn commit_claim(self) -> Result<(), StoreError> {
+        fault_point::passed("claim.executed");
+        self.commit().await?;
+        fault_point::passed("claim.committed");
+        Ok(())
+    }
 }
 
 /// Holds a call to the [`DEADLINE`]. `what` it does is for people.
-async fn in_time<T>(
+async fn with_deadline<T>(
     what: &'static str,
     call: impl Future<Output = Result<T, StoreError>> + Send,
 ) -> Result<T, StoreError> {

@@ -6,10 +6,10 @@ use std::{str, time::Duration};
 use protocol::ids::{BackendId, KeyId, PrincipalId, TaskId, TenantId};
 use sqlx::{Decode, Row, Sqlite, Type, sqlite::SqliteRow};
 
-use super::SqliteStore;
+use super::{SqliteStore, error_mapping::explain};
 use crate::{
-    FullTask, NodeName, NodeRecord, SessionIdentity, SessionKey, SessionRecord, StoredSession,
-    StoredTask, TaskRecord, TaskStatus, TaskStep,
+    FullTask, NodeName, NodeRecord, SessionIdentity, SessionKey, SessionRecord, StoreError,
+    StoredSession, StoredTask, TaskRecord, TaskStatus, TaskStep, audit_rows::Column,
 };
 
 /// The column that can not be read.
@@ -69,6 +69,15 @@ pub(super) fn session_key(
     column: &'static str,
 ) -> Result<SessionKey, UnreadableColumn> {
     SessionKey::from_slice(get(row, column)?).ok_or(UnreadableColumn(column))
+}
+
+impl<T> Column<T> for SqliteRow
+where
+    T: for<'r> Decode<'r, Sqlite> + Type<Sqlite>,
+{
+    fn column(&self, name: &str) -> Result<T, StoreError> {
+        self.try_get(name).map_err(explain)
+    }
 }
 
 pub(super) fn tenant_id(row: &SqliteRow) -> Result<TenantId, UnreadableColumn> {

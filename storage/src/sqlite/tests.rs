@@ -165,7 +165,10 @@ async fn a_full_disk_is_told_as_such_and_loses_nothing() {
     let before = store.tenants().await.unwrap();
     let big = TenantRecord { settings: "x".repeat(1 << 20), ..before[0].clone() };
     for _ in 0..3 {
-        assert_eq!(store.put_tenant(&big).await.unwrap_err(), StoreError::Full);
+        assert_eq!(
+            store.change(AdminChange::PutTenant(&big), None).await.unwrap_err(),
+            StoreError::Full
+        );
         assert_eq!(store.tenants().await.unwrap(), before);
     }
     // With room again it goes on, without another start.
@@ -173,7 +176,7 @@ async fn a_full_disk_is_told_as_such_and_loses_nothing() {
         .fetch_one(&store.writer)
         .await
         .unwrap();
-    store.put_tenant(&big).await.unwrap();
+    store.change(AdminChange::PutTenant(&big), None).await.unwrap();
     assert!(store.tenants().await.unwrap().contains(&big));
 }
 

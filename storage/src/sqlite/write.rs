@@ -1,18 +1,47 @@
-//! A batch of writes as one transaction.
+//! [`DurableStore`] on SQLite: a batch of writes is one transaction.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use async_trait::async_trait;
 use sqlx::sqlite::SqliteConnection;
 
 use super::{
     SqliteStore, now_us,
     session_writes::{self, OwnedSession, seen},
     task_writes::{self, TaskEnd},
+    with_deadline,
 };
-use crate::{StoreError, WriteOp, WriteOutcome, fault_point};
+use crate::{DurableStore, StoreError, WriteOp, WriteOutcome, fault_point};
 
-/// `is_open`: it was asked to commit, and nothing is known of that.
-pub(super) async fn write(
+#[async_trait]
+impl DurableStore for SqliteStore {
+    fn engine(&self) -> &'static str {
+        "sqlite"
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
+    fn unreadable_rows(&self) -> u64 {
+        self.unreadable.load(Ordering::Relaxed)
+    }
+
+    async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
+        let is_open = AtomicBool::new(false);
+        let written = with_deadline("a write", commit_batch(self, batch, &is_open)).await;
+        written.map_err(|error| {
+            if is_open.load(Ordering::Acquire) {
+                StoreError::OutcomeUnknown(Box::new(error))
+            } else {
+                error
+            }
+        })
+    }
+}
+
+/// Sets `is_open` once the transaction was asked to commit and its outcome is not known.
+async fn commit_batch(
     store: &SqliteStore,
     batch: &[WriteOp],
     is_open: &AtomicBool,

@@ -1,7 +1,9 @@
 //! Two brokers on one database: what passes from one to the other, and what the one that lost a session may still do.
 
 use protocol::{envelope::Message, handshake, json, method::Method};
-use storage::{DurableStore, EventStore, LogEntry, SqliteStore, StreamRecord, hot::MemoryHotStore};
+use storage::{
+    EventStore, LogEntry, NodeStore, SessionStore, SqliteStore, StreamRecord, hot::MemoryHotStore,
+};
 
 use super::*;
 use crate::{
@@ -96,7 +98,7 @@ async fn a_released_session_is_anybodys_and_gone_here() {
     assert_eq!(replicas.one.release(&session, true).await, ReleaseOutcome::Done);
     assert_eq!(replicas.one.release(&session, true).await, ReleaseOutcome::Gone);
     assert!(replicas.one.all_sessions().is_empty());
-    let stored = replicas.store.sessions(None, None, 10).await.unwrap();
+    let stored = replicas.store.list_sessions(None, None, 10).await.unwrap();
     assert!(stored[0].owner.is_none(), "{stored:?}");
     assert!(matches!(replicas.adopted(&session.id).await, AdoptionOutcome::Local(_)));
 }
@@ -115,7 +117,7 @@ async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
     assert!(matches!(claim, SessionClaimOutcome::Acquired { .. }), "and the answer is lost");
     replicas.other.doubt_later(session.key, &seat);
     replicas.other.doubt_later(session.key, &seat);
-    let row = || async { replicas.store.sessions(None, None, 10).await.unwrap().remove(0) };
+    let row = || async { replicas.store.list_sessions(None, None, 10).await.unwrap().remove(0) };
     let free =
         || async { if row().await.owner.is_none() { Ok(()) } else { Err(row().await.owner) } };
     testkit::eventually("the row to be free", free).await;
@@ -163,7 +165,7 @@ async fn what_ended_or_is_somebody_elses_is_absent() {
     assert!(matches!(found, AdoptionOutcome::Absent));
     assert_eq!(foreign.epoch(), 1);
     assert_eq!(
-        replicas.store.sessions(None, None, 10).await.unwrap()[0].epoch,
+        replicas.store.list_sessions(None, None, 10).await.unwrap()[0].epoch,
         1,
         "not even touched"
     );
@@ -183,7 +185,7 @@ async fn a_session_in_an_unknown_format_is_left_for_whoever_knows_it() {
     };
     assert_eq!(replicas.one.shared.durable.write(release).await.unwrap(), WriteOutcome::Done);
     assert!(matches!(replicas.adopted(&session.id).await, AdoptionOutcome::Unusable));
-    let stored = replicas.store.sessions(None, None, 10).await.unwrap();
+    let stored = replicas.store.list_sessions(None, None, 10).await.unwrap();
     assert_eq!((&stored[0].record.state, &stored[0].owner), (&state, &None));
     assert!(replicas.other.shared.metrics.render().contains("mcp_sessions_unreadable_total 1"));
 }
@@ -193,7 +195,7 @@ async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     // As if it had been opened with a key that nobody knows by now.
-    let mut record = replicas.store.sessions(None, None, 10).await.unwrap()[0].record.clone();
+    let mut record = replicas.store.list_sessions(None, None, 10).await.unwrap()[0].record.clone();
     let id = SessionId::new("A".repeat(32));
     (record.key, record.api_key) =
         (record::session_key(&id), Some(protocol::ids::KeyId::new("gone")));
@@ -204,7 +206,7 @@ async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
     replicas.one.shared.durable.write(open).await.unwrap();
     assert!(matches!(replicas.adopted(&id).await, AdoptionOutcome::Unusable));
     // Its end is stored in the background.
-    while replicas.store.sessions(None, None, 10).await.unwrap().len() > 1 {
+    while replicas.store.list_sessions(None, None, 10).await.unwrap().len() > 1 {
         tokio::task::yield_now().await;
     }
     assert!(!session.is_leaving());
@@ -260,7 +262,7 @@ async fn an_end_holds_though_the_row_is_ours_under_another_epoch() {
     replicas.store.join(&node, None, Duration::from_secs(3_600)).await.unwrap();
     replicas.store.reclaim_sessions(&node, &node, &[session.key]).await.unwrap();
     replicas.one.delete_session(&session).await.unwrap();
-    assert_eq!(replicas.store.sessions(None, None, 10).await.unwrap(), []);
+    assert_eq!(replicas.store.list_sessions(None, None, 10).await.unwrap(), []);
     assert!(session.is_leaving() && replicas.one.ending.is_empty());
 }
 

@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use protocol::ids::{BackendId, KeyId};
 use serde_json::json;
-use storage::{DurableStore, MemoryHotStore, SqliteStore};
+use storage::{AdminChange, DurableStore, MemoryHotStore, SqliteStore};
 use tokio::time::Instant;
 
 use super::*;
@@ -246,7 +246,7 @@ async fn a_row_that_can_not_be_read_changes_nothing_else() {
     replicas.second_reads().await;
     let mut record = replicas.store.backends().await.unwrap().remove(0);
     record.settings = b"from a newer build".to_vec();
-    replicas.store.put_backend(&record).await.unwrap();
+    replicas.store.change(AdminChange::PutBackend(&record), None).await.unwrap();
     one.put_backend(
         tenant("default"),
         backend("b"),

@@ -491,8 +491,10 @@ async fn what_other_replicas_have_is_shown_and_can_be_ended() {
 
     assert_eq!(admin.ask("DELETE", &path, None).await.0, 204);
     let store = &admin.control.broker.shared.durable.store;
-    let renewal =
-        store.renew(&NodeName::new("other/1"), Duration::from_secs(600), false).await.unwrap();
+    let renewal = store
+        .renew_lease(&NodeName::new("other/1"), Duration::from_secs(600), false)
+        .await
+        .unwrap();
     assert_eq!(renewal.ended, [key], "its owner is told");
     let (_, nodes) = admin.ask("GET", "/admin/v1/nodes", None).await;
     assert_eq!(

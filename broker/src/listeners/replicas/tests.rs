@@ -86,7 +86,7 @@ impl HotStore for Hints {
         self.wakes.subscribe()
     }
 
-    async fn take_of_budgets(
+    async fn take_from_budgets(
         &self,
         _: &[storage::hot::BudgetRequest],
     ) -> Option<Vec<storage::hot::BudgetGrant>> {

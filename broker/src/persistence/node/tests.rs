@@ -5,6 +5,8 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
+use async_trait::async_trait;
+use storage::NodeRecord;
 use tokio::time::sleep;
 
 use super::*;
@@ -51,7 +53,7 @@ impl FakeNodes {
 }
 
 #[async_trait]
-impl NodeRegistry for FakeNodes {
+impl NodeStore for FakeNodes {
     async fn join(
         &self,
         node: &NodeName,
@@ -64,7 +66,7 @@ impl NodeRegistry for FakeNodes {
         );
         Ok(())
     }
-    async fn renew(
+    async fn renew_lease(
         &self,
         node: &NodeName,
         lease: Duration,
@@ -88,6 +90,9 @@ impl NodeRegistry for FakeNodes {
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
         self.up()?.leases.remove(node);
         Ok(())
+    }
+    async fn live_nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
+        unreachable!("a node does not list the others")
     }
     async fn reclaim_sessions(
         &self,
@@ -168,7 +173,7 @@ impl Rig {
         );
         let (nodes, replica) = (FakeNodes::default(), Arc::new(FakeReplica::default()));
         let settings = NodeSettings { id: "test".into(), lease: LEASE, address: None };
-        let node = Node::new(Box::new(nodes.clone()), false, settings, durable.clone(), metrics)
+        let node = Node::new(Arc::new(nodes.clone()), false, settings, durable.clone(), metrics)
             .enter_first()
             .await
             .unwrap();

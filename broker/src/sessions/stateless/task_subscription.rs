@@ -56,7 +56,7 @@ impl StatelessClient {
         wish.dedup();
         let mut watch = TaskWatch::new(&self.tasks, &wish); // before looking, so that no change is missed
         let looks =
-            self.shared.durable.timed("look_at", self.shared.durable.store.look_at(&wish)).await?;
+            self.shared.durable.timed("look_at", self.shared.durable.store.task_snapshots(&wish)).await?;
         let audience = self.audience();
         let own = looks
             .into_iter()
@@ -115,7 +115,7 @@ impl TaskSubscription {
         }
         let (mut news, mut bytes) = (Vec::new(), 0);
         for StoredTaskSnapshot { stored, inputs } in
-            durable.timed("look_at", durable.store.look_at(&tasks)).await?
+            durable.timed("look_at", durable.store.task_snapshots(&tasks)).await?
         {
             let (task, now) = (stored.record.task.clone(), (stored.status, inputs));
             if bytes >= OUTBOX_BATCH_BYTES {

@@ -83,7 +83,7 @@ impl StatelessClient {
                 outcome = durable.timed("task_outcome", durable.store.task_outcome(id)).await?
             }
             TaskStatus::InputRequired => {
-                inputs = durable.timed("task_inputs", durable.store.task_inputs(id)).await?
+                inputs = durable.timed("task_inputs", durable.store.open_task_inputs(id)).await?
             }
             TaskStatus::Working | TaskStatus::Cancelled => {}
         }
@@ -101,7 +101,7 @@ impl StatelessClient {
         if task.status != TaskStatus::InputRequired || responses.answers.is_empty() {
             return Ok(());
         }
-        let inputs = durable.timed("task_inputs", durable.store.task_inputs(id)).await?;
+        let inputs = durable.timed("task_inputs", durable.store.open_task_inputs(id)).await?;
         let mut stored = false;
         for (number, answer) in stateless_tasks::answers(&inputs, &responses)? {
             match durable.write(WriteOp::AnswerInput { task: id.clone(), number, answer }).await? {

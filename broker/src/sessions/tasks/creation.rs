@@ -171,7 +171,7 @@ impl Session {
         settings: &config::TaskConfig,
     ) -> Result<Reply, Refusal> {
         let persistence = &self.shared.durable;
-        let known = persistence.timed("whole_task", persistence.store.whole_task(task)).await?;
+        let known = persistence.timed("whole_task", persistence.store.full_task(task)).await?;
         let known = known.filter(|known| self.audience().may_see(&known.stored.record));
         let whole = known.ok_or_else(|| {
             Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone")
@@ -364,7 +364,7 @@ pub(super) async fn await_commit(
         match tasks
             .shared
             .durable
-            .timed("whole_task", tasks.shared.durable.store.whole_task(task))
+            .timed("whole_task", tasks.shared.durable.store.full_task(task))
             .await
         {
             Ok(Some(found)) => return Some(found),

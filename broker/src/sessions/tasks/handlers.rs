@@ -125,7 +125,10 @@ impl Session {
         let durable = &self.shared.durable;
         let limit = u32::try_from(PAGE_ENTRIES + 1).unwrap_or(u32::MAX);
         let mut found = durable
-            .timed("tasks_for", durable.store.tasks_for(&self.audience(), after.as_ref(), limit))
+            .timed(
+                "tasks_for",
+                durable.store.tasks_visible_to(&self.audience(), after.as_ref(), limit),
+            )
             .await?;
         let more = found.len() > PAGE_ENTRIES;
         found.truncate(PAGE_ENTRIES);
@@ -222,7 +225,7 @@ impl Session {
         }
         let inputs = match task.status {
             TaskStatus::InputRequired => {
-                durable.timed("task_inputs", durable.store.task_inputs(id)).await?
+                durable.timed("task_inputs", durable.store.open_task_inputs(id)).await?
             }
             _ => Vec::new(),
         };

@@ -262,7 +262,7 @@ fn expire(run: &Arc<TaskRun>) -> BTreeSet<i64> {
 
 async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) -> Result<(), Refusal> {
     let durable = &run.shared.durable;
-    let stored = durable.timed("task_inputs", durable.store.task_inputs(&run.id)).await?;
+    let stored = durable.timed("task_inputs", durable.store.open_task_inputs(&run.id)).await?;
     for input in stored.iter().filter(|input| open.contains(&input.number)) {
         let Some(answer) = &input.answer else { continue };
         let Some(waiting) = take(run, input.number) else { continue };

@@ -29,7 +29,8 @@ pub(super) async fn sweep_once(
 ) -> HashSet<TaskId> {
     let durable = &tasks.shared.durable;
     // Until somebody can ask, nothing is known.
-    let Ok(owned) = durable.timed("tasks_of", durable.store.tasks_of(&durable.names())).await
+    let Ok(owned) =
+        durable.timed("tasks_of", durable.store.unfinished_tasks_of(&durable.names())).await
     else {
         return before;
     };
@@ -46,7 +47,7 @@ pub(super) async fn sweep_once(
 
 async fn adopt(tasks: Arc<TaskManager>, task: TaskId) {
     let durable = &tasks.shared.durable;
-    let Ok(found) = durable.timed("whole_task", durable.store.whole_task(&task)).await else {
+    let Ok(found) = durable.timed("whole_task", durable.store.full_task(&task)).await else {
         return;
     };
     match found {

@@ -43,7 +43,7 @@ pub(super) async fn poll(tasks: Arc<TaskManager>) {
             let Ok(looks) = tasks
                 .shared
                 .durable
-                .timed("look_at", tasks.shared.durable.store.look_at(some))
+                .timed("look_at", tasks.shared.durable.store.task_snapshots(some))
                 .await
             else {
                 break;

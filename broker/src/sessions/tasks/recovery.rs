@@ -110,7 +110,7 @@ async fn recover_all(manager: Arc<TaskManager>, tasks: HashMap<TaskId, i64>) {
             match manager
                 .shared
                 .durable
-                .timed("whole_task", manager.shared.durable.store.whole_task(&task))
+                .timed("whole_task", manager.shared.durable.store.full_task(&task))
                 .await
             {
                 Ok(stored) => break stored,
@@ -186,7 +186,7 @@ async fn close_inputs(tasks: &Arc<TaskManager>, stored: &StoredTask) {
     let (durable, task) = (&tasks.shared.durable, &stored.record.task);
     let mut wait = STORE_RETRY_FIRST;
     let inputs = loop {
-        match durable.timed("task_inputs", durable.store.task_inputs(task)).await {
+        match durable.timed("task_inputs", durable.store.open_task_inputs(task)).await {
             Ok(inputs) => break inputs,
             Err(_) => tokio::time::sleep(wait).await,
         }

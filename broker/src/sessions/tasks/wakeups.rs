@@ -84,7 +84,7 @@ async fn notify_status(
         let Ok(looks) = tasks
             .shared
             .durable
-            .timed("look_at", tasks.shared.durable.store.look_at(&changed))
+            .timed("look_at", tasks.shared.durable.store.task_snapshots(&changed))
             .await
         else {
             continue;

@@ -9,24 +9,22 @@ pub(super) fn script() -> Script {
     Script::new(include_str!("budgets.lua"))
 }
 
-impl RedisStore {
-    pub(super) async fn settle_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
-        if asks.is_empty() {
-            return Some(Vec::new());
-        }
-        let mut script = self.budgets.prepare_invoke();
-        script.arg(SLACK_US).arg(OVERDRAWN_US_MAX);
-        for ask in asks {
-            script.key(self.codec.budget_key(&ask.name));
-            script.arg(ask.per_second.max(1)).arg(ask.burst.max(1)).arg(ask.used).arg(ask.wanted);
-        }
-        let answer = self.link.ask(Request::Script(&script)).await.ok()?;
-        let numbers: Vec<u64> = from_redis_value(answer).ok()?;
-        let shares = numbers.as_chunks::<3>().0.iter().map(|[granted, left, wait]| BudgetGrant {
-            granted: u32::try_from(*granted).unwrap_or(u32::MAX),
-            left: u32::try_from(*left).unwrap_or(u32::MAX),
-            wait: std::time::Duration::from_micros(*wait),
-        });
-        Some(shares.collect()).filter(|shares: &Vec<_>| shares.len() == asks.len())
+pub(super) async fn take(store: &RedisStore, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
+    if asks.is_empty() {
+        return Some(Vec::new());
     }
+    let mut script = store.budgets.prepare_invoke();
+    script.arg(SLACK_US).arg(OVERDRAWN_US_MAX);
+    for ask in asks {
+        script.key(store.codec.budget_key(&ask.name));
+        script.arg(ask.per_second.max(1)).arg(ask.burst.max(1)).arg(ask.used).arg(ask.wanted);
+    }
+    let answer = store.link.ask(Request::Script(&script)).await.ok()?;
+    let numbers: Vec<u64> = from_redis_value(answer).ok()?;
+    let shares = numbers.as_chunks::<3>().0.iter().map(|[granted, left, wait]| BudgetGrant {
+        granted: u32::try_from(*granted).unwrap_or(u32::MAX),
+        left: u32::try_from(*left).unwrap_or(u32::MAX),
+        wait: std::time::Duration::from_micros(*wait),
+    });
+    Some(shares.collect()).filter(|shares: &Vec<_>| shares.len() == asks.len())
 }

@@ -176,8 +176,8 @@ impl HotStore for RedisStore {
         self.words.subscribe()
     }
 
-    async fn take_of_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
-        self.settle_budgets(asks).await
+    async fn take_from_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
+        budgets::take(self, asks).await
     }
 
     fn is_connected(&self) -> bool {

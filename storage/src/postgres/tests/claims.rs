@@ -11,7 +11,7 @@ use super::{
     AT_MOST, PostgresStore, create, key, on_server, open, open_session,
     outages::{everything_works_soon, warm},
 };
-use crate::{DurableStore, NodeName, StoreError, TaskStatus};
+use crate::{DurableStore, NodeName, NodeStore, StoreError, TaskStatus, TaskStore};
 
 /// Tasks in the table, and how many of them are not over.
 const TASKS: u32 = 200_000;
@@ -153,11 +153,14 @@ async fn what_an_unanswered_claim_commits_late_is_told_by_a_later_one() {
     first.execute("BEGIN; SELECT task FROM claim_tasks('b', 10, 7, '{}', '{}')").await.unwrap();
     assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), []);
     assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), [], "nor by the next");
-    assert_eq!(store.tasks_of(std::slice::from_ref(&node)).await.unwrap(), []);
+    assert_eq!(store.unfinished_tasks_of(std::slice::from_ref(&node)).await.unwrap(), []);
     first.execute("COMMIT").await.unwrap();
     let told = store.claim_tasks(&node, 10, &[]).await.unwrap();
     assert_eq!(told.iter().map(|task| task.stored.epoch).collect::<Vec<_>>(), [2]);
-    assert_eq!(store.tasks_of(&[node, NodeName::new("a")]).await.unwrap(), [TaskId::new("t1")]);
+    assert_eq!(
+        store.unfinished_tasks_of(&[node, NodeName::new("a")]).await.unwrap(),
+        [TaskId::new("t1")]
+    );
     assert!(store.unanswered().claims.is_empty(), "it is settled now");
 }
 

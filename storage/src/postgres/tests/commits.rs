@@ -11,8 +11,8 @@ use testkit::{Direction, FaultProxy, PostgresServer};
 
 use super::{PostgresStore, behind_proxy, create, end, end_as, key, open, open_session, update};
 use crate::{
-    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, StoreError, StreamRecord,
-    SubscriptionRecord, TaskStatus, TaskStep, WriteOp, WriteOutcome,
+    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, NodeStore, SessionStore, StoreError,
+    StreamRecord, SubscriptionRecord, TaskStatus, TaskStep, TaskStore, WriteOp, WriteOutcome,
 };
 
 /// What `one_of_each` is about.
@@ -118,9 +118,9 @@ async fn survives_a_cut(
     }
     assert_eq!(outcomes, expected, "cut after {bytes} {way:?}");
     let (sessions, tasks) =
-        (store.sessions(None, None, 100).await.unwrap(), store.task_counts().await.unwrap());
+        (store.list_sessions(None, None, 100).await.unwrap(), store.task_counts().await.unwrap());
     assert_eq!((sessions.len(), tasks.iter().map(|(_, count)| count).sum::<u64>()), (8, 9));
-    assert_eq!(store.transitions(&TaskId::new("t2")).await.unwrap().len(), 2);
+    assert_eq!(store.task_transitions(&TaskId::new("t2")).await.unwrap().len(), 2);
     let usage = "SELECT concat_ws('|', running, stored, bytes) FROM task_usage";
     let usage: String = sqlx::query_scalar(usage).fetch_one(witness).await.unwrap();
     assert_eq!(usage, "7|9|57", "cut after {bytes} {way:?}");

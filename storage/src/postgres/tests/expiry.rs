@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{create, on_server, open_session, update};
-use crate::{DurableStore, WriteOutcome};
+use crate::{DurableStore, TaskStore, WriteOutcome};
 
 /// As many as the broker removes with one statement.
 const STEP: u32 = 200;

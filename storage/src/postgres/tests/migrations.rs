@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, DurableStore, MigrationOutcome,
-    NodeName, StoreError, WriteOutcome, postgres::schema,
+    NodeName, NodeStore, SessionStore, StoreError, TaskStore, WriteOutcome, postgres::schema,
 };
 
 #[tokio::test]
@@ -88,8 +88,8 @@ async fn r_8_what_a_newer_build_adds_to_the_schema_is_not_felt_by_those_that_run
     store.write(&[open_session(1), create(1), create(2)]).await.unwrap();
     let (tenants, sessions, tasks) = (
         store.tenants().await,
-        store.sessions(None, None, 10).await,
-        store.tasks(None, None, None, 10).await,
+        store.list_sessions(None, None, 10).await,
+        store.list_tasks(None, None, None, 10).await,
     );
     for table in [
         "tenants",
@@ -114,14 +114,14 @@ async fn r_8_what_a_newer_build_adds_to_the_schema_is_not_felt_by_those_that_run
         .await;
     assert_eq!(store.tenants().await, tenants);
     assert_eq!(
-        store.sessions(None, None, 10).await.map(|found| found.len()),
+        store.list_sessions(None, None, 10).await.map(|found| found.len()),
         sessions.map(|found| found.len())
     );
     assert_eq!(
-        store.tasks(None, None, None, 10).await.map(|found| found.len()),
+        store.list_tasks(None, None, None, 10).await.map(|found| found.len()),
         tasks.map(|found| found.len())
     );
-    store.renew(&node, AT_MOST, false).await.unwrap();
+    store.renew_lease(&node, AT_MOST, false).await.unwrap();
     assert_eq!(
         store.write(&[update(1), end(1), open_session(2)]).await.unwrap(),
         [WriteOutcome::Done, WriteOutcome::Done, WriteOutcome::Done]

@@ -11,7 +11,10 @@ use super::{
     AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, behind_proxy, create, end, key,
     on_server, open, open_session, options, seat, update,
 };
-use crate::{ConfigStore, DurableStore, NodeName, StoreError, WriteOp, WriteOutcome};
+use crate::{
+    ConfigStore, DurableStore, NodeName, NodeStore, SessionStore, StoreError, TaskStore, WriteOp,
+    WriteOutcome,
+};
 
 /// Calls of every sort end soon and say why; nothing of them is done.
 async fn nothing_works(store: &PostgresStore) {
@@ -21,7 +24,7 @@ async fn nothing_works(store: &PostgresStore) {
     let (write, tenants, renewal, claim, tasks) = tokio::join!(
         store.write(&batch),
         store.tenants(),
-        store.renew(&node, AT_MOST, false),
+        store.renew_lease(&node, AT_MOST, false),
         store.claim_session(&wanted, &from, &node, Duration::from_secs(3_600)),
         store.claim_tasks(&node, 10, &[])
     );
@@ -87,7 +90,7 @@ async fn f_31_a_stopped_server_is_told_and_used_again() {
         server.start_again().await;
         everything_works_soon(&store).await;
         assert_eq!(
-            store.sessions(None, None, 10).await.unwrap().len(),
+            store.list_sessions(None, None, 10).await.unwrap().len(),
             1,
             "nothing of what was refused was done"
         );
@@ -222,7 +225,7 @@ async fn f_38_a_server_that_takes_no_writes_is_unavailable_until_it_takes_them()
                 assert!(matches!(refusal, StoreError::Unavailable { .. }), "{refusal:?}")
             }
         }
-        assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1, "reading goes on");
+        assert_eq!(store.list_sessions(None, None, 10).await.unwrap().len(), 1, "reading goes on");
     }
 }
 
@@ -231,7 +234,7 @@ async fn a_statement_that_is_refused_is_no_outage() {
     let (server, store) = on_server().await;
     warm(&store).await;
     server.sql(&server.url(), "ALTER TABLE task_inputs RENAME TO elsewhere").await;
-    let refused = store.task_inputs(&protocol::ids::TaskId::new("t1")).await;
+    let refused = store.open_task_inputs(&protocol::ids::TaskId::new("t1")).await;
     assert!(
         matches!(&refused, Err(StoreError::Refused { detail }) if detail.contains("task_inputs")),
         "{refused:?}"

@@ -10,7 +10,8 @@ use super::{
     options, seat,
 };
 use crate::{
-    DurableStore, NodeName, SessionClaimOutcome, SubscriptionRecord, TaskStatus, TaskStep, WriteOp,
+    DurableStore, NodeName, NodeStore, SessionClaimOutcome, SessionStore, SubscriptionRecord,
+    TaskStatus, TaskStep, TaskStore, WriteOp,
 };
 
 #[tokio::test]
@@ -54,8 +55,8 @@ async fn f_10_a_row_that_can_not_be_read_does_not_hide_the_others() {
     store.write(&[open_session(1), open_session(2), create(1), create(2)]).await.unwrap();
     server.sql(&server.url(), "UPDATE sessions SET tenant = 'Not A Name' WHERE key = (SELECT key FROM sessions LIMIT 1)").await;
     server.sql(&server.url(), "UPDATE tasks SET status = 'lost' WHERE task = 't1'").await;
-    assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
-    assert_eq!(store.tasks(None, None, None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.list_sessions(None, None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.list_tasks(None, None, None, 10).await.unwrap().len(), 1);
     assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
     assert_eq!(store.unreadable_rows(), 3);
 }
@@ -90,7 +91,7 @@ async fn long_and_strange_texts_are_kept() {
         .await
         .unwrap();
     assert_eq!(store.subscription_counts(None).await.unwrap()[0].uri, long);
-    let stored = store.whole_task(&task).await.unwrap().unwrap().stored;
+    let stored = store.full_task(&task).await.unwrap().unwrap().stored;
     assert_eq!((stored.message, stored.step), (message, step));
 }
 

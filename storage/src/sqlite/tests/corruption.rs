@@ -15,7 +15,10 @@ use super::{
     in_file, options,
     state::{create, everything, fill, open},
 };
-use crate::{ConfigStore, DurableStore, SqliteOptions, SqliteStore, StoreError, sqlite::DEADLINE};
+use crate::{
+    ConfigStore, DurableStore, SessionStore, SqliteOptions, SqliteStore, StoreError, TaskStore,
+    sqlite::DEADLINE,
+};
 
 const PAGE_BYTES: usize = 4096;
 /// First bytes of the pages that trees are made of; the others hold the rest of long values.
@@ -128,8 +131,8 @@ async fn f_41_without_its_wal_a_file_is_older_and_whole() {
     let store =
         copy.opened_as(&bytes).await.expect("as it was when the log was last moved into it");
     let (sessions, tasks) = (
-        store.sessions(None, None, 100).await.unwrap(),
-        store.tasks(None, None, None, 100).await.unwrap(),
+        store.list_sessions(None, None, 100).await.unwrap(),
+        store.list_tasks(None, None, None, 100).await.unwrap(),
     );
     assert_eq!(sessions.len(), tasks.len(), "no half of a batch");
 }

@@ -10,8 +10,8 @@ use std::{
 
 use super::state::{create, open};
 use crate::{
-    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionKey, SqliteOptions,
-    SqliteStore, StreamRecord, WriteOp, WriteOutcome, sqlite::schema,
+    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, NodeStore, SessionKey, SessionStore,
+    SqliteOptions, SqliteStore, StreamRecord, TaskStore, WriteOp, WriteOutcome, sqlite::schema,
 };
 
 const DATABASE: &str = "STORAGE_TEST_DATABASE";
@@ -94,8 +94,8 @@ async fn nothing_that_was_acknowledged_is_lost_and_nothing_is_half() {
         let (status, done) = died_at(&path, &place);
         assert!(!status.success(), "{place} was never passed");
         let store = SqliteStore::open(&SqliteOptions { path, migrate: true }).await.unwrap();
-        let sessions = store.sessions(None, None, 100).await.unwrap().len();
-        let tasks = store.tasks(None, None, None, 100).await.unwrap();
+        let sessions = store.list_sessions(None, None, 100).await.unwrap().len();
+        let tasks = store.list_tasks(None, None, None, 100).await.unwrap();
         assert_eq!(sessions, 2 * tasks.len(), "{place}: no half of a batch");
         let acknowledged = |what: &str| done.iter().filter(|line| line.starts_with(what)).count();
         let batches = acknowledged("batch");
@@ -108,7 +108,7 @@ async fn nothing_that_was_acknowledged_is_lost_and_nothing_is_half() {
         assert_eq!(running, tasks.len() as u64, "{place}: usage is what it should be");
         for task in &tasks {
             assert_eq!(
-                store.transitions(&task.record.task).await.unwrap().len(),
+                store.task_transitions(&task.record.task).await.unwrap().len(),
                 1,
                 "{place}: its history is there"
             );

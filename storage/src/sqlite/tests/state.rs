@@ -7,10 +7,11 @@ use sqlx::{AssertSqlSafe, Connection, sqlite::SqliteConnection};
 
 use super::{in_file, options};
 use crate::{
-    ConfigStore, DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionClaimOutcome,
-    SessionIdentity, SessionKey, SessionRecord, SqliteStore, StoreError, StreamRecord,
-    SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord, TaskStatus, WriteOp, WriteOutcome,
-    conformance, sqlite::schema,
+    AdminChange, ConfigStore, DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, NodeStore,
+    SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, SessionStore, SqliteStore,
+    StoreError, StreamRecord, SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord, TaskStatus,
+    TaskStore, WriteOp, WriteOutcome, conformance,
+    sqlite::{DEADLINE, schema},
 };
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -98,20 +99,20 @@ pub(super) async fn everything(store: &SqliteStore) -> String {
     let audience =
         TaskAudience { tenant: tenant(), principal: PrincipalId::new("ada"), session: key };
     let mut told = Vec::new();
-    for mut session in store.sessions(None, None, 100).await.unwrap() {
+    for mut session in store.list_sessions(None, None, 100).await.unwrap() {
         // Leases end with the process.
         let owner = session.owner.as_mut().unwrap();
         owner.lease_left = Duration::ZERO;
         told.push(format!("{session:?}"));
     }
     told.push(format!("{:?}", store.subscription_counts(None).await.unwrap()));
-    for task in store.tasks_for(&audience, None, 100).await.unwrap() {
+    for task in store.tasks_visible_to(&audience, None, 100).await.unwrap() {
         let id = &task.record.task;
         let (outcome, inputs) =
-            (store.task_outcome(id).await.unwrap(), store.task_inputs(id).await.unwrap());
+            (store.task_outcome(id).await.unwrap(), store.open_task_inputs(id).await.unwrap());
         told.push(format!(
             "{task:?} {outcome:?} {inputs:?} {:?}",
-            store.transitions(id).await.unwrap()
+            store.task_transitions(id).await.unwrap()
         ));
     }
     told.push(format!("{:?}", store.task_counts().await.unwrap()));
@@ -155,7 +156,7 @@ async fn leases_end_with_the_process() {
     fill(&store).await;
     drop(store);
     let store = SqliteStore::open(&options(&folder)).await.unwrap();
-    assert_eq!(store.nodes().await.unwrap(), []);
+    assert_eq!(store.live_nodes().await.unwrap(), []);
     let b = NodeName::new("b");
     store.join(&b, None, LONG).await.unwrap();
     let claim = store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap();
@@ -206,7 +207,7 @@ async fn f_10_a_row_that_can_not_be_read_is_left_out_and_counted() {
     }
     let b = NodeName::new("b");
     store.join(&b, None, LONG).await.unwrap();
-    assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.list_sessions(None, None, 10).await.unwrap().len(), 1);
     assert_eq!(store.unreadable_rows(), 1);
     assert_eq!(
         store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap(),
@@ -274,9 +275,9 @@ async fn a_tenant_with_many_tasks_is_removed() {
     conformance::fill(&store).await.unwrap();
     let batch: Vec<WriteOp> = (0..900).map(|number| create(&format!("t{number}"))).collect();
     store.write(&batch).await.unwrap();
-    assert!(store.delete_tenant(&tenant()).await.unwrap());
+    assert!(store.change(AdminChange::DeleteTenant(&tenant()), None).await.unwrap());
     assert!(store.task_counts().await.unwrap().iter().all(|(_, count)| *count == 0));
-    assert!(!store.delete_tenant(&tenant()).await.unwrap());
+    assert!(!store.change(AdminChange::DeleteTenant(&tenant()), None).await.unwrap());
 }
 
 #[tokio::test]
@@ -288,23 +289,28 @@ async fn f_41_while_another_program_writes_calls_end_in_time_and_reading_goes_on
     let held = other.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let error = store.write(&[open(2)]).await.unwrap_err();
     assert!(matches!(error, StoreError::Busy { .. }), "{error}");
-    assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.list_sessions(None, None, 10).await.unwrap().len(), 1);
     held.rollback().await.unwrap();
     assert_eq!(store.write(&[open(2)]).await.unwrap(), [WriteOutcome::Done]);
-    assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 2);
+    assert_eq!(store.list_sessions(None, None, 10).await.unwrap().len(), 2);
 }
 
 #[tokio::test]
 async fn a_call_that_does_not_get_its_turn_ends_in_time() {
     let (_folder, store) = in_file().await;
+    store.write(&[create("t1")]).await.unwrap();
     let turn = store.turn.lock().await;
-    let late = StoreError::Busy { detail: "a write took longer than 2s".into() };
-    let (batch, key) = ([open(1)], SessionKey::new([1; 32]));
-    let (written, logged) = tokio::join!(store.write(&batch), store.forget_session(&key));
-    assert_eq!(written.unwrap_err(), late);
+    let late = |what: &str| StoreError::Busy { detail: format!("{what} took longer than 2s") };
+    let (batch, key, b) = ([open(1)], SessionKey::new([1; 32]), NodeName::new("b"));
+    let claim = tokio::time::timeout(DEADLINE * 3, store.claim_tasks(&b, 10, &[]));
+    let (written, logged, claimed) =
+        tokio::join!(store.write(&batch), store.forget_session(&key), claim);
+    assert_eq!(written.unwrap_err(), late("a write"));
     assert!(matches!(logged.unwrap_err(), StoreError::Busy { .. }));
+    assert_eq!(claimed.expect("it ends in time").unwrap_err(), late("claiming tasks"));
     drop(turn);
     assert_eq!(store.write(&[open(1)]).await.unwrap(), [WriteOutcome::Done]);
+    assert_eq!(store.claim_tasks(&b, 10, &[]).await.unwrap().len(), 1, "the first claim took none");
 }
 
 #[tokio::test]
@@ -359,7 +365,7 @@ async fn a_statement_that_fails_spoils_its_batch_only() {
         .unwrap();
     let error = store.write(&[open(1), create("bad"), open(2)]).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
-    assert_eq!(store.sessions(None, None, 10).await.unwrap(), [], "all of a batch or nothing");
+    assert_eq!(store.list_sessions(None, None, 10).await.unwrap(), [], "all of a batch or nothing");
     assert_eq!(store.write(&[open(1)]).await.unwrap(), [WriteOutcome::Done]);
 }
 
@@ -385,8 +391,8 @@ async fn an_abandoned_call_is_carried_out_or_not_at_all() {
     }
     assert_eq!(store.write(&[open(250), create("last")]).await.unwrap().len(), 2, "it goes on");
     let (sessions, tasks) = (
-        store.sessions(None, None, 1_000).await.unwrap(),
-        store.tasks(None, None, None, 1_000).await.unwrap(),
+        store.list_sessions(None, None, 1_000).await.unwrap(),
+        store.list_tasks(None, None, None, 1_000).await.unwrap(),
     );
     assert_eq!(sessions.len(), tasks.len(), "no half of a batch");
     assert!(sessions.len() > finished, "{finished} of {}", sessions.len());

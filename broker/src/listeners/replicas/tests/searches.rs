@@ -64,7 +64,7 @@ async fn f_13_a_request_is_not_repeated_at_a_replica_that_may_be_at_it() {
     let store = edge.broker.shared.durable.store.clone();
     let keeping = tokio::spawn(async move {
         loop {
-            store.renew(&node, LEASE, false).await.unwrap();
+            store.renew_lease(&node, LEASE, false).await.unwrap();
             tokio::time::sleep(LEASE / 7).await;
         }
     });

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use storage::{DurableStore, StoreError, hot::MemoryHotStore};
+use storage::{StoreError, TaskStore, hot::MemoryHotStore};
 
 use super::{
     super::{handoff, orphans, outcome::RunOutcome, run::TrackedBackendTask, runner},
@@ -54,7 +54,7 @@ impl Alone {
             self.tasks().shared.durable.write(create).await.unwrap(),
             WriteOutcome::Created { .. }
         ));
-        self.store.whole_task(&task).await.unwrap().unwrap()
+        self.store.full_task(&task).await.unwrap().unwrap()
     }
 }
 
@@ -138,7 +138,7 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
         let name = record.task.clone();
         let before = alone.stored(record, &node).await;
         recover(alone.tasks().clone(), before.clone()).await;
-        let after = alone.store.whole_task(&name).await.unwrap().unwrap();
+        let after = alone.store.full_task(&name).await.unwrap().unwrap();
         assert_eq!(
             (after.stored.owner, after.stored.status, after.stored.epoch),
             (None, TaskStatus::Working, 2),
@@ -189,7 +189,7 @@ impl Alone {
     }
 
     async fn left(&self) -> (Option<NodeName>, TaskStep) {
-        let stored = self.store.whole_task(&TaskId::new("t1")).await.unwrap().unwrap().stored;
+        let stored = self.store.full_task(&TaskId::new("t1")).await.unwrap().unwrap().stored;
         (stored.owner, stored.step)
     }
 }

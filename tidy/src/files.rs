@@ -1,0 +1,132 @@
+//! How files begin, how long they are, what rules may not contain, and which crates a crate may not depend on.
+
+use crate::repository::{Source, TEST_CRATES, crates, product, read, rust_sources};
+
+/// Lines of a file without its tests.
+const LINES_MAX: usize = 500;
+
+/// Files that are longer since lines have 100 columns. The list may only shrink.
+const TOO_LONG: [&str; 18] = [
+    "broker/src/backends/backend.rs",
+    "broker/src/backends/link/connection.rs",
+    "broker/src/backends/link/http/mod.rs",
+    "broker/src/backends/link/mod.rs",
+    "broker/src/config/spec.rs",
+    "broker/src/listeners/duplex/stateless.rs",
+    "broker/src/metrics.rs",
+    "broker/src/rules/catalog.rs",
+    "broker/src/serve.rs",
+    "broker/src/sessions/call.rs",
+    "broker/src/sessions/session/mod.rs",
+    "broker/src/sessions/session/requests.rs",
+    "broker/src/sessions/session/resumption.rs",
+    "broker/src/sessions/stream.rs",
+    "protocol/src/capabilities.rs",
+    "protocol/src/envelope.rs",
+    "testkit/src/chaos/load.rs",
+    "testkit/src/client.rs",
+];
+
+/// What the crates of the inner layers may not depend on. What an edge of Cargo guards needs no other test.
+const DEPENDENCIES: [(&str, &[&str]); 4] = [
+    ("protocol", &["tokio", "hyper", "transport", "storage"]),
+    ("transport", &["protocol", "storage", "simdutf8"]),
+    ("storage", &["transport", "hyper"]),
+    ("broker", &["simdutf8", "sqlx"]),
+];
+
+/// What rules may not contain: they neither wait nor read a clock.
+const NOT_IN_RULES: [&str; 5] = ["tokio", "async ", ".await", "Instant::now", "Timestamp::now"];
+
+fn begins_with_what_it_is(source: &Source) -> bool {
+    source.text.starts_with("//! ")
+}
+
+fn is_too_long(source: &Source) -> bool {
+    source.product().lines().count() > LINES_MAX
+}
+
+/// Returns the places where code holds one of `words`.
+fn occurrences(sources: &[Source], words: &[&str]) -> Vec<String> {
+    let lines = sources
+        .iter()
+        .flat_map(|source| source.code().map(move |(number, line)| (source, number, line)));
+    let found = lines.flat_map(|(source, number, line)| {
+        words
+            .iter()
+            .filter(|word| line.contains(**word))
+            .map(move |word| format!("{}:{number}: {word}", source.path))
+    });
+    found.collect()
+}
+
+/// Returns those of `forbidden` that a manifest names as a dependency.
+fn dependencies<'f>(manifest: &str, forbidden: &[&'f str]) -> Vec<&'f str> {
+    let section = manifest
+        .split("\n[")
+        .find(|section| section.starts_with("dependencies]"))
+        .unwrap_or_default();
+    let names: Vec<&str> =
+        section.lines().filter_map(|line| line.split(['.', ' ', '=']).next()).collect();
+    forbidden.iter().copied().filter(|name| names.contains(name)).collect()
+}
+
+#[test]
+fn every_file_begins_with_what_it_is() {
+    for source in crates()
+        .into_iter()
+        .chain(TEST_CRATES.map(str::to_owned))
+        .flat_map(|folder| rust_sources(&folder))
+    {
+        assert!(begins_with_what_it_is(&source), "{} does not begin with //!", source.path);
+    }
+}
+
+#[test]
+fn no_file_is_longer_than_a_reader_can_hold() {
+    let test_crates = TEST_CRATES
+        .iter()
+        .flat_map(|folder| rust_sources(folder))
+        .filter(|source| !source.path.contains("/tests/"));
+    let all = crates().into_iter().flat_map(|krate| product(&krate)).chain(test_crates);
+    let mut long: Vec<String> = all.filter(is_too_long).map(|source| source.path).collect();
+    long.sort();
+    let new: Vec<&String> = long.iter().filter(|path| !TOO_LONG.contains(&path.as_str())).collect();
+    assert!(new.is_empty(), "more than {LINES_MAX} lines without tests: {new:#?}");
+    assert_eq!(long, TOO_LONG, "take off the list what is short enough, or gone");
+}
+
+#[test]
+fn rules_neither_wait_nor_read_a_clock() {
+    let mut rules = product("broker");
+    rules.retain(|source| source.path.starts_with("broker/src/rules/"));
+    assert!(!rules.is_empty(), "broker/src/rules/ holds no source");
+    let found = occurrences(&rules, &NOT_IN_RULES);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn crates_keep_to_their_layer() {
+    for (krate, forbidden) in DEPENDENCIES {
+        let found = dependencies(&read(&format!("{krate}/Cargo.toml")), forbidden);
+        assert!(found.is_empty(), "{krate} depends on {found:?}");
+    }
+}
+
+#[test]
+fn each_check_of_files_can_fail() {
+    let long = Source::new("a.rs", &"fn f() {}\n".repeat(LINES_MAX + 1));
+    assert!(!begins_with_what_it_is(&long) && is_too_long(&long));
+    let tested = format!(
+        "//! A file.\nfn f() {{}}\n#[cfg(test)]\nmod tests {{\n{}}}\n",
+        "fn f() {}\n".repeat(LINES_MAX)
+    );
+    assert!(
+        begins_with_what_it_is(&Source::new("a.rs", &tested))
+            && !is_too_long(&Source::new("a.rs", &tested))
+    );
+    let waits = Source::new("a.rs", "// tokio in a comment\nlet now = Instant::now();\n");
+    assert_eq!(occurrences(&[waits], &NOT_IN_RULES), ["a.rs:2: Instant::now"]);
+    let manifest = "[package]\nname = \"a\"\n\n[dependencies]\nhyper.workspace = true\n\n[dev-dependencies]\ntokio = \"1\"\n";
+    assert_eq!(dependencies(manifest, &["tokio", "hyper"]), ["hyper"]);
+}
