@@ -3,13 +3,10 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use serde_json::Value;
-
 use super::{
     TlsConfig,
     field_error::{FieldError, join},
     spec::{BackendTls, TransportSpec},
-    spec_reader::SpecReader,
 };
 
 const PATH: &str = "tls";
@@ -18,15 +15,6 @@ const KEY: &str = "client_key";
 const FILE_ALLOWED: &str = "the absolute path of a PEM file, without ..";
 /// Longest path of the system.
 const PATH_BYTES_MAX: usize = 4096;
-
-pub(super) fn read(reader: &mut SpecReader<'_>, value: &Value) -> BackendTls {
-    let Some(members) = reader.object(PATH, value, &[CERT, KEY], &[]) else {
-        return BackendTls::default();
-    };
-    let [client_cert, client_key] =
-        [CERT, KEY].map(|name| reader.text(PATH, members, name).map(PathBuf::from));
-    BackendTls { client_cert, client_key }
-}
 
 /// Checks what the types can not say.
 pub(super) fn check(tls: &BackendTls, transport: &TransportSpec, faults: &mut Vec<FieldError>) {
@@ -105,7 +93,7 @@ impl TlsConfig {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::config::{load_from, validation::parse_backend_spec};

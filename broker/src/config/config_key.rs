@@ -200,6 +200,8 @@ pub(super) const GIB: usize = 1 << 30;
 pub(super) const DEADLINE_MIN: Duration = MS;
 pub(super) const DEADLINE_MAX: Duration = HOUR;
 pub(super) const DEADLINE: KeyKind = KeyKind::Duration { min: DEADLINE_MIN, max: DEADLINE_MAX };
+/// The end of a call, however often its deadline was renewed.
+pub(super) const CALL_MAX: KeyKind = KeyKind::Duration { min: DEADLINE_MIN, max: DAY };
 /// Bounds of every count of things held in memory.
 pub(super) const COUNT_MAX: u64 = 1_000_000;
 pub(super) const COUNT: KeyKind = KeyKind::Count { min: 1, max: COUNT_MAX };

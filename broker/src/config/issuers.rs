@@ -3,35 +3,29 @@
 //!
 //! Invariant: no algorithm with a shared secret can be configured, nor `none`, and nothing is fetched without TLS but over loopback.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use http::Uri;
 use jsonwebtoken::Algorithm;
 use protocol::ids::TenantId;
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::Value;
 use transport::parse_http_url;
+use utoipa::ToSchema;
 
 use super::{
+    body_schema::BodySchema,
+    config_key::KeyKind,
     config_reader::{ConfigReader, InvalidReason, text, wrong},
-    field_error::{describe, join},
-    spec_reader::{SpecReader, given},
-    units::{format_duration, parse_duration},
+    field_error::{FieldError, join},
+    range::check_duration,
+    spec::optional_duration,
+    units::DurationText,
 };
 use crate::limits::tokens::{ISSUERS_MAX, KEY_SET_AGE_MAX};
 
-const KEYS: [&str; 11] = [
-    "issuer",
-    "jwks_url",
-    "keys_max_age",
-    "audiences",
-    "algorithms",
-    "require_typ",
-    "tenant",
-    "tenant_claim",
-    "tenants",
-    "principal_claim",
-    "scopes",
-];
+static ENTRY: LazyLock<BodySchema<IssuerEntry>> = LazyLock::new(BodySchema::new);
+
 const URL_ALLOWED: &str = "an https URL, or an http one of this machine";
 const RESOURCE_ALLOWED: &str = "an https URL without path, such as https://mcp.example.com";
 /// The longest issuer, which stands in the name of every principal of it.
@@ -45,10 +39,9 @@ const TENANTS_MAX: usize = 10_000;
 
 /// The one type of a token that can be demanded (RFC 9068, 2.1).
 const ACCESS_TOKEN_TYPE: &str = "at+jwt";
-/// The shortest age: a fetch that fails is tried again within it.
-const KEYS_AGE_MIN: Duration = Duration::from_secs(10);
-/// The longest age.
-const KEYS_AGE_LONGEST: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// How long keys may be believed. A fetch that fails is tried again within the shortest time.
+const KEYS_AGE: KeyKind =
+    KeyKind::Duration { min: Duration::from_secs(10), max: Duration::from_secs(30 * 24 * 3_600) };
 
 /// What tokens may be signed with, by its name in them.
 const ALGORITHMS: [(&str, Algorithm); 9] = [
@@ -125,11 +118,7 @@ impl ConfigReader<'_> {
         let mut issuers: Vec<IssuerConfig> = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
             let path = join(&named, &at.to_string());
-            let issuer = IssuerReader {
-                path: path.clone(),
-                reader: SpecReader { faults: &mut self.faults },
-            }
-            .read(entry);
+            let issuer = IssuerReader { path: path.clone(), faults: &mut self.faults }.read(entry);
             if let Some(issuer) = issuer {
                 if issuers.iter().any(|known| known.issuer == issuer.issuer) {
                     self.fault(&join(&path, "issuer"), "is listed twice", "each issuer once");
@@ -165,45 +154,70 @@ pub fn is_loopback(uri: &Uri) -> bool {
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// One entry of the list.
+/// An entry of `auth.issuers`, as it is written.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct IssuerEntry {
+    issuer: String,
+    jwks_url: Option<String>,
+    #[serde(default, with = "optional_duration")]
+    #[schema(value_type = DurationText)]
+    keys_max_age: Option<Duration>,
+    audiences: Option<Vec<String>>,
+    algorithms: Option<Vec<String>>,
+    require_typ: Option<String>,
+    tenant: Option<String>,
+    tenant_claim: Option<String>,
+    tenants: Option<Vec<String>>,
+    principal_claim: Option<String>,
+    scopes: Option<Vec<String>>,
+}
+
+/// Checks one entry of the list.
 struct IssuerReader<'f> {
     path: String,
-    reader: SpecReader<'f>,
+    faults: &'f mut Vec<FieldError>,
 }
 
 impl IssuerReader<'_> {
-    /// `None` after a fault that leaves nothing to go on with; the configuration is refused anyway.
+    /// Returns `None` after a fault that leaves nothing to go on with. The configuration is refused anyway.
     fn read(mut self, entry: &Value) -> Option<IssuerConfig> {
-        let path = self.path.clone();
-        let members = self.reader.object(&path, entry, &KEYS, &[])?;
-        let issuer = self.reader.required_text(&path, members, "issuer");
-        let jwks = self.reader.text(&path, members, "jwks_url");
-        let issuer = issuer.filter(|issuer| self.issuer(issuer));
-        let jwks_url = jwks.and_then(|url| self.url("jwks_url", &url));
-        let keys_max_age = self.keys_max_age(members);
+        let entry = match ENTRY.read(entry) {
+            Ok(entry) => entry,
+            Err(faults) => {
+                self.faults.extend(faults.into_iter().map(|fault| fault.under(&self.path)));
+                return None;
+            }
+        };
+        let tenant = self.tenant(&entry);
+        let is_issuer = self.issuer(&entry.issuer);
+        let jwks_url = entry.jwks_url.and_then(|url| self.url("jwks_url", &url));
+        check_duration(join(&self.path, "keys_max_age"), entry.keys_max_age, KEYS_AGE, self.faults);
         let audiences =
-            self.words(members, "audiences", |word| word.chars().all(|c| !c.is_control()));
-        let scopes = self.words(members, "scopes", is_scope);
-        let algorithms = self.algorithms(members);
-        let requires_access_token_type = self.requires_access_token_type(members);
-        let principal_claim =
-            self.claim(members, "principal_claim").unwrap_or_else(|| "sub".to_owned());
-        let tenant = self.tenant(members)?;
+            self.words("audiences", entry.audiences, |word| word.chars().all(|c| !c.is_control()));
+        let scopes = self.words("scopes", entry.scopes, is_scope);
+        let algorithms = self.algorithms(entry.algorithms);
+        if entry.require_typ.as_deref().is_some_and(|wanted| wanted != ACCESS_TOKEN_TYPE) {
+            self.fault("require_typ", "is not a type that can be demanded", ACCESS_TOKEN_TYPE);
+        }
+        let principal_claim = self
+            .claim("principal_claim", entry.principal_claim)
+            .unwrap_or_else(|| "sub".to_owned());
         Some(IssuerConfig {
-            issuer: issuer?,
+            issuer: Some(entry.issuer).filter(|_| is_issuer)?,
             jwks_url,
-            keys_max_age,
+            keys_max_age: entry.keys_max_age.unwrap_or(KEY_SET_AGE_MAX),
             audiences,
             algorithms,
-            requires_access_token_type,
-            tenant,
+            requires_access_token_type: entry.require_typ.is_some(),
+            tenant: tenant?,
             principal_claim,
             scopes,
         })
     }
 
     fn fault(&mut self, name: &str, wrong: &str, allowed: &str) {
-        self.reader.fault(&join(&self.path, name), wrong, allowed);
+        self.faults.push(FieldError::new(join(&self.path, name), wrong, allowed));
     }
 
     fn issuer(&mut self, issuer: &str) -> bool {
@@ -230,11 +244,11 @@ impl IssuerReader<'_> {
 
     fn words(
         &mut self,
-        members: &Map<String, Value>,
         name: &'static str,
+        words: Option<Vec<String>>,
         fits: impl Fn(&str) -> bool,
     ) -> Vec<String> {
-        let words = self.reader.text_list(&self.path, members, name);
+        let words = words.unwrap_or_default();
         if words.len() > WORDS_MAX
             || words
                 .iter()
@@ -249,11 +263,8 @@ impl IssuerReader<'_> {
         words
     }
 
-    fn algorithms(&mut self, members: &Map<String, Value>) -> Vec<Algorithm> {
-        if given(members, "algorithms").is_none() {
-            return ALGORITHMS.map(|(_, algorithm)| algorithm).to_vec();
-        }
-        let names = self.reader.text_list(&self.path, members, "algorithms");
+    fn algorithms(&mut self, names: Option<Vec<String>>) -> Vec<Algorithm> {
+        let Some(names) = names else { return ALGORITHMS.map(|(_, algorithm)| algorithm).to_vec() };
         let known: Vec<Algorithm> = names.iter().filter_map(|name| algorithm(name)).collect();
         if known.is_empty() || known.len() < names.len() {
             let allowed = ALGORITHMS.map(|(name, _)| name).join(", ");
@@ -262,71 +273,39 @@ impl IssuerReader<'_> {
         known
     }
 
-    fn keys_max_age(&mut self, members: &Map<String, Value>) -> Duration {
-        let Some(value) = given(members, "keys_max_age") else { return KEY_SET_AGE_MAX };
-        let age = value.as_str().and_then(|text| parse_duration(text).ok());
-        age.filter(|age| (KEYS_AGE_MIN..=KEYS_AGE_LONGEST).contains(age)).unwrap_or_else(|| {
-            let allowed = format!(
-                "a duration from {} to {}",
-                format_duration(KEYS_AGE_MIN),
-                format_duration(KEYS_AGE_LONGEST)
-            );
-            self.fault("keys_max_age", &format!("is {}", describe(value)), &allowed);
-            KEY_SET_AGE_MAX
-        })
-    }
-
-    fn requires_access_token_type(&mut self, members: &Map<String, Value>) -> bool {
-        let wanted = self.reader.text(&self.path, members, "require_typ");
-        if wanted.as_deref().is_some_and(|wanted| wanted != ACCESS_TOKEN_TYPE) {
-            self.fault("require_typ", "is not a type that can be demanded", ACCESS_TOKEN_TYPE);
-        }
-        wanted.is_some()
-    }
-
-    fn claim(&mut self, members: &Map<String, Value>, name: &'static str) -> Option<String> {
-        let claim = self.reader.text(&self.path, members, name)?;
+    fn claim(&mut self, name: &'static str, claim: Option<String>) -> Option<String> {
+        let claim = claim?;
         if claim.is_empty() || claim.len() > WORD_BYTES_MAX {
             self.fault(name, "is no name of a claim", "the name of a member of the token");
         }
         Some(claim)
     }
 
-    fn tenant(&mut self, members: &Map<String, Value>) -> Option<TenantMapping> {
-        let named = self.reader.text(&self.path, members, "tenant");
-        let claim = self.claim(members, "tenant_claim");
-        let tenants = self.tenants(members, claim.is_some());
-        match (named, claim) {
+    fn tenant(&mut self, entry: &IssuerEntry) -> Option<TenantMapping> {
+        let claim = self.claim("tenant_claim", entry.tenant_claim.clone());
+        let tenants = self.tenants(entry.tenants.as_deref(), claim.is_some());
+        match (&entry.tenant, claim) {
             (Some(_), Some(_)) => {
                 self.fault("tenant_claim", "stands beside tenant", "one of the two")
             }
             (None, Some(name)) => return Some(TenantMapping::Claim { name, tenants }),
-            (Some(name), None) => match TenantId::parse(&name) {
+            (Some(name), None) => match TenantId::parse(name) {
                 Ok(tenant) => return Some(TenantMapping::Fixed(tenant)),
                 Err(_) => {
                     self.fault("tenant", "is no name for a tenant", super::validation::NAME_ALLOWED)
                 }
             },
-            (None, None) => match given(members, "tenant").or(given(members, "tenant_claim")) {
-                Some(other) if other.as_str().is_none() => {} // told already
-                other => {
-                    let wrong = other.map_or("is missing, and so is tenant_claim", describe);
-                    self.fault(
-                        "tenant",
-                        wrong,
-                        "the name of a tenant, or tenant_claim: the claim that names it",
-                    );
-                }
-            },
+            (None, None) => {
+                let allowed = "the name of a tenant, or tenant_claim: the claim that names it";
+                self.fault("tenant", "is missing, and so is tenant_claim", allowed);
+            }
         }
         None
     }
 
     /// The tenants that `tenant_claim` may name.
-    fn tenants(&mut self, members: &Map<String, Value>, beside_claim: bool) -> Vec<TenantId> {
-        if given(members, "tenants").is_none() {
-            return Vec::new();
-        }
+    fn tenants(&mut self, names: Option<&[String]>, beside_claim: bool) -> Vec<TenantId> {
+        let Some(names) = names else { return Vec::new() };
         if !beside_claim {
             self.fault(
                 "tenants",
@@ -334,7 +313,6 @@ impl IssuerReader<'_> {
                 "a list of tenants beside tenant_claim",
             );
         }
-        let names = self.reader.text_list(&self.path, members, "tenants");
         let tenants: Vec<TenantId> =
             names.iter().filter_map(|name| TenantId::parse(name).ok()).collect();
         if tenants.is_empty() || tenants.len() < names.len() || tenants.len() > TENANTS_MAX {

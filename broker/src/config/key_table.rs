@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::{
     compat::COMPAT,
     config_key::{
-        COUNT, ConfigKey, DAY, DEADLINE, DEADLINE_MIN, HOUR, KIB, KeyKind, KeySection, KeyTable,
-        MIB, MS, SECOND, key, optional_key,
+        CALL_MAX, COUNT, ConfigKey, DAY, DEADLINE, HOUR, KIB, KeyKind, KeySection, KeyTable, MIB,
+        MS, SECOND, key, optional_key,
     },
     limits::{LIMITS, OVERLOAD},
     observability,
@@ -313,12 +313,7 @@ const TIMEOUTS: &[ConfigKey] = &[
         "30s",
         "Answer of a backend to tools/call, resources/read, prompts/get and other calls; progress and questions to the client renew it, up to `timeouts.call_max`.",
     ),
-    key(
-        "call_max",
-        KeyKind::Duration { min: DEADLINE_MIN, max: DAY },
-        "1h",
-        "End of every call, however often its deadline was renewed.",
-    ),
+    key("call_max", CALL_MAX, "1h", "End of every call, however often its deadline was renewed."),
     key(
         "methods",
         KeyKind::Deadlines,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    config_key::{COUNT_MAX, ConfigKey, KeyKind, key, optional_key},
+    config_key::{COUNT, COUNT_MAX, ConfigKey, KeyKind, key, optional_key},
     config_reader::{ConfigReader, size, wrong},
     message_sizes::MessageSizes,
 };
@@ -11,8 +11,8 @@ use super::{
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
-const COUNT: KeyKind = KeyKind::Count { min: 1, max: COUNT_MAX };
-const RATE: KeyKind = KeyKind::Count { min: 0, max: COUNT_MAX };
+/// 0 is unlimited.
+pub(super) const RATE: KeyKind = KeyKind::Count { min: 0, max: COUNT_MAX };
 
 pub(super) const LIMITS: &[ConfigKey] = &[
     key(

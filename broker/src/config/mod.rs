@@ -2,9 +2,10 @@
 //!
 //! `keys` is the table of every key; `raw` reads the YAML file and the environment, [`validation`] turns that into these
 //! types and reports every fault at once, [`spec`] holds the bodies shared with the admin API (tenants and backends) and
-//! `spec_parser` checks them; [`example`] prints the table for people.
+//! `spec_parser` checks them, after `body_schema` read their shape; [`example`] prints the table for people.
 
 mod backend_tls;
+mod body_schema;
 mod commands;
 pub mod compat;
 mod config_key;
@@ -18,6 +19,7 @@ pub mod log_filter;
 mod message_sizes;
 mod observability;
 mod policy;
+mod range;
 mod raw_config;
 mod replica;
 mod resilience;
@@ -25,7 +27,6 @@ pub mod sandbox;
 pub mod spec;
 mod spec_limits;
 mod spec_parser;
-mod spec_reader;
 pub mod stdio;
 mod trusted_proxies;
 pub mod units;
@@ -40,6 +41,7 @@ use std::{
     time::Duration,
 };
 
+pub use body_schema::BodySchema;
 pub use compat::{CompatConfig, Eras};
 use protocol::ids::{BackendId, TenantId};
 use spec::{BackendSpec, TenantSpec};

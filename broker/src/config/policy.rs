@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use protocol::uri::Root;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    field_error::{FieldError, describe},
-    spec_reader::{SpecReader, given},
-    units::{format_duration, parse_duration},
+    field_error::FieldError,
+    units::{DurationText, format_duration},
 };
 use crate::limits::arguments::{
     VALIDATE_TIMEOUT_DEFAULT, VALIDATE_TIMEOUT_MAX, VALIDATE_TIMEOUT_MIN,
@@ -41,7 +39,7 @@ pub struct ToolRules {
     pub validate_arguments: bool,
     /// How long that may take, the wait for a thread included, 1ms to 10s. Arguments that take longer are refused. Absent: 100ms.
     #[serde(with = "super::spec::optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "100ms")]
+    #[schema(value_type = DurationText)]
     pub validate_timeout: Option<Duration>,
 }
 
@@ -64,47 +62,6 @@ impl ToolRules {
 
 fn is_false(value: &bool) -> bool {
     !value
-}
-
-pub(super) fn read_resources(reader: &mut SpecReader<'_>, value: &Value) -> ResourceRules {
-    let Some(members) = reader.object("resources", value, &["roots"], &[]) else {
-        return ResourceRules::default();
-    };
-    ResourceRules { roots: reader.text_list("resources", members, "roots") }
-}
-
-pub(super) fn read_tools(reader: &mut SpecReader<'_>, value: &Value) -> ToolRules {
-    let known = ["validate_arguments", "validate_timeout"];
-    let Some(members) = reader.object("tools", value, &known, &[]) else {
-        return ToolRules::default();
-    };
-    let validate_arguments = match given(members, "validate_arguments") {
-        None => false,
-        Some(Value::Bool(validate_arguments)) => *validate_arguments,
-        Some(other) => {
-            reader.fault(
-                "tools.validate_arguments",
-                &format!("is {}", describe(other)),
-                "true or false",
-            );
-            false
-        }
-    };
-    ToolRules {
-        validate_arguments,
-        validate_timeout: given(members, "validate_timeout")
-            .and_then(|value| read_timeout(reader, value)),
-    }
-}
-
-fn read_timeout(reader: &mut SpecReader<'_>, value: &Value) -> Option<Duration> {
-    let wrong = match value.as_str().map(parse_duration) {
-        Some(Ok(timeout)) => return Some(timeout),
-        Some(Err(error)) => error.to_string(),
-        None => format!("is {}", describe(value)),
-    };
-    reader.fault(TIMEOUT_PATH, &wrong, &timeout_allowed());
-    None
 }
 
 fn timeout_allowed() -> String {

@@ -4,15 +4,16 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use protocol::method::Method;
-use serde_json::{Map, Value};
 
 use super::{
-    config_key::{COUNT, COUNT_MAX, ConfigKey, DEADLINE_MAX, DEADLINE_MIN, HOUR, KeyKind, key},
+    config_key::{
+        CALL_MAX, COUNT, ConfigKey, DEADLINE, DEADLINE_MAX, DEADLINE_MIN, HOUR, KeyKind, key,
+    },
     config_reader::{ConfigReader, wrong},
     field_error::{FieldError, describe, join},
-    spec::{BackendBreaker, BackendSpec, BackendTimeouts, TenantSpec, TenantTimeouts},
-    spec_reader::{SpecReader, deadline_allowed, given},
-    units::{Ratio, format_duration, parse_duration},
+    range::{check_count, check_duration},
+    spec::{BackendSpec, BackendTimeouts, TenantSpec, TenantTimeouts},
+    units::{Ratio, parse_duration},
 };
 
 /// The keys of the section `breaker`.
@@ -21,7 +22,7 @@ pub(super) const BREAKER: &[ConfigKey] = &[
     key("failures", COUNT, "5", "Failures in a row that open it."),
     key(
         "error_ratio",
-        KeyKind::Ratio { percent_min: 1 },
+        ERROR_RATIO,
         "0.5",
         "Share of failures among the calls of the window that opens it.",
     ),
@@ -36,8 +37,8 @@ pub(super) const BREAKER: &[ConfigKey] = &[
     key("probe_max", WINDOW, "3s", "Longest wait between two probes."),
 ];
 
-const WINDOW: KeyKind = KeyKind::Duration { min: WINDOW_MIN, max: HOUR };
-const WINDOW_MIN: Duration = Duration::from_millis(10);
+const WINDOW: KeyKind = KeyKind::Duration { min: Duration::from_millis(10), max: HOUR };
+const ERROR_RATIO: KeyKind = KeyKind::Ratio { percent_min: 1 };
 
 /// The keys of the section `retries`.
 pub(super) const RETRIES: &[ConfigKey] = &[
@@ -50,8 +51,6 @@ pub(super) const RETRIES: &[ConfigKey] = &[
     ),
 ];
 
-/// Longest end of a call.
-const CALL_MAX_MAX: Duration = Duration::from_secs(86_400);
 /// Tools, or methods, one body may name.
 const NAMED_MAX: usize = 1_000;
 /// Of a tool.
@@ -135,122 +134,6 @@ impl ConfigReader<'_> {
     }
 }
 
-impl SpecReader<'_> {
-    pub(super) fn backend_timeouts(&mut self, members: &Map<String, Value>) -> BackendTimeouts {
-        const PATH: &str = "timeouts";
-        let known = ["call", "control", "initialize", "call_max", "methods", "tools"];
-        let Some(members) =
-            given(members, PATH).and_then(|value| self.object(PATH, value, &known, &[]))
-        else {
-            return BackendTimeouts::default();
-        };
-        BackendTimeouts {
-            call: self.duration(PATH, members, "call"),
-            control: self.duration(PATH, members, "control"),
-            initialize: self.duration(PATH, members, "initialize"),
-            call_max: self.duration(PATH, members, "call_max"),
-            methods: self.durations(PATH, members, "methods"),
-            tools: self.durations(PATH, members, "tools"),
-        }
-    }
-
-    pub(super) fn tenant_timeouts(&mut self, members: &Map<String, Value>) -> TenantTimeouts {
-        const PATH: &str = "timeouts";
-        let known = ["call", "control", "call_max", "methods"];
-        let Some(members) =
-            given(members, PATH).and_then(|value| self.object(PATH, value, &known, &[]))
-        else {
-            return TenantTimeouts::default();
-        };
-        TenantTimeouts {
-            call: self.duration(PATH, members, "call"),
-            control: self.duration(PATH, members, "control"),
-            call_max: self.duration(PATH, members, "call_max"),
-            methods: self.durations(PATH, members, "methods"),
-        }
-    }
-
-    pub(super) fn breaker(&mut self, members: &Map<String, Value>) -> BackendBreaker {
-        const PATH: &str = "breaker";
-        let known = [
-            "enabled",
-            "failures",
-            "error_ratio",
-            "requests",
-            "window",
-            "probe_after",
-            "probe_max",
-        ];
-        let Some(members) =
-            given(members, PATH).and_then(|value| self.object(PATH, value, &known, &[]))
-        else {
-            return BackendBreaker::default();
-        };
-        BackendBreaker {
-            enabled: self.switch(PATH, members, "enabled"),
-            failures: self.count(PATH, members, "failures"),
-            error_ratio: self.ratio(PATH, members, "error_ratio"),
-            requests: self.count(PATH, members, "requests"),
-            window: self.duration(PATH, members, "window"),
-            probe_after: self.duration(PATH, members, "probe_after"),
-            probe_max: self.duration(PATH, members, "probe_max"),
-        }
-    }
-
-    pub(super) fn switch(
-        &mut self,
-        parent: &str,
-        members: &Map<String, Value>,
-        name: &str,
-    ) -> Option<bool> {
-        let value = given(members, name)?;
-        if !value.is_boolean() {
-            self.fault(&join(parent, name), &format!("is {}", describe(value)), "true or false");
-        }
-        value.as_bool()
-    }
-
-    fn ratio(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<Ratio> {
-        let value = given(members, name)?;
-        let ratio = value.as_f64().and_then(Ratio::new);
-        if ratio.is_none() {
-            let wrong = if value.is_number() {
-                format!("is {value}")
-            } else {
-                format!("is {}", describe(value))
-            };
-            self.fault(&join(parent, name), &wrong, RATIO_ALLOWED);
-        }
-        ratio
-    }
-
-    fn durations(
-        &mut self,
-        parent: &str,
-        members: &Map<String, Value>,
-        name: &str,
-    ) -> BTreeMap<String, Duration> {
-        let path = join(parent, name);
-        match given(members, name) {
-            None => BTreeMap::new(),
-            Some(Value::Object(entries)) => entries
-                .keys()
-                .filter_map(|key| Some((key.clone(), self.duration(&path, entries, key)?)))
-                .collect(),
-            Some(other) => {
-                self.fault(
-                    &path,
-                    &format!("is {}", describe(other)),
-                    "a map from name to duration",
-                );
-                BTreeMap::new()
-            }
-        }
-    }
-}
-
-const RATIO_ALLOWED: &str = "a number from 0.01 to 1";
-
 /// Checks what the types can not say.
 pub(super) fn check_backend(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     let BackendTimeouts { call, control, initialize, call_max, methods, tools } = &spec.timeouts;
@@ -269,24 +152,21 @@ pub(super) fn check_backend(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     );
     let breaker = &spec.breaker;
     for (name, count) in [("failures", breaker.failures), ("requests", breaker.requests)] {
-        check_count(&format!("breaker.{name}"), count.map(u64::from), faults);
+        check_count(format!("breaker.{name}"), count.map(u64::from), COUNT, faults);
     }
     if breaker.error_ratio.is_some_and(|ratio| ratio.get() < 0.01) {
-        faults.push(FieldError::new("breaker.error_ratio", "is out of range", RATIO_ALLOWED));
+        faults.push(FieldError::new(
+            "breaker.error_ratio",
+            "is out of range",
+            ERROR_RATIO.allowed(),
+        ));
     }
     for (name, time) in [
         ("window", breaker.window),
         ("probe_after", breaker.probe_after),
         ("probe_max", breaker.probe_max),
     ] {
-        if time.is_some_and(|time| time < WINDOW_MIN || time > DEADLINE_MAX) {
-            let allowed = format!(
-                "a duration from {} to {}",
-                format_duration(WINDOW_MIN),
-                format_duration(DEADLINE_MAX)
-            );
-            faults.push(FieldError::new(format!("breaker.{name}"), "is out of range", allowed));
-        }
+        check_duration(format!("breaker.{name}"), time, WINDOW, faults);
     }
 }
 
@@ -303,22 +183,9 @@ fn check_deadlines(
     faults: &mut Vec<FieldError>,
 ) {
     for (name, deadline) in deadlines {
-        if deadline.is_some_and(|deadline| !is_deadline(&deadline)) {
-            faults.push(FieldError::new(
-                format!("timeouts.{name}"),
-                "is out of range",
-                deadline_allowed(),
-            ));
-        }
+        check_duration(format!("timeouts.{name}"), *deadline, DEADLINE, faults);
     }
-    if call_max.is_some_and(|max| max < DEADLINE_MIN || max > CALL_MAX_MAX) {
-        let allowed = format!(
-            "a duration from {} to {}",
-            format_duration(DEADLINE_MIN),
-            format_duration(CALL_MAX_MAX)
-        );
-        faults.push(FieldError::new("timeouts.call_max", "is out of range", allowed));
-    }
+    check_duration("timeouts.call_max", call_max, CALL_MAX, faults);
     check_named(
         "methods",
         methods,
@@ -343,23 +210,9 @@ fn check_named(
         let shown: String = name.chars().take(64).collect();
         if !is_name(name) {
             faults.push(FieldError::new(&path, format!("names {shown:?}"), allowed));
-        } else if !is_deadline(deadline) {
-            faults.push(FieldError::new(
-                join(&path, &shown),
-                "is out of range",
-                deadline_allowed(),
-            ));
+        } else {
+            check_duration(join(&path, &shown), Some(*deadline), DEADLINE, faults);
         }
-    }
-}
-
-fn check_count(path: &str, count: Option<u64>, faults: &mut Vec<FieldError>) {
-    if let Some(count) = count.filter(|count| *count < 1 || *count > COUNT_MAX) {
-        faults.push(FieldError::new(
-            path,
-            format!("is {count}"),
-            format!("a whole number from 1 to {COUNT_MAX}"),
-        ));
     }
 }
 

@@ -13,9 +13,8 @@ use utoipa::ToSchema;
 use super::{
     config_key::KeyKind,
     config_reader::{ConfigReader, InvalidReason, text, wrong},
-    field_error::{FieldError, describe, join},
+    field_error::{FieldError, join},
     spec::TransportSpec,
-    spec_reader::{SpecReader, given},
 };
 
 pub(super) const MODES: &[&str] = &["auto", "uid", "landlock", "off"];
@@ -103,26 +102,6 @@ fn user_range(value: &Value, _: KeyKind) -> Result<RangeInclusive<u32>, InvalidR
     let range =
         parsed().filter(|(first, last)| (USER_MIN..=*last).contains(first) && *last <= USER_MAX);
     range.map(|(first, last)| first..=last).ok_or_else(|| wrong(value))
-}
-
-/// `sandbox` of a body.
-pub(super) fn read(reader: &mut SpecReader<'_>, value: &Value) -> SandboxRules {
-    let Some(members) = reader.object(PATH, value, &["read", "write", "network"], &[]) else {
-        return SandboxRules::default();
-    };
-    let network = match given(members, "network") {
-        None | Some(Value::Bool(true)) => true,
-        Some(Value::Bool(false)) => false,
-        Some(other) => {
-            reader.fault("sandbox.network", &format!("is {}", describe(other)), "true or false");
-            true
-        }
-    };
-    SandboxRules {
-        read: reader.text_list(PATH, members, "read"),
-        write: reader.text_list(PATH, members, "write"),
-        network,
-    }
 }
 
 /// Checks what the types cannot say.

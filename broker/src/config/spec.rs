@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use transport::tls::ClientIdentityFiles;
 use utoipa::ToSchema;
 
-use super::units::Ratio;
+use super::units::{DurationText, Ratio};
 pub use super::{
     policy::{ResourceRules, ToolRules},
     sandbox::SandboxRules,
@@ -296,25 +296,25 @@ pub enum ProtocolChoice {
 #[serde(deny_unknown_fields, default)]
 pub struct BackendTimeouts {
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "30s")]
+    #[schema(value_type = DurationText)]
     pub call: Option<Duration>,
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "5s")]
+    #[schema(value_type = DurationText)]
     pub control: Option<Duration>,
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "30s")]
+    #[schema(value_type = DurationText)]
     pub initialize: Option<Duration>,
     /// End of every call, however often progress renewed its deadline.
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "1h")]
+    #[schema(value_type = DurationText)]
     pub call_max: Option<Duration>,
     /// By method; comes before `call` and `control`.
     #[serde(with = "durations", skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(value_type = BTreeMap<String, String>)]
+    #[schema(value_type = BTreeMap<String, DurationText>)]
     pub methods: BTreeMap<String, Duration>,
     /// By tool, as the backend names it; comes before `methods`.
     #[serde(with = "durations", skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(value_type = BTreeMap<String, String>)]
+    #[schema(value_type = BTreeMap<String, DurationText>)]
     pub tools: BTreeMap<String, Duration>,
 }
 
@@ -323,17 +323,17 @@ pub struct BackendTimeouts {
 #[serde(deny_unknown_fields, default)]
 pub struct TenantTimeouts {
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "30s")]
+    #[schema(value_type = DurationText)]
     pub call: Option<Duration>,
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "5s")]
+    #[schema(value_type = DurationText)]
     pub control: Option<Duration>,
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "1h")]
+    #[schema(value_type = DurationText)]
     pub call_max: Option<Duration>,
     /// By method; comes before `call` and `control`.
     #[serde(with = "durations", skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(value_type = BTreeMap<String, String>)]
+    #[schema(value_type = BTreeMap<String, DurationText>)]
     pub methods: BTreeMap<String, Duration>,
 }
 
@@ -354,21 +354,21 @@ pub struct BackendBreaker {
     pub failures: Option<u32>,
     /// Share of failures in the window that opens it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>, example = 0.5)]
+    #[schema(value_type = Option<f64>, minimum = 0, maximum = 1, example = 0.5)]
     pub error_ratio: Option<Ratio>,
     /// Calls in the window before the share counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<u32>,
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "10s")]
+    #[schema(value_type = DurationText)]
     pub window: Option<Duration>,
     /// Wait for the first probe, at most.
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "1s")]
+    #[schema(value_type = DurationText)]
     pub probe_after: Option<Duration>,
     /// Longest wait between two probes.
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "3s")]
+    #[schema(value_type = DurationText)]
     pub probe_max: Option<Duration>,
 }
 

@@ -12,24 +12,22 @@ use utoipa::ToSchema;
 
 use super::{
     commands::{self, AllowedCommand},
-    config_key::{COUNT, COUNT_MAX, ConfigKey, DEADLINE_MAX, KeyKind, key, optional_key},
+    config_key::{COUNT, COUNT_MAX, ConfigKey, DEADLINE_MAX, KeyKind, SECOND, key, optional_key},
     config_reader::{ConfigReader, duration},
     field_error::{FieldError, join},
+    range::{check_count, check_duration, check_size},
     sandbox::{self, SandboxMode},
     spec::{TransportSpec, optional_duration},
-    spec_reader::{SpecReader, given},
-    units::{format_duration, format_size},
+    units::{DurationText, SizeText},
 };
 
 /// Where the limits of one backend stand in its body.
 const PATH: &str = "transport.limits";
 /// Below this hardly any interpreter starts.
 const MEMORY_MIN: usize = 16 << 20;
-const MEMORY_MAX: usize = 1024 << 30;
+const MEMORY: KeyKind = KeyKind::Size { min: MEMORY_MIN, max: 1024 << 30 };
 /// A process that may open fewer can not start.
-const OPEN_FILES_MIN: u64 = 16;
-const SECOND: Duration = Duration::from_secs(1);
-
+const OPEN_FILES: KeyKind = KeyKind::Count { min: 16, max: COUNT_MAX };
 const CHILD_TIME: KeyKind = KeyKind::Duration { min: SECOND, max: LIFETIME_MAX };
 
 /// The keys of the section.
@@ -61,16 +59,11 @@ pub(super) const KEYS: &[ConfigKey] = &[
     key("children_per_tenant", COUNT, "256", "Child processes of one tenant's backends."),
     key(
         "memory",
-        KeyKind::Size { min: MEMORY_MIN, max: MEMORY_MAX },
+        MEMORY,
         "4GiB",
         "Memory of its own that each process of a child may have (RLIMIT_DATA).",
     ),
-    key(
-        "open_files",
-        KeyKind::Count { min: OPEN_FILES_MIN, max: COUNT_MAX },
-        "1024",
-        "Descriptors each process of a child may have open.",
-    ),
+    key("open_files", OPEN_FILES, "1024", "Descriptors each process of a child may have open."),
     optional_key(
         "processes",
         COUNT,
@@ -103,7 +96,7 @@ pub(super) const KEYS: &[ConfigKey] = &[
 pub struct StdioLimits {
     /// Memory of its own, in each of its processes.
     #[serde(with = "optional_size", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "512MiB")]
+    #[schema(value_type = Option<SizeText>)]
     pub memory: Option<usize>,
     /// Processes and threads of the user its children run as, all together; does not bind root.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,15 +106,15 @@ pub struct StdioLimits {
     pub open_files: Option<u32>,
     /// Processor time, of each of its processes.
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "10m")]
+    #[schema(value_type = DurationText)]
     pub cpu: Option<Duration>,
     /// A child nobody asked anything for this long is ended; the next request starts another.
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "30m")]
+    #[schema(value_type = DurationText)]
     pub idle: Option<Duration>,
     /// A child that lives for this long is ended as soon as no request waits for it; the next request starts another.
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "12h")]
+    #[schema(value_type = DurationText)]
     pub lifetime: Option<Duration>,
 }
 
@@ -195,50 +188,14 @@ impl ConfigReader<'_> {
     }
 }
 
-/// `transport.limits` of a body.
-pub(super) fn read_limits(reader: &mut SpecReader<'_>, value: &Value) -> StdioLimits {
-    const KNOWN: [&str; 6] = ["memory", "processes", "open_files", "cpu", "idle", "lifetime"];
-    let Some(members) = reader.object(PATH, value, &KNOWN, &[]) else {
-        return StdioLimits::default();
-    };
-    StdioLimits {
-        memory: given(members, "memory").and_then(|value| reader.size(PATH, value, "memory")),
-        processes: reader.count(PATH, members, "processes"),
-        open_files: reader.count(PATH, members, "open_files"),
-        cpu: reader.duration(PATH, members, "cpu"),
-        idle: reader.duration(PATH, members, "idle"),
-        lifetime: reader.duration(PATH, members, "lifetime"),
-    }
-}
-
 /// Checks what the types can not say.
 pub(super) fn check_limits(limits: &StdioLimits, faults: &mut Vec<FieldError>) {
     let StdioLimits { memory, processes, open_files, cpu, idle, lifetime } = limits;
-    if memory.is_some_and(|memory| !(MEMORY_MIN..=MEMORY_MAX).contains(&memory)) {
-        let allowed =
-            format!("a size from {} to {}", format_size(MEMORY_MIN), format_size(MEMORY_MAX));
-        faults.push(FieldError::new(join(PATH, "memory"), "is out of range", allowed));
-    }
-    for (name, value, min) in
-        [("processes", processes, 1), ("open_files", open_files, OPEN_FILES_MIN)]
-    {
-        if value.is_some_and(|value| !(min..=COUNT_MAX).contains(&u64::from(value))) {
-            faults.push(FieldError::new(
-                join(PATH, name),
-                "is out of range",
-                format!("a whole number from {min} to {COUNT_MAX}"),
-            ));
-        }
-    }
-    for (name, value) in [("cpu", cpu), ("idle", idle), ("lifetime", lifetime)] {
-        if value.is_some_and(|value| value < SECOND || value > LIFETIME_MAX) {
-            let allowed = format!(
-                "a duration from {} to {}",
-                format_duration(SECOND),
-                format_duration(LIFETIME_MAX)
-            );
-            faults.push(FieldError::new(join(PATH, name), "is out of range", allowed));
-        }
+    check_size(join(PATH, "memory"), *memory, MEMORY, faults);
+    check_count(join(PATH, "processes"), processes.map(u64::from), COUNT, faults);
+    check_count(join(PATH, "open_files"), open_files.map(u64::from), OPEN_FILES, faults);
+    for (name, time) in [("cpu", cpu), ("idle", idle), ("lifetime", lifetime)] {
+        check_duration(join(PATH, name), *time, CHILD_TIME, faults);
     }
 }
 

@@ -6,6 +6,14 @@
 
 use std::time::Duration;
 
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        RefOr, Schema,
+        schema::{Object, ObjectBuilder, OneOfBuilder, SchemaType, Type},
+    },
+};
+
 /// A text that is no duration or no size; the message says what is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
@@ -75,6 +83,75 @@ pub fn format_size(bytes: usize) -> String {
         _ => bytes.to_string(),
     }
 }
+
+/// What is written as text with a unit. A schema tells it by its pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WrittenUnit {
+    Duration,
+    Size,
+}
+
+impl WrittenUnit {
+    pub(super) fn of(schema: &Object) -> Option<Self> {
+        let pattern = schema.pattern.as_deref()?;
+        [Self::Duration, Self::Size].into_iter().find(|unit| unit.pattern() == pattern)
+    }
+
+    /// Returns why the text cannot be read, or `None` when it can.
+    pub(super) fn problem(self, text: &str) -> Option<String> {
+        let error = match self {
+            Self::Duration => parse_duration(text).err(),
+            Self::Size => parse_size(text).err(),
+        };
+        error.map(|error| error.to_string())
+    }
+
+    pub(super) fn allowed(self) -> &'static str {
+        match self {
+            Self::Duration => "a duration, such as 250ms, 30s or 5m",
+            Self::Size => "a size, such as 64KiB or 512MiB",
+        }
+    }
+
+    fn pattern(self) -> &'static str {
+        match self {
+            Self::Duration => "^[0-9]+(ms|s|m|h)$",
+            Self::Size => "^[0-9]+(B|KiB|MiB|GiB)?$",
+        }
+    }
+
+    fn schema(self, types: impl Into<SchemaType>, example: &str) -> ObjectBuilder {
+        ObjectBuilder::new().schema_type(types).pattern(Some(self.pattern())).examples([example])
+    }
+}
+
+/// The schema of a duration that may be absent.
+pub struct DurationText;
+
+impl PartialSchema for DurationText {
+    fn schema() -> RefOr<Schema> {
+        let description = "A whole number with one unit. `null` is the same as leaving it out.";
+        let types = SchemaType::from_iter([Type::String, Type::Null]);
+        WrittenUnit::Duration.schema(types, "30s").description(Some(description)).into()
+    }
+}
+
+impl ToSchema for DurationText {}
+
+/// The schema of a size: a number of bytes, or a text with a unit.
+pub struct SizeText;
+
+impl PartialSchema for SizeText {
+    fn schema() -> RefOr<Schema> {
+        let bytes = ObjectBuilder::new().schema_type(Type::Integer);
+        OneOfBuilder::new()
+            .item(bytes)
+            .item(WrittenUnit::Size.schema(Type::String, "512MiB"))
+            .into()
+    }
+}
+
+impl ToSchema for SizeText {}
 
 /// A share of a whole, to a millionth: settings are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

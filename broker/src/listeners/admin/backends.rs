@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    input::{BackendName, JsonBody, QueryParams, TenantName, breaker_wanted},
+    input::{BackendName, JsonBody, QueryParams, TenantName, read_as},
     page::Page,
     preconditions::shown,
     problem::Problem,
@@ -140,11 +140,19 @@ pub(super) async fn probe(
     Ok(axum::Json(control.probe_backend(&tenant, &backend).await?))
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// What a breaker is told.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(super) struct BreakerWanted {
     /// `open`: no calls, from any replica, until it is closed again; `closed`: calls go, and the breakers open by their rules.
-    #[schema(example = "closed")]
-    pub state: String,
+    state: TargetState,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum TargetState {
+    Open,
+    Closed,
 }
 
 /// Holds the circuit breaker open on every replica until it is told otherwise, or lets go of it everywhere and closes that of the replica that is asked.
@@ -158,7 +166,9 @@ pub(super) async fn breaker(
     author: Author,
     body: JsonBody,
 ) -> Result<impl IntoResponse, Problem> {
-    let open = breaker_wanted(&body.required()?)?;
+    let wanted: BreakerWanted = read_as(&body.required()?)?;
     control.knows(&tenant)?;
-    Ok(axum::Json(control.set_breaker(tenant, backend, open, author).await?))
+    Ok(axum::Json(
+        control.set_breaker(tenant, backend, wanted.state == TargetState::Open, author).await?,
+    ))
 }

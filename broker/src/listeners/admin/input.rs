@@ -13,9 +13,10 @@ use protocol::ids::{BackendId, TenantId};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use transport::framing::ChunksTooLong;
+use utoipa::ToSchema;
 
 use super::problem::Problem;
-use crate::{config::FieldError, control::NewKey};
+use crate::config::BodySchema;
 
 /// A backend's settings with a long argument list are a few kilobytes.
 pub(super) const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -191,62 +192,7 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
     .field("Content-Type"))
 }
 
-/// `{"state": "open"}` or `{"state": "closed"}`. True is open.
-pub(super) fn breaker_wanted(body: &Value) -> Result<bool, Problem> {
-    const ALLOWED: &str = "{\"state\": \"open\"} or {\"state\": \"closed\"}";
-    let fault = |path: &str, wrong: String| FieldError {
-        path: path.into(),
-        wrong,
-        allowed: ALLOWED.into(),
-    };
-    let Some(members) = body.as_object() else {
-        return Err(Problem::faults(&[fault("", "is not an object".into())]));
-    };
-    if let Some(unknown) = members.keys().find(|name| *name != "state") {
-        return Err(Problem::faults(&[fault(unknown, "is not known".into())]));
-    }
-    match members.get("state").map(Value::as_str) {
-        Some(Some("open")) => Ok(true),
-        Some(Some("closed")) => Ok(false),
-        Some(_) => {
-            Err(Problem::faults(&[fault("state", "is no state a breaker can be told".into())]))
-        }
-        None => Err(Problem::faults(&[fault("state", "is missing".into())])),
-    }
-}
-
-/// `{"name": …, "principal": …}`, both optional.
-pub(super) fn new_key(body: Option<Value>) -> Result<NewKey, Problem> {
-    let fault = |path: &str, wrong: &str, allowed: &str| FieldError {
-        path: path.into(),
-        wrong: wrong.into(),
-        allowed: allowed.into(),
-    };
-    let members = match body {
-        None => return Ok(NewKey::default()),
-        Some(Value::Object(members)) => members,
-        Some(_) => {
-            return Err(Problem::faults(&[fault(
-                "",
-                "is not an object",
-                "{\"name\": …, \"principal\": …}",
-            )]));
-        }
-    };
-    let (mut wanted, mut faults) = (NewKey::default(), Vec::new());
-    for (name, value) in members {
-        let slot = match name.as_str() {
-            "name" => &mut wanted.name,
-            "principal" => &mut wanted.principal,
-            other => {
-                faults.push(fault(other, "is not known", "name, principal"));
-                continue;
-            }
-        };
-        match value {
-            Value::String(text) => *slot = Some(text),
-            _ => faults.push(fault(&name, "is not a text", "a text")),
-        }
-    }
-    if faults.is_empty() { Ok(wanted) } else { Err(Problem::faults(&faults)) }
+/// Reads a body by the schema that its type publishes.
+pub(super) fn read_as<T: DeserializeOwned + ToSchema>(body: &Value) -> Result<T, Problem> {
+    BodySchema::new().read(body).map_err(|faults| Problem::faults(&faults))
 }

@@ -3,7 +3,11 @@
 use axum::{Json, response::IntoResponse};
 use utoipa::{
     Modify, OpenApi,
-    openapi::security::{Http, HttpAuthScheme, SecurityScheme},
+    openapi::{
+        RefOr, Schema,
+        schema::AdditionalProperties,
+        security::{Http, HttpAuthScheme, SecurityScheme},
+    },
 };
 
 use super::{audit, audit_verify, backends, configuration, health, live, tenants};
@@ -25,7 +29,7 @@ use super::{audit, audit_verify, backends, configuration, health, live, tenants}
         health::live, health::ready, health::metrics, serve,
     ),
     security(("admin_token" = [])),
-    modifiers(&AdminToken)
+    modifiers(&AdminToken, &ClosedVariants)
 )]
 struct AdminApi;
 
@@ -38,6 +42,25 @@ impl Modify for AdminToken {
             "admin_token",
             SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)),
         );
+    }
+}
+
+/// Says of variants what utoipa says of structs alone: that they take no other members.
+struct ClosedVariants;
+
+impl Modify for ClosedVariants {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let components = document.components.get_or_insert_default();
+        let Some(RefOr::T(Schema::OneOf(transport))) = components.schemas.get_mut("TransportSpec")
+        else {
+            return;
+        };
+        for variant in &mut transport.items {
+            if let RefOr::T(Schema::Object(variant)) = variant {
+                variant.additional_properties =
+                    Some(Box::new(AdditionalProperties::FreeForm(false)));
+            }
+        }
     }
 }
 

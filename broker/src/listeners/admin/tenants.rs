@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    input::{JsonBody, PathId, QueryParams, TenantName, new_key},
+    input::{JsonBody, PathId, QueryParams, TenantName, read_as},
     page::Page,
     preconditions::shown,
     problem::Problem,
 };
 use crate::{
     config::{spec::TenantSpec, validation::parse_tenant_spec},
-    control::{Author, Control, KeyShown, KeyView, Preconditions, PutOutcome, TenantView},
+    control::{Author, Control, KeyShown, KeyView, NewKey, Preconditions, PutOutcome, TenantView},
 };
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -46,7 +46,7 @@ pub(super) struct PageParams {
 }
 
 /// What is asked of a new key.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KeyRequest {
     /// What its owner calls it.
@@ -133,7 +133,12 @@ pub(super) async fn create_key(
     author: Author,
     body: JsonBody,
 ) -> Result<impl IntoResponse, Problem> {
-    let shown = control.create_key(tenant, new_key(body.0)?, author).await?;
+    let wanted = match body.0 {
+        Some(body) => read_as::<KeyRequest>(&body)?,
+        None => KeyRequest::default(),
+    };
+    let key = NewKey { name: wanted.name, principal: wanted.principal };
+    let shown = control.create_key(tenant, key, author).await?;
     Ok((StatusCode::CREATED, axum::Json(shown)))
 }
 

@@ -156,6 +156,17 @@ async fn keys_are_shown_once() {
     assert_eq!(field, "nmae");
     let (field, _) = admin.refused("POST", keys, Some(json!({"name": 1})), 400).await;
     assert_eq!(field, "name");
+    assert_eq!(
+        admin.ask("POST", keys, Some(json!({"name": null}))).await.0,
+        201,
+        "as the document allows"
+    );
+    let breaker = "/admin/v1/tenants/default/backends/one/breaker";
+    let (field, detail) = admin.refused("POST", breaker, Some(json!({"state": "ajar"})), 400).await;
+    assert_eq!(
+        (field.as_str(), detail.as_str()),
+        ("state", "state is \"ajar\"; allowed: open, closed")
+    );
 }
 
 #[tokio::test]
