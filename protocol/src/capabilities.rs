@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::envelope::Message;
 use crate::error::{ErrorKind, Refusal};
-use crate::json::{Document, Limits, Value, ValueKind, quote_into};
+use crate::json::{Limits, Tape, TapeValue, ValueKind, quote_into};
 use crate::method::{ClientCapability, Method, ServerCapability};
 use crate::stateless::EXTENSION_TASKS;
 use crate::version::Version;
@@ -54,8 +54,8 @@ impl ClientCapabilities {
         if text == b"{}" {
             return Ok(Self::none()); // what most requests say that say it again each time
         }
-        let document = parse_object(text)?;
-        let root = document.root();
+        let tape = parse_object(text)?;
+        let root = tape.root();
         let has = |path: &[&str]| declared(root, path);
         let url = has(&["elicitation", "url"]);
         Ok(Self {
@@ -164,8 +164,8 @@ impl ClientCapabilities {
         let Some(text) = request.bytes(request.params) else {
             return Ok(()); // the client will say what it misses
         };
-        let document = parse_object(text)?;
-        let params = document.root();
+        let tape = parse_object(text)?;
+        let params = tape.root();
         if (params.get("tools").is_some() || params.get("toolChoice").is_some())
             && !(self.sampling_tools && version.sampling_tools())
         {
@@ -182,7 +182,7 @@ impl ClientCapabilities {
                 .filter_map(|one| one.get("content"))
         };
         // An array of one block is told as that block.
-        let several = |content: Value<'_>| {
+        let several = |content: TapeValue<'_>| {
             content.kind() == ValueKind::Array && content.elements().count() != 1
         };
         if !version.sampling_tools() && contents().any(several) {
@@ -191,7 +191,7 @@ impl ClientCapabilities {
             );
             return Err(Refusal::new(ErrorKind::InvalidParams, message));
         }
-        let is_audio = |block: Value<'_>| {
+        let is_audio = |block: TapeValue<'_>| {
             block.get("type").and_then(|kind| kind.as_str()).as_deref() == Some("audio")
         };
         if !version.audio()
@@ -288,11 +288,14 @@ impl ListKind {
 impl ServerCapabilities {
     /// Reads the `capabilities` object of a server.
     pub fn parse(text: &[u8]) -> Result<Self, Refusal> {
-        let document = parse_object(text)?;
-        let root = document.root();
-        let has = |path: &[&str]| declared(root, path);
-        Ok(Self {
-            raw: Bytes::copy_from_slice(text),
+        Ok(Self::of(parse_object(text)?.root()))
+    }
+
+    /// Reads the same as a part of what the server sent.
+    pub(crate) fn of(object: TapeValue<'_>) -> Self {
+        let has = |path: &[&str]| declared(object, path);
+        Self {
+            raw: Bytes::copy_from_slice(object.raw()),
             tools: has(&["tools"]),
             tools_list_changed: has(&["tools", "listChanged"]),
             prompts: has(&["prompts"]),
@@ -306,7 +309,7 @@ impl ServerCapabilities {
             tasks_list: has(&["tasks", "list"]),
             tasks_cancel: has(&["tasks", "cancel"]),
             tasks_tools_call: has(&["tasks", "requests", "tools", "call"]),
-        })
+        }
     }
 
     /// A server that offers nothing.
@@ -420,10 +423,10 @@ impl ServerCapabilities {
     }
 
     fn experimental(&self) -> Vec<(String, Vec<u8>)> {
-        let Ok(document) = parse_object(&self.raw) else {
+        let Ok(tape) = parse_object(&self.raw) else {
             return Vec::new(); // it was read before, so this does not happen
         };
-        let features = document.root().get("experimental");
+        let features = tape.root().get("experimental");
         features.map_or_else(Vec::new, |features| {
             features
                 .members()
@@ -498,18 +501,18 @@ impl ObjectWriter {
     }
 }
 
-fn parse_object(text: &[u8]) -> Result<Document<'_>, Refusal> {
+fn parse_object(text: &[u8]) -> Result<Tape<'_>, Refusal> {
     let limits = Limits { bytes_max: text.len(), ..Limits::default() };
-    let document = Document::parse(text, &limits)
+    let tape = Tape::parse(text, &limits)
         .map_err(|error| Refusal::new(ErrorKind::InvalidParams, error.to_string()))?;
-    if document.root().kind() != ValueKind::Object {
-        return Err(Refusal::new(ErrorKind::InvalidParams, "must be an object"));
+    match tape.root().kind() {
+        ValueKind::Object => Ok(tape),
+        _ => Err(Refusal::new(ErrorKind::InvalidParams, "must be an object")),
     }
-    Ok(document)
 }
 
 /// A capability is an object or `true`; `false` and `null` take it back.
-fn declared(root: Value<'_>, path: &[&str]) -> bool {
+fn declared(root: TapeValue<'_>, path: &[&str]) -> bool {
     root.path(path).is_some_and(|value| !value.is_null() && value.as_bool() != Some(false))
 }
 
@@ -528,9 +531,9 @@ fn missing(side: &str, capability: &str) -> Refusal {
 
 /// Whether a form lets its reader choose more than one of what it offers.
 fn asks_for_several(params: &[u8]) -> bool {
-    let Ok(document) = parse_object(params) else { return false };
-    let properties = document.root().path(&["requestedSchema", "properties"]);
-    let is_array = |property: Value<'_>| {
+    let Ok(tape) = parse_object(params) else { return false };
+    let properties = tape.root().path(&["requestedSchema", "properties"]);
+    let is_array = |property: TapeValue<'_>| {
         property.get("type").and_then(|kind| kind.as_str()).as_deref() == Some("array")
     };
     properties.is_some_and(|properties| properties.members().any(|member| is_array(member.value)))
