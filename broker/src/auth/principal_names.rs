@@ -2,7 +2,7 @@
 //!
 //! Used where a principal comes in: with a token, with a certificate, and at the creation of an API key.
 
-use super::ANONYMOUS;
+use super::caller::ANONYMOUS;
 
 /// Characters that are not seen, or that change how others are seen: the default ignorable ones of Unicode 16, which include the
 /// zero-width ones and most of those that direct bidirectional text; the separators of lines and paragraphs; annotations.

@@ -6,7 +6,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde_json::Value;
 
 use super::{
-    TokenError,
+    error::TokenError,
     jwt::{Header, Jwt},
 };
 use crate::limits::tokens::KEY_SET_KEYS_MAX;
