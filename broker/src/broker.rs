@@ -1,12 +1,15 @@
 //! The running broker: its tenants, its sessions, and what the listeners and the admin plane ask of it.
 
 mod adoption;
+mod adoption_locks;
 mod drain;
 mod housekeeping;
 mod ownership;
 pub mod session_lookup;
 mod sessions;
+mod sign_in_failure_log;
 mod sign_in_failures;
+mod startup;
 mod stateless;
 
 use std::{sync::Arc, time::Duration};
@@ -17,26 +20,21 @@ use protocol::{
     ids::{BackendId, KeyId, SessionId, TenantId},
 };
 use storage::SessionKey;
-use transport::{
-    egress::EgressPolicy,
-    http_client::{HttpClient, HttpClientConfig, TlsSetupError},
-};
 
-use self::{adoption::AdoptionLocks, sign_in_failures::SignInFailureLog};
+use self::{adoption_locks::AdoptionLocks, sign_in_failure_log::SignInFailureLog};
 use crate::{
     auth::{
-        AuthError, AuthenticatedCaller, Caller, KeyFetcher, Keyring, KeyringVersion, Keys,
-        RemotePeer, TokenVerifier,
+        AuthError, AuthenticatedCaller, Caller, Keyring, KeyringVersion, Keys, RemotePeer,
+        TokenVerifier,
     },
     backends::{backend::Backend, catalog_refresh, resources::BackendResources},
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
     },
-    context::Context,
     maps::SharedMap,
     metrics::Metrics,
-    persistence::{Persistence, Stores, node::NodeSettings},
+    persistence::Stores,
     rules::{
         catalog::BackendLists,
         endpoint::Endpoint,
@@ -44,10 +42,10 @@ use crate::{
     },
     session_location::SessionLocator,
     sessions::{
-        deadline_list::DeadlineList, session::Session, shared::Shared, stateless::StatelessState,
-        tasks::TaskManager, tenant::Tenant,
+        session::Session, shared::Shared, stateless::StatelessState, tasks::TaskManager,
+        tenant::Tenant,
     },
-    telemetry::{self, ExporterHandle},
+    telemetry::ExporterHandle,
     views::{BackendStatus, SessionView, SubscriptionView},
 };
 
@@ -84,74 +82,6 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts the broker's own housekeeping; must be called inside the runtime.
-    pub fn new(parts: BrokerParts) -> Result<Arc<Broker>, TlsSetupError> {
-        let http = HttpClient::new(HttpClientConfig {
-            connect_timeout: parts.config.timeouts.connect,
-            egress: parts.config.egress.clone(),
-            ..HttpClientConfig::default()
-        })?;
-        let node = NodeSettings::fresh_name(&parts.config.node.id);
-        let durable = Persistence::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
-        let placement = SessionLocator::new(&parts.keys.peer)?;
-        // The operator says where the collector is, so no policy for backends applies.
-        let everywhere = EgressPolicy {
-            allow: vec!["0.0.0.0/0".parse(), "::/0".parse()].into_iter().flatten().collect(),
-            ..EgressPolicy::default()
-        };
-        let to_collector = HttpClient::new(HttpClientConfig {
-            egress: Arc::new(everywhere),
-            ..HttpClientConfig::default()
-        })?;
-        // And where the issuers are.
-        let fetcher = KeyFetcher::new(to_collector.clone(), http.clone());
-        let tokens = TokenVerifier::new(
-            &parts.config.auth,
-            parts.keyring.clone(),
-            fetcher,
-            parts.metrics.clone(),
-        );
-        let (traces, export) = telemetry::begin_export(
-            &parts.config.telemetry.traces,
-            &parts.config.node.id,
-            to_collector,
-            parts.metrics.clone(),
-        );
-        let shared = Shared::new(Context::new(
-            parts.config,
-            parts.metrics,
-            http,
-            parts.keys.cursor,
-            durable,
-            traces,
-        ));
-        let tasks = TaskManager::new(shared.clone());
-        shared.set_task_host(tasks.clone());
-        let broker = Arc::new(Broker {
-            placement,
-            tasks,
-            shared,
-            backend_resources: Arc::default(),
-            stateless: Arc::default(),
-            export: tokio::sync::Mutex::new(export),
-            keyring: parts.keyring,
-            tokens,
-            sign_ins: SignInFailureLog::default(),
-            tenants: SharedMap::default(),
-            sessions: SharedMap::default(),
-            ending: DashSet::new(),
-            adopting: AdoptionLocks::default(),
-        });
-        let tenants = Arc::downgrade(&broker);
-        broker.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
-        tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
-        tokio::spawn(sign_in_failures::close(Arc::downgrade(&broker)));
-        tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
-        tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.durable)));
-        broker.shared.overload.watch(&broker.shared.config.overload);
-        Ok(broker)
-    }
-
     /// Lets the newest spans leave. Called last, when nobody is served any more.
     pub async fn end_traces(&self) {
         self.export.lock().await.end().await;
@@ -308,6 +238,13 @@ impl Broker {
 
     pub fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
         self.tenants.get(id).map(|tenant| tenant.clone())
+    }
+
+    /// Refuses an endpoint whose backend is not one of the caller's tenant.
+    pub fn check_endpoint(&self, caller: &Caller, endpoint: &Endpoint) -> Result<(), Refusal> {
+        let Endpoint::Single(id) = endpoint else { return Ok(()) };
+        let known = self.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(id).is_some());
+        if known { Ok(()) } else { Err(unknown_backend(id)) }
     }
 
     /// How large a message of this caller may be on this wire.
@@ -480,18 +417,4 @@ fn key_required() -> Refusal {
         ErrorKind::Unauthorized,
         "a valid API key or token is required: Authorization: Bearer <key>",
     )
-}
-
-#[cfg(test)]
-impl Broker {
-    /// With nothing but the tenant `default`, and everything as it is where nobody says otherwise.
-    pub fn over(stores: Stores) -> Arc<Self> {
-        let keys = Keys::from_root(b"root");
-        let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
-        let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
-        let broker = Self::new(BrokerParts { config, metrics, keys, keyring, stores })
-            .expect("nothing of the system is needed");
-        broker.put_tenant(&Caller::anonymous().tenant, TenantSpec::default());
-        broker
-    }
 }

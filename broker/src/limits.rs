@@ -429,6 +429,8 @@ pub const SEEN_STORED_EVERY_MAX: Duration = Duration::from_secs(60);
 pub const EVENTS_FLUSH_WAIT: Duration = Duration::from_secs(2);
 /// Sessions that a draining broker hands off at the same time.
 pub const RELEASED_AT_ONCE: usize = 64;
+/// First wait before the broker stores the end of a session again. It doubles with each failure.
+pub const END_RETRY_FIRST: Duration = Duration::from_millis(250);
 /// Time for which the broker retries to store the end of a session.
 pub const END_RETRY_MAX: Duration = Duration::from_secs(60);
 

@@ -41,6 +41,7 @@ pub use self::{
     resilience::{ResilienceMetrics, RetryOutcome},
     tasks::PromotionOutcome,
 };
+use crate::rules::client_transport::Transport;
 
 /// Backends that get a label value of their own; the following ones share `other`.
 pub const BACKEND_LABELS_MAX: usize = 200;
@@ -57,9 +58,6 @@ const SECONDS_BUCKETS: [f64; 16] = [
 /// JSON-RPC codes that MCP defines; those the broker adds are 1001 to 1089.
 const ERROR_CODES: [i64; 7] = [-32700, -32600, -32601, -32602, -32603, -32002, -32042];
 const REFUSAL_CODES: std::ops::RangeInclusive<i64> = 1001..=1089;
-
-/// How clients come. The children of each are kept resolved.
-const TRANSPORTS: [&str; 5] = ["http", "tcp", "websocket", "sse", "quic"];
 
 /// How a client's request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,7 +185,7 @@ pub struct Metrics {
 #[derive(Default)]
 struct MethodChildren {
     /// By transport.
-    outcomes: [[OnceLock<IntCounter>; RequestOutcome::ALL.len()]; TRANSPORTS.len()],
+    outcomes: [[OnceLock<IntCounter>; RequestOutcome::ALL.len()]; Transport::ALL.len()],
     seconds: OnceLock<Histogram>,
 }
 
@@ -322,19 +320,16 @@ impl Metrics {
         &self,
         method: Method,
         outcome: RequestOutcome,
-        transport: &'static str,
+        transport: Transport,
         seconds: f64,
     ) {
         let children = &self.by_method[method as usize];
-        let counter = |transport| {
-            self.requests.with_label_values(&[method.name(), outcome.label(), transport])
-        };
-        match TRANSPORTS.iter().position(|known| *known == transport) {
-            Some(at) => children.outcomes[at][outcome as usize]
-                .get_or_init(|| counter(TRANSPORTS[at]))
-                .inc(),
-            None => counter(transport).inc(),
-        }
+        children.outcomes[transport as usize][outcome as usize]
+            .get_or_init(|| {
+                let labels = [method.name(), outcome.label(), transport.name()];
+                self.requests.with_label_values(&labels)
+            })
+            .inc();
         children
             .seconds
             .get_or_init(|| self.request_seconds.with_label_values(&[method.name()]))
@@ -382,8 +377,8 @@ impl Metrics {
         self.phases.with_label_values(&[from, to]).inc();
     }
 
-    pub fn sessions(&self, transport: &'static str, state: &'static str, delta: i64) {
-        self.sessions.with_label_values(&[transport, state]).add(delta);
+    pub fn sessions(&self, transport: Transport, state: &'static str, delta: i64) {
+        self.sessions.with_label_values(&[transport.name(), state]).add(delta);
     }
 
     pub fn links(&self, backend_transport: &'static str, state: &'static str, delta: i64) {
@@ -553,9 +548,24 @@ mod tests {
     #[test]
     fn a_finished_request_is_counted_and_timed() {
         let metrics = Metrics::new(false);
-        metrics.request_finished(Method::ToolsCall, RequestOutcome::ToolError, "http", 0.003);
-        metrics.request_finished(Method::ToolsCall, RequestOutcome::ToolError, "http", 0.003);
-        metrics.request_finished(Method::Unknown, RequestOutcome::Refused, "websocket", 0.1);
+        metrics.request_finished(
+            Method::ToolsCall,
+            RequestOutcome::ToolError,
+            Transport::Http,
+            0.003,
+        );
+        metrics.request_finished(
+            Method::ToolsCall,
+            RequestOutcome::ToolError,
+            Transport::Http,
+            0.003,
+        );
+        metrics.request_finished(
+            Method::Unknown,
+            RequestOutcome::Refused,
+            Transport::WebSocket,
+            0.1,
+        );
         let text = metrics.render();
         assert!(
             text.contains(
@@ -579,7 +589,7 @@ mod tests {
         let metrics = Metrics::new(false);
         for method in Method::ALL.iter().chain([&Method::Unknown]) {
             for outcome in RequestOutcome::ALL {
-                metrics.request_finished(*method, outcome, "http", 0.0);
+                metrics.request_finished(*method, outcome, Transport::Http, 0.0);
             }
         }
         let lines =
@@ -638,8 +648,8 @@ mod tests {
     #[test]
     fn gauges_go_up_and_down_and_bytes_have_their_four_series() {
         let metrics = Metrics::new(false);
-        metrics.sessions("http", "ready", 2);
-        metrics.sessions("http", "ready", -1);
+        metrics.sessions(Transport::Http, "ready", 2);
+        metrics.sessions(Transport::Http, "ready", -1);
         metrics.bytes(Direction::Out, Side::Backend, 10);
         let text = metrics.render();
         assert!(text.contains(r#"mcp_sessions{state="ready",transport="http"} 1"#), "{text}");

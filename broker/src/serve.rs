@@ -5,6 +5,7 @@
 //! that; whatever can be refused at start is refused with an exit code and a sentence, before `ready`.
 
 mod demo;
+mod error;
 mod inherited_sockets;
 mod listener_task;
 mod signals;
@@ -12,31 +13,28 @@ mod stores;
 
 use std::{
     io::{self, Write as _},
-    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     time::Duration,
 };
 
-use storage::StoreError;
 use tokio::{net::TcpListener, time::timeout};
-use transport::{
-    TlsError, TlsSetupError,
-    quic::{ListenError, QuicListener},
-};
+use transport::quic::QuicListener;
 
+pub use self::error::ServeError;
 use self::{
+    error::EXIT_USAGE,
     inherited_sockets::InheritedSockets,
     listener_task::{BoundSocket, ListenerTask, bind, ended, obtain},
     signals::{Signal, Signals},
     stores::OpenDatabase,
 };
 use crate::{
-    auth::{Keyring, Keys, KeysError},
+    auth::{Keyring, Keys},
     broker::{Broker, BrokerParts},
-    config::{self, Certificate, Config, FieldErrors, sandbox::SandboxMode},
-    control::{Control, ControlParts, LoadError, ReloadSummary},
+    config::{self, Certificate, Config, sandbox::SandboxMode},
+    control::{Control, ControlParts, ReloadSummary},
     limits::{CERTIFICATE_ENDS_SOON, CLOSE_WAIT, HANDSHAKES_END_WITHIN},
     listeners::{
         self,
@@ -47,7 +45,7 @@ use crate::{
         self,
         node::{LeaseObserver, Node, NodeSettings},
     },
-    telemetry::{self, LogFilterHandle, TelemetryError},
+    telemetry::{self, LogFilterHandle},
 };
 
 /// What the command line says about the start.
@@ -59,67 +57,8 @@ pub struct ServeOptions {
     pub demo: bool,
 }
 
-/// Why the process ends with an exit code other than 0.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    #[error("{0}")]
-    Config(#[from] FieldErrors),
-    #[error(transparent)]
-    Tls(#[from] TlsSetupError),
-    #[error(transparent)]
-    Certificates(#[from] TlsError),
-    #[error(transparent)]
-    Telemetry(#[from] TelemetryError),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Keys(#[from] KeysError),
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    #[error(
-        "{key}: can not listen on {address}: {source}; end what uses it, or choose another address"
-    )]
-    Bind { key: &'static str, address: SocketAddr, source: io::Error },
-    #[error("{0}")]
-    Inherited(String),
-    #[error("listen.quic: {source}")]
-    Quic { source: ListenError },
-    #[error("the {what} listener ended by itself: {detail}")]
-    ListenerEnded { what: &'static str, detail: String },
-    #[error("the operating system refused {what}: {source}")]
-    System { what: &'static str, source: io::Error },
-}
-
 /// For whom the doors are, as metrics name them.
 const DOORS: [&str; 2] = ["clients", "operators"];
-
-/// Exit codes, after BSD's sysexits.
-pub const EXIT_USAGE: u8 = 64;
-pub const EXIT_UNAVAILABLE: u8 = 69;
-pub const EXIT_INTERNAL: u8 = 70;
-
-impl ServeError {
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Config(_)
-            | Self::Certificates(_)
-            | Self::Inherited(_)
-            | Self::Load(
-                LoadError::Twice { .. } | LoadError::NoTenant { .. } | LoadError::Refused { .. },
-            ) => EXIT_USAGE,
-            Self::Store(_)
-            | Self::Load(LoadError::Store(_))
-            | Self::Keys(_)
-            | Self::Bind { .. }
-            | Self::Quic { .. } => EXIT_UNAVAILABLE,
-            Self::Load(_)
-            | Self::Tls(_)
-            | Self::Telemetry(_)
-            | Self::ListenerEnded { .. }
-            | Self::System { .. } => EXIT_INTERNAL,
-        }
-    }
-}
 
 /// Runs the broker until it is asked to stop.
 pub fn run(options: ServeOptions) -> ExitCode {

@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use aws_lc_rs::{hmac, rand};
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 
-use super::{Caller, KeysError};
+use super::{caller::Caller, keys::KeysError};
 use crate::maps::FastMap;
 
 /// Begins every key, so that secret scanners can find leaked ones.

@@ -4,7 +4,7 @@
 
 use protocol::characters;
 
-use super::ANONYMOUS;
+use super::caller::ANONYMOUS;
 
 /// Tells if a name looks the same to a reader and to the broker: it holds neither control characters nor unseen ones, and no white
 /// space stands around it.

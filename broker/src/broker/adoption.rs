@@ -7,8 +7,7 @@
 mod tests;
 
 use std::{
-    collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -21,10 +20,10 @@ use storage::{
     SubscriptionRecord, WriteOp, fault_point,
 };
 
-use super::{Broker, sessions::END_RETRY_FIRST};
+use super::Broker;
 use crate::{
     auth::Caller,
-    limits::END_RETRY_MAX,
+    limits::{END_RETRY_FIRST, END_RETRY_MAX},
     rules::endpoint::Endpoint,
     sessions::{
         session::{ClaimedSession, Session, SessionParams, record},
@@ -43,54 +42,6 @@ pub enum AdoptionOutcome {
     Absent,
     /// Not to be had here, whatever the record says.
     Unusable,
-}
-
-/// Who is at which session.
-#[derive(Debug, Default)]
-pub(super) struct AdoptionLocks {
-    places: Mutex<SessionLocks>,
-    /// Rows that may be ours though nobody was told.
-    doubtful: Mutex<HashSet<SessionKey>>,
-}
-
-#[derive(Debug, Default)]
-struct SessionLocks {
-    by_key: HashMap<SessionKey, Weak<tokio::sync::Mutex<()>>>,
-    /// From this many on it is looked which of them are in use.
-    look_at: usize,
-}
-
-/// So many places are kept without a look.
-const PLACES_MIN: usize = 64;
-/// Rows in doubt that are looked after at once; of more than these the rest stays with this process until it ends.
-const DOUBTS_MAX: usize = 1_000;
-
-impl AdoptionLocks {
-    /// False: somebody looks after it already, or there is no room.
-    fn doubts(&self, key: SessionKey) -> bool {
-        let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
-        doubtful.len() < DOUBTS_MAX && doubtful.insert(key)
-    }
-
-    fn no_doubt(&self, key: &SessionKey) {
-        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-    }
-
-    /// Whoever holds this place's lock decides where the session goes.
-    pub(super) fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<()>> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = places.by_key.get(key).and_then(Weak::upgrade) {
-            return place;
-        }
-        // When they have doubled, so that each place is looked at a few times at most.
-        if places.by_key.len() >= places.look_at {
-            places.by_key.retain(|_, place| place.strong_count() > 0);
-            places.look_at = (2 * places.by_key.len()).max(PLACES_MIN);
-        }
-        let place = Arc::default();
-        places.by_key.insert(*key, Arc::downgrade(&place));
-        place
-    }
 }
 
 /// A row that is ours.

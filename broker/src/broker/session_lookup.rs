@@ -17,7 +17,10 @@ use crate::{
 };
 
 /// One request's search for its session.
-pub struct ReplicaLookup<'a>(session_location::OwnerLookup<LookupContext<'a>>);
+pub struct ReplicaLookup<'a> {
+    broker: &'a Broker,
+    lookup: session_location::OwnerLookup<LookupContext<'a>>,
+}
 
 impl<'a> ReplicaLookup<'a> {
     pub fn new(
@@ -26,35 +29,49 @@ impl<'a> ReplicaLookup<'a> {
         caller: &'a Caller,
         endpoint: &'a Endpoint,
     ) -> Self {
-        Self(session_location::OwnerLookup::new(
-            LookupContext::new(broker, id, caller, endpoint),
-            broker.shared.config.session.lease,
-        ))
+        let context = LookupContext::new(broker, id, caller, endpoint);
+        let lease = broker.shared.config.session.lease;
+        Self { broker, lookup: session_location::OwnerLookup::new(context, lease) }
     }
 
-    /// Where to send the request next, or why there is nowhere to send it. After [`Found::Remote`], say what came of it with
-    /// [`ReplicaLookup::missed`] and ask again.
+    /// Returns where to send the request next. After [`LookupOutcome::Remote`], call [`ReplicaLookup::note_failure`] and look
+    /// again.
     pub async fn next(&mut self) -> Result<LookupOutcome, Refusal> {
-        self.0.next().await
+        self.lookup.next().await
     }
 
-    /// The session was here and has left: whether there is time to look for it again.
-    pub fn may_go_on(&mut self) -> bool {
-        self.0.may_go_on()
+    /// True when there is time to look again for a session that was here and has left.
+    pub fn may_retry(&mut self) -> bool {
+        self.lookup.may_go_on()
     }
 
-    pub fn missed(&mut self, owner: &SessionOwner, miss: ForwardFailure) {
-        self.0.missed(owner, miss);
+    /// Notes that the owner did not serve the request. An owner that names this replica is left out: what is here is looked up
+    /// here.
+    pub fn note_failure(&mut self, owner: &SessionOwner, failure: ForwardFailure) {
+        let own = self.broker.shared.durable.node();
+        let failure = match failure {
+            ForwardFailure::NotOwner(named) => {
+                ForwardFailure::NotOwner(named.filter(|named| named.node != own.as_str()))
+            }
+            failure => failure,
+        };
+        self.lookup.missed(owner, failure);
     }
 
-    /// The owner is to serve the session though its lease has lapsed: nobody else can.
-    pub fn insists(&self) -> bool {
-        self.0.insists()
+    /// True when this replica could take the session over, so that an owner whose lease has lapsed leaves it alone.
+    pub fn asserts_lease(&self) -> bool {
+        holds_lease(self.broker) && !self.lookup.insists()
     }
 }
 
+/// True when this replica could take a session over.
+pub fn holds_lease(broker: &Broker) -> bool {
+    let durable = &broker.shared.durable;
+    durable.is_shared() && durable.lease.is_held()
+}
+
 /// Finds, or takes over, the session of a request that another replica sent.
-pub async fn inside(
+pub async fn lookup_for_peer(
     broker: &Arc<Broker>,
     id: &str,
     caller: &Caller,
@@ -81,7 +98,7 @@ pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
 }
 
 /// The replica of this name, which may be one that drains.
-pub async fn replica(broker: &Arc<Broker>, name: &str) -> Option<SessionOwner> {
+pub async fn find_replica(broker: &Arc<Broker>, name: &str) -> Option<SessionOwner> {
     let durable = &broker.shared.durable;
     let nodes = durable.timed("nodes", durable.store.live_nodes()).await.unwrap_or_default();
     nodes.into_iter().filter(|node| node.node.as_str() == name).find_map(owner)

@@ -1,9 +1,6 @@
 //! Sessions by id: how they are opened, found and ended. What ends is taken out of the store too, before a client is told so.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -21,18 +18,18 @@ use super::{Broker, unknown_backend};
 use crate::{
     auth::Caller,
     backends::{backend::BackendState, link::Era},
-    limits::{CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_MAX, FIRST_CATALOG_WAIT},
+    limits::{
+        CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_FIRST, END_RETRY_MAX,
+        FIRST_CATALOG_WAIT,
+    },
     metrics::Side,
-    rules::{endpoint::Endpoint, endpoint_info::EndpointInfo},
+    rules::{client_transport::Transport, endpoint::Endpoint, endpoint_info::EndpointInfo},
     session_location::no_session,
     sessions::{
         session::{Agreement, Session, SessionParams},
         tenant::Tenant,
     },
 };
-
-/// First wait before the end of a session is stored again; it doubles with each failure.
-pub(super) const END_RETRY_FIRST: Duration = Duration::from_millis(250);
 
 impl Broker {
     /// A session that lives in this process. An error if it is not the caller's own at this endpoint, which to the caller is
@@ -60,7 +57,7 @@ impl Broker {
         self: &Arc<Self>,
         caller: Caller,
         endpoint: Endpoint,
-        transport: &'static str,
+        transport: Transport,
         message: &Message,
     ) -> Result<(Arc<Session>, Bytes), Refusal> {
         self.admits_sessions()?;

@@ -5,8 +5,8 @@
 
 use std::{
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::{Duration, Instant},
+    sync::{Arc, Weak},
+    time::Duration,
 };
 
 use protocol::error::{ErrorKind, Refusal};
@@ -15,28 +15,9 @@ use super::Broker;
 use crate::{
     auth::{AuthError, RemotePeer},
     limits::sign_ins::SIGN_IN_CLOSE_INTERVAL,
-    rules::sign_in_failures::{FailureReport, Plane, SignInFailureReason, SignInFailures},
+    rules::sign_in_failures::{FailureReport, Plane, SignInFailureReason},
     telemetry::audit,
 };
-
-/// The failures of the last minute.
-#[derive(Debug)]
-pub(super) struct SignInFailureLog {
-    failures: Mutex<SignInFailures>,
-    started: Instant,
-}
-
-impl Default for SignInFailureLog {
-    fn default() -> Self {
-        Self { failures: Mutex::default(), started: Instant::now() }
-    }
-}
-
-impl SignInFailureLog {
-    fn lock(&self) -> MutexGuard<'_, SignInFailures> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Broker {
     /// Counts a denied sign-in and returns the answer to it.

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use protocol::error::{ErrorKind, Refusal};
 
-use super::{Broker, unknown_backend};
+use super::Broker;
 use crate::{
     auth::Caller,
     backends::link::Era,
-    rules::{endpoint::Endpoint, endpoint_info::EndpointInfo},
+    rules::{client_transport::Transport, endpoint::Endpoint, endpoint_info::EndpointInfo},
     sessions::stateless::StatelessClient,
 };
 
@@ -18,16 +18,12 @@ impl Broker {
         &self,
         caller: Caller,
         endpoint: Endpoint,
-        transport: &'static str,
+        transport: Transport,
     ) -> Result<StatelessClient, Refusal> {
         let tenant = self
             .tenant(&caller.tenant)
             .ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
-        if let Endpoint::Single(backend) = &endpoint
-            && tenant.backend(backend).is_none()
-        {
-            return Err(unknown_backend(backend));
-        }
+        self.check_endpoint(&caller, &endpoint)?;
         Ok(StatelessClient {
             tenant,
             caller,

@@ -15,6 +15,7 @@ use super::{
     units::{format_size, parse_size},
     validation::DEFAULT_TENANT,
 };
+use crate::rules::client_transport::Transport;
 
 /// What carries a message. HTTP+SSE of 2024-11-05 counts as HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,9 +40,14 @@ impl MessageWire {
         }
     }
 
-    /// By what sessions call their wire.
-    pub fn of_client(transport: &str) -> Self {
-        Self::ALL.into_iter().find(|wire| wire.name() == transport).unwrap_or(Self::Http)
+    /// The wire of a client's messages.
+    pub fn of_client(transport: Transport) -> Self {
+        match transport {
+            Transport::Http | Transport::HttpSse => Self::Http,
+            Transport::WebSocket => Self::WebSocket,
+            Transport::Tcp => Self::Tcp,
+            Transport::Quic => Self::Quic,
+        }
     }
 }
 
@@ -232,7 +238,10 @@ mod tests {
             "never more than what listeners are made for"
         );
         assert_eq!(
-            (MessageWire::of_client("sse"), MessageWire::of_client("websocket")),
+            (
+                MessageWire::of_client(Transport::HttpSse),
+                MessageWire::of_client(Transport::WebSocket)
+            ),
             (MessageWire::Http, MessageWire::WebSocket)
         );
     }

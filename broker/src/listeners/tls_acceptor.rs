@@ -81,6 +81,15 @@ impl CertificateCaller {
     }
 }
 
+/// Resolves when the certificate of a connection is good no longer, and never for a connection without one.
+pub(super) async fn certificate_expired(caller: Option<&CertificateCaller>) {
+    match caller {
+        // Boxed: next to no connection has a certificate.
+        Some(caller) => Box::pin(caller.outlived()).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Why a connection does not come in.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AcceptError {

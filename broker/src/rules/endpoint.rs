@@ -12,6 +12,26 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
+    /// Parses the path of an endpoint below `root`: `/mcp` and `/mcp/{backend}` for the root `/mcp`.
+    pub fn at(root: &str, path: &str) -> Option<Self> {
+        match path.strip_prefix(root)? {
+            "" | "/" => Some(Self::Aggregated),
+            rest => {
+                let name = rest.strip_prefix('/')?;
+                let backend = BackendId::parse(name.strip_suffix('/').unwrap_or(name)).ok()?;
+                Some(Self::Single(backend))
+            }
+        }
+    }
+
+    /// The path of this endpoint below `root`.
+    pub fn path(&self, root: &str) -> String {
+        match self {
+            Self::Aggregated => root.to_owned(),
+            Self::Single(backend) => format!("{root}/{backend}"),
+        }
+    }
+
     /// The backend's name, or empty.
     pub fn name(&self) -> &str {
         match self {

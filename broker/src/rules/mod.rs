@@ -8,6 +8,7 @@ pub mod audit_retention;
 pub mod breaker;
 pub mod catalog;
 pub mod client_network;
+pub mod client_transport;
 pub mod completion;
 pub mod cursor;
 pub mod deadlines;

@@ -12,7 +12,7 @@ use std::{
 
 use listenfd::ListenFd;
 
-use super::ServeError;
+use super::error::ServeError;
 
 /// Listeners whose sockets may be inherited, as `LISTEN_FDNAMES` calls them.
 const NAMES: [&str; 3] = ["http", "admin", "tcp"];

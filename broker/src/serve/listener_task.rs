@@ -11,7 +11,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{ServeError, inherited_sockets::InheritedSockets};
+use super::{error::ServeError, inherited_sockets::InheritedSockets};
 use crate::{limits::ACCEPT_QUEUE, listeners::handoff_listener::HandoffListener};
 
 pub(super) struct ListenerTask {

@@ -12,6 +12,7 @@ use crate::{
     config::AuditLevel,
     context::Context,
     metrics::RequestOutcome,
+    rules::client_transport::Transport,
     telemetry::{
         audit::AuditDraft,
         request::{self, RequestName, RequestTelemetry},
@@ -27,7 +28,7 @@ pub struct RequestObserver<'a> {
     /// A digest of the session's id. `None`: the request stands alone.
     pub session: Option<&'a str>,
     pub version: Version,
-    pub transport: &'static str,
+    pub transport: Transport,
 }
 
 impl RequestObserver<'_> {
@@ -73,7 +74,7 @@ impl RequestObserver<'_> {
             KeyValue::new("rpc.system", "jsonrpc"),
             KeyValue::new("mcp.method.name", message.method.name()),
             KeyValue::new("mcp.protocol.version", self.version.as_str()),
-            KeyValue::new("network.transport", network(self.transport)),
+            KeyValue::new("network.transport", self.transport.network()),
             KeyValue::new("mcp_broker.tenant", self.caller.tenant.to_string()),
         ];
         attributes.extend(
@@ -134,8 +135,4 @@ fn target(message: &Message) -> Option<String> {
         },
         _ => None,
     }
-}
-
-fn network(transport: &str) -> &'static str {
-    if transport == "quic" { "quic" } else { "tcp" }
 }

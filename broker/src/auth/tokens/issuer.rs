@@ -23,13 +23,18 @@ use tokio::{
 };
 
 use super::{
-    KeyFetcher, TokenError,
-    fetch::FetchError,
+    error::TokenError,
+    fetch::{FetchError, KeyFetcher},
     jwt::{Claims, Header, Jwt},
     key_set::KeySet,
 };
 use crate::{
-    auth::{AuthenticatedCaller, Caller, CredentialExpiry, Keyring, is_printable},
+    auth::{
+        caller::{AuthenticatedCaller, Caller},
+        expiry::CredentialExpiry,
+        keyring::Keyring,
+        principal_names::is_printable,
+    },
     config::{self, TenantMapping},
     limits::tokens::{
         KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN, KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX,

@@ -11,7 +11,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::Algorithm;
 use protocol::json::{self, Document, Limits, Value, ValueKind};
 
-use super::TokenError;
+use super::error::TokenError;
 use crate::{
     config::issuers::algorithm,
     limits::tokens::{TOKEN_BYTES_MAX, TOKEN_KEY_ID_BYTES_MAX},

@@ -6,7 +6,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use protocol::json::{Limits, Tape, TapeValue, ValueKind};
 
 use super::{
-    TokenError,
+    error::TokenError,
     jwt::{Header, Jwt, has_one_reading},
 };
 use crate::limits::tokens::KEY_SET_KEYS_MAX;

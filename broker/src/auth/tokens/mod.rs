@@ -5,6 +5,7 @@
 //! one with an API key does. Invariants: what is kept of a token is a keyed hash; neither an answer nor the log tells a token, or
 //! more of why it is refused than an operator can do something about; no text of a stranger is logged.
 
+mod error;
 mod fetch;
 mod issuer;
 mod jwt;
@@ -18,11 +19,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::fetch::KeyFetcher;
 pub(super) use self::issuer::TokenIssuer;
-use self::jwt::Jwt;
+use self::{error::TokenError, jwt::Jwt};
 use super::{
-    AuthError, AuthenticatedCaller, Keyring, UnknownSigningKey,
-    auth_error::token_not_valid,
-    keyring::{KeyringVersion, PREFIX},
+    auth_error::{AuthError, UnknownSigningKey, token_not_valid},
+    caller::AuthenticatedCaller,
+    keyring::{Keyring, KeyringVersion, PREFIX},
     token_digest::{TokenDigest, TokenDigester},
 };
 use crate::{
@@ -40,51 +41,6 @@ pub struct TokenVerifier {
     remembered: SharedMap<TokenDigest, (KeyringVersion, AuthenticatedCaller)>,
     /// Ends the fetching.
     _life: DropGuard,
-}
-
-/// What is wrong with a token: for operators, in the log.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TokenError {
-    #[error("it is longer than a token may be")]
-    TooLong,
-    #[error("it is not in the form of a JWT")]
-    Form,
-    #[error("it has a critical header")]
-    Critical,
-    #[error("its type is not one of an access token")]
-    Type,
-    #[error("it is an ID token, not an access token")]
-    IdToken,
-    #[error("it is bound to a key or a certificate (cnf), and the binding cannot be checked here")]
-    Bound,
-    #[error("its algorithm is not one that is taken")]
-    Algorithm,
-    #[error("no issuer of that name is configured")]
-    Issuer,
-    #[error("its key is not among those of the issuer")]
-    UnknownKey,
-    #[error("its key does not fit its algorithm, or is not the only one that does")]
-    KeyUnfit,
-    #[error("its signature is wrong")]
-    Signature,
-    #[error("a time in it can not be read")]
-    Time,
-    #[error("it does not say when it expires")]
-    NoExpiry,
-    #[error("it has expired")]
-    Expired,
-    #[error("it is not valid yet")]
-    NotYet,
-    #[error("it is for another audience")]
-    Audience,
-    #[error("it names no tenant that is served")]
-    Tenant,
-    #[error("it names a tenant that auth.issuers[].tenants does not list")]
-    UnlistedTenant,
-    #[error("it names no principal, or one that is too long or has characters that are not seen")]
-    Principal,
-    #[error("it lacks a scope")]
-    Scope,
 }
 
 impl TokenVerifier {

@@ -1,7 +1,7 @@
 //! From the first message of a connection to its session: who the client is, which endpoint it wants, the handshake.
 //!
 //! A client that has no HTTP header to say so says both in the `_meta` of `initialize`: `dev.mcp-broker/token` and
-//! `dev.mcp-broker/backend`. Neither goes further than this file. A client that can come back is told its session's id in the
+//! `dev.mcp-broker/backend` ([`super::authenticate`]). A client that can come back is told its session's id in the
 //! `_meta` of the answer, one of QUIC that requests may have streams of their own.
 
 use std::sync::Arc;
@@ -11,28 +11,34 @@ use protocol::{
     envelope::{Kind, Message, Rejection},
     error::{ErrorKind, Refusal},
     handshake,
-    ids::{BackendId, RequestId},
+    ids::RequestId,
     json,
     method::Method,
     splice::Splice,
 };
-use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError};
+use transport::frame::{CloseReason, FrameSink, FrameSource};
 
-use super::{ConnectionParams, IncomingConnection, SessionConnection};
+use super::{
+    authenticate::{
+        AuthenticatedClient, acquire_connection, authenticate, authenticate_initialize,
+        is_of_sign_in,
+    },
+    incoming::{ConnectionParams, IncomingConnection},
+    read_errors::{refusal_of, stateless_unsupported},
+    session_connection::SessionConnection,
+};
 use crate::{
-    auth::{AuthenticatedCaller, Caller},
+    auth::AuthenticatedCaller,
     backends::link::request_streams::STREAMS,
-    broker::{Broker, unknown_backend},
-    limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
-    listeners::{stateless::no_sessions, tls_acceptor::CertificateCaller},
+    broker::Broker,
+    limits::FIRST_MESSAGE_BYTES_MAX,
+    listeners::stateless::{StatelessOutcome, admitted, no_sessions, react},
     metrics::{Direction, Side},
-    rules::endpoint::Endpoint,
-    sessions::{session::Session, tenant::ConnectionPermit},
+    rules::client_transport::Transport,
+    sessions::session::Session,
 };
 
-pub(super) const TOKEN: &str = "dev.mcp-broker/token";
 const SESSION: &str = "dev.mcp-broker/session";
-pub(super) const BACKEND: &str = "dev.mcp-broker/backend";
 
 /// Reads until a session is open and its client knows; otherwise the way to end the connection. The session has its seat
 /// before its client is told: a connection that breaks in between leaves none behind. Beside it, how many messages the client
@@ -73,9 +79,9 @@ pub(super) async fn session(
                     source.allow(message_bytes_max, None);
                     return Ok(HandshakeOutcome::Session(seat, said + 1));
                 }
-                HandshakeReply::Modern => {
+                HandshakeReply::Stateless => {
                     source.allow(message_bytes_max, None);
-                    return Ok(HandshakeOutcome::Modern(Box::new(message)));
+                    return Ok(HandshakeOutcome::Stateless(Box::new(message)));
                 }
                 HandshakeReply::Frame(frame) => (frame, None),
                 HandshakeReply::Goodbye(frame) => (frame, Some(CloseReason::Policy)),
@@ -95,28 +101,17 @@ pub(super) async fn session(
     }
 }
 
-/// What to tell a client about a message that could not be read.
-pub(super) fn refusal_of(error: &ReadError) -> Option<Refusal> {
-    match error {
-        ReadError::TooLong { limit } => Some(Refusal::new(
-            ErrorKind::MessageTooLarge,
-            format!("a message may have at most {limit} bytes"),
-        )),
-        _ => None,
-    }
-}
-
 /// How a connection begins.
 pub(super) enum HandshakeOutcome {
     /// Its session, and how many messages its client was sent so far.
     Session(SessionConnection, u64),
     /// Its requests stand alone; this is the first.
-    Modern(Box<Message>),
+    Stateless(Box<Message>),
 }
 
 /// What comes of a message before there is a session.
 enum HandshakeReply {
-    Modern,
+    Stateless,
     Session(SessionConnection, Bytes),
     Frame(Bytes),
     /// The last one.
@@ -135,25 +130,23 @@ async fn answered(
     let eras = broker.shared.config.compat.eras;
     let refusal = match message.method {
         // After it a client may still decide for a session.
-        Method::ServerDiscover => {
-            match super::stateless::discovered(broker, guest, message).await {
-                Ok(answer) => return HandshakeReply::Frame(with_streams(guest, answer)),
-                Err(refusal) if is_of_sign_in(&refusal) => {
-                    return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id)));
-                }
-                Err(refusal) => refusal,
+        Method::ServerDiscover => match answer_discover(broker, guest, message).await {
+            Ok(answer) => return HandshakeReply::Frame(with_streams(guest, answer)),
+            Err(refusal) if is_of_sign_in(&refusal) => {
+                return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id)));
             }
-        }
+            Err(refusal) => refusal,
+        },
         // Strangers get neither more time nor larger messages.
         _ if message.is_modern() && eras.has_modern() => {
-            match super::stateless::visit(broker, guest, message).await {
-                Ok(_) => return HandshakeReply::Modern,
+            match authenticate(broker, guest, message).await {
+                Ok(_) => return HandshakeReply::Stateless,
                 Err(refusal) => {
                     return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id)));
                 }
             }
         }
-        _ if message.is_modern() => modern_era(),
+        _ if message.is_modern() => stateless_unsupported(),
         Method::Initialize if !eras.has_sessions() => no_sessions(message),
         Method::Initialize => match opened(broker, guest, message).await {
             Ok((seat, result)) => {
@@ -192,44 +185,11 @@ async fn opened(
             result,
         ));
     }
-    let asked = InitializeMeta::read(message)?;
-    let AuthenticatedCaller { caller, until } =
-        proven(broker, guest, asked.token.as_deref()).await?;
-    let endpoint = endpoint(broker, &caller, asked.backend.as_deref())?;
-    let place = place(broker, &caller)?;
+    let (AuthenticatedCaller { caller, until }, endpoint) =
+        authenticate_initialize(broker, guest, message).await?;
+    let place = acquire_connection(broker, &caller)?;
     let (session, result) = broker.open_session(caller, endpoint, guest.transport, message).await?;
     Ok((SessionConnection::new(broker.clone(), session, place, until), result))
-}
-
-/// Who is at the other end, by the token it shows, or by its certificate.
-pub(super) async fn proven(
-    broker: &Broker,
-    guest: &IncomingConnection,
-    token: Option<&str>,
-) -> Result<AuthenticatedCaller, Refusal> {
-    let certified = guest.certified.as_ref().map(CertificateCaller::caller);
-    match broker.authenticate_on(token, certified) {
-        Ok(proven) => Ok(proven),
-        Err(denied) => {
-            Box::pin(broker.authenticate_again(denied, token, certified, guest.remote)).await
-        }
-    }
-}
-
-/// A place for one more connection of the caller's tenant.
-pub(in crate::listeners) fn place(
-    broker: &Broker,
-    caller: &Caller,
-) -> Result<Arc<ConnectionPermit>, Refusal> {
-    let tenant = broker
-        .tenant(&caller.tenant)
-        .ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
-    tenant.acquire_connection().map(Arc::new)
-}
-
-/// Tells if a client is refused for its credential. To show another one it has to connect again.
-pub(super) fn is_of_sign_in(refusal: &Refusal) -> bool {
-    matches!(refusal.kind, ErrorKind::Unauthorized | ErrorKind::TooManySignIns)
 }
 
 /// Tells a client the id by which it finds its session again.
@@ -245,7 +205,7 @@ fn with_session_id(result: &Bytes, session: &Session) -> Bytes {
 
 /// Tells a client of QUIC that its requests may have streams of their own.
 fn with_streams(guest: &IncomingConnection, answer: Bytes) -> Bytes {
-    if guest.transport != super::quic::TRANSPORT {
+    if guest.transport != Transport::Quic {
         return answer;
     }
     match Message::decode(
@@ -257,65 +217,6 @@ fn with_streams(guest: &IncomingConnection, answer: Bytes) -> Bytes {
     }
 }
 
-/// A backend that is not there looks like one that is another's.
-pub(super) fn endpoint(
-    broker: &Broker,
-    caller: &Caller,
-    backend: Option<&str>,
-) -> Result<Endpoint, Refusal> {
-    let Some(name) = backend else { return Ok(Endpoint::Aggregated) };
-    let Ok(id) = BackendId::parse(name) else {
-        return Err(Refusal::new(
-            ErrorKind::InvalidParams,
-            format!("{BACKEND} is no name of a backend"),
-        ));
-    };
-    let known = broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(&id).is_some());
-    if known { Ok(Endpoint::Single(id)) } else { Err(unknown_backend(&id)) }
-}
-
-/// What `initialize` says to the broker itself.
-#[derive(Default)]
-struct InitializeMeta {
-    token: Option<String>,
-    backend: Option<String>,
-}
-
-impl InitializeMeta {
-    fn read(message: &Message) -> Result<Self, Refusal> {
-        let Some(params) =
-            message.bytes(message.params).filter(|params| params.len() <= CLIENT_TEXT_BYTES_MAX)
-        else {
-            return Ok(Self::default()); // too much is refused by whoever opens the session
-        };
-        let document = json::Document::parse(params, &json::Limits::default());
-        let document = document.map_err(|_| {
-            Refusal::new(ErrorKind::InvalidParams, "the parameters can not be read")
-        })?;
-        let text = |key: &str| match document.root().path(&["_meta", key]) {
-            None => Ok(None),
-            Some(value) => {
-                let text = value.as_str().map(|text| Some(text.into_owned()));
-                text.ok_or_else(|| {
-                    Refusal::new(
-                        ErrorKind::InvalidParams,
-                        format!("_meta[\"{key}\"] is not a string"),
-                    )
-                })
-            }
-        };
-        Ok(Self { token: text(TOKEN)?, backend: text(BACKEND)? })
-    }
-}
-
-/// What a request that stands alone gets where there are only sessions.
-pub(super) fn modern_era() -> Refusal {
-    Refusal::new(
-        ErrorKind::UnsupportedEra,
-        "there are only sessions here, which speak MCP up to 2025-11-25",
-    )
-}
-
 fn refused(broker: &Broker, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {
     let request_id = broker.shared.note_refusal(refusal, None, None);
     refusal.to_response(id, &request_id)
@@ -324,4 +225,17 @@ fn refused(broker: &Broker, refusal: &Refusal, id: Option<&RequestId>) -> Bytes 
 async fn say(broker: &Broker, sink: &mut impl FrameSink, frame: Bytes) -> Result<(), CloseReason> {
     broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
     sink.send_all(&mut vec![frame]).await.map_err(|_| CloseReason::Done)
+}
+
+/// The answer to `server/discover` before it is known how a connection goes on.
+async fn answer_discover(
+    broker: &Arc<Broker>,
+    guest: &IncomingConnection,
+    message: &Message,
+) -> Result<Bytes, Refusal> {
+    let AuthenticatedClient { visitor, .. } = authenticate(broker, guest, message).await?;
+    match react(broker, &visitor, admitted(broker, message.clone())?).await? {
+        StatelessOutcome::Answer(frame) => Ok(frame),
+        _ => Err(Refusal::new(ErrorKind::Internal, "nothing was discovered")),
+    }
 }

@@ -4,56 +4,37 @@
 //! [`serve`] is the life of such a connection, whatever wire it has: a session is opened ([`handshake`]), spoken with
 //! ([`session_io`]), and ended with a goodbye. Generic over the two frame traits; each wire has a file that accepts.
 
+mod authenticate;
 mod handshake;
+mod incoming;
 pub mod quic;
+mod read_errors;
+mod reply_stream;
+mod session_connection;
 mod session_io;
+mod slow_reader;
 mod stateless;
 pub mod tcp;
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::task::coop::unconstrained;
 use tokio_util::sync::CancellationToken;
 use transport::frame::{CloseReason, FrameSink, FrameSource, farewell};
 
-pub(super) use self::handshake::place;
+pub(super) use self::{
+    authenticate::acquire_connection,
+    incoming::{ConnectionParams, IncomingConnection},
+    session_connection::SessionConnection,
+};
 use self::{handshake::HandshakeOutcome, session_io::ReadOutcome};
 use crate::{
-    auth::{self, Caller, CredentialExpiry, RemotePeer},
+    auth::CredentialExpiry,
     broker::Broker,
     limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT},
     listeners::tls_acceptor::CertificateCaller,
-    rules::endpoint::Endpoint,
-    sessions::{
-        session::Session,
-        stream::{EventStream, StreamCursor},
-        tenant::ConnectionPermit,
-    },
+    sessions::stream::StreamCursor,
 };
-
-/// Who is at the other end, as far as the wire says.
-#[derive(Debug)]
-pub(super) struct IncomingConnection {
-    pub(super) transport: &'static str,
-    /// For whom its certificate speaks.
-    pub(super) certified: Option<CertificateCaller>,
-    pub(super) remote: RemotePeer,
-    /// Said before the first message.
-    pub(super) known: Option<ConnectionParams>,
-}
-
-/// What a client has said before the first message.
-#[derive(Debug)]
-pub(super) struct ConnectionParams {
-    pub(super) caller: Caller,
-    /// Until when that is so.
-    pub(super) until: Option<CredentialExpiry>,
-    pub(super) endpoint: Endpoint,
-    /// On another connection, by its session's id.
-    pub(super) can_come_back: bool,
-    /// The connection's, among those of its tenant.
-    pub(super) place: Arc<ConnectionPermit>,
-}
 
 /// Serves one connection to its end.
 pub(super) async fn serve<Source, Sink>(
@@ -104,12 +85,12 @@ async fn opened(
         opened = Box::pin(handshake::session(broker, guest, source, sink)) => opened?,
         () = stop.cancelled() => return Err(CloseReason::GoingAway),
         () = tokio::time::sleep(limit) => {
-            tracing::debug!(transport = guest.transport, "no session was opened in time");
+            tracing::debug!(transport = guest.transport.name(), "no session was opened in time");
             return Err(CloseReason::Policy);
         }
     };
     match begun {
-        HandshakeOutcome::Modern(first) => Ok(OpenedConnection::Stateless(first)),
+        HandshakeOutcome::Stateless(first) => Ok(OpenedConnection::Stateless(first)),
         HandshakeOutcome::Session(seat, said) => {
             let outbox = seat.session.open_outbox(Some(said)).ok_or(CloseReason::GoingAway)?;
             Ok(OpenedConnection::Session(seat, outbox))
@@ -207,95 +188,4 @@ async fn speak(
 /// `None` when it takes too long, or when it says so itself.
 async fn in_time<T>(limit: Duration, work: impl Future<Output = Option<T>>) -> Option<T> {
     tokio::time::timeout(limit, work).await.ok().flatten()
-}
-
-/// A session and the connection it lives on.
-pub(super) struct SessionConnection {
-    broker: Arc<Broker>,
-    session: Arc<Session>,
-    /// Its client was told that there is one.
-    is_known: bool,
-    _place: Arc<ConnectionPermit>,
-    /// Until when it is its client's by what was shown for the connection.
-    until: Option<CredentialExpiry>,
-}
-
-impl SessionConnection {
-    fn new(
-        broker: Arc<Broker>,
-        session: Arc<Session>,
-        place: Arc<ConnectionPermit>,
-        until: Option<CredentialExpiry>,
-    ) -> Self {
-        Self { broker, session, is_known: false, _place: place, until }
-    }
-
-    /// Of a client that goes on with its session.
-    pub(super) fn again(
-        broker: Arc<Broker>,
-        session: Arc<Session>,
-        place: Arc<ConnectionPermit>,
-        until: Option<CredentialExpiry>,
-    ) -> Self {
-        let mut seat = Self::new(broker, session, place, until);
-        seat.is_known = true;
-        seat
-    }
-
-    /// Ends the session when the certificate it was opened with is good no longer; the client is told goodbye as for any other end.
-    async fn outlived(&self, certified: Option<CertificateCaller>) -> Infallible {
-        // A key that was shown comes before a certificate.
-        if let Some(certified) =
-            certified.filter(|certified| *certified.caller() == self.session.caller)
-        {
-            // Boxed: next to nobody has one.
-            Box::pin(certified.outlived()).await;
-            self.leave("the certificate it was opened with is good no longer");
-        }
-        std::future::pending().await
-    }
-
-    /// Asks for the end of the connection when the token that was shown for it is good no longer. A session that its client can come
-    /// back to, with another token, stays. Resolves when that was not done in time.
-    async fn expired(&self, outbox: &EventStream) {
-        auth::outlived(self.until).await;
-        tracing::debug!(session = %self.session.digest, "the token of a connection has expired");
-        if self.session.ends_with_connection() {
-            self.leave("the token it was opened with has expired");
-        } else {
-            outbox.pause();
-        }
-        tokio::time::sleep(LAST_FRAMES_WAIT).await;
-    }
-
-    fn leave(&self, why: &str) {
-        if !self.session.is_leaving() {
-            self.broker.close_session(&self.session, why);
-        }
-    }
-}
-
-/// A session that can be resumed waits for its client; any other ends here at the latest.
-impl Drop for SessionConnection {
-    fn drop(&mut self) {
-        if !self.is_known {
-            return self.leave("its client never got it");
-        }
-        if self.session.ends_with_connection() {
-            return self.leave("its connection ended");
-        }
-        if self.session.is_leaving() {
-            return;
-        }
-        let (broker, session) = (Arc::downgrade(&self.broker), self.session.clone());
-        let (window, connections) =
-            (session.shared.config.session.resume, session.connection_count());
-        tokio::spawn(async move {
-            tokio::time::sleep(window).await;
-            let alone = !session.is_leaving() && session.is_disconnected_since(connections);
-            if let Some(broker) = broker.upgrade().filter(|_| alone) {
-                broker.close_session(&session, "its client did not come back");
-            }
-        });
-    }
 }

@@ -19,11 +19,14 @@ use transport::{
 };
 
 use super::{
-    IncomingConnection, OpenedConnection,
-    handshake::{modern_era, refusal_of},
+    OpenedConnection,
+    incoming::IncomingConnection,
     opened,
-    session_io::{SlowReaderScope, is_stalled, tell_cut},
-    speak, stateless,
+    read_errors::{refusal_of, stateless_unsupported},
+    reply_stream::{ReplyStream, StartedRequest},
+    slow_reader::{SendFailure, SlowReaderScope, log_slow_reader, send},
+    speak,
+    stateless::RequestDispatcher,
 };
 use crate::{
     broker::Broker,
@@ -37,6 +40,7 @@ use crate::{
         trusted_proxies::ProxyProtocol,
     },
     metrics::{Direction, Side},
+    rules::client_transport::Transport,
     sessions::{
         call::CallFuture,
         session::Session,
@@ -44,8 +48,6 @@ use crate::{
         stream::{Batch, EventStream, StreamCursor, StreamEnd},
     },
 };
-
-pub(super) const TRANSPORT: &str = "quic";
 
 /// What one connection may cost.
 pub fn limits(config: &Config) -> Limits {
@@ -112,13 +114,13 @@ async fn connection(
 ) {
     let shown = connection.client_certificate().map(|certificate| (certificate, &tls));
     let (certified, remote) = CertificateCaller::identified(shown, address);
-    let guest = IncomingConnection { transport: TRANSPORT, certified, remote, known: None };
+    let guest = IncomingConnection { transport: Transport::Quic, certified, remote, known: None };
     let requests = TaskTracker::new();
     let goodbye = match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
         // Boxed: a connection with a session has no room for it.
         Ok(OpenedConnection::Stateless(first)) => {
             Box::pin(async {
-                let desk = stateless::RequestDispatcher::new(broker, guest, stop);
+                let desk = RequestDispatcher::new(broker, guest, stop);
                 tokio::select! {
                     biased;
                     goodbye = desk.converse(*first, &mut source, &mut sink) => goodbye,
@@ -161,7 +163,7 @@ async fn accept_requests(
 
 /// The same of a client without a session.
 async fn accept_alone(
-    desk: &Arc<stateless::RequestDispatcher>,
+    desk: &Arc<RequestDispatcher>,
     connection: &QuicConnection,
     requests: &TaskTracker,
 ) {
@@ -170,33 +172,48 @@ async fn accept_alone(
     }
 }
 
-/// One stream: a request that stands alone. Its reset is a cancellation.
-async fn serve_alone(desk: Arc<stateless::RequestDispatcher>, mut stream: RequestStream) {
-    let received =
-        tokio::time::timeout(desk.shared().config.timeouts.request_read, stream.receive()).await;
-    let decoded = match received {
-        Ok(Ok(Some(frame))) => desk.decode(frame),
+/// Receives the message of a stream. Returns `None` when the stream is over: it was empty, or took too long or too much room.
+async fn receive(
+    shared: &Shared,
+    mut stream: RequestStream,
+) -> Option<(RequestStream, Result<Bytes, Rejection>)> {
+    let limit = shared.config.timeouts.request_read;
+    let frame = match tokio::time::timeout(limit, stream.receive()).await {
+        Ok(Ok(Some(frame))) => Ok(frame),
         Ok(Err(error)) => match refusal_of(&error) {
             Some(refusal) => Err(Rejection::new(refusal, None)),
             None if error.goodbye() == CloseReason::Overloaded => {
-                return overloaded(desk.shared(), stream).await;
+                overloaded(shared, stream).await;
+                return None;
             }
-            None => return stream.cancel(),
+            None => {
+                stream.cancel();
+                return None;
+            }
         },
-        Ok(Ok(None)) | Err(_) => return stream.cancel(),
+        Ok(Ok(None)) | Err(_) => {
+            stream.cancel();
+            return None;
+        }
     };
+    Some((stream, frame))
+}
+
+/// One stream: a request that stands alone. Its reset is a cancellation.
+async fn serve_alone(desk: Arc<RequestDispatcher>, stream: RequestStream) {
+    let Some((stream, frame)) = receive(desk.shared(), stream).await else { return };
+    let decoded = frame.and_then(|frame| desk.decode(frame));
     let (mut sink, mut given_up) = stream.answering();
-    let stateless::StartedRequest { mut answering, until } = match decoded {
+    let StartedRequest { mut answering, until } = match decoded {
         Ok(message) if message.kind == Kind::Request => desk.begin(message).await,
         Ok(message) => {
             desk.hear(&message);
             return sink.finish();
         }
         Err(rejected) => {
-            let answering = stateless::ReplyStream::Single(
-                desk.refusal(&rejected.refusal, rejected.id.as_ref()),
-            );
-            stateless::StartedRequest { answering, until: None }
+            let answering =
+                ReplyStream::Single(desk.refusal(&rejected.refusal, rejected.id.as_ref()));
+            StartedRequest { answering, until: None }
         }
     };
     loop {
@@ -207,8 +224,8 @@ async fn serve_alone(desk: Arc<stateless::RequestDispatcher>, mut stream: Reques
         };
         // Without an answer the stream is reset, as it is dropped.
         let Some(frame) = frame else { return };
-        let is_answer = matches!(answering, stateless::ReplyStream::Over);
-        if let stateless::ReplyStream::Exchange(exchange) = &mut answering {
+        let is_answer = matches!(answering, ReplyStream::Over);
+        if let ReplyStream::Exchange(exchange) = &mut answering {
             // Its client may read slowly: the call, its room and its deadline do not wait for that.
             exchange.let_go();
         }
@@ -223,26 +240,15 @@ async fn serve_alone(desk: Arc<stateless::RequestDispatcher>, mut stream: Reques
 }
 
 /// One stream: a request, and what belongs to it.
-async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
+async fn serve_request(session: Arc<Session>, stream: RequestStream) {
     let shared = &session.shared;
     let limits = json::Limits { bytes_max: session.message_bytes(), ..json::Limits::default() };
-    let received =
-        tokio::time::timeout(shared.config.timeouts.request_read, stream.receive()).await;
-    let decoded = match received {
-        Ok(Ok(Some(frame))) => {
-            session.touch();
-            shared.metrics.bytes(Direction::In, Side::Client, frame.len());
-            Message::decode(frame, &limits)
-        }
-        Ok(Err(error)) => match refusal_of(&error) {
-            Some(refusal) => Err(Rejection::new(refusal, None)),
-            None if error.goodbye() == CloseReason::Overloaded => {
-                return overloaded(shared, stream).await;
-            }
-            None => return stream.cancel(),
-        },
-        Ok(Ok(None)) | Err(_) => return stream.cancel(),
-    };
+    let Some((stream, frame)) = receive(shared, stream).await else { return };
+    let decoded = frame.and_then(|frame| {
+        session.touch();
+        shared.metrics.bytes(Direction::In, Side::Client, frame.len());
+        Message::decode(frame, &limits)
+    });
     let (mut sink, cancellation) = stream.answering();
     let begun = match decoded {
         Ok(message) => begin(&session, message).await,
@@ -272,7 +278,7 @@ type StartedCall = (protocol::ids::RequestId, StreamCursor, Option<CallFuture>);
 async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<StartedCall>, Rejection> {
     let id = message.id.clone();
     if message.is_modern() {
-        return Err(Rejection::new(modern_era(), id));
+        return Err(Rejection::new(stateless_unsupported(), id));
     }
     match message.kind {
         // One that is dropped has been counted; on this wire there is no word for it.
@@ -346,30 +352,19 @@ async fn deliver(
     frames: &mut Vec<Bytes>,
     behind: Option<&EventStream>,
 ) -> bool {
-    let was_cut = async {
-        match behind {
-            Some(stream) => stream.wait_until_cut().await,
-            None => std::future::pending().await,
-        }
-    };
-    shared.metrics.bytes(Direction::Out, Side::Client, frames.iter().map(Bytes::len).sum());
-    let sent = tokio::select! {
-        biased;
-        sent = sink.send_all(frames) => sent,
-        () = was_cut => {
+    match send(shared, sink, frames, behind).await {
+        Ok(()) => true,
+        Err(SendFailure::SlowReader) => {
             cut(shared, session, sink).await;
-            return false;
+            false
         }
-    };
-    if sent.as_ref().is_err_and(is_stalled) {
-        cut(shared, session, sink).await;
+        Err(SendFailure::Write(_)) => false,
     }
-    sent.is_ok()
 }
 
 /// The client does not read: in the middle of a message perhaps, so no word can follow it.
 async fn cut(shared: &Shared, session: Option<&Session>, sink: &mut QuicSink) {
-    tell_cut(shared, session, TRANSPORT, SlowReaderScope::Stream);
+    log_slow_reader(shared, session, Transport::Quic, SlowReaderScope::Stream);
     sink.close(CloseReason::SlowReader).await;
 }
 

@@ -16,16 +16,18 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream::FuturesUnordered};
 use protocol::{
     envelope::{Body, Kind, Message, Rejection, decode_body},
     json,
 };
 use tokio::sync::Notify;
-use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError, WriteError};
+use transport::frame::{CloseReason, FrameSink, FrameSource};
 
-use super::handshake::{modern_era, refusal_of};
+use super::{
+    read_errors::{close_reason, refusal_of, stateless_unsupported},
+    slow_reader::{SendFailure, SlowReaderScope, log_slow_reader, send},
+};
 use crate::{
     limits::{FRAMES_IN_A_ROW, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, PIPELINE_WAIT_MAX},
     metrics::{Direction, Side},
@@ -33,7 +35,6 @@ use crate::{
     sessions::{
         call::CallFuture,
         session::Session,
-        shared::Shared,
         stream::{Batch, EventStream, StreamCursor, StreamEnd},
     },
     telemetry::request,
@@ -138,10 +139,7 @@ pub(super) async fn read(
                 if let Some(refusal) = refusal_of(&error) {
                     ear.refuse(&Rejection::new(refusal, None)).await;
                 }
-                return match error {
-                    ReadError::Closed { .. } | ReadError::Io(_) => ReadOutcome::Disconnected,
-                    fault => ReadOutcome::Fault(fault.goodbye()),
-                };
+                return close_reason(&error).map_or(ReadOutcome::Disconnected, ReadOutcome::Fault);
             }
         };
         session.touch();
@@ -186,7 +184,7 @@ struct ClientReader<'a> {
 impl ClientReader<'_> {
     async fn take(&self, message: Message) {
         if message.is_modern() {
-            return self.refuse(&Rejection::new(modern_era(), message.id)).await;
+            return self.refuse(&Rejection::new(stateless_unsupported(), message.id)).await;
         }
         match message.kind {
             // One that is dropped has been counted; on this wire there is no word for it.
@@ -242,8 +240,14 @@ pub(super) async fn write(
     room: &Notify,
 ) -> Option<CloseReason> {
     let kept = (!session.ends_with_connection()).then(|| session.shared.stream_limits());
-    let cut =
-        || tell_cut(&session.shared, Some(session), session.transport, SlowReaderScope::Connection);
+    let cut = || {
+        log_slow_reader(
+            &session.shared,
+            Some(session),
+            session.transport,
+            SlowReaderScope::Connection,
+        )
+    };
     let mut frames = Vec::new();
     loop {
         let batch =
@@ -256,23 +260,16 @@ pub(super) async fn write(
             };
         match batch {
             Batch::Frames(_) => {
-                let bytes = frames.iter().map(Bytes::len).sum();
-                session.shared.metrics.bytes(Direction::Out, Side::Client, bytes);
-                let sent = tokio::select! {
-                    biased;
-                    sent = sink.send_all(&mut frames) => sent,
-                    () = outbox.stream.wait_until_cut() => {
+                match send(&session.shared, sink, &mut frames, Some(&*outbox.stream)).await {
+                    Ok(()) => {}
+                    Err(SendFailure::SlowReader) => {
                         cut();
-                        return None; // in the middle of a message, so no word can follow it
+                        return None;
                     }
-                };
-                if sent.as_ref().is_err_and(is_stalled) {
-                    cut();
-                    return None;
-                }
-                if let Err(error) = sent {
-                    tracing::debug!(session = %session.digest, %error, "the connection can not be written to any more");
-                    return None;
+                    Err(SendFailure::Write(error)) => {
+                        tracing::debug!(session = %session.digest, %error, "the connection can not be written to any more");
+                        return None;
+                    }
                 }
                 outbox.mark_sent(kept);
                 room.notify_one();
@@ -287,47 +284,6 @@ pub(super) async fn write(
                 cut();
                 return Some(CloseReason::SlowReader);
             }
-        }
-    }
-}
-
-/// The client took nothing for too long.
-pub(super) fn is_stalled(error: &WriteError) -> bool {
-    matches!(error, WriteError::Stalled { .. })
-        || matches!(error, WriteError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
-}
-
-/// What a client that does not read loses.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum SlowReaderScope {
-    Connection,
-    /// Of one request.
-    Stream,
-}
-
-/// Operators are told that a client does not read what it is sent.
-pub(super) fn tell_cut(
-    shared: &Shared,
-    session: Option<&Session>,
-    transport: &str,
-    cut: SlowReaderScope,
-) {
-    shared.metrics.rate_limited("outbox_bytes");
-    let session = session.map(|session| tracing::field::display(&session.digest));
-    match cut {
-        SlowReaderScope::Connection => {
-            tracing::info!(
-                session,
-                transport,
-                "a client does not read what it is sent, its connection is closed"
-            )
-        }
-        SlowReaderScope::Stream => {
-            tracing::info!(
-                session,
-                transport,
-                "a client does not read the answer to a request, its stream is reset"
-            )
         }
     }
 }

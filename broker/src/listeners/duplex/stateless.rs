@@ -17,35 +17,32 @@ use protocol::{
 };
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError};
+use transport::frame::{CloseReason, FrameSink, FrameSource};
 
 use super::{
-    ConnectionParams, IncomingConnection,
-    handshake::{self, BACKEND, TOKEN, refusal_of},
-    session_io::{SlowReaderScope, is_stalled, tell_cut},
+    authenticate::{AuthenticatedClient, authenticate, is_of_sign_in},
+    incoming::IncomingConnection,
+    read_errors::{close_reason, refusal_of},
+    reply_stream::{ReplyStream, StartedRequest},
+    slow_reader::{SendFailure, SlowReaderScope, log_slow_reader, send},
 };
 use crate::{
-    auth::{self, AuthenticatedCaller, Caller, CredentialExpiry},
+    auth,
     broker::Broker,
-    config::MessageWire,
     limits::{HALF_CLOSED_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, OUTBOX_FRAMES_MAX},
     listeners::{
-        http::{ProxiedRequest, lead},
+        replicas::proxied_request::proxy_to_replica,
         stateless::{StatelessOutcome, admitted, react},
+        tls_acceptor::certificate_expired,
     },
     metrics::{Direction, Side},
     rules::{
-        endpoint::Endpoint,
         event_log::{EventKind, LogLimits},
         stateless,
     },
     sessions::{
         shared::Shared,
-        stateless::{
-            StatelessClient,
-            exchange::{Exchange, ExchangeEvent},
-            notification_stream::NotificationStream,
-        },
+        stateless::StatelessClient,
         stream::{Batch, EventStream, StreamCursor},
         tenant::{ConnectionPermit, Tenant},
     },
@@ -69,145 +66,6 @@ pub(super) struct RequestDispatcher {
     payer: Mutex<Option<(Arc<Tenant>, PrincipalId)>>,
     /// Somebody without a key was refused: whoever guesses keys has to connect for each of them.
     expelled: CancellationToken,
-}
-
-/// What a request is answered with.
-pub(super) enum ReplyStream {
-    Single(Bytes),
-    Exchange(Box<Exchange>),
-    Notifications(Box<NotificationStream>),
-    Proxied(Box<ProxiedRequest>),
-    Over,
-}
-
-/// A request that was begun.
-pub(super) struct StartedRequest {
-    pub(super) answering: ReplyStream,
-    /// Until when it may go on.
-    pub(super) until: Option<CredentialExpiry>,
-}
-
-impl ReplyStream {
-    /// The next message; `None` when there is no more. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Option<Bytes> {
-        let step = match self {
-            Self::Over => return None,
-            Self::Single(frame) => ExchangeEvent::Answer(frame.clone(), None),
-            Self::Exchange(exchange) => exchange.next().await,
-            Self::Notifications(listening) => listening.next().await,
-            Self::Proxied(led) => match led.next().await {
-                Some((frame, true)) => ExchangeEvent::Answer(frame, None),
-                Some((frame, false)) => ExchangeEvent::Frame(frame),
-                None => ExchangeEvent::Ended,
-            },
-        };
-        match step {
-            ExchangeEvent::Frame(frame) => Some(frame),
-            ExchangeEvent::Answer(frame, _) => {
-                *self = Self::Over;
-                Some(frame)
-            }
-            ExchangeEvent::Ended => {
-                let given_up = match self {
-                    Self::Exchange(exchange) => Some(exchange.given_up()),
-                    _ => None,
-                };
-                *self = Self::Over;
-                given_up
-            }
-        }
-    }
-
-    /// The same. What was begun ends when what was shown for it is good no longer; an answer that waits at another replica comes.
-    pub(super) async fn next_until(&mut self, until: Option<CredentialExpiry>) -> Option<Bytes> {
-        let Some(until) = until else { return self.next().await };
-        if !until.is_past() {
-            tokio::select! {
-                biased;
-                frame = self.next() => return frame,
-                () = until.passed() => {}
-            }
-        }
-        match self {
-            Self::Exchange(exchange) => {
-                let given_up = exchange.given_up();
-                *self = Self::Over;
-                return Some(given_up);
-            }
-            Self::Notifications(listening) => listening.end(),
-            Self::Single(_) | Self::Proxied(_) | Self::Over => {}
-        }
-        self.next().await
-    }
-
-    /// What the next messages wait in, where there is such a place.
-    pub(super) fn stream(&self) -> Option<&Arc<EventStream>> {
-        match self {
-            Self::Exchange(exchange) => exchange.stream(),
-            Self::Notifications(listening) => Some(listening.stream()),
-            Self::Single(_) | Self::Proxied(_) | Self::Over => None,
-        }
-    }
-}
-
-/// The answer to `server/discover` before it is known how a connection goes on.
-pub(super) async fn discovered(
-    broker: &Arc<Broker>,
-    guest: &IncomingConnection,
-    message: &Message,
-) -> Result<Bytes, Refusal> {
-    let AuthenticatedClient { visitor, .. } = visit(broker, guest, message).await?;
-    match react(broker, &visitor, admitted(broker, message.clone())?).await? {
-        StatelessOutcome::Answer(frame) => Ok(frame),
-        _ => Err(Refusal::new(ErrorKind::Internal, "nothing was discovered")),
-    }
-}
-
-/// Who asks, and until when it has shown that it may.
-pub(super) struct AuthenticatedClient {
-    visitor: StatelessClient,
-    until: Option<CredentialExpiry>,
-}
-
-/// Who asks, and where: said before the first message, or in this one.
-pub(super) async fn visit(
-    broker: &Arc<Broker>,
-    guest: &IncomingConnection,
-    message: &Message,
-) -> Result<AuthenticatedClient, Refusal> {
-    let fits = |caller: &Caller| match broker
-        .message_bytes(caller, MessageWire::of_client(guest.transport))
-    {
-        max if message.frame.len() > max => Err(Refusal::new(
-            ErrorKind::MessageTooLarge,
-            format!("a message may have at most {max} bytes"),
-        )),
-        _ => Ok(()),
-    };
-    if let Some(ConnectionParams { caller, until, endpoint, .. }) = &guest.known {
-        fits(caller)?;
-        let visitor = broker.visitor(broker.readmit(caller)?, endpoint.clone(), guest.transport)?;
-        return Ok(AuthenticatedClient { visitor, until: *until });
-    }
-    let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
-    let document = json::Document::parse(
-        meta,
-        &json::Limits { bytes_max: meta.len(), ..json::Limits::default() },
-    );
-    let document = document
-        .map_err(|_| Refusal::new(ErrorKind::InvalidParams, "params._meta can not be read"))?;
-    let text = |key: &str| match document.root().get(key).map(|value| value.as_str()) {
-        Some(None) => {
-            Err(Refusal::new(ErrorKind::InvalidParams, format!("_meta[\"{key}\"] is not a string")))
-        }
-        text => Ok(text.flatten()),
-    };
-    let (token, backend) = (text(TOKEN)?, text(BACKEND)?);
-    let AuthenticatedCaller { caller, until } =
-        handshake::proven(broker, guest, token.as_deref()).await?;
-    fits(&caller)?;
-    let endpoint: Endpoint = handshake::endpoint(broker, &caller, backend.as_deref())?;
-    Ok(AuthenticatedClient { visitor: broker.visitor(caller, endpoint, guest.transport)?, until })
 }
 
 impl RequestDispatcher {
@@ -243,14 +101,8 @@ impl RequestDispatcher {
     /// Resolves when what was shown for the connection, a certificate or a token, is good no longer: what is shown with each
     /// request is looked at with each.
     async fn outlived(&self) {
-        let certificate = async {
-            match &self.guest.certified {
-                Some(certified) => Box::pin(certified.outlived()).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            () = certificate => {}
+            () = certificate_expired(self.guest.certified.as_ref()) => {}
             () = auth::outlived(self.guest.known.as_ref().and_then(|known| known.until)) => {}
         }
     }
@@ -316,26 +168,16 @@ impl RequestDispatcher {
                 self.cut();
                 return Some(CloseReason::SlowReader);
             }
-            self.shared().metrics.bytes(
-                Direction::Out,
-                Side::Client,
-                frames.iter().map(Bytes::len).sum(),
-            );
-            let sent = tokio::select! {
-                biased;
-                sent = sink.send_all(&mut frames) => sent,
-                () = reader.stream.wait_until_cut() => {
+            match send(self.shared(), sink, &mut frames, Some(&*reader.stream)).await {
+                Ok(()) => {}
+                Err(SendFailure::SlowReader) => {
                     self.cut();
-                    return None; // in the middle of a message, so no word can follow it
+                    return None;
                 }
-            };
-            if sent.as_ref().is_err_and(is_stalled) {
-                self.cut();
-                return None;
-            }
-            if let Err(error) = sent {
-                tracing::debug!(%error, "the connection can not be written to any more");
-                return None;
+                Err(SendFailure::Write(error)) => {
+                    tracing::debug!(%error, "the connection can not be written to any more");
+                    return None;
+                }
             }
             reader.mark_sent(None);
             self.room.notify_one();
@@ -344,7 +186,7 @@ impl RequestDispatcher {
 
     /// The client does not read.
     fn cut(&self) {
-        tell_cut(self.shared(), None, self.guest.transport, SlowReaderScope::Connection);
+        log_slow_reader(self.shared(), None, self.guest.transport, SlowReaderScope::Connection);
     }
 
     fn say(&self, kind: EventKind, frame: Bytes) {
@@ -385,10 +227,7 @@ impl RequestDispatcher {
                     if let Some(refusal) = refusal_of(&error) {
                         self.say(EventKind::Answer, self.refusal(&refusal, None));
                     }
-                    return match error {
-                        ReadError::Closed { .. } | ReadError::Io(_) => None,
-                        fault => Some(fault.goodbye()),
-                    };
+                    return close_reason(&error);
                 }
             };
             match self.decode(frame) {
@@ -516,7 +355,7 @@ impl RequestDispatcher {
         let (id, frame) = (message.id.clone(), message.frame.clone());
         let begun = async {
             let AuthenticatedClient { visitor, until } =
-                visit(&self.broker, &self.guest, &message).await?;
+                authenticate(&self.broker, &self.guest, &message).await?;
             self.count_in(&visitor)?;
             self.note_payer(&visitor);
             let request = admitted(&self.broker, message)?;
@@ -526,7 +365,7 @@ impl RequestDispatcher {
                 StatelessOutcome::Notifications(listening) => ReplyStream::Notifications(listening),
                 StatelessOutcome::OtherReplica(place) => match &id {
                     Some(id) => ReplyStream::Proxied(Box::new(
-                        lead(&self.broker, &visitor, &place, id, &frame).await?,
+                        proxy_to_replica(&self.broker, &visitor, &place, id, &frame).await?,
                     )),
                     None => ReplyStream::Over,
                 },
@@ -534,7 +373,7 @@ impl RequestDispatcher {
             Ok(StartedRequest { answering, until })
         };
         begun.await.unwrap_or_else(|refusal: Refusal| {
-            if handshake::is_of_sign_in(&refusal) || refusal.kind == ErrorKind::TooManyConnections {
+            if is_of_sign_in(&refusal) || refusal.kind == ErrorKind::TooManyConnections {
                 self.expelled.cancel();
             }
             StartedRequest {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::tls::ListenerKind;
 
-use super::{IncomingConnection, serve as serve_connection};
+use super::{incoming::IncomingConnection, serve as serve_connection};
 use crate::{
     broker::Broker,
     limits::CLIENT_WRITE_STALL_MAX,
@@ -13,9 +13,8 @@ use crate::{
         connection_limits::ConnectionLimiter, handoff_listener::HandoffListener,
         tls_acceptor::TlsAcceptor, trusted_proxies::ProxyProtocol,
     },
+    rules::client_transport::Transport,
 };
-
-const TRANSPORT: &str = "tcp";
 
 /// Serves until `stop`, then until the connections there are have ended; those with a session end with it.
 pub async fn serve(
@@ -54,8 +53,12 @@ pub async fn serve(
             match stream {
                 Ok(stream) => {
                     let (certified, remote) = door.identified(&stream, client);
-                    let guest =
-                        IncomingConnection { transport: TRANSPORT, certified, remote, known: None };
+                    let guest = IncomingConnection {
+                        transport: Transport::Tcp,
+                        certified,
+                        remote,
+                        known: None,
+                    };
                     let (source, sink) = stream.into_lines(
                         broker.shared.config.limits.message_bytes,
                         CLIENT_WRITE_STALL_MAX,

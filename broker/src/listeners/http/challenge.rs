@@ -1,27 +1,15 @@
-//! What clients are told of authorization: in `WWW-Authenticate` (RFC 6750, RFC 9728; MCP 2025-11-25 and 2026-07-28, Authorization),
-//! and in the metadata of the resource that they then look for.
-
-use std::sync::Arc;
+//! The challenge of a refused request: `WWW-Authenticate` (RFC 6750, RFC 9728; MCP 2025-11-25 and 2026-07-28, Authorization).
 
 use http::{
-    HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode,
+    HeaderMap, HeaderValue, Response, StatusCode,
     header::{AUTHORIZATION, WWW_AUTHENTICATE},
 };
-use protocol::{
-    error::{ErrorKind, Refusal},
-    ids::BackendId,
-};
-use serde_json::json;
+use protocol::error::Refusal;
 
-use super::{
-    exchange::{preflight, readable_by},
-    request_guard::RequestGuard,
-    response::{self, Body},
-};
-use crate::{broker::Broker, config::AuthConfig};
+use crate::{config::AuthConfig, rules::endpoint::Endpoint};
 
-const METADATA: &str = "/.well-known/oauth-protected-resource";
-const NAME: &str = "MCP broker";
+/// Where the metadata of the resource is ([`super::resource_metadata`]).
+pub(super) const METADATA: &str = "/.well-known/oauth-protected-resource";
 
 /// A `403` of a token that is good and lacks a scope, which names all that are needed.
 pub(super) fn insufficient_scope(refusal: &Refusal) -> Option<HeaderValue> {
@@ -37,12 +25,12 @@ pub(super) fn insufficient_scope(refusal: &Refusal) -> Option<HeaderValue> {
 /// which scopes one needs. Without issuers it stays as it is.
 ///
 /// `path`: of the request; `shown`: whether it had a credential.
-pub(super) fn complete(
+pub(super) fn complete<B>(
     auth: &AuthConfig,
     path: &str,
     shown: bool,
-    mut response: Response<Body>,
-) -> Response<Body> {
+    mut response: Response<B>,
+) -> Response<B> {
     let Some(resource) = auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()) else {
         return response;
     };
@@ -73,17 +61,17 @@ pub(super) fn complete(
 }
 
 /// Whether a response may be a challenge.
-pub(super) fn is_one<B>(response: &Response<B>) -> bool {
+pub(super) fn may_be_challenge<B>(response: &Response<B>) -> bool {
     matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
 /// Whether a request shows a credential.
-pub(super) fn is_shown(headers: &HeaderMap) -> bool {
+pub(super) fn has_credential(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION)
 }
 
 /// The scopes that tokens need, of any issuer.
-fn scopes(auth: &AuthConfig) -> Vec<&str> {
+pub(super) fn scopes(auth: &AuthConfig) -> Vec<&str> {
     let mut scopes: Vec<&str> = Vec::new();
     for scope in auth.issuers.iter().flat_map(|issuer| &issuer.scopes) {
         if !scopes.contains(&scope.as_str()) {
@@ -93,57 +81,9 @@ fn scopes(auth: &AuthConfig) -> Vec<&str> {
     scopes
 }
 
-/// Whether a request is one for metadata.
-pub(super) fn is_meant(method: &HttpMethod, path: &str) -> bool {
-    path.starts_with(METADATA) && [HttpMethod::GET, HttpMethod::OPTIONS].contains(method)
-}
-
-/// Answers with the metadata of the resource that the path names (RFC 9728, 3). Nobody need say who asks.
-pub(super) fn handle<B>(
-    broker: &Arc<Broker>,
-    gate: &RequestGuard,
-    request: &Request<B>,
-) -> Response<Body> {
-    let origin = request.headers().get(http::header::ORIGIN).cloned();
-    let answered =
-        gate.admits(request.headers(), request.uri()).and_then(|()| match request.method() {
-            &HttpMethod::OPTIONS => Ok(preflight(request.headers())),
-            _ => metadata(&broker.shared.config.auth, request.uri().path()),
-        });
-    let response =
-        answered.unwrap_or_else(|refusal| response::refusal(&broker.shared, &refusal, None));
-    readable_by(response, gate, origin)
-}
-
-fn metadata(auth: &AuthConfig, path: &str) -> Result<Response<Body>, Refusal> {
-    let nothing = || Refusal::new(ErrorKind::NotFound, "there is no such metadata here");
-    let resource =
-        auth.resource.as_ref().filter(|_| !auth.issuers.is_empty()).ok_or_else(nothing)?;
-    let rest = path.strip_prefix(METADATA).ok_or_else(nothing)?;
-    let of = if matches!(rest, "" | "/") { Some(String::new()) } else { below(rest) };
-    let mut document = json!({
-        "resource": format!("{resource}{}", of.ok_or_else(nothing)?),
-        "authorization_servers": auth.issuers.iter().map(|issuer| &issuer.issuer).collect::<Vec<_>>(),
-        "bearer_methods_supported": ["header"],
-        "resource_name": NAME,
-    });
-    let scopes = scopes(auth);
-    if !scopes.is_empty() {
-        document["scopes_supported"] = json!(scopes);
-    }
-    Ok(response::json(StatusCode::OK, document.to_string().into()))
-}
-
-/// The endpoint at a path, as it stands in the name of its resource. Whether there is such a backend is nobody's business here.
-fn below(path: &str) -> Option<String> {
-    match path.strip_prefix("/mcp")? {
-        "" | "/" => Some("/mcp".to_owned()),
-        rest => {
-            let name = rest.strip_prefix('/')?;
-            let backend = BackendId::parse(name.strip_suffix('/').unwrap_or(name)).ok()?;
-            Some(format!("/mcp/{backend}"))
-        }
-    }
+/// Returns the path of the endpoint at `path`, as the name of its resource has it. The backend may not exist.
+pub(super) fn below(path: &str) -> Option<String> {
+    Endpoint::at("/mcp", path).map(|endpoint| endpoint.path("/mcp"))
 }
 
 #[cfg(test)]

@@ -9,13 +9,10 @@ use std::{
 };
 
 use http::HeaderMap;
-use protocol::{error::Refusal, version::Version};
+use protocol::error::Refusal;
 use tokio::time::Instant;
 
-use super::{
-    exchange::{PROTOCOL_VERSION, session_id},
-    request_guard,
-};
+use super::headers::{self, names_stateless, session_id};
 use crate::{
     auth::{AuthenticatedCaller, KeyringVersion},
     reusable_timer::ReusableTimer,
@@ -23,24 +20,24 @@ use crate::{
 
 /// What a connection keeps.
 #[derive(Debug, Default)]
-pub(super) struct ConnectionCache {
-    pub(super) vetted: ValidatedHead,
+pub(in crate::listeners) struct ConnectionCache {
+    pub(super) validated_head: ValidatedHead,
     alarm: Mutex<ReusableTimer>,
 }
 
 impl ConnectionCache {
     /// Another head is said from now on, and may be said again.
-    pub(super) fn begin(&mut self) {
-        self.vetted = ValidatedHead::repeating();
+    pub(super) fn reset_head(&mut self) {
+        self.validated_head = ValidatedHead::repeating();
     }
 
     /// Ready from `at` on. For one task, which waits for one thing at a time.
-    pub(super) fn poll_until(&self, context: &mut Context<'_>, at: Instant) -> Poll<()> {
+    pub(super) fn poll_deadline(&self, context: &mut Context<'_>, at: Instant) -> Poll<()> {
         lock(&self.alarm).poll_until(context, at)
     }
 
     /// What `work` brings. `None`: it did not come by `latest`.
-    pub(super) async fn in_time<T>(
+    pub(super) async fn with_deadline<T>(
         &self,
         latest: Instant,
         work: impl Future<Output = T>,
@@ -48,7 +45,7 @@ impl ConnectionCache {
         let mut work = pin!(work);
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(brought) => Poll::Ready(Some(brought)),
-            Poll::Pending => self.poll_until(context, latest).map(|()| None),
+            Poll::Pending => self.poll_deadline(context, latest).map(|()| None),
         })
         .await
     }
@@ -69,7 +66,7 @@ struct HeadSummary {
     session_id: Option<Box<str>>,
     /// No revision, or one that sessions speak.
     fits_sessions: bool,
-    names_modern: bool,
+    names_stateless: bool,
 }
 
 impl ValidatedHead {
@@ -78,20 +75,20 @@ impl ValidatedHead {
         Self { repeats: true, ..Self::default() }
     }
 
-    pub(super) fn is(&self) -> bool {
+    pub(super) fn is_validated(&self) -> bool {
         self.said.get().is_some()
     }
 
     /// The head has passed its checks.
-    pub(super) fn note(&self, headers: &HeaderMap) {
+    pub(super) fn record(&self, headers: &HeaderMap) {
         // A head whose session is named in no way that is allowed is refused each time.
         let Some(Ok(session_id)) = self.repeats.then(|| session_id(headers)) else { return };
-        let (fits_sessions, names_modern) =
-            (request_guard::version(headers).is_ok(), names_modern(headers));
+        let (fits_sessions, names_stateless) =
+            (headers::protocol_version(headers).is_ok(), names_stateless(headers));
         let _set_once = self.said.set(HeadSummary {
             session_id: session_id.map(Into::into),
             fits_sessions,
-            names_modern,
+            names_stateless,
         });
     }
 
@@ -102,17 +99,17 @@ impl ValidatedHead {
         self.said.get().map_or_else(|| session_id(headers), |said| Ok(said.session_id.as_deref()))
     }
 
-    /// See [`gate::version`].
-    pub(super) fn fits_sessions(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    /// See [`guard::version`].
+    pub(super) fn check_session_version(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         match self.said.get() {
             Some(said) if said.fits_sessions => Ok(()),
-            _ => request_guard::version(headers).map(drop),
+            _ => headers::protocol_version(headers).map(drop),
         }
     }
 
     /// It says that the message is of 2026-07-28.
-    pub(super) fn names_modern(&self, headers: &HeaderMap) -> bool {
-        self.said.get().map_or_else(|| names_modern(headers), |said| said.names_modern)
+    pub(super) fn names_stateless(&self, headers: &HeaderMap) -> bool {
+        self.said.get().map_or_else(|| names_stateless(headers), |said| said.names_stateless)
     }
 
     /// Who shows the head's credential, where that was found out with the same keys, and holds still.
@@ -124,7 +121,7 @@ impl ValidatedHead {
             .map(|(_, caller)| caller.clone())
     }
 
-    pub(super) fn note_caller(&self, edition: KeyringVersion, caller: &AuthenticatedCaller) {
+    pub(super) fn cache_caller(&self, edition: KeyringVersion, caller: &AuthenticatedCaller) {
         if self.repeats {
             *lock(&self.caller) = Some((edition, caller.clone()));
         }
@@ -134,10 +131,4 @@ impl ValidatedHead {
 /// One task has all of it; the locks are for the compiler.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn names_modern(headers: &HeaderMap) -> bool {
-    headers
-        .get(PROTOCOL_VERSION)
-        .is_some_and(|version| version.as_bytes() == Version::V2026_07_28.as_str().as_bytes())
 }

@@ -7,9 +7,9 @@ use tokio::{net::TcpStream, time::Instant};
 use transport::http1_server::{NextRequest, PostRequest, ServerConnection};
 
 use super::{
-    BoxError, ConnectionContext,
+    connection::{BoxError, ConnectionContext},
     connection_cache::ConnectionCache,
-    exchange, http_sse,
+    http_sse, request,
     request_guard::RequestGuard,
     response::{ServerResponse, document_head},
     websocket,
@@ -32,7 +32,7 @@ pub(super) struct FallbackConnection {
 /// first request is there.
 pub(super) async fn serve(
     broker: &Arc<Broker>,
-    gate: &RequestGuard,
+    guard: &RequestGuard,
     floor: &ConnectionContext,
     socket: TcpStream,
     mut deadline: Instant,
@@ -40,18 +40,19 @@ pub(super) async fn serve(
     let mut posts = ServerConnection::new(socket, REQUEST_HEAD_BYTES_MAX, CLIENT_WRITE_STALL_MAX);
     // Made once, and not for each request.
     let mut stopped = pin!(floor.stop.cancelled());
-    let mut kept = ConnectionCache::default();
+    let mut cache = ConnectionCache::default();
     loop {
         let next = tokio::select! {
             biased;
             next = posts.next() => next?,
             // What waits for its next request is not missed; nor is half a request, which nobody has begun to serve.
             () = &mut stopped => return Ok(None),
-            () = poll_fn(|context| kept.poll_until(context, deadline)) => return Err("no request came in time".into()),
+            () = poll_fn(|context| cache.poll_deadline(context, deadline)) => return Err("no request came in time".into()),
         };
         match next {
             NextRequest::Post
-                if !http_sse::is_meant(posts.path()) && !websocket::is_meant(posts.path()) => {}
+                if !http_sse::matches_path(posts.path())
+                    && !websocket::matches_path(posts.path()) => {}
             NextRequest::Post | NextRequest::Other => {
                 let (socket, first) = posts.into_unread();
                 return Ok(Some(FallbackConnection { socket, first, deadline }));
@@ -62,12 +63,12 @@ pub(super) async fn serve(
             return Ok(None);
         };
         if !is_repeated {
-            kept.begin();
+            cache.reset_head();
         }
-        let from = floor.remote_of(&head.headers);
+        let from = floor.request_remote(&head.headers);
         let answer = tokio::select! {
             biased;
-            answer = exchange::handle(broker, (gate, from), (head, &kept), body) => answer,
+            answer = request::handle(broker, (guard, from), (head, &cache), body) => answer,
             () = client.hung_up() => return Ok(None),
         };
         // The goodbye of HTTP/1: its client opens its next connection where somebody stays.

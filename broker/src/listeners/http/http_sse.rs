@@ -4,70 +4,52 @@
 //! Together the two are a duplex connection, and its session ends with the stream. Both are on one replica: the name in the
 //! address is known to nobody else.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use dashmap::DashMap;
 use futures_util::stream;
 use http::{
     HeaderValue, Method as HttpMethod, Request, Response, StatusCode,
-    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE},
+    header::{ALLOW, ORIGIN},
     request::Parts,
 };
-use http_body_util::{BodyExt, Either, StreamBody};
 use hyper::body::{Frame, Incoming};
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
     sse,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError, WriteError};
+use tokio::sync::{Semaphore, mpsc};
 
 use super::{
-    ConnectionContext, challenge,
-    exchange::{self, preflight, readable_by},
-    post::{announced_bytes, fits, is_small, read_body},
-    request_guard::{self, RequestGuard},
-    response::{self, Body},
+    authenticate::authenticate,
+    body::{check_body_size, content_length, has_small_body, read_body},
+    challenge,
+    connection::ConnectionContext,
+    cors::{preflight, with_cors_headers},
+    headers,
+    request_guard::RequestGuard,
+    response::{self, Body, BodyAborted},
+    sse_streams::{PostSource, QueuedMessage, SseInbox, SseSink, SseStreams},
 };
 use crate::{
     auth::{AuthenticatedCaller, Caller, RemotePeer},
-    broker::{Broker, unknown_backend},
+    broker::Broker,
     config::MessageWire,
     limits::{HTTP_SSE_NAME_BYTES, HTTP_SSE_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
     listeners::duplex::{self, ConnectionParams, IncomingConnection},
-    rules::endpoint::Endpoint,
+    rules::{client_transport::Transport, endpoint::Endpoint},
 };
 
-const TRANSPORT: &str = "sse";
 const STREAM: &str = "/sse";
 const MESSAGES: &str = "/messages";
-
-/// Where messages go, by the name in their address.
-#[derive(Debug, Default)]
-pub(super) struct SseStreams(DashMap<String, SseInbox>);
-
-#[derive(Debug)]
-struct SseInbox {
-    caller: Caller,
-    messages: mpsc::Sender<QueuedMessage>,
-    /// For what waits.
-    room: Arc<Semaphore>,
-}
-
-/// A message that waits for its turn, and its part of the room for them.
-struct QueuedMessage {
-    frame: Bytes,
-    _room: OwnedSemaphorePermit,
-}
 
 /// Bytes that one permit of an inbox is for.
 const PERMIT_BYTES: usize = 1024;
 
 /// Whether a path is one of ours.
-pub(super) fn is_meant(path: &str) -> bool {
+pub(super) fn matches_path(path: &str) -> bool {
     path == STREAM
         || path.strip_prefix(STREAM).is_some_and(|rest| rest.starts_with('/'))
         || path == MESSAGES
@@ -76,18 +58,16 @@ pub(super) fn is_meant(path: &str) -> bool {
 /// Serves one request.
 pub(super) async fn handle(
     broker: &Arc<Broker>,
-    gate: &RequestGuard,
+    guard: &RequestGuard,
     request: Request<Incoming>,
     floor: ConnectionContext,
 ) -> Response<Body> {
-    let (origin, shown) = (
-        request.headers().get(http::header::ORIGIN).cloned(),
-        challenge::is_shown(request.headers()),
-    );
-    let response = match answered(broker, gate, request, floor).await {
+    let (origin, shown) =
+        (request.headers().get(ORIGIN).cloned(), challenge::has_credential(request.headers()));
+    let response = match handle_request(broker, guard, request, floor).await {
         Ok(response) => response,
         Err(refusal) => {
-            let mut response = response::refusal(&broker.shared, &refusal, None);
+            let mut response = response::refusal_response(&broker.shared, &refusal, None);
             if refusal.kind == ErrorKind::MethodNotAllowed {
                 response
                     .headers_mut()
@@ -96,17 +76,17 @@ pub(super) async fn handle(
             challenge::complete(&broker.shared.config.auth, "", shown, response)
         }
     };
-    readable_by(response, gate, origin)
+    with_cors_headers(response, guard, origin)
 }
 
-async fn answered(
+async fn handle_request(
     broker: &Arc<Broker>,
-    gate: &RequestGuard,
+    guard: &RequestGuard,
     request: Request<Incoming>,
     floor: ConnectionContext,
 ) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
-    gate.admits(&head.headers, &head.uri)?;
+    guard.check_origin_and_host(&head.headers, &head.uri)?;
     let is_stream = head.uri.path() != MESSAGES;
     let endpoint = endpoint(head.uri.path())?;
     match (&head.method, is_stream) {
@@ -119,20 +99,20 @@ async fn answered(
             ));
         }
     }
-    let proven = exchange::client(broker, &head, floor.remote_of(&head.headers)).await?;
+    let proven = authenticate(broker, &head, floor.request_remote(&head.headers)).await?;
     if is_stream {
-        request_guard::accepts_events(&head.headers)?;
-        return begin(broker, proven, endpoint, floor);
+        headers::check_get_accept(&head.headers)?;
+        return open_stream(broker, proven, endpoint, floor);
     }
-    request_guard::is_json(&head.headers)?;
-    if !is_small(&body) {
+    headers::check_content_type(&head.headers)?;
+    if !has_small_body(&body) {
         broker.shared.overload.admits()?;
     }
-    posted(broker, &head, body, &proven.caller, &floor.streams).await
+    receive_message(broker, &head, body, &proven.caller, &floor.streams).await
 }
 
 /// A POST to a stream. A client that sends faster than it is served waits, before its body is read and then for its turn.
-async fn posted(
+async fn receive_message(
     broker: &Broker,
     head: &Parts,
     body: Incoming,
@@ -152,24 +132,24 @@ async fn posted(
     let Some((messages, room)) = inbox else {
         // What is wrong with the body is said first.
         read_body(body, bytes_max, time).await?;
-        return Err(gone());
+        return Err(stream_not_found());
     };
-    fits(&body, bytes_max)?;
-    let bytes = announced_bytes(&body).unwrap_or(bytes_max);
+    check_body_size(&body, bytes_max)?;
+    let bytes = content_length(&body).unwrap_or(bytes_max);
     let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).map_err(|_| busy())?;
     let room = tokio::time::timeout(time, room.acquire_many_owned(permits))
         .await
         .map_err(|_| busy())?
-        .map_err(|_| gone())?;
+        .map_err(|_| stream_not_found())?;
     let frame = read_body(body, bytes_max, time).await?;
     match tokio::time::timeout(time, messages.send(QueuedMessage { frame, _room: room })).await {
         Ok(Ok(())) => Ok(response::empty(StatusCode::ACCEPTED)),
-        Ok(Err(_)) => Err(gone()),
+        Ok(Err(_)) => Err(stream_not_found()),
         Err(_) => Err(busy()),
     }
 }
 
-fn gone() -> Refusal {
+fn stream_not_found() -> Refusal {
     Refusal::new(ErrorKind::SessionNotFound, "no such stream: open one with GET /sse")
 }
 
@@ -190,7 +170,7 @@ fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
 }
 
 /// A new stream, and the session to be on it.
-fn begin(
+fn open_stream(
     broker: &Arc<Broker>,
     AuthenticatedCaller { caller, until }: AuthenticatedCaller,
     endpoint: Endpoint,
@@ -202,15 +182,9 @@ fn begin(
             "the broker is shutting down and takes no new sessions",
         ));
     }
-    if let Endpoint::Single(backend) = &endpoint {
-        let known =
-            broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(backend).is_some());
-        if !known {
-            return Err(unknown_backend(backend));
-        }
-    }
+    broker.check_endpoint(&caller, &endpoint)?;
     broker.shared.overload.admits()?;
-    let place = duplex::place(broker, &caller)?;
+    let place = duplex::acquire_connection(broker, &caller)?;
     let name = URL_SAFE_NO_PAD.encode(rand::random::<[u8; HTTP_SSE_NAME_BYTES]>());
     let (messages, posted) = mpsc::channel(HTTP_SSE_QUEUE_FRAMES);
     let (events, taken) = mpsc::channel(1);
@@ -227,7 +201,7 @@ fn begin(
     sessions.spawn(async move {
         let known = ConnectionParams { caller, until, endpoint, can_come_back: false, place };
         let guest = IncomingConnection {
-            transport: TRANSPORT,
+            transport: Transport::HttpSse,
             certified: None,
             remote: RemotePeer::default(),
             known: Some(known),
@@ -245,22 +219,16 @@ fn response(
     events: mpsc::Receiver<Bytes>,
 ) -> Response<Body> {
     let keepalive = broker.shared.config.events.keepalive;
-    let body = stream::unfold((Some(opening), events), move |state| next_piece(state, keepalive));
-    let body = StreamBody::new(body);
-    let mut response = Response::new(Either::Right(body.boxed_unsync()));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
+    let body = stream::unfold((Some(opening), events), move |state| next_chunk(state, keepalive));
+    response::event_stream_response(body)
 }
 
 type SseBodyState = (Option<String>, mpsc::Receiver<Bytes>);
 
-async fn next_piece(
+async fn next_chunk(
     (opening, mut events): SseBodyState,
     keepalive: Duration,
-) -> Option<(Result<Frame<Bytes>, response::BodyAborted>, SseBodyState)> {
+) -> Option<(Result<Frame<Bytes>, BodyAborted>, SseBodyState)> {
     let piece = match opening {
         Some(opening) => opening.into(),
         None => match tokio::time::timeout(keepalive, events.recv()).await {
@@ -274,48 +242,3 @@ async fn next_piece(
     };
     Some((Ok(Frame::data(piece)), (None, events)))
 }
-
-/// What a client POSTs, for as long as it takes the stream.
-struct PostSource {
-    posted: mpsc::Receiver<QueuedMessage>,
-    stream: mpsc::Sender<Bytes>,
-}
-
-impl FrameSource for PostSource {
-    async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
-        tokio::select! {
-            biased;
-            () = self.stream.closed() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
-            waiting = self.posted.recv() => Ok(waiting.map(|waiting| waiting.frame)),
-        }
-    }
-
-    fn allow(&mut self, _: usize, _: Option<&Arc<Semaphore>>) {
-        // Each is read whole before it comes here, of a client that is known.
-    }
-
-    async fn drain(&mut self) {
-        // What was POSTed was answered: nothing is lost that its client does not know of.
-    }
-}
-
-/// The stream, `None` once it has ended.
-struct SseSink(Option<mpsc::Sender<Bytes>>);
-
-impl FrameSink for SseSink {
-    async fn send_all(&mut self, frames: &mut Vec<Bytes>) -> Result<(), WriteError> {
-        let mut piece =
-            Vec::with_capacity(frames.iter().map(|frame| frame.len() + EVENT_EXTRA_BYTES).sum());
-        frames.drain(..).for_each(|frame| sse::write_message(&mut piece, None, &frame));
-        let stream = self.0.as_ref().ok_or(WriteError::Closed)?;
-        stream.send(piece.into()).await.map_err(|_| WriteError::Closed)
-    }
-
-    async fn close(&mut self, _: CloseReason) {
-        // The response ends once the other sender is gone too, which is in the source beside this sink.
-        self.0 = None;
-    }
-}
-
-/// What stands around a message in the stream.
-const EVENT_EXTRA_BYTES: usize = 24;

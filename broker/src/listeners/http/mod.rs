@@ -3,28 +3,33 @@
 //! HTTP/1.1 and HTTP/2 (with prior knowledge) on one port. The number of connections is bounded, in all and per address; a
 //! request head that does not come in time ends its connection.
 
+pub(super) mod authenticate;
+mod body;
 mod challenge;
-mod connection_cache;
+mod connection;
+pub(super) mod connection_cache;
+mod cors;
 mod detect_version;
-mod exchange;
 mod fast_path;
-mod forward;
+mod get_delete;
+pub(super) mod headers;
 mod http2_stall;
 mod http_sse;
+pub(super) mod inbound_request;
 mod post;
-mod proxied_request;
-mod replica_headers;
+pub(super) mod request;
 mod request_guard;
-mod response;
+mod resource_metadata;
+pub(super) mod response;
+mod sse_streams;
 mod stateless;
-mod tunnel;
-mod websocket;
+pub(super) mod websocket;
 
 use std::{convert::Infallible, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderValue, StatusCode,
+    HeaderValue, StatusCode,
     header::{CONNECTION, UPGRADE},
 };
 use hyper::{
@@ -33,39 +38,36 @@ use hyper::{
     server::conn::{http1, http2},
     service::{Service, service_fn},
 };
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use protocol::error::{ErrorKind, Refusal};
 use tokio::{net::TcpStream, sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
-    StallGuard, WriteBatching,
     framing::{FramingGuard, FramingViolation, is_websocket_upgrade},
     tcp::Stream,
     tls::ListenerKind,
 };
 
 use self::{
+    connection::{BoxError, ConnectionContext, GuardedIo, Http1Stream, guard_io},
     connection_cache::ConnectionCache,
     detect_version::{HttpVersion, PrefixedStream},
     fast_path::FallbackConnection,
     http2_stall::Http2StallTracker,
     request_guard::RequestGuard,
     response::Body,
-};
-pub(in crate::listeners) use self::{
-    exchange::handle_replica,
-    proxied_request::{ProxiedRequest, lead},
+    sse_streams::SseStreams,
 };
 use super::{
-    connection_limits::{ConnectionLimiter, ListenerPermit},
+    connection_limits::ConnectionLimiter,
     handoff_listener::HandoffListener,
-    tls_acceptor::{CertificateCaller, TlsAcceptor},
-    trusted_proxies::{ClientAddress, ProxyProtocol},
+    tls_acceptor::{TlsAcceptor, certificate_expired},
+    trusted_proxies::ProxyProtocol,
 };
 use crate::{
     auth::RemotePeer,
     broker::Broker,
-    limits::{CLIENT_WRITE_STALL_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
+    limits::{HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
 };
 
 /// Serves until `stop`, then lets the requests in flight finish.
@@ -80,15 +82,15 @@ pub async fn serve(
     let proxies =
         ProxyProtocol::new(&broker.shared.config, broker.shared.config.listen.proxies.http);
     let admission = Arc::new(ConnectionLimiter::new(limits, proxies));
-    let gate = Arc::new(RequestGuard::new(&broker.shared.config.auth, local));
+    let guard = Arc::new(RequestGuard::new(&broker.shared.config.auth, local));
     let (connections, sessions, streams) =
-        (TaskTracker::new(), TaskTracker::new(), Arc::<http_sse::SseStreams>::default());
+        (TaskTracker::new(), TaskTracker::new(), Arc::<SseStreams>::default());
     loop {
         let (mut socket, peer, mut admitted) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
         };
-        let (broker, gate, door) = (broker.clone(), gate.clone(), door.clone());
+        let (broker, guard, door) = (broker.clone(), guard.clone(), door.clone());
         let (stop, admission, sessions, streams) =
             (stop.clone(), admission.clone(), sessions.clone(), streams.clone());
         connections.spawn(async move {
@@ -101,7 +103,7 @@ pub async fn serve(
             let address = client.address();
             let admitted = Arc::new(admitted);
             let floor = ConnectionContext { sessions, stop, admitted, streams, client, certified: None, remote: RemotePeer::default() };
-            if let Err(error) = served(broker, gate, &door, socket, floor).await {
+            if let Err(error) = served(broker, guard, &door, socket, floor).await {
                 tracing::debug!(%peer, client = %address, %error, "connection ended");
             }
         });
@@ -111,38 +113,6 @@ pub async fn serve(
     connections.wait().await;
     sessions.close();
     sessions.wait().await;
-}
-
-/// What a connection that becomes a session takes with it.
-#[derive(Debug, Clone)]
-struct ConnectionContext {
-    sessions: TaskTracker,
-    stop: CancellationToken,
-    /// The connection's place is taken for as long as anything of it lives.
-    admitted: Arc<ListenerPermit>,
-    streams: Arc<http_sse::SseStreams>,
-    client: ClientAddress,
-    /// Who the connection's certificate speaks for; among a request's extensions too.
-    certified: Option<CertificateCaller>,
-    remote: RemotePeer,
-}
-
-impl ConnectionContext {
-    /// The other end of a request: a trusted proxy may name its client's address in the headers.
-    fn remote_of(&self, headers: &HeaderMap) -> RemotePeer {
-        RemotePeer { address: Some(self.client.of_request(headers)), ..self.remote }
-    }
-}
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-/// What is read and written, as the HTTP library gets it.
-type GuardedIo<S> = TokioIo<WriteBatching<StallGuard<S>>>;
-/// A connection of HTTP/1.1, which passes whole requests of one reading only.
-type Http1Stream = GuardedIo<FramingGuard<Stream>>;
-
-fn guarded<S>(stream: S) -> GuardedIo<S> {
-    TokioIo::new(WriteBatching::new(StallGuard::new(stream, CLIENT_WRITE_STALL_MAX)))
 }
 
 /// A connection on which somebody has begun to say something.
@@ -156,7 +126,7 @@ struct HttpConnection<S> {
 /// Serves a connection, from the handshake to its end.
 async fn served(
     broker: Arc<Broker>,
-    gate: Arc<RequestGuard>,
+    guard: Arc<RequestGuard>,
     door: &TlsAcceptor,
     socket: TcpStream,
     mut floor: ConnectionContext,
@@ -168,7 +138,7 @@ async fn served(
     let deadline = Instant::now() + broker.shared.config.timeouts.request_read;
     let (stream, first, deadline) = match stream {
         Stream::Plain(socket) => {
-            match fast_path::serve(&broker, &gate, &floor, socket, deadline).await? {
+            match fast_path::serve(&broker, &guard, &floor, socket, deadline).await? {
                 Some(FallbackConnection { socket, first, deadline }) => {
                     (Stream::Plain(socket), first, deadline)
                 }
@@ -190,14 +160,14 @@ async fn served(
             let (stream, first) = stream.into_parts();
             let message_bytes = broker.shared.config.limits.message_bytes;
             let stream =
-                guarded(FramingGuard::new(stream, first, REQUEST_HEAD_BYTES_MAX, message_bytes));
-            HttpConnection { stream, floor, deadline }.serve_http1(broker, gate).await
+                guard_io(FramingGuard::new(stream, first, REQUEST_HEAD_BYTES_MAX, message_bytes));
+            HttpConnection { stream, floor, deadline }.serve_http1(broker, guard).await
         }
         // Boxed, so that a connection of HTTP/1 has no room for it.
         HttpVersion::Http2 => {
             Box::pin(
-                HttpConnection { stream: guarded(stream), floor, deadline }
-                    .serve_http2(broker, gate),
+                HttpConnection { stream: guard_io(stream), floor, deadline }
+                    .serve_http2(broker, guard),
             )
             .await
         }
@@ -208,7 +178,7 @@ impl HttpConnection<Http1Stream> {
     async fn serve_http1(
         self,
         broker: Arc<Broker>,
-        gate: Arc<RequestGuard>,
+        guard: Arc<RequestGuard>,
     ) -> Result<(), BoxError> {
         let mut builder = http1::Builder::new();
         // `HTTP_HEADERS_MAX` is what the library has as its own limit. Told to it, it would fill as much room anew for each request.
@@ -221,7 +191,7 @@ impl HttpConnection<Http1Stream> {
             (floor.stop.clone(), floor.certified.clone(), Arc::<Notify>::default());
         // HTTP/1 answers stall at the socket, where it shows.
         let connection = builder
-            .serve_connection(stream, service(broker, gate, Arc::new(floor), first.clone(), None))
+            .serve_connection(stream, service(broker, guard, Arc::new(floor), first.clone(), None))
             .with_upgrades();
         let connection = attended(
             connection,
@@ -232,7 +202,7 @@ impl HttpConnection<Http1Stream> {
         );
         tokio::select! {
             ended = connection => ended,
-            () = outlived(certified) => Err("the client's certificate is good no longer".into()),
+            () = certificate_expired(certified.as_ref()) => Err("the client's certificate is good no longer".into()),
         }
     }
 }
@@ -241,7 +211,7 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
     async fn serve_http2(
         self,
         broker: Arc<Broker>,
-        gate: Arc<RequestGuard>,
+        guard: Arc<RequestGuard>,
     ) -> Result<(), BoxError> {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
@@ -256,14 +226,14 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
         let unsent = Arc::<Http2StallTracker>::default();
         let connection = builder.serve_connection(
             stream,
-            service(broker, gate, Arc::new(floor), first.clone(), Some(unsent.clone())),
+            service(broker, guard, Arc::new(floor), first.clone(), Some(unsent.clone())),
         );
         let connection =
             attended(connection, http2::Connection::graceful_shutdown, &stop, &first, deadline);
         tokio::select! {
             ended = connection => ended,
             () = unsent.stalled() => Err("the client does not take its answers".into()),
-            () = outlived(certified) => Err("the client's certificate is good no longer".into()),
+            () = certificate_expired(certified.as_ref()) => Err("the client's certificate is good no longer".into()),
         }
     }
 }
@@ -271,7 +241,7 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
 /// What is done for each request; `first` hears of it.
 fn service(
     broker: Arc<Broker>,
-    gate: Arc<RequestGuard>,
+    guard: Arc<RequestGuard>,
     floor: Arc<ConnectionContext>,
     first: Arc<Notify>,
     unsent: Option<Arc<Http2StallTracker>>,
@@ -280,8 +250,8 @@ fn service(
     let is_http1 = unsent.is_none();
     service_fn(move |mut request: Request<Incoming>| {
         first.notify_one();
-        let (broker, gate, floor, unsent) =
-            (broker.clone(), gate.clone(), floor.clone(), unsent.clone());
+        let (broker, guard, floor, unsent) =
+            (broker.clone(), guard.clone(), floor.clone(), unsent.clone());
         if let Some(certified) = &floor.certified {
             request.extensions_mut().insert(certified.clone());
         }
@@ -294,22 +264,22 @@ fn service(
             }
             // Boxed: the future of every request has room for its largest part, and is moved with it.
             let mut response = match request.uri().path() {
-                path if websocket::is_meant(path) => {
+                path if websocket::matches_path(path) => {
                     Box::pin(websocket::handle(
                         &broker,
-                        &gate,
+                        &guard,
                         request,
                         ConnectionContext::clone(&floor),
                     ))
                     .await
                 }
-                path if challenge::is_meant(request.method(), path) => {
-                    challenge::handle(&broker, &gate, &request)
+                path if resource_metadata::matches_path(request.method(), path) => {
+                    resource_metadata::handle(&broker, &guard, &request)
                 }
-                path if http_sse::is_meant(path) => {
+                path if http_sse::matches_path(path) => {
                     Box::pin(http_sse::handle(
                         &broker,
-                        &gate,
+                        &guard,
                         request,
                         ConnectionContext::clone(&floor),
                     ))
@@ -317,10 +287,10 @@ fn service(
                 }
                 _ => {
                     let (head, body) = request.into_parts();
-                    let remote = floor.remote_of(&head.headers);
-                    exchange::handle(
+                    let remote = floor.request_remote(&head.headers);
+                    request::handle(
                         &broker,
-                        (&gate, remote),
+                        (&guard, remote),
                         (&head, &ConnectionCache::default()),
                         body,
                     )
@@ -337,7 +307,7 @@ fn service(
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok(match unsent {
-                Some(unsent) => response::tracked(response, &unsent),
+                Some(unsent) => response::track_stalls(response, &unsent),
                 None => response,
             })
         }
@@ -356,18 +326,10 @@ fn misframed(broker: &Broker, violation: FramingViolation) -> Response<Body> {
         }
         _ => Refusal::new(ErrorKind::InvalidRequest, violation.reason()),
     };
-    let mut response = response::refusal(&broker.shared, &refusal, None);
+    let mut response = response::refusal_response(&broker.shared, &refusal, None);
     *response.status_mut() = violation.status();
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
-}
-
-/// Boxed: next to nobody has a certificate.
-async fn outlived(certified: Option<CertificateCaller>) {
-    match certified {
-        Some(certified) => Box::pin(async move { certified.outlived().await }).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Serves a connection to its end, or gives it up when its first request does not come in time. From `stop` on it finishes

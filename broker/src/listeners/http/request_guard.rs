@@ -1,22 +1,18 @@
-//! The checks every request passes before anything is done for it: who may call from where, in which media types.
+//! Origin and Host rules: which web pages and host names a listener takes requests from (MCP 2025-11-25, Transports: Security).
 
 use std::net::SocketAddr;
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Uri,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, ORIGIN},
+    header::{HOST, ORIGIN},
 };
-use protocol::{
-    error::{ErrorKind, Refusal},
-    version::Version,
-};
+use protocol::error::{ErrorKind, Refusal};
 
-use super::exchange::PROTOCOL_VERSION;
 use crate::config::AuthConfig;
 
 /// Origin and Host rules of one listener (MCP 2025-11-25, Transports: Security).
 #[derive(Debug)]
-pub(super) struct RequestGuard {
+pub(in crate::listeners) struct RequestGuard {
     loopback: bool,
     origins: Vec<String>,
     hosts: Vec<String>,
@@ -34,7 +30,11 @@ impl RequestGuard {
 
     /// Keeps web pages of strangers out: a page's origin must be one that is allowed, and on a loopback listener the Host
     /// must be a loopback name, which a rebound DNS name is not.
-    pub(super) fn admits(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), Refusal> {
+    pub(super) fn check_origin_and_host(
+        &self,
+        headers: &HeaderMap,
+        uri: &Uri,
+    ) -> Result<(), Refusal> {
         let is_repeated = |name: HeaderName| headers.get_all(name).iter().nth(1).is_some();
         if is_repeated(ORIGIN) || is_repeated(HOST) {
             return Err(Refusal::new(ErrorKind::HostRefused, "Origin and Host may be given once"));
@@ -112,141 +112,11 @@ fn host_name(host: &str) -> Option<&str> {
     port_is_fine.then_some(name)
 }
 
-/// The bearer token, if one is given. A token in the query string is refused (MCP 2025-11-25, Authorization).
-pub(super) fn bearer<'a>(headers: &'a HeaderMap, uri: &Uri) -> Result<Option<&'a str>, Refusal> {
-    if uri
-        .query()
-        .is_some_and(|query| query.split('&').any(|pair| pair.starts_with("access_token=")))
-    {
-        return Err(Refusal::new(
-            ErrorKind::InvalidRequest,
-            "a token never goes in the query string, use the Authorization header",
-        ));
-    }
-    let mut given = headers.get_all(AUTHORIZATION).iter();
-    let Some(value) = given.next() else { return Ok(None) };
-    let wrong =
-        || Refusal::new(ErrorKind::Unauthorized, "the Authorization header must be: Bearer <key>");
-    if given.next().is_some() {
-        return Err(wrong());
-    }
-    let (scheme, token) = value.to_str().map_err(|_| wrong())?.split_once(' ').ok_or_else(wrong)?;
-    if scheme.eq_ignore_ascii_case("bearer") { Ok(Some(token.trim())) } else { Err(wrong()) }
-}
-
-/// What nearly every client accepts, in as many words.
-const USUAL_ACCEPT: [&[u8]; 3] =
-    [b"application/json, text/event-stream", b"application/json,text/event-stream", b"*/*"];
-
-/// A POST must accept both forms of answer.
-pub(super) fn accepts_answers(headers: &HeaderMap) -> Result<(), Refusal> {
-    let mut given = headers.get_all(ACCEPT).iter();
-    // Taken apart, it costs more than the credential.
-    if given.next().is_some_and(|value| USUAL_ACCEPT.contains(&value.as_bytes()))
-        && given.next().is_none()
-    {
-        return Ok(());
-    }
-    if accepts(headers, "application/json") && accepts(headers, "text/event-stream") {
-        return Ok(());
-    }
-    Err(Refusal::new(
-        ErrorKind::NotAcceptable,
-        "Accept must list both application/json and text/event-stream",
-    ))
-}
-
-/// A GET must accept an event stream.
-pub(super) fn accepts_events(headers: &HeaderMap) -> Result<(), Refusal> {
-    if accepts(headers, "text/event-stream") {
-        return Ok(());
-    }
-    Err(Refusal::new(ErrorKind::NotAcceptable, "Accept must list text/event-stream"))
-}
-
-fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
-    let mut listed = headers.get_all(ACCEPT).iter().peekable();
-    if listed.peek().is_none() {
-        return true; // RFC 9110, 12.5.1: no header means anything is fine
-    }
-    let (kind, _) = wanted.split_once('/').unwrap_or((wanted, ""));
-    listed.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(',')).any(|range| {
-        let mut parts = range.split(';').map(str::trim);
-        let range = parts.next().unwrap_or_default();
-        // RFC 9110, 12.4.2: a weight of 0 means not acceptable.
-        if parts.any(|part| {
-            part.split_once('=').is_some_and(|(name, weight)| {
-                name.eq_ignore_ascii_case("q") && weight.parse() == Ok(0.0)
-            })
-        }) {
-            return false;
-        }
-        range.eq_ignore_ascii_case(wanted)
-            || range == "*/*"
-            || range.strip_suffix("/*").is_some_and(|of| of.eq_ignore_ascii_case(kind))
-    })
-}
-
-pub(super) fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
-    let coded = headers
-        .get_all(CONTENT_ENCODING)
-        .iter()
-        .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"));
-    if coded {
-        return Err(Refusal::new(
-            ErrorKind::MediaTypeUnsupported,
-            "the body must come without Content-Encoding",
-        ));
-    }
-    let mut given = headers.get_all(CONTENT_TYPE).iter();
-    let first = given.next().filter(|_| given.next().is_none()); // of two nobody knows which counts
-    if first.is_some_and(|value| value.as_bytes() == b"application/json") {
-        return Ok(());
-    }
-    let text = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if text.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
-        return Ok(());
-    }
-    Err(Refusal::new(
-        ErrorKind::MediaTypeUnsupported,
-        "Content-Type must be application/json, given once",
-    ))
-}
-
-/// The `MCP-Protocol-Version` header: absent, or, once, a version this endpoint speaks.
-pub(super) fn version(headers: &HeaderMap) -> Result<Option<Version>, Refusal> {
-    let mut given = headers.get_all(PROTOCOL_VERSION).iter();
-    let Some(value) = given.next() else { return Ok(None) };
-    if given.next().is_some() {
-        return Err(Refusal::new(
-            ErrorKind::InvalidRequest,
-            "MCP-Protocol-Version is given more than once",
-        ));
-    }
-    let version = value.to_str().ok().and_then(Version::parse);
-    match version {
-        Some(Version::V2026_07_28) => Err(Refusal::new(
-            ErrorKind::InvalidRequest,
-            "a session speaks a revision up to 2025-11-25",
-        )),
-        Some(version) => Ok(Some(version)),
-        None => {
-            let spoken: Vec<_> = Version::ALL
-                .iter()
-                .filter(|v| **v != Version::V2026_07_28)
-                .map(|v| v.as_str())
-                .collect();
-            let text = format!("MCP-Protocol-Version is not one of {}", spoken.join(", "));
-            Err(Refusal::new(ErrorKind::InvalidRequest, text))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn gate(local: &str, origins: &[&str]) -> RequestGuard {
+    fn guard(local: &str, origins: &[&str]) -> RequestGuard {
         let auth = AuthConfig {
             required: false,
             admin_token: None,
@@ -269,7 +139,7 @@ mod tests {
 
     #[test]
     fn http_02_strange_origins_are_refused_in_every_spelling() {
-        let gate = gate("127.0.0.1:80", &["https://app.example"]);
+        let guard = guard("127.0.0.1:80", &["https://app.example"]);
         for origin in [
             "http://evil.example",
             "null",
@@ -287,11 +157,12 @@ mod tests {
             "http://localhost:+80",
         ] {
             assert!(
-                gate.admits(
-                    &headers(&[("host", "localhost"), ("origin", origin)]),
-                    &Uri::default()
-                )
-                .is_err(),
+                guard
+                    .check_origin_and_host(
+                        &headers(&[("host", "localhost"), ("origin", origin)]),
+                        &Uri::default()
+                    )
+                    .is_err(),
                 "{origin}"
             );
         }
@@ -303,11 +174,12 @@ mod tests {
             "https://app.example",
         ] {
             assert!(
-                gate.admits(
-                    &headers(&[("host", "localhost:8080"), ("origin", origin)]),
-                    &Uri::default()
-                )
-                .is_ok(),
+                guard
+                    .check_origin_and_host(
+                        &headers(&[("host", "localhost:8080"), ("origin", origin)]),
+                        &Uri::default()
+                    )
+                    .is_ok(),
                 "{origin}"
             );
         }
@@ -315,7 +187,7 @@ mod tests {
 
     #[test]
     fn http_03_a_loopback_listener_answers_to_loopback_names_only() {
-        let gate = gate("127.0.0.1:80", &[]);
+        let guard = guard("127.0.0.1:80", &[]);
         for host in [
             "evil.example",
             "localhost.evil.example",
@@ -324,7 +196,10 @@ mod tests {
             "2130706433",
             "",
         ] {
-            assert!(gate.admits(&headers(&[("host", host)]), &Uri::default()).is_err(), "{host}");
+            assert!(
+                guard.check_origin_and_host(&headers(&[("host", host)]), &Uri::default()).is_err(),
+                "{host}"
+            );
         }
         for host in [
             "localhost",
@@ -335,70 +210,40 @@ mod tests {
             "broker.internal:8080",
             "broker.internal",
         ] {
-            assert!(gate.admits(&headers(&[("host", host)]), &Uri::default()).is_ok(), "{host}");
+            assert!(
+                guard.check_origin_and_host(&headers(&[("host", host)]), &Uri::default()).is_ok(),
+                "{host}"
+            );
         }
         assert!(
-            gate.admits(
-                &headers(&[("host", "localhost"), ("host", "evil.example")]),
-                &Uri::default()
-            )
-            .is_err()
+            guard
+                .check_origin_and_host(
+                    &headers(&[("host", "localhost"), ("host", "evil.example")]),
+                    &Uri::default()
+                )
+                .is_err()
         );
-        assert!(gate.admits(&HeaderMap::new(), &Uri::default()).is_err());
+        assert!(guard.check_origin_and_host(&HeaderMap::new(), &Uri::default()).is_err());
     }
 
     #[test]
     fn a_public_listener_trusts_listed_origins_only() {
-        let gate = gate("10.0.0.1:80", &["https://app.example"]);
+        let guard = guard("10.0.0.1:80", &["https://app.example"]);
         assert!(
-            gate.admits(
-                &headers(&[("host", "any.example"), ("origin", "http://localhost")]),
-                &Uri::default()
-            )
-            .is_err()
+            guard
+                .check_origin_and_host(
+                    &headers(&[("host", "any.example"), ("origin", "http://localhost")]),
+                    &Uri::default()
+                )
+                .is_err()
         );
         assert!(
-            gate.admits(
-                &headers(&[("host", "any.example"), ("origin", "https://app.example")]),
-                &Uri::default()
-            )
-            .is_ok()
-        );
-    }
-
-    #[test]
-    fn http_10_accept_lists_both_or_everything() {
-        for (accept, fine) in [
-            ("application/json, text/event-stream", true),
-            ("text/event-stream;q=0.5,APPLICATION/JSON", true),
-            ("*/*", true),
-            ("application/*, text/*", true),
-            ("application/json", false),
-            ("application/json, text/event-stream;q=0.0", false),
-            ("text/html", false),
-            ("text/event-stream", false),
-        ] {
-            assert_eq!(accepts_answers(&headers(&[("accept", accept)])).is_ok(), fine, "{accept}");
-        }
-        assert!(accepts_answers(&HeaderMap::new()).is_ok());
-    }
-
-    #[test]
-    fn auth_05_a_token_in_the_query_is_refused() {
-        assert!(bearer(&HeaderMap::new(), &"/mcp?access_token=x".parse().unwrap()).is_err());
-        assert_eq!(
-            bearer(&headers(&[("authorization", "bearer abc")]), &"/mcp".parse().unwrap()).unwrap(),
-            Some("abc")
-        );
-        assert!(
-            bearer(&headers(&[("authorization", "Basic abc")]), &"/mcp".parse().unwrap()).is_err()
-        );
-        assert!(
-            bearer(
-                &headers(&[("authorization", "Bearer a"), ("authorization", "Bearer b")]),
-                &"/mcp".parse().unwrap()
-            )
-            .is_err()
+            guard
+                .check_origin_and_host(
+                    &headers(&[("host", "any.example"), ("origin", "https://app.example")]),
+                    &Uri::default()
+                )
+                .is_ok()
         );
     }
 }

@@ -9,9 +9,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::{FutureExt, Stream, StreamExt, stream};
+use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use http::{
-    HeaderValue, Response, StatusCode,
+    HeaderMap, HeaderValue, Response, StatusCode,
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use http_body_util::{BodyExt, Either, Full, StreamBody, combinators::UnsyncBoxBody};
@@ -23,12 +23,14 @@ use protocol::{
     version::Version,
 };
 
-use super::{challenge, exchange::PROTOCOL_VERSION, http2_stall::Http2StallTracker};
+use super::{challenge, headers::PROTOCOL_VERSION, http2_stall::Http2StallTracker};
 use crate::{
     auth::CredentialExpiry,
+    config::EventLogStorage,
     metrics::{Direction, Side},
     rules::event_log::Event,
     sessions::{
+        session::Session,
         shared::Shared,
         stream::{StreamCursor, StreamEnd, StreamItem},
         tenant::ConnectionPermit,
@@ -43,7 +45,7 @@ pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, Bo
 pub(in crate::listeners) struct BodyAborted;
 
 /// What a request is answered with.
-pub(super) enum ServerResponse {
+pub(in crate::listeners) enum ServerResponse {
     /// One JSON document, with status 200: what nearly all of them are.
     Json {
         /// What its session speaks.
@@ -60,7 +62,7 @@ impl From<Response<Body>> for ServerResponse {
 }
 
 impl ServerResponse {
-    pub(super) fn into_response(self) -> Response<Body> {
+    pub(in crate::listeners) fn into_response(self) -> Response<Body> {
         match self {
             Self::Json { version, text } => {
                 let mut response = json(StatusCode::OK, text);
@@ -77,9 +79,9 @@ impl ServerResponse {
 
     /// The same, and of an event stream no more than comes until then: who opened it is not known any longer than its credential
     /// holds.
-    pub(super) fn ending(self, until: CredentialExpiry) -> Self {
+    pub(super) fn end_at_expiry(self, until: CredentialExpiry) -> Self {
         match self {
-            Self::Other(response) if is_events(&response) => {
+            Self::Other(response) if is_event_stream(response.headers()) => {
                 Self::Other(response.map(|body| match body {
                     Either::Right(body) => Either::Right(
                         ExpiringBody { body, end: Box::pin(until.passed()) }.boxed_unsync(),
@@ -92,11 +94,9 @@ impl ServerResponse {
     }
 }
 
-fn is_events(response: &Response<Body>) -> bool {
-    response
-        .headers()
-        .get(CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+/// True when the body is an event stream.
+pub(in crate::listeners) fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// A body that ends in time.
@@ -145,13 +145,13 @@ pub(super) fn document_head(version: Option<Version>) -> &'static str {
     }
 }
 
-pub(super) fn empty(status: StatusCode) -> Response<Body> {
+pub(in crate::listeners) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Either::Left(Full::default()));
     *response.status_mut() = status;
     response
 }
 
-pub(super) fn json(status: StatusCode, body: Bytes) -> Response<Body> {
+pub(in crate::listeners) fn json(status: StatusCode, body: Bytes) -> Response<Body> {
     let mut response = Response::new(Either::Left(Full::new(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -159,7 +159,10 @@ pub(super) fn json(status: StatusCode, body: Bytes) -> Response<Body> {
 }
 
 /// The same response, its body watched over until it is taken.
-pub(super) fn tracked(response: Response<Body>, unsent: &Arc<Http2StallTracker>) -> Response<Body> {
+pub(super) fn track_stalls(
+    response: Response<Body>,
+    unsent: &Arc<Http2StallTracker>,
+) -> Response<Body> {
     response.map(|body| match body {
         Either::Left(mut answer) => match answer.frame().now_or_never() {
             Some(Some(Ok(frame))) => {
@@ -177,7 +180,7 @@ pub(super) fn tracked(response: Response<Body>, unsent: &Arc<Http2StallTracker>)
 }
 
 /// An error response of the broker's own, with the status its kind has.
-pub(super) fn refusal(
+pub(in crate::listeners) fn refusal_response(
     shared: &Shared,
     refusal: &Refusal,
     id: Option<&RequestId>,
@@ -222,7 +225,7 @@ pub(super) struct EventStreamOptions {
 }
 
 /// An event stream: what was read already, then what the reader gets.
-pub(super) fn events(
+pub(super) fn event_stream(
     shared: &Arc<Shared>,
     reader: StreamCursor,
     read: &[Event],
@@ -254,15 +257,12 @@ pub(super) fn events(
         style,
         over: false,
     };
-    let body = StreamBody::new(stream::unfold(state, SseEventWriter::step))
-        .map_err(|never| match never {});
-    let mut response = Response::new(Either::Right(body.boxed_unsync()));
-    event_headers(&mut response);
-    response
+    let frames = stream::unfold(state, SseEventWriter::step);
+    event_stream_response(frames.map_err(|never: Infallible| match never {}))
 }
 
 /// A stream of frames that can not be come back to: it ends with its connection.
-pub(super) fn frames(
+pub(super) fn frame_stream(
     frames: impl Stream<Item = Bytes> + Send + 'static,
     keepalive: Duration,
 ) -> Response<Body> {
@@ -275,18 +275,20 @@ pub(super) fn frames(
         }
         Some((Ok(Frame::data(Bytes::from(out))), frames))
     });
-    let mut response = Response::new(Either::Right(
-        StreamBody::new(written).map_err(|never: Infallible| match never {}).boxed_unsync(),
-    ));
-    event_headers(&mut response);
-    response
+    event_stream_response(written.map_err(|never: Infallible| match never {}))
 }
 
-fn event_headers(response: &mut Response<Body>) {
+/// An event stream of these frames.
+pub(super) fn event_stream_response(
+    frames: impl Stream<Item = Result<Frame<Bytes>, BodyAborted>> + Send + 'static,
+) -> Response<Body> {
+    let body = StreamBody::new(frames).boxed_unsync();
+    let mut response = Response::new(Either::Right(body));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
 }
 
 struct SseEventWriter {
@@ -331,6 +333,29 @@ impl SseEventWriter {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn event_stream_options(session: &Session) -> EventStreamOptions {
+    let events = &session.shared.config.events;
+    // Clients before 2025-11-25 may take an empty event for a broken message.
+    EventStreamOptions {
+        priming: session.version.priming_event(),
+        gap: false,
+        ids: events.log != EventLogStorage::Off,
+        retry: events.retry,
+        keepalive: events.keepalive,
+        _place: None,
+    }
+}
+
+pub(super) fn with_protocol_version(
+    mut response: Response<Body>,
+    session: &Session,
+) -> Response<Body> {
+    response
+        .headers_mut()
+        .insert(PROTOCOL_VERSION, HeaderValue::from_static(session.version.as_str()));
+    response
 }
 
 #[cfg(test)]

@@ -23,14 +23,17 @@ use tokio::time::Instant;
 
 use super::{
     connection_cache::ConnectionCache,
-    exchange::{InboundRequest, RequestSource},
+    inbound_request::{InboundRequest, RequestSource},
     response::{self, Body, ServerResponse},
 };
 use crate::{
     broker::session_lookup,
-    listeners::stateless::{StatelessOutcome, meta_of, react},
+    listeners::{
+        replicas::forward::forward_to,
+        stateless::{StatelessOutcome, meta_of, react},
+    },
     metrics::{Direction, Side},
-    rules::stateless,
+    rules::{client_transport::Transport, stateless},
     sessions::stateless::{
         RequestStateError, StatelessClient, StatelessRequest, SuspensionId,
         exchange::{Exchange, ExchangeEvent},
@@ -38,7 +41,6 @@ use crate::{
     },
 };
 
-const TRANSPORT: &str = "http";
 // As headers, which text would become each time it is looked for.
 const METHOD_HEADER: HeaderName = HeaderName::from_static(METHOD);
 const NAME_HEADER: HeaderName = HeaderName::from_static(NAME);
@@ -55,7 +57,7 @@ pub(super) enum ParsedBody {
 }
 
 /// Reads a body, once, whichever revision it is of; `names_it`: its head says that it is of this one.
-pub(super) fn read(
+pub(super) fn parse_body(
     names_it: bool,
     frame: &Bytes,
     limits: &Limits,
@@ -76,104 +78,111 @@ pub(super) fn read(
     Ok(if is_modern { ParsedBody::Stateless(message) } else { ParsedBody::Session(message) })
 }
 
-impl InboundRequest<'_> {
-    /// Serves one message of this revision.
-    pub(super) async fn serve_modern(
-        &self,
-        message: Message,
-        frame: &Bytes,
-    ) -> Result<ServerResponse, Rejection> {
-        let id = message.id.clone();
-        Ok(match self.modern_answer(message, frame).await {
-            Ok(answer) => answer,
-            Err(refusal) => refused(self, &refusal, id.as_ref()).into(),
-        })
-    }
+/// Serves one message of this revision.
+pub(super) async fn serve(
+    inbound: &InboundRequest<'_>,
+    message: Message,
+    frame: &Bytes,
+) -> Result<ServerResponse, Rejection> {
+    let id = message.id.clone();
+    Ok(match answer_stateless(inbound, message, frame).await {
+        Ok(answer) => answer,
+        Err(refusal) => refused(inbound, &refusal, id.as_ref()).into(),
+    })
+}
 
-    /// Another replica has compared the headers, or its client's wire has none.
-    fn compares_headers(&self) -> bool {
-        matches!(self.reach, RequestSource::Client(..))
-    }
+/// Another replica has compared the headers, or its client's wire has none.
+fn compares_headers(inbound: &InboundRequest<'_>) -> bool {
+    matches!(inbound.source, RequestSource::Client(..))
+}
 
-    async fn modern_answer(
-        &self,
-        message: Message,
-        frame: &Bytes,
-    ) -> Result<ServerResponse, Refusal> {
-        // Over HTTP a request is cancelled by closing its stream, so that there is nothing to tell (same section).
-        if message.kind == Kind::Notification {
-            let visitor =
-                self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
-            visitor.tenant.take_notification_budget(&visitor.caller.principal)?;
-            return Ok(response::empty(StatusCode::ACCEPTED).into());
-        }
-        let headers = &self.head.headers;
-        let meta = match meta_of(self.broker, &message) {
-            // Of what the body lacks it is told first; of what it says, once the headers say the same.
-            Err(refusal)
-                if self.compares_headers()
-                    && matches!(
-                        refusal.kind,
-                        ErrorKind::UnsupportedProtocolVersion | ErrorKind::MethodNotFound
-                    ) =>
-            {
-                version_header(headers, &message)?;
-                if refusal.kind == ErrorKind::MethodNotFound {
-                    same(headers, &METHOD_HEADER, &message.method_text(), "method")?;
-                }
-                return Err(refusal);
+async fn answer_stateless(
+    inbound: &InboundRequest<'_>,
+    message: Message,
+    frame: &Bytes,
+) -> Result<ServerResponse, Refusal> {
+    // Over HTTP a request is cancelled by closing its stream, so that there is nothing to tell (same section).
+    if message.kind == Kind::Notification {
+        let visitor = inbound.broker.visitor(
+            inbound.caller.clone(),
+            inbound.endpoint.clone(),
+            Transport::Http,
+        )?;
+        visitor.tenant.take_notification_budget(&visitor.caller.principal)?;
+        return Ok(response::empty(StatusCode::ACCEPTED).into());
+    }
+    let headers = &inbound.head.headers;
+    let meta = match meta_of(inbound.broker, &message) {
+        // Of what the body lacks it is told first; of what it says, once the headers say the same.
+        Err(refusal)
+            if compares_headers(inbound)
+                && matches!(
+                    refusal.kind,
+                    ErrorKind::UnsupportedProtocolVersion | ErrorKind::MethodNotFound
+                ) =>
+        {
+            version_header(headers, &message)?;
+            if refusal.kind == ErrorKind::MethodNotFound {
+                check_repeated_header(headers, &METHOD_HEADER, &message.method_text(), "method")?;
             }
-            meta => meta?,
-        };
-        let mut request = StatelessRequest::read(message, meta)?;
-        let visitor = self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
-        if self.compares_headers() {
-            version_header(headers, &request.message)?;
-            mirrored(headers, &request.message)?;
+            return Err(refusal);
         }
-        if request.message.method == Method::ToolsCall {
-            request.passed = self.arguments_in_headers(&request.message, &visitor)?;
+        meta => meta?,
+    };
+    let mut request = StatelessRequest::read(message, meta)?;
+    let visitor = inbound.broker.visitor(
+        inbound.caller.clone(),
+        inbound.endpoint.clone(),
+        Transport::Http,
+    )?;
+    if compares_headers(inbound) {
+        version_header(headers, &request.message)?;
+        check_mirrored_headers(headers, &request.message)?;
+    }
+    if request.message.method == Method::ToolsCall {
+        request.passed = arguments_in_headers(inbound, &request.message, &visitor)?;
+    }
+    match react(inbound.broker, &visitor, request).await? {
+        StatelessOutcome::Answer(frame) => {
+            inbound.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
+            Ok(ServerResponse::Json { version: None, text: frame })
         }
-        match react(self.broker, &visitor, request).await? {
-            StatelessOutcome::Answer(frame) => {
-                self.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
-                Ok(ServerResponse::Json { version: None, text: frame })
-            }
-            StatelessOutcome::Exchange(exchange) => Ok(exchanged(exchange, self.kept).await),
-            StatelessOutcome::Notifications(listening) => Ok(listened(*listening).into()),
-            StatelessOutcome::OtherReplica(place) => {
-                self.lead_to(&place, frame).await.map(ServerResponse::from)
-            }
+        StatelessOutcome::Exchange(exchange) => {
+            Ok(exchange_response(exchange, inbound.cache).await)
+        }
+        StatelessOutcome::Notifications(listening) => Ok(listen_response(*listening).into()),
+        StatelessOutcome::OtherReplica(place) => {
+            forward_to_replica(inbound, &place, frame).await.map(ServerResponse::from)
         }
     }
+}
 
-    /// `Mcp-Param-*` repeat the arguments that the tool's schema says. Gives those that it does not say.
-    fn arguments_in_headers(
-        &self,
-        message: &Message,
-        visitor: &StatelessClient,
-    ) -> Result<HeaderMap, Refusal> {
-        let headers = &self.head.headers;
-        let tool = message.text(message.fields.name).unwrap_or_default();
-        let catalog = visitor.tenant.catalog();
-        let params = catalog.mirrored(&visitor.endpoint, &tool);
-        if self.compares_headers() {
-            mirrored_arguments(headers, message, params)?;
-        }
-        Ok(passed_on(headers, params))
+/// `Mcp-Param-*` repeat the arguments that the tool's schema says. Gives those that it does not say.
+fn arguments_in_headers(
+    inbound: &InboundRequest<'_>,
+    message: &Message,
+    visitor: &StatelessClient,
+) -> Result<HeaderMap, Refusal> {
+    let headers = &inbound.head.headers;
+    let tool = message.text(message.fields.name).unwrap_or_default();
+    let catalog = visitor.tenant.catalog();
+    let params = catalog.mirrored(&visitor.endpoint, &tool);
+    if compares_headers(inbound) {
+        mirrored_arguments(headers, message, params)?;
     }
+    Ok(unknown_param_headers(headers, params))
+}
 
-    /// The request waits at another replica. One that is gone has lost it.
-    async fn lead_to(
-        &self,
-        place: &SuspensionId,
-        frame: &Bytes,
-    ) -> Result<Response<Body>, Refusal> {
-        let gone = || RequestStateError::Expired.refusal();
-        let RequestSource::Client(..) = self.reach else { return Err(gone()) };
-        let owner = session_lookup::replica(self.broker, &place.node).await.ok_or_else(gone)?;
-        self.send_to(&owner, frame).await.ok_or_else(gone)
-    }
+/// The request waits at another replica. One that is gone has lost it.
+async fn forward_to_replica(
+    inbound: &InboundRequest<'_>,
+    place: &SuspensionId,
+    frame: &Bytes,
+) -> Result<Response<Body>, Refusal> {
+    let gone = || RequestStateError::Expired.refusal();
+    let RequestSource::Client(..) = inbound.source else { return Err(gone()) };
+    let owner = session_lookup::find_replica(inbound.broker, &place.node).await.ok_or_else(gone)?;
+    forward_to(inbound, &owner, frame).await.ok_or_else(gone)
 }
 
 fn refused(
@@ -181,7 +190,7 @@ fn refused(
     refusal: &Refusal,
     id: Option<&RequestId>,
 ) -> Response<Body> {
-    let mut response = response::refusal(&asked.broker.shared, refusal, id);
+    let mut response = response::refusal_response(&asked.broker.shared, refusal, id);
     if refusal.kind == ErrorKind::ResourceNotFound {
         response = response::json(
             StatusCode::OK,
@@ -198,7 +207,12 @@ fn mismatch(text: impl Into<String>) -> Refusal {
 }
 
 /// A header of which there is at most one repeats what the body says.
-fn same(headers: &HeaderMap, name: &HeaderName, body: &str, member: &str) -> Result<(), Refusal> {
+fn check_repeated_header(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    body: &str,
+    member: &str,
+) -> Result<(), Refusal> {
     let mut given = headers.get_all(name).iter();
     let Some(value) = given.next() else {
         return Err(mismatch(format!("{name} is missing: it repeats {member}")));
@@ -215,17 +229,17 @@ fn same(headers: &HeaderMap, name: &HeaderName, body: &str, member: &str) -> Res
 
 fn version_header(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
     let version = message.text(message.fields.meta_protocol_version).unwrap_or_default();
-    same(headers, &VERSION_HEADER, &version, "the revision in _meta")
+    check_repeated_header(headers, &VERSION_HEADER, &version, "the revision in _meta")
 }
 
 /// `Mcp-Method` and `Mcp-Name` repeat the body.
-fn mirrored(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
-    same(headers, &METHOD_HEADER, &message.method_text(), "method")?;
+fn check_mirrored_headers(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
+    check_repeated_header(headers, &METHOD_HEADER, &message.method_text(), "method")?;
     let Some((span, member)) = headers::named_value(message) else { return Ok(()) };
     let Some(name) = message.text(span) else {
         return Err(Refusal::new(ErrorKind::InvalidParams, format!("{member} must be a string")));
     };
-    same(headers, &NAME_HEADER, &name, member)
+    check_repeated_header(headers, &NAME_HEADER, &name, member)
 }
 
 fn mirrored_arguments(
@@ -263,7 +277,7 @@ fn mirrored_arguments(
 
 /// Those the schema does not say are the backend's to judge, whose schema may be newer (same section: who stands between forwards
 /// what it does not know).
-fn passed_on(given: &HeaderMap, params: &[ParamHeader]) -> HeaderMap {
+fn unknown_param_headers(given: &HeaderMap, params: &[ParamHeader]) -> HeaderMap {
     let is_param = |name: &HeaderName| name.as_str().starts_with(PARAM_PREFIX);
     if !given.keys().any(is_param) {
         return HeaderMap::new();
@@ -276,10 +290,10 @@ fn passed_on(given: &HeaderMap, params: &[ParamHeader]) -> HeaderMap {
 }
 
 /// The answer as JSON where it is the first thing there is to say, and soon; as an event stream otherwise.
-async fn exchanged(mut exchange: Box<Exchange>, kept: &ConnectionCache) -> ServerResponse {
+async fn exchange_response(mut exchange: Box<Exchange>, cache: &ConnectionCache) -> ServerResponse {
     let shared = exchange.shared().clone();
     let keepalive = shared.config.events.keepalive;
-    let first = match kept.in_time(Instant::now() + keepalive, exchange.next()).await {
+    let first = match cache.with_deadline(Instant::now() + keepalive, exchange.next()).await {
         Some(ExchangeEvent::Answer(frame, code)) => {
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
             let Some(status) = code.map(stateless::http_status) else {
@@ -314,10 +328,10 @@ async fn exchanged(mut exchange: Box<Exchange>, kept: &ConnectionCache) -> Serve
             Some((frame, (Some(exchange), None)))
         }
     });
-    response::frames(steps, keepalive).into()
+    response::frame_stream(steps, keepalive).into()
 }
 
-fn listened(listening: NotificationStream) -> Response<Body> {
+fn listen_response(listening: NotificationStream) -> Response<Body> {
     let shared: Arc<_> = listening.shared().clone();
     let keepalive = shared.config.events.keepalive;
     let steps = stream::unfold(Some(listening), move |listening| {
@@ -333,5 +347,5 @@ fn listened(listening: NotificationStream) -> Response<Body> {
             Some((frame, rest))
         }
     });
-    response::frames(steps, keepalive)
+    response::frame_stream(steps, keepalive)
 }

@@ -15,48 +15,54 @@ use hyper::{
 use protocol::{
     envelope::Rejection,
     error::{ErrorKind, Refusal},
-    ids::BackendId,
 };
 use transport::websocket;
 
 use super::{
-    ConnectionContext, Http1Stream, challenge,
-    exchange::{self, SESSION_ID, anonymous, session_id},
-    forward, outlived, replica_headers,
+    authenticate::authenticate,
+    challenge,
+    connection::{ConnectionContext, Http1Stream},
+    headers::{SESSION_ID, session_id},
+    inbound_request::reject_without_id,
     request_guard::RequestGuard,
     response::{self, Body},
-    tunnel::{self, Tunnel, TunnelResult},
 };
 use crate::{
     auth::{self, AuthenticatedCaller, CredentialExpiry, RemotePeer},
     broker::{Broker, session_lookup::ReplicaLookup},
     limits::CLIENT_WRITE_STALL_MAX,
-    listeners::duplex::{self, ConnectionParams, IncomingConnection, SessionConnection},
-    rules::endpoint::Endpoint,
+    listeners::{
+        duplex::{self, ConnectionParams, IncomingConnection, SessionConnection},
+        replicas::{
+            replica_headers,
+            tunnel::{self, Tunnel, TunnelResult},
+        },
+        tls_acceptor::certificate_expired,
+    },
+    rules::{client_transport::Transport, endpoint::Endpoint},
     session_location::{LookupOutcome, no_session},
     sessions::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
 };
 
-const TRANSPORT: &str = "websocket";
 /// How many messages a client that comes back has received since the answer to `initialize`.
 const RECEIVED: HeaderName = HeaderName::from_static("mcp-broker-received");
 
 /// Whether a path is one of ours.
-pub(super) fn is_meant(path: &str) -> bool {
+pub(in crate::listeners) fn matches_path(path: &str) -> bool {
     path == "/ws" || path.starts_with("/ws/")
 }
 
 /// Answers one request. What it becomes after a 101 lives on by itself.
 pub(super) async fn handle(
     broker: &Arc<Broker>,
-    gate: &RequestGuard,
+    guard: &RequestGuard,
     mut request: Request<Incoming>,
     mut floor: ConnectionContext,
 ) -> Response<Body> {
-    floor.remote = floor.remote_of(request.headers());
+    floor.remote = floor.request_remote(request.headers());
     let upgrade = hyper::upgrade::on(&mut request);
-    let shown = challenge::is_shown(request.headers());
-    match opened(broker, gate, request, floor.remote).await {
+    let shown = challenge::has_credential(request.headers());
+    match prepare_upgrade(broker, guard, request, floor.remote).await {
         Ok(UpgradeResponse { response, plan }) => {
             if let Some(plan) = plan {
                 let (broker, sessions) = (broker.clone(), floor.sessions.clone());
@@ -65,7 +71,7 @@ pub(super) async fn handle(
             response
         }
         Err(Rejection { refusal, id, .. }) => {
-            let response = response::refusal(&broker.shared, &refusal, id.as_ref());
+            let response = response::refusal_response(&broker.shared, &refusal, id.as_ref());
             challenge::complete(&broker.shared.config.auth, "", shown, response)
         }
     }
@@ -91,16 +97,16 @@ enum UpgradeTarget {
     Answered(Response<Body>),
 }
 
-async fn opened(
+async fn prepare_upgrade(
     broker: &Arc<Broker>,
-    gate: &RequestGuard,
+    guard: &RequestGuard,
     request: Request<Incoming>,
     remote: RemotePeer,
 ) -> Result<UpgradeResponse, Rejection> {
-    let endpoint = endpoint(request.uri().path()).map_err(anonymous)?;
-    gate.admits(request.headers(), request.uri()).map_err(anonymous)?;
+    let endpoint = endpoint(request.uri().path()).map_err(reject_without_id)?;
+    guard.check_origin_and_host(request.headers(), request.uri()).map_err(reject_without_id)?;
     if request.method() != HttpMethod::GET {
-        return Err(anonymous(Refusal::new(
+        return Err(reject_without_id(Refusal::new(
             ErrorKind::MethodNotAllowed,
             "a WebSocket is opened with GET",
         )));
@@ -108,8 +114,8 @@ async fn opened(
     let accepted = websocket::accept(&request);
     let (head, _) = request.into_parts();
     let AuthenticatedCaller { caller, until } =
-        exchange::client(broker, &head, remote).await.map_err(anonymous)?;
-    exchange::known_to(broker, &caller, &endpoint).map_err(anonymous)?;
+        authenticate(broker, &head, remote).await.map_err(reject_without_id)?;
+    broker.check_endpoint(&caller, &endpoint).map_err(reject_without_id)?;
     let mut response = match accepted {
         Ok(response) => with_text(response, String::new()),
         // Why it is no handshake, in the form that RFC 6455 has for it.
@@ -120,21 +126,24 @@ async fn opened(
             });
         }
     };
-    broker.shared.overload.admits().map_err(anonymous)?;
-    let place = duplex::place(broker, &caller).map_err(anonymous)?;
+    broker.shared.overload.admits().map_err(reject_without_id)?;
+    let place = duplex::acquire_connection(broker, &caller).map_err(reject_without_id)?;
     let known = ConnectionParams { caller, until, endpoint, can_come_back: true, place };
-    let plan = match session_id(&head.headers).map_err(anonymous)? {
+    let plan = match session_id(&head.headers).map_err(reject_without_id)? {
         None if broker.draining() => {
-            return Err(anonymous(Refusal::new(
+            return Err(reject_without_id(Refusal::new(
                 ErrorKind::Draining,
                 "the broker is shutting down and takes no new sessions",
             )));
         }
         None => UpgradeAction::Open(known),
         Some(id) => {
-            let plan = match found(broker, id, &known, &head).await.map_err(anonymous)? {
+            let plan = match locate_session(broker, id, &known, &head)
+                .await
+                .map_err(reject_without_id)?
+            {
                 UpgradeTarget::Local(session) => {
-                    let outbox = resumed(&session, &head.headers).map_err(anonymous)?;
+                    let outbox = resume(&session, &head.headers).map_err(reject_without_id)?;
                     UpgradeAction::Resume(session, outbox, known.place, until)
                 }
                 UpgradeTarget::Remote(tunnel) => UpgradeAction::Proxy(tunnel, known.place, until),
@@ -152,61 +161,48 @@ async fn opened(
 }
 
 /// `/ws` and `/ws/{backend}`, nothing else.
-pub(super) fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
-    match path.strip_prefix("/ws").unwrap_or(path) {
-        "" | "/" => Ok(Endpoint::Aggregated),
-        rest => {
-            let name = rest.strip_prefix('/').map(|name| name.strip_suffix('/').unwrap_or(name));
-            let backend = name.and_then(|name| BackendId::parse(name).ok()).map(Endpoint::Single);
-            backend.ok_or_else(|| {
-                Refusal::new(
-                    ErrorKind::NotFound,
-                    "there is nothing here: WebSockets are at /ws and /ws/{backend}",
-                )
-            })
-        }
-    }
+pub(in crate::listeners) fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
+    let nowhere = "there is nothing here: WebSockets are at /ws and /ws/{backend}";
+    Endpoint::at("/ws", path).ok_or_else(|| Refusal::new(ErrorKind::NotFound, nowhere))
 }
 
 /// Finds a session that began on a WebSocket.
-async fn found(
+async fn locate_session(
     broker: &Arc<Broker>,
     id: &str,
     known: &ConnectionParams,
     head: &request::Parts,
 ) -> Result<UpgradeTarget, Refusal> {
-    let mut search = ReplicaLookup::new(broker, id, &known.caller, &known.endpoint);
+    let mut lookup = ReplicaLookup::new(broker, id, &known.caller, &known.endpoint);
     loop {
-        let owner = match search.next().await? {
+        let owner = match lookup.next().await? {
             LookupOutcome::Local(session) => {
-                begun_here(&session)?;
+                check_transport(&session)?;
                 broker.taken_up(&session).await;
                 return Ok(UpgradeTarget::Local(session));
             }
             LookupOutcome::Remote(owner) => owner,
         };
-        let mut headers = replica_headers::outgoing(&head.headers, &known.caller);
-        replica_headers::note_lease(
-            &mut headers,
-            forward::holds_lease(broker) && !search.insists(),
-        );
-        match tunnel::dig(broker, &owner, &head.uri, headers).await {
+        let mut headers = replica_headers::request_headers(&head.headers, &known.caller);
+        replica_headers::set_lease_header(&mut headers, lookup.asserts_lease());
+        match tunnel::open(broker, &owner, &head.uri, headers).await {
             TunnelResult::Open(tunnel) => return Ok(UpgradeTarget::Remote(tunnel)),
             TunnelResult::Refused(response) => return Ok(UpgradeTarget::Answered(response)),
-            TunnelResult::SessionMissing(miss) => {
-                forward::missed(broker, &mut search, &owner, miss)
-            }
+            TunnelResult::SessionMissing(miss) => lookup.note_failure(&owner, miss),
         }
     }
 }
 
 /// A session of another wire is none here.
-pub(super) fn begun_here(session: &Session) -> Result<(), Refusal> {
-    if session.transport == TRANSPORT { Ok(()) } else { Err(no_session()) }
+pub(in crate::listeners) fn check_transport(session: &Session) -> Result<(), Refusal> {
+    if session.transport == Transport::WebSocket { Ok(()) } else { Err(no_session()) }
 }
 
 /// Goes on with what was not received yet.
-pub(super) fn resumed(session: &Session, headers: &HeaderMap) -> Result<StreamCursor, Refusal> {
+pub(in crate::listeners) fn resume(
+    session: &Session,
+    headers: &HeaderMap,
+) -> Result<StreamCursor, Refusal> {
     let outbox = session.resume_outbox(received(headers)?)?;
     session.touch();
     Ok(outbox)
@@ -224,7 +220,7 @@ fn received(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
 }
 
 /// The bounds of every connection of ours.
-pub(super) fn limits(broker: &Broker) -> websocket::Limits {
+pub(in crate::listeners) fn limits(broker: &Broker) -> websocket::Limits {
     let timeouts = &broker.shared.config.timeouts;
     websocket::Limits {
         message_bytes_max: broker.shared.config.limits.message_bytes,
@@ -262,7 +258,7 @@ async fn serve(
         UpgradeAction::Open(known) => {
             let (source, sink) = over(stream);
             let guest = IncomingConnection {
-                transport: TRANSPORT,
+                transport: Transport::WebSocket,
                 certified: floor.certified.clone(),
                 remote: floor.remote,
                 known: Some(known),
@@ -277,7 +273,7 @@ async fn serve(
         // The other replica knows nothing of the certificate, or of the token.
         UpgradeAction::Proxy(tunnel, _place, until) => tokio::select! {
             () = Box::pin(tunnel.serve(stream, begun, &floor.stop)) => {}
-            () = outlived(floor.certified) => {}
+            () = certificate_expired(floor.certified.as_ref()) => {}
             () = auth::outlived(until) => {}
         },
     }

@@ -10,7 +10,7 @@ use protocol::{
 use super::{Session, SessionKind, SessionParams, SessionState, record::PersistedSession};
 use crate::{
     persistence::{NodeName, SubscriptionRecord},
-    rules::{catalog::ListKind, routing::ResourceTarget},
+    rules::{catalog::ListKind, client_transport::Transport, routing::ResourceTarget},
     sessions::shared::Shared,
 };
 
@@ -26,7 +26,7 @@ pub struct ClaimedSession {
 }
 
 impl ClaimedSession {
-    pub fn transport(&self) -> &'static str {
+    pub fn transport(&self) -> Transport {
         self.stored.transport
     }
 }

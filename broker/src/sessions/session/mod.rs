@@ -65,7 +65,8 @@ use crate::{
     maps::FastMap,
     persistence::{NodeName, SessionKey},
     rules::{
-        catalog::ListDigests, endpoint::Endpoint, log_level::LogLevel, routing::ResourceTarget,
+        catalog::ListDigests, client_transport::Transport, endpoint::Endpoint, log_level::LogLevel,
+        routing::ResourceTarget,
     },
     sync,
     views::SessionView,
@@ -87,7 +88,7 @@ pub struct SessionParams {
     pub tenant: Arc<Tenant>,
     pub caller: Caller,
     pub endpoint: Endpoint,
-    pub transport: &'static str,
+    pub transport: Transport,
 }
 
 #[derive(Debug)]
@@ -100,7 +101,7 @@ pub struct Session {
     pub tenant: Arc<Tenant>,
     pub caller: Caller,
     pub endpoint: Endpoint,
-    pub transport: &'static str,
+    pub transport: Transport,
     pub version: Version,
     pub client: ClientCapabilities,
     pub client_name: String,
@@ -365,7 +366,7 @@ impl Session {
             id: self.digest.clone(),
             tenant: self.tenant.id.to_string(),
             principal: self.caller.principal.to_string(),
-            transport: self.transport.to_owned(),
+            transport: self.transport.name().to_owned(),
             endpoint: match &self.endpoint {
                 Endpoint::Aggregated => "aggregated".to_owned(),
                 Endpoint::Single(backend) => backend.to_string(),

@@ -14,9 +14,6 @@ use crate::{
     sessions::stream::{EventStream, StreamCursor},
 };
 
-/// Transports whose sessions end with their connection: nobody can come back for them.
-const CONNECTION_BOUND: [&str; 3] = ["tcp", "sse", "quic"];
-
 impl Session {
     /// Begins the client's stream, after so many messages that were said before it. What was delivered before there was one
     /// is on it.
@@ -58,7 +55,7 @@ impl Session {
 
     /// Whether it ends with its client's connection.
     pub fn ends_with_connection(&self) -> bool {
-        CONNECTION_BOUND.contains(&self.transport)
+        self.transport.ends_with_connection()
     }
 }
 

@@ -20,13 +20,11 @@ use crate::{
     persistence::{SESSION_KEY_BYTES, SessionIdentity, SessionKey, SessionRecord},
     rules::{
         catalog::{ListDigests, ListKind},
+        client_transport::Transport,
         endpoint::Endpoint,
         log_level::LogLevel,
     },
 };
-
-/// How a session may have begun.
-const TRANSPORTS: [&str; 5] = ["http", "tcp", "websocket", "sse", "quic"];
 
 /// The format written, and the only one read so far.
 const FORMAT: u32 = 1;
@@ -44,7 +42,7 @@ pub(super) struct MutableState {
 #[derive(Debug)]
 pub struct PersistedSession {
     pub(super) agreement: Agreement,
-    pub(super) transport: &'static str,
+    pub(super) transport: Transport,
     pub(super) mutable: MutableState,
     pub(super) backend_sessions: HashMap<BackendId, BackendSession>,
 }
@@ -121,7 +119,7 @@ pub(super) fn encode(session: &Session, changing: &MutableState) -> Option<Sessi
         key: session.key,
         seat: session_scope(&session.tenant.id, &session.caller.principal, &session.endpoint),
         api_key: session.caller.key.clone(),
-        transport: session.transport.to_owned(),
+        transport: session.transport.name().to_owned(),
         version: session.version.as_str().to_owned(),
         agreement: agreement_text(session)?,
         state: mutable_state_text(changing),
@@ -187,10 +185,7 @@ pub fn decode(
     seal: &SealKey,
 ) -> Result<PersistedSession, SessionRecordError> {
     let part = |part| move || SessionRecordError::Part(part);
-    let transport = TRANSPORTS
-        .into_iter()
-        .find(|known| *known == record.transport)
-        .ok_or_else(part("transport"))?;
+    let transport = Transport::parse(&record.transport).ok_or_else(part("transport"))?;
     Ok(PersistedSession {
         agreement: read_agreement(&record.agreement)?,
         transport,

@@ -49,6 +49,7 @@ use crate::{
     maps::SharedMap,
     rules::{
         catalog::{Catalog, ListKind},
+        client_transport::Transport,
         endpoint::Endpoint,
         endpoint_info::EndpointInfo,
         log_level::LogLevel,
@@ -74,7 +75,7 @@ pub struct StatelessClient {
     pub tenant: Arc<Tenant>,
     pub caller: Caller,
     pub endpoint: Endpoint,
-    pub transport: &'static str,
+    pub transport: Transport,
     pub shared: Arc<Shared>,
     pub stateless: Arc<StatelessState>,
     pub tasks: Arc<TaskManager>,

@@ -29,7 +29,7 @@ use crate::{
         SESSION_POOL_GROW_INTERVAL, SESSIONS_PER_POOL_MAX,
     },
     maps::FastMap,
-    rules::{endpoint::Endpoint, endpoint_info::EndpointInfo},
+    rules::{client_transport::Transport, endpoint::Endpoint, endpoint_info::EndpointInfo},
     sessions::session::{Agreement, Session, SessionParams},
     sync::lock,
 };
@@ -38,7 +38,7 @@ use crate::{
 struct SessionPoolKey {
     caller: Caller,
     endpoint: Endpoint,
-    transport: &'static str,
+    transport: Transport,
     /// As backends are told of them, always in the same words.
     capabilities: ClientCapabilities,
     /// Its calls may become tasks.

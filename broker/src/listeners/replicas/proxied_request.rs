@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::{Response, header::CONTENT_TYPE};
+use http::Response;
 use http_body_util::BodyExt;
 use protocol::{
     envelope::Message,
@@ -17,9 +17,10 @@ use protocol::{
     sse::SseParser,
 };
 
-use super::{forward, response::Body};
+use super::forward;
 use crate::{
     broker::{Broker, session_lookup},
+    listeners::http::response::{self, Body},
     rules::stateless,
     sessions::{
         shared::Shared,
@@ -44,7 +45,7 @@ enum ProxiedBody {
 }
 
 /// Sends it there. The refusal: who had it is gone.
-pub(in crate::listeners) async fn lead(
+pub(in crate::listeners) async fn proxy_to_replica(
     broker: &Arc<Broker>,
     visitor: &StatelessClient,
     place: &SuspensionId,
@@ -52,9 +53,9 @@ pub(in crate::listeners) async fn lead(
     frame: &Bytes,
 ) -> Result<ProxiedRequest, Refusal> {
     let gone = || RequestStateError::Expired.refusal();
-    let owner = session_lookup::replica(broker, &place.node).await.ok_or_else(gone)?;
+    let owner = session_lookup::find_replica(broker, &place.node).await.ok_or_else(gone)?;
     let response =
-        forward::sent_from_connection(broker, &owner, visitor, frame).await.ok_or_else(gone)?;
+        forward::forward_from_connection(broker, &owner, visitor, frame).await.ok_or_else(gone)?;
     Ok(ProxiedRequest::new(&broker.shared, visitor, id, response))
 }
 
@@ -65,10 +66,7 @@ impl ProxiedRequest {
         id: &RequestId,
         response: Response<Body>,
     ) -> Self {
-        let is_events = response
-            .headers()
-            .get(CONTENT_TYPE)
-            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let is_events = response::is_event_stream(response.headers());
         let reading = match is_events {
             true => ProxiedBody::Events(SseParser::new(shared.config.limits.message_bytes)),
             false => ProxiedBody::Whole(BytesMut::new()),

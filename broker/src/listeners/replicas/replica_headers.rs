@@ -16,9 +16,10 @@ use protocol::{
     ids::{KeyId, PrincipalId, TenantId},
 };
 
-use super::response::{self, Body};
 use crate::{
-    auth::Caller,
+    auth::{AuthError, Caller},
+    broker::Broker,
+    listeners::http::response::{self, Body},
     session_location::{ForwardFailure, SessionOwner},
 };
 
@@ -38,7 +39,7 @@ const OWNER_ADDRESS: HeaderName = HeaderName::from_static("x-mcp-broker-owner-ad
 
 /// The headers of a client's request as they go to another replica: without what belongs to the connection, without the
 /// client's credentials, and with who the client is.
-pub(super) fn outgoing(headers: &HeaderMap, caller: &Caller) -> HeaderMap {
+pub(in crate::listeners) fn request_headers(headers: &HeaderMap, caller: &Caller) -> HeaderMap {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -64,7 +65,7 @@ pub(super) fn outgoing(headers: &HeaderMap, caller: &Caller) -> HeaderMap {
 }
 
 /// Says whether a replica that has lost its lease shall leave the session to this one.
-pub(super) fn note_lease(headers: &mut HeaderMap, held: bool) {
+pub(in crate::listeners) fn set_lease_header(headers: &mut HeaderMap, held: bool) {
     if held {
         headers.insert(LEASE, HELD);
     } else {
@@ -88,7 +89,7 @@ fn passes(name: &HeaderName) -> bool {
 }
 
 /// For whom the other replica asks.
-pub(super) fn caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
+fn read_caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
     let unknown =
         || Refusal::new(ErrorKind::Unauthorized, "the request does not say for whom it is done");
     let tenant = text(headers, &CALLER_TENANT)
@@ -104,7 +105,7 @@ pub(super) fn caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
 }
 
 /// The answer to a request whose session is not here.
-pub(super) fn not_here(owner: Option<&SessionOwner>) -> Response<Body> {
+pub(super) fn not_here_response(owner: Option<&SessionOwner>) -> Response<Body> {
     let mut response = response::empty(StatusCode::MISDIRECTED_REQUEST);
     let headers = response.headers_mut();
     headers.insert(OWNER, HeaderValue::from_static("elsewhere"));
@@ -119,14 +120,14 @@ pub(super) fn not_here(owner: Option<&SessionOwner>) -> Response<Body> {
 }
 
 /// The answer of a replica without a lease to one that has its own.
-pub(super) fn lapsed() -> Response<Body> {
+pub(super) fn lease_lapsed_response() -> Response<Body> {
     let mut response = response::empty(StatusCode::MISDIRECTED_REQUEST);
     response.headers_mut().insert(OWNER, LAPSED);
     response
 }
 
 /// `Some`: the answer says that the session is not to be had there, and maybe where it is.
-pub(super) fn miss<B>(response: &Response<B>) -> Option<ForwardFailure> {
+pub(in crate::listeners) fn read_miss<B>(response: &Response<B>) -> Option<ForwardFailure> {
     let headers = response.headers();
     if response.status() != StatusCode::MISDIRECTED_REQUEST {
         return None;
@@ -142,7 +143,7 @@ pub(super) fn miss<B>(response: &Response<B>) -> Option<ForwardFailure> {
 }
 
 /// The headers of another replica's answer as they go to the client.
-pub(super) fn incoming(headers: &mut HeaderMap) {
+pub(in crate::listeners) fn strip_response_headers(headers: &mut HeaderMap) {
     let own: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with(PREFIX)).cloned().collect();
     own.iter().for_each(|name| drop(headers.remove(name)));
@@ -156,6 +157,15 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
 
 fn decoded(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     String::from_utf8(URL_SAFE_NO_PAD.decode(text(headers, name)?).ok()?).ok()
+}
+
+/// Returns the client for which another replica sends a request, when its tenant is served.
+pub(in crate::listeners) fn forwarded_caller(
+    broker: &Broker,
+    headers: &HeaderMap,
+) -> Result<Caller, AuthError> {
+    let caller = read_caller(headers)?;
+    broker.admit_proven(caller.into()).map(|proven| proven.caller)
 }
 
 #[cfg(test)]
@@ -173,7 +183,10 @@ mod tests {
     #[test]
     fn a_caller_arrives_as_it_was_whatever_its_name() {
         for caller_sent in [alice(None), alice(Some("k1"))] {
-            assert_eq!(caller(&outgoing(&HeaderMap::new(), &caller_sent)).unwrap(), caller_sent);
+            assert_eq!(
+                read_caller(&request_headers(&HeaderMap::new(), &caller_sent)).unwrap(),
+                caller_sent
+            );
         }
     }
 
@@ -201,7 +214,7 @@ mod tests {
         ] {
             headers.append(name, value.parse().unwrap());
         }
-        let sent = outgoing(&headers, &alice(None));
+        let sent = request_headers(&headers, &alice(None));
         let mut names: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(
@@ -215,24 +228,27 @@ mod tests {
             ]
         );
         assert_eq!(sent.get_all("accept").iter().count(), 2);
-        assert_eq!(caller(&sent).unwrap(), alice(None), "the client's own words are gone");
+        assert_eq!(read_caller(&sent).unwrap(), alice(None), "the client's own words are gone");
     }
 
     #[test]
     fn who_does_not_say_for_whom_is_nobody() {
-        assert_eq!(caller(&HeaderMap::new()).unwrap_err().kind, ErrorKind::Unauthorized);
-        let mut headers = outgoing(&HeaderMap::new(), &alice(Some("k")));
+        assert_eq!(read_caller(&HeaderMap::new()).unwrap_err().kind, ErrorKind::Unauthorized);
+        let mut headers = request_headers(&HeaderMap::new(), &alice(Some("k")));
         headers.insert(CALLER_KEY, HeaderValue::from_static("%"));
-        assert!(caller(&headers).is_err());
+        assert!(read_caller(&headers).is_err());
     }
 
     #[test]
     fn an_owner_arrives_as_it_was_sent() {
         let owner = SessionOwner { node: "a/1".to_owned(), address: "10.0.0.1:8082".to_owned() };
-        assert_eq!(miss(&not_here(Some(&owner))), Some(ForwardFailure::NotOwner(Some(owner))));
-        assert_eq!(miss(&not_here(None)), Some(ForwardFailure::NotOwner(None)));
-        assert_eq!(miss(&lapsed()), Some(ForwardFailure::LeaseLapsed));
-        assert_eq!(miss(&response::empty(StatusCode::MISDIRECTED_REQUEST)), None);
-        assert_eq!(miss(&response::empty(StatusCode::OK)), None);
+        assert_eq!(
+            read_miss(&not_here_response(Some(&owner))),
+            Some(ForwardFailure::NotOwner(Some(owner)))
+        );
+        assert_eq!(read_miss(&not_here_response(None)), Some(ForwardFailure::NotOwner(None)));
+        assert_eq!(read_miss(&lease_lapsed_response()), Some(ForwardFailure::LeaseLapsed));
+        assert_eq!(read_miss(&response::empty(StatusCode::MISDIRECTED_REQUEST)), None);
+        assert_eq!(read_miss(&response::empty(StatusCode::OK)), None);
     }
 }

@@ -1,0 +1,57 @@
+//! The locks under which it is decided where a session goes, one per session, and the rows that may be this process's in doubt.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use storage::SessionKey;
+
+/// Who is at which session.
+#[derive(Debug, Default)]
+pub(super) struct AdoptionLocks {
+    places: Mutex<SessionLocks>,
+    /// Rows that may be ours though nobody was told.
+    doubtful: Mutex<HashSet<SessionKey>>,
+}
+
+#[derive(Debug, Default)]
+struct SessionLocks {
+    by_key: HashMap<SessionKey, Weak<tokio::sync::Mutex<()>>>,
+    /// From this many on it is looked which of them are in use.
+    look_at: usize,
+}
+
+/// So many places are kept without a look.
+const PLACES_MIN: usize = 64;
+
+/// Rows in doubt that are looked after at once; of more than these the rest stays with this process until it ends.
+const DOUBTS_MAX: usize = 1_000;
+
+impl AdoptionLocks {
+    /// False: somebody looks after it already, or there is no room.
+    pub(super) fn doubts(&self, key: SessionKey) -> bool {
+        let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
+        doubtful.len() < DOUBTS_MAX && doubtful.insert(key)
+    }
+
+    pub(super) fn no_doubt(&self, key: &SessionKey) {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
+    /// Whoever holds this place's lock decides where the session goes.
+    pub(super) fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<()>> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = places.by_key.get(key).and_then(Weak::upgrade) {
+            return place;
+        }
+        // When they have doubled, so that each place is looked at a few times at most.
+        if places.by_key.len() >= places.look_at {
+            places.by_key.retain(|_, place| place.strong_count() > 0);
+            places.look_at = (2 * places.by_key.len()).max(PLACES_MIN);
+        }
+        let place = Arc::default();
+        places.by_key.insert(*key, Arc::downgrade(&place));
+        place
+    }
+}

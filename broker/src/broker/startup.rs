@@ -1,0 +1,114 @@
+//! Starts a broker: its clients of other services, its tables, and its housekeeping.
+
+use std::sync::Arc;
+
+use dashmap::DashSet;
+use transport::{
+    egress::EgressPolicy,
+    http_client::{HttpClient, HttpClientConfig, TlsSetupError},
+};
+
+use super::{
+    Broker, BrokerParts, adoption_locks::AdoptionLocks, housekeeping,
+    sign_in_failure_log::SignInFailureLog, sign_in_failures,
+};
+#[cfg(test)]
+use crate::{
+    auth::{Caller, Keyring, Keys},
+    config::{Config, spec::TenantSpec},
+    metrics::Metrics,
+    persistence::Stores,
+};
+use crate::{
+    auth::{KeyFetcher, TokenVerifier},
+    context::Context,
+    maps::SharedMap,
+    persistence::{Persistence, node::NodeSettings},
+    session_location::SessionLocator,
+    sessions::{deadline_list::DeadlineList, shared::Shared, tasks::TaskManager},
+    telemetry,
+};
+
+impl Broker {
+    /// Starts the broker's own housekeeping; must be called inside the runtime.
+    pub fn new(parts: BrokerParts) -> Result<Arc<Broker>, TlsSetupError> {
+        let http = HttpClient::new(HttpClientConfig {
+            connect_timeout: parts.config.timeouts.connect,
+            egress: parts.config.egress.clone(),
+            ..HttpClientConfig::default()
+        })?;
+        let node = NodeSettings::fresh_name(&parts.config.node.id);
+        let durable = Persistence::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
+        let placement = SessionLocator::new(&parts.keys.peer)?;
+        // The operator says where the collector is, so no policy for backends applies.
+        let everywhere = EgressPolicy {
+            allow: vec!["0.0.0.0/0".parse(), "::/0".parse()].into_iter().flatten().collect(),
+            ..EgressPolicy::default()
+        };
+        let to_collector = HttpClient::new(HttpClientConfig {
+            egress: Arc::new(everywhere),
+            ..HttpClientConfig::default()
+        })?;
+        // And where the issuers are.
+        let fetcher = KeyFetcher::new(to_collector.clone(), http.clone());
+        let tokens = TokenVerifier::new(
+            &parts.config.auth,
+            parts.keyring.clone(),
+            fetcher,
+            parts.metrics.clone(),
+        );
+        let (traces, export) = telemetry::begin_export(
+            &parts.config.telemetry.traces,
+            &parts.config.node.id,
+            to_collector,
+            parts.metrics.clone(),
+        );
+        let shared = Shared::new(Context::new(
+            parts.config,
+            parts.metrics,
+            http,
+            parts.keys.cursor,
+            durable,
+            traces,
+        ));
+        let tasks = TaskManager::new(shared.clone());
+        shared.set_task_host(tasks.clone());
+        let broker = Arc::new(Broker {
+            placement,
+            tasks,
+            shared,
+            backend_resources: Arc::default(),
+            stateless: Arc::default(),
+            export: tokio::sync::Mutex::new(export),
+            keyring: parts.keyring,
+            tokens,
+            sign_ins: SignInFailureLog::default(),
+            tenants: SharedMap::default(),
+            sessions: SharedMap::default(),
+            ending: DashSet::new(),
+            adopting: AdoptionLocks::default(),
+        });
+        let tenants = Arc::downgrade(&broker);
+        broker.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
+        tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
+        tokio::spawn(sign_in_failures::close(Arc::downgrade(&broker)));
+        tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
+        tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.durable)));
+        broker.shared.overload.watch(&broker.shared.config.overload);
+        Ok(broker)
+    }
+}
+
+#[cfg(test)]
+impl Broker {
+    /// With nothing but the tenant `default`, and everything as it is where nobody says otherwise.
+    pub fn over(stores: Stores) -> Arc<Self> {
+        let keys = Keys::from_root(b"root");
+        let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
+        let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
+        let broker = Self::new(BrokerParts { config, metrics, keys, keyring, stores })
+            .expect("nothing of the system is needed");
+        broker.put_tenant(&Caller::anonymous().tenant, TenantSpec::default());
+        broker
+    }
+}

@@ -1,0 +1,162 @@
+//! Who is at the other end of a connection, and which endpoint it wants: said in the `_meta` of `initialize`, or of each stateless
+//! request. Neither the token nor the backend goes further than this folder.
+
+use std::sync::Arc;
+
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    ids::BackendId,
+    json,
+};
+
+use super::incoming::{ConnectionParams, IncomingConnection};
+use crate::{
+    auth::{AuthenticatedCaller, Caller, CredentialExpiry},
+    broker::Broker,
+    config::MessageWire,
+    limits::CLIENT_TEXT_BYTES_MAX,
+    listeners::tls_acceptor::CertificateCaller,
+    rules::endpoint::Endpoint,
+    sessions::{stateless::StatelessClient, tenant::ConnectionPermit},
+};
+
+const TOKEN: &str = "dev.mcp-broker/token";
+
+const BACKEND: &str = "dev.mcp-broker/backend";
+
+/// Authenticates the client by the token it shows, or by its certificate.
+async fn authenticate_caller(
+    broker: &Broker,
+    guest: &IncomingConnection,
+    token: Option<&str>,
+) -> Result<AuthenticatedCaller, Refusal> {
+    let certified = guest.certified.as_ref().map(CertificateCaller::caller);
+    match broker.authenticate_on(token, certified) {
+        Ok(proven) => Ok(proven),
+        Err(denied) => {
+            Box::pin(broker.authenticate_again(denied, token, certified, guest.remote)).await
+        }
+    }
+}
+
+/// The endpoint of a backend's name. A missing backend and a backend of another tenant get the same refusal.
+fn endpoint(broker: &Broker, caller: &Caller, backend: Option<&str>) -> Result<Endpoint, Refusal> {
+    let Some(name) = backend else { return Ok(Endpoint::Aggregated) };
+    let Ok(id) = BackendId::parse(name) else {
+        let text = format!("{BACKEND} is no name of a backend");
+        return Err(Refusal::new(ErrorKind::InvalidParams, text));
+    };
+    let endpoint = Endpoint::Single(id);
+    broker.check_endpoint(caller, &endpoint)?;
+    Ok(endpoint)
+}
+
+/// Authenticates the client of an `initialize`, and returns the endpoint that it wants.
+pub(super) async fn authenticate_initialize(
+    broker: &Broker,
+    guest: &IncomingConnection,
+    message: &Message,
+) -> Result<(AuthenticatedCaller, Endpoint), Refusal> {
+    let meta = InitializeMeta::read(message)?;
+    let authenticated = authenticate_caller(broker, guest, meta.token.as_deref()).await?;
+    let endpoint = endpoint(broker, &authenticated.caller, meta.backend.as_deref())?;
+    Ok((authenticated, endpoint))
+}
+
+/// What `initialize` says to the broker itself.
+#[derive(Default)]
+struct InitializeMeta {
+    token: Option<String>,
+    backend: Option<String>,
+}
+
+impl InitializeMeta {
+    fn read(message: &Message) -> Result<Self, Refusal> {
+        let Some(params) =
+            message.bytes(message.params).filter(|params| params.len() <= CLIENT_TEXT_BYTES_MAX)
+        else {
+            return Ok(Self::default()); // too much is refused by whoever opens the session
+        };
+        let document = json::Document::parse(params, &json::Limits::default());
+        let document = document.map_err(|_| {
+            Refusal::new(ErrorKind::InvalidParams, "the parameters can not be read")
+        })?;
+        let text = |key: &str| match document.root().path(&["_meta", key]) {
+            None => Ok(None),
+            Some(value) => {
+                let text = value.as_str().map(|text| Some(text.into_owned()));
+                text.ok_or_else(|| {
+                    Refusal::new(
+                        ErrorKind::InvalidParams,
+                        format!("_meta[\"{key}\"] is not a string"),
+                    )
+                })
+            }
+        };
+        Ok(Self { token: text(TOKEN)?, backend: text(BACKEND)? })
+    }
+}
+
+/// Acquires a permit for one more connection of the caller's tenant.
+pub(in crate::listeners) fn acquire_connection(
+    broker: &Broker,
+    caller: &Caller,
+) -> Result<Arc<ConnectionPermit>, Refusal> {
+    let tenant = broker
+        .tenant(&caller.tenant)
+        .ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
+    tenant.acquire_connection().map(Arc::new)
+}
+
+/// True when a client is refused for its credential. It connects again to show another one.
+pub(super) fn is_of_sign_in(refusal: &Refusal) -> bool {
+    matches!(refusal.kind, ErrorKind::Unauthorized | ErrorKind::TooManySignIns)
+}
+
+/// A client without a session, and when its credential expires.
+pub(super) struct AuthenticatedClient {
+    pub(super) visitor: StatelessClient,
+    pub(super) until: Option<CredentialExpiry>,
+}
+
+/// Authenticates the client of a stateless request: before the first message, or by this one.
+pub(super) async fn authenticate(
+    broker: &Arc<Broker>,
+    guest: &IncomingConnection,
+    message: &Message,
+) -> Result<AuthenticatedClient, Refusal> {
+    let fits = |caller: &Caller| match broker
+        .message_bytes(caller, MessageWire::of_client(guest.transport))
+    {
+        max if message.frame.len() > max => Err(Refusal::new(
+            ErrorKind::MessageTooLarge,
+            format!("a message may have at most {max} bytes"),
+        )),
+        _ => Ok(()),
+    };
+    if let Some(ConnectionParams { caller, until, endpoint, .. }) = &guest.known {
+        fits(caller)?;
+        let visitor = broker.visitor(broker.readmit(caller)?, endpoint.clone(), guest.transport)?;
+        return Ok(AuthenticatedClient { visitor, until: *until });
+    }
+    let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
+    let document = json::Document::parse(
+        meta,
+        &json::Limits { bytes_max: meta.len(), ..json::Limits::default() },
+    );
+    let document = document
+        .map_err(|_| Refusal::new(ErrorKind::InvalidParams, "params._meta can not be read"))?;
+    let text = |key: &str| match document.root().get(key).map(|value| value.as_str()) {
+        Some(None) => {
+            Err(Refusal::new(ErrorKind::InvalidParams, format!("_meta[\"{key}\"] is not a string")))
+        }
+        text => Ok(text.flatten()),
+    };
+    let (token, backend) = (text(TOKEN)?, text(BACKEND)?);
+    let AuthenticatedCaller { caller, until } =
+        authenticate_caller(broker, guest, token.as_deref()).await?;
+    fits(&caller)?;
+    let endpoint = endpoint(broker, &caller, backend.as_deref())?;
+    Ok(AuthenticatedClient { visitor: broker.visitor(caller, endpoint, guest.transport)?, until })
+}

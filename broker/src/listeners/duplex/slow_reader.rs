@@ -1,0 +1,87 @@
+//! A client that does not read what it is sent: frames are written to it for as long as it takes some of them, and operators are told
+//! when it is cut.
+
+use std::io;
+
+use bytes::Bytes;
+use transport::frame::{FrameSink, WriteError};
+
+use crate::{
+    metrics::{Direction, Side},
+    rules::client_transport::Transport,
+    sessions::{session::Session, shared::Shared, stream::EventStream},
+};
+
+/// Why frames were not written.
+#[derive(Debug)]
+pub(super) enum SendFailure {
+    /// The client does not read. The cut may be in the middle of a message, so no message can follow it.
+    SlowReader,
+    Write(WriteError),
+}
+
+/// Writes `frames` for as long as the client takes some of them, and `behind`, the stream that they come from, is not cut.
+pub(super) async fn send(
+    shared: &Shared,
+    sink: &mut impl FrameSink,
+    frames: &mut Vec<Bytes>,
+    behind: Option<&EventStream>,
+) -> Result<(), SendFailure> {
+    let was_cut = async {
+        match behind {
+            Some(stream) => stream.wait_until_cut().await,
+            None => std::future::pending().await,
+        }
+    };
+    shared.metrics.bytes(Direction::Out, Side::Client, frames.iter().map(Bytes::len).sum());
+    let sent = tokio::select! {
+        biased;
+        sent = sink.send_all(frames) => sent,
+        () = was_cut => return Err(SendFailure::SlowReader),
+    };
+    sent.map_err(|error| match is_stalled(&error) {
+        true => SendFailure::SlowReader,
+        false => SendFailure::Write(error),
+    })
+}
+
+/// The client took nothing for too long.
+fn is_stalled(error: &WriteError) -> bool {
+    matches!(error, WriteError::Stalled { .. })
+        || matches!(error, WriteError::Io(error) if error.kind() == io::ErrorKind::TimedOut)
+}
+
+/// What a client that does not read loses.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum SlowReaderScope {
+    Connection,
+    /// Of one request.
+    Stream,
+}
+
+/// Operators are told that a client does not read what it is sent.
+pub(super) fn log_slow_reader(
+    shared: &Shared,
+    session: Option<&Session>,
+    transport: Transport,
+    cut: SlowReaderScope,
+) {
+    shared.metrics.rate_limited("outbox_bytes");
+    let session = session.map(|session| tracing::field::display(&session.digest));
+    match cut {
+        SlowReaderScope::Connection => {
+            tracing::info!(
+                session,
+                transport = transport.name(),
+                "a client does not read what it is sent, its connection is closed"
+            )
+        }
+        SlowReaderScope::Stream => {
+            tracing::info!(
+                session,
+                transport = transport.name(),
+                "a client does not read the answer to a request, its stream is reset"
+            )
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Who sends a request of a client: by the bearer token it shows, or by the certificate of its connection.
+//!
+//! The credential is judged at once. Only a token that is signed with an unknown key waits, for the issuer's keys.
+
+use http::{HeaderMap, Uri, header::AUTHORIZATION, request::Parts as HeadParts};
+use protocol::error::{ErrorKind, Refusal};
+
+use super::connection_cache::ValidatedHead;
+use crate::{
+    auth::{AuthError, AuthenticatedCaller, Caller, RemotePeer},
+    broker::Broker,
+    listeners::tls_acceptor::CertificateCaller,
+};
+
+/// Authenticates a client by the key or token it shows, or by its connection's certificate.
+pub(super) async fn authenticate(
+    broker: &Broker,
+    head: &HeadParts,
+    remote: RemotePeer,
+) -> Result<AuthenticatedCaller, Refusal> {
+    match authenticate_now(broker, head) {
+        Ok(proven) => Ok(proven),
+        Err(denied) => retry_authentication(broker, head, denied, remote).await,
+    }
+}
+
+/// Like [`authenticate_now`], for a head whose credential may be the one before.
+pub(super) fn authenticate_cached(
+    broker: &Broker,
+    head: &HeadParts,
+    validated_head: &ValidatedHead,
+) -> Result<AuthenticatedCaller, AuthError> {
+    let edition = broker.keys_edition();
+    if let Some(proven) = validated_head.caller(edition) {
+        return broker.admit_proven(proven);
+    }
+    let proven = authenticate_now(broker, head)?;
+    validated_head.cache_caller(edition, &proven);
+    Ok(proven)
+}
+
+/// Authenticates without waiting for keys.
+fn authenticate_now(broker: &Broker, head: &HeadParts) -> Result<AuthenticatedCaller, AuthError> {
+    let bearer = bearer_token(&head.headers, &head.uri)?;
+    broker.authenticate_on(bearer, certified(head))
+}
+
+pub(super) async fn retry_authentication(
+    broker: &Broker,
+    head: &HeadParts,
+    denied: AuthError,
+    remote: RemotePeer,
+) -> Result<AuthenticatedCaller, Refusal> {
+    let bearer = bearer_token(&head.headers, &head.uri).unwrap_or_default();
+    broker.authenticate_again(denied, bearer, certified(head), remote).await
+}
+
+fn certified(head: &HeadParts) -> Option<&Caller> {
+    head.extensions.get::<CertificateCaller>().map(CertificateCaller::caller)
+}
+
+/// The bearer token, if one is given. A token in the query string is refused (MCP 2025-11-25, Authorization).
+fn bearer_token<'a>(headers: &'a HeaderMap, uri: &Uri) -> Result<Option<&'a str>, Refusal> {
+    if uri
+        .query()
+        .is_some_and(|query| query.split('&').any(|pair| pair.starts_with("access_token=")))
+    {
+        return Err(Refusal::new(
+            ErrorKind::InvalidRequest,
+            "a token never goes in the query string, use the Authorization header",
+        ));
+    }
+    let mut given = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    let wrong =
+        || Refusal::new(ErrorKind::Unauthorized, "the Authorization header must be: Bearer <key>");
+    if given.next().is_some() {
+        return Err(wrong());
+    }
+    let (scheme, token) = value.to_str().map_err(|_| wrong())?.split_once(' ').ok_or_else(wrong)?;
+    if scheme.eq_ignore_ascii_case("bearer") { Ok(Some(token.trim())) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn auth_05_a_token_in_the_query_is_refused() {
+        assert!(bearer_token(&HeaderMap::new(), &"/mcp?access_token=x".parse().unwrap()).is_err());
+        assert_eq!(
+            bearer_token(&headers(&[("authorization", "bearer abc")]), &"/mcp".parse().unwrap())
+                .unwrap(),
+            Some("abc")
+        );
+        assert!(
+            bearer_token(&headers(&[("authorization", "Basic abc")]), &"/mcp".parse().unwrap())
+                .is_err()
+        );
+        assert!(
+            bearer_token(
+                &headers(&[("authorization", "Bearer a"), ("authorization", "Bearer b")]),
+                &"/mcp".parse().unwrap()
+            )
+            .is_err()
+        );
+    }
+}

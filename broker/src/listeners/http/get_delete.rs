@@ -1,0 +1,79 @@
+//! A GET opens an event stream of a session or resumes one; a DELETE ends the session (MCP 2025-11-25, Streamable HTTP).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method as HttpMethod, Response, StatusCode};
+use protocol::error::{ErrorKind, Refusal};
+
+use super::{
+    headers,
+    inbound_request::InboundRequest,
+    response::{self, Body, EventStreamOptions, event_stream_options, with_protocol_version},
+};
+use crate::{
+    listeners::replicas::session_lookup::{SessionLocation, SessionLookup},
+    sessions::session::{ResumedStream, Session},
+};
+
+/// Serves a GET or a DELETE of a session, wherever the session is.
+pub(super) async fn serve(request: &InboundRequest<'_>) -> Result<Response<Body>, Refusal> {
+    let (given, is_get) = (&request.head.headers, request.head.method == HttpMethod::GET);
+    let session_id = headers::session_id(given)?;
+    if is_get {
+        headers::check_get_accept(given)?;
+    }
+    headers::protocol_version(given)?;
+    let session_id = session_id.ok_or_else(headers::session_required)?;
+    if is_get {
+        request.broker.shared.overload.admits()?;
+    }
+    let mut lookup = SessionLookup::new(request, session_id);
+    loop {
+        let session = match lookup.locate(&Bytes::new()).await? {
+            SessionLocation::Local(session) => session,
+            SessionLocation::Answered(response) => return Ok(response),
+        };
+        session.touch();
+        if !is_get {
+            request.broker.delete_session(&session).await?;
+            return Ok(response::empty(StatusCode::NO_CONTENT));
+        }
+        match open_event_stream(&session, given).await {
+            Err(refusal) if refusal.kind == ErrorKind::SessionElsewhere => {
+                if let Some(response) = lookup.retry_elsewhere(&session, refusal).await? {
+                    return Ok(response);
+                }
+            }
+            listening => return listening,
+        }
+    }
+}
+
+/// A GET: a new general stream, or an old stream from where the client left it.
+async fn open_event_stream(
+    session: &Arc<Session>,
+    given: &HeaderMap,
+) -> Result<Response<Body>, Refusal> {
+    let last_event_id = headers::last_event_id(given)?;
+    let place = session.tenant.acquire_connection()?;
+    let ResumedStream { reader, gap } = match last_event_id {
+        None => session.open_general_stream().await?,
+        Some(id) => {
+            let resumed = session.resume(id).await?;
+            if !resumed.gap {
+                session.shared.metrics.events_replayed(resumed.reader.backlog());
+            }
+            resumed
+        }
+    };
+    Ok(with_protocol_version(
+        response::event_stream(
+            &session.shared,
+            reader,
+            &[],
+            EventStreamOptions { gap, _place: Some(place), ..event_stream_options(session) },
+        ),
+        session,
+    ))
+}

@@ -1,0 +1,197 @@
+//! The request headers that MCP gives a meaning to (MCP 2025-11-25, Streamable HTTP): session, revision, media types, last event.
+//!
+//! Every reader refuses a header that is given more than once, because the two values could mean different things to two readers.
+
+use http::{
+    HeaderMap, HeaderName,
+    header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE},
+};
+use protocol::{
+    error::{ErrorKind, Refusal},
+    version::Version,
+};
+
+pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+
+pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// The event after which a client resumes a stream.
+pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let mut given = headers.get_all(LAST_EVENT_ID).iter();
+    let Some(id) = given.next() else { return Ok(None) };
+    if given.next().is_some() {
+        return Err(Refusal::new(
+            ErrorKind::InvalidRequest,
+            "Last-Event-ID is given more than once",
+        ));
+    }
+    Ok(Some(id.to_str().unwrap_or_default()))
+}
+
+/// The session id header: at most one, visible ASCII (MCP 2025-11-25, Session Management).
+pub(in crate::listeners) fn session_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let mut given = headers.get_all(SESSION_ID).iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    match value.to_str() {
+        Ok(text) if given.next().is_none() => Ok(Some(text)),
+        _ => Err(Refusal::new(
+            ErrorKind::InvalidRequest,
+            "Mcp-Session-Id must be given once, in visible ASCII",
+        )),
+    }
+}
+
+pub(super) fn session_required() -> Refusal {
+    Refusal::new(
+        ErrorKind::SessionRequired,
+        "Mcp-Session-Id is missing: open a session with initialize",
+    )
+}
+
+/// The `MCP-Protocol-Version` header: absent, or, once, a version this endpoint speaks.
+pub(super) fn protocol_version(headers: &HeaderMap) -> Result<Option<Version>, Refusal> {
+    let mut given = headers.get_all(PROTOCOL_VERSION).iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    if given.next().is_some() {
+        return Err(Refusal::new(
+            ErrorKind::InvalidRequest,
+            "MCP-Protocol-Version is given more than once",
+        ));
+    }
+    let version = value.to_str().ok().and_then(Version::parse);
+    match version {
+        Some(Version::V2026_07_28) => Err(Refusal::new(
+            ErrorKind::InvalidRequest,
+            "a session speaks a revision up to 2025-11-25",
+        )),
+        Some(version) => Ok(Some(version)),
+        None => {
+            let spoken: Vec<_> = Version::ALL
+                .iter()
+                .filter(|v| **v != Version::V2026_07_28)
+                .map(|v| v.as_str())
+                .collect();
+            let text = format!("MCP-Protocol-Version is not one of {}", spoken.join(", "));
+            Err(Refusal::new(ErrorKind::InvalidRequest, text))
+        }
+    }
+}
+
+/// What nearly every client accepts, in as many words.
+const USUAL_ACCEPT: [&[u8]; 3] =
+    [b"application/json, text/event-stream", b"application/json,text/event-stream", b"*/*"];
+
+/// A POST must accept both forms of answer.
+pub(super) fn check_post_accept(headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut given = headers.get_all(ACCEPT).iter();
+    // Taken apart, it costs more than the credential.
+    if given.next().is_some_and(|value| USUAL_ACCEPT.contains(&value.as_bytes()))
+        && given.next().is_none()
+    {
+        return Ok(());
+    }
+    if accepts(headers, "application/json") && accepts(headers, "text/event-stream") {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        ErrorKind::NotAcceptable,
+        "Accept must list both application/json and text/event-stream",
+    ))
+}
+
+/// A GET must accept an event stream.
+pub(super) fn check_get_accept(headers: &HeaderMap) -> Result<(), Refusal> {
+    if accepts(headers, "text/event-stream") {
+        return Ok(());
+    }
+    Err(Refusal::new(ErrorKind::NotAcceptable, "Accept must list text/event-stream"))
+}
+
+fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
+    let mut listed = headers.get_all(ACCEPT).iter().peekable();
+    if listed.peek().is_none() {
+        return true; // RFC 9110, 12.5.1: no header means anything is fine
+    }
+    let (kind, _) = wanted.split_once('/').unwrap_or((wanted, ""));
+    listed.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(',')).any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let range = parts.next().unwrap_or_default();
+        // RFC 9110, 12.4.2: a weight of 0 means not acceptable.
+        if parts.any(|part| {
+            part.split_once('=').is_some_and(|(name, weight)| {
+                name.eq_ignore_ascii_case("q") && weight.parse() == Ok(0.0)
+            })
+        }) {
+            return false;
+        }
+        range.eq_ignore_ascii_case(wanted)
+            || range == "*/*"
+            || range.strip_suffix("/*").is_some_and(|of| of.eq_ignore_ascii_case(kind))
+    })
+}
+
+pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Refusal> {
+    let coded = headers
+        .get_all(CONTENT_ENCODING)
+        .iter()
+        .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    if coded {
+        return Err(Refusal::new(
+            ErrorKind::MediaTypeUnsupported,
+            "the body must come without Content-Encoding",
+        ));
+    }
+    let mut given = headers.get_all(CONTENT_TYPE).iter();
+    let first = given.next().filter(|_| given.next().is_none()); // of two nobody knows which counts
+    if first.is_some_and(|value| value.as_bytes() == b"application/json") {
+        return Ok(());
+    }
+    let text = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if text.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        ErrorKind::MediaTypeUnsupported,
+        "Content-Type must be application/json, given once",
+    ))
+}
+
+pub(super) fn names_stateless(headers: &HeaderMap) -> bool {
+    headers
+        .get(PROTOCOL_VERSION)
+        .is_some_and(|version| version.as_bytes() == Version::V2026_07_28.as_str().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn http_10_accept_lists_both_or_everything() {
+        for (accept, fine) in [
+            ("application/json, text/event-stream", true),
+            ("text/event-stream;q=0.5,APPLICATION/JSON", true),
+            ("*/*", true),
+            ("application/*, text/*", true),
+            ("application/json", false),
+            ("application/json, text/event-stream;q=0.0", false),
+            ("text/html", false),
+            ("text/event-stream", false),
+        ] {
+            assert_eq!(
+                check_post_accept(&HeaderMap::from_iter([(
+                    ACCEPT,
+                    HeaderValue::from_static(accept)
+                )]))
+                .is_ok(),
+                fine,
+                "{accept}"
+            );
+        }
+        assert!(check_post_accept(&HeaderMap::new()).is_ok());
+    }
+}

@@ -1,0 +1,168 @@
+//! One HTTP request, from its head to its response (MCP 2025-11-25, Streamable HTTP).
+//!
+//! The checks come in a fixed order: path, origin, method, credential, media types, body, envelope, version, session. A
+//! session learns nothing of HTTP: it gets messages and pushes into streams. The same way is gone for clients and for other
+//! replicas that ask for theirs; [`RequestSource`] is the difference.
+
+use std::sync::Arc;
+
+use http::{
+    HeaderValue, Method as HttpMethod, Response,
+    header::{ALLOW, ORIGIN},
+};
+use protocol::{
+    envelope::Rejection,
+    error::{ErrorKind, Refusal},
+};
+
+use super::{
+    authenticate::{authenticate_cached, retry_authentication},
+    challenge,
+    cors::{preflight, with_cors_headers},
+    get_delete,
+    inbound_request::{CachedHead, InboundRequest, RequestBody, RequestSource, reject_without_id},
+    post,
+    request_guard::RequestGuard,
+    response::{self, Body, ServerResponse},
+};
+use crate::{
+    auth::{AuthenticatedCaller, RemotePeer},
+    boxed::in_place,
+    broker::Broker,
+    listeners::replicas::replica_headers::forwarded_caller,
+    rules::{endpoint::Endpoint, sign_in_failures::Plane},
+    telemetry::request,
+};
+
+/// Serves one request of a client. Whatever is wrong with it becomes a response.
+pub(super) async fn handle(
+    broker: &Arc<Broker>,
+    (guard, remote): (&RequestGuard, RemotePeer),
+    head: CachedHead<'_>,
+    body: impl RequestBody,
+) -> ServerResponse {
+    let answer = match serve_request(broker, RequestSource::Client(guard, remote), head, body).await
+    {
+        ServerResponse::Other(response) if challenge::may_be_challenge(&response) => {
+            let shown = challenge::has_credential(&head.0.headers);
+            challenge::complete(&broker.shared.config.auth, head.0.uri.path(), shown, response)
+                .into()
+        }
+        answer => answer,
+    };
+    match head.0.headers.get(ORIGIN) {
+        Some(origin) => {
+            with_cors_headers(answer.into_response(), guard, Some(origin.clone())).into()
+        }
+        None => answer,
+    }
+}
+
+pub(in crate::listeners) async fn serve_request(
+    broker: &Arc<Broker>,
+    source: RequestSource<'_>,
+    head: CachedHead<'_>,
+    body: impl RequestBody,
+) -> ServerResponse {
+    let context = request::header_context(&head.0.headers, broker.shared.traces.are_on());
+    let work = async {
+        // Boxed: what is around it is moved with room for it, and each time it is begun.
+        match in_place(|| dispatch(broker, source, head, body)).await {
+            Ok(answer) => answer,
+            Err(Rejection { refusal, id, .. }) => {
+                response::refusal_response(&broker.shared, &refusal, id.as_ref()).into()
+            }
+        }
+    };
+    let client = match source {
+        RequestSource::Client(_, remote) => remote.address,
+        RequestSource::Replica => None,
+    };
+    request::arriving(context, client, work).await
+}
+
+async fn dispatch(
+    broker: &Arc<Broker>,
+    source: RequestSource<'_>,
+    (head, cache): CachedHead<'_>,
+    body: impl RequestBody,
+) -> Result<ServerResponse, Rejection> {
+    let endpoint = endpoint(head.uri.path()).map_err(reject_without_id)?;
+    if let RequestSource::Client(guard, _) = source
+        && !cache.validated_head.is_validated()
+    {
+        guard.check_origin_and_host(&head.headers, &head.uri).map_err(reject_without_id)?;
+    }
+    let method = head.method.clone();
+    if method == HttpMethod::OPTIONS {
+        return Ok(preflight(&head.headers).into());
+    }
+    if ![HttpMethod::POST, HttpMethod::GET, HttpMethod::DELETE].contains(&method) {
+        return Err(reject_without_id(Refusal::new(
+            ErrorKind::MethodNotAllowed,
+            "this endpoint takes GET, POST and DELETE",
+        )));
+    }
+    let proven = match source {
+        RequestSource::Client(..) => authenticate_cached(broker, head, &cache.validated_head),
+        RequestSource::Replica => {
+            forwarded_caller(broker, &head.headers).map(AuthenticatedCaller::from)
+        }
+    };
+    let AuthenticatedCaller { caller, until } = match proven {
+        Ok(proven) => proven,
+        Err(denied) => match source {
+            RequestSource::Client(_, remote) => {
+                Box::pin(retry_authentication(broker, head, denied, remote))
+                    .await
+                    .map_err(reject_without_id)?
+            }
+            RequestSource::Replica => {
+                return Err(reject_without_id(broker.refuse(
+                    denied,
+                    Plane::Internal,
+                    RemotePeer::default(),
+                )));
+            }
+        },
+    };
+    broker.check_endpoint(&caller, &endpoint).map_err(reject_without_id)?;
+    let inbound = InboundRequest { broker, source, caller, endpoint, head, cache };
+    let answer = if method == HttpMethod::POST {
+        post::serve(&inbound, body).await
+    } else if is_sessionless(&inbound) {
+        Ok(method_not_allowed(broker).into())
+    } else {
+        // Boxed, as is all that is rare here: calls would be moved with room for it.
+        Box::pin(get_delete::serve(&inbound))
+            .await
+            .map(ServerResponse::from)
+            .map_err(reject_without_id)
+    };
+    match until {
+        None => answer,
+        Some(until) => answer.map(|answer| answer.end_at_expiry(until)),
+    }
+}
+
+/// What a GET or DELETE of 2026-07-28 gets (MCP 2026-07-28, Streamable HTTP: there are neither).
+fn method_not_allowed(broker: &Broker) -> Response<Body> {
+    let refusal = Refusal::new(ErrorKind::MethodNotAllowed, "requests of 2026-07-28 are POSTs");
+    let mut response = response::refusal_response(&broker.shared, &refusal, None);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST, OPTIONS"));
+    response
+}
+
+/// True when no session can be meant, whatever else the request says.
+fn is_sessionless(request: &InboundRequest<'_>) -> bool {
+    let eras = request.broker.shared.config.compat.eras;
+    !eras.has_sessions()
+        || (eras.has_modern()
+            && request.cache.validated_head.names_stateless(&request.head.headers))
+}
+
+/// The endpoint of a path: `/mcp` or `/mcp/{backend}`, nothing else.
+fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
+    let nowhere = "there is nothing here: MCP is at /mcp and /mcp/{backend}";
+    Endpoint::at("/mcp", path).ok_or_else(|| Refusal::new(ErrorKind::NotFound, nowhere))
+}

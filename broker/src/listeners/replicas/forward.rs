@@ -1,0 +1,301 @@
+//! A request whose session is on another replica: sent there, the answer sent back as it comes.
+//!
+//! Invariants: a request that may have had an effect is never sent twice, and none is sent twice to a process that may be
+//! carrying it out; nothing is buffered for a slow client but one window of the stream between the replicas; a client that
+//! hangs up ends the stream at the other replica.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri,
+    header::{ACCEPT, CONTENT_TYPE},
+};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use protocol::{
+    envelope::{Body as Frames, Kind, Message, Rejection, decode_body},
+    error::{ErrorKind, Refusal},
+    json::Limits,
+};
+
+use super::replica_headers;
+use crate::{
+    broker::{Broker, session_lookup},
+    limits::RELAYED_WHOLE_BYTES_MAX,
+    listeners::http::{
+        inbound_request::{InboundRequest, RequestSource},
+        response::{self, Body, BodyAborted},
+    },
+    metrics::ForwardOutcome,
+    session_location::{ForwardFailure, SessionOwner},
+    sessions::{shared::Shared, stateless::StatelessClient},
+};
+
+/// What came of sending a request to another replica.
+pub(super) enum ForwardResult {
+    Answered(Response<Body>),
+    /// It did nothing with the request.
+    NotSent,
+    /// The session is not to be had there; maybe the replica knows where it is.
+    SessionMissing(ForwardFailure),
+    /// No answer came, and the request does no harm if it is sent again.
+    Retryable,
+}
+
+/// Sends a request for a new session to another replica, while this one takes none. Returns `None` when no replica took it.
+pub(in crate::listeners) async fn initialize_elsewhere(
+    request: &InboundRequest<'_>,
+    body: &Bytes,
+) -> Option<Response<Body>> {
+    if let RequestSource::Replica = request.source {
+        return Some(replica_headers::not_here_response(None));
+    }
+    let outgoing = ReplicaRequest::of(request, body);
+    for replica in session_lookup::other_replicas(request.broker).await {
+        if let ForwardResult::Answered(response) =
+            forward(request.broker, &replica.address, &outgoing).await
+        {
+            return Some(response);
+        }
+    }
+    None
+}
+
+/// Sends a stateless request to the replica where it began. Returns `None` when it cannot be served there any more.
+pub(in crate::listeners) async fn forward_to(
+    request: &InboundRequest<'_>,
+    replica: &SessionOwner,
+    body: &Bytes,
+) -> Option<Response<Body>> {
+    forward_stateless(request.broker, replica, &ReplicaRequest::of(request, body)).await
+}
+
+/// Sends a stateless request that came over a connection, as a client would POST it.
+pub(super) async fn forward_from_connection(
+    broker: &Broker,
+    replica: &SessionOwner,
+    visitor: &StatelessClient,
+    body: &Bytes,
+) -> Option<Response<Body>> {
+    let uri = Uri::try_from(visitor.endpoint.path("/mcp")).ok()?;
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    let outgoing = ReplicaRequest {
+        method: HttpMethod::POST,
+        uri,
+        headers: replica_headers::request_headers(&headers, &visitor.caller),
+        body: body.clone(),
+    };
+    forward_stateless(broker, replica, &outgoing).await
+}
+
+async fn forward_stateless(
+    broker: &Broker,
+    replica: &SessionOwner,
+    outgoing: &ReplicaRequest,
+) -> Option<Response<Body>> {
+    match forward(broker, &replica.address, outgoing).await {
+        ForwardResult::Answered(response) => Some(response),
+        ForwardResult::NotSent | ForwardResult::SessionMissing(_) | ForwardResult::Retryable => {
+            None
+        }
+    }
+}
+
+/// A client's request as other replicas get it.
+pub(super) struct ReplicaRequest {
+    method: HttpMethod,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl ReplicaRequest {
+    pub(super) fn of(request: &InboundRequest<'_>, body: &Bytes) -> Self {
+        Self {
+            method: request.head.method.clone(),
+            uri: request.head.uri.clone(),
+            headers: replica_headers::request_headers(&request.head.headers, &request.caller),
+            body: body.clone(),
+        }
+    }
+
+    pub(super) fn set_lease_header(&mut self, held: bool) {
+        replica_headers::set_lease_header(&mut self.headers, held);
+    }
+
+    fn request(&self) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+
+    /// Returns `None` for what no replica understands, and so none carried out.
+    fn frames(&self) -> Option<Frames> {
+        let limits = Limits { bytes_max: self.body.len(), ..Limits::default() };
+        decode_body(self.body.clone(), &limits, true)
+            .ok()
+            .filter(|_| self.method == HttpMethod::POST)
+    }
+
+    /// It was sent, and no answer came.
+    fn unanswered(&self, shared: &Shared) -> ForwardResult {
+        let can_be_repeated = match self.frames() {
+            Some(Frames::One(message)) => is_repeatable(&message),
+            Some(Frames::Batch(messages)) => messages.iter().flatten().all(is_repeatable),
+            None => true,
+        };
+        if can_be_repeated {
+            ForwardResult::Retryable
+        } else {
+            ForwardResult::Answered(self.outcome_unknown_response(shared))
+        }
+    }
+
+    /// True when it has requests in it. What has none may come twice to the same process.
+    pub(super) fn has_requests(&self) -> bool {
+        match self.frames() {
+            Some(Frames::One(message)) => message.kind == Kind::Request,
+            Some(Frames::Batch(messages)) => {
+                messages.iter().flatten().any(|message| message.kind == Kind::Request)
+            }
+            None => false,
+        }
+    }
+
+    /// The response to a request that may or may not have been carried out.
+    pub(super) fn outcome_unknown_response(&self, shared: &Shared) -> Response<Body> {
+        match self.frames() {
+            Some(Frames::One(message)) => {
+                response::refusal_response(shared, &outcome_unknown(&message), message.id.as_ref())
+            }
+            Some(Frames::Batch(messages)) => unknown_batch(shared, &messages),
+            None => response::empty(StatusCode::SERVICE_UNAVAILABLE),
+        }
+    }
+}
+
+/// An answer nobody waits for is dropped, as is a second notification of the same.
+fn is_repeatable(message: &Message) -> bool {
+    message.kind != Kind::Request || message.method.is_repeatable()
+}
+
+fn outcome_unknown(message: &Message) -> Refusal {
+    let refusal = Refusal::new(
+        ErrorKind::OutcomeUnknown,
+        "the replica that served this session was lost before it answered: the request may or may not have been carried out",
+    );
+    if is_repeatable(message) { refusal.harmless_again() } else { refusal }
+}
+
+/// An answer to each request of a batch.
+fn unknown_batch(shared: &Shared, messages: &[Result<Message, Rejection>]) -> Response<Body> {
+    let requests = messages.iter().flatten().filter(|message| message.kind == Kind::Request);
+    let unknown = |message: &Message| {
+        let refusal = outcome_unknown(message);
+        refusal.to_response(message.id.as_ref(), &shared.note_refusal(&refusal, None, None))
+    };
+    let answers: Vec<Bytes> = requests.map(unknown).collect();
+    response::json(StatusCode::OK, [&b"["[..], &answers.join(&b','), b"]"].concat().into())
+}
+
+pub(super) async fn forward(
+    broker: &Broker,
+    address: &str,
+    outgoing: &ReplicaRequest,
+) -> ForwardResult {
+    let shared = &broker.shared;
+    let forwarded = match broker.placement.peers.send(address, outgoing.request()).await {
+        Ok(response) => match replica_headers::read_miss(&response) {
+            Some(miss) => ForwardResult::SessionMissing(miss),
+            None => relay_response(shared, response, outgoing).await,
+        },
+        Err(error) => {
+            tracing::debug!(address, %error, "a request was not answered by another replica");
+            if error.nothing_was_sent() {
+                ForwardResult::NotSent
+            } else {
+                outgoing.unanswered(shared)
+            }
+        }
+    };
+    shared.metrics.forwarded(match &forwarded {
+        ForwardResult::Answered(_) => ForwardOutcome::Answered,
+        ForwardResult::NotSent => ForwardOutcome::Unreachable,
+        ForwardResult::SessionMissing(_) => ForwardOutcome::NotThere,
+        ForwardResult::Retryable => ForwardOutcome::Broken,
+    });
+    forwarded
+}
+
+/// The other replica's response, as this one's client gets it.
+async fn relay_response(
+    shared: &Shared,
+    response: Response<Incoming>,
+    outgoing: &ReplicaRequest,
+) -> ForwardResult {
+    let (mut head, body) = response.into_parts();
+    replica_headers::strip_response_headers(&mut head.headers);
+    let is_events = response::is_event_stream(&head.headers);
+    let is_small =
+        !is_events && body.size_hint().exact().is_some_and(|size| size <= RELAYED_WHOLE_BYTES_MAX);
+    if !is_small {
+        return ForwardResult::Answered(Response::from_parts(
+            head,
+            Either::Right(RelayedBody { body, is_events }.boxed_unsync()),
+        ));
+    }
+    match body.collect().await {
+        Ok(body) => ForwardResult::Answered(Response::from_parts(
+            head,
+            Either::Left(Full::new(body.to_bytes())),
+        )),
+        Err(error) => {
+            tracing::debug!(%error, "an answer of another replica broke off");
+            outgoing.unanswered(shared)
+        }
+    }
+}
+
+/// A body on its way through, frame by frame.
+#[derive(Debug)]
+struct RelayedBody {
+    body: Incoming,
+    /// Ends when it breaks off, so that its client comes back for the rest. Anything else breaks off at the client, too.
+    is_events: bool,
+}
+
+impl hyper::body::Body for RelayedBody {
+    type Data = Bytes;
+    type Error = BodyAborted;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => frame.is_data().then_some(Ok(frame)),
+            None => None,
+            Some(Err(error)) => {
+                tracing::debug!(%error, "an answer of another replica broke off");
+                (!self.is_events).then_some(Err(BodyAborted))
+            }
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,59 @@
+//! Requests that other replicas pass on for their clients, because the session is here or nobody else can take them.
+//!
+//! The same exchange as for clients, but the caller is the one that the other replica names, there is no Origin and no Host
+//! to check, and nothing is passed on again. Who calls has proved to be a replica before a byte of its request is read.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use transport::PeerServer;
+
+use super::tunnel_server;
+use crate::{
+    broker::Broker,
+    listeners::http::{
+        connection_cache::ConnectionCache, inbound_request::RequestSource, request, response::Body,
+        websocket,
+    },
+    rules::sign_in_failures::{Plane, SignInFailureReason},
+};
+
+/// Serves until `stop`, then lets the requests in flight finish.
+pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: CancellationToken) {
+    let confinement = Arc::clone(&broker.shared.confinement);
+    let told = Arc::downgrade(&broker);
+    let server = PeerServer::new(&broker.placement.identity)
+        .without(move |peer, local| confinement.is_from_child(peer, local))
+        .on_stranger(move |peer| {
+            if let Some(broker) = told.upgrade() {
+                broker.sign_in_failed(
+                    Plane::Internal,
+                    SignInFailureReason::PeerCertificate,
+                    Some(peer.ip()),
+                );
+            }
+        });
+    let handler = move |request| {
+        let broker = Arc::clone(&broker);
+        async move { handle(&broker, request).await }
+    };
+    server.serve(listener, stop.cancelled_owned(), handler).await;
+}
+
+/// Serves one request that another replica forwarded.
+async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
+    if websocket::matches_path(request.uri().path()) {
+        return tunnel_server::handle(broker, request).await;
+    }
+    let (head, body) = request.into_parts();
+    let cache = ConnectionCache::default();
+    request::serve_request(broker, RequestSource::Replica, (&head, &cache), body)
+        .await
+        .into_response()
+}

@@ -1,0 +1,149 @@
+//! Where the session of a request is: here, or on the replica that the request is then sent to.
+//!
+//! Called by POST, GET and DELETE with [`SessionLookup`], and for a request of another replica with [`locate_for_peer`].
+//! Invariant: a request that may have had an effect is never sent twice. No request is sent twice to a process that may still
+//! carry it out.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use protocol::error::Refusal;
+
+use super::{
+    forward::{ForwardResult, ReplicaRequest, forward},
+    replica_headers,
+};
+use crate::{
+    auth::Caller,
+    broker::{
+        Broker,
+        session_lookup::{self, ReplicaLookup},
+    },
+    listeners::http::{
+        inbound_request::{InboundRequest, RequestSource},
+        response::Body,
+    },
+    rules::endpoint::Endpoint,
+    session_location::{ForwardFailure, LookupOutcome, PeerLookupOutcome, SessionOwner},
+    sessions::session::Session,
+};
+
+/// Where a request was, or is to be, served.
+pub(in crate::listeners) enum SessionLocation {
+    Local(Arc<Session>),
+    Answered(Response<Body>),
+}
+
+/// The search of one request for its session.
+pub(in crate::listeners) struct SessionLookup<'a> {
+    request: &'a InboundRequest<'a>,
+    id: &'a str,
+    lookup: ReplicaLookup<'a>,
+    outgoing: Option<ReplicaRequest>,
+    /// The replica that was sent the request and did not answer: it may still carry it out.
+    unanswered: Option<SessionOwner>,
+}
+
+impl<'a> SessionLookup<'a> {
+    pub(in crate::listeners) fn new(request: &'a InboundRequest<'_>, id: &'a str) -> Self {
+        let lookup = ReplicaLookup::new(request.broker, id, &request.caller, &request.endpoint);
+        Self { request, id, lookup, outgoing: None, unanswered: None }
+    }
+
+    /// Finds the session. Sends the request with its `body` to the replica that has the session.
+    pub(in crate::listeners) async fn locate(
+        &mut self,
+        body: &Bytes,
+    ) -> Result<SessionLocation, Refusal> {
+        let location = self.find_session(body).await;
+        if let Ok(SessionLocation::Local(session)) = &location {
+            self.request.broker.taken_up(session).await;
+        }
+        location
+    }
+
+    /// The session was here and left before the request began. Returns `None` when it is to be located again, and the response
+    /// when the replica that sent the request does that. The error says that it took too long already.
+    pub(in crate::listeners) async fn retry_elsewhere(
+        &mut self,
+        session: &Session,
+        refusal: Refusal,
+    ) -> Result<Option<Response<Body>>, Refusal> {
+        let broker = self.request.broker;
+        broker.release_settled(&session.key).await;
+        match self.request.source {
+            RequestSource::Replica => Ok(Some(replica_headers::not_here_response(None))),
+            RequestSource::Client(..) if self.lookup.may_retry() => Ok(None),
+            RequestSource::Client(..) => {
+                Err(refusal.retry_after(broker.shared.config.session.lease))
+            }
+        }
+    }
+
+    async fn find_session(&mut self, body: &Bytes) -> Result<SessionLocation, Refusal> {
+        let Self { request, id, lookup, outgoing, unanswered } = self;
+        let InboundRequest { broker, caller, endpoint, head, .. } = request;
+        if let RequestSource::Replica = request.source {
+            return Box::pin(locate_for_peer(broker, &head.headers, id, caller, endpoint)).await;
+        }
+        loop {
+            let found = match lookup.next().await {
+                // Before anything is made ready for another replica: this is the way of almost every request.
+                Ok(LookupOutcome::Local(session)) => return Ok(SessionLocation::Local(session)),
+                Ok(LookupOutcome::Remote(owner)) => Ok(owner),
+                Err(refusal) => Err(refusal),
+            };
+            let outgoing = outgoing.get_or_insert_with(|| ReplicaRequest::of(request, body));
+            let unknown = |outgoing: &ReplicaRequest| {
+                SessionLocation::Answered(outgoing.outcome_unknown_response(&broker.shared))
+            };
+            let owner = match found {
+                Ok(owner) => owner,
+                // The request may have been carried out, so this refusal would be wrong.
+                Err(refusal) if unanswered.is_some() && refusal.kind.retryable() => {
+                    return Ok(unknown(outgoing));
+                }
+                Err(refusal) => return Err(refusal),
+            };
+            if unanswered.as_ref().is_some_and(|replica| replica.may_be(&owner)) {
+                return Ok(unknown(outgoing));
+            }
+            outgoing.set_lease_header(lookup.asserts_lease());
+            match Box::pin(forward(broker, &owner.address, outgoing)).await {
+                ForwardResult::Answered(response) => {
+                    return Ok(SessionLocation::Answered(response));
+                }
+                ForwardResult::NotSent => lookup.note_failure(&owner, ForwardFailure::Unreachable),
+                ForwardResult::Retryable => {
+                    lookup.note_failure(&owner, ForwardFailure::Unreachable);
+                    *unanswered = outgoing.has_requests().then_some(owner);
+                }
+                ForwardResult::SessionMissing(failure) => lookup.note_failure(&owner, failure),
+            }
+        }
+    }
+}
+
+/// Finds the session that another replica asks for, or returns the response that it is not here.
+pub(super) async fn locate_for_peer(
+    broker: &Arc<Broker>,
+    headers: &HeaderMap,
+    id: &str,
+    caller: &Caller,
+    endpoint: &Endpoint,
+) -> Result<SessionLocation, Refusal> {
+    // The replica that reaches the database can find the session's owner.
+    if replica_headers::holds_lease(headers)
+        && broker.shared.durable.is_shared()
+        && !session_lookup::holds_lease(broker)
+    {
+        return Ok(SessionLocation::Answered(replica_headers::lease_lapsed_response()));
+    }
+    Ok(match session_lookup::lookup_for_peer(broker, id, caller, endpoint).await? {
+        PeerLookupOutcome::Here(session) => SessionLocation::Local(session),
+        PeerLookupOutcome::NotLocal(owner) => {
+            SessionLocation::Answered(replica_headers::not_here_response(owner.as_ref()))
+        }
+    })
+}

@@ -1,0 +1,81 @@
+//! The owner's side of a [`super::tunnel`]: serves the WebSocket that a client has at the replica that asks.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use http::{Request, Response, request};
+use http_body_util::{BodyExt, Either, StreamBody};
+use hyper::body::{Frame, Incoming};
+use protocol::error::{ErrorKind, Refusal};
+use tokio_util::io::ReaderStream;
+use transport::{StallGuard, websocket};
+
+use super::{
+    replica_headers,
+    session_lookup::{SessionLocation, locate_for_peer},
+    tunnel::reader,
+};
+use crate::{
+    auth::RemotePeer,
+    broker::Broker,
+    limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
+    listeners::{
+        duplex,
+        http::{
+            headers::session_id,
+            response::{self, Body, BodyAborted},
+            websocket::{check_transport, endpoint, limits, resume},
+        },
+    },
+    rules::sign_in_failures::Plane,
+    sessions::{session::Session, stream::StreamCursor, tenant::ConnectionPermit},
+};
+
+/// A session that its client goes on with, what that has not received, and a place for the connection.
+type ResumedWebSocket = (Arc<Session>, StreamCursor, Arc<ConnectionPermit>);
+
+/// Serves a WebSocket that a client has at the replica that asks.
+pub(super) async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    match find_session(broker, &head).await {
+        Ok(Ok((session, outbox, place))) => {
+            let (near, far) = tokio::io::duplex(TUNNEL_BYTES);
+            let writer = StallGuard::new(near, CLIENT_WRITE_STALL_MAX);
+            let (source, sink) =
+                websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
+            // The other replica ends it when the credential expires.
+            let seat = duplex::SessionConnection::again(broker.clone(), session, place, None);
+            broker.shared.running.spawn(duplex::converse(seat, outbox, source, sink, None));
+            let bytes = ReaderStream::new(far).map_ok(Frame::data).map_err(|_| BodyAborted);
+            Response::new(Either::Right(StreamBody::new(bytes).boxed_unsync()))
+        }
+        Ok(Err(elsewhere)) => elsewhere,
+        Err(refusal) => response::refusal_response(&broker.shared, &refusal, None),
+    }
+}
+
+/// Finds the session and what its client has not received of it yet, or returns the response that it is elsewhere.
+async fn find_session(
+    broker: &Arc<Broker>,
+    head: &request::Parts,
+) -> Result<Result<ResumedWebSocket, Response<Body>>, Refusal> {
+    let endpoint = endpoint(head.uri.path())?;
+    let vouched = replica_headers::forwarded_caller(broker, &head.headers);
+    let caller =
+        vouched.map_err(|denied| broker.refuse(denied, Plane::Internal, RemotePeer::default()))?;
+    broker.check_endpoint(&caller, &endpoint)?;
+    let id = session_id(&head.headers)?.ok_or_else(|| {
+        Refusal::new(ErrorKind::SessionRequired, "which session it is for is not said")
+    })?;
+    match locate_for_peer(broker, &head.headers, id, &caller, &endpoint).await? {
+        SessionLocation::Local(session) => {
+            check_transport(&session)?;
+            broker.taken_up(&session).await;
+            let place = duplex::acquire_connection(broker, &caller)?;
+            let outbox = resume(&session, &head.headers)?;
+            Ok(Ok((session, outbox, place)))
+        }
+        SessionLocation::Answered(elsewhere) => Ok(Err(elsewhere)),
+    }
+}

@@ -1,0 +1,69 @@
+//! Why the process ends with an exit code other than 0, and the exit codes.
+
+use std::{io, net::SocketAddr};
+
+use storage::StoreError;
+use transport::{TlsError, TlsSetupError, quic::ListenError};
+
+use crate::{auth::KeysError, config::FieldErrors, control::LoadError, telemetry::TelemetryError};
+
+/// Why the process ends with an exit code other than 0.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("{0}")]
+    Config(#[from] FieldErrors),
+    #[error(transparent)]
+    Tls(#[from] TlsSetupError),
+    #[error(transparent)]
+    Certificates(#[from] TlsError),
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(
+        "{key}: can not listen on {address}: {source}; end what uses it, or choose another address"
+    )]
+    Bind { key: &'static str, address: SocketAddr, source: io::Error },
+    #[error("{0}")]
+    Inherited(String),
+    #[error("listen.quic: {source}")]
+    Quic { source: ListenError },
+    #[error("the {what} listener ended by itself: {detail}")]
+    ListenerEnded { what: &'static str, detail: String },
+    #[error("the operating system refused {what}: {source}")]
+    System { what: &'static str, source: io::Error },
+}
+
+/// Exit codes, after BSD's sysexits.
+pub(super) const EXIT_USAGE: u8 = 64;
+
+const EXIT_UNAVAILABLE: u8 = 69;
+
+const EXIT_INTERNAL: u8 = 70;
+
+impl ServeError {
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_)
+            | Self::Certificates(_)
+            | Self::Inherited(_)
+            | Self::Load(
+                LoadError::Twice { .. } | LoadError::NoTenant { .. } | LoadError::Refused { .. },
+            ) => EXIT_USAGE,
+            Self::Store(_)
+            | Self::Load(LoadError::Store(_))
+            | Self::Keys(_)
+            | Self::Bind { .. }
+            | Self::Quic { .. } => EXIT_UNAVAILABLE,
+            Self::Load(_)
+            | Self::Tls(_)
+            | Self::Telemetry(_)
+            | Self::ListenerEnded { .. }
+            | Self::System { .. } => EXIT_INTERNAL,
+        }
+    }
+}
