@@ -1,4 +1,4 @@
-//! What does group commit bring? Writes a second and the time of one write through `Durable::write`, against one
+//! What does group commit bring? Writes a second and the time of one write through `Persistence::write`, against one
 //! transaction for each write, by 1 to 256 writers at once, on SQLite and on PostgreSQL, both on a real disk.
 //!
 //! Both ways take turns on the same database, so whatever else the machine does meets both.

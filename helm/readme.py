@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes mcp-broker/README.md from values.yaml: `readme.py`; `readme.py --check` says whether it is current (`make check`).
+"""Writes mcp-broker/README.md from values.yaml: `readme.py`; `readme.py --check` fails when it is outdated (`make check`).
 
-A value is documented by the comment right above it. A map without one is a group; a map with one is a value of its own, and
-so is every list.
+The comment right above a value documents it. A map without a comment is a group. A map with one is a single value, like
+every list.
 """
 
 import json
@@ -17,21 +17,26 @@ HEAD = """# Chart `mcp-broker`
 
 This page is written from `values.yaml` by `helm/readme.py`.
 
-The broker in several replicas: a Deployment whose rolling update waits for the drain, Services for clients, operators and the replicas among themselves, a Job that brings the database's schema up to date, and what makes it observable. Kubernetes 1.29 or newer.
+The chart runs the broker in several replicas on Kubernetes 1.29 or newer:
+
+- a Deployment whose rolling update waits for the drain
+- Services for clients, for operators and between replicas
+- a Job that migrates the schema of the database
+- monitors, alerts and dashboards
 
 ```bash
 helm install mcp ./helm/mcp-broker --namespace mcp --create-namespace --set trial.enabled=true --set image.repository=REGISTRY/mcp-broker
 ```
 
-tries it out with a PostgreSQL and a Redis of its own. Otherwise the database, Redis and the secrets are yours, and named by `secrets.*`. Files of values to start from are in [`helm/examples`](../examples): `production.yaml`, `ingress-nginx.yaml`, `ingress-haproxy.yaml` (session affinity by header), `gateway.yaml`, `autoscaling.yaml`.
+This command tries the broker out with its own PostgreSQL and Redis. A production release uses your database, Redis and secrets, which `secrets.*` name. Example values are in [`helm/examples`](../examples): `production.yaml`, `ingress-nginx.yaml`, `ingress-haproxy.yaml` (session affinity by header), `gateway.yaml`, `autoscaling.yaml`.
 
-How to upgrade, and what to do about each alert: [docs/operations.md](../../docs/operations.md). What a value must be is in `values.schema.json`; Helm refuses others before anything is changed.
+[docs/operations.md](../../docs/operations.md) describes upgrades and each alert. `values.schema.json` defines the allowed values; Helm rejects others before it changes anything.
 
 ## What the chart decides
 
-`listen`, `node`, `storage`, `shutdown` and `auth.admin_token_file` of the broker's configuration follow from the values below and can not stand in `config`. Everything else of [docs/configuration.md](../../docs/configuration.md) can, and a wrong key there ends the Pod with exit code 64 and a line for each fault. `mcp-broker check-config` tells beforehand.
+`listen`, `node`, `storage`, `shutdown` and `auth.admin_token_file` of the broker's configuration follow from the values below and cannot stand in `config`. `config` takes every other key of [docs/configuration.md](../../docs/configuration.md). A wrong key ends the Pod with exit code 64 and one line for each fault. `mcp-broker check-config` finds such faults before.
 
-Nothing is kept in a Pod: the homes of stdio backends (below `/var/lib/mcp-broker`) and `/tmp` are empty when it starts. The image has no Node and no Python: stdio backends that need them want an image made `FROM` it.
+A Pod keeps no state: the homes of stdio backends (below `/var/lib/mcp-broker`) and `/tmp` are empty when it starts. The image contains neither Node nor Python; build an image `FROM` it for stdio backends that need them.
 
 ## Values
 

@@ -52,5 +52,5 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
         }
     }
     let text = "`tools/call` over Streamable HTTP. The broker checks an API key, the session, the rate and the name, and counts; nginx passes requests on over connections it keeps. *Direct* is the load on the backend itself. Each figure is the middle of three rounds taken in turns.";
-    Ok(format!("### Calls beside a plain reverse proxy\n\n{text}\n\n{}\n", table.markdown()))
+    Ok(format!("### Calls compared with a plain reverse proxy\n\n{text}\n\n{}\n", table.markdown()))
 }

@@ -82,7 +82,7 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     let text = format!(
         "The first page of `tools/list` with {TOOLS} tools, {answer_bytes} bytes, over {CONNECTIONS} connections."
     );
-    Ok(format!("### Lists beside a file\n\n{text}\n\n{}\n", table.markdown()))
+    Ok(format!("### Lists compared with a file\n\n{text}\n\n{}\n", table.markdown()))
 }
 
 /// Lists a second, and the median time of one.

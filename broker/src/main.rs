@@ -1,5 +1,5 @@
 //! The `mcp-broker` program. What each command does is in [`broker::cli`], the life of a broker process in
-//! [`broker::run_worker`].
+//! [`broker::serve`].
 
 use std::process::ExitCode;
 

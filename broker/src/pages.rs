@@ -30,21 +30,22 @@ fn assert_current(page: &str, text: &str) {
 fn the_page_of_errors_is_up_to_date() {
     let text = format!(
         "# Errors\n\n\
-        This page is generated from the table the broker answers with.\n\n\
-        Every refusal of the broker is a JSON-RPC error of this form; its words are the broker's own, never a backend's:\n\n\
+        This page is generated from the table of refusals in the broker.\n\n\
+        Every refusal of the broker is a JSON-RPC error of this form. The broker writes its text; it never copies text of a backend:\n\n\
         ```json\n\
         {{\"jsonrpc\":\"2.0\",\"id\":4,\"error\":{{\"code\":-32602,\"message\":\"unknown name \\\"nope\\\"\",\"data\":{{\"kind\":\"tool_not_found\",\"retryable\":false,\"requestId\":\"382138a4ada91965\"}}}}}}\n\
         ```\n\n\
-        `data.kind` is what a program should look at. `data.retryable` says that the request may be sent again: nothing was done \
-        on account of it, or doing it twice does no harm; `data.retryAfterMs` says when, where that is known (an HTTP status other than 200 carries \
-        `Retry-After` too). `data.requestId` is in the broker's log, at level `debug` (`internal`: `error`).\n\n\
-        `code` is the one the specification prescribes. Where it prescribes none it is a positive refusal number, which is \
-        outside JSON-RPC's reserved range in every revision.\n\n\
-        The HTTP status holds when the refusal comes before the request is taken up: it is then the whole answer to a POST, GET \
-        or DELETE. A refusal of a call that was taken up comes with status 200, as JSON or on the call's event stream. \
-        Statuses in order of the checks are in [transports.md](transports.md).\n\n\
-        An error a backend answers with is passed on as it is, with the client's own request id; only resource URIs and task \
-        ids in it are put into the client's terms.\n\n\
+        - `data.kind` names the reason for programs.\n\
+        - `data.retryable` is true when the client can send the request again: it had no effect, or a second effect does no harm.\n\
+        - `data.retryAfterMs` is the time to wait, where the broker knows it. An HTTP status other than 200 carries `Retry-After` too.\n\
+        - `data.requestId` finds the request in the broker's log, at level `debug` (`internal`: `error`).\n\
+        - `code` is the code of the specification. Where the specification has none, it is a positive refusal number, outside the \
+        reserved range of JSON-RPC in every revision.\n\n\
+        The HTTP status applies to a refusal before the broker accepts the request: the refusal is the whole answer to a POST, GET or \
+        DELETE. A refusal of an accepted call comes with status 200, as JSON or on the event stream of the call. \
+        [transports.md](transports.md) lists the statuses in the order of the checks.\n\n\
+        The broker forwards an error of a backend unchanged, with the request id of the client. It translates only resource URIs and \
+        task ids in it.\n\n\
         ## Kinds\n\n{}\n\
         ## Refusal numbers\n\n{}",
         error::kinds_markdown(),
@@ -57,10 +58,10 @@ fn the_page_of_errors_is_up_to_date() {
 fn the_page_of_methods_is_up_to_date() {
     let text = format!(
         "# Methods\n\n\
-        This page is generated from the table the broker routes by. It holds every request and notification of the five \
-        revisions. Those that begin with 2026-07-28 are for clients of that revision: see [compatibility.md](compatibility.md).\n\n\
+        This page is generated from the routing table of the broker. It holds every request and notification of the five \
+        revisions. Methods since 2026-07-28 are for clients of that revision: see [compatibility.md](compatibility.md).\n\n\
         *Sent by* means the MCP client or the MCP server; the broker is the server for its clients and the client of its \
-        backends. A method is served when the session's revision has it and the capability was declared.\n\n{}",
+        backends. The broker serves a method when the revision of the session has it and the peer declared its capability.\n\n{}",
         method::docs()
     );
     assert_current("methods.md", &text);

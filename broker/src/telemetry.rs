@@ -1,4 +1,4 @@
-//! Logs: one line per event on standard error, as text for people or JSON for machines. Set up once by [`crate::run_worker`];
+//! Logs: one line per event on standard error, as text for people or JSON for machines. Set up once by [`crate::serve`];
 //! the filter can be changed while the broker runs.
 //!
 //! What a level promises: `error` needs somebody's attention, `warn` says something is not as configured or a peer

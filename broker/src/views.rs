@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 pub struct BackendStatus {
     pub tenant: String,
     pub backend: String,
-    /// `connecting`, `ready`, `degraded` (serving the last good lists), `record_failure` or `disabled`.
+    /// `connecting`, `ready`, `degraded` (serving the last good lists), `failed` or `disabled`.
     pub state: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol_version: Option<String>,

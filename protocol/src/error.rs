@@ -65,57 +65,57 @@ macro_rules! error_kinds {
 // name on the wire, error.code, HTTP status, refusal number, may it be repeated, meaning
 error_kinds! {
     ParseError "parse_error" -32700, 400, None, FINAL, "The body is not valid JSON, or nested deeper than the limit";
-    InvalidRequest "invalid_request" -32600, 400, None, FINAL, "The JSON is not a valid JSON-RPC message, or not one that fits the session's state";
+    InvalidRequest "invalid_request" -32600, 400, None, FINAL, "The JSON is not a valid JSON-RPC message, or does not fit the state of the session";
     NotInitialized "not_initialized" -32600, 400, Some(1076), FINAL, "A request came before `initialize`";
-    UnsupportedEra "unsupported_era" -32600, 400, None, FINAL, "A request of a kind of client that is not served here (`compat.eras`), or a request in the form of 2026-07-28 where a session is open";
-    UnsupportedProtocolVersion "unsupported_protocol_version" -32022, 400, None, FINAL, "The revision that a request of 2026-07-28 names is not served; `data.supported` names those that are";
-    HeaderMismatch "header_mismatch" -32020, 400, None, FINAL, "A header of 2026-07-28 is missing, malformed or says something else than the body";
+    UnsupportedEra "unsupported_era" -32600, 400, None, FINAL, "`compat.eras` excludes clients of this era, or a request in the form of 2026-07-28 came within a session";
+    UnsupportedProtocolVersion "unsupported_protocol_version" -32022, 400, None, FINAL, "The broker does not serve the revision that a request of 2026-07-28 names; `data.supported` lists the revisions it serves";
+    HeaderMismatch "header_mismatch" -32020, 400, None, FINAL, "A header of 2026-07-28 is missing, is malformed or differs from the body";
     ClientCapabilityRequired "client_capability_required" -32021, 400, None, FINAL, "The request needs a capability that it does not declare; `data.requiredCapabilities` names it";
     MetaInvalid "meta_invalid" -32602, 400, None, FINAL, "A request of 2026-07-28 lacks a member of `_meta` that it needs";
     UnsupportedVersion "unsupported_version" -32602, 400, None, FINAL, "The named protocol version is unknown";
     SessionRequired "session_required" -32600, 400, None, FINAL, "The request needs the `Mcp-Session-Id` header";
-    SessionNotFound "session_not_found" -32600, 404, None, FINAL, "No such session, or it has ended, or it belongs to somebody else";
-    NotFound "not_found" -32600, 404, None, FINAL, "There is nothing at this path, or no backend of this name";
+    SessionNotFound "session_not_found" -32600, 404, None, FINAL, "The session does not exist, has ended or belongs to another principal";
+    NotFound "not_found" -32600, 404, None, FINAL, "Nothing exists at this path, or no backend has this name";
     MethodNotFound "method_not_found" -32601, 200, None, FINAL, "The method does not exist";
     CapabilityMissing "capability_missing" -32601, 200, Some(1007), FINAL, "The method needs a capability that was not declared";
     InvalidParams "invalid_params" -32602, 200, None, FINAL, "A parameter is missing or wrong";
     ToolNotFound "tool_not_found" -32602, 200, None, FINAL, "No such tool";
     PromptNotFound "prompt_not_found" -32602, 200, None, FINAL, "No such prompt";
-    TaskNotFound "task_not_found" -32602, 200, None, FINAL, "No such task, or it has expired, or it belongs to somebody else";
-    CursorInvalid "cursor_invalid" -32602, 200, None, FINAL, "The cursor is not one of ours, or its list has changed";
+    TaskNotFound "task_not_found" -32602, 200, None, FINAL, "The task does not exist, has expired or belongs to another caller";
+    CursorInvalid "cursor_invalid" -32602, 200, None, FINAL, "The broker did not issue the cursor, or its list has changed";
     ReferenceNotFound "reference_not_found" -32602, 200, None, FINAL, "The completion names an unknown prompt or resource";
     UriInvalid "uri_invalid" -32602, 200, None, FINAL, "The resource URI is malformed";
     PathTraversal "path_traversal" -32602, 200, Some(1036), FINAL, "The resource URI climbs out of its own path";
     OutsideRoots "outside_roots" -32602, 200, Some(1039), FINAL, "The resource URI is outside the roots the operator set for the backend";
-    ArgumentsInvalid "arguments_invalid" -32602, 200, Some(1021), FINAL, "The arguments do not fit the tool's `inputSchema`, or could not be held to it; `data.path` says where, `data.reason` why: `mismatch`, `duplicate_member`, `timeout`, `too_costly`, `too_large`, `unreadable`";
+    ArgumentsInvalid "arguments_invalid" -32602, 200, Some(1021), FINAL, "The arguments do not match the tool's `inputSchema`, or the broker could not validate them; `data.path` is the location, `data.reason` the reason: `mismatch`, `duplicate_member`, `timeout`, `too_costly`, `too_large`, `unreadable`";
     ResourceNotFound "resource_not_found" -32002, 200, None, FINAL, "No such resource";
     Internal "internal" -32603, 200, None, FINAL, "The broker failed; the request id finds the reason in its log";
     MessageTooLarge "message_too_large" -32600, 413, Some(1068), FINAL, "The message exceeds the size limit";
     RateLimited "rate_limited" 1003, 429, Some(1003), RETRY, "Too many requests in the current window";
     Overloaded "overloaded" 1004, 503, Some(1004), RETRY, "The broker sheds load";
     PermissionDenied "permission_denied" 1005, 403, Some(1005), FINAL, "The principal may not do this";
-    InsufficientScope "insufficient_scope" 1005, 403, Some(1005), FINAL, "The token is good, and not for this: it lacks a scope, `data.scope` names all that are needed";
+    InsufficientScope "insufficient_scope" 1005, 403, Some(1005), FINAL, "The token is valid but lacks a scope; `data.scope` lists every scope that the request needs";
     Unauthorized "unauthorized" 1005, 401, Some(1005), FINAL, "The credential is missing, unknown or expired";
     OriginRefused "origin_refused" 1005, 403, Some(1005), FINAL, "The `Origin` header is not allowed";
     HostRefused "host_refused" 1005, 403, Some(1005), FINAL, "The `Host` header is not allowed";
     NotAcceptable "not_acceptable" -32600, 406, None, FINAL, "The `Accept` header lacks a type the answer may have";
     MediaTypeUnsupported "media_type_unsupported" -32600, 415, None, FINAL, "The body is not `application/json`";
-    MethodNotAllowed "method_not_allowed" -32600, 405, None, FINAL, "The HTTP method is not served here";
-    BackendUnavailable "backend_unavailable" 1008, 200, Some(1008), RETRY, "The backend can not be reached; nothing was sent to it";
-    BackendProtocolError "backend_protocol_error" 1009, 200, Some(1009), FINAL, "The backend answered with something that is not MCP";
-    OutcomeUnknown "outcome_unknown" 1009, 200, Some(1009), FINAL, "No answer came, of the backend or of the database that was to keep the task: the request may or may not be carried out";
-    Timeout "timeout" 1069, 200, Some(1069), FINAL, "No answer within the time allowed";
+    MethodNotAllowed "method_not_allowed" -32600, 405, None, FINAL, "This path does not support the HTTP method";
+    BackendUnavailable "backend_unavailable" 1008, 200, Some(1008), RETRY, "The broker cannot reach the backend; it sent nothing";
+    BackendProtocolError "backend_protocol_error" 1009, 200, Some(1009), FINAL, "The answer of the backend is not MCP";
+    OutcomeUnknown "outcome_unknown" 1009, 200, Some(1009), FINAL, "The backend, or the database that stores the task, did not answer: the request may or may not have an effect";
+    Timeout "timeout" 1069, 200, Some(1069), FINAL, "No answer came before the deadline";
     TooManyCalls "too_many_calls" 1004, 200, Some(1004), RETRY, "Too many calls in flight";
     TooManySessions "too_many_sessions" 1003, 429, Some(1003), RETRY, "Too many sessions";
-    TooManySignIns "too_many_sign_ins" 1003, 429, Some(1003), RETRY, "Too many sign-ins of this address have failed within a minute, and the credential is not valid";
+    TooManySignIns "too_many_sign_ins" 1003, 429, Some(1003), RETRY, "Too many sign-ins from this address failed within a minute, and the credential is not valid";
     TooManyConnections "too_many_connections" 1003, 429, Some(1003), RETRY, "Too many connections and open streams";
     Draining "draining" 1008, 503, Some(1008), RETRY, "The broker is shutting down";
-    StoreUnavailable "store_unavailable" 1008, 503, Some(1008), RETRY, "What has to be stored can not be: the database can not be reached; it does no harm to send it again";
-    StoreBusy "store_busy" 1004, 503, Some(1004), RETRY, "The database is too busy to store this now; it does no harm to send it again";
-    StoreFull "store_full" 1004, 503, Some(1004), FINAL, "The disk of the database is full; nothing was done";
-    EventsGone "events_gone" -32600, 400, None, FINAL, "The events after this `Last-Event-ID` are not held any more";
-    TaskLimit "task_limit" 1003, 200, Some(1003), RETRY, "The tenant has as many tasks as it may";
-    SessionElsewhere "session_elsewhere" 1008, 503, Some(1008), RETRY, "The session is on another replica, which can not be reached now";
+    StoreUnavailable "store_unavailable" 1008, 503, Some(1008), RETRY, "The broker cannot reach the database that must store this; a retry does no harm";
+    StoreBusy "store_busy" 1004, 503, Some(1004), RETRY, "The database is too busy to store this now; a retry does no harm";
+    StoreFull "store_full" 1004, 503, Some(1004), FINAL, "The disk of the database is full; the request had no effect";
+    EventsGone "events_gone" -32600, 400, None, FINAL, "The broker no longer holds the events after this `Last-Event-ID`";
+    TaskLimit "task_limit" 1003, 200, Some(1003), RETRY, "The tenant has reached its limit of tasks";
+    SessionElsewhere "session_elsewhere" 1008, 503, Some(1008), RETRY, "Another replica owns the session and cannot be reached now";
     ResultTooLarge "result_too_large" 1009, 200, Some(1009), FINAL, "The backend's answer exceeds the size limit";
 }
 
@@ -142,7 +142,7 @@ pub const REFUSAL_NUMBERS: &[RefusalNumber] = &[
     number(1004, "resource constraints", "load shedding, calls in flight, database busy or full"),
     number(1005, "permission denied", "authentication, authorisation, `Origin` and `Host`"),
     number(1006, "invalid input", ""),
-    number(1007, "unsupported operation", "capability gate, beside code -32601"),
+    number(1007, "unsupported operation", "capability gate, with code -32601"),
     number(1008, "temporarily unavailable", "backend, database or replica down, broker draining"),
     number(1009, "dependency failed", "backend answered wrongly, too large or not at all"),
     number(1010, "custom", ""),
@@ -150,17 +150,17 @@ pub const REFUSAL_NUMBERS: &[RefusalNumber] = &[
     number(
         1021,
         "invalid parameter or syntax",
-        "arguments that do not fit a tool's schema, cannot be held to it in time, or hold a member twice; beside code -32602",
+        "arguments that do not fit a tool's schema, cannot be held to it in time, or hold a member twice; with code -32602",
     ),
-    number(1036, "path traversal", "resource URIs with `..`, beside code -32602"),
+    number(1036, "path traversal", "resource URIs with `..`, with code -32602"),
     number(
         1039,
         "outside the roots",
-        "resource URIs outside `resources.roots`, beside code -32602",
+        "resource URIs outside `resources.roots`, with code -32602",
     ),
-    number(1068, "message too large", "size limit, beside code -32600"),
+    number(1068, "message too large", "size limit, with code -32600"),
     number(1069, "timeout", "calls that ran out of time"),
-    number(1076, "not initialized", "requests before `initialize`, beside code -32600"),
+    number(1076, "not initialized", "requests before `initialize`, with code -32600"),
 ];
 
 /// The table of error kinds as Markdown.

@@ -157,9 +157,9 @@ impl Route {
             Self::ByTask => "owner of the task",
             Self::ToCaller => "client whose call caused it",
             Self::Correlated => "peer of the request it names",
-            Self::Broadcast => "everybody it concerns",
+            Self::Broadcast => "every peer it concerns",
             Self::Handshake => "handshake",
-            Self::None => "nobody",
+            Self::None => "none",
         }
     }
 }
@@ -246,41 +246,41 @@ const UNKNOWN: MethodInfo = MethodInfo {
 
 // sender, capability of the server, capability of the client, route, first and last revision, timeout, meaning
 methods! {
-    Initialize "initialize" Request ClientToServer, None, None, Handshake, V2024_11_05, Some(V2025_11_25), SLOW, "Opens a legacy session";
+    Initialize "initialize" Request ClientToServer, None, None, Handshake, V2024_11_05, Some(V2025_11_25), SLOW, "Opens a session";
     Initialized "notifications/initialized" Notification ClientToServer, None, None, Handshake, V2024_11_05, Some(V2025_11_25), SLOW, "The client is ready";
-    Ping "ping" Request Both, None, None, Local, V2024_11_05, Some(V2025_11_25), CONTROL, "Is the peer alive";
-    Cancelled "notifications/cancelled" Notification Both, None, None, Correlated, V2024_11_05, None, SLOW, "A request is no longer wanted";
-    Progress "notifications/progress" Notification Both, None, None, Correlated, V2024_11_05, None, SLOW, "A request is getting on";
-    ToolsList "tools/list" Request ClientToServer, Some(ServerCapability::Tools), None, Local, V2024_11_05, None, CONTROL, "Tools on offer";
+    Ping "ping" Request Both, None, None, Local, V2024_11_05, Some(V2025_11_25), CONTROL, "Checks that the peer is alive";
+    Cancelled "notifications/cancelled" Notification Both, None, None, Correlated, V2024_11_05, None, SLOW, "Cancels a request";
+    Progress "notifications/progress" Notification Both, None, None, Correlated, V2024_11_05, None, SLOW, "Reports the progress of a request";
+    ToolsList "tools/list" Request ClientToServer, Some(ServerCapability::Tools), None, Local, V2024_11_05, None, CONTROL, "Lists tools";
     ToolsCall "tools/call" Request ClientToServer, Some(ServerCapability::Tools), None, ByTool, V2024_11_05, None, SLOW, "Runs a tool";
     ToolsListChanged "notifications/tools/list_changed" Notification ServerToClient, Some(ServerCapability::ToolsListChanged), None, Broadcast, V2024_11_05, None, SLOW, "The list of tools changed";
-    ResourcesList "resources/list" Request ClientToServer, Some(ServerCapability::Resources), None, Local, V2024_11_05, None, CONTROL, "Resources on offer";
-    ResourcesTemplatesList "resources/templates/list" Request ClientToServer, Some(ServerCapability::Resources), None, Local, V2024_11_05, None, CONTROL, "Resource templates on offer";
+    ResourcesList "resources/list" Request ClientToServer, Some(ServerCapability::Resources), None, Local, V2024_11_05, None, CONTROL, "Lists resources";
+    ResourcesTemplatesList "resources/templates/list" Request ClientToServer, Some(ServerCapability::Resources), None, Local, V2024_11_05, None, CONTROL, "Lists resource templates";
     ResourcesRead "resources/read" Request ClientToServer, Some(ServerCapability::Resources), None, ByUri, V2024_11_05, None, SLOW, "Reads a resource";
-    ResourcesSubscribe "resources/subscribe" Request ClientToServer, Some(ServerCapability::ResourcesSubscribe), None, ByUri, V2024_11_05, Some(V2025_11_25), CONTROL, "Asks for updates of a resource";
-    ResourcesUnsubscribe "resources/unsubscribe" Request ClientToServer, Some(ServerCapability::ResourcesSubscribe), None, ByUri, V2024_11_05, Some(V2025_11_25), CONTROL, "Ends updates of a resource";
+    ResourcesSubscribe "resources/subscribe" Request ClientToServer, Some(ServerCapability::ResourcesSubscribe), None, ByUri, V2024_11_05, Some(V2025_11_25), CONTROL, "Subscribes to updates of a resource";
+    ResourcesUnsubscribe "resources/unsubscribe" Request ClientToServer, Some(ServerCapability::ResourcesSubscribe), None, ByUri, V2024_11_05, Some(V2025_11_25), CONTROL, "Unsubscribes from updates of a resource";
     ResourcesUpdated "notifications/resources/updated" Notification ServerToClient, Some(ServerCapability::ResourcesSubscribe), None, ByUri, V2024_11_05, None, SLOW, "A resource changed";
     ResourcesListChanged "notifications/resources/list_changed" Notification ServerToClient, Some(ServerCapability::ResourcesListChanged), None, Broadcast, V2024_11_05, None, SLOW, "The list of resources changed";
-    PromptsList "prompts/list" Request ClientToServer, Some(ServerCapability::Prompts), None, Local, V2024_11_05, None, CONTROL, "Prompts on offer";
+    PromptsList "prompts/list" Request ClientToServer, Some(ServerCapability::Prompts), None, Local, V2024_11_05, None, CONTROL, "Lists prompts";
     PromptsGet "prompts/get" Request ClientToServer, Some(ServerCapability::Prompts), None, ByPrompt, V2024_11_05, None, SLOW, "Fills in a prompt";
     PromptsListChanged "notifications/prompts/list_changed" Notification ServerToClient, Some(ServerCapability::PromptsListChanged), None, Broadcast, V2024_11_05, None, SLOW, "The list of prompts changed";
     CompletionComplete "completion/complete" Request ClientToServer, Some(ServerCapability::Completions), None, ByReference, V2024_11_05, None, SLOW, "Completes an argument";
-    LoggingSetLevel "logging/setLevel" Request ClientToServer, Some(ServerCapability::Logging), None, Broadcast, V2024_11_05, Some(V2025_11_25), CONTROL, "Least severe log message wanted";
+    LoggingSetLevel "logging/setLevel" Request ClientToServer, Some(ServerCapability::Logging), None, Broadcast, V2024_11_05, Some(V2025_11_25), CONTROL, "Sets the lowest severity of log messages";
     LogMessage "notifications/message" Notification ServerToClient, Some(ServerCapability::Logging), None, Broadcast, V2024_11_05, None, SLOW, "A log message";
-    SamplingCreateMessage "sampling/createMessage" Request ServerToClient, None, Some(ClientCapability::Sampling), ToCaller, V2024_11_05, Some(V2025_11_25), SLOW, "Asks the client's model";
-    ElicitationCreate "elicitation/create" Request ServerToClient, None, Some(ClientCapability::Elicitation), ToCaller, V2025_06_18, Some(V2025_11_25), SLOW, "Asks the client's user";
+    SamplingCreateMessage "sampling/createMessage" Request ServerToClient, None, Some(ClientCapability::Sampling), ToCaller, V2024_11_05, Some(V2025_11_25), SLOW, "Requests a completion of the client's model";
+    ElicitationCreate "elicitation/create" Request ServerToClient, None, Some(ClientCapability::Elicitation), ToCaller, V2025_06_18, Some(V2025_11_25), SLOW, "Requests input of the client's user";
     ElicitationComplete "notifications/elicitation/complete" Notification ServerToClient, None, Some(ClientCapability::ElicitationUrl), ToCaller, V2025_11_25, Some(V2025_11_25), SLOW, "The step behind a URL is done";
-    RootsList "roots/list" Request ServerToClient, None, Some(ClientCapability::Roots), ToCaller, V2024_11_05, Some(V2025_11_25), SLOW, "Asks for the client's roots";
+    RootsList "roots/list" Request ServerToClient, None, Some(ClientCapability::Roots), ToCaller, V2024_11_05, Some(V2025_11_25), SLOW, "Lists the client's roots";
     RootsListChanged "notifications/roots/list_changed" Notification ClientToServer, None, Some(ClientCapability::RootsListChanged), Broadcast, V2024_11_05, Some(V2025_11_25), SLOW, "The roots changed";
-    TasksGet "tasks/get" Request Both, Some(ServerCapability::Tasks), Some(ClientCapability::Tasks), ByTask, V2025_11_25, None, CONTROL, "A task's state";
+    TasksGet "tasks/get" Request Both, Some(ServerCapability::Tasks), Some(ClientCapability::Tasks), ByTask, V2025_11_25, None, CONTROL, "Reads the state of a task";
     TasksResult "tasks/result" Request Both, Some(ServerCapability::Tasks), Some(ClientCapability::Tasks), ByTask, V2025_11_25, Some(V2025_11_25), SLOW, "Waits for a task's result";
-    TasksList "tasks/list" Request Both, Some(ServerCapability::TasksList), Some(ClientCapability::TasksList), Local, V2025_11_25, Some(V2025_11_25), CONTROL, "Tasks of the requestor";
+    TasksList "tasks/list" Request Both, Some(ServerCapability::TasksList), Some(ClientCapability::TasksList), Local, V2025_11_25, Some(V2025_11_25), CONTROL, "Lists the tasks of the requestor";
     TasksCancel "tasks/cancel" Request Both, Some(ServerCapability::TasksCancel), Some(ClientCapability::TasksCancel), ByTask, V2025_11_25, None, CONTROL, "Ends a task";
     TasksStatus "notifications/tasks/status" Notification Both, Some(ServerCapability::Tasks), Some(ClientCapability::Tasks), ByTask, V2025_11_25, Some(V2025_11_25), SLOW, "A task's state changed";
-    ServerDiscover "server/discover" Request ClientToServer, None, None, Local, V2026_07_28, None, CONTROL, "What the server speaks and offers";
+    ServerDiscover "server/discover" Request ClientToServer, None, None, Local, V2026_07_28, None, CONTROL, "Lists revisions and capabilities of the server";
     SubscriptionsListen "subscriptions/listen" Request ClientToServer, None, None, Local, V2026_07_28, None, SLOW, "Opens a stream of notifications";
-    SubscriptionsAcknowledged "notifications/subscriptions/acknowledged" Notification ServerToClient, None, None, Correlated, V2026_07_28, None, SLOW, "What the stream will carry";
-    TasksUpdate "tasks/update" Request ClientToServer, Some(ServerCapability::Tasks), None, ByTask, V2026_07_28, None, CONTROL, "Answers what a task asked for";
+    SubscriptionsAcknowledged "notifications/subscriptions/acknowledged" Notification ServerToClient, None, None, Correlated, V2026_07_28, None, SLOW, "Confirms what the stream carries";
+    TasksUpdate "tasks/update" Request ClientToServer, Some(ServerCapability::Tasks), None, ByTask, V2026_07_28, None, CONTROL, "Answers the questions of a task";
     TasksNotification "notifications/tasks" Notification ServerToClient, Some(ServerCapability::Tasks), None, ByTask, V2026_07_28, None, SLOW, "A task changed (extension)";
 }
 

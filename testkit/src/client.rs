@@ -1,7 +1,7 @@
 //! A raw Streamable HTTP client: every header and every byte is the test's own.
 //!
-//! [`TestClient`] is cheap to clone; clones share the session. A request is a [`BackendCall`]: a task that reads the answer,
-//! JSON or event stream, and hands out each message as it comes. Dropping a `BackendCall` drops its connection.
+//! [`TestClient`] is cheap to clone; clones share the session. A request is a [`Call`]: a task that reads the answer,
+//! JSON or event stream, and hands out each message as it comes. Dropping a `Call` drops its connection.
 
 mod attempt;
 mod call;

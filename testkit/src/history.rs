@@ -1,7 +1,7 @@
 //! What clients saw while things broke, and whether a broker that keeps its word could have shown it to them.
 //!
 //! Clients note each operation with the time it began: it went well, it was refused, or nobody knows ([`Observation`]). Whoever
-//! breaks things notes that too ([`NetworkFault`]). [`History::check`] then compares with the backend's ledger. It knows nothing
+//! breaks things notes that too ([`InjectedFault`]). [`History::check`] then compares with the backend's ledger. It knows nothing
 //! of how the broker works: only of what an acknowledgement is worth.
 
 mod rules;

@@ -1,7 +1,7 @@
 //! A client's request on its way to one backend and back: exactly one answer, whatever happens.
 //!
 //! Each call is one future ([`CallFuture`]), carried out by whoever waits for the answer or by a task of its own. It ends in
-//! [`Call::reconcile`], and only there: with the backend's answer, a refusal, a timeout, or (after the client's cancellation) with
+//! [`Call::settle`], and only there: with the backend's answer, a refusal, a timeout, or (after the client's cancellation) with
 //! nothing.
 
 mod call_future;

@@ -161,7 +161,7 @@ fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Ref
     backend.set_unreachable(state, refusal);
 }
 
-/// A backend's lists, and how long they may be kept. `Unsupported`: until the backend says that they changed.
+/// A backend's lists, and how long they may be kept. `None`: until the backend says that they changed.
 struct FetchedLists {
     lists: BackendLists,
     ttl: Option<Duration>,
@@ -341,7 +341,7 @@ fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]
     }
 }
 
-/// `Unsupported`: the backend does not have this list after all.
+/// `None`: the backend does not have this list after all.
 fn read_answer(
     kind: ListKind,
     backend: &Backend,

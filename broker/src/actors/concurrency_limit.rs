@@ -223,7 +223,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         }
     }
 
-    /// `Unsupported`: there is room after all.
+    /// `None`: there is room after all.
     fn enqueue(
         self: &Arc<Self>,
         owner: &O,

@@ -172,7 +172,7 @@ fn request(
     }
 }
 
-/// What a backend needs before it answers the request of `destination`: asked of that client and of nobody else.
+/// What a backend needs before it answers the request of `asker`: asked of that client and of nobody else.
 pub fn need_input(
     link: &Arc<Link>,
     connection: &Arc<Connection>,

@@ -188,7 +188,7 @@ impl Policy {
         }))
     }
 
-    /// `Unsupported`: it takes more than is done at once.
+    /// `None`: it takes more than is done at once.
     fn check_inline(
         &self,
         checker: &ArgumentValidator,

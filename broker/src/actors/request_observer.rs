@@ -24,7 +24,7 @@ use crate::{
 pub struct RequestObserver<'a> {
     pub shared: &'a Shared,
     pub caller: &'a Caller,
-    /// A digest of the session's id. `Unsupported`: the request stands alone.
+    /// A digest of the session's id. `None`: the request stands alone.
     pub session: Option<&'a str>,
     pub version: Version,
     pub transport: &'static str,

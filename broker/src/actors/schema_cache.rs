@@ -20,7 +20,7 @@ use crate::{limits::arguments::SCHEMAS_COMPILED_BYTES_MAX, rules::arguments::Arg
 /// What a tool takes here whose schema is not used.
 const UNUSED_BYTES: usize = 256;
 
-/// The schema of a tool. `Unsupported`: it has none that is used.
+/// The schema of a tool. `None`: it has none that is used.
 pub type CompiledSchema = Option<Arc<ArgumentValidator>>;
 
 /// Whose schemas they are: the tools of one backend, as they were listed once.
@@ -54,7 +54,7 @@ impl SchemaCache {
         SchemaSetId(self.next_set_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// `Unsupported`: it has to be compiled.
+    /// `None`: it has to be compiled.
     pub fn get(&self, owner: SchemaSetId, tool: &str) -> Option<CompiledSchema> {
         let mut table = lock(&self.table);
         table.uses += 1;

@@ -1,4 +1,4 @@
-//! An event stream towards a client: an [`EventLogStorage`] that can be waited on.
+//! An event stream towards a client: an [`EventLog`] that can be waited on.
 //!
 //! Anything that has something for the client pushes, and never waits; whoever holds the client's connection reads. A
 //! stream outlives its connections: a reader that comes later, or comes back, goes on where the client says it stopped.
@@ -137,7 +137,7 @@ impl EventStream {
         Self::with_log(number, EventLog::outbox(limits, said), Vec::new())
     }
 
-    /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `Unsupported` for a GET stream.
+    /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `None` for a GET stream.
     pub fn restored(
         number: u64,
         limits: LogLimits,

@@ -2,7 +2,7 @@
 //!
 //! What is wanted (somebody listens) and what the backend was told (on which connection) are kept side by side, and one
 //! function, [`Subscriptions::reconcile`], makes the second follow the first. Everything else only changes what is wanted. A new
-//! connection was told nothing, so it gets them all again, with one `on_updated` each, because nobody knows what was missed.
+//! connection was told nothing, so it gets them all again, with one `updated` each, because nobody knows what was missed.
 
 use std::{
     collections::HashMap,
@@ -123,7 +123,7 @@ impl Subscriptions {
             },
             SubscriptionChange::Subscribe { again } => {
                 let Some(connection) = connection else { return Ok(()) };
-                // Noted before the answer: the first `on_updated` may come before it.
+                // Noted before the answer: the first `updated` may come before it.
                 self.note_subscribed(uri, Some(Arc::downgrade(&connection)));
                 let told = send_request(link, &connection, Method::ResourcesSubscribe, uri).await;
                 if told.is_err() {

@@ -3,7 +3,7 @@
 //! Arguments and schemas are strangers', and work on them never yields: it has threads of its own, which give way to all others of the
 //! process. A tenant has half of them at most (one, if there are but two) and a bounded part of the queue; tenants take
 //! turns. Invariants: who waits is answered in its time, whatever the threads do; work that nobody waits for any more is told so, by
-//! [`ValidationBudget::record_abandoned`], and ends by itself.
+//! [`ValidationBudget::cancelled`], and ends by itself.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -199,7 +199,7 @@ impl JobQueue {
         }
     }
 
-    /// Waits for work. `Unsupported`: there will be none.
+    /// Waits for work. `None`: there will be none.
     fn next(&self) -> Option<(TenantId, ValidationJob)> {
         let mut state = lock(&self.state);
         loop {

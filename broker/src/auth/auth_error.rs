@@ -12,7 +12,7 @@ use crate::rules::sign_in_failures::SignInFailureReason;
 pub enum AuthError {
     Refused {
         refusal: Refusal,
-        /// `Unsupported`: its credential is good, and not for this.
+        /// `None`: its credential is good, and not for this.
         failure: Option<SignInFailureReason>,
     },
     /// The key that its token is signed with is not known. It may be by now, or after a fetch.

@@ -61,7 +61,7 @@ impl Keyring {
         KeyringVersion(self.edition.load(Ordering::Acquire))
     }
 
-    /// Whose key this is. `Unsupported` whatever the reason, so that a caller learns nothing from a refusal.
+    /// Whose key this is. `None` whatever the reason, so that a caller learns nothing from a refusal.
     pub fn verify(&self, bearer: &str) -> Option<Caller> {
         let id = key_id(bearer)?;
         let snapshot = self.snapshot.load();

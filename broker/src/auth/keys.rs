@@ -168,7 +168,7 @@ impl SealKey {
         Self(Arc::new(RandomizedNonceKey::new(&AES_256_GCM, key).expect("AES-256 takes 32 bytes")))
     }
 
-    /// `permit` is authenticated with the text: sealed bytes moved to another row do not open.
+    /// `place` is authenticated with the text: sealed bytes moved to another row do not open.
     pub fn seal(&self, place: &str, text: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut body = text.to_vec();
         let nonce = self

@@ -58,7 +58,7 @@ impl Caller {
 /// The other end of a connection, before it has shown who it is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RemotePeer {
-    /// `Unsupported`: not known.
+    /// `None`: not known.
     pub address: Option<IpAddr>,
     /// It has shown a certificate of an authority that is taken, and the certificate names no principal of ours.
     pub certificate_is_foreign: bool,

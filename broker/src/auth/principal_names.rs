@@ -35,7 +35,7 @@ pub fn is_printable(name: &str) -> bool {
     !name.chars().any(|char| char.is_control() || (!char.is_ascii() && is_unseen(char)))
 }
 
-/// The reason for which neither an API key nor a certificate speaks for a principal. `Unsupported`: both can.
+/// The reason for which neither an API key nor a certificate speaks for a principal. `None`: both can.
 pub fn reserved(principal: &str) -> Option<&'static str> {
     if principal == ANONYMOUS {
         return Some("is the principal of callers without a credential");

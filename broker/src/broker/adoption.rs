@@ -252,7 +252,7 @@ impl Broker {
         let _stays_ours_until_we_end = self.shared.durable.write(release).await;
     }
 
-    /// Brings a session that is ours to life. `Unsupported`: it may live no longer, and is ended.
+    /// Brings a session that is ours to life. `None`: it may live no longer, and is ended.
     async fn take_up(
         self: &Arc<Self>,
         id: SessionId,

@@ -32,8 +32,8 @@ impl<'a> ReplicaLookup<'a> {
         ))
     }
 
-    /// Where to send the request next, or why there is nowhere to send it. After [`ProbeOutcome::RemotePeer`], say what came of it with
-    /// [`OwnerLookup::missed`] and ask again.
+    /// Where to send the request next, or why there is nowhere to send it. After [`Found::Remote`], say what came of it with
+    /// [`ReplicaLookup::missed`] and ask again.
     pub async fn next(&mut self) -> Result<LookupOutcome, Refusal> {
         self.0.next().await
     }

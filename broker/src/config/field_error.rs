@@ -69,7 +69,7 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
-/// The entry of `existing_task` that a mistyped name most likely meant.
+/// The entry of `known` that a mistyped name most likely meant.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     /// Beyond two slips of the finger a suggestion is a guess.
     const SLIPS_MAX: usize = 2;

@@ -172,7 +172,7 @@ struct IssuerReader<'f> {
 }
 
 impl IssuerReader<'_> {
-    /// `Unsupported` after a fault that leaves nothing to go on with; the configuration is refused anyway.
+    /// `None` after a fault that leaves nothing to go on with; the configuration is refused anyway.
     fn read(mut self, entry: &Value) -> Option<IssuerConfig> {
         let path = self.path.clone();
         let members = self.reader.object(&path, entry, &KEYS, &[])?;

@@ -2,7 +2,7 @@
 //! their own sections. The reader ([`super::raw`], [`super::validation`]), `config-example` and `docs/configuration.md`
 //! ([`super::example`]) all follow it.
 //!
-//! Invariant: a key that a future build will know and this one does not is listed in [`SchemaTable::unavailable`], so that it is
+//! Invariant: a key that a future build will know and this one does not is listed in [`Table::unavailable`], so that it is
 //! answered and never ignored.
 
 use std::time::Duration;

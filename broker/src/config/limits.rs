@@ -222,7 +222,7 @@ pub struct Limits {
     /// What may wait for one client that does not read its connection.
     pub outbox_bytes: usize,
     /// The same for all together.
-    /// `Unsupported`: as the memory allows.
+    /// `None`: as the memory allows.
     pub outbox_bytes_total: Option<usize>,
 }
 
@@ -237,7 +237,7 @@ pub enum RedisOutagePolicy {
 /// When the broker refuses new requests to go on with those it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverloadConfig {
-    /// `Unsupported`: what the cgroup allows.
+    /// `None`: what the cgroup allows.
     pub memory_bytes: Option<usize>,
     pub memory_percent: u32,
     /// Zero: not looked at.

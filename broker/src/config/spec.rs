@@ -195,7 +195,7 @@ pub struct TlsSettings {
 }
 
 impl TcpTls {
-    /// `Unsupported`: no TLS.
+    /// `None`: no TLS.
     pub fn settings(&self) -> Option<TlsSettings> {
         match self {
             Self::Switch(false) => None,
@@ -224,7 +224,7 @@ impl BackendTls {
         *self == Self::default()
     }
 
-    /// The two files; `Unsupported` where nothing is presented.
+    /// The two files; `None` where nothing is presented.
     pub fn identity(&self) -> Option<ClientIdentityFiles> {
         let (Some(cert), Some(key)) = (&self.client_cert, &self.client_key) else { return None };
         Some(ClientIdentityFiles { cert: cert.clone(), key: key.clone() })

@@ -65,7 +65,7 @@ impl Author {
         }
     }
 
-    /// What the audit log holds of it; `error`: why it was refused. `Unsupported`: nobody asked.
+    /// What the audit log holds of it; `error`: why it was refused. `None`: nobody asked.
     fn record(&self, node: &str, error: Option<String>) -> Option<AuditRecord> {
         let deed = self.0.as_ref()?;
         let now = jiff::Timestamp::now();

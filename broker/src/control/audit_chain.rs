@@ -16,7 +16,7 @@ pub(super) struct ChainPosition {
 /// The first record that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ChainMismatch {
-    /// `Unsupported`: the chain as a whole, of which no record is left or known.
+    /// `None`: the chain as a whole, of which no record is left or known.
     pub number: Option<i64>,
     pub detail: String,
 }

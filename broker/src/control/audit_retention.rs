@@ -122,7 +122,7 @@ impl Control {
         Ok(gone)
     }
 
-    /// `Unsupported`: the terms are not this broker's; nothing is removed by them.
+    /// `None`: the terms are not this broker's; nothing is removed by them.
     pub(super) fn retention(&self, terms: &AuditRetentionTerms) -> Option<AuditRetention> {
         let retention = self
             .audit_seal()

@@ -120,7 +120,7 @@ impl AuditSeal<'_> {
 }
 
 impl CheckpointView {
-    /// The checkpoint in the store's terms. `Unsupported`: a value cannot be read.
+    /// The checkpoint in the store's terms. `None`: a value cannot be read.
     pub(super) fn to_stored(&self) -> Option<AuditCheckpoint> {
         Some(AuditCheckpoint {
             count: self.count,

@@ -1,4 +1,4 @@
-//! Which reading of the configuration file is in force, and why the last other one is not. Told by `run_worker`, shown to
+//! Which reading of the configuration file is in force, and why the last other one is not. Told by `serve`, shown to
 //! operators.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -19,7 +19,7 @@ pub struct Preconditions {
 }
 
 impl Preconditions {
-    /// `tag`: of the entry as it is; `Unsupported`: there is none.
+    /// `tag`: of the entry as it is; `None`: there is none.
     pub(super) fn holds(&self, what: &'static str, tag: Option<&str>) -> Result<(), ControlError> {
         let names = |tags: &[String]| {
             tag.is_some_and(|tag| tags.iter().any(|one| one == "*" || one == tag))

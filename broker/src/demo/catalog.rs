@@ -68,7 +68,7 @@ pub(super) fn prompts() -> Value {
     }])
 }
 
-/// The text of a resource, `Unsupported` when there is no such one.
+/// The text of a resource, `None` when there is no such one.
 pub(super) fn resource_text(uri: &str, count: u64) -> Option<String> {
     match uri {
         ABOUT => Some(ABOUT_TEXT.to_owned()),

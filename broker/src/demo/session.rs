@@ -107,7 +107,7 @@ impl DemoSession {
         Ok(json!({}))
     }
 
-    /// Sends a request of our own and waits for its answer; `Unsupported` when the client is gone.
+    /// Sends a request of our own and waits for its answer; `None` when the client is gone.
     pub(super) async fn ask(&self, method: &str, params: Value) -> Option<Value> {
         let (reply, answer) = oneshot::channel();
         let id = self.locked(|state| {

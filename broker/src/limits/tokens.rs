@@ -2,37 +2,39 @@
 
 use std::time::Duration;
 
-/// Servers that are configured.
+/// Configured issuers.
 pub const ISSUERS_MAX: usize = 32;
 /// A token.
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
-/// The name of the key a token is signed with.
+/// The `kid` of a token.
 pub const TOKEN_KEY_ID_BYTES_MAX: usize = 256;
-/// The name of a token's principal at its issuer.
+/// The `sub` of a token.
 pub const TOKEN_PRINCIPAL_BYTES_MAX: usize = 255;
-/// How much the clocks of an issuer and of the broker may differ: a token is good so long after its end, and before its beginning.
+/// Difference between the clocks of issuer and broker. A token is valid this long before `nbf`
+/// and after `exp`.
 pub const TOKEN_LEEWAY: Duration = Duration::from_secs(60);
-/// Tokens that were checked and are known again.
+/// Verified tokens in the cache.
 pub const TOKENS_REMEMBERED_MAX: usize = 10_000;
-/// How often who waits for the end of a token looks at the clock.
+/// Interval at which a connection compares the end of its token with the clock.
 pub const EXPIRY_LOOK_INTERVAL: Duration = Duration::from_secs(20);
-/// A set of keys, and the metadata that leads to it.
+/// A key set, and the metadata that leads to it.
 pub const KEY_SET_BYTES_MAX: usize = 256 * 1024;
-/// Keys of one set that are used.
+/// Keys of one set that the broker uses.
 pub const KEY_SET_KEYS_MAX: usize = 64;
-/// Keys that cannot be fetched again are believed so long, unless `auth.issuers[].keys_max_age` sets another age.
+/// Age up to which the broker uses keys that it cannot fetch again, unless
+/// `auth.issuers[].keys_max_age` sets another age.
 pub const KEY_SET_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// Keys are fetched again after so long,
+/// Interval at which the broker fetches keys again.
 pub const KEY_SET_REFRESH_INTERVAL: Duration = Duration::from_secs(300);
-/// not more often than this, whatever tokens name,
+/// Shortest interval between two fetches, whatever key ids tokens name.
 pub const KEY_SET_PAUSE_MIN: Duration = Duration::from_secs(5);
-/// and after a failure so much later at most.
+/// Longest wait before a failed fetch is retried.
 pub const KEY_SET_RETRY_MAX: Duration = Duration::from_secs(60);
-/// One fetch.
+/// Deadline of one fetch.
 pub const KEY_SET_FETCH_MAX: Duration = Duration::from_secs(10);
-/// A request whose token names a key that is not known waits so long for a fetch,
+/// Wait of a request for a fetch when its token names an unknown key.
 pub const KEY_SET_WAIT_MAX: Duration = Duration::from_secs(5);
-/// and so many do at the same time.
+/// Requests that wait for such a fetch at the same time.
 pub const KEY_SET_WAITING_MAX: usize = 256;
 
 const _: () = assert!(KEY_SET_WAIT_MAX.as_millis() <= KEY_SET_FETCH_MAX.as_millis()); // who waits does not outwait the fetch

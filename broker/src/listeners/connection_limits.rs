@@ -50,7 +50,7 @@ pub(super) struct ConnectionLimiter {
 #[derive(Debug)]
 pub(super) struct ListenerPermit {
     _permit: OwnedSemaphorePermit,
-    /// Among those of its address. `Unsupported`: a trusted proxy has it, whose connections are of many clients.
+    /// Among those of its address. `None`: a trusted proxy has it, whose connections are of many clients.
     place: Option<AddressSlot>,
 }
 
@@ -66,7 +66,7 @@ impl ConnectionLimiter {
         }
     }
 
-    /// A place for a connection that is there already; `Unsupported` when there is none for it.
+    /// A place for a connection that is there already; `None` when there is none for it.
     pub(super) fn admit(&self, address: IpAddr, metrics: &Metrics) -> Option<ListenerPermit> {
         let Ok(permit) = self.room.clone().try_acquire_owned() else {
             metrics.rate_limited("connections");
@@ -76,7 +76,7 @@ impl ConnectionLimiter {
         Some(ListenerPermit { _permit: permit, place: Some(place) })
     }
 
-    /// Whose connection it is that was accepted, which takes the client's place where a trusted proxy names it. `Unsupported`: it does not
+    /// Whose connection it is that was accepted, which takes the client's place where a trusted proxy names it. `None`: it does not
     /// come in.
     pub(super) async fn identify(
         &self,

@@ -142,7 +142,7 @@ impl TlsAcceptor {
         }
     }
 
-    /// When the certificate that is presented now ends, in seconds since 1970; `Unsupported` without one.
+    /// When the certificate that is presented now ends, in seconds since 1970; `None` without one.
     pub fn certificate_ends_at(&self) -> Option<i64> {
         let until = self.tls.as_ref()?.valid_until()?.duration_since(UNIX_EPOCH).ok()?;
         i64::try_from(until.as_secs()).ok()

@@ -80,7 +80,7 @@ impl TrustedProxies {
 #[derive(Debug, Clone)]
 pub(super) struct ClientAddress {
     address: IpAddr,
-    /// `Unsupported`: it speaks for itself alone.
+    /// `None`: it speaks for itself alone.
     proxies: Option<TrustedProxies>,
 }
 
@@ -118,7 +118,7 @@ pub(super) enum ProxyProtocolError {
 #[derive(Debug)]
 pub(super) struct ProxyProtocol {
     proxies: TrustedProxies,
-    /// By when a header is there; `Unsupported`: the listener takes none.
+    /// By when a header is there; `None`: the listener takes none.
     limit: Option<Duration>,
     told: Mutex<Option<Instant>>,
     left_out: AtomicU64,
@@ -205,7 +205,7 @@ fn address(text: &str) -> Option<IpAddr> {
         .map(|address| address.to_canonical())
 }
 
-/// The nodes of `ForwardResult` (RFC 7239, 4), one for each element. An element without a node that is an address is `Unsupported`.
+/// The nodes of `Forwarded` (RFC 7239, 4), one for each element. An element without a node that is an address is `None`.
 fn forwarded_for(value: &str) -> Vec<Option<IpAddr>> {
     split_unquoted(value, ',').into_iter().map(element_address).collect()
 }

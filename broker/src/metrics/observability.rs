@@ -74,7 +74,7 @@ impl ObservabilityMetrics {
         self.audit.with_label_values(&[outcome]).inc_by(count as u64);
     }
 
-    /// `get_outcome`: `signed`, `handle_error_status` or `unwritten`.
+    /// `outcome`: `signed`, `refused` or `unwritten`.
     pub fn audit_checkpoints(&self, outcome: &'static str, count: usize) {
         self.audit_checkpoints.with_label_values(&[outcome]).inc_by(count as u64);
     }

@@ -64,7 +64,7 @@ impl ResilienceMetrics {
         label.to_owned()
     }
 
-    /// A backend's breaker is in another state; `Unsupported` is that there is none, before its backend comes and after it went.
+    /// A backend's breaker is in another state; `None` is that there is none, before its backend comes and after it went.
     pub fn breaker_moved(&self, label: &str, from: Option<CircuitState>, to: Option<CircuitState>) {
         let mut counts = self.breakers.entry(label.to_owned()).or_default();
         if let Some(from) = from {

@@ -1,6 +1,7 @@
-//! The page of limits: every setting that is a limit, and every fixed limit that somebody can meet, each with what comes of it.
+//! Generates the page of limits: every setting that is a limit, and every fixed limit that a peer or
+//! an operator can meet, each with its effect.
 //!
-//! A key or constant that is in none of the lists below fails the test: it is added to one of them.
+//! The test fails for a key or constant that is in none of the lists below.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -12,7 +13,7 @@ use crate::{
     limits::{arguments::*, sign_ins::*, tokens::*, *},
 };
 
-/// What comes of a limit that is reached.
+/// The effect of a limit that is reached.
 enum Effect {
     /// A refusal, counted by its code.
     Refused(ErrorKind),
@@ -34,8 +35,7 @@ const SECTIONS: [&str; 6] = ["limits", "overload", "timeouts", "session", "tasks
 
 const DROPPED: &str = "`mcp_dropped_notifications_total`";
 const CONNECTION_ENDS: &str = "the connection is closed";
-const SCHEMA_UNUSED: &str =
-    "the arguments of the tool are not checked, which the log and the backend's view say";
+const SCHEMA_UNUSED: &str = "the broker does not validate the arguments of the tool; the log and the view of the backend show it";
 const AUDIT_DROPPED: &str = "`mcp_audit_records_total{outcome=\"dropped\"}`";
 const KEY_FETCHES: &str = "`mcp_issuer_key_fetches_total{outcome=\"failed\"}`";
 const TIMEOUTS: &str = "`mcp_requests_total{outcome=\"timeout\"}`";
@@ -47,7 +47,7 @@ const KEYS: &[(&str, Effect)] = &[
     (
         "limits.connections",
         Other(
-            "newcomers wait in the kernel (QUIC: are refused)",
+            "new connections wait in the kernel; QUIC refuses them",
             "`mcp_rate_limited_total{scope=\"connections\"}` (QUIC)",
         ),
     ),
@@ -83,15 +83,15 @@ const KEYS: &[(&str, Effect)] = &[
     ),
     (
         "limits.calls_in_flight_per_backend",
-        Says("further calls wait, see `limits.calls_queued_per_backend`"),
+        Says("further calls wait: see `limits.calls_queued_per_backend`"),
     ),
     ("limits.calls_queued_per_backend", Crowded),
-    ("limits.calls_in_flight", Says("further calls wait, see `limits.calls_queued`")),
+    ("limits.calls_in_flight", Says("further calls wait: see `limits.calls_queued`")),
     ("limits.calls_queued", Crowded),
     (
         "limits.adaptive_concurrency",
         Other(
-            "further calls wait, see `limits.calls_queued_per_backend`",
+            "further calls wait: see `limits.calls_queued_per_backend`",
             "`mcp_backend_calls_max`",
         ),
     ),
@@ -103,7 +103,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("limits.burst_per_backend", Says("see `limits.requests_per_second_per_backend`")),
     ("limits.requests_per_second_per_tool", Scoped(ErrorKind::RateLimited, "tool")),
     ("limits.burst_per_tool", Says("see `limits.requests_per_second_per_tool`")),
-    ("limits.without_redis", Other("how rates hold meanwhile", "`mcp_rates_shared`")),
+    ("limits.without_redis", Other("how rates apply without Redis", "`mcp_rates_shared`")),
     (
         "limits.outbox_bytes",
         Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"outbox_bytes\"}`"),
@@ -111,7 +111,7 @@ const KEYS: &[(&str, Effect)] = &[
     (
         "limits.outbox_bytes_total",
         Other(
-            "the connection for which most waits is closed",
+            "the broker closes the connection with the most waiting bytes",
             "`mcp_rate_limited_total{scope=\"outbox_bytes_total\"}`, `mcp_outbox_bytes`",
         ),
     ),
@@ -126,15 +126,21 @@ const KEYS: &[(&str, Effect)] = &[
     ("timeouts.initialize", Refused(ErrorKind::BackendUnavailable)),
     (
         "timeouts.request_read",
-        Other("400 `invalid_request` for a body, the connection is closed for a head", ""),
+        Other("400 `invalid_request` for a body, a request head ends the connection", ""),
     ),
     ("timeouts.connect", Refused(ErrorKind::BackendUnavailable)),
     ("timeouts.handshake", Other(CONNECTION_ENDS, "")),
     ("timeouts.websocket_ping", Says("see `timeouts.websocket_idle`")),
     ("timeouts.websocket_idle", Other(CONNECTION_ENDS, "")),
     ("timeouts.quic_idle", Other(CONNECTION_ENDS, "")),
-    ("timeouts.client_request", Other("the backend's question is answered with an error", "")),
-    ("timeouts.ping_interval", Other("the link to the backend is opened anew", "`mcp_links`")),
+    (
+        "timeouts.client_request",
+        Other("the broker answers the question of the backend with an error", ""),
+    ),
+    (
+        "timeouts.ping_interval",
+        Other("the broker reconnects the link to the backend", "`mcp_links`"),
+    ),
     ("timeouts.idle_session", Says("see `session.idle`")),
     (
         "session.lease",
@@ -145,14 +151,14 @@ const KEYS: &[(&str, Effect)] = &[
         Other("the session ends: `session_not_found`", "`mcp_sessions`, `mcp_expired_total`"),
     ),
     ("session.resume", Other("the session ends: `session_not_found`", "`mcp_sessions`")),
-    ("tasks.enabled", Says("whether there are tasks")),
+    ("tasks.enabled", Says("turns tasks on")),
     (
         "tasks.ttl",
         Other("the task is removed: `task_not_found`", "`mcp_expired_total{kind=\"tasks\"}`"),
     ),
     ("tasks.ttl_max", Other("the task gets this time", "")),
-    ("tasks.poll_interval", Says("what clients are told")),
-    ("tasks.promote", Says("whether long calls become tasks")),
+    ("tasks.poll_interval", Says("the value that clients get")),
+    ("tasks.promote", Says("lets long calls become tasks")),
     ("tasks.promote_after", Other("the call becomes a task", "`mcp_task_promotions_total`")),
     ("tasks.running_per_tenant", Refused(ErrorKind::TaskLimit)),
     ("tasks.stored_per_tenant", Refused(ErrorKind::TaskLimit)),
@@ -162,26 +168,20 @@ const KEYS: &[(&str, Effect)] = &[
     (
         "events.retain",
         Other(
-            "older events can not be asked for again: `events_gone`, or a gap that is told",
+            "older events cannot be replayed: `events_gone`, or a gap that the stream reports",
             "`mcp_event_gaps_total`",
         ),
     ),
     (
         "events.stream_events",
-        Other(
-            "progress and log messages are left out, oldest first; then the stream ends",
-            DROPPED,
-        ),
+        Other("the stream drops progress and log messages, oldest first; then it ends", DROPPED),
     ),
     (
         "events.stream_bytes",
-        Other(
-            "progress and log messages are left out, oldest first; then the stream ends",
-            DROPPED,
-        ),
+        Other("the stream drops progress and log messages, oldest first; then it ends", DROPPED),
     ),
-    ("events.keepalive", Says("how often a quiet stream says something")),
-    ("events.retry", Says("what clients are told")),
+    ("events.keepalive", Says("interval of keep-alive comments on a quiet stream")),
+    ("events.retry", Says("the value that clients get")),
 ];
 
 /// Where they stand.
@@ -233,24 +233,24 @@ impl Shown for u32 {
     }
 }
 
-/// What somebody can meet: a client, a backend or an operator.
+/// The limits that a client, a backend or an operator can meet.
 fn met() -> Vec<Fixed> {
-    let backend_fault = "what is over it is left out, which the log and `last_error` say";
-    let overflow = "the oldest is forgotten: `events_gone`";
+    let backend_fault = "the broker drops the excess; the log and `last_error` show it";
+    let overflow = "the broker drops the oldest: `events_gone`";
     fixed! {
-        PAGE_ENTRIES Says("lists of the broker come in pages");
+        PAGE_ENTRIES Says("the broker paginates its lists");
         LIST_PAGES_MAX Other(backend_fault, "");
         LIST_ENTRIES_MAX Other(backend_fault, "");
         LIST_BYTES_MAX Other(backend_fault, "");
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
-        REFRESH_INTERVAL_MIN Other("changes are told later", "");
+        REFRESH_INTERVAL_MIN Other("clients learn of changes later", "");
         SCHEMA_BYTES_MAX Other(SCHEMA_UNUSED, "");
         SCHEMA_NODES_MAX Other(SCHEMA_UNUSED, "");
         SCHEMA_NESTING_MAX Other(SCHEMA_UNUSED, "");
         SCHEMA_COST_MAX Other(SCHEMA_UNUSED, "");
         PATTERN_COMPILED_BYTES_MAX Other(SCHEMA_UNUSED, "");
         SCHEMA_COMPILED_BYTES_MAX Other(SCHEMA_UNUSED, "");
-        SCHEMAS_COMPILED_BYTES_MAX Other("schemas are compiled again when they are needed", "");
+        SCHEMAS_COMPILED_BYTES_MAX Other("the broker compiles a schema again when a call needs it", "");
         SCHEMA_COMPILE_WAIT Refused(ErrorKind::ArgumentsInvalid);
         ARGUMENT_BYTES_MAX Refused(ErrorKind::ArgumentsInvalid);
         ARGUMENT_STEPS_MAX Refused(ErrorKind::ArgumentsInvalid);
@@ -275,45 +275,45 @@ fn met() -> Vec<Fixed> {
         TASK_RUN_MAX Refused(ErrorKind::Timeout);
         PROMOTE_RETRY_INTERVAL Other("the call goes on as it was", "");
         TASK_RUNS_MAX Refused(ErrorKind::Overloaded);
-        TASK_INPUTS_MAX Other("the backend's question is answered with an error", "");
+        TASK_INPUTS_MAX Other("the broker answers the question of the backend with an error", "");
         TASK_NOTIFICATIONS_PER_SECOND Other("further ones are left out", DROPPED);
         TASK_RESULT_WAIT_MAX Refused(ErrorKind::Timeout);
         TASK_STORE_WAIT_MAX Refused(ErrorKind::StoreUnavailable);
         STREAMS_KEPT_MAX Other(overflow, "");
         SUBSCRIPTIONS_PER_SESSION_MAX Refused(ErrorKind::Overloaded);
-        QUESTIONS_MAX Other("the backend's question is answered with an error", "");
+        QUESTIONS_MAX Other("the broker answers the question of the backend with an error", "");
         CLIENT_TEXT_BYTES_MAX Refused(ErrorKind::InvalidParams);
         INSTRUCTIONS_BYTES_MAX Other("the rest is cut", "");
-        CLIENT_TASKS_MAX Other("what becomes of further ones is not passed on", "");
-        ELICITATIONS_MAX Other("what becomes of further ones is not passed on", "");
-        COMPLETION_VALUES_MAX Other("the rest is cut, `hasMore` says so", "");
+        CLIENT_TASKS_MAX Other("the broker does not forward the outcome of further ones", "");
+        ELICITATIONS_MAX Other("the broker does not forward the outcome of further ones", "");
+        COMPLETION_VALUES_MAX Other("the rest is cut; `hasMore` is true", "");
         LINK_QUEUE_FRAMES Refused(ErrorKind::Overloaded);
         BACKEND_WRITE_STALL_MAX Other("the connection to the backend ends", "`mcp_links`");
         ONE_WAY_QUEUE_FRAMES Other("further ones are dropped", "`mcp_queue_depth{queue=\"http_one_way\"}`");
         NOISE_LINES_MAX Other("the link is closed", "`mcp_links`");
         BACKOFF_WAIT_MAX Refused(ErrorKind::BackendUnavailable);
-        LINK_IDLE_MAX Other("the link is closed, and opened again when it is needed", "`mcp_links`");
-        RETRY_MAX Other("a backend is come back to after this time", "");
+        LINK_IDLE_MAX Other("the link closes; the next call opens it again", "`mcp_links`");
+        RETRY_MAX Other("the broker reconnects after this time", "");
         REQUEST_HEAD_BYTES_MAX Other("431, and the connection is closed", "");
         HTTP_HEADERS_MAX Other("431, by the HTTP library", "");
         CLIENT_WRITE_STALL_MAX Other(CONNECTION_ENDS, "");
         HTTP2_STREAMS_MAX Other("further streams are refused by HTTP/2", "");
         FIRST_MESSAGE_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
-        LONG_FIRST_MESSAGES_MAX Other("further ones wait", "");
+        LONG_FIRST_MESSAGES_MAX Other(CONNECTION_ENDS, "");
         OUTBOX_FRAMES_MAX Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"outbox_bytes\"}`");
         PIPELINE_WAIT_MAX Refused(ErrorKind::TooManyCalls);
         HALF_CLOSED_MAX Other(CONNECTION_ENDS, "");
         QUIC_REQUEST_STREAMS_MAX Other("further streams wait, by QUIC", "");
-        QUIC_HANDSHAKES_MAX Other("newcomers are refused", "");
+        QUIC_HANDSHAKES_MAX Other("the broker refuses new connections", "");
         UNFINISHED_REQUESTS_BYTES_MAX Other("a QUIC stream is reset (8), a POST waits", "`mcp_rate_limited_total{scope=\"quic_request_bytes\"}`");
         HTTP_SSE_QUEUE_FRAMES Other("further ones wait for `timeouts.request_read`, then `overloaded`", "");
         ADMIN_LIST_MAX Other("the list ends there", "");
         PERSIST_QUEUE_MAX Refused(ErrorKind::StoreBusy);
-        EVENT_QUEUE_MAX Other("events are not logged, which is told", "`mcp_events_lost_total`");
-        EVENT_QUEUE_BYTES_MAX Other("events are not logged, which is told", "`mcp_events_lost_total`");
+        EVENT_QUEUE_MAX Other("the broker does not log events; the stream reports a gap", "`mcp_events_lost_total`");
+        EVENT_QUEUE_BYTES_MAX Other("the broker does not log events; the stream reports a gap", "`mcp_events_lost_total`");
         SPANS_PER_REQUEST_MAX Other("further ones are dropped", "`mcp_trace_spans_total{outcome=\"too_many\"}`");
-        LOG_LINES_MAX Other("further lines are dropped, which the log says later", "`mcp_log_lines_dropped_total`");
-        LOG_LINES_BYTES_MAX Other("further lines are dropped, which the log says later", "`mcp_log_lines_dropped_total`");
+        LOG_LINES_MAX Other("the broker drops further lines; a later line counts them", "`mcp_log_lines_dropped_total`");
+        LOG_LINES_BYTES_MAX Other("the broker drops further lines; a later line counts them", "`mcp_log_lines_dropped_total`");
         AUDIT_QUEUE_MAX Other("further records are dropped", AUDIT_DROPPED);
         AUDIT_QUEUE_BYTES_MAX Other("further records are dropped", AUDIT_DROPPED);
         AUDIT_RETENTION_DELAY Says("how long a shorter `audit.retain` waits");
@@ -322,54 +322,54 @@ fn met() -> Vec<Fixed> {
         PRINCIPALS_METERED_MAX Other("further ones share one rate", "");
         TOOLS_METERED_MAX Other("further ones share one rate", "");
         ADDRESSES_METERED_MAX Other("further ones share one rate", "");
-        SIGN_IN_ADDRESSES_MAX Other("further ones share one count, and are told without their address", "`mcp_auth_failures_total`");
+        SIGN_IN_ADDRESSES_MAX Other("further ones share one count, without an address", "`mcp_auth_failures_total`");
         SIGN_IN_WINDOW Says("see `limits.sign_in_failures_per_minute`");
-        SIGN_IN_LOG_LINES_MAX Other("further lines are left out, which the next one says", "`mcp_auth_failures_total`");
+        SIGN_IN_LOG_LINES_MAX Other("the log omits further lines; the next line counts them", "`mcp_auth_failures_total`");
         OVERLOAD_BODY_BYTES_MAX Shed;
         ISSUERS_MAX Other("the configuration is refused", "");
         TOKEN_BYTES_MAX Refused(ErrorKind::Unauthorized);
         TOKEN_KEY_ID_BYTES_MAX Refused(ErrorKind::Unauthorized);
         TOKEN_PRINCIPAL_BYTES_MAX Refused(ErrorKind::Unauthorized);
-        TOKEN_LEEWAY Says("when a token is good");
-        KEY_SET_BYTES_MAX Other("the keys that are known stay in use up to their age", KEY_FETCHES);
+        TOKEN_LEEWAY Says("bounds the validity of a token");
+        KEY_SET_BYTES_MAX Other("the broker uses the keys it has, up to their age", KEY_FETCHES);
         KEY_SET_KEYS_MAX Other("further ones are not used", "");
-        KEY_SET_AGE_MAX Other("none of the issuer's tokens is taken", "`mcp_issuers_without_keys`");
-        KEY_SET_REFRESH_INTERVAL Says("how long a key is good that its issuer has taken back, while the issuer answers");
+        KEY_SET_AGE_MAX Other("the broker accepts no token of the issuer", "`mcp_issuers_without_keys`");
+        KEY_SET_REFRESH_INTERVAL Says("how long a revoked key still counts while the issuer answers");
         KEY_SET_PAUSE_MIN Refused(ErrorKind::Unauthorized);
-        KEY_SET_FETCH_MAX Other("the keys that are known stay in use up to their age", KEY_FETCHES);
+        KEY_SET_FETCH_MAX Other("the broker uses the keys it has, up to their age", KEY_FETCHES);
         KEY_SET_WAIT_MAX Refused(ErrorKind::Unauthorized);
         KEY_SET_WAITING_MAX Refused(ErrorKind::Unauthorized);
     }
 }
 
-/// Paces, sizes of batches and memories inside, which nobody meets as a limit.
+/// Internal paces, batch sizes and caches, which no peer meets as a limit.
 const INNER: &str = "LEFT_OUT_LOGGED_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLAIM_BATCH TASK_POLL_MIN TASK_POLL_MAX TASK_RESENDS_MAX \
-    TASK_LOOK_INTERVAL TASK_LOOK_INTERVAL_ALONE TASK_LOOK_BATCH STATUS_MESSAGE_CHARS_MAX STORE_RETRY_FIRST STORE_RETRY_MAX \
-    TASK_OUTCOME_TRIES TASK_RELEASE_TRIES TASK_OUTCOME_SUSPECT_BYTES COMMIT_SETTLES_WITHIN COMMIT_LOOK_MAX TASK_COMPARE_INTERVAL \
-    TASK_LEFT_ALONE_FIRST TASK_LEFT_ALONE_MAX TASKS_LEFT_ALONE_MAX SESSION_ID_BYTES FIRST_CATALOG_WAIT REAPER_INTERVAL \
+    TASK_POLLER_INTERVAL TASK_POLLER_INTERVAL_ALONE TASK_POLLER_BATCH STATUS_MESSAGE_CHARS_MAX STORE_RETRY_FIRST STORE_RETRY_MAX \
+    TASK_OUTCOME_TRIES TASK_RELEASE_TRIES TASK_OUTCOME_SUSPECT_BYTES COMMIT_SETTLES_WITHIN COMMIT_LOOK_MAX TASK_ORPHAN_SWEEP_INTERVAL \
+    TASK_DEFER_FIRST TASK_DEFER_MAX TASKS_DEFERRED_MAX SESSION_ID_BYTES FIRST_CATALOG_WAIT REAPER_INTERVAL \
     OWNERS_REMEMBERED_MAX ABSENT_REMEMBERED_MAX ABSENT_REMEMBERED_FOR OWNER_RETRY_MIN OWNER_RETRY_DOUBLINGS OWNER_RETRY_JITTER \
     OWNER_SEARCH_EXTRA NAMED_REQUEST_BYTES_MAX SUBSCRIBE_ATTEMPTS_MAX DISPLAY_CHARS_MAX ELICITATION_ID_BYTES_MAX WRITE_BATCH_FRAMES \
     EVENT_ID_BYTES_MAX SESSION_DELETE_WAIT BACKOFF_FIRST BACKOFF_MAX STABLE_AFTER LATENCY_WEIGHT RESUME_ATTEMPTS_MAX RETRY_DEFAULT \
     RETRY_MIN ERROR_BODY_BYTES_MAX STREAM_DRAIN ACCEPT_QUEUE HTTP2_PIECE_BYTES RELAYED_WHOLE_BYTES_MAX \
-    OUTBOX_BATCH_FRAMES OUTBOX_BATCH_BYTES FRAMES_IN_A_ROW LEGACY_NAME_BYTES LAST_FRAMES_WAIT \
+    OUTBOX_BATCH_FRAMES OUTBOX_BATCH_BYTES FRAMES_IN_A_ROW HTTP_SSE_NAME_BYTES LAST_FRAMES_WAIT \
     LEASE_LOST_READY PAST_NAMES_MAX STORE_PROBE_EVERY RENEWAL_RETRY_MAX SWEEP_INTERVAL SWEEP_ROWS SWEEP_EVENTS SWEEP_ROUNDS_MAX \
     CONFIG_READ_INTERVAL_MIN ADMIN_PAGE_ROWS PERSIST_BATCH_MAX PERSIST_BATCH_BYTES_MAX PERSIST_SUSPECT_BYTES EVENT_BATCH_MAX \
     EVENT_BATCH_BYTES_MAX LOST_STREAMS_MAX TRIM_LOGGED_EVERY QUIET_LOGGED_EVERY_MIN CLOSING_UP_MAX MOVE_ON_MAX OWNER_NEWS_WAIT \
     LISTS_RETRY FLUSHED_AT_ONCE SEEN_STORED_EVERY_MAX EVENTS_FLUSH_WAIT RELEASED_AT_ONCE END_RETRY_MAX BUDGET_ASK_INTERVAL \
-    BUDGET_ASKS_AT_ONCE REPLICAS_COUNT_INTERVAL ROOM_RETRY OVERLOAD_RETRY OVERLOAD_LOOK_INTERVAL OVERLOAD_LOOKS_IN_A_ROW \
+    BUDGET_ASKS_AT_ONCE REPLICAS_COUNT_INTERVAL ROOM_RETRY OVERLOAD_RETRY OVERLOAD_SAMPLE_INTERVAL OVERLOAD_SAMPLES_IN_A_ROW \
     OUTBOX_STEP_BYTES CLOSE_WAIT RETRIES_MAX RETRY_PAUSE_FIRST RETRY_PAUSE_MAX RETRIES_SAVED_MAX PACE_WEIGHT PACE_WEIGHT_MAX PACE_OUTLIER \
     PACE_GAP_USUAL PROBE_ANSWER_MAX \
     CONCURRENCY_MIN CONCURRENCY_ROUND CONCURRENCY_TOLERANCE CONCURRENCY_SLACK CONCURRENCY_BACKS_OFF_TO SCHEMA_DEPTH_MAX \
     FAULTS_TOLD_MAX FAULTS_FOUND_MAX FAULT_CHARS_MAX SCHEMAS_UNUSED_TOLD_MAX ARGUMENT_BYTES_AT_ONCE_MAX \
     ARGUMENT_STEPS_AT_ONCE_MAX DUPLICATES_BYTES_AT_ONCE_MAX VALIDATION_THREADS_MAX VALIDATION_NICENESS VALIDATE_TIMEOUT_DEFAULT \
-    VALIDATE_TIMEOUT_MIN CHILD_LOOK_INTERVAL MODERN_LISTS_KEPT_MAX STAND_INS_PER_POOL_MAX STAND_INS_GROW_EVERY \
-    STAND_IN_OPENS_WITHIN INPUT_GATHER_WAIT PREFLIGHT_PARAMS_MAX HANDSHAKES_END_WITHIN TUNNEL_BYTES ERA_SILENCE_MAX \
+    VALIDATE_TIMEOUT_MIN CHILD_IDLE_CHECK_INTERVAL STATELESS_LISTS_CACHED_MAX SESSIONS_PER_POOL_MAX SESSION_POOL_GROW_INTERVAL \
+    POOLED_SESSION_OPEN_MAX INPUT_GATHER_WAIT PREFLIGHT_PARAMS_MAX HANDSHAKES_END_WITHIN TUNNEL_BYTES ERA_SILENCE_MAX \
     ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LIST_TTL_MIN CERTIFICATE_ENDS_SOON SPAN_BATCH_MAX \
     SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT AUDIT_CHECKPOINT_ROWS AUDIT_PAGE_ROWS AUDIT_CHAINS_AT_ONCE ROOM_KEPT_PART \
     ROOM_KEPT_FROM ROOM_KEPT_FROM_SHARE LOG_FLUSH_WAIT SILENCE_SUSPECTED SUSPICION_INTERVAL OUTBOX_BYTES_TOTAL_DEFAULT \
     SIGN_IN_CLOSE_INTERVAL TOKENS_REMEMBERED_MAX EXPIRY_LOOK_INTERVAL KEY_SET_RETRY_MAX";
 
-/// What a client sees, and where an operator looks.
+/// Returns what a client sees, and the metric for operators.
 fn columns(effect: &Effect) -> [String; 2] {
     let refused = |kind: &ErrorKind| format!("`{}`, {}", kind.name(), kind.code());
     let by_code = |kind: &ErrorKind| match kind {
@@ -408,7 +408,7 @@ fn unit(path: &str, allowed: &str) -> &'static str {
 
 fn settings() -> String {
     let keys = documented(&SECTIONS);
-    let mut out = "| key | default | unit | what comes of it | metric | meaning |\n| --- | --- | --- | --- | --- | --- |\n".to_owned();
+    let mut out = "| key | default | unit | effect | metric | meaning |\n| --- | --- | --- | --- | --- | --- |\n".to_owned();
     for [path, default, allowed, meaning] in &keys {
         let row = KEYS.iter().find(|(key, _)| key == path);
         let (_, effect) =
@@ -426,7 +426,7 @@ fn settings() -> String {
     out
 }
 
-/// What the constant's comment says.
+/// Returns the comment of a constant.
 fn meaning(name: &str) -> String {
     let lines: Vec<&str> = SOURCE.lines().collect();
     let at = lines
@@ -439,9 +439,8 @@ fn meaning(name: &str) -> String {
 }
 
 fn fixed_limits() -> String {
-    let mut out =
-        "| name | value | what comes of it | metric | meaning |\n| --- | --- | --- | --- | --- |\n"
-            .to_owned();
+    let mut out = "| name | value | effect | metric | meaning |\n| --- | --- | --- | --- | --- |\n"
+        .to_owned();
     for Fixed { name, value, effect } in met() {
         let [effect, metric] = columns(&effect);
         let _ = writeln!(out, "| `{name}` | {value} | {effect} | {metric} | {} |", meaning(name));
@@ -471,36 +470,52 @@ fn the_page_of_limits_is_up_to_date() {
     let text = format!(
         "# Limits\n\n\
         This page is generated from the tables the broker reads.\n\n\
-        Whoever reaches a limit is told so, or what is over it is left out by a stated rule; nothing grows without bound. \
-        What a client sees is `data.kind` and `code` of a refusal ([errors.md](errors.md)). Rates, sessions and connections \
-        are refused with 1003, HTTP status 429; where there is too much to do altogether, with 1004, status 503. Both say when to come back: \
-        `data.retryAfterMs`, and on HTTP `Retry-After` in whole seconds, rounded up.\n\n\
+        Every queue, cache and rate of the broker has a limit. A request beyond a limit gets a refusal, or the broker drops the \
+        excess by a documented rule. A refusal carries `data.kind` and `code` ([errors.md](errors.md)):\n\n\
+        - Rates, sessions and connections are refused with 1003, HTTP status 429.\n\
+        - An overloaded process refuses with 1004, HTTP status 503.\n\n\
+        Both carry the time to wait: `data.retryAfterMs`, and on HTTP `Retry-After` in whole seconds, rounded up.\n\n\
         ## The order of checks\n\n\
-        Connections: all of the listener, the address's rate, the address's share. Requests: overload (before the body is read, \
-        where it is large or its size is not told), the credential, the session's phase, the principal's rate, the tenant's rate; \
-        then, once it is known where the request goes, the backend's rate and the tool's; then calls in flight. Whoever is \
-        over the own rate takes nothing of the tenant's.\n\n\
-        Notifications of clients count against the principal's rate and the tenant's, each as one request. One that is over a \
-        rate is dropped and counted (`mcp_dropped_notifications_total{{kind=\"rate_limited\"}}`, and `mcp_rate_limited_total` as for \
-        requests); a POST of one gets 429, other wires have no word for it. Free are a cancellation of a request in flight, once \
-        for each request, and the first `notifications/initialized` of a session. In 2026-07-28 a connection does not say on whose \
-        behalf a notification comes: it counts for who sent the last request. Answers to questions count nowhere. Of \
-        `notifications/roots/list_changed` one waits for each backend of a session at most.\n\n\
-        Sessions, connections, wires and keys do not matter for rates: all that one principal does counts together. Over several \
-        replicas rates hold by Redis: each replica takes a little ahead and tells what it used, so that no request waits for \
-        Redis; three replicas together let through what one would, within 2 in 100 over ten seconds. A replica alone lets a burst through up to \
-        its part of it at once, and the rest within milliseconds. Without Redis each replica lets its part through, by the number \
-        of leases in the database; while a configured Redis is away it is as `limits.without_redis` says. All other limits \
-        count on each replica.\n\n\
-        Defaults of `limits` are for every tenant. A tenant's record may say other values for its rates, sessions, calls and connections, and another profile of message sizes (`message_profile`, for what its clients send); a \
-        backend's body has `limits` too: `requests_per_second`, `burst`, `requests_per_second_per_tool`, `burst_per_tool`, and \
-        `tools` with a rate for single ones:\n\n\
+        For a connection, the broker checks in this order:\n\n\
+        1. the connections of the listener\n\
+        2. the rate of the client's address\n\
+        3. the connections of that address\n\n\
+        For a request:\n\n\
+        1. overload; before the broker reads the body, where the body is large or its size is unknown\n\
+        2. the credential\n\
+        3. the phase of the session\n\
+        4. the rate of the principal\n\
+        5. the rate of the tenant\n\
+        6. the rate of the backend, then of the tool, once the route is known\n\
+        7. the calls in flight\n\n\
+        A request over the rate of its principal uses nothing of the tenant's rate.\n\n\
+        ## Notifications\n\n\
+        - A client's notification counts against the rates of its principal and tenant, as one request.\n\
+        - The broker drops a notification over a rate. It counts in `mcp_dropped_notifications_total{{kind=\"rate_limited\"}}` and \
+        in `mcp_rate_limited_total`. Its POST gets 429; other wires have no answer for it.\n\
+        - One cancellation of each request in flight is free, and so is the first `notifications/initialized` of a session.\n\
+        - In 2026-07-28 a connection does not name the principal of a notification. The notification counts for the principal of \
+        the last request.\n\
+        - Answers to questions do not count.\n\
+        - At most one `notifications/roots/list_changed` waits for each backend of a session.\n\n\
+        ## Rates over sessions and replicas\n\n\
+        - A rate of a principal covers all its sessions, connections, wires and keys.\n\
+        - Replicas share rates through Redis. Each replica reserves a little ahead and reports what it used, so that no request \
+        waits for Redis. Three replicas together admit what one would, within 2 in 100 over ten seconds.\n\
+        - A single replica admits its share of a burst at once, and the rest within milliseconds.\n\
+        - Without Redis each replica admits its share, by the number of leases in the database. While a configured Redis is \
+        unavailable, `limits.without_redis` decides.\n\
+        - All other limits count on each replica.\n\n\
+        ## Limits of a tenant or a backend\n\n\
+        The defaults of `limits` apply to every tenant. The record of a tenant can set its own rates, sessions, calls and \
+        connections, and the profile of message sizes for its clients (`message_profile`). The body of a backend has `limits` too: \
+        `requests_per_second`, `burst`, `requests_per_second_per_tool`, `burst_per_tool`, and `tools` with rates of single tools:\n\n\
         ```json\n\
         {{\"requests_per_second\": 50, \"burst\": 100, \"tools\": {{\"search\": {{\"requests_per_second\": 2, \"burst\": 5}}}}}}\n\
         ```\n\n\
         ## Settings\n\n{}\n\
         ## Fixed limits\n\n\
-        No settings, in `broker/src/limits.rs` and the folder beside it.\n\n{}",
+        These limits have no setting. They stand in the module `limits` of the source.\n\n{}",
         settings(),
         fixed_limits(),
     );

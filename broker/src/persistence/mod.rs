@@ -1,6 +1,6 @@
 //! State that outlives the process, as the rest of the broker uses it: one value with the stores behind it.
 //!
-//! What must be on disk before it is acknowledged goes through [`Persistence::register_writer`], which shares transactions between
+//! What must be on disk before it is acknowledged goes through [`Persistence::write`], which shares transactions between
 //! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Persistence::timed`].
 //! Nothing here is on the path of a plain call of a session that lives here.
 
@@ -39,7 +39,7 @@ use crate::{auth::SealKey, limits::PAST_NAMES_MAX, metrics::Metrics};
 /// The stores of one process.
 pub struct Stores {
     pub durable: Arc<dyn DurableStore>,
-    /// `Unsupported`: streams are resumed from memory only.
+    /// `None`: streams are resumed from memory only.
     pub events: Option<Arc<dyn EventStore>>,
     pub hot: Arc<dyn HotStore>,
 }

@@ -4,7 +4,7 @@
 //! three times in its length. When the database was out of reach for longer, the process goes on under a new name and takes
 //! back what nobody took meanwhile; the rest it forgets. So an outage of the database costs no session by itself.
 //!
-//! Invariant: [`SessionLease::is_subscribed`] errs on one side only. It counts from before a renewal was asked for, so the database holds
+//! Invariant: [`Lease::is_held`] errs on one side only. It counts from before a renewal was asked for, so the database holds
 //! the lease at least as long. A broker on SQLite is alone and holds its lease for good.
 
 #[cfg(test)]
@@ -36,7 +36,7 @@ use crate::{
 
 /// A lease that no process outlives.
 const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// The value of [`SessionLease`] that stands for [`FOR_GOOD`].
+/// The value of [`Lease`] that stands for [`FOR_GOOD`].
 const NEVER_ENDS: u64 = u64::MAX;
 /// How many leases after an outage of the database everybody should have taken back what is theirs.
 const SETTLES_AFTER_LEASES: u32 = 2;
@@ -289,7 +289,7 @@ impl Node {
         Ok(Arc::new(self))
     }
 
-    /// Keeps the lease until [`InstanceNode::release`]. Ends at once on a store of our own, whose lease needs no renewal.
+    /// Keeps the lease until [`Node::leave`]. Ends at once on a store of our own, whose lease needs no renewal.
     pub async fn keep(self: Arc<Self>, replica: Weak<dyn LeaseObserver>) {
         if self.alone {
             return;

@@ -11,7 +11,7 @@ use crate::limits::AUDIT_RETENTION_DELAY;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuditRetention {
-    /// `Unsupported`: nothing is removed.
+    /// `None`: nothing is removed.
     retain_seconds: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shortened: Option<PendingRetention>,
@@ -43,7 +43,7 @@ impl AuditRetention {
         }
     }
 
-    /// The terms after a start with this configuration. `Unsupported`: they stay as they are.
+    /// The terms after a start with this configuration. `None`: they stay as they are.
     pub fn declared(&self, configured: Duration, now_us: i64) -> Option<Self> {
         let (held, wanted) = (self.held(now_us), configured.as_secs());
         let pending = self.pending(now_us).map(|shortened| shortened.retain_seconds);
@@ -59,7 +59,7 @@ impl AuditRetention {
         })
     }
 
-    /// For how long records are kept now. `Unsupported`: for ever.
+    /// For how long records are kept now. `None`: for ever.
     pub fn in_force(&self, now_us: i64) -> Option<Duration> {
         self.held(now_us).map(Duration::from_secs)
     }

@@ -375,7 +375,7 @@ impl Catalog {
         self.prompts.get(exposed)
     }
 
-    /// What this tool, named as its backend does, says of itself; `Unsupported` for one that is not listed.
+    /// What this tool, named as its backend does, says of itself; `None` for one that is not listed.
     pub fn traits(&self, backend: &BackendId, tool: &str) -> Option<ToolTraits> {
         Some(self.traits.get(backend)?.get(tool)?.0)
     }

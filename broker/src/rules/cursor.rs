@@ -25,7 +25,7 @@ pub fn seal(key: &hmac::Key, scope: CursorScope<'_>, last: &str) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// The entry a cursor continues after; `Unsupported` when it is not one of ours for this scope.
+/// The entry a cursor continues after; `None` when it is not one of ours for this scope.
 pub fn open(key: &hmac::Key, scope: CursorScope<'_>, cursor: &str) -> Option<String> {
     let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
     let (given, last) = bytes.split_at_checked(TAG_BYTES)?;

@@ -114,7 +114,7 @@ pub struct EventLog {
     handed: u64,
     /// Events up to here were given up; what was left out before anybody read it does not count.
     lost_through: u64,
-    /// Answers still to come; the stream ends with the last of them. `Unsupported`: a stream without an end.
+    /// Answers still to come; the stream ends with the last of them. `None`: a stream without an end.
     answers_due: Option<usize>,
     cut: bool,
     left_out: u64,
@@ -130,7 +130,7 @@ pub struct EventLog {
 const COUNT_UNKNOWN: u64 = u64::MAX / 2;
 
 impl EventLog {
-    /// A stream that ends after `handlers`, or (`Unsupported`) only with its session.
+    /// A stream that ends after `answers`, or (`None`) only with its session.
     pub fn new(limits: LogLimits, answers: Option<usize>) -> Self {
         Self {
             limits,
@@ -151,7 +151,7 @@ impl EventLog {
     /// A stream that carries everything of a session, with any number of answers: they count too, as nothing else bounds
     /// what waits for a client that does not read.
     ///
-    /// `said`: how many messages its client has received before; `Unsupported` when nobody knows, so that no count of the client's
+    /// `said`: how many messages its client has received before; `None` when nobody knows, so that no count of the client's
     /// can be understood.
     pub fn outbox(limits: LogLimits, said: Option<u64>) -> Self {
         Self {
@@ -176,7 +176,7 @@ impl EventLog {
         }
     }
 
-    /// Adds an event and returns its sequence; `Unsupported` when one about the same waits already.
+    /// Adds an event and returns its sequence; `None` when one about the same waits already.
     pub fn push(
         &mut self,
         now: Instant,
@@ -281,7 +281,7 @@ impl EventLog {
         }
     }
 
-    /// Whether it was made by [`EventLogStorage::outbox`].
+    /// Whether it was made by [`EventLog::outbox`].
     pub fn is_outbox(&self) -> bool {
         self.strict
     }

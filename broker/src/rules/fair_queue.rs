@@ -26,7 +26,7 @@ pub struct FairQueue<O, M, T> {
     waiting: HashMap<Ticket, (O, M)>,
     /// Numbers tickets, turns and names.
     next: u64,
-    /// Of all owners in `rotation`.
+    /// Of all owners in `turns`.
     weights: u64,
     max: usize,
 }

@@ -13,7 +13,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `Unsupported` when there is no limit.
+    /// `None` when there is no limit.
     pub fn new(per_second: u32, burst: u32) -> Option<Self> {
         (per_second > 0).then_some(Self { per_second, burst: burst.max(1) })
     }

@@ -19,7 +19,7 @@ pub enum AttemptOutcome {
     Final,
 }
 
-/// May it be sent again, as far as its meaning goes? `is_repeatable`: doing it twice is doing it once.
+/// May it be sent again, as far as its meaning goes? `harmless`: doing it twice is doing it once.
 pub fn may_repeat(attempt: AttemptOutcome, harmless: bool, retries: u32) -> bool {
     let fits = match attempt {
         AttemptOutcome::NotProcessed => true,

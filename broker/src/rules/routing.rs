@@ -273,7 +273,7 @@ enum TaskUse {
     Task,
 }
 
-/// MCP 2025-11-25, Tasks: a call is a task only where client, server and tool agree. `wait_for_offer`: this session was told of
+/// MCP 2025-11-25, Tasks: a call is a task only where client, server and tool agree. `offered`: this session was told of
 /// tasks.
 fn task_use(
     asked: bool,
@@ -295,7 +295,7 @@ fn task_use(
     }
 }
 
-/// How the tool that is called runs, where its backend has tasks of its own (MCP 2025-11-25, Tasks). `Unsupported`: it has not, or
+/// How the tool that is called runs, where its backend has tasks of its own (MCP 2025-11-25, Tasks). `None`: it has not, or
 /// nothing is known of the tool.
 pub fn task_support(call: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<TaskSupport> {
     let name = call.text(call.fields.name)?;

@@ -76,7 +76,7 @@ impl SignInFailureReason {
 /// The parts that failures share which are told together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FailureSeries {
-    /// As [`client_network`] has it. `Unsupported`: of several, as too many addresses fail, or of a peer whose address is not known.
+    /// As [`client_network`] has it. `None`: of several, as too many addresses fail, or of a peer whose address is not known.
     pub address: Option<IpAddr>,
     pub plane: Plane,
     pub reason: SignInFailureReason,
@@ -87,7 +87,7 @@ pub struct FailureSeries {
 pub struct FailureReport {
     pub series: FailureSeries,
     pub count: u64,
-    /// `Unsupported`: too many lines were logged within a minute. `Some`: as many reports were not logged before this one.
+    /// `None`: too many lines were logged within a minute. `Some`: as many reports were not logged before this one.
     pub logged_after: Option<u64>,
 }
 

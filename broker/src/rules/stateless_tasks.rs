@@ -2,7 +2,7 @@
 //! answers to what it needs.
 //!
 //! What is stored is in the words of 2025-11-25. The two differ where a tool reports an error: there its task has failed,
-//! here it is completed, and `record_failure` is for errors of JSON-RPC alone.
+//! here it is completed, and `failed` is for errors of JSON-RPC alone.
 
 use std::time::Duration;
 

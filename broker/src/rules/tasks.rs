@@ -70,7 +70,7 @@ pub fn idempotency_key(message: &Message) -> Result<Option<String>, Refusal> {
     }
 }
 
-/// `Unsupported`: it can not be read. `Some(None)`: there is none.
+/// `None`: it can not be read. `Some(None)`: there is none.
 fn wished_ttl(task: &[u8]) -> Option<Option<Duration>> {
     let document = parsed(task).ok()?;
     let root = document.root();
@@ -94,7 +94,7 @@ pub struct TaskDetails {
     format: u8,
     /// Protocol revision of the client.
     pub version: String,
-    /// `Unsupported`: the aggregated endpoint.
+    /// `None`: the aggregated endpoint.
     pub endpoint: Option<BackendId>,
     /// The client's capabilities, as sent.
     pub capabilities: String,
@@ -157,7 +157,7 @@ impl TaskDetails {
         serde_json::to_vec(self).expect("strings and flags are always JSON")
     }
 
-    /// `Unsupported`: written by a later version, or damaged.
+    /// `None`: written by a later version, or damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok().filter(|details: &Self| {
             details.format
@@ -263,7 +263,7 @@ pub fn is_tool_error(answer: &Message) -> bool {
     answer.kind == Kind::Result && answer.bytes(answer.fields.is_error) == Some(b"true")
 }
 
-/// The whole response to `tasks/result` of a task that ended like this; `Unsupported` when what is stored can not be read.
+/// The whole response to `tasks/result` of a task that ended like this; `None` when what is stored can not be read.
 pub fn response(outcome: &[u8], id: &RequestId, task: &TaskId) -> Option<Message> {
     let rest = outcome.strip_prefix(b"{")?;
     let frame = Bytes::from([b"{\"jsonrpc\":\"2.0\",\"id\":", id.raw(), b",", rest].concat());

@@ -9,7 +9,7 @@ use std::{
 pub(super) const READ: u32 = 0o004;
 pub(super) const EXECUTE: u32 = 0o001;
 
-/// Why other users cannot do this with the file; `Unsupported` when they can. A file that is not there is closed.
+/// Why other users cannot do this with the file; `None` when they can. A file that is not there is closed.
 pub(super) fn closed_to_others(path: &Path, access: u32) -> Option<String> {
     let Ok(path) = path.canonicalize() else {
         return Some(format!("{} is not there", path.display()));

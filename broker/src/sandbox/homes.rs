@@ -30,7 +30,7 @@ const WITHOUT_USER: &str = ".landlock";
 
 #[derive(Debug)]
 pub(super) struct Homes {
-    /// `Unsupported`: nothing says where they should be.
+    /// `None`: nothing says where they should be.
     root: Option<PathBuf>,
     /// The folder of the database, where the homes are in it.
     data: Option<PathBuf>,
@@ -39,7 +39,7 @@ pub(super) struct Homes {
 #[derive(Debug)]
 pub(super) struct Home {
     pub(super) path: PathBuf,
-    /// The tenant's; `Unsupported` where children have that of the broker.
+    /// The tenant's; `None` where children have that of the broker.
     pub(super) user: Option<u32>,
 }
 

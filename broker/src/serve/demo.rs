@@ -13,7 +13,7 @@ use crate::config::{
 
 const BACKEND: &str = "demo";
 
-/// The demo backend is this very program in another role. It is declared, not stored: a later `run_worker` does not know it.
+/// The demo backend is this very program in another role. It is declared, not stored: a later `serve` does not know it.
 pub(super) fn backend(program: String) -> DeclaredBackend {
     DeclaredBackend {
         tenant: TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name"),

@@ -49,7 +49,7 @@ pub(crate) trait LookupSources {
 /// What the record says.
 pub(crate) enum ClaimOutcome<Session> {
     Local(Session),
-    /// `recipient`: `Unsupported` if it can not be reached from outside.
+    /// `owner`: `None` if it can not be reached from outside.
     Remote {
         owner: Option<SessionOwner>,
         lease_left: Duration,

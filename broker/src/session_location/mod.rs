@@ -49,7 +49,7 @@ pub enum LookupOutcome<Session = Arc<crate::actors::session::Session>> {
 #[derive(Debug)]
 pub enum PeerLookupOutcome<Session = Arc<crate::actors::session::Session>> {
     Here(Session),
-    /// `Unsupported`: whoever asks has to look by itself.
+    /// `None`: whoever asks has to look by itself.
     NotLocal(Option<SessionOwner>),
 }
 

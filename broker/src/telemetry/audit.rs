@@ -51,7 +51,7 @@ const SECRET_WORDS: [&str; 14] = [
 pub struct AuditDraft {
     pub how: AuditLevel,
     pub caller: Caller,
-    /// `Unsupported`: the request stands alone.
+    /// `None`: the request stands alone.
     pub session: Option<String>,
     pub transport: &'static str,
     pub method: Method,
@@ -67,7 +67,7 @@ pub struct AuditDraft {
 }
 
 impl AuditDraft {
-    /// `Unsupported`: nothing anybody would ask for later, such as a ping or a list that is answered from memory.
+    /// `None`: nothing anybody would ask for later, such as a ping or a list that is answered from memory.
     pub fn is_about(method: Method) -> bool {
         !matches!(
             method,
@@ -172,7 +172,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `Unsupported`: too long to be kept, or no JSON.
+/// `None`: too long to be kept, or no JSON.
 fn shown(arguments: &[u8]) -> Option<Value> {
     if arguments.len() > AUDIT_ARGUMENTS_BYTES_MAX {
         return None;

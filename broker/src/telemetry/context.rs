@@ -133,7 +133,7 @@ impl fmt::Debug for SpanId {
 }
 
 impl TraceContext {
-    /// `Unsupported` without a `traceparent` that can be read: then the other two mean nothing either.
+    /// `None` without a `traceparent` that can be read: then the other two mean nothing either.
     pub fn read(
         traceparent: &str,
         tracestate: Option<&str>,

@@ -44,7 +44,7 @@ tokio::task_local! {
     static ARRIVAL: InboundContext;
 }
 
-/// Of a request's headers those that carry context. `Unsupported` without a `traceparent`, or where nobody wants to know it.
+/// Of a request's headers those that carry context. `None` without a `traceparent`, or where nobody wants to know it.
 pub fn header_context(headers: &HeaderMap, traced: bool) -> Option<HeaderMap> {
     if !traced || !headers.contains_key(TRACEPARENT) {
         return None;

@@ -2,7 +2,7 @@
 //! `error.data.requestId`, its spans, and what the audit log will hold of it.
 //!
 //! It travels as a task-local, so that no function on the way has to hand it on. A task that goes on with a request's work is
-//! begun through [`carried`]. Set by [`DemoSession::admit`](crate::actors::session::DemoSession::submit) and by tasks that run.
+//! begun through [`carried`]. Set by [`Session::submit`](crate::actors::session::Session::submit) and by tasks that run.
 
 use std::{
     cell::RefCell,
@@ -22,9 +22,9 @@ use crate::rules::catalog::DefinitionDigest;
 #[derive(Debug)]
 pub struct RequestTelemetry {
     pub name: RequestName,
-    /// `Unsupported` where traces are off.
+    /// `None` where traces are off.
     pub tracing: Option<RequestTrace>,
-    /// `Unsupported` where calls are not audited.
+    /// `None` where calls are not audited.
     draft: Mutex<Option<AuditDraft>>,
     /// Who works on it.
     backend: OnceLock<BackendId>,

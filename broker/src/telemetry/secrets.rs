@@ -54,7 +54,7 @@ const JWT_MIN: usize = 32;
 const AWS_LENGTH: usize = 20;
 const AWS_PREFIXES: [&str; 6] = ["AKIA", "ASIA", "ABIA", "ACCA", "AGPA", "AROA"];
 
-/// The text without what looks like a secret. `Unsupported`: there is nothing of that kind in it.
+/// The text without what looks like a secret. `None`: there is nothing of that kind in it.
 pub fn masked(text: &str) -> Option<String> {
     masked_by(&SecretScan::new(text))
 }

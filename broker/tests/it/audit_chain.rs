@@ -67,7 +67,7 @@ async fn checkpointed(file: &Path, count: i64) {
 struct Attack {
     name: &'static str,
     sql: fn(&[i64]) -> String,
-    /// Index of the record that is named; `Unsupported`: the chain as a whole.
+    /// Index of the record that is named; `None`: the chain as a whole.
     named: Option<usize>,
     says: &'static str,
     /// Found only with a checkpoint from outside.

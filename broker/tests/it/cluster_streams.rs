@@ -8,7 +8,7 @@ use testkit::{
 
 use crate::{builder, kind, request, text_of};
 
-/// A cluster whose backend has a tool `unread_steps`: three steps of progress, the gate, three more, the answer.
+/// A cluster whose backend has a tool `steps`: three steps of progress, the gate, three more, the answer.
 async fn stepping(go_on: &Gate) -> (TestCluster, Ledger, String) {
     let ledger = Ledger::start().await;
     let gate = go_on.clone();

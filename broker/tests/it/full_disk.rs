@@ -23,7 +23,7 @@ struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// `Unsupported`: nothing can be mounted here.
+    /// `None`: nothing can be mounted here.
     fn mount(mebibytes: usize) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let size = format!("size={mebibytes}m");

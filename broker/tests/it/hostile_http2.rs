@@ -110,7 +110,7 @@ impl Raw {
             tokio::time::timeout(Duration::from_secs(3), self.stream.write_all(bytes)).await;
     }
 
-    /// The next frame; `Unsupported` at the end of the connection.
+    /// The next frame; `None` at the end of the connection.
     async fn next(&mut self) -> Option<Said> {
         loop {
             if self.seen.len() >= 9 {
@@ -135,7 +135,7 @@ impl Raw {
         }
     }
 
-    /// The first frame like this one; `Unsupported` when the connection ends before.
+    /// The first frame like this one; `None` when the connection ends before.
     async fn find(&mut self, wanted: impl Fn(&Said) -> bool) -> Option<Said> {
         while let Some(said) = self.next().await {
             if wanted(&said) {
@@ -151,7 +151,7 @@ impl Raw {
         assert!(answer.is_none(), "{what} was answered: {answer:?}");
     }
 
-    /// The code by which a stream was refused; `Unsupported` when it was the connection.
+    /// The code by which a stream was refused; `None` when it was the connection.
     async fn refusal(&mut self, stream: u32, what: &str) -> Option<u32> {
         let said = self
             .find(|said| said.stream == stream && (said.kind == RST_STREAM || said.kind == HEADERS))

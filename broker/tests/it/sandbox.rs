@@ -36,7 +36,7 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Started by root where `user` is `Unsupported` and the test is, and by that user else.
+/// Started by root where `user` is `None` and the test is, and by that user else.
 async fn topology(mode: &str, user: Option<u32>) -> Topology {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();

@@ -11,7 +11,7 @@ use testkit::{
 
 use crate::{broker_with, builder, echo, kind, refused, request, text_of};
 
-/// A backend whose tool `unread_steps` sends `count` progress notifications and waits for the gate before it answers.
+/// A backend whose tool `steps` sends `count` progress notifications and waits for the gate before it answers.
 async fn stepping(gate: &Gate) -> FakeBackend {
     let gate = gate.clone();
     FakeBackend::with_tool("steps", move |call| {

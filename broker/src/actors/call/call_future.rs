@@ -20,7 +20,7 @@ use super::Call;
 /// client that hangs up cancels nothing).
 pub struct CallFuture {
     call: Option<Arc<Call>>,
-    /// `Unsupported` once it is over. On the heap, so that it is not moved on its way.
+    /// `None` once it is over. On the heap, so that it is not moved on its way.
     work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     running: TaskTracker,
     /// A drain waits for it, whoever carries it out.

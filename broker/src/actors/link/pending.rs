@@ -1,8 +1,8 @@
 //! What is open on a connection, in both directions: our requests by wire id, the backend's questions by its id.
 //!
-//! Kept by [`HttpConnection`]. A wire id is known here from before its frame leaves until its wait ends, however it ends.
+//! Kept by [`Connection`]. A wire id is known here from before its frame leaves until its wait ends, however it ends.
 //!
-//! [`HttpConnection`]: super::connection::Connection
+//! [`Connection`]: super::connection::Connection
 
 use std::{
     collections::HashMap,

@@ -21,7 +21,7 @@ use crate::{
 /// The end that is filled. Never waits.
 #[derive(Debug)]
 pub struct FrameQueue {
-    /// `Unsupported` once closed.
+    /// `None` once closed.
     frames: Mutex<Option<mpsc::Sender<QueuedFrame>>>,
     depth: IntGauge,
     /// A frame lies in it of which one is enough.

@@ -33,7 +33,7 @@ pub(crate) const STREAMS: &str = "dev.mcp-broker/streams";
 #[derive(Debug)]
 pub(super) struct RequestStreams {
     client: QuicClient,
-    /// What the operator says; `Unsupported`: what the backend says.
+    /// What the operator says; `None`: what the backend says.
     configured: Option<bool>,
     agreed: AtomicBool,
     /// The backend has taken what comes before the first request.
@@ -63,7 +63,7 @@ impl RequestStreams {
         }
     }
 
-    /// A stream for a request; `Unsupported`: it goes over the control stream.
+    /// A stream for a request; `None`: it goes over the control stream.
     pub(super) fn try_open(&self) -> Option<RequestStream> {
         self.ready.load(Ordering::Relaxed).then(|| self.client.try_open_stream()).flatten()
     }

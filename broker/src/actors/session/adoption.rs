@@ -32,7 +32,7 @@ impl ClaimedSession {
 }
 
 impl Session {
-    /// The session as its last owner stored it. Nothing moves before [`DemoSession::activate`].
+    /// The session as its last owner stored it. Nothing moves before [`Session::activate`].
     pub fn restore(
         id: SessionId,
         seat: SessionParams,
@@ -72,7 +72,7 @@ impl Session {
         )
     }
 
-    /// Puts back, in the background, what the session had: its subscriptions, with one `on_updated` each, as nobody knows what
+    /// Puts back, in the background, what the session had: its subscriptions, with one `updated` each, as nobody knows what
     /// was missed, and what its client knows of its lists.
     pub fn activate(self: &Arc<Self>) {
         self.publish_location();

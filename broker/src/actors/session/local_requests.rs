@@ -54,7 +54,7 @@ struct LocalRequest {
 }
 
 impl LocalRequest {
-    /// `Unsupported`: the client wants no answer any more.
+    /// `None`: the client wants no answer any more.
     fn settle(&mut self, result: Option<Result<Reply, Refusal>>) {
         if std::mem::replace(&mut self.settled, true) {
             return;

@@ -259,7 +259,7 @@ impl Session {
         session
     }
 
-    /// Whether this can be an id that [`DemoSession::open`] made, here or on another replica.
+    /// Whether this can be an id that [`Session::open`] made, here or on another replica.
     pub fn is_valid_id(id: &SessionId) -> bool {
         let id = id.as_str().as_bytes();
         id.len() == SESSION_ID_BYTES.div_ceil(3) * 4

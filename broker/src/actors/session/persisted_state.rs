@@ -163,7 +163,7 @@ impl Session {
         }
     }
 
-    /// `register_writer` makes the change under an epoch: ours may change while it is on its way.
+    /// `write` makes the change under an epoch: ours may change while it is on its way.
     async fn try_write(&self, write: impl Fn(i64) -> WriteOp) -> Result<(), StoreFailure> {
         loop {
             let epoch = self.epoch();

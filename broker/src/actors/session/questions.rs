@@ -175,7 +175,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks the client for something a task needs, on the stream where it waits for that task. `Unsupported`: it can not be asked,
+    /// Asks the client for something a task needs, on the stream where it waits for that task. `None`: it can not be asked,
     /// or is being asked already.
     pub(in crate::actors) fn send_task_input(
         self: &Arc<Self>,

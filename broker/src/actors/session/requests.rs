@@ -110,7 +110,7 @@ impl Session {
         self.handle_request(message, stream).map(drop) // what is dropped goes on by itself
     }
 
-    /// [`DemoSession::admit`] for who waits for the answer and can carry out meanwhile what has to be done for it.
+    /// [`Session::admit`] for who waits for the answer and can carry out meanwhile what has to be done for it.
     pub fn handle_request(
         self: &Arc<Self>,
         message: Message,
@@ -140,7 +140,7 @@ impl Session {
         result
     }
 
-    /// [`DemoSession::take`] for a connection, whose requests can not be led elsewhere: it waits for as long as it is open
+    /// [`Session::handle_request`] for a connection, whose requests can not be led elsewhere: it waits for as long as it is open
     /// whether the session leaves.
     pub async fn handle_request_after_quiesce(
         self: &Arc<Self>,
@@ -333,7 +333,7 @@ impl Session {
             .with_call(call))
     }
 
-    /// Counts a request in, if there is room for it and its id is free. [`DemoSession::release`] counts it out.
+    /// Counts a request in, if there is room for it and its id is free. [`Session::close_request`] counts it out.
     pub(super) fn open_request(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
         self.tenant.open_call()?;
         if let Err(refusal) = self.insert_in_flight(id, in_flight) {
@@ -496,7 +496,7 @@ impl Session {
     }
 }
 
-/// A message without what is between its client and the broker, a key of that client among it. `Unsupported`: it can not be made.
+/// A message without what is between its client and the broker, a key of that client among it. `None`: it can not be made.
 pub(super) fn without_private_meta(message: &Message) -> Option<Cow<'_, Message>> {
     if !message.fields.meta_has_own {
         return Some(Cow::Borrowed(message));

@@ -271,7 +271,7 @@ impl Session {
         self.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
     }
 
-    /// What earlier owners left on streams that no client knows of. `Unsupported`: that is nowhere to be read now, which keeps no
+    /// What earlier owners left on streams that no client knows of. `None`: that is nowhere to be read now, which keeps no
     /// client from its stream.
     async fn load_inherited(&self) -> Result<Option<Vec<StoredStream>>, Refusal> {
         match self.load_unread().await {

@@ -335,7 +335,7 @@ impl Session {
         self.deliver_coalesced(kind, None, frame);
     }
 
-    /// [`DemoSession::deliver`] of something that need not wait twice.
+    /// [`Session::deliver`] of something that need not wait twice.
     pub fn deliver_coalesced(&self, kind: EventKind, topic: Option<Topic>, frame: Bytes) {
         let mut state = self.lock();
         // Pushed under the lock: once the session begins to leave, nothing is added that its next owner would not see.

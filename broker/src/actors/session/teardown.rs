@@ -206,7 +206,7 @@ impl Session {
         ReleaseOutcome::Done
     }
 
-    /// Ends a session whose client could not find it elsewhere, on the terms of [`DemoSession::release`].
+    /// Ends a session whose client could not find it elsewhere, on the terms of [`Session::release`].
     pub async fn quiesce_and_end(self: &Arc<Self>, why: &str, forced: bool) -> ReleaseOutcome {
         if let Err(stays) = self.quiesce(forced).await {
             return stays;

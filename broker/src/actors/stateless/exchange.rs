@@ -114,7 +114,7 @@ impl StatelessClient {
         Ok(support == Some(TaskSupport::Required) || tasks::idempotency_key(message)?.is_some())
     }
 
-    /// Goes on with a request that waits at `permit`, here.
+    /// Goes on with a request that waits at `place`, here.
     pub async fn go_on(
         &self,
         request: Box<StatelessRequest>,
@@ -377,7 +377,7 @@ impl Exchange {
         Some(self.park(questions, None))
     }
 
-    /// What the backend asks is the answer for now. `Unsupported`: its client had brought all of it.
+    /// What the backend asks is the answer for now. `None`: its client had brought all of it.
     fn ask(&mut self) -> Option<ExchangeEvent> {
         let questions = self.asking.take().map(|(questions, _)| questions).unwrap_or_default();
         let waiting = self.waiting.as_ref()?;

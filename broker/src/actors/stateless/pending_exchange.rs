@@ -112,7 +112,7 @@ impl Drop for PendingExchange {
 /// Whether and when a call becomes a task.
 #[derive(Debug)]
 pub(super) struct PendingPromotion {
-    /// `Unsupported`: only where the backend makes a task of it.
+    /// `None`: only where the backend makes a task of it.
     due: Option<Instant>,
     /// Of a call whose client takes a task for an answer.
     call: Option<Arc<Call>>,
@@ -188,7 +188,7 @@ impl PendingPromotion {
         });
     }
 
-    /// What came of the attempt that is being made. `Unsupported`: there is none. Cancel-safe.
+    /// What came of the attempt that is being made. `None`: there is none. Cancel-safe.
     pub(super) async fn outcome(
         &mut self,
     ) -> Option<Result<UnannouncedTask, Option<PendingExchange>>> {

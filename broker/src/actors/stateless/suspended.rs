@@ -45,7 +45,7 @@ pub(super) struct SuspendedExchange {
     pub(super) questions: Vec<RequestedInput>,
     /// Of the questions, which is what it costs to keep it.
     bytes: usize,
-    /// What goes on once they are answered; `Unsupported`: the request is sent again.
+    /// What goes on once they are answered; `None`: the request is sent again.
     pub(super) waiting: Option<PendingExchange>,
 }
 

@@ -30,7 +30,7 @@ pub(super) struct TaskSubscription {
 }
 
 impl StatelessClient {
-    /// What of these tasks is this client's, from now on. `Unsupported`: none of it.
+    /// What of these tasks is this client's, from now on. `None`: none of it.
     pub(super) async fn watch_tasks(
         &self,
         wish: Vec<String>,

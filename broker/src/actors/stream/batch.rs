@@ -47,7 +47,7 @@ impl StreamCursor {
         self.poll_batch(count_max, bytes_max, frames, None)
     }
 
-    /// Takes what there is. Where nothing is, whoever is `queued` is woken when there may be something.
+    /// Takes what there is. Where nothing is, whoever is `waiting` is woken when there may be something.
     fn poll_batch(
         &mut self,
         count_max: usize,

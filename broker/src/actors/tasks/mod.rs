@@ -190,7 +190,7 @@ impl TaskManager {
         before.is_none()
     }
 
-    /// `Unsupported`: they are too many to tell what else could be taken over.
+    /// `None`: they are too many to tell what else could be taken over.
     fn deferred(&self) -> Option<Vec<TaskId>> {
         let (mut left_alone, now) = (sync::lock(&self.deferred), Instant::now());
         // For a while it is remembered how long it was.

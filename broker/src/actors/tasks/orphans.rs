@@ -70,7 +70,7 @@ pub(super) struct RecoveryGuard<'t> {
 }
 
 impl TaskManager {
-    /// `Unsupported`: somebody is at it.
+    /// `None`: somebody is at it.
     pub(super) fn begin_recovery(&self, task: &TaskId) -> Option<RecoveryGuard<'_>> {
         let is_first = sync::lock(&self.recovering).insert(task.clone());
         is_first.then(|| RecoveryGuard { tasks: self, task: task.clone() })

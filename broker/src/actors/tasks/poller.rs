@@ -21,7 +21,7 @@ use crate::{
 /// How often runs that ask their client nothing are looked after: only somebody else may have ended their task.
 const QUIET_RUNS_EVERY: u64 = 5;
 
-/// What was seen of a task: revision, epoch, questions. `Unsupported`: it was not there.
+/// What was seen of a task: revision, epoch, questions. `None`: it was not there.
 type TaskSnapshot = Option<(i64, i64, InputCounts)>;
 
 /// Looks until the process ends.

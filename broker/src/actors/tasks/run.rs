@@ -137,7 +137,7 @@ pub(super) struct RunPlan {
 }
 
 impl RunPlan {
-    /// `Unsupported`: what is stored was written by a later version, or is damaged.
+    /// `None`: what is stored was written by a later version, or is damaged.
     pub(super) fn read(record: &TaskRecord) -> Option<Self> {
         let details = TaskDetails::decode(&record.details)?;
         let client = ClientCapabilities::parse(details.capabilities.as_bytes()).ok()?;

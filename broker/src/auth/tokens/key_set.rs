@@ -34,7 +34,7 @@ struct VerificationKey {
 }
 
 impl KeySet {
-    /// Reads a set. Keys of kinds that are not known, for other uses, and secrets are left out (RFC 7517, 5). `Unsupported`: it is no set.
+    /// Reads a set. Keys of kinds that are not known, for other uses, and secrets are left out (RFC 7517, 5). `None`: it is no set.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let document: Value = serde_json::from_slice(text).ok()?;
         let keys = document.get("keys")?.as_array()?;

@@ -88,7 +88,7 @@ pub(super) enum TokenError {
 }
 
 impl TokenVerifier {
-    /// Fetches keys from now on, in the background; must be called inside the runtime. `Unsupported` without issuers.
+    /// Fetches keys from now on, in the background; must be called inside the runtime. `None` without issuers.
     pub fn new(
         auth: &AuthConfig,
         keyring: Arc<Keyring>,

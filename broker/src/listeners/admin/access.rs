@@ -2,7 +2,7 @@
 //!
 //! With an admin token configured, only its bearer. Without one, a loopback listener is open to local users, and any other
 //! listener is open to nobody. A loopback listener also refuses requests that a web page could have caused: a page can make
-//! a browser send to 127.0.0.1, but it can choose neither the `HostSupport` (DNS rebinding) nor the `EntryOrigin`.
+//! a browser send to 127.0.0.1, but it can choose neither the `Host` (DNS rebinding) nor the `EntryOrigin`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -35,7 +35,7 @@ pub(super) struct Access {
 /// A request that is not admitted.
 struct AccessDenied {
     problem: Box<Problem>,
-    /// `Unsupported`: not for its credential.
+    /// `None`: not for its credential.
     failure: Option<SignInFailureReason>,
 }
 

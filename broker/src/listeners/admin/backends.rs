@@ -30,7 +30,7 @@ pub(super) struct BackendList {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListParams {
-    /// Only those in this state, such as `record_failure`.
+    /// Only those in this state, such as `failed`.
     #[param(pattern = "^(connecting|ready|degraded|failed|disabled)$")]
     state: Option<String>,
     /// Entries of one page; all of them where it is absent.

@@ -29,7 +29,7 @@ pub(super) struct BackendName(pub(super) BackendId);
 pub(super) struct PathId(pub(super) String);
 /// The query, without a parameter that nobody reads.
 pub(super) struct QueryParams<T>(pub(super) T);
-/// A JSON body; `Unsupported` when there is no body at all.
+/// A JSON body; `None` when there is no body at all.
 pub(super) struct JsonBody(pub(super) Option<Value>);
 
 impl<S: Send + Sync> FromRequestParts<S> for TenantName {

@@ -8,7 +8,7 @@ pub(super) const LIMIT_MAX: u32 = 1_000;
 /// What of a list is asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Page {
-    /// `Unsupported`: all of it.
+    /// `None`: all of it.
     limit: Option<usize>,
     after: Option<String>,
 }
@@ -28,7 +28,7 @@ impl Page {
         Ok(Self { limit, after })
     }
 
-    /// The page of a list that is ordered by what `permit` tells of its entries, and where the next page begins.
+    /// The page of a list that is ordered by what `place` tells of its entries, and where the next page begins.
     pub(super) fn of<T>(
         &self,
         mut entries: Vec<T>,

@@ -22,7 +22,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Preconditions {
     }
 }
 
-/// The tags of a header; `Unsupported` without one. Weak ones are no use here, and match nothing.
+/// The tags of a header; `None` without one. Weak ones are no use here, and match nothing.
 fn tags(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<Vec<String>>, Problem> {
     let wrong = || {
         Problem::invalid(name.as_str(), "is neither * nor a list of entity tags in double quotes")

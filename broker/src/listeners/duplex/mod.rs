@@ -1,7 +1,7 @@
 //! The data plane over connections that are sessions: a client's messages come in, and everything for it goes out, on one
 //! connection.
 //!
-//! [`run_worker`] is the life of such a connection, whatever wire it has: a session is opened ([`handshake`]), spoken with
+//! [`serve`] is the life of such a connection, whatever wire it has: a session is opened ([`handshake`]), spoken with
 //! ([`session_io`]), and ended with a goodbye. Generic over the two frame traits; each wire has a file that accepts.
 
 mod handshake;
@@ -143,7 +143,7 @@ pub(super) async fn converse(
     }
 }
 
-/// `Unsupported`: the connection is beyond goodbyes.
+/// `None`: the connection is beyond goodbyes.
 async fn speak(
     seat: &SessionConnection,
     outbox: &mut StreamCursor,
@@ -204,7 +204,7 @@ async fn speak(
     in_time(LAST_FRAMES_WAIT, writing).await.map(|_over| goodbye)
 }
 
-/// `Unsupported` when it takes too long, or when it says so itself.
+/// `None` when it takes too long, or when it says so itself.
 async fn in_time<T>(limit: Duration, work: impl Future<Output = Option<T>>) -> Option<T> {
     tokio::time::timeout(limit, work).await.ok().flatten()
 }

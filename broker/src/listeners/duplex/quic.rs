@@ -268,7 +268,7 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
 
 type StartedCall = (protocol::ids::RequestId, StreamCursor, Option<CallFuture>);
 
-/// Hands a message to the session. `Unsupported`: it is no request, and nothing follows.
+/// Hands a message to the session. `None`: it is no request, and nothing follows.
 async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<StartedCall>, Rejection> {
     let id = message.id.clone();
     if message.is_modern() {
@@ -337,7 +337,7 @@ async fn answer(
     }
 }
 
-/// Writes messages for as long as the client takes something of them, and nobody else needs the room of what waits `backlog` them.
+/// Writes messages for as long as the client takes something of them, and nobody else needs the room of what waits `behind` them.
 /// `false`: it does not get them, and is told so if it only reads too slowly.
 async fn deliver(
     shared: &Shared,

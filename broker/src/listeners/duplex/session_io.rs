@@ -233,7 +233,7 @@ impl ClientReader<'_> {
     }
 }
 
-/// Writes what is for the client until nothing more comes, and says how the connection should end then. `Unsupported`: nothing
+/// Writes what is for the client until nothing more comes, and says how the connection should end then. `None`: nothing
 /// more can be written.
 pub(super) async fn write(
     session: &Arc<Session>,

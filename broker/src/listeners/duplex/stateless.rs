@@ -88,7 +88,7 @@ pub(super) struct StartedRequest {
 }
 
 impl ReplyStream {
-    /// The next message; `Unsupported` when there is no more. Cancel-safe.
+    /// The next message; `None` when there is no more. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         let step = match self {
             Self::Over => return None,
@@ -255,7 +255,7 @@ impl RequestDispatcher {
         }
     }
 
-    /// Speaks until one side has had enough. `Unsupported`: the connection is beyond goodbyes.
+    /// Speaks until one side has had enough. `None`: the connection is beyond goodbyes.
     pub(super) async fn converse(
         self: &Arc<Self>,
         first: Message,
@@ -358,7 +358,7 @@ impl RequestDispatcher {
         }
     }
 
-    /// Takes what the client sends until nothing more comes. `Unsupported`: the connection is gone.
+    /// Takes what the client sends until nothing more comes. `None`: the connection is gone.
     async fn read(
         self: &Arc<Self>,
         source: &mut impl FrameSource,

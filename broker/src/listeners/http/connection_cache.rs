@@ -39,7 +39,7 @@ impl ConnectionCache {
         lock(&self.alarm).poll_until(context, at)
     }
 
-    /// What `work` brings. `Unsupported`: it did not come by `latest`.
+    /// What `work` brings. `None`: it did not come by `latest`.
     pub(super) async fn in_time<T>(
         &self,
         latest: Instant,

@@ -28,7 +28,7 @@ pub(super) struct FallbackConnection {
     pub(super) deadline: Instant,
 }
 
-/// Serves a connection of which nothing was read, until its end (`Unsupported`) or until what comes is nothing for us. By `deadline` the
+/// Serves a connection of which nothing was read, until its end (`None`) or until what comes is nothing for us. By `deadline` the
 /// first request is there.
 pub(super) async fn serve(
     broker: &Arc<Broker>,

@@ -88,7 +88,7 @@ impl InboundRequest<'_> {
         located
     }
 
-    /// The session was found here and left before the request was begun. `Unsupported`: it is to be located again. `Some`: whoever
+    /// The session was found here and left before the request was begun. `None`: it is to be located again. `Some`: whoever
     /// asks does that. The refusal: that took too long already.
     pub(super) async fn led_on(
         &self,
@@ -175,7 +175,7 @@ impl InboundRequest<'_> {
         None
     }
 
-    /// A request that stands alone, for the replica where it began. `Unsupported`: it can not be served there any more.
+    /// A request that stands alone, for the replica where it began. `None`: it can not be served there any more.
     pub(super) async fn send_to(
         &self,
         replica: &SessionOwner,
@@ -295,7 +295,7 @@ impl ReplicaRequest {
         request
     }
 
-    /// `Unsupported`: nothing that is understood, which is nothing that was carried out.
+    /// `None`: nothing that is understood, which is nothing that was carried out.
     fn frames(&self) -> Option<Frames> {
         let limits = Limits { bytes_max: self.body.len(), ..Limits::default() };
         decode_body(self.body.clone(), &limits, true)

@@ -299,7 +299,7 @@ impl FrameSource for PostSource {
     }
 }
 
-/// The stream, `Unsupported` once it has ended.
+/// The stream, `None` once it has ended.
 struct SseSink(Option<mpsc::Sender<Bytes>>);
 
 impl FrameSink for SseSink {

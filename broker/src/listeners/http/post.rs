@@ -131,7 +131,7 @@ impl InboundRequest<'_> {
         }
     }
 
-    /// `session`: the one the header names, as it was found; `Unsupported` without a header.
+    /// `session`: the one the header names, as it was found; `None` without a header.
     async fn serve(
         &self,
         session: Option<Result<Arc<Session>, Refusal>>,

@@ -97,7 +97,7 @@ fn is_loopback_host(host: &str) -> bool {
         || name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The host without its port; `Unsupported` when what follows is no port.
+/// The host without its port; `None` when what follows is no port.
 fn host_name(host: &str) -> Option<&str> {
     let end = if host.starts_with('[') {
         host.find(']')? + 1

@@ -128,7 +128,7 @@ impl hyper::body::Body for ExpiringBody {
     }
 }
 
-/// How the head of a [`ServerResponse::JsonBody`] begins, written once for all.
+/// How the head of a [`ServerResponse::Json`] begins, written once for all.
 pub(super) fn document_head(version: Option<Version>) -> &'static str {
     macro_rules! head {
         ($($more:literal)?) => {

@@ -252,7 +252,9 @@ fn mirrored_arguments(
             (Some(value), true)
                 if values.next().is_none() && param.agrees(value.as_bytes(), arguments) => {}
             (Some(_), true) => {
-                return Err(mismatch(format!("{PARAM_PREFIX}{name} is not what the argument says")));
+                return Err(mismatch(format!(
+                    "{PARAM_PREFIX}{name} is not what the argument says"
+                )));
             }
         }
     }

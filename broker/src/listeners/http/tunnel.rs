@@ -59,7 +59,7 @@ pub(super) enum TunnelResult {
     SessionMissing(ForwardFailure),
 }
 
-/// Asks `recipient` to go on with a session of its own, in the words of the client's request.
+/// Asks `owner` to go on with a session of its own, in the words of the client's request.
 pub(super) async fn dig(
     broker: &Broker,
     owner: &SessionOwner,
@@ -101,7 +101,7 @@ async fn refused(response: Response<Incoming>) -> TunnelResult {
 }
 
 impl Tunnel {
-    /// Passes on what the client and the owner send each other, until one of them has ended. `started_at` is what the client has
+    /// Passes on what the client and the owner send each other, until one of them has ended. `begun` is what the client has
     /// sent already.
     pub(super) async fn serve(self, client: Stream, begun: Bytes, stop: &CancellationToken) {
         let Self { mut here, there } = self;

@@ -102,7 +102,7 @@ const BELOW: [&str; 6] = [
 
 struct CostCounter<'s> {
     root: &'s Value,
-    /// By subschema and how much deeper the place is. `Unsupported` while it is being found out.
+    /// By subschema and how much deeper the place is. `None` while it is being found out.
     known: HashMap<(*const Value, usize), Option<u64>>,
 }
 

@@ -107,7 +107,7 @@ impl ArgumentValidator {
     }
 
     /// `arguments` as the client wrote them; absent ones are none. Carried out where it takes next to nothing, whatever the schema
-    /// and the arguments; `Unsupported` where it takes more.
+    /// and the arguments; `None` where it takes more.
     pub fn check_at_once(&self, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
         if self.name_weight > 0
             || arguments.is_some_and(|text| text.len() > ARGUMENT_BYTES_AT_ONCE_MAX)

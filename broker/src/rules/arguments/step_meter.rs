@@ -91,7 +91,7 @@ pub(super) fn metered<T>(
     (done, over())
 }
 
-/// Pays for `unread_steps`. False: the validation is over.
+/// Pays for `steps`. False: the validation is over.
 #[inline]
 pub(super) fn pay(steps: u64) -> bool {
     METER.with(|meter| match meter.until_look.get().checked_sub(steps) {

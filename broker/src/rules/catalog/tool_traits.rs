@@ -64,7 +64,7 @@ pub enum TaskHost {
     Broker,
 }
 
-/// The tool as one that may be run as a task; `Unsupported` for one that forbids it. "Required" means nothing from a backend that
+/// The tool as one that may be run as a task; `None` for one that forbids it. "Required" means nothing from a backend that
 /// has no tasks (MCP 2025-11-25, Tasks: Tool-Level Negotiation).
 pub(super) fn with_task_support(entry: json::Value<'_>) -> Option<Bytes> {
     let native = Bytes::copy_from_slice(entry.raw());

@@ -8,7 +8,7 @@
 //! | `talk` | sends `notifications` first, with its own progress token where they have one |
 //! | `hang` | never answers |
 //! | `long` | sends `notifications`, and answers when the gate of its `mark` opens |
-//! | `disarm` | asks for a URL to be opened, and says that it was (of earlier revisions) |
+//! | `opened` | asks for a URL to be opened, and says that it was (of earlier revisions) |
 //! | `withdraw` | asks, and takes the question back (of earlier revisions) |
 //! | `job` | is made a task of (of 2026-07-28) |
 
@@ -52,7 +52,7 @@ const INSTRUCTIONS: &str = "be modern";
 
 impl Back {
     pub(super) async fn start(of: Of, pipe: bool) -> Self {
-        let back = match (REVISIONS[of] == super::MODERN, pipe) {
+        let back = match (REVISIONS[of] == super::STATELESS, pipe) {
             (true, true) => Self::Modern(StatelessBackend::pipe().await),
             (true, false) => Self::Modern(StatelessBackend::http().await),
             (false, true) => Self::Legacy(FakeBackend::start().await.behind_lines().await),
@@ -259,7 +259,7 @@ fn modern(backend: &StatelessBackend) {
         });
         let info = json!({"io.modelcontextprotocol/serverInfo": features::server_info(REVISIONS.len() - 1)});
         StatelessReply::Result(json!({
-            "supportedVersions": [super::MODERN], "capabilities": capabilities, "instructions": INSTRUCTIONS,
+            "supportedVersions": [super::STATELESS], "capabilities": capabilities, "instructions": INSTRUCTIONS,
             "ttlMs": 0, "cacheScope": "private", "_meta": info,
         }))
     });

@@ -10,7 +10,7 @@ use testkit::{
     judge::Revision,
 };
 
-use super::{MODERN, Of, REVISIONS};
+use super::{Of, REVISIONS, STATELESS};
 
 /// How it comes to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl Client {
                     .await
                     .expect("an event stream"),
             ),
-            (Front::Http, MODERN) => {
+            (Front::Http, STATELESS) => {
                 builder.over(Wire::modern_http(address, &format!("/mcp/{backend}")))
             }
             (Front::Http, _) => {
@@ -171,7 +171,7 @@ impl Client {
     }
 
     pub(super) fn is_modern(&self) -> bool {
-        REVISIONS[self.of] == MODERN
+        REVISIONS[self.of] == STATELESS
     }
 
     fn meta(&self) -> Value {

@@ -43,8 +43,8 @@ use crate::builder;
 /// A revision, as its place in [`REVISIONS`].
 type Of = usize;
 
-const REVISIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN];
-const MODERN: &str = "2026-07-28";
+const REVISIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", STATELESS];
+const STATELESS: &str = "2026-07-28";
 /// A behaviour that takes longer hangs.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
@@ -305,7 +305,7 @@ async fn br_01_br_04_br_07_every_pair_of_revisions_does_over_http_what_the_table
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn br_01_what_crosses_eras_does_the_same_over_other_wires() {
-    let is_modern = |of: Of| REVISIONS[of] == MODERN;
+    let is_modern = |of: Of| REVISIONS[of] == STATELESS;
     every_cell(Front::WebSocket, true, |client, backend| is_modern(client) != is_modern(backend))
         .await;
 }

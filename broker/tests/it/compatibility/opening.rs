@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Cell, Found, MODERN, Pair, REVISIONS, ensure, features, refused};
+use super::{Cell, Found, Pair, REVISIONS, STATELESS, ensure, features, refused};
 
 pub(super) async fn handshake(pair: &Pair) -> Found {
     let opened = &pair.client.opened;
@@ -90,7 +90,7 @@ pub(super) async fn roots_changed(pair: &Pair) -> Found {
     if pair.is_modern_back() {
         pair.client.call("say", json!({"result": r#"{"content":[]}"#})).await.result()?;
         ensure(pair.back.seen_of("notifications/roots/list_changed").is_empty(), || {
-            format!("{MODERN} has no such notification")
+            format!("{STATELESS} has no such notification")
         })?;
         return Ok(Cell::Absent);
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use protocol::error::ErrorKind;
 
-use super::{MODERN, Of, REVISIONS, Row, table::ROWS};
+use super::{Of, REVISIONS, Row, STATELESS, table::ROWS};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/compatibility.md");
 const BEGIN: &str = "<!-- matrix -->\n";
@@ -170,11 +170,11 @@ fn generated() -> String {
     behaviours(&mut out, &names("client"), |row, client| {
         runs(row, &legacy, |backend| row.letter(client, backend))
     });
-    writeln!(out, "\n### Clients of {MODERN}\n").expect("a string takes it");
+    writeln!(out, "\n### Clients of {STATELESS}\n").expect("a string takes it");
     let mut columns = names("backend");
-    columns.push(format!("backend {MODERN}"));
+    columns.push(format!("backend {STATELESS}"));
     behaviours(&mut out, &columns, |row, backend| letter_text(row, row.letter(LEGACY, backend)));
-    writeln!(out, "\n### Backends of {MODERN}, clients with sessions\n")
+    writeln!(out, "\n### Backends of {STATELESS}, clients with sessions\n")
         .expect("a string takes it");
     behaviours(&mut out, &names("client"), |row, client| {
         letter_text(row, row.letter(client, LEGACY))

@@ -38,7 +38,7 @@ async fn dropped(broker: &TestBroker, kind: &str) -> f64 {
         .unwrap_or_default()
 }
 
-/// Of `sent` notifications since `started_at` all but the burst were dropped, give or take what the time brought back.
+/// Of `sent` notifications since `begun` all but the burst were dropped, give or take what the time brought back.
 async fn assert_most_dropped(broker: &TestBroker, sent: usize, begun: Instant, wire: &str) {
     let least = || (sent - BURST) as f64 - begun.elapsed().as_secs_f64() - 1.0;
     let labels = [("kind", "rate_limited")];

@@ -1,5 +1,5 @@
 //! What a broker does about its clients is the same on every wire in front: messages in order, an exact limit, pieces of any
-//! size, clients that have nothing more to say, clients that do not read, connections that break. [`backlog`] says the same of
+//! size, clients that have nothing more to say, clients that do not read, connections that break. [`behind`] says the same of
 //! backends; the wires themselves are held to it by a suite of the `transport` crate, over each of them and in both directions.
 
 mod behind;

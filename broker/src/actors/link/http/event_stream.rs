@@ -39,7 +39,7 @@ pub(super) struct EventStreamReader {
     wire: Arc<HttpWire>,
     link: Arc<Link>,
     connection: Arc<Connection>,
-    /// The request whose answer ends the stream; `Unsupported` on the GET stream.
+    /// The request whose answer ends the stream; `None` on the GET stream.
     answer_to: Option<u64>,
     /// Whose questions come on it.
     asker: Option<Asker>,
@@ -105,7 +105,7 @@ impl EventStreamReader {
         }
     }
 
-    /// `Unsupported` once the answer was seen.
+    /// `None` once the answer was seen.
     async fn read_and_resume(&mut self, mut body: ResponseBody) -> Option<Failure> {
         let mut attempts = 0;
         loop {

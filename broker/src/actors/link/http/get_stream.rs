@@ -17,7 +17,7 @@ use crate::{
     limits::{BACKOFF_FIRST, BACKOFF_MAX},
 };
 
-/// Reads the GET stream until the connection is closed. `disarm` learns when the first attempt is over.
+/// Reads the GET stream until the connection is closed. `opened` learns when the first attempt is over.
 pub(super) async fn listen(
     wire: Arc<HttpWire>,
     link: Arc<Link>,

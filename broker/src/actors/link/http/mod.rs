@@ -66,7 +66,7 @@ pub struct HttpWire {
     headers: HeaderMap,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
-    /// The head of a session's POSTs, once the session is agreed on: from then on they differ in their bodies alone. `Unsupported` where
+    /// The head of a session's POSTs, once the session is agreed on: from then on they differ in their bodies alone. `None` where
     /// the library writes heads.
     prepared: OnceLock<Option<PreparedPost>>,
     limits: json::Limits,
@@ -81,7 +81,7 @@ pub(super) struct WireRequest<'a> {
     pub(super) asker: Option<&'a Asker>,
     /// It is `initialize`: its response carries the session id.
     pub(super) opening: bool,
-    /// What a request of 2026-07-28 says of itself in headers; `Unsupported`: it is one of a session.
+    /// What a request of 2026-07-28 says of itself in headers; `None`: it is one of a session.
     pub(super) headers: Option<HeaderMap>,
 }
 

@@ -1,7 +1,7 @@
 //! Links to backends that speak 2026-07-28, where each request stands alone.
 //!
 //! The rest of the broker speaks to a backend as one does in a session: it calls, subscribes, answers questions. A
-//! [`HttpConnection`] that turned out to be a modern one turns this into requests that say everything themselves: [`exchange`]
+//! [`Connection`] that turned out to be a modern one turns this into requests that say everything themselves: [`exchange`]
 //! carries calls, [`inputs`] turns what a backend needs into questions to the client, [`tasks`] follows the tasks it makes,
 //! [`notification_feed`] keeps a stream of notifications. [`handshake`] finds out in which era a backend lives.
 //!
@@ -134,7 +134,7 @@ impl StatelessConnection {
         }
     }
 
-    /// A notification, as it is to be taken; `Unsupported`: it belongs to no stream of ours, or was taken already.
+    /// A notification, as it is to be taken; `None`: it belongs to no stream of ours, or was taken already.
     pub fn admit(&self, message: &Message) -> Option<Message> {
         match message.method {
             Method::SubscriptionsAcknowledged => {

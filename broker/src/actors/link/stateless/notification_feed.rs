@@ -356,7 +356,7 @@ async fn follow_wishes(
     }
 }
 
-/// Why there is no stream. `handle_error_status`: the backend said so itself.
+/// Why there is no stream. `refused`: the backend said so itself.
 struct FeedOpenError {
     failure: Failure,
     refused: bool,

@@ -112,7 +112,7 @@ pub(super) async fn probe(
     Ok(answer)
 }
 
-/// A request of the broker's own, on behalf of `destination` if there is one. The answer is a complete result or an error, as the
+/// A request of the broker's own, on behalf of `asker` if there is one. The answer is a complete result or an error, as the
 /// backend wrote it.
 pub(super) async fn ask(
     connection: &Arc<Connection>,
@@ -148,7 +148,7 @@ pub(super) fn changed_its_mind(connection: &Connection, link: &Arc<Link>) -> Fai
     Failure::SessionGone
 }
 
-/// A request with these params, and who it is for. `destination`: to whom its progress goes.
+/// A request with these params, and who it is for. `asker`: to whom its progress goes.
 pub(super) fn own<'a>(
     connection: &Connection,
     link: &Link,
