@@ -224,7 +224,7 @@ fn the_documented_compatibility_is_the_tested_one() {
 #[test]
 fn br_07_everything_that_can_not_be_bridged_is_shown_by_a_test() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
-    let modules = ["modern", "modern_backends"]
+    let modules = ["stateless", "stateless_backends"]
         .map(|module| std::fs::read_dir(format!("{folder}/{module}")).unwrap());
     let sources: String = modules
         .into_iter()
