@@ -1,7 +1,8 @@
 //! `mcp-broker`: one endpoint in front of many MCP servers, for many tenants.
 //!
-//! Read it in this order: [`listeners`] (sockets), [`sessions`] and [`backends`] (what lives and
-//! waits), [`rules`] (what is decided). See ARCHITECTURE.md for the words and the journey of a call.
+//! Read it in this order: [`listeners`] (sockets), [`sessions`] (what belongs to clients),
+//! [`backends`] (what belongs to servers), [`rules`] (decisions). See ARCHITECTURE.md for the
+//! glossary and the journey of a call.
 
 pub mod admission;
 pub mod auth;

@@ -87,7 +87,7 @@ fn every_metric_is_documented() {
 
 fn pages() -> Vec<(String, String)> {
     let root = format!("{}/..", env!("CARGO_MANIFEST_DIR"));
-    let docs = ["docs", "docs/internals"].into_iter().flat_map(|folder| {
+    let docs = ["docs", "docs/decisions", "docs/internals"].into_iter().flat_map(|folder| {
         let entries = fs::read_dir(format!("{root}/{folder}")).unwrap();
         entries
             .map(move |entry| format!("{folder}/{}", entry.unwrap().file_name().to_string_lossy()))
