@@ -26,8 +26,7 @@ use crate::{
     metrics::Metrics,
     rules::{
         client_network::client_network,
-        gcra::Rate,
-        shared_rate_limit::{RateLimiterMap, ReplicaShare},
+        local_rate_limit::{KeyedRateLimiter, per_second},
     },
 };
 
@@ -165,32 +164,29 @@ impl ConnectionLimiter {
 /// New connections per second, by client address.
 #[derive(Debug)]
 struct ConnectionRateLimiter {
-    rate: Option<Rate>,
-    meters: Mutex<RateLimiterMap<IpAddr>>,
+    /// `None`: there is no limit.
+    rates: Option<Mutex<KeyedRateLimiter<IpAddr>>>,
     started: Instant,
 }
 
 impl ConnectionRateLimiter {
     fn new(limits: &Limits) -> Self {
-        Self {
-            rate: Rate::new(
-                limits.connections_per_second_per_address,
-                limits.connection_burst_per_address,
-            ),
-            meters: Mutex::new(RateLimiterMap::new(ADDRESSES_METERED_MAX, "addresses".to_owned())),
-            started: Instant::now(),
-        }
+        let quota = per_second(
+            limits.connections_per_second_per_address,
+            limits.connection_burst_per_address,
+        );
+        let rates =
+            quota.map(|quota| Mutex::new(KeyedRateLimiter::new(quota, ADDRESSES_METERED_MAX)));
+        Self { rates, started: Instant::now() }
     }
 
     fn take(&self, address: IpAddr) -> bool {
-        let Some(rate) = self.rate else { return true };
-        let now = self.started.elapsed();
-        let meter = self.meters.lock().unwrap_or_else(PoisonError::into_inner).of(
-            &address,
-            now,
-            String::new,
-        );
-        meter.take(rate, ReplicaShare::SINGLE_REPLICA, now).is_ok()
+        let Some(rates) = &self.rates else { return true };
+        rates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .check(&address, self.started.elapsed())
+            .is_ok()
     }
 }
 

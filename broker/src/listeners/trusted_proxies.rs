@@ -5,10 +5,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -19,7 +16,10 @@ use transport::{
     proxy_protocol::{ProxyHeader, ProxyHeaderError, begins_with_header, read_header},
 };
 
-use crate::config::{Config, ForwardedHeader};
+use crate::{
+    config::{Config, ForwardedHeader},
+    rules::local_rate_limit::{LocalRateLimiter, one_per},
+};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// The log tells of connections that are refused for their header this often at most, and how many it left out.
@@ -120,19 +120,16 @@ pub(super) struct ProxyProtocol {
     proxies: TrustedProxies,
     /// By when a header is there; `None`: the listener takes none.
     limit: Option<Duration>,
-    told: Mutex<Option<Instant>>,
-    left_out: AtomicU64,
+    /// Lines of the log about refused connections.
+    lines: Mutex<LocalRateLimiter>,
+    started: Instant,
 }
 
 impl ProxyProtocol {
     pub(super) fn new(config: &Config, is_on: bool) -> Self {
         let limit = is_on.then_some(config.timeouts.handshake);
-        Self {
-            proxies: TrustedProxies::new(config),
-            limit,
-            told: Mutex::default(),
-            left_out: AtomicU64::new(0),
-        }
+        let lines = Mutex::new(LocalRateLimiter::new(one_per(TOLD_EVERY)));
+        Self { proxies: TrustedProxies::new(config), limit, lines, started: Instant::now() }
     }
 
     /// On a listener that takes no headers.
@@ -181,15 +178,11 @@ impl ProxyProtocol {
     }
 
     fn tell(&self, peer: SocketAddr, error: &ProxyProtocolError) {
-        let now = Instant::now();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_some_and(|told| now.duration_since(told) < TOLD_EVERY) {
-            self.left_out.fetch_add(1, Ordering::Relaxed);
-            return;
+        let checked =
+            self.lines.lock().unwrap_or_else(PoisonError::into_inner).check(self.started.elapsed());
+        if let Ok(left_out) = checked {
+            tracing::warn!(%peer, left_out, "{error}");
         }
-        *told = Some(now);
-        let left_out = self.left_out.swap(0, Ordering::Relaxed);
-        tracing::warn!(%peer, left_out, "{error}");
     }
 }
 

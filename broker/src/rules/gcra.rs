@@ -1,4 +1,8 @@
 //! A budget of requests: so many per second, with a burst. One atomic cell, no lock (GCRA).
+//!
+//! `governor` holds the rates of one process ([`local_rate_limit`](super::local_rate_limit)) and not this one, which replicas share. A
+//! request that was counted elsewhere is given back; the hot store learns how much was taken, and sets how much is left; the rate is
+//! divided among replicas, whose number changes. A limiter of governor is only taken from, and keeps the quota it was made with.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

@@ -19,6 +19,7 @@ pub mod exposure;
 pub mod fair_queue;
 pub mod gcra;
 pub mod link_sharing;
+pub mod local_rate_limit;
 pub mod log_level;
 pub mod retries;
 pub mod routing;

@@ -1,4 +1,4 @@
-//! What one scope (a tenant, a principal, a backend, a tool, an address) may take per second, on one replica of several.
+//! What one scope (a tenant, a principal, a backend, a tool) may take per second, on one replica of several.
 //!
 //! Where replicas share a hot store each takes ahead of need: a *stock*, granted by all. What comes in faster than that is
 //! served from this replica's own share of the rate and told afterwards (`owed`), unless it is known that nothing is left.
@@ -45,11 +45,6 @@ pub enum SharingMode {
 pub struct ReplicaShare {
     pub sharing: SharingMode,
     pub replicas: u32,
-}
-
-impl ReplicaShare {
-    /// For what no other replica counts.
-    pub const SINGLE_REPLICA: Self = Self { sharing: SharingMode::LocalShare, replicas: 1 };
 }
 
 /// What to ask the hot store for.
@@ -269,6 +264,8 @@ mod tests {
     const START: Duration = Duration::from_secs(10);
     const RATE: Rate = Rate { per_second: 100, burst: 30 };
     const THREE: ReplicaShare = ReplicaShare { sharing: SharingMode::Global, replicas: 3 };
+    const SINGLE_REPLICA: ReplicaShare =
+        ReplicaShare { sharing: SharingMode::LocalShare, replicas: 1 };
 
     fn meter() -> Arc<SharedRateLimiter> {
         SharedRateLimiter::new("m".into())
@@ -357,14 +354,11 @@ mod tests {
             meters.of(&key, now, || format!("scope {key}"))
         };
         for key in 0..10 {
-            assert_eq!(
-                taken_at_once(&of(&mut meters, key, START), ReplicaShare::SINGLE_REPLICA, START),
-                30
-            );
+            assert_eq!(taken_at_once(&of(&mut meters, key, START), SINGLE_REPLICA, START), 30);
         }
         assert_eq!(of(&mut meters, 11, START).name, "others", "all are in use");
         assert_eq!(
-            taken_at_once(&of(&mut meters, 3, START), ReplicaShare::SINGLE_REPLICA, START),
+            taken_at_once(&of(&mut meters, 3, START), SINGLE_REPLICA, START),
             0,
             "and none has forgotten"
         );

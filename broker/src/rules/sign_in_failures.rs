@@ -3,9 +3,12 @@
 //! Called by `broker::sign_in_failures`, which has the clock. Invariants: addresses and series are bounded, whatever strangers
 //! send; every failure that is told is part of exactly one report.
 
-use std::{collections::HashMap, hash::Hash, net::IpAddr, time::Duration};
+use std::{collections::HashMap, net::IpAddr, time::Duration};
 
-use super::client_network::client_network;
+use super::{
+    client_network::client_network,
+    local_rate_limit::{KeyedRateLimiter, LocalRateLimiter, one_per, per_minute},
+};
 use crate::limits::sign_ins::{SIGN_IN_ADDRESSES_MAX, SIGN_IN_LOG_LINES_MAX, SIGN_IN_WINDOW};
 
 /// The side of the broker at which a sign-in failed.
@@ -99,42 +102,25 @@ pub struct FailureVerdict {
     pub report: Option<FailureReport>,
 }
 
-/// A minute of something, and how often it happened.
-#[derive(Debug, Clone, Copy, Default)]
-struct MinuteCounter {
-    ends_at: Duration,
-    count: u64,
-}
-
-impl MinuteCounter {
-    fn beginning(now: Duration) -> Self {
-        Self { ends_at: now + SIGN_IN_WINDOW, count: 0 }
-    }
-
-    fn is_over(&self, now: Duration) -> bool {
-        self.ends_at <= now
-    }
-
-    /// Counts one more. Returns the number so far.
-    fn count(&mut self, now: Duration) -> u64 {
-        if self.is_over(now) {
-            *self = Self::beginning(now);
-        }
-        self.count += 1;
-        self.count
-    }
-}
-
 /// Failures of the last minute.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SignInFailures {
-    addresses: HashMap<IpAddr, MinuteCounter>,
-    /// Of all addresses that find no room.
-    other_addresses: MinuteCounter,
-    /// The count is of failures that are not told yet.
-    series: HashMap<FailureSeries, MinuteCounter>,
-    lines: MinuteCounter,
-    lines_left_out: u64,
+    /// One failure of an address passes in a minute; those that are suppressed since are counted.
+    addresses: KeyedRateLimiter<IpAddr>,
+    /// One failure of a series is told at once in a minute; those that are suppressed since are told when it is over.
+    series: HashMap<FailureSeries, LocalRateLimiter>,
+    /// Lines of the log. The next line says how many were left out.
+    lines: LocalRateLimiter,
+}
+
+impl Default for SignInFailures {
+    fn default() -> Self {
+        Self {
+            addresses: KeyedRateLimiter::new(one_per(SIGN_IN_WINDOW), SIGN_IN_ADDRESSES_MAX),
+            series: HashMap::new(),
+            lines: LocalRateLimiter::new(per_minute(SIGN_IN_LOG_LINES_MAX as u32)),
+        }
+    }
 }
 
 impl SignInFailures {
@@ -159,11 +145,11 @@ impl SignInFailures {
 
     /// Reports of the series whose minute is over.
     pub fn close(&mut self, now: Duration) -> Vec<FailureReport> {
-        self.addresses.retain(|_, window| !window.is_over(now));
+        self.addresses.forget_idle(now);
         let over: Vec<(FailureSeries, u64)> = self
             .series
-            .extract_if(|_, window| window.is_over(now))
-            .map(|(of, window)| (of, window.count))
+            .extract_if(|_, minute| minute.is_free(now))
+            .map(|(of, minute)| (of, minute.suppressed()))
             .collect();
         over.into_iter()
             .filter(|(_, count)| *count > 0)
@@ -176,59 +162,30 @@ impl SignInFailures {
         self.close(now + SIGN_IN_WINDOW)
     }
 
+    /// Returns the rest of the minute in which the address failed too often.
     fn wait(&mut self, now: Duration, address: IpAddr, per_minute: u32) -> Option<Duration> {
-        let has_room = has_room(&mut self.addresses, &address, SIGN_IN_ADDRESSES_MAX, |window| {
-            window.is_over(now)
-        });
-        let window = match has_room {
-            true => self.addresses.entry(address).or_insert_with(|| MinuteCounter::beginning(now)),
-            false => &mut self.other_addresses,
-        };
-        (window.count(now) > u64::from(per_minute)).then(|| window.ends_at.saturating_sub(now))
+        let exceeded = self.addresses.check(&address, now).err()?;
+        // The first of a minute passed.
+        (1 + exceeded.suppressed > u64::from(per_minute)).then_some(exceeded.retry_after)
     }
 
     fn told(&mut self, now: Duration, series: FailureSeries) -> Option<FailureReport> {
-        // What is over is told when it is closed, which is soon.
+        // A minute that is over makes room when it is closed, which is soon.
         let has_room =
             self.series.contains_key(&series) || self.series.len() < SIGN_IN_ADDRESSES_MAX;
         let series = if has_room { series } else { FailureSeries { address: None, ..series } };
-        match self.series.get_mut(&series) {
-            Some(window) => {
-                window.count += 1;
-                None
-            }
-            None => {
-                self.series.insert(series, MinuteCounter::beginning(now));
-                Some(self.report(now, series, 1))
-            }
-        }
+        let minute = self
+            .series
+            .entry(series)
+            .or_insert_with(|| LocalRateLimiter::new(one_per(SIGN_IN_WINDOW)));
+        // What was suppressed in a minute that is over, and not closed yet, is told with it.
+        let earlier = minute.check(now).ok()?;
+        Some(self.report(now, series, earlier + 1))
     }
 
     fn report(&mut self, now: Duration, series: FailureSeries, count: u64) -> FailureReport {
-        let is_logged = self.lines.count(now) <= SIGN_IN_LOG_LINES_MAX;
-        if !is_logged {
-            self.lines_left_out += 1;
-        }
-        FailureReport {
-            series,
-            count,
-            logged_after: is_logged.then(|| std::mem::take(&mut self.lines_left_out)),
-        }
+        FailureReport { series, count, logged_after: self.lines.check(now).ok() }
     }
-}
-
-/// Tells if a key is in a table, or may come in. Entries that are over are taken out first, where that is needed.
-fn has_room<Key: Eq + Hash, Value>(
-    table: &mut HashMap<Key, Value>,
-    key: &Key,
-    max: usize,
-    is_over: impl Fn(&Value) -> bool,
-) -> bool {
-    if table.contains_key(key) || table.len() < max {
-        return true;
-    }
-    table.retain(|_, value| !is_over(value));
-    table.len() < max
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, SystemTime},
@@ -19,7 +19,7 @@ use protocol::{
 };
 use tokio::{
     sync::{Notify, Semaphore, watch},
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -36,6 +36,7 @@ use crate::{
         KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX, TOKEN_LEEWAY, TOKEN_PRINCIPAL_BYTES_MAX,
     },
     metrics::Metrics,
+    rules::local_rate_limit::{LocalRateLimiter, one_per},
 };
 
 #[derive(Debug)]
@@ -46,7 +47,9 @@ pub(in crate::auth) struct TokenIssuer {
     keys: ArcSwap<KeySet>,
     /// There is a key that tokens may be signed with.
     has_keys: AtomicBool,
-    stage: Mutex<FetchState>,
+    fetches: Mutex<KeyFetches>,
+    /// Origin of the time by which fetches are counted.
+    started: Instant,
     /// Somebody waits for newer keys.
     wanted: Notify,
     /// Counts the fetches that are over.
@@ -54,12 +57,12 @@ pub(in crate::auth) struct TokenIssuer {
     waiting: Semaphore,
 }
 
-/// What the task that fetches is at.
-#[derive(Debug, Clone, Copy)]
-enum FetchState {
-    Fetching,
-    /// Since it began the last fetch.
-    Resting(Instant),
+/// The fetches of the keys.
+#[derive(Debug)]
+struct KeyFetches {
+    is_running: bool,
+    /// Counts their beginnings.
+    rate: LocalRateLimiter,
 }
 
 impl TokenIssuer {
@@ -69,7 +72,12 @@ impl TokenIssuer {
             resource: resource.to_owned(),
             keys: ArcSwap::default(),
             has_keys: AtomicBool::new(false),
-            stage: Mutex::new(FetchState::Fetching), // which the task does first
+            // The task begins with one.
+            fetches: Mutex::new(KeyFetches {
+                is_running: true,
+                rate: LocalRateLimiter::new(one_per(KEY_SET_PAUSE_MIN)),
+            }),
+            started: Instant::now(),
             wanted: Notify::new(),
             over: watch::Sender::new(0),
             waiting: Semaphore::new(KEY_SET_WAITING_MAX),
@@ -188,12 +196,14 @@ impl TokenIssuer {
     pub(in crate::auth) async fn fetched(&self) {
         let Ok(_place) = self.waiting.try_acquire() else { return };
         let mut over = self.over.subscribe();
-        match self.stage() {
-            FetchState::Fetching => {}
-            FetchState::Resting(since) if since.elapsed() >= KEY_SET_PAUSE_MIN => {
-                self.wanted.notify_one()
-            }
-            FetchState::Resting(_) => return,
+        let (is_running, is_due) = {
+            let fetches = self.fetches();
+            (fetches.is_running, fetches.rate.is_free(self.started.elapsed()))
+        };
+        match (is_running, is_due) {
+            (true, _) => {}
+            (false, true) => self.wanted.notify_one(),
+            (false, false) => return,
         }
         let _in_time = timeout(KEY_SET_WAIT_MAX, over.changed()).await;
     }
@@ -214,10 +224,9 @@ impl TokenIssuer {
         }
         let (mut failures, mut fetched_at) = (0_u32, Instant::now());
         loop {
+            let begun = self.begin_fetch().await;
             // Before a fetch that may take its time.
             self.left_of_age(fetched_at, &keyring, &metrics);
-            let begun = Instant::now();
-            self.set_stage(FetchState::Fetching);
             let fetched = timeout(KEY_SET_FETCH_MAX, fetcher.key_set(&self.config))
                 .await
                 .unwrap_or(Err(FetchError::Late));
@@ -246,13 +255,12 @@ impl TokenIssuer {
                     retry_pause(failures).min(self.left_of_age(fetched_at, &keyring, &metrics))
                 }
             };
-            self.set_stage(FetchState::Resting(begun));
+            self.fetches().is_running = false;
             self.over.send_modify(|count| *count += 1);
             tokio::select! {
                 () = sleep(pause) => {}
                 () = self.wanted.notified() => {}
             }
-            sleep_until(begun + KEY_SET_PAUSE_MIN).await;
         }
     }
 
@@ -299,12 +307,24 @@ impl TokenIssuer {
         KEY_SET_RETRY_MAX
     }
 
-    fn stage(&self) -> FetchState {
-        *self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits until the rate allows a fetch. Returns its beginning.
+    async fn begin_fetch(&self) -> Instant {
+        loop {
+            let checked = {
+                let mut fetches = self.fetches();
+                let checked = fetches.rate.check(self.started.elapsed());
+                fetches.is_running |= checked.is_ok();
+                checked
+            };
+            match checked {
+                Ok(_) => return Instant::now(),
+                Err(exceeded) => sleep(exceeded.retry_after).await,
+            }
+        }
     }
 
-    fn set_stage(&self, stage: FetchState) {
-        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = stage;
+    fn fetches(&self) -> MutexGuard<'_, KeyFetches> {
+        self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
