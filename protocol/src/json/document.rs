@@ -1,7 +1,7 @@
-//! Validated JSON that can be asked for its parts, for texts that are read rarely: handshakes, capabilities, `_meta`.
+//! Validated JSON that can be asked for its parts, for small texts and those of which one part is read: capabilities, `_meta`.
 //!
 //! A [`Document`] is checked once, as a whole; the values it hands out are cursors into its text and own nothing. Each walks from
-//! where it stands, so that who asks a large text for much walks much.
+//! where it stands. A whole text of which many parts are read is for [`Tape`](super::Tape).
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::{
     unquote,
 };
 
-/// A validated JSON text that can be asked for its parts. For messages read rarely.
+/// A validated JSON text that can be asked for its parts.
 #[derive(Debug)]
 pub struct Document<'a> {
     root: Value<'a>,
@@ -45,13 +45,25 @@ pub struct AmbiguousMember(Box<str>);
 
 /// One member of an object.
 #[derive(Debug, Clone)]
-pub struct Member<'a> {
+pub struct Member<'a, V = Value<'a>> {
     /// The key, escapes resolved.
     pub key: Cow<'a, str>,
     /// Where the key is, quotes included.
     pub key_span: Span,
     /// The member's value.
-    pub value: Value<'a>,
+    pub value: V,
+}
+
+/// Returns the only member that some reader finds under `key`. Of each: whether its key is written as asked for, and its value.
+pub(super) fn only<V>(
+    mut named: impl Iterator<Item = (bool, V)>,
+    key: &str,
+) -> Result<Option<V>, AmbiguousMember> {
+    match (named.next(), named.next()) {
+        (None, _) => Ok(None),
+        (Some((true, value)), None) => Ok(Some(value)),
+        _ => Err(AmbiguousMember(key.into())),
+    }
 }
 
 impl<'a> Value<'a> {
@@ -120,15 +132,9 @@ impl<'a> Value<'a> {
     /// The member that every reader finds under this key. An error where readers differ: the key occurs twice, or another key
     /// equals it but for case.
     pub fn unambiguous(&self, key: &str) -> Result<Option<Value<'a>>, AmbiguousMember> {
-        let mut found = None;
-        for member in
-            self.members().filter(|member| case_folding::reads_as(member.key.as_bytes(), key))
-        {
-            if member.key != key || found.replace(member.value).is_some() {
-                return Err(AmbiguousMember(key.into()));
-            }
-        }
-        Ok(found)
+        let named =
+            self.members().filter(|member| case_folding::reads_as(member.key.as_bytes(), key));
+        only(named.map(|member| (member.key == key, member.value)), key)
     }
 
     /// `unambiguous` repeated.

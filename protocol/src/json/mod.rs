@@ -1,13 +1,14 @@
 //! JSON as byte spans of the sender's text.
 //!
-//! `envelope` walks messages with `scan` and `Walker`; colder code uses [`Document`] and [`Value`]. Invariants: all of the text is
-//! checked (syntax, UTF-8, escapes, depth) before anything that was found in it is used, nothing of it is copied or written to,
-//! and every span points into it.
+//! `envelope` walks messages with `scan` and `Walker`; colder code asks a [`Document`] for one part, and a [`Tape`] for many.
+//! Invariants: all of the text is checked (syntax, UTF-8, escapes, depth) before anything that was found in it is used, nothing is
+//! written to it, and every span points into it.
 
 mod case_folding;
 mod document;
 mod duplicates;
 mod strings;
+mod tape;
 mod walker;
 
 use std::borrow::Cow;
@@ -19,6 +20,7 @@ pub use self::{
     case_folding::{MemberFault, NameIndex},
     document::{AmbiguousMember, Document, Elements, Member, Members, Value},
     duplicates::duplicate_member,
+    tape::{Tape, TapeValue},
 };
 
 /// Largest JSON text accepted unless configured otherwise.
@@ -124,6 +126,21 @@ pub enum ValueKind {
     Bool,
     /// `null`
     Null,
+}
+
+impl ValueKind {
+    /// The kind of a value that begins with this byte.
+    #[inline]
+    fn of(first: u8) -> Self {
+        match first {
+            b'{' => Self::Object,
+            b'[' => Self::Array,
+            b'"' => Self::String,
+            b't' | b'f' => Self::Bool,
+            b'n' => Self::Null,
+            _ => Self::Number,
+        }
+    }
 }
 
 /// Hands a walker on the outermost value of `text` to `read`, which passes over all of it. What was read counts for nothing where

@@ -103,14 +103,7 @@ impl<'a> Walker<'a> {
 
     /// What the value under the cursor is, told by how it begins.
     pub(crate) fn kind(&self) -> ValueKind {
-        match self.byte() {
-            b'{' => ValueKind::Object,
-            b'[' => ValueKind::Array,
-            b'"' => ValueKind::String,
-            b't' | b'f' => ValueKind::Bool,
-            b'n' => ValueKind::Null,
-            _ => ValueKind::Number,
-        }
+        ValueKind::of(self.byte())
     }
 
     /// Passes over the value under the cursor and returns where it was.

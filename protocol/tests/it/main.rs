@@ -5,6 +5,7 @@ mod corpus;
 mod envelope;
 mod handshake;
 mod json;
+mod oracle;
 mod readers;
 mod splice;
 mod sse;

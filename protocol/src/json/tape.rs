@@ -1,0 +1,240 @@
+//! Validated JSON whose values were all found in one go, by simd-json, for whole documents of which many parts are read: lists,
+//! handshakes, results that are rewritten for another revision, key sets.
+//!
+//! simd-json resolves escapes in place, so it reads a copy. What stays of its work is where each value begins and ends in the
+//! sender's text. Strings and numbers are read there, so that numbers keep any precision and spans point into what is forwarded.
+//! The same texts are accepted as by [`Document`](super::Document), and the same limits hold. Values are counted after simd-json has
+//! built its table: a large text of a stranger is walked first, as every message is. A single member, and a text of a few bytes,
+//! cost less to walk (`docs/decisions/0020-two-readers-of-json.md`).
+
+use std::borrow::Cow;
+
+use simd_json::{Buffers, ErrorType, INPUT_PADDING, fill_tape_padded};
+
+use super::{
+    AmbiguousMember, JsonError, Limits, Member, SPAN_BYTES_MAX, Span, VALUES_MAX, ValueKind,
+    case_folding, document::only, unquote,
+};
+
+/// A validated JSON text and the place of each value in it.
+#[derive(Debug)]
+pub struct Tape<'a> {
+    text: &'a [u8],
+    /// Values and keys in the order of the text.
+    places: Vec<Place>,
+}
+
+/// Where a value or a key is.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    span: Span,
+    /// Index of the first place that is not inside of this one.
+    next: u32,
+}
+
+impl<'a> Tape<'a> {
+    /// Validates `text` and finds its values.
+    pub fn parse(text: &'a [u8], limits: &Limits) -> Result<Self, JsonError> {
+        let max = limits.bytes_max.min(SPAN_BYTES_MAX);
+        if text.len() > max {
+            return Err(JsonError::TooLarge { size: text.len(), max });
+        }
+        let mut copy = Vec::with_capacity(text.len() + INPUT_PADDING);
+        copy.extend_from_slice(text);
+        copy.resize(text.len() + INPUT_PADDING, b' ');
+        let (mut buffers, mut tape) =
+            (Buffers::with_max_depth(0, limits.depth_max), simd_json::Tape::null());
+        fill_tape_padded(&mut copy, text.len(), &mut buffers, &mut tape).map_err(|error| {
+            match error.error() {
+                ErrorType::DepthLimitExceeded => JsonError::TooDeep { max: limits.depth_max },
+                _ => JsonError::Malformed,
+            }
+        })?;
+        Self::located(text, buffers.structural_indexes(), tape.0.len())
+    }
+
+    /// Finds where each of `count` values and keys is. `begins`: index of each bracket, colon and comma outside of strings, and of
+    /// the first byte of everything else.
+    fn located(text: &'a [u8], begins: &[u32], count: usize) -> Result<Self, JsonError> {
+        let (mut places, mut around) = (Vec::with_capacity(count), Vec::new());
+        let mut values_left = VALUES_MAX - 1;
+        for (index, &start) in begins.iter().enumerate() {
+            let next = places.len() as u32;
+            match text[start as usize] {
+                b':' => {}
+                b',' => {
+                    values_left = values_left
+                        .checked_sub(1)
+                        .ok_or(JsonError::TooManyValues { max: VALUES_MAX })?
+                }
+                b'{' | b'[' => {
+                    around.push(places.len());
+                    places.push(Place { span: Span { start, end: start }, next });
+                }
+                b'}' | b']' => {
+                    let ended: &mut Place = around
+                        .pop()
+                        .and_then(|at| places.get_mut(at))
+                        .ok_or(JsonError::Malformed)?;
+                    (ended.span.end, ended.next) = (start + 1, next);
+                }
+                _ => {
+                    let end = begins.get(index + 1).map_or(text.len(), |end| *end as usize);
+                    let blanks = text[..end]
+                        .iter()
+                        .rev()
+                        .take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
+                        .count();
+                    places.push(Place {
+                        span: Span { start, end: (end - blanks) as u32 },
+                        next: next + 1,
+                    });
+                }
+            }
+        }
+        // It was found to be JSON, so it has one place for each entry of simd-json's tape.
+        if places.len() == count && around.is_empty() {
+            Ok(Self { text, places })
+        } else {
+            Err(JsonError::Malformed)
+        }
+    }
+
+    /// The outermost value.
+    pub fn root(&self) -> TapeValue<'_> {
+        TapeValue { tape: self, at: 0 }
+    }
+
+    fn place(&self, at: u32) -> Place {
+        self.places[at as usize]
+    }
+
+    /// A key without quotes and with escapes resolved.
+    fn key(&self, at: u32) -> Cow<'_, [u8]> {
+        let quoted = self.place(at).span.of(self.text);
+        let key = &quoted[1..quoted.len() - 1];
+        match memchr::memchr(b'\\', key) {
+            None => Cow::Borrowed(key),
+            Some(_) => Cow::Owned(unquote(quoted).unwrap_or_default().into_owned().into_bytes()),
+        }
+    }
+}
+
+/// One value of a [`Tape`].
+#[derive(Clone, Copy)]
+pub struct TapeValue<'t> {
+    tape: &'t Tape<'t>,
+    at: u32,
+}
+
+impl<'t> TapeValue<'t> {
+    /// Where the value is.
+    pub fn span(&self) -> Span {
+        self.tape.place(self.at).span
+    }
+
+    /// Its JSON text.
+    pub fn raw(&self) -> &'t [u8] {
+        self.span().of(self.tape.text)
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> ValueKind {
+        ValueKind::of(self.raw().first().copied().unwrap_or_default())
+    }
+
+    /// The text of a string, escapes resolved.
+    pub fn as_str(&self) -> Option<Cow<'t, str>> {
+        unquote(self.raw())
+    }
+
+    /// A non-negative integer without fraction or exponent.
+    pub fn as_u64(&self) -> Option<u64> {
+        std::str::from_utf8(self.raw()).ok()?.parse().ok()
+    }
+
+    /// A boolean.
+    pub fn as_bool(&self) -> Option<bool> {
+        match self.raw() {
+            b"true" => Some(true),
+            b"false" => Some(false),
+            _ => None,
+        }
+    }
+
+    /// True when it is `null`.
+    pub fn is_null(&self) -> bool {
+        self.kind() == ValueKind::Null
+    }
+
+    /// The first member with this key; `None` for anything but an object.
+    pub fn get(&self, key: &str) -> Option<TapeValue<'t>> {
+        self.keyed()
+            .find(|(name, _)| *self.tape.key(*name) == *key.as_bytes())
+            .map(|(_, value)| value)
+    }
+
+    /// The member that every reader finds under this key. An error where readers differ: the key occurs twice, or another key
+    /// equals it but for case.
+    pub fn unambiguous(&self, key: &str) -> Result<Option<TapeValue<'t>>, AmbiguousMember> {
+        let named = self.keyed().filter_map(|(name, value)| {
+            let name = self.tape.key(name);
+            case_folding::reads_as(&name, key).then(|| (*name == *key.as_bytes(), value))
+        });
+        only(named, key)
+    }
+
+    /// `unambiguous` repeated.
+    pub fn unambiguous_path(
+        &self,
+        keys: &[&str],
+    ) -> Result<Option<TapeValue<'t>>, AmbiguousMember> {
+        keys.iter().try_fold(Some(*self), |value, key| {
+            value.map_or(Ok(None), |value| value.unambiguous(key))
+        })
+    }
+
+    /// `get` repeated.
+    pub fn path(&self, keys: &[&str]) -> Option<TapeValue<'t>> {
+        keys.iter().try_fold(*self, |value, key| value.get(key))
+    }
+
+    /// An object's members in order; nothing for other values.
+    pub fn members(&self) -> impl Iterator<Item = Member<'t, TapeValue<'t>>> + use<'t> {
+        let tape = self.tape;
+        self.keyed().map(move |(name, value)| {
+            let key_span = tape.place(name).span;
+            Member { key: unquote(key_span.of(tape.text)).unwrap_or_default(), key_span, value }
+        })
+    }
+
+    /// An array's elements in order; nothing for other values.
+    pub fn elements(&self) -> impl Iterator<Item = TapeValue<'t>> + use<'t> {
+        let (tape, mut inside) = (self.tape, self.inside(ValueKind::Array));
+        std::iter::from_fn(move || {
+            let at = inside.next()?;
+            inside.start = tape.place(at).next;
+            Some(TapeValue { tape, at })
+        })
+    }
+
+    /// Where each key is, and its value.
+    fn keyed(&self) -> impl Iterator<Item = (u32, TapeValue<'t>)> + use<'t> {
+        let (tape, mut inside) = (self.tape, self.inside(ValueKind::Object));
+        std::iter::from_fn(move || {
+            let (name, at) = (inside.next()?, inside.next()?);
+            inside.start = tape.place(at).next;
+            Some((name, TapeValue { tape, at }))
+        })
+    }
+
+    fn inside(&self, kind: ValueKind) -> std::ops::Range<u32> {
+        if self.kind() == kind { self.at + 1..self.tape.place(self.at).next } else { 0..0 }
+    }
+}
+
+impl std::fmt::Debug for TapeValue<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.raw()))
+    }
+}
