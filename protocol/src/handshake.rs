@@ -9,7 +9,7 @@ use crate::capabilities::{ClientCapabilities, ServerCapabilities};
 use crate::envelope::{Kind, Message};
 use crate::error::{ErrorKind, Refusal};
 use crate::ids::RequestId;
-use crate::json::{Document, JsonError, Limits, Value, ValueKind, quote};
+use crate::json::{Document, JsonError, Limits, Tape, TapeValue, Value, ValueKind, quote};
 use crate::method::Method;
 use crate::version::Version;
 
@@ -208,9 +208,8 @@ impl InitializeResult {
             return Err(HandshakeError::Refused { code: code.unwrap_or_default() });
         }
         let text = message.bytes(message.result).ok_or(HandshakeError::NotAResponse)?;
-        let document =
-            Document::parse(text, &inner_limits(text)).map_err(HandshakeError::Unreadable)?;
-        let root = document.root();
+        let tape = Tape::parse(text, &inner_limits(text)).map_err(HandshakeError::Unreadable)?;
+        let root = tape.root();
         let version = answer_string(root, &["protocolVersion"], "protocolVersion")?;
         let version = match Version::parse(&version).filter(|version| version.has_sessions()) {
             Some(version) => version,
@@ -222,13 +221,9 @@ impl InitializeResult {
         };
         let capabilities = answer_object(root, "capabilities")?;
         let info = answer_object(root, "serverInfo")?;
-        let capabilities = ServerCapabilities::parse(capabilities.raw());
         Ok(Self {
             version,
-            capabilities: capabilities.map_err(|_| HandshakeError::BadMember {
-                member: "capabilities",
-                expected: "an object",
-            })?,
+            capabilities: ServerCapabilities::of(capabilities),
             server_name: answer_string(root, &["serverInfo", "name"], "serverInfo.name")?,
             // Required by the schema, but servers without one exist and nothing depends on it.
             server_version: answer_string(root, &["serverInfo", "version"], "serverInfo.version")
@@ -243,7 +238,7 @@ impl InitializeResult {
 }
 
 fn answer_string(
-    root: Value<'_>,
+    root: TapeValue<'_>,
     path: &[&str],
     member: &'static str,
 ) -> Result<String, HandshakeError> {
@@ -251,7 +246,10 @@ fn answer_string(
     text.map(String::from).ok_or(HandshakeError::BadMember { member, expected: "a string" })
 }
 
-fn answer_object<'a>(root: Value<'a>, member: &'static str) -> Result<Value<'a>, HandshakeError> {
+fn answer_object<'a>(
+    root: TapeValue<'a>,
+    member: &'static str,
+) -> Result<TapeValue<'a>, HandshakeError> {
     let value = root.get(member).filter(|value| value.kind() == ValueKind::Object);
     value.ok_or(HandshakeError::BadMember { member, expected: "an object" })
 }

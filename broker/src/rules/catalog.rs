@@ -20,7 +20,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     handshake::InitializeResult,
     ids::{BackendId, TenantId},
-    json::{self, Document, ValueKind},
+    json::{self, Document, Tape, TapeValue, ValueKind},
     stateless::tool_headers::{self, ParamHeader},
 };
 
@@ -165,9 +165,9 @@ pub fn read_page(
     host: TaskHost,
     result: &[u8],
 ) -> Result<ListPage, &'static str> {
-    let document = Document::parse(result, &json::Limits::default())
-        .map_err(|_| "the list is not valid JSON")?;
-    let root = document.root();
+    let tape =
+        Tape::parse(result, &json::Limits::default()).map_err(|_| "the list is not valid JSON")?;
+    let root = tape.root();
     let entries = root
         .get(kind.member())
         .filter(|v| v.kind() == ValueKind::Array)
@@ -192,7 +192,7 @@ fn read_entry(
     kind: ListKind,
     backend: &BackendId,
     host: TaskHost,
-    entry: json::Value<'_>,
+    entry: TapeValue<'_>,
 ) -> Result<CatalogEntry, SkippedEntry> {
     let named = entry.unambiguous(kind.key());
     let key = named
@@ -231,18 +231,18 @@ fn read_entry(
     if kind == ListKind::Tools
         && host == TaskHost::Broker
         && let Some(hosted) = with_task_support(entry)
-        && let Ok(document) = Document::parse(
+        && let Ok(tape) = Tape::parse(
             &hosted,
             &json::Limits { bytes_max: hosted.len(), ..json::Limits::default() },
         )
-        && let Some(value) = document.root().get(kind.key())
+        && let Some(value) = tape.root().get(kind.key())
     {
         let Ok(exposed) =
-            exposure::expose_entry(backend, &hosted, document.root(), value, &exposed_key)
+            exposure::expose_entry(backend, &hosted, tape.root(), value, &exposed_key)
         else {
             return refuse(TWO_LINKS);
         };
-        let traits = ToolTraits::of(document.root());
+        let traits = ToolTraits::of(tape.root());
         return Ok(CatalogEntry {
             key,
             exposed_key,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use protocol::{
     envelope::Message,
     ids::BackendId,
-    json::{self, AmbiguousMember, Document, Span, Value},
+    json::{self, AmbiguousMember, Span, Tape, TapeValue},
     splice::Splice,
 };
 
@@ -18,8 +18,8 @@ use super::{endpoint::Endpoint, exposed_names};
 pub fn expose_entry(
     backend: &BackendId,
     native: &Bytes,
-    entry: Value<'_>,
-    key: Value<'_>,
+    entry: TapeValue<'_>,
+    key: TapeValue<'_>,
     exposed_key: &str,
 ) -> Result<Bytes, AmbiguousMember> {
     let base = entry.span().start;
@@ -50,14 +50,14 @@ impl ResourceUris {
         if *endpoint == Endpoint::Aggregated
             && answer.fields.has_uri_key
             && let Some(span) = answer.result.or(answer.error)
-            && let Ok(document) = Document::parse(span.of(&answer.frame), &json::Limits::default())
+            && let Ok(tape) = Tape::parse(span.of(&answer.frame), &json::Limits::default())
         {
-            let mut take = |value: Value<'_>| {
+            let mut take = |value: TapeValue<'_>| {
                 found.extend(
                     value.as_str().map(|uri| (value.span().shifted(span.start), uri.into_owned())),
                 )
             };
-            each_uri(document.root(), &mut take)?;
+            each_uri(tape.root(), &mut take)?;
         }
         Ok(Self(found))
     }
@@ -73,7 +73,10 @@ impl ResourceUris {
     }
 }
 
-fn each_uri(root: Value<'_>, take: &mut impl FnMut(Value<'_>)) -> Result<(), AmbiguousMember> {
+fn each_uri(
+    root: TapeValue<'_>,
+    take: &mut impl FnMut(TapeValue<'_>),
+) -> Result<(), AmbiguousMember> {
     if let Some(uri) = root.unambiguous_path(&["data", "uri"])? {
         take(uri);
     }
@@ -91,7 +94,7 @@ fn each_uri(root: Value<'_>, take: &mut impl FnMut(Value<'_>)) -> Result<(), Amb
     Ok(())
 }
 
-fn block_uri(block: Value<'_>) -> Result<Option<Value<'_>>, AmbiguousMember> {
+fn block_uri(block: TapeValue<'_>) -> Result<Option<TapeValue<'_>>, AmbiguousMember> {
     let kind = block.unambiguous("type")?;
     match kind.and_then(|kind| kind.as_str()).as_deref() {
         Some("resource_link") => block.unambiguous("uri"),

@@ -12,7 +12,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     handshake,
     ids::RequestId,
-    json::{self, Document, ValueKind},
+    json::{self, Document, Tape, ValueKind},
     method::Method,
     splice::Splice,
     stateless::{
@@ -278,11 +278,10 @@ pub fn list_result(
 
 fn offered(kind: ListKind, page: &Bytes) -> Bytes {
     let limits = json::Limits { bytes_max: page.len(), ..json::Limits::default() };
-    let Some(document) = Document::parse(page, &limits).ok().filter(|_| kind == ListKind::Tools)
-    else {
+    let Some(tape) = Tape::parse(page, &limits).ok().filter(|_| kind == ListKind::Tools) else {
         return page.clone();
     };
-    let Some(tools) = document.root().get(kind.member()) else { return page.clone() };
+    let Some(tools) = tape.root().get(kind.member()) else { return page.clone() };
     let kept: Vec<Bytes> = tools
         .elements()
         .filter(|tool| {

@@ -9,7 +9,7 @@ mod sampling;
 use bytes::Bytes;
 
 use crate::envelope::Message;
-use crate::json::{Document, Limits, Value, ValueKind, quote};
+use crate::json::{Document, Limits, Tape, TapeValue, ValueKind, quote};
 use crate::method::Method;
 use crate::splice::Splice;
 use crate::version::Version;
@@ -147,19 +147,19 @@ impl Translator {
     fn rewritten(self, text: &[u8], thing: ObjectKind) -> Option<Vec<u8>> {
         // It was decoded before, whatever its depth.
         let limits = Limits { bytes_max: text.len(), depth_max: text.len() };
-        let document = Document::parse(text, &limits).ok()?;
-        self.value(document.root(), thing)
+        let tape = Tape::parse(text, &limits).ok()?;
+        self.value(tape.root(), thing)
     }
 
     /// A value, or each element of an array, in this reader's words. `None`: as it is.
-    fn value(self, value: Value<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
+    fn value(self, value: TapeValue<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
         match value.kind() {
             ValueKind::Object if thing == ObjectKind::Block => {
                 self.block(value).or_else(|| self.object(value, thing))
             }
             ValueKind::Object => self.object(value, thing),
             ValueKind::Array => {
-                let elements: Vec<(Value<'_>, Option<Vec<u8>>)> =
+                let elements: Vec<(TapeValue<'_>, Option<Vec<u8>>)> =
                     value.elements().map(|element| (element, self.value(element, thing))).collect();
                 elements.iter().any(|(_, rewritten)| rewritten.is_some()).then(|| {
                     let texts = elements.into_iter().map(|(element, rewritten)| {
@@ -172,7 +172,7 @@ impl Translator {
         }
     }
 
-    fn object(self, object: Value<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
+    fn object(self, object: TapeValue<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
         let mut changed = false;
         let mut members = Vec::new();
         let told = self.is_dropped(thing, "structuredContent").then(|| untold(object)).flatten();
@@ -203,7 +203,7 @@ impl Translator {
     }
 
     /// A block of a kind that the revision does not have, as one that it has.
-    fn block(self, block: Value<'_>) -> Option<Vec<u8>> {
+    fn block(self, block: TapeValue<'_>) -> Option<Vec<u8>> {
         let text = |key: &str| block.get(key).and_then(|value| value.as_str());
         let instead = match text("type").as_deref() {
             Some("audio") if !self.version.audio() => {
@@ -231,11 +231,11 @@ impl Translator {
 }
 
 /// Structured content as a block of text, where no block tells it yet.
-fn untold(result: Value<'_>) -> Option<Vec<u8>> {
+fn untold(result: TapeValue<'_>) -> Option<Vec<u8>> {
     let structured = result.get("structuredContent")?;
     let read = |text: &[u8]| serde_json::from_slice::<serde_json::Value>(text).ok();
     let wanted = read(structured.raw())?;
-    let tells = |block: Value<'_>| {
+    let tells = |block: TapeValue<'_>| {
         block
             .get("text")
             .and_then(|text| text.as_str())

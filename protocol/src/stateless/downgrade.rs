@@ -9,7 +9,7 @@ use crate::capabilities::ServerCapabilities;
 use crate::envelope::{Kind, Message};
 use crate::handshake::{self, InitializeResult};
 use crate::ids::RequestId;
-use crate::json::{Document, Limits, Span, Value, ValueKind, quote};
+use crate::json::{Document, Limits, Span, Tape, TapeValue, ValueKind, quote};
 use crate::method::Method;
 use crate::splice::Splice;
 use crate::stateless::inputs::InputRequest;
@@ -156,12 +156,12 @@ fn is_kept(key: &str, method: Method) -> bool {
 /// Earlier revisions know objects as structured content only: anything else is told as text.
 fn structured_as_text(result: &[u8]) -> Option<Vec<u8>> {
     memchr::memmem::find(result, b"structuredContent")?;
-    let document = Document::parse(result, &limits(result)).ok()?;
-    let root = document.root();
+    let tape = Tape::parse(result, &limits(result)).ok()?;
+    let root = tape.root();
     let structured =
         root.get("structuredContent").filter(|value| value.kind() != ValueKind::Object)?;
     let shown = String::from_utf8_lossy(structured.raw()).into_owned();
-    let content: Vec<Value<'_>> =
+    let content: Vec<TapeValue<'_>> =
         root.get("content").into_iter().flat_map(|content| content.elements()).collect();
     let is_told = content.iter().any(|block| {
         block.get("text").and_then(|text| text.as_str()).is_some_and(|text| text == shown)
@@ -186,15 +186,15 @@ fn structured_as_text(result: &[u8]) -> Option<Vec<u8>> {
 /// none such.
 pub fn tools_result(result: &[u8]) -> Option<Vec<u8>> {
     memchr::memmem::find(result, b"outputSchema")?;
-    let document = Document::parse(result, &limits(result)).ok()?;
-    let promises_other = |tool: &Value<'_>| {
+    let tape = Tape::parse(result, &limits(result)).ok()?;
+    let promises_other = |tool: &TapeValue<'_>| {
         let schema = tool.get("outputSchema");
         schema.is_some_and(|schema| {
             schema.get("type").and_then(|kind| kind.as_str()).as_deref() != Some("object")
         })
     };
-    let tools: Vec<Value<'_>> =
-        document.root().get("tools")?.elements().filter(promises_other).collect();
+    let tools: Vec<TapeValue<'_>> =
+        tape.root().get("tools")?.elements().filter(promises_other).collect();
     if tools.is_empty() {
         return None;
     }

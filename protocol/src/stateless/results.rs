@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::capabilities::{ListKind, ServerCapabilities};
 use crate::envelope::{Kind, Message};
 use crate::ids::RequestId;
-use crate::json::{Document, Limits, ValueKind, quote, quote_into};
+use crate::json::{Document, Limits, Tape, TapeValue, ValueKind, quote, quote_into};
 use crate::method::Method;
 use crate::splice::Splice;
 use crate::stateless::{EXTENSION_TASKS, META_SERVER_INFO, META_SUBSCRIPTION_ID};
@@ -81,8 +81,10 @@ impl CacheHint {
     /// Reads the hint of a result object. What is malformed counts as nothing said.
     pub fn read(result: &[u8]) -> Self {
         let limits = Limits { bytes_max: result.len(), ..Limits::default() };
-        let Ok(document) = Document::parse(result, &limits) else { return Self::NONE };
-        let root = document.root();
+        Tape::parse(result, &limits).map_or(Self::NONE, |tape| Self::of(tape.root()))
+    }
+
+    fn of(root: TapeValue<'_>) -> Self {
         let public =
             root.get("cacheScope").and_then(|value| value.as_str()).as_deref() == Some("public");
         Self {
@@ -212,9 +214,8 @@ impl DiscoverResult {
     /// Reads the result object.
     pub fn parse(result: &[u8]) -> Result<Self, &'static str> {
         let limits = Limits { bytes_max: result.len(), ..Limits::default() };
-        let document =
-            Document::parse(result, &limits).map_err(|_| "the result is not valid JSON")?;
-        let root = document.root();
+        let tape = Tape::parse(result, &limits).map_err(|_| "the result is not valid JSON")?;
+        let root = tape.root();
         let versions =
             root.get("supportedVersions").filter(|value| value.kind() == ValueKind::Array);
         let versions = versions.ok_or("the result has no array supportedVersions")?;
@@ -233,8 +234,7 @@ impl DiscoverResult {
         Ok(Self {
             versions,
             extensions: extensions.collect(),
-            capabilities: ServerCapabilities::parse(capabilities.raw())
-                .map_err(|_| "the capabilities can not be read")?,
+            capabilities: ServerCapabilities::of(capabilities),
             instructions: root
                 .get("instructions")
                 .and_then(|value| value.as_str())
@@ -242,7 +242,7 @@ impl DiscoverResult {
             server_info: root
                 .path(&["_meta", META_SERVER_INFO])
                 .map(|value| Bytes::copy_from_slice(value.raw())),
-            cache: CacheHint::read(result),
+            cache: CacheHint::of(root),
         })
     }
 }

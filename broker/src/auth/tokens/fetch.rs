@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use http::{Request, StatusCode, Uri, header::ACCEPT};
 use http_body_util::Full;
-use serde_json::Value;
+use protocol::json::{Limits, Tape};
 use transport::{HttpClient, parse_http_url};
 
 use super::{jwt::has_one_reading, key_set::KeySet};
@@ -97,11 +97,12 @@ fn places(issuer: &str) -> Vec<Uri> {
 
 /// `jwks_uri` of metadata that is this issuer's own (RFC 8414, 3.3).
 fn named_keys(text: &[u8], issuer: &IssuerConfig) -> Option<Uri> {
-    let metadata: Value = serde_json::from_slice(text).ok().filter(|_| has_one_reading(text))?;
-    if metadata.get("issuer")?.as_str()? != issuer.issuer {
+    let tape = Tape::parse(text, &Limits::default()).ok().filter(|_| has_one_reading(text))?;
+    let member = |name| tape.root().get(name)?.as_str();
+    if member("issuer")? != issuer.issuer.as_str() {
         return None;
     }
-    let keys = parse_http_url(metadata.get("jwks_uri")?.as_str()?).ok()?;
+    let keys = parse_http_url(&member("jwks_uri")?).ok()?;
     // Nobody else's word leads to this machine.
     let is_local = parse_http_url(&issuer.issuer).is_ok_and(|uri| is_loopback(&uri));
     (is_private(&keys) && (is_local || !is_loopback(&keys))).then_some(keys)
@@ -125,7 +126,7 @@ async fn get(client: &HttpClient, url: &Uri) -> Result<Bytes, FetchError> {
 #[cfg(test)]
 mod tests {
     use protocol::ids::TenantId;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::config::TenantMapping;

@@ -3,7 +3,7 @@
 //! Invariant: a key verifies nothing but algorithms of its own type, and no secret is a key.
 
 use jsonwebtoken::{Algorithm, DecodingKey, crypto};
-use serde_json::Value;
+use protocol::json::{Limits, Tape, TapeValue, ValueKind};
 
 use super::{
     TokenError,
@@ -19,6 +19,9 @@ const RSA: &[Algorithm] = &[
     Algorithm::PS384,
     Algorithm::PS512,
 ];
+const P256: &[Algorithm] = &[Algorithm::ES256];
+const P384: &[Algorithm] = &[Algorithm::ES384];
+const ED25519: &[Algorithm] = &[Algorithm::EdDSA];
 
 /// The keys that can be used, of a set.
 #[derive(Debug, Default)]
@@ -29,20 +32,19 @@ struct VerificationKey {
     id: Option<String>,
     fits: Vec<Algorithm>,
     key: DecodingKey,
-    /// As it was written, to be told from others.
-    written: Value,
+    /// The members that make the key, to tell it from others.
+    material: Vec<String>,
 }
 
 impl KeySet {
     /// Reads a set. Keys of kinds that are not known, for other uses, and secrets are left out (RFC 7517, 5). `None`: it is no set,
     /// or one that readers would read differently.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
-        if !has_one_reading(text) {
-            return None;
-        }
-        let document: Value = serde_json::from_slice(text).ok()?;
-        let keys = document.get("keys")?.as_array()?;
-        Some(Self(keys.iter().filter_map(VerificationKey::read).take(KEY_SET_KEYS_MAX).collect()))
+        let tape = Tape::parse(text, &Limits::default()).ok().filter(|_| has_one_reading(text))?;
+        let keys = tape.root().get("keys").filter(|keys| keys.kind() == ValueKind::Array)?;
+        Some(Self(
+            keys.elements().filter_map(VerificationKey::read).take(KEY_SET_KEYS_MAX).collect(),
+        ))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -53,9 +55,9 @@ impl KeySet {
         self.0.len()
     }
 
-    /// Whether it says the same as another.
+    /// True when tokens are judged by it as by the other.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.0.iter().map(|key| &key.written).eq(other.0.iter().map(|key| &key.written))
+        self.0.iter().map(VerificationKey::parts).eq(other.0.iter().map(VerificationKey::parts))
     }
 
     /// Whether one of the keys has signed the token, by what its header says.
@@ -85,26 +87,34 @@ impl KeySet {
 }
 
 impl VerificationKey {
-    fn read(written: &Value) -> Option<Self> {
-        let text = |name: &str| written.get(name).and_then(Value::as_str);
+    /// All that decides what it verifies.
+    fn parts(&self) -> (Option<&str>, &[Algorithm], &[String]) {
+        (self.id.as_deref(), &self.fits, &self.material)
+    }
+
+    fn read(written: TapeValue<'_>) -> Option<Self> {
+        let text = |name: &str| Some(written.get(name)?.as_str()?.into_owned());
         if text("use").is_some_and(|purpose| purpose != "sig") {
             return None;
         }
         if let Some(operations) = written.get("key_ops")
-            && !operations.as_array()?.iter().any(|operation| operation == "verify")
+            && !operations
+                .elements()
+                .any(|operation| operation.as_str().as_deref() == Some("verify"))
         {
             return None;
         }
-        let (fits, key) = match (text("kty")?, text("crv")) {
-            ("RSA", _) => (RSA, DecodingKey::from_rsa_components(text("n")?, text("e")?)),
-            ("EC", Some("P-256")) => {
-                (&[Algorithm::ES256][..], DecodingKey::from_ec_components(text("x")?, text("y")?))
-            }
-            ("EC", Some("P-384")) => {
-                (&[Algorithm::ES384][..], DecodingKey::from_ec_components(text("x")?, text("y")?))
-            }
+        let (kind, curve) = (text("kty")?, text("crv"));
+        let pair = |first, second| Some([text(first)?, text(second)?]);
+        let (fits, key, material) = match (kind.as_str(), curve.as_deref()) {
+            ("RSA", _) => pair("n", "e")
+                .map(|[n, e]| (RSA, DecodingKey::from_rsa_components(&n, &e), vec![n, e]))?,
+            ("EC", Some("P-256")) => pair("x", "y")
+                .map(|[x, y]| (P256, DecodingKey::from_ec_components(&x, &y), vec![x, y]))?,
+            ("EC", Some("P-384")) => pair("x", "y")
+                .map(|[x, y]| (P384, DecodingKey::from_ec_components(&x, &y), vec![x, y]))?,
             ("OKP", Some("Ed25519")) => {
-                (&[Algorithm::EdDSA][..], DecodingKey::from_ed_components(text("x")?))
+                text("x").map(|x| (ED25519, DecodingKey::from_ed_components(&x), vec![x]))?
             }
             _ => return None,
         };
@@ -112,15 +122,15 @@ impl VerificationKey {
             None => fits.to_vec(),
             // RFC 7517, 4.4: the one it is for.
             Some(only) => vec![
-                crate::config::issuers::algorithm(only.as_str()?)
+                crate::config::issuers::algorithm(&only.as_str()?)
                     .filter(|only| fits.contains(only))?,
             ],
         };
         let id = match written.get("kid") {
             None => None,
-            Some(id) => Some(id.as_str()?.to_owned()),
+            Some(id) => Some(id.as_str()?.into_owned()),
         };
-        Some(Self { id, fits, key: key.ok()?, written: written.clone() })
+        Some(Self { id, fits, key: key.ok()?, material })
     }
 }
 

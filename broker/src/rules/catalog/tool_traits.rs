@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use protocol::{
-    json::{self, ValueKind},
+    json::{self, TapeValue, ValueKind},
     splice::Splice,
 };
 
@@ -15,7 +15,7 @@ pub enum TaskSupport {
 }
 
 impl TaskSupport {
-    pub(super) fn of(entry: json::Value<'_>) -> Self {
+    pub(super) fn of(entry: TapeValue<'_>) -> Self {
         match entry.path(&["execution", "taskSupport"]).and_then(|value| value.as_str()).as_deref()
         {
             Some("optional") => TaskSupport::Optional,
@@ -43,7 +43,7 @@ impl Default for ToolTraits {
 }
 
 impl ToolTraits {
-    pub(super) fn of(entry: json::Value<'_>) -> Self {
+    pub(super) fn of(entry: TapeValue<'_>) -> Self {
         let hint = |name: &str| {
             entry.path(&["annotations", name]).and_then(|value| value.as_bool()) == Some(true)
         };
@@ -66,10 +66,10 @@ pub enum TaskHost {
 
 /// The tool as one that may be run as a task; `None` for one that forbids it. "Required" means nothing from a backend that
 /// has no tasks (MCP 2025-11-25, Tasks: Tool-Level Negotiation).
-pub(super) fn with_task_support(entry: json::Value<'_>) -> Option<Bytes> {
+pub(super) fn with_task_support(entry: TapeValue<'_>) -> Option<Bytes> {
     let native = Bytes::copy_from_slice(entry.raw());
     let base = entry.span().start;
-    let local = |value: json::Value<'_>| json::Span {
+    let local = |value: TapeValue<'_>| json::Span {
         start: value.span().start - base,
         end: value.span().end - base,
     };
