@@ -10,7 +10,7 @@ help:
 	@echo "make test-grounds  the broker's tests on PostgreSQL with Redis, and over two replicas behind a balancer; SDKs and the conformance suite on one process, too"
 	@echo "make test-deploy  start the image's steps and the topology of docker-compose.yml without containers, and use it (part of make test)"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N makes the choices of that run again, WHAT=tasks|points|rolling|expiry|limits a part"
-	@echo "make bench  measure what stores, event logs, wires, envelopes and idle connections cost, in a release build; some minutes (WHAT=persister|events|wires|envelope|eras|idle|protection|placement one of them)"
+	@echo "make bench  measure what stores, event logs, wires, readers of JSON and idle connections cost, in a release build; some minutes (WHAT=persister|events|wires|envelope|documents|websocket|logs|rates|eras|idle|protection|placement one of them)"
 	@echo "make bench-report  the broker beside nginx and beside nothing, and what is idle; writes the tables of docs/performance.md"
 	@echo "make bench-check  instructions of decoding, of a call's way out and of its way back, against the committed figures; fails beyond +5 % (ACCEPT=yes writes them anew)"
 	@echo "make loadtest  build the load tester, and say how it is used"
@@ -43,9 +43,11 @@ chaos:
 
 bench:
 	@scripts/need-toolchain.sh
-	@scripts/install-servers.sh
-	@cargo build --release --locked -p mcp-broker
-	@for bench in $(or $(WHAT),persister events wires envelope eras idle protection placement); do \
+	@for bench in $(or $(WHAT),persister events wires envelope documents websocket logs rates eras idle protection placement); do \
+		case $$bench in \
+			envelope|documents|websocket|logs|rates) ;; \
+			*) scripts/install-servers.sh && cargo build --release --locked -p mcp-broker || exit 1 ;; \
+		esac; \
 		case $$bench in persister|events) features= ;; *) features=--no-default-features ;; esac; \
 		case $$bench in eras) part="--bench report -- --only=eras" ;; *) part="--bench $$bench" ;; esac; \
 		cargo bench --locked -p benches $$features $$part || exit 1; \

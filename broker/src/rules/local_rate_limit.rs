@@ -195,8 +195,6 @@ impl Clock for CallersTime {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     const START: Duration = Duration::from_secs(10);
@@ -264,21 +262,5 @@ mod tests {
         assert_eq!(rates.len(), 2, "but not the one that waits");
         rates.forget_idle(after(60_000));
         assert!(rates.is_empty());
-    }
-
-    proptest! {
-        /// No span of time sees more than its rate and one burst, whatever comes when.
-        #[test]
-        fn no_span_sees_more_than_its_rate_and_a_burst(rate in 1..50_u32, burst in 1..20_u32, pauses in prop::collection::vec(0..300_u64, 1..200)) {
-            let mut limiter = LocalRateLimiter::new(per_second(rate, burst).unwrap());
-            let mut now = 0;
-            let passed: Vec<u64> = pauses.iter().filter_map(|pause| { now += pause; limiter.check(after(now)).is_ok().then_some(now) }).collect();
-            for (first, begin) in passed.iter().enumerate() {
-                for (count, end) in passed[first..].iter().enumerate() {
-                    let allowed = u64::from(burst) + (end - begin) * u64::from(rate) / 1_000 + 1;
-                    prop_assert!(count as u64 + 1 <= allowed, "{} within {} ms", count + 1, end - begin);
-                }
-            }
-        }
     }
 }

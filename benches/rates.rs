@@ -1,0 +1,80 @@
+//! What does a decision about a rate cost? governor by the broker's `rules::local_rate_limit`, alone and in a table of addresses, beside
+//! the cell of the budget that replicas share (`rules::gcra`).
+
+use std::{
+    hint::black_box,
+    net::{IpAddr, Ipv4Addr},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use benches::{Scale, Table, median, shown};
+
+use crate::{
+    gcra::{GcraLimiter, Rate},
+    local_rate_limit::{KeyedRateLimiter, LocalRateLimiter, per_second},
+};
+
+// By their source: the broker as a whole takes minutes to build.
+#[allow(dead_code, unreachable_pub, reason = "a part of it is measured, and none of its tests")]
+#[path = "../broker/src/rules/gcra.rs"]
+mod gcra;
+#[allow(dead_code, unreachable_pub, reason = "a part of it is measured, and none of its tests")]
+#[path = "../broker/src/rules/local_rate_limit.rs"]
+mod local_rate_limit;
+
+const RATE: u32 = 1_000;
+const BURST: u32 = 2_000;
+/// As `limits::ADDRESSES_METERED_MAX`.
+const ADDRESSES_MAX: usize = 20_000;
+
+/// Decides about one event of an address.
+type Decide = Box<dyn FnMut(u32, Duration) -> bool>;
+
+fn main() -> ExitCode {
+    benches::main("rates", bench)
+}
+
+async fn bench(scale: Scale) -> anyhow::Result<()> {
+    let (quota, rate) = (per_second(RATE, BURST), Rate::new(RATE, BURST));
+    let (quota, rate) = (quota.context("a rate above zero")?, rate.context("a rate above zero")?);
+    let (budget, mut single) = (GcraLimiter::default(), LocalRateLimiter::new(quota));
+    let keyed = |addresses: u32| -> Decide {
+        let mut rates = KeyedRateLimiter::new(quota, ADDRESSES_MAX);
+        Box::new(move |number, now| {
+            rates.check(&IpAddr::from(Ipv4Addr::from_bits(number % addresses)), now).is_ok()
+        })
+    };
+    let mut deciders: [(&str, Decide); 5] = [
+        ("the shared budget's cell", Box::new(move |_, now| budget.take(rate, 1, now).is_ok())),
+        ("governor, one rate", Box::new(move |_, now| single.check(now).is_ok())),
+        ("governor, ten addresses", keyed(10)),
+        ("governor, as many addresses as the table holds", keyed(ADDRESSES_MAX as u32)),
+        ("governor, an address for each event", keyed(u32::MAX)),
+    ];
+    let count = scale.of(100_000_u32, 100);
+    let mut times = [const { Vec::new() }; 5];
+    for round in 0..scale.of(25_u32, 1) {
+        for ((_, decide), times) in deciders.iter_mut().zip(&mut times) {
+            let begun = Instant::now();
+            for number in 0..count {
+                // A tenth above the rate of one, so that both answers are given.
+                let now = Duration::from_micros(u64::from(round * count + number) * 900);
+                black_box(decide(black_box(number.wrapping_mul(2_654_435_761)), now));
+            }
+            times.push(begun.elapsed().as_secs_f64() / f64::from(count));
+        }
+    }
+    let times = times.map(median);
+    let mut table = Table::new(["who decides", "a decision", "of the shared budget's"]);
+    for ((name, _), time) in deciders.iter().zip(times) {
+        table.row([
+            (*name).to_owned(),
+            shown(Duration::from_secs_f64(time)),
+            format!("{:.1}", time / times[0]),
+        ]);
+    }
+    table.print("One decision about a rate, without the lock around it");
+    Ok(())
+}
