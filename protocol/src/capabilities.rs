@@ -13,7 +13,7 @@ use bytes::Bytes;
 use self::questions::{ambiguous, asks_for_several, contents};
 use crate::envelope::Message;
 use crate::error::{ErrorKind, Refusal};
-use crate::json::{Document, Limits, Value, ValueKind, quote_into};
+use crate::json::{Document, Limits, Tape, TapeValue, Value, ValueKind, quote_into};
 use crate::method::{ClientCapability, Method, ServerCapability};
 use crate::stateless::EXTENSION_TASKS;
 use crate::version::Version;
@@ -56,8 +56,8 @@ impl ClientCapabilities {
         if text == b"{}" {
             return Ok(Self::none()); // what most requests say that say it again each time
         }
-        let document = parse_object(text)?;
-        let root = document.root();
+        let tape = tape_of_object(text)?;
+        let root = tape.root();
         let has = |path: &[&str]| declared(root, path);
         let url = has(&["elicitation", "url"]);
         Ok(Self {
@@ -286,11 +286,14 @@ impl ListKind {
 impl ServerCapabilities {
     /// Reads the `capabilities` object of a server.
     pub fn parse(text: &[u8]) -> Result<Self, Refusal> {
-        let document = parse_object(text)?;
-        let root = document.root();
-        let has = |path: &[&str]| declared(root, path);
-        Ok(Self {
-            raw: Bytes::copy_from_slice(text),
+        Ok(Self::of(tape_of_object(text)?.root()))
+    }
+
+    /// Reads the same as a part of what the server sent.
+    pub(crate) fn of(object: TapeValue<'_>) -> Self {
+        let has = |path: &[&str]| declared(object, path);
+        Self {
+            raw: Bytes::copy_from_slice(object.raw()),
             tools: has(&["tools"]),
             tools_list_changed: has(&["tools", "listChanged"]),
             prompts: has(&["prompts"]),
@@ -304,7 +307,7 @@ impl ServerCapabilities {
             tasks_list: has(&["tasks", "list"]),
             tasks_cancel: has(&["tasks", "cancel"]),
             tasks_tools_call: has(&["tasks", "requests", "tools", "call"]),
-        })
+        }
     }
 
     /// A server that offers nothing.
@@ -506,8 +509,18 @@ fn parse_object(text: &[u8]) -> Result<Document<'_>, Refusal> {
     Ok(document)
 }
 
+fn tape_of_object(text: &[u8]) -> Result<Tape<'_>, Refusal> {
+    let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+    let tape = Tape::parse(text, &limits)
+        .map_err(|error| Refusal::new(ErrorKind::InvalidParams, error.to_string()))?;
+    match tape.root().kind() {
+        ValueKind::Object => Ok(tape),
+        _ => Err(Refusal::new(ErrorKind::InvalidParams, "must be an object")),
+    }
+}
+
 /// A capability is an object or `true`; `false` and `null` take it back.
-fn declared(root: Value<'_>, path: &[&str]) -> bool {
+fn declared(root: TapeValue<'_>, path: &[&str]) -> bool {
     root.path(path).is_some_and(|value| !value.is_null() && value.as_bool() != Some(false))
 }
 

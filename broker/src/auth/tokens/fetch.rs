@@ -10,10 +10,7 @@ use http_body_util::Full;
 use protocol::json::{Limits, Tape};
 use transport::{HttpClient, parse_http_url};
 
-use super::{
-    jwt::has_one_reading,
-    key_set::{KeySet, last},
-};
+use super::{jwt::has_one_reading, key_set::KeySet};
 use crate::{
     config::{
         IssuerConfig,
@@ -101,7 +98,7 @@ fn places(issuer: &str) -> Vec<Uri> {
 /// `jwks_uri` of metadata that is this issuer's own (RFC 8414, 3.3).
 fn named_keys(text: &[u8], issuer: &IssuerConfig) -> Option<Uri> {
     let tape = Tape::parse(text, &Limits::default()).ok().filter(|_| has_one_reading(text))?;
-    let member = |name| last(tape.root(), name)?.as_str();
+    let member = |name| tape.root().get(name)?.as_str();
     if member("issuer")? != issuer.issuer.as_str() {
         return None;
     }

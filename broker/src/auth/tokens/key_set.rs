@@ -40,11 +40,8 @@ impl KeySet {
     /// Reads a set. Keys of kinds that are not known, for other uses, and secrets are left out (RFC 7517, 5). `None`: it is no set,
     /// or one that readers would read differently.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
-        if !has_one_reading(text) {
-            return None;
-        }
-        let tape = Tape::parse(text, &Limits::default()).ok()?;
-        let keys = last(tape.root(), "keys").filter(|keys| keys.kind() == ValueKind::Array)?;
+        let tape = Tape::parse(text, &Limits::default()).ok().filter(|_| has_one_reading(text))?;
+        let keys = tape.root().get("keys").filter(|keys| keys.kind() == ValueKind::Array)?;
         Some(Self(
             keys.elements().filter_map(VerificationKey::read).take(KEY_SET_KEYS_MAX).collect(),
         ))
@@ -96,11 +93,11 @@ impl VerificationKey {
     }
 
     fn read(written: TapeValue<'_>) -> Option<Self> {
-        let text = |name: &str| Some(last(written, name)?.as_str()?.into_owned());
+        let text = |name: &str| Some(written.get(name)?.as_str()?.into_owned());
         if text("use").is_some_and(|purpose| purpose != "sig") {
             return None;
         }
-        if let Some(operations) = last(written, "key_ops")
+        if let Some(operations) = written.get("key_ops")
             && !operations
                 .elements()
                 .any(|operation| operation.as_str().as_deref() == Some("verify"))
@@ -121,7 +118,7 @@ impl VerificationKey {
             }
             _ => return None,
         };
-        let fits: Vec<Algorithm> = match last(written, "alg") {
+        let fits: Vec<Algorithm> = match written.get("alg") {
             None => fits.to_vec(),
             // RFC 7517, 4.4: the one it is for.
             Some(only) => vec![
@@ -129,17 +126,12 @@ impl VerificationKey {
                     .filter(|only| fits.contains(only))?,
             ],
         };
-        let id = match last(written, "kid") {
+        let id = match written.get("kid") {
             None => None,
             Some(id) => Some(id.as_str()?.into_owned()),
         };
         Some(Self { id, fits, key: key.ok()?, material })
     }
-}
-
-/// The last member with this name: the one that counts where there are several (RFC 7517, 4).
-pub(super) fn last<'t>(object: TapeValue<'t>, name: &str) -> Option<TapeValue<'t>> {
-    object.members().filter(|member| member.key == name).last().map(|member| member.value)
 }
 
 #[cfg(test)]
