@@ -54,7 +54,7 @@ impl RequestObserver<'_> {
             how,
             caller: self.caller.clone(),
             session: self.session.map(str::to_owned),
-            transport: self.transport,
+            transport: self.transport.name(),
             method: message.method,
             target: target(message),
             arguments: message

@@ -23,7 +23,6 @@ use crate::{
     persistence::{AuditKind, AuditRecord},
     rules::{
         catalog::DefinitionDigest,
-        client_transport::Transport,
         sign_in_failures::{FailureReport, Plane},
     },
     views::AuditEntry,
@@ -54,7 +53,7 @@ pub struct AuditDraft {
     pub caller: Caller,
     /// `None`: the request stands alone.
     pub session: Option<String>,
-    pub transport: Transport,
+    pub transport: &'static str,
     pub method: Method,
     /// The tool, prompt, resource or task that is asked for, as the client calls it.
     pub target: Option<String>,
@@ -112,7 +111,7 @@ impl AuditDraft {
             request_id: request.to_string(),
             trace_id: trace.map(|trace| trace.to_string()),
             session: self.session,
-            transport: Some(self.transport.name().to_owned()),
+            transport: Some(self.transport.to_owned()),
             address: self.client.map(|client| client.to_string()),
             count: None,
             node: node.to_owned(),

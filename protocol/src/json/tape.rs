@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use simd_json::{Buffers, ErrorType, INPUT_PADDING, fill_tape_padded};
 
 use super::{
-    AmbiguousMember, JsonError, Limits, Member, SPAN_BYTES_MAX, Span, VALUES_MAX, ValueKind,
-    case_folding, document::only, unquote,
+    AmbiguousMember, JsonError, Limits, Member, MemberFault, NameIndex, SPAN_BYTES_MAX, Seen, Span,
+    VALUES_MAX, ValueKind, case_folding, document::only, unquote,
 };
 
 /// A validated JSON text and the place of each value in it.
@@ -192,6 +192,13 @@ impl<'t> TapeValue<'t> {
         keys.iter().try_fold(Some(*self), |value, key| {
             value.map_or(Ok(None), |value| value.unambiguous(key))
         })
+    }
+
+    /// Refuses an object in which readers find different members under a name of the table. Other
+    /// values hold no members and pass.
+    pub fn check_names(&self, known: &NameIndex) -> Result<(), MemberFault> {
+        let mut seen = Seen::default();
+        self.keyed().try_for_each(|(name, _)| known.admit(&self.tape.key(name), &mut seen))
     }
 
     /// `get` repeated.

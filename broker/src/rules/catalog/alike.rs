@@ -1,6 +1,6 @@
 //! Entries of backends' lists that two readers would read differently.
 
-use protocol::json::{self, NameIndex};
+use protocol::json::{NameIndex, TapeValue};
 
 /// The members of an entry that clients decide by, and the broker.
 static ENTRY: NameIndex = NameIndex::new(&[
@@ -33,7 +33,7 @@ static EXECUTION: NameIndex = NameIndex::new(&["taskSupport"]);
 
 /// True when every reader finds the same members in an entry. A client would otherwise show its user another tool than the one
 /// whose hints and schema the broker goes by. Schemas are left to their backend: they restrain the calls that it gets.
-pub(super) fn is_read_alike(entry: json::Value<'_>) -> bool {
+pub(super) fn is_read_alike(entry: TapeValue<'_>) -> bool {
     let inside = |name: &str, known: &NameIndex| {
         entry.get(name).is_none_or(|value| value.check_names(known).is_ok())
     };
@@ -44,12 +44,12 @@ pub(super) fn is_read_alike(entry: json::Value<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use protocol::json::{Document, Limits};
+    use protocol::json::{Limits, Tape};
 
     use super::*;
 
     fn is_alike(entry: &str) -> bool {
-        is_read_alike(Document::parse(entry.as_bytes(), &Limits::default()).unwrap().root())
+        is_read_alike(Tape::parse(entry.as_bytes(), &Limits::default()).unwrap().root())
     }
 
     #[test]

@@ -55,8 +55,11 @@ impl StatelessClient {
         wish.sort_unstable();
         wish.dedup();
         let mut watch = TaskWatch::new(&self.tasks, &wish); // before looking, so that no change is missed
-        let looks =
-            self.shared.durable.timed("look_at", self.shared.durable.store.task_snapshots(&wish)).await?;
+        let looks = self
+            .shared
+            .durable
+            .timed("look_at", self.shared.durable.store.task_snapshots(&wish))
+            .await?;
         let audience = self.audience();
         let own = looks
             .into_iter()
