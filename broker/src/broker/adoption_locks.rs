@@ -55,3 +55,26 @@ impl AdoptionLocks {
         place
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_nobody_is_at_are_given_up_without_looking_at_all_of_them_each_time() {
+        let adopting = AdoptionLocks::default();
+        let key =
+            |number: u32| SessionKey::new(std::array::from_fn(|at| number.to_be_bytes()[at % 4]));
+        let held = adopting.place(&key(0));
+        let mut looks = 0;
+        for number in 1..10_000 {
+            let before = adopting.places.lock().unwrap().look_at;
+            drop(adopting.place(&key(number)));
+            let places = adopting.places.lock().unwrap();
+            assert!(places.by_key.len() <= PLACES_MIN, "{} are kept for one", places.by_key.len());
+            looks += usize::from(places.by_key.len() == 2 || places.look_at != before);
+        }
+        assert!(looks <= 10_000 / (PLACES_MIN - 2) + 2, "{looks} looks");
+        assert!(Arc::ptr_eq(&held, &adopting.place(&key(0))));
+    }
+}

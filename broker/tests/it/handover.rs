@@ -40,7 +40,7 @@ impl Crowd {
                 while !stop.load(Ordering::Relaxed) {
                     match exchange(address, says).await {
                         Ok(answer) if wants(&answer) => {
-                            drop(served.fetch_add(1, Ordering::Relaxed))
+                            served.fetch_add(1, Ordering::Relaxed);
                         }
                         Ok(answer) => failures.push(format!("answered {answer:?}")),
                         Err(error) => failures.push(error.to_string()),

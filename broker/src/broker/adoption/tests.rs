@@ -8,7 +8,7 @@ use storage::{
 use super::*;
 use crate::{
     persistence::{Stores, WriteOutcome},
-    rules::log_level::LogLevel,
+    rules::{client_transport::Transport, log_level::LogLevel},
     sessions::session::ReleaseOutcome,
 };
 
@@ -33,7 +33,7 @@ impl Replicas {
         );
         let message = Message::decode(frame, &json::Limits::default()).unwrap();
         self.one
-            .open_session(Caller::anonymous(), Endpoint::Aggregated, "http", &message)
+            .open_session(Caller::anonymous(), Endpoint::Aggregated, Transport::Http, &message)
             .await
             .unwrap()
             .0
@@ -264,25 +264,4 @@ async fn an_end_holds_though_the_row_is_ours_under_another_epoch() {
     replicas.one.delete_session(&session).await.unwrap();
     assert_eq!(replicas.store.list_sessions(None, None, 10).await.unwrap(), []);
     assert!(session.is_leaving() && replicas.one.ending.is_empty());
-}
-
-#[test]
-fn places_nobody_is_at_are_given_up_without_looking_at_all_of_them_each_time() {
-    let adopting = super::AdoptionLocks::default();
-    let key = |number: u32| SessionKey::new(std::array::from_fn(|at| number.to_be_bytes()[at % 4]));
-    let held = adopting.place(&key(0));
-    let mut looks = 0;
-    for number in 1..10_000 {
-        let before = adopting.places.lock().unwrap().look_at;
-        drop(adopting.place(&key(number)));
-        let places = adopting.places.lock().unwrap();
-        assert!(
-            places.by_key.len() <= super::PLACES_MIN,
-            "{} are kept for one",
-            places.by_key.len()
-        );
-        looks += usize::from(places.by_key.len() == 2 || places.look_at != before);
-    }
-    assert!(looks <= 10_000 / (super::PLACES_MIN - 2) + 2, "{looks} looks");
-    assert!(Arc::ptr_eq(&held, &adopting.place(&key(0))));
 }

@@ -6,16 +6,18 @@ use std::{
     time::Instant,
 };
 
+use bytes::Bytes;
 use futures_util::stream;
 use protocol::{handshake, ids::RequestId, method::Method};
 use tokio::sync::Semaphore;
+use transport::frame::ReadError;
 
 use super::*;
 use crate::{
     auth::Caller,
     broker::Broker,
     persistence::Stores,
-    rules::{endpoint::Endpoint, event_log::LogLimits},
+    rules::{client_transport::Transport, endpoint::Endpoint, event_log::LogLimits},
 };
 
 /// Calls whose answers are all there, of so many bytes each.
@@ -86,7 +88,7 @@ async fn taken_in_one_turn(bytes: usize) -> usize {
     let hello = handshake::request(&RequestId::from_u64(1), Method::Initialize, Some(params));
     let hello = Message::decode(hello, &json::Limits::default()).unwrap();
     let session = broker
-        .open_session(Caller::anonymous(), Endpoint::Aggregated, "tcp", &hello)
+        .open_session(Caller::anonymous(), Endpoint::Aggregated, Transport::Tcp, &hello)
         .await
         .unwrap()
         .0;

@@ -129,9 +129,13 @@ async fn a_session_that_others_asked_for_in_vain_is_found_by_its_own() {
     edge.broker.put_tenant(&acme, TenantSpec::default());
     let id = edge.taken_by(&NodeName::new("gone/1"), "127.0.0.1:9").await;
     let stranger = Caller { tenant: acme, ..Caller::anonymous() };
-    let in_vain =
-        crate::broker::session_lookup::inside(&edge.broker, &id, &stranger, &Endpoint::Aggregated)
-            .await;
+    let in_vain = crate::broker::session_lookup::lookup_for_peer(
+        &edge.broker,
+        &id,
+        &stranger,
+        &Endpoint::Aggregated,
+    )
+    .await;
     assert!(in_vain.is_err_and(|refusal| refusal.kind.name() == "session_not_found"));
     assert_eq!(
         edge.ask_kind(&id).await,
