@@ -273,9 +273,9 @@ fn places_nobody_is_at_are_given_up_without_looking_at_all_of_them_each_time() {
     let held = adopting.place(&key(0));
     let mut looks = 0;
     for number in 1..10_000 {
-        let before = adopting.places.lock().unwrap().look_at;
+        let before = adopting.places.lock().look_at;
         drop(adopting.place(&key(number)));
-        let places = adopting.places.lock().unwrap();
+        let places = adopting.places.lock();
         assert!(
             places.by_key.len() <= super::PLACES_MIN,
             "{} are kept for one",
