@@ -1,7 +1,7 @@
-//! Locking in one way, and the order in which locks are taken.
+//! The order in which locks are taken.
 //!
-//! Called by backends and sessions, and by all they hold. Guards live in small functions and never across an await. Whoever holds
-//! one of these takes only what stands further down:
+//! The locks are those of parking_lot, which do not poison: a change under a guard is one step, so a panic leaves the state whole.
+//! Guards live in small functions and never across an await. A holder of one of these takes only what stands further down:
 //!
 //! 0. a connection's calls, by its own task alone, which goes on with them under it
 //! 1. a tenant's publishing
@@ -18,10 +18,3 @@
 //! A session's `persisted` is an asynchronous lock: it is taken before the session's state and held over a write.
 //! The tables of tasks, a task's run and the cells of a call are locked alone. Something may be dropped under a
 //! guard that locks in its own `Drop` (a question leaves its connection's map): that is why the maps come last.
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Locks. A panic under the guard is no reason to stop serving: each change is one step, so the state is whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

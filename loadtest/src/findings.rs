@@ -4,11 +4,10 @@
 
 use std::{
     fmt,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
+
+use parking_lot::Mutex;
 
 /// So many are kept as text; the others are counted.
 const WITNESSES_MAX: usize = 20;
@@ -67,7 +66,7 @@ pub struct Findings {
 impl Findings {
     pub fn note(&self, wrong: FindingKind, detail: &str) {
         self.counts[wrong as usize].fetch_add(1, Ordering::Relaxed);
-        let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut witnesses = self.witnesses.lock();
         if witnesses.len() < WITNESSES_MAX {
             witnesses.push(format!("{wrong}: {detail}"));
         }
@@ -82,7 +81,7 @@ impl Findings {
     }
 
     pub fn witnesses(&self) -> Vec<String> {
-        self.witnesses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.witnesses.lock().clone()
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::{
     io::{IsTerminal as _, Write as _},
-    sync::Mutex,
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use crate::run::Progress;
 
@@ -44,7 +45,7 @@ impl ProgressDisplay {
     }
 
     fn line_is_due(&self) -> bool {
-        let Ok(mut last) = self.last.lock() else { return false };
+        let mut last = self.last.lock();
         let due = last.is_none_or(|last| last.elapsed() >= LINE_EVERY);
         if due {
             *last = Some(Instant::now());

@@ -2,11 +2,9 @@
 //!
 //! Many callers write, so each writes to one of a few shards; whoever reads adds them up.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{histogram::Histogram, operation::CallOutcome};
 
@@ -120,7 +118,7 @@ impl Recorder {
     }
 
     fn shard(&self, caller: usize) -> MutexGuard<'_, Totals> {
-        self.shards[caller % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[caller % SHARDS].lock()
     }
 }
 

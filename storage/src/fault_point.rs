@@ -12,10 +12,12 @@ mod armed {
         path::PathBuf,
         process,
         sync::{
-            Mutex, OnceLock, PoisonError,
+            OnceLock,
             atomic::{AtomicU64, Ordering},
         },
     };
+
+    use parking_lot::Mutex;
 
     struct Plan {
         name: String,
@@ -41,7 +43,7 @@ mod armed {
         else {
             return;
         };
-        if NAMES.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
+        if NAMES.lock().insert(name) {
             let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
             let _unwritten = file.and_then(|mut file| writeln!(file, "{name}"));
         }

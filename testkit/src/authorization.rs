@@ -7,7 +7,7 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{SystemTime, UNIX_EPOCH},
@@ -26,6 +26,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 
@@ -215,7 +216,7 @@ struct IssuerState {
 
 impl IssuerState {
     fn keys(&self) -> MutexGuard<'_, Vec<Value>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keys.lock()
     }
 }
 

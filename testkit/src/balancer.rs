@@ -9,7 +9,7 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -24,6 +24,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto,
 };
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     task::AbortHandle,
@@ -74,28 +75,24 @@ impl Balancer {
 
     /// From the next request on. Requests in flight stay where they are.
     pub fn set_replicas(&self, replicas: Vec<SocketAddr>) {
-        lock(&self.state).replicas = replicas;
+        self.state.lock().replicas = replicas;
     }
 
     /// How many requests were sent to this replica.
     pub fn sent_to(&self, replica: SocketAddr) -> u64 {
-        lock(&self.state).sent.get(&replica).copied().unwrap_or(0)
+        self.state.lock().sent.get(&replica).copied().unwrap_or(0)
     }
 
     /// How often a replica refused the connection and was passed over.
     pub fn refused(&self) -> u64 {
-        lock(&self.state).refused
+        self.state.lock().refused
     }
 }
 
 impl Drop for Balancer {
     fn drop(&mut self) {
-        lock(&self.state).connections.drain(..).for_each(|connection| connection.abort());
+        self.state.lock().connections.drain(..).for_each(|connection| connection.abort());
     }
-}
-
-fn lock(state: &Mutex<BalancerState>) -> MutexGuard<'_, BalancerState> {
-    state.lock().expect("nothing panics while it holds this lock")
 }
 
 async fn serve(state: Arc<Mutex<BalancerState>>, listener: TcpListener) {
@@ -108,7 +105,7 @@ async fn serve(state: Arc<Mutex<BalancerState>>, listener: TcpListener) {
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
         });
-        let mut state = lock(&state);
+        let mut state = state.lock();
         state.connections.retain(|connection| !connection.is_finished());
         state.connections.push(connection.abort_handle());
     }
@@ -130,7 +127,7 @@ async fn forward(
     let connection = AbortOnDrop(tokio::spawn(async move {
         let _ = connection.await;
     }));
-    *lock(&state).sent.entry(replica).or_default() += 1;
+    *state.lock().sent.entry(replica).or_default() += 1;
     let response = sender.send_request(for_replica(request, replica)).await?;
     let (mut parts, body) = response.into_parts();
     strip_hop_by_hop(&mut parts.headers);
@@ -144,7 +141,7 @@ async fn forward(
 /// A connection to the next replica in turn that takes one.
 async fn connect(state: &Mutex<BalancerState>) -> Option<(SocketAddr, TcpStream)> {
     let in_turn = {
-        let mut state = lock(state);
+        let mut state = state.lock();
         let count = state.replicas.len();
         let first = state.turn % count.max(1);
         state.turn = first + 1;
@@ -158,7 +155,7 @@ async fn connect(state: &Mutex<BalancerState>) -> Option<(SocketAddr, TcpStream)
                 let _ = stream.set_nodelay(true);
                 return Some((replica, stream));
             }
-            Err(_) => lock(state).refused += 1,
+            Err(_) => state.lock().refused += 1,
         }
     }
     None

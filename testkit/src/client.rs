@@ -9,7 +9,7 @@ mod call;
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -17,6 +17,7 @@ use std::{
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -163,8 +164,8 @@ impl TestClient {
         self.lock().version = version.map(str::to_owned);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, ClientState> {
-        self.state.lock().expect("no test panics while it holds this lock")
+    fn lock(&self) -> parking_lot::MutexGuard<'_, ClientState> {
+        self.state.lock()
     }
 
     /// Sends exactly these headers (and Host).

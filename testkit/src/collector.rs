@@ -1,10 +1,6 @@
 //! A collector of traces: takes OTLP over HTTP as protobuf, keeps the spans, and can be told to hang or to refuse.
 
-use std::{
-    convert::Infallible,
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -15,6 +11,7 @@ use opentelemetry_proto::tonic::{
     common::v1::{KeyValue, any_value::Value as Any},
     trace::v1::{Span, span::SpanKind, status::StatusCode as SpanStatus},
 };
+use parking_lot::Mutex;
 use prost::Message;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
@@ -99,7 +96,7 @@ impl Collector {
     }
 
     pub fn spans(&self) -> Vec<CollectedSpan> {
-        self.state.spans.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state.spans.lock().clone()
     }
 
     /// Spans of one trace, once they are as wanted.
@@ -165,7 +162,7 @@ async fn answer(
                 .map(|span| seen(span, &resource)),
         );
     }
-    state.spans.lock().unwrap_or_else(PoisonError::into_inner).extend(spans);
+    state.spans.lock().extend(spans);
     Ok(told(StatusCode::OK, ExportTraceServiceResponse::default().encode_to_vec()))
 }
 

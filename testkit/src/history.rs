@@ -10,9 +10,11 @@ mod tests;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::ledger::Effect;
 
@@ -117,7 +119,7 @@ pub struct History(Arc<Mutex<HistoryLog>>);
 
 impl History {
     fn notes(&self) -> MutexGuard<'_, HistoryLog> {
-        self.0.lock().expect("nothing panics while it holds this lock")
+        self.0.lock()
     }
 
     /// Notes what an operation that began then has just shown.

@@ -6,10 +6,11 @@
 //! repeating is harmless, `ask` asks its client before it answers.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 use crate::{
@@ -34,7 +35,7 @@ struct EffectLog(Mutex<Vec<Effect>>);
 
 impl EffectLog {
     fn lock(&self) -> MutexGuard<'_, Vec<Effect>> {
-        self.0.lock().expect("nothing panics while it holds this lock")
+        self.0.lock()
     }
 }
 

@@ -5,12 +5,13 @@ use std::{
     pin::pin,
     process::Stdio,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
 use futures_util::future::select;
+use parking_lot::Mutex;
 use quinn::crypto::rustls::QuicServerConfig;
 use serde_json::{Value, json};
 use tokio::{
@@ -113,9 +114,7 @@ impl PipeBackend {
                         }
                     }
                 });
-                kept.lock()
-                    .expect("nothing panics while it holds this lock")
-                    .push(serving.abort_handle());
+                kept.lock().push(serving.abort_handle());
             }
         });
         Self {
@@ -138,9 +137,7 @@ impl PipeBackend {
             while let Ok((socket, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::SeqCst);
                 let serving = tokio::spawn(serve(socket, script.command(), kind.clone()));
-                kept.lock()
-                    .expect("nothing panics while it holds this lock")
-                    .push(serving.abort_handle());
+                kept.lock().push(serving.abort_handle());
             }
         });
         Self {
@@ -187,17 +184,13 @@ impl PipeBackend {
 
     /// Connections that have not ended.
     pub fn open(&self) -> usize {
-        let connections = self.connections.lock().expect("nothing panics while it holds this lock");
+        let connections = self.connections.lock();
         connections.iter().filter(|connection| !connection.is_finished()).count()
     }
 
     /// Ends every connection there is.
     pub fn cut(&self) {
-        self.connections
-            .lock()
-            .expect("nothing panics while it holds this lock")
-            .drain(..)
-            .for_each(|connection| connection.abort());
+        self.connections.lock().drain(..).for_each(|connection| connection.abort());
     }
 }
 

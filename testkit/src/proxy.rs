@@ -3,12 +3,9 @@
 //! Put between the broker and a store, a backend or another broker. *Up* is from who connected towards the target, *down* is
 //! back. With no fault set, bytes pass unchanged and at once; an end of one side is passed on to the other.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -200,7 +197,7 @@ impl Drop for FaultProxy {
 
 impl ProxyShared {
     fn lock(&self) -> MutexGuard<'_, ProxyState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn faults(&self, way: Direction) -> &watch::Sender<NetworkFault> {

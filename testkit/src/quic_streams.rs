@@ -8,11 +8,12 @@ use std::{
     collections::HashMap,
     process::Stdio,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use quinn::{Connection, RecvStream, SendStream};
 use serde_json::{Value, json};
 use tokio::{
@@ -49,7 +50,7 @@ impl StreamCounters {
 
     /// Methods of what came on control streams.
     pub fn on_control(&self) -> Vec<String> {
-        lock(&self.control).clone()
+        self.control.lock().clone()
     }
 }
 
@@ -112,7 +113,7 @@ pub(crate) async fn serve(
         let mut lines = BufReader::new(control_in).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             let message: Value = serde_json::from_str(&line).unwrap_or_default();
-            lock(&desk.seen.control).extend(message["method"].as_str().map(str::to_owned));
+            desk.seen.control.lock().extend(message["method"].as_str().map(str::to_owned));
             let _gone = desk.to_child.send(line).await;
         }
     };
@@ -129,7 +130,7 @@ pub(crate) async fn serve(
         }
         // The streams of what is not answered any more end, and what was said on them arrives before the end of all.
         {
-            let mut open = lock(&desk.open);
+            let mut open = desk.open.lock();
             desk.is_over.store(true, Ordering::SeqCst);
             open.clear();
         }
@@ -161,7 +162,7 @@ impl RequestRouter {
             return Some(format!("{message}\n"));
         }
         let stream = {
-            let mut open = lock(&self.open);
+            let mut open = self.open.lock();
             match &message {
                 _ if is_answer => open.remove(&message["id"].to_string()),
                 _ if message["method"] == "notifications/progress" => {
@@ -192,7 +193,7 @@ impl RequestRouter {
         self.seen.requests.fetch_add(1, Ordering::SeqCst);
         let (lines, mut said) = mpsc::channel(QUEUE);
         {
-            let mut open = lock(&self.open);
+            let mut open = self.open.lock();
             // It would be waited for, and nobody answers it.
             if self.is_over.load(Ordering::SeqCst) {
                 return;
@@ -215,15 +216,11 @@ impl RequestRouter {
             stopped = stopped => {
                 if stopped == Ok(Some(CANCELLED.into())) {
                     self.seen.cancelled.fetch_add(1, Ordering::SeqCst);
-                    lock(&self.open).remove(&message["id"].to_string());
+                    self.open.lock().remove(&message["id"].to_string());
                     let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": message["id"]}});
                     let _gone = self.to_child.send(cancelled.to_string()).await;
                 }
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,8 @@
 //! TLS in front of a server without: ends it and passes the bytes on.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{net::SocketAddr, sync::Arc};
 
+use parking_lot::Mutex;
 use rustls::{ServerConfig, pki_types::CertificateDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -41,7 +39,7 @@ impl TlsTerminator {
                         .peer_certificates()
                         .and_then(|chain| chain.first())
                         .map(|leaf| leaf.clone().into_owned());
-                    seen.lock().unwrap_or_else(PoisonError::into_inner).push(leaf);
+                    seen.lock().push(leaf);
                     let _ended = tokio::io::copy_bidirectional(&mut stream, &mut target).await;
                 });
             }
@@ -55,6 +53,6 @@ impl TlsTerminator {
 
     /// The certificates that clients showed, one for each handshake that was completed.
     pub fn shown(&self) -> Vec<Option<CertificateDer<'static>>> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shown.lock().clone()
     }
 }

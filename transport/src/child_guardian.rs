@@ -12,8 +12,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::{net::UnixStream, process::CommandExt as _};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// The hidden command of the program that watches.
@@ -46,7 +47,7 @@ impl Guardian {
 
     /// The group is ended should this process be killed, for as long as the value lives.
     pub(crate) fn watch(self: &Arc<Self>, group: u32) -> GroupWatch {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.groups.insert(group);
         if state.running.as_mut().is_none_or(|running| running.tell('+', group).is_err()) {
             state.running = self.start(&state.groups);
@@ -55,7 +56,7 @@ impl Guardian {
     }
 
     fn forget(&self, group: u32) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.groups.remove(&group);
         if state.running.as_mut().is_some_and(|running| running.tell('-', group).is_err()) {
             // One that is not told any more must not act on what it knows.
@@ -90,12 +91,7 @@ impl Guardian {
 
     /// The process that watches, if there is one.
     pub fn pid(&self) -> Option<u32> {
-        self.state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .running
-            .as_ref()
-            .map(|running| running.process.id())
+        self.state.lock().running.as_ref().map(|running| running.process.id())
     }
 }
 

@@ -5,7 +5,9 @@
 //! log lines through us.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 #[derive(Debug, Clone)]
 pub(crate) struct StderrTail {
@@ -26,7 +28,7 @@ impl StderrTail {
     }
 
     pub(crate) fn push(&self, chunk: &[u8]) {
-        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ring = self.ring.lock();
         let kept = &chunk[chunk.len().saturating_sub(ring.bytes_max)..];
         let surplus = (ring.bytes.len() + kept.len()).saturating_sub(ring.bytes_max);
         ring.cut |= surplus > 0 || kept.len() < chunk.len();
@@ -37,7 +39,7 @@ impl StderrTail {
     /// The kept bytes as clean text.
     pub(crate) fn text(&self) -> String {
         let (bytes, cut) = {
-            let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+            let ring = self.ring.lock();
             (ring.bytes.iter().copied().collect::<Vec<u8>>(), ring.cut)
         };
         // A cut may have gone through a character: its continuation bytes say nothing.

@@ -111,11 +111,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatching<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        future::poll_fn,
-        sync::{Arc, Mutex},
-    };
+    use std::{future::poll_fn, sync::Arc};
 
+    use parking_lot::Mutex;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
         task::JoinSet,
@@ -155,9 +153,9 @@ mod tests {
                 let mut asked = [0; 3];
                 for _ in 0..2 {
                     connection.read_exact(&mut asked).await.unwrap();
-                    told.lock().unwrap().push("read");
+                    told.lock().push("read");
                     connection.write_all(&asked).await.unwrap();
-                    told.lock().unwrap().push("written");
+                    told.lock().push("written");
                 }
             });
             peers.push(theirs);
@@ -166,10 +164,7 @@ mod tests {
         for peer in &mut peers {
             peer.read_exact(&mut answer).await.unwrap();
         }
-        assert_eq!(
-            *told.lock().unwrap(),
-            ["read", "read", "read", "written", "written", "written"]
-        );
+        assert_eq!(*told.lock(), ["read", "read", "read", "written", "written", "written"]);
         for peer in &mut peers {
             peer.write_all(b"ask").await.unwrap();
             peer.read_exact(&mut answer).await.unwrap();

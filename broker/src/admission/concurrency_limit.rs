@@ -12,13 +12,14 @@ use std::{
     hash::Hash,
     pin::Pin,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use prometheus::IntGauge;
 use tokio::sync::oneshot;
 
@@ -27,7 +28,6 @@ use protocol::ids::{PrincipalId, TenantId};
 use crate::{
     limits::{ROOM_KEPT_FROM, ROOM_KEPT_FROM_SHARE, ROOM_KEPT_PART},
     rules::fair_queue::{FairQueue, PushOutcome, Ticket, WaitEstimator},
-    sync::lock,
 };
 
 /// Who owns a share.
@@ -140,7 +140,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
             && (limit >= ROOM_KEPT_FROM
                 || limit as u64 * least >= weights * ROOM_KEPT_FROM_SHARE as u64);
         // Under the lock: whoever lines up meanwhile does so by what holds from now on.
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         self.weights.store(weights.max(1), Ordering::Relaxed);
         self.reserved.store(if is_shared { limit / ROOM_KEPT_PART } else { 0 }, Ordering::Relaxed);
         queue.fair.favour_all(|owner, weight| {
@@ -231,7 +231,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         member: &M,
         left: Duration,
     ) -> Result<Option<Acquire<O, M>>, AcquireError> {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         // A place may have become free before it was known that somebody waits. Whoever waits after this may not have one that
         // is free now: it is kept for others.
         self.grant_permits(&mut queue);
@@ -322,14 +322,14 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
     fn release(&self, owner: Option<&O>) {
         owner.inspect(|owner| remove_held(*owner));
         if self.counts.fetch_sub(1, Ordering::AcqRel) >= ONE_WAITS {
-            let mut queue = lock(&self.queue);
+            let mut queue = self.queue.lock();
             owner.inspect(|owner| self.favour(&mut queue, owner));
             self.grant_permits(&mut queue);
         }
     }
 
     fn cancel_wait(&self, ticket: Ticket) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         if queue.fair.take_away(ticket).is_some() {
             self.counts.fetch_sub(ONE_WAITS, Ordering::AcqRel);
             self.depth.dec();
@@ -341,7 +341,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
 
     /// Everybody who waits learns that it is in vain.
     pub fn drain_queue(&self) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         while let Some((_, (_, grant))) = queue.fair.take_next() {
             self.counts.fetch_sub(ONE_WAITS, Ordering::AcqRel);
             self.depth.dec();
@@ -353,7 +353,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
     pub fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
         if self.queued() > 0 {
-            self.grant_permits(&mut lock(&self.queue));
+            self.grant_permits(&mut self.queue.lock());
         }
     }
 

@@ -5,11 +5,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
+
+use parking_lot::Mutex;
 
 use crate::limits::OUTBOX_STEP_BYTES;
 
@@ -52,7 +51,7 @@ impl<S: Clone> OutboxBudget<S> {
         if steps == held {
             return held;
         }
-        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holders = self.holders.lock();
         if steps == 0 {
             holders.remove(&holder);
         } else {
@@ -72,7 +71,7 @@ impl<S: Clone> OutboxBudget<S> {
         if self.steps.load(Ordering::Relaxed) <= self.steps_max {
             return None;
         }
-        let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        let holders = self.holders.lock();
         holders.values().max_by_key(|(steps, _)| *steps).map(|(_, stream)| stream.clone())
     }
 
@@ -104,6 +103,6 @@ mod tests {
         assert_eq!(waiting.settle(two, 3, 0, || unreachable!()), 0);
         assert_eq!((waiting.bytes(), waiting.to_be_cut()), (2 * STEP, None));
         assert_eq!(waiting.settle(one, 2, 0, || unreachable!()), 0);
-        assert!(waiting.bytes() == 0 && waiting.holders.lock().unwrap().is_empty());
+        assert!(waiting.bytes() == 0 && waiting.holders.lock().is_empty());
     }
 }

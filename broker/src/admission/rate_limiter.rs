@@ -6,12 +6,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicU8, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use protocol::error::{ErrorKind, Refusal};
 use tokio::sync::Notify;
 
@@ -117,7 +118,7 @@ impl RateLimiter {
         let shares = self.shares();
         let taken = meter.take(rate, shares, self.now());
         if shares.sharing != SharingMode::LocalShare && meter.to_be_asked_for() {
-            self.queue.lock().unwrap_or_else(PoisonError::into_inner).push(meter.clone());
+            self.queue.lock().push(meter.clone());
             self.wanted.notify_one();
         }
         taken.map_err(|wait| {
@@ -150,8 +151,7 @@ impl RateLimiter {
             }
             let _or_counted_anew =
                 tokio::time::timeout(REPLICAS_COUNT_INTERVAL, self.wanted.notified()).await;
-            let meters =
-                std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner));
+            let meters = std::mem::take(&mut *self.queue.lock());
             for some in meters.chunks(BUDGET_ASKS_AT_ONCE) {
                 self.ask(&durable, some).await;
             }
@@ -271,7 +271,7 @@ mod tests {
             let taken =
                 (0..100).filter(|_| rates.take(RateScope::Tenant, &meter, rate).is_ok()).count();
             assert_eq!(taken, expected, "{without:?}");
-            assert_eq!(rates.queue.lock().unwrap().len(), 1, "it is asked whether Redis is back");
+            assert_eq!(rates.queue.lock().len(), 1, "it is asked whether Redis is back");
             rates.is_shared(true);
             assert!(shared(&rates));
         }

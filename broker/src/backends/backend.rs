@@ -5,13 +5,14 @@ mod links;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
 use protocol::{
     error::Refusal,
     ids::{BackendId, TenantId},
@@ -41,7 +42,6 @@ use crate::{
         shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     },
     sandbox::ConfinementLevel,
-    sync::lock,
     telemetry::redaction::Redactor,
     views::BackendStatus,
 };
@@ -218,7 +218,7 @@ impl Backend {
             return Ok(());
         };
         let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
-        let meter = lock(&self.tools).of(&tool.to_owned(), rates.now(), name);
+        let meter = self.tools.lock().of(&tool.to_owned(), rates.now(), name);
         rates.take(RateScope::Tool, &meter, rate)
     }
 
@@ -251,14 +251,14 @@ impl Backend {
             tracing::warn!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
         }
         if !leaving {
-            lock(&self.status).last_error = Some(told);
+            self.status.lock().last_error = Some(told);
         }
         failure.refusal(&self.id)
     }
 
     /// How often a link failed to open, and how long it waits; nothing, once one is open.
     pub fn note_attempts(&self, failed: u32, next: Option<Instant>) {
-        let mut status = lock(&self.status);
+        let mut status = self.status.lock();
         (status.failed_attempts, status.next_attempt) = (failed, next);
     }
 
@@ -281,7 +281,7 @@ impl Backend {
 
     pub fn set_state(&self, state: BackendState) {
         if state == BackendState::Ready {
-            let mut status = lock(&self.status);
+            let mut status = self.status.lock();
             (status.last_error, status.child_end, status.down_logged) = (None, None, false);
         }
         self.state.send_replace(state);
@@ -289,7 +289,7 @@ impl Backend {
 
     /// The backend can not be reached. Said once for each time it goes down, however often it is tried meanwhile.
     pub fn set_unreachable(&self, state: BackendState, refusal: &Refusal) {
-        let mut status = lock(&self.status);
+        let mut status = self.status.lock();
         let told = std::mem::replace(&mut status.down_logged, true);
         let cause = status.last_error.clone().unwrap_or_else(|| refusal.to_string());
         drop(status);
@@ -347,17 +347,17 @@ impl Backend {
 
     /// What confines the child that starts now.
     pub(super) fn note_sandbox(&self, level: ConfinementLevel) {
-        lock(&self.status).sandbox = Some(level);
+        self.status.lock().sandbox = Some(level);
     }
 
     /// A child process ended by itself. `how` is told to operators as it is.
     pub(super) fn note_child_end(&self, how: String) {
-        lock(&self.status).child_end = Some(how);
+        self.status.lock().child_end = Some(how);
     }
 
     pub fn view(&self) -> BackendStatus {
         let lists = self.lists.load_full();
-        let status = lock(&self.status);
+        let status = self.status.lock();
         let latency = self.latency_us.load(Ordering::Relaxed);
         let (calls_in_flight, calls_queued, calls_max) = self.call_counts();
         BackendStatus {

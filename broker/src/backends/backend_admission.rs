@@ -6,12 +6,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
@@ -35,7 +36,6 @@ use crate::{
         breaker::{Breaker, BreakerSettings, CircuitOpen, CircuitState, OpenReason},
         retries,
     },
-    sync::lock,
     views::BreakerStatus,
 };
 
@@ -119,7 +119,7 @@ impl BackendAdmission {
 
 impl Drop for BackendAdmission {
     fn drop(&mut self) {
-        let told = *lock(&self.reported_state);
+        let told = *self.reported_state.lock();
         self.metrics.protection.breaker_moved(&self.label, Some(told), None);
     }
 }
@@ -304,7 +304,7 @@ impl Backend {
 
     fn adapt_limit(&self, took: Duration, failed: bool) {
         let Some(adaptive) = &self.admission.adaptive else { return };
-        let limit = lock(adaptive).observe(
+        let limit = adaptive.lock().observe(
             self.shared.uptime(),
             took,
             failed,
@@ -411,7 +411,7 @@ impl Backend {
 
     /// Tells metrics and log of a new state.
     fn report_breaker_state(&self) {
-        let mut told = lock(&self.admission.reported_state);
+        let mut told = self.admission.reported_state.lock();
         let state = self.admission.breaker.state();
         let before = std::mem::replace(&mut *told, state);
         if before == state {

@@ -1,15 +1,11 @@
 //! How many child processes each tenant has: a place is taken before one is started and free when nothing of it is left. And who
 //! ends what they started, should the broker be killed.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::Mutex;
 use protocol::ids::TenantId;
 use transport::child_guardian::Guardian;
-
-use crate::sync::lock;
 
 /// This very program, also when its file was replaced meanwhile.
 pub const PROGRAM: &str = "/proc/self/exe";
@@ -45,7 +41,7 @@ impl Children {
     }
 
     pub fn acquire(&self, tenant: &TenantId, max: usize) -> Result<ChildPermit, ChildLimitReached> {
-        let mut counts = lock(&self.counts);
+        let mut counts = self.counts.lock();
         let count = counts.entry(tenant.clone()).or_default();
         if *count >= max {
             return Err(ChildLimitReached { max });
@@ -57,7 +53,7 @@ impl Children {
 
 impl Drop for ChildPermit {
     fn drop(&mut self) {
-        let mut counts = lock(&self.children.counts);
+        let mut counts = self.children.counts.lock();
         if let Some(count) = counts.get_mut(&self.tenant) {
             *count -= 1;
             if *count == 0 {
@@ -78,6 +74,6 @@ mod tests {
         let places: Vec<ChildPermit> = (0..2).map(|_| children.acquire(&one, 2).unwrap()).collect();
         assert!(children.acquire(&one, 2).is_err() && children.acquire(&other, 2).is_ok());
         drop(places);
-        assert!(children.acquire(&one, 2).is_ok() && lock(&children.counts).is_empty());
+        assert!(children.acquire(&one, 2).is_ok() && children.counts.lock().is_empty());
     }
 }

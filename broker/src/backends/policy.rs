@@ -7,11 +7,12 @@
 
 use std::{
     collections::{BTreeMap, hash_map::RandomState},
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
@@ -41,7 +42,6 @@ use crate::{
         catalog::{BackendLists, ListKind},
         routing::Named,
     },
-    sync::lock,
 };
 
 #[derive(Debug)]
@@ -224,7 +224,7 @@ impl Policy {
 
     /// Under which the schemas of these lists are kept. Those of earlier lists are forgotten.
     fn schema_set(&self, lists: &Arc<BackendLists>) -> SchemaSetId {
-        let mut tools = lock(&self.tools);
+        let mut tools = self.tools.lock();
         match tools.schemas {
             Some(owner) if std::ptr::eq(tools.lists.as_ptr(), Arc::as_ptr(lists)) => owner,
             before => {
@@ -252,7 +252,7 @@ impl Policy {
         let entry = lists.entries(ListKind::Tools).iter().find(|entry| entry.key == tool)?;
         let compiled =
             entry.input_schema().map(|schema| ArgumentValidator::compile(&schema)).transpose();
-        let mut tools = lock(&self.tools);
+        let mut tools = self.tools.lock();
         let is_current = tools.schemas == Some(owner);
         let schema = compiled.unwrap_or_else(|why| {
             tracing::warn!(backend = %self.backend, ?tool, %why, "arguments of this tool are not checked: its schema is not used");
@@ -270,7 +270,7 @@ impl Policy {
 
     /// Tools whose arguments are not checked though they should be, each with the reason.
     pub fn unused_schemas(&self) -> BTreeMap<String, String> {
-        lock(&self.tools).unused.clone()
+        self.tools.lock().unused.clone()
     }
 }
 
@@ -284,7 +284,7 @@ impl Tools {
 
 impl Drop for Policy {
     fn drop(&mut self) {
-        let owner = lock(&self.tools).schemas;
+        let owner = self.tools.lock().schemas;
         if let Some(owner) = owner {
             self.resources.schema_cache.remove_set(owner);
         }

@@ -7,16 +7,15 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use protocol::ids::TenantId;
 
-use crate::{
-    limits::arguments::SCHEMAS_COMPILED_BYTES_MAX, rules::arguments::ArgumentValidator, sync::lock,
-};
+use crate::{limits::arguments::SCHEMAS_COMPILED_BYTES_MAX, rules::arguments::ArgumentValidator};
 
 /// What a tool takes here whose schema is not used.
 const UNUSED_BYTES: usize = 256;
@@ -57,7 +56,7 @@ impl SchemaCache {
 
     /// `None`: it has to be compiled.
     pub fn get(&self, owner: SchemaSetId, tool: &str) -> Option<CompiledSchema> {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         table.uses += 1;
         let used = table.uses;
         let kept = table.sets.get_mut(&owner)?.get_mut(tool)?;
@@ -72,7 +71,7 @@ impl SchemaCache {
         tool: &str,
         schema: CompiledSchema,
     ) {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         table.uses += 1;
         let bytes =
             schema.as_ref().map_or(0, |checker| checker.bytes()) + UNUSED_BYTES + tool.len();
@@ -85,13 +84,13 @@ impl SchemaCache {
 
     /// The backend has other lists, or is gone.
     pub fn remove_set(&self, owner: SchemaSetId) {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         let kept = table.sets.remove(&owner).unwrap_or_default();
         table.bytes -= kept.values().map(|kept| kept.bytes).sum::<usize>();
     }
 
     pub fn bytes(&self) -> usize {
-        lock(&self.table).bytes
+        self.table.lock().bytes
     }
 }
 

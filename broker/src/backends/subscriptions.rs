@@ -8,9 +8,10 @@ use std::{
     borrow::Cow,
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
@@ -23,7 +24,7 @@ use super::{
     link::{Link, connection::Connection},
     link_client::{LinkClient, is_same},
 };
-use crate::{rules::event_log::Topic, sync};
+use crate::rules::event_log::Topic;
 
 #[derive(Debug, Default)]
 pub struct Subscriptions {
@@ -254,7 +255,7 @@ impl Subscriptions {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Subscription>> {
-        sync::lock(&self.by_uri)
+        self.by_uri.lock()
     }
 }
 

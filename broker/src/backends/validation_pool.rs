@@ -10,13 +10,14 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Condvar, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     thread,
     time::Duration,
 };
 
+use parking_lot::{Condvar, Mutex};
 use protocol::ids::TenantId;
 use tokio::sync::oneshot;
 
@@ -26,7 +27,6 @@ use crate::{
         VALIDATIONS_QUEUED_PER_TENANT_MAX,
     },
     rules::arguments::ValidationBudget,
-    sync::lock,
 };
 
 /// Frames of the validator for arguments as deep as they may be, in a build that is not optimised.
@@ -104,7 +104,7 @@ impl Default for ValidationPool {
 
 impl Drop for ValidationPool {
     fn drop(&mut self) {
-        lock(&self.queue.state).closed = true;
+        self.queue.state.lock().closed = true;
         self.queue.ready.notify_all();
     }
 }
@@ -158,7 +158,7 @@ impl ValidationPool {
 
 impl JobQueue {
     fn add(&self, tenant: &TenantId, job: ValidationJob) -> Result<(), ValidationFailure> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let line = state.tenants.entry(tenant.clone()).or_default();
         // What was given up takes no place.
         let before = line.jobs.len();
@@ -201,7 +201,7 @@ impl JobQueue {
 
     /// Waits for work. `None`: there will be none.
     fn next(&self) -> Option<(TenantId, ValidationJob)> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         loop {
             if state.closed {
                 return None;
@@ -209,12 +209,12 @@ impl JobQueue {
             if let Some(next) = state.next_job(self.share) {
                 return Some(next);
             }
-            state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.ready.wait(&mut state);
         }
     }
 
     fn finished(&self, tenant: &TenantId) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(line) = state.tenants.get_mut(tenant) {
             line.running -= 1;
             if line.running == 0 && line.jobs.is_empty() {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     async fn waiting(validation: &ValidationPool, count: usize) {
-        while lock(&validation.queue.state).waiting != count {
+        while validation.queue.state.lock().waiting != count {
             tokio::task::yield_now().await;
         }
     }

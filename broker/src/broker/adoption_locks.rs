@@ -2,9 +2,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use storage::SessionKey;
 
 /// Who is at which session.
@@ -31,17 +32,17 @@ const DOUBTS_MAX: usize = 1_000;
 impl AdoptionLocks {
     /// False: somebody looks after it already, or there is no room.
     pub(super) fn doubts(&self, key: SessionKey) -> bool {
-        let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut doubtful = self.doubtful.lock();
         doubtful.len() < DOUBTS_MAX && doubtful.insert(key)
     }
 
     pub(super) fn no_doubt(&self, key: &SessionKey) {
-        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.doubtful.lock().remove(key);
     }
 
     /// Whoever holds this place's lock decides where the session goes.
     pub(super) fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<()>> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.lock();
         if let Some(place) = places.by_key.get(key).and_then(Weak::upgrade) {
             return place;
         }
@@ -68,9 +69,9 @@ mod tests {
         let held = adopting.place(&key(0));
         let mut looks = 0;
         for number in 1..10_000 {
-            let before = adopting.places.lock().unwrap().look_at;
+            let before = adopting.places.lock().look_at;
             drop(adopting.place(&key(number)));
-            let places = adopting.places.lock().unwrap();
+            let places = adopting.places.lock();
             assert!(places.by_key.len() <= PLACES_MIN, "{} are kept for one", places.by_key.len());
             looks += usize::from(places.by_key.len() == 2 || places.look_at != before);
         }

@@ -1,9 +1,8 @@
 //! The failed sign-ins of the last minute, under one lock.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::time::Instant;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::rules::sign_in_failures::SignInFailures;
 
@@ -22,6 +21,6 @@ impl Default for SignInFailureLog {
 
 impl SignInFailureLog {
     pub(super) fn lock(&self) -> MutexGuard<'_, SignInFailures> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failures.lock()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -11,6 +11,7 @@ use std::{
 
 use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use parking_lot::Mutex;
 use storage::AdminChange;
 
 use super::{Control, ControlError};
@@ -59,7 +60,7 @@ impl Author {
     /// Further bytes of what was asked for.
     pub fn read(&self, bytes: &[u8]) {
         if let Some(deed) = &self.0 {
-            let mut body = deed.body.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut body = deed.body.lock();
             body.0.update(bytes);
             body.1 += bytes.len();
         }
@@ -69,7 +70,7 @@ impl Author {
     fn record(&self, node: &str, error: Option<String>) -> Option<AuditRecord> {
         let deed = self.0.as_ref()?;
         let now = jiff::Timestamp::now();
-        let (body, length) = deed.body.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (body, length) = deed.body.lock().clone();
         let asked = &deed.asked;
         let entry = AuditEntry {
             number: 0,

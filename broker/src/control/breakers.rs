@@ -3,11 +3,9 @@
 //! Everything else of a breaker is each replica's own. Invariant: who is in `held` is held here, whatever became of the backend
 //! meanwhile; whoever brings backends into force calls [`Control::keep_breakers`] after it.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
+use parking_lot::MutexGuard;
 use protocol::ids::{BackendId, TenantId};
 use storage::{AdminChange, StoreError};
 
@@ -78,6 +76,6 @@ impl Control {
     }
 
     fn held(&self) -> MutexGuard<'_, HeldBreakers> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }

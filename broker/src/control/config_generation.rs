@@ -1,8 +1,7 @@
 //! Which reading of the configuration file is in force, and why the last other one is not. Told by `serve`, shown to
 //! operators.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -67,7 +66,7 @@ impl ConfigGeneration {
     }
 
     fn lock(&self) -> MutexGuard<'_, ConfigurationView> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -26,11 +26,12 @@ pub(crate) mod tests;
 mod validation;
 
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicBool, AtomicI64, Ordering},
 };
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 use storage::{AdminChange, DurableStore, KeyRecord, StoreError, TenantRecord, Wakeup};
 use tokio::sync::Notify;

@@ -1,11 +1,9 @@
 //! What the demo backend remembers of its one client, and the way back to it. Shared by the reader and by running calls;
 //! the lock is never held across an await.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{Mutex, PoisonError},
-};
+use std::collections::{HashMap, HashSet};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -151,7 +149,7 @@ impl DemoSession {
 
     pub(super) fn locked<T>(&self, use_state: impl FnOnce(&mut DemoState) -> T) -> T {
         // A panic while it was held can not have left it half changed: no step of ours panics between two changes.
-        use_state(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        use_state(&mut self.state.lock())
     }
 }
 

@@ -4,12 +4,13 @@ use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex, Once, PoisonError,
+        Arc, Once,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::{
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -182,11 +183,7 @@ impl ConnectionRateLimiter {
 
     fn take(&self, address: IpAddr) -> bool {
         let Some(rates) = &self.rates else { return true };
-        rates
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .check(&address, self.started.elapsed())
-            .is_ok()
+        rates.lock().check(&address, self.started.elapsed()).is_ok()
     }
 }
 
@@ -203,7 +200,7 @@ impl AddressCounts {
     }
 
     fn enter(&self, address: IpAddr) -> Option<AddressSlot> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         let count = open.entry(address).or_insert(0);
         if *count >= self.max {
             return None;
@@ -222,7 +219,7 @@ struct AddressSlot {
 
 impl Drop for AddressSlot {
     fn drop(&mut self) {
-        let mut open = self.addresses.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.addresses.open.lock();
         if let Some(count) = open.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {

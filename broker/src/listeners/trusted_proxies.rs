@@ -5,11 +5,12 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::FORWARDED};
+use parking_lot::Mutex;
 use tokio::{net::TcpStream, time::timeout};
 use transport::{
     Cidr,
@@ -178,8 +179,7 @@ impl ProxyProtocol {
     }
 
     fn tell(&self, peer: SocketAddr, error: &ProxyProtocolError) {
-        let checked =
-            self.lines.lock().unwrap_or_else(PoisonError::into_inner).check(self.started.elapsed());
+        let checked = self.lines.lock().check(self.started.elapsed());
         if let Ok(left_out) = checked {
             tracing::warn!(%peer, left_out, "{error}");
         }

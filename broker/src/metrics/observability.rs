@@ -1,7 +1,8 @@
 //! Metrics of what watches the broker: spans, the audit log, certificates, and how each backend is.
 
-use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
+use std::collections::BTreeMap;
 
+use parking_lot::Mutex;
 use prometheus::{IntCounterVec, IntGaugeVec};
 use protocol::ids::{BackendId, TenantId};
 
@@ -90,7 +91,7 @@ impl ObservabilityMetrics {
 
     /// How all backends are right now.
     pub fn backends(&self, now: impl IntoIterator<Item = (TenantId, BackendId, &'static str)>) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         let now: BTreeMap<_, _> =
             now.into_iter().map(|(tenant, backend, state)| ((tenant, backend), state)).collect();
         if *told == now {

@@ -7,12 +7,9 @@
 //!
 //! Invariant: a store that answered anybody after a call had begun is not away because that call failed.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use storage::StoreError;
 use tokio::time::Instant;
 
@@ -156,7 +153,7 @@ impl Availability {
     }
 
     fn lock(&self) -> MutexGuard<'_, AvailabilityState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -7,11 +7,12 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use storage::{EventStore, LogEntry, SessionKey, StreamRecord};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -311,7 +312,7 @@ impl LossTracker {
     }
 
     fn lock(&self) -> MutexGuard<'_, StreamGaps> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        self.streams.lock()
     }
 }
 
@@ -353,7 +354,7 @@ mod tests {
             if self.fails.load(Ordering::Relaxed) {
                 return Err(StoreError::Full);
             }
-            self.entries.lock().unwrap().extend_from_slice(entries);
+            self.entries.lock().extend_from_slice(entries);
             Ok(())
         }
 
@@ -371,7 +372,7 @@ mod tests {
         }
 
         async fn forget_session(&self, _session: &SessionKey) -> Result<(), StoreError> {
-            self.entries.lock().unwrap().clear();
+            self.entries.lock().clear();
             Ok(())
         }
 
@@ -410,7 +411,7 @@ mod tests {
         let entries: Vec<_> = std::iter::once(birth()).chain((1..=1000).map(event)).collect();
         entries.iter().cloned().for_each(|entry| writer.log(entry));
         assert!(writer.flushed(KEY).await);
-        assert_eq!(*notebook.entries.lock().unwrap(), entries);
+        assert_eq!(*notebook.entries.lock(), entries);
     }
 
     #[tokio::test]
@@ -428,7 +429,7 @@ mod tests {
         [event(3), event(4)].into_iter().for_each(|entry| writer.log(entry));
         assert!(writer.flushed(KEY).await);
         let trim = LogEntry::Trim { session: KEY, stream: 1, through: 2 };
-        assert_eq!(*notebook.entries.lock().unwrap(), [birth(), trim, event(3), event(4)]);
+        assert_eq!(*notebook.entries.lock(), [birth(), trim, event(3), event(4)]);
         assert!(metrics.render().contains("mcp_events_lost_total 2"));
     }
 
@@ -441,7 +442,7 @@ mod tests {
         notebook.fails.store(false, Ordering::Relaxed);
         assert!(writer.flushed(KEY).await);
         let trim = LogEntry::Trim { session: KEY, stream: 1, through: 1 };
-        assert_eq!(*notebook.entries.lock().unwrap(), [birth(), trim]);
+        assert_eq!(*notebook.entries.lock(), [birth(), trim]);
     }
 
     #[tokio::test]
@@ -453,7 +454,7 @@ mod tests {
         (1..=last).for_each(|sequence| writer.log(event(sequence)));
         assert!(writer.flushed(KEY).await, "that something is missing is on record");
         let mark = LogEntry::Trim { session: KEY, stream: 1, through: last };
-        let marked = notebook.entries.lock().unwrap().clone();
+        let marked = notebook.entries.lock().clone();
         assert_eq!(
             (marked.len(), marked.last()),
             (EVENT_QUEUE_MAX + 1, Some(&mark)),
@@ -461,7 +462,7 @@ mod tests {
         );
         writer.log(event(last + 1));
         assert!(writer.flushed(KEY).await);
-        let entries = notebook.entries.lock().unwrap().clone();
+        let entries = notebook.entries.lock().clone();
         assert_eq!(entries[entries.len() - 2..], [mark, event(last + 1)]);
         assert_eq!(entries[0], birth());
     }

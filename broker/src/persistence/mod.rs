@@ -14,11 +14,12 @@ mod sweeper;
 pub mod tests;
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use protocol::error::{ErrorKind, Refusal};
 pub use storage::StoreError;
 use storage::{DurableStore, EventStore, HotStore};
@@ -165,7 +166,7 @@ impl Persistence {
     /// Goes on under another name; returns the one before.
     pub(crate) fn rename(&self, node: NodeName) -> NodeName {
         let before = NodeName::clone(&self.node.swap(Arc::new(node)));
-        let mut former = self.former.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut former = self.former.lock();
         if former.len() >= PAST_NAMES_MAX {
             former.remove(0);
         }
@@ -175,13 +176,12 @@ impl Persistence {
 
     /// Whether this process is, or was, called so: what has that owner is taken by nobody else so far.
     pub fn is_ours(&self, node: &NodeName) -> bool {
-        self.node() == *node
-            || self.former.lock().unwrap_or_else(PoisonError::into_inner).contains(node)
+        self.node() == *node || self.former.lock().contains(node)
     }
 
     /// Every name this process has, or had.
     pub fn names(&self) -> Vec<NodeName> {
-        let former = self.former.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let former = self.former.lock().clone();
         former.into_iter().chain([self.node()]).collect()
     }
 

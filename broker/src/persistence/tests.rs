@@ -1,11 +1,9 @@
 //! A store for tests: SQLite in memory, with somebody in between who sees what is asked and may let it fail.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use protocol::ids::{BackendId, TaskId, TenantId};
 use storage::{
     AdminChange, AuditChain, AuditChainPage, AuditChainStore, AuditCheckpoint, AuditFilter,
@@ -48,25 +46,20 @@ impl Meddled {
     }
 
     pub fn on_write(&self, meddle: impl FnMut(&[WriteOp]) -> Verdict + Send + 'static) {
-        *self.on_write.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(meddle);
+        *self.on_write.lock() = Box::new(meddle);
     }
 
     pub fn on_claim(&self, meddle: impl FnMut() -> Verdict + Send + 'static) {
-        *self.on_claim.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(meddle);
+        *self.on_claim.lock() = Box::new(meddle);
     }
 
     /// How often this was called.
     pub fn count(&self, call: &str) -> usize {
-        self.calls
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .filter(|one| **one == call)
-            .count()
+        self.calls.lock().iter().filter(|one| **one == call).count()
     }
 
     fn note(&self, call: &'static str) {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+        self.calls.lock().push(call);
     }
 }
 
@@ -198,7 +191,7 @@ impl DurableStore for Meddled {
     }
     async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
         self.note("write");
-        let verdict = (self.on_write.lock().unwrap_or_else(PoisonError::into_inner))(batch);
+        let verdict = (self.on_write.lock())(batch);
         match verdict {
             Verdict::Pass => self.inner.write(batch).await,
             Verdict::Fail(error) => Err(error),
@@ -343,7 +336,7 @@ impl TaskStore for Meddled {
         except: &[TaskId],
     ) -> Result<Vec<FullTask>, StoreError> {
         self.note("claim_tasks");
-        let verdict = (self.on_claim.lock().unwrap_or_else(PoisonError::into_inner))();
+        let verdict = (self.on_claim.lock())();
         match verdict {
             Verdict::Pass => self.inner.claim_tasks(node, limit, except).await,
             Verdict::Fail(error) => Err(error),

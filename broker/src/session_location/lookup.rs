@@ -268,10 +268,9 @@ pub(crate) async fn inside<P: LookupSources>(
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        collections::VecDeque,
-        sync::{Mutex, MutexGuard},
-    };
+    use std::collections::VecDeque;
+
+    use parking_lot::{Mutex, MutexGuard};
 
     use super::*;
 
@@ -312,7 +311,7 @@ mod tests {
         }
 
         fn lock(&self) -> MutexGuard<'_, State> {
-            self.state.lock().unwrap()
+            self.state.lock()
         }
     }
 

@@ -14,7 +14,7 @@ mod task_handoff;
 use std::{
     pin::pin,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -22,6 +22,7 @@ use std::{
 
 use bytes::Bytes;
 use http::HeaderMap;
+use parking_lot::Mutex;
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
@@ -57,7 +58,6 @@ use crate::{
         routing::ToolCalled,
         tasks::is_tool_error,
     },
-    sync::lock,
     telemetry::request::{self, RequestTelemetry},
 };
 
@@ -213,14 +213,15 @@ impl Call {
 
     /// What was told as `frame`, so that it need not be read again.
     pub fn take_parsed_answer(&self, frame: &Bytes) -> Option<Message> {
-        lock(&self.parsed_answer)
+        self.parsed_answer
+            .lock()
             .take()
             .filter(|told| told.frame.as_ptr() == frame.as_ptr() && told.frame.len() == frame.len())
     }
 
     /// Whether progress of this value may go to the client (MCP: it increases with each notification).
     fn progress_advances(&self, value: f64) -> bool {
-        let mut last = lock(&self.last_progress);
+        let mut last = self.last_progress.lock();
         if last.is_some_and(|last| value <= last) {
             return false;
         }
@@ -348,7 +349,7 @@ impl Call {
 
     /// The backend is to blame where it had most of the time for itself, and not the queue before it.
     fn report_timeout(&self) {
-        let sent = lock(&self.sent).clone();
+        let sent = self.sent.lock().clone();
         let had = Duration::from_millis(
             self.elapsed_ms().saturating_sub(self.sent_ms.load(Ordering::Relaxed)),
         );
@@ -359,7 +360,7 @@ impl Call {
 
     /// A client that gives up says nothing of the backend, unless nothing at all was heard of that.
     fn report_abandoned(&self) {
-        let sent = lock(&self.sent).clone();
+        let sent = self.sent.lock().clone();
         let (sent_ms, touched_ms) =
             (self.sent_ms.load(Ordering::Relaxed), self.touched_ms.load(Ordering::Relaxed));
         if let Some(SentRequest { link, .. }) = sent
@@ -372,14 +373,16 @@ impl Call {
 
     /// Tells the backend that nobody waits any more (MCP 2025-11-25, Cancellation).
     fn send_cancelled(&self) {
-        let Some(SentRequest { connection, wire_id, .. }) = lock(&self.sent).clone() else {
+        let Some(SentRequest { connection, wire_id, .. }) = self.sent.lock().clone() else {
             return;
         };
         if self.cancel_sent.swap(true, Ordering::AcqRel) {
             return;
         }
         self.session.note_abandoned_call();
-        let reason = lock(&self.cancel_reason)
+        let reason = self
+            .cancel_reason
+            .lock()
             .take()
             .map(|reason| format!(",\"reason\":{}", String::from_utf8_lossy(&reason)));
         let params = format!("{{\"requestId\":{wire_id}{}}}", reason.unwrap_or_default());

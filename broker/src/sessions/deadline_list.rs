@@ -7,16 +7,15 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use slab::Slab;
 use tokio::sync::Notify;
-
-use crate::sync::lock;
 
 /// So many lists, so that calls seldom wait for one another.
 const LISTS: usize = 16;
@@ -94,7 +93,7 @@ impl<T: Expirable + ?Sized> DeadlineList<T> {
     pub fn register<'a>(&'a self, call: Arc<T>, due: Instant) -> DeadlineGuard<'a, T> {
         // Neighbours in memory are of one thread, and mostly on one list.
         let list = &self.lists[(Arc::as_ptr(&call).cast::<()>() as usize >> 12) % LISTS];
-        let place = lock(list).insert(call);
+        let place = list.lock().insert(call);
         // Behind that: whoever has gone through the list before it was on it has set an earliest moment that is looked at here.
         let due = self.micros(due);
         if due < self.earliest.load(Ordering::SeqCst)
@@ -110,7 +109,7 @@ impl<T: Expirable + ?Sized> DeadlineList<T> {
         let (mut late, mut earliest) = (Vec::new(), NEVER);
         self.earliest.store(NEVER, Ordering::SeqCst);
         for list in &self.lists {
-            for (_, call) in &*lock(list) {
+            for (_, call) in &*list.lock() {
                 match call.deadline_status(now) {
                     DeadlineStatus::Passed => late.push(call.clone()),
                     DeadlineStatus::At(due) => earliest = earliest.min(self.micros(due)),
@@ -144,7 +143,7 @@ impl<T: ?Sized> Drop for DeadlineList<T> {
 
 impl<T: ?Sized> Drop for DeadlineGuard<'_, T> {
     fn drop(&mut self) {
-        let call = lock(self.list).try_remove(self.index);
+        let call = self.list.lock().try_remove(self.index);
         drop(call); // without the lock
     }
 }
@@ -189,7 +188,7 @@ mod tests {
 
     impl Expirable for Fake {
         fn deadline_status(&self, now: Instant) -> DeadlineStatus {
-            match *lock(&self.due) {
+            match *self.due.lock() {
                 _ if self.late_at.get().is_some() => DeadlineStatus::Never,
                 due if due <= now => DeadlineStatus::Passed,
                 due => DeadlineStatus::At(due),
@@ -216,14 +215,14 @@ mod tests {
         let calls: Vec<_> =
             [30, 5, 60, 10].into_iter().map(|seconds| Fake::due_in(seconds * SECOND)).collect();
         let places: Vec<_> =
-            calls.iter().map(|call| list.register(call.clone(), *lock(&call.due))).collect();
+            calls.iter().map(|call| list.register(call.clone(), *call.due.lock())).collect();
         // One is over before its time, and one gets more of it.
         drop(places.into_iter().nth(3));
-        let more = list.register(calls[1].clone(), *lock(&calls[1].due));
-        *lock(&calls[1].due) += 15 * SECOND;
+        let more = list.register(calls[1].clone(), *calls[1].due.lock());
+        *calls[1].due.lock() += 15 * SECOND;
         let kept = [
-            list.register(calls[0].clone(), *lock(&calls[0].due)),
-            list.register(calls[2].clone(), *lock(&calls[2].due)),
+            list.register(calls[0].clone(), *calls[0].due.lock()),
+            list.register(calls[2].clone(), *calls[2].due.lock()),
         ];
         assert_eq!(calls[1].late_after(begun).await.as_secs(), 20);
         assert_eq!(calls[0].late_after(begun).await.as_secs(), 30);
@@ -233,7 +232,7 @@ mod tests {
         // Nobody is left, and then somebody comes.
         let last = Fake::due_in(SECOND);
         let begun = now();
-        let _place = list.register(last.clone(), *lock(&last.due));
+        let _place = list.register(last.clone(), *last.due.lock());
         assert_eq!(last.late_after(begun).await.as_secs(), 1);
         drop(_place);
         drop(list);

@@ -12,11 +12,12 @@ mod wakers;
 mod work_driver;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     envelope::Message,
     ids::{RequestId, TaskId},
@@ -38,7 +39,6 @@ use crate::{
     rules::event_log::{
         Event, EventKind, EventLog, LogLimits, Overflow, PositionGone, StreamSnapshot, Topic,
     },
-    sync,
 };
 
 /// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session. As long as the one request of
@@ -383,7 +383,7 @@ impl EventStream {
     }
 
     fn lock(&self) -> MutexGuard<'_, StreamState> {
-        sync::lock(&self.state)
+        self.state.lock()
     }
 }
 

@@ -3,12 +3,13 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::{BackendId, PrincipalId, TenantId},
@@ -29,7 +30,6 @@ use crate::{
         gcra::Rate,
         shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     },
-    sync::lock,
 };
 
 #[derive(Debug)]
@@ -150,25 +150,25 @@ impl Tenant {
     }
 
     pub fn backend(&self, id: &BackendId) -> Option<Arc<Backend>> {
-        lock(&self.backends).get(id).cloned()
+        self.backends.lock().get(id).cloned()
     }
 
     pub fn backends(&self) -> Vec<Arc<Backend>> {
-        lock(&self.backends).values().cloned().collect()
+        self.backends.lock().values().cloned().collect()
     }
 
     /// Adds or replaces a backend; returns the one it replaced.
     pub fn insert_backend(&self, backend: Arc<Backend>) -> Option<Arc<Backend>> {
-        lock(&self.backends).insert(backend.id.clone(), backend)
+        self.backends.lock().insert(backend.id.clone(), backend)
     }
 
     pub fn remove_backend(&self, id: &BackendId) -> Option<Arc<Backend>> {
-        lock(&self.backends).remove(id)
+        self.backends.lock().remove(id)
     }
 
     /// Builds the catalog anew from the backends' lists and tells every session whose lists differ now.
     pub fn publish_catalog(&self) {
-        let _order = lock(&self.publishing);
+        let _order = self.publishing.lock();
         let lists = self
             .backends()
             .into_iter()
@@ -196,7 +196,7 @@ impl Tenant {
         let tenant_max = own_limits.sessions_per_tenant.unwrap_or(common.sessions_per_tenant);
         let principal_max =
             own_limits.sessions_per_principal.unwrap_or(common.sessions_per_principal);
-        let mut sessions = lock(&self.sessions);
+        let mut sessions = self.sessions.lock();
         if self.closed.load(Ordering::Relaxed) {
             return Err(Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"));
         }
@@ -217,7 +217,7 @@ impl Tenant {
     /// Registers a session that was opened elsewhere, however many there are: its client was let in. `false`: the tenant is
     /// gone.
     pub fn adopt_session(&self, session: &Arc<Session>) -> bool {
-        let mut sessions = lock(&self.sessions);
+        let mut sessions = self.sessions.lock();
         if self.closed.load(Ordering::Relaxed) {
             return false;
         }
@@ -228,12 +228,12 @@ impl Tenant {
 
     /// The tenant is removed: it takes no session any more.
     pub fn close(&self) {
-        let _sessions = lock(&self.sessions);
+        let _sessions = self.sessions.lock();
         self.closed.store(true, Ordering::Relaxed);
     }
 
     pub fn close_session(&self, session: &Arc<Session>) {
-        let mut sessions = lock(&self.sessions);
+        let mut sessions = self.sessions.lock();
         let Some(own) = sessions.get_mut(&session.caller.principal) else { return };
         let before = own.len();
         own.retain(|other| other.as_ptr() != Arc::as_ptr(session));
@@ -246,7 +246,7 @@ impl Tenant {
     }
 
     pub fn sessions(&self) -> Vec<Arc<Session>> {
-        lock(&self.sessions).values().flatten().filter_map(std::sync::Weak::upgrade).collect()
+        self.sessions.lock().values().flatten().filter_map(std::sync::Weak::upgrade).collect()
     }
 
     /// Takes one request's worth of the principal's rate, then of the tenant's.
@@ -308,7 +308,7 @@ impl Tenant {
 
     fn principal_meter(&self, principal: &PrincipalId) -> Arc<SharedRateLimiter> {
         let name = || format!("principal/{}/{}", self.id, principal.as_str());
-        lock(&self.principals).of(principal, self.shared.rates.now(), name)
+        self.principals.lock().of(principal, self.shared.rates.now(), name)
     }
 
     /// A place for a connection that is a session, or for an open GET stream.

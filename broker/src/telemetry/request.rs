@@ -6,11 +6,12 @@
 
 use std::{
     cell::RefCell,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
 use http::HeaderMap;
 use opentelemetry::TraceId;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{error::ErrorKind, ids::BackendId};
 
 pub use super::inbound_context::{
@@ -84,7 +85,7 @@ impl RequestTelemetry {
     }
 
     fn draft(&self) -> MutexGuard<'_, Option<AuditDraft>> {
-        self.draft.lock().unwrap_or_else(PoisonError::into_inner)
+        self.draft.lock()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::SystemTime,
@@ -18,6 +18,7 @@ use opentelemetry::{
     trace::{SpanContext, SpanKind, Status, TraceState},
 };
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{envelope::Message, ids::BackendId, json, splice::Splice};
 use tokio::sync::mpsc;
 
@@ -262,7 +263,7 @@ impl RequestTrace {
     }
 
     fn open(&self) -> MutexGuard<'_, SpanBuffer> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     /// What goes on with this trace elsewhere. Its parent is the nearest span that is sure to be exported.

@@ -309,13 +309,13 @@ async fn cli_09_roots_list_changed_reaches_the_sessions_backends() {
 
 #[tokio::test]
 async fn cli_10_when_the_session_ends_the_open_question_is_answered_with_an_error() {
-    let (answered, told) = (Gate::new(), std::sync::Arc::new(std::sync::Mutex::new(Value::Null)));
+    let (answered, told) = (Gate::new(), std::sync::Arc::new(parking_lot::Mutex::new(Value::Null)));
     let shared = (answered.clone(), told.clone());
     let backend = FakeBackend::with_tool("ask", move |call| {
         let (answered, told) = shared.clone();
         async move {
             let answer = call.ask("roots/list", json!({})).await;
-            *told.lock().unwrap() = answer;
+            *told.lock() = answer;
             answered.open();
             Reply::text("done")
         }
@@ -327,7 +327,7 @@ async fn cli_10_when_the_session_ends_the_open_question_is_answered_with_an_erro
     call.next().await.expect("the question");
     client.delete_session().await;
     within("the backend to be answered", answered.passed()).await;
-    assert!(told.lock().unwrap()["error"]["code"].is_i64(), "{told:?}");
+    assert!(told.lock()["error"]["code"].is_i64(), "{told:?}");
 }
 
 #[tokio::test]

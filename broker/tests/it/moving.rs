@@ -2,10 +2,11 @@
 //! whose session is just leaving is led on.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use serde_json::json;
 use testkit::{
     AttemptOutcome, Call, DuplexClient, FakeBackend, Gate, Ledger, Reply, TestBroker, TestClient,
@@ -257,13 +258,13 @@ async fn asking() -> FakeBackend {
     let word = Arc::new(Mutex::new(None));
     let known = word.clone();
     backend.on("tasks/get", move |_| {
-        let status = if known.lock().unwrap().is_some() { "completed" } else { "input_required" };
+        let status = if known.lock().is_some() { "completed" } else { "input_required" };
         async move { Reply::Result(tasks::task("task-1", status)) }
     });
     backend.on("tasks/result", move |call| {
         let word = word.clone();
         async move {
-            let told = word.lock().unwrap().clone();
+            let told = word.lock().clone();
             let told: String = match told {
                 Some(told) => told,
                 None => {
@@ -275,7 +276,7 @@ async fn asking() -> FakeBackend {
                         )
                         .await;
                     let told = answer["result"]["action"].as_str().unwrap_or("refused").to_owned();
-                    word.lock().unwrap().get_or_insert(told).clone()
+                    word.lock().get_or_insert(told).clone()
                 }
             };
             Reply::Result(json!({"content": [{"type": "text", "text": told}]}))

@@ -1,11 +1,8 @@
 //! Tasks of 2025-11-25 for backends that have them: the backend's own task is watched, its outcome fetched.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::{BackendCall, BrokerBuilder, FakeBackend, Gate, Reply, TestBroker, TestClient};
 
@@ -39,7 +36,7 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
             if call.params().get("task").is_none() {
                 return Reply::text("without a task");
             }
-            let mut tasks = tasks.lock().unwrap();
+            let mut tasks = tasks.lock();
             let id = format!("task-{}", tasks.len() + 1);
             tasks.insert(place(&call, &id), "working".to_owned());
             Reply::Result(
@@ -61,7 +58,7 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
         async move {
             let id = call.params()["taskId"].as_str().unwrap_or("").to_owned();
             let finished = tokio::time::timeout(Duration::ZERO, finished.passed()).await.is_ok();
-            let mut tasks = known.lock().unwrap();
+            let mut tasks = known.lock();
             match tasks.get_mut(&place(&call, &id)) {
                 Some(status) => {
                     if finished && status == "working" {
@@ -76,7 +73,7 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
     let known = tasks.clone();
     backend.on("tasks/cancel", move |call| {
         let id = call.params()["taskId"].as_str().unwrap_or("").to_owned();
-        known.lock().unwrap().insert(place(&call, &id), "cancelled".to_owned());
+        known.lock().insert(place(&call, &id), "cancelled".to_owned());
         async move { Reply::Result(task(&id, "cancelled")) }
     });
     let done = done.clone();
@@ -85,7 +82,7 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
         async move {
             done.passed().await;
             let id = call.params()["taskId"].as_str().unwrap().to_owned();
-            tasks.lock().unwrap().insert(place(&call, &id), "completed".to_owned());
+            tasks.lock().insert(place(&call, &id), "completed".to_owned());
             Reply::Result(json!({"content": [{"type": "text", "text": format!("result of {id}")}], "_meta": {RELATED: {"taskId": id}}}))
         }
     });

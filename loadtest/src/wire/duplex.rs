@@ -1,10 +1,11 @@
 //! A session that is a connection: TCP, WebSocket, QUIC. One task reads, one writes; whoever has requests hands them over.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use transport::{
     frame::{CloseReason, FrameSink, FrameSource},
@@ -31,10 +32,6 @@ enum WriterCommand {
 pub struct Duplex {
     writer: mpsc::Sender<WriterCommand>,
     ledger: Arc<Mutex<PendingRequests>>,
-}
-
-fn lock(ledger: &Mutex<PendingRequests>) -> MutexGuard<'_, PendingRequests> {
-    ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Duplex {
@@ -118,7 +115,7 @@ impl Duplex {
         tokio::spawn(async move {
             let _kept = kept;
             read(&site, source, &ledger, &writer).await;
-            lock(&ledger).end();
+            ledger.lock().end();
         });
     }
 
@@ -134,13 +131,13 @@ impl Duplex {
     ) -> Result<Bytes, NoAnswer> {
         let ended =
             || NoAnswer::Lost(format!("the connection ended before request {id} had its answer"));
-        let answer = lock(&self.ledger).expect(id).ok_or_else(ended)?;
+        let answer = self.ledger.lock().expect(id).ok_or_else(ended)?;
         let answered = tokio::time::timeout(site.timeout, async {
             self.say(request).await.ok_or_else(ended)?;
             answer.await.map_err(|_| ended())
         });
         answered.await.unwrap_or_else(|_| {
-            lock(&self.ledger).give_up(id);
+            self.ledger.lock().give_up(id);
             Err(NoAnswer::Lost(format!("request {id} has no answer after {:?}", site.timeout)))
         })
     }
@@ -153,7 +150,7 @@ impl Duplex {
     }
 
     pub(super) fn is_alive(&self) -> bool {
-        !lock(&self.ledger).has_ended()
+        !self.ledger.lock().has_ended()
     }
 }
 
@@ -188,7 +185,7 @@ async fn read(
     while let Ok(Some(frame)) = source.next().await {
         match answer::incoming(&frame) {
             Incoming::Answer(id) => {
-                let settled = lock(ledger).settle(id, frame.clone());
+                let settled = ledger.lock().settle(id, frame.clone());
                 if let Err(wrong) = settled {
                     site.findings.note(wrong, &format!("request {id}: {}", excerpt(&frame)));
                 }

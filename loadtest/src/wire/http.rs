@@ -1,12 +1,13 @@
 //! A session over Streamable HTTP. What a connection says beyond the answer it owes is a finding.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc,
     atomic::{AtomicBool, Ordering},
 };
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::{io::AsyncWriteExt as _, task::AbortHandle};
 
 use super::{
@@ -186,14 +187,12 @@ impl HttpSession {
         let site = site.clone();
         let reading =
             tokio::spawn(async move { get_stream::count(&site, stream, head.length).await });
-        *self.listening.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(reading.abort_handle());
+        *self.listening.lock() = Some(reading.abort_handle());
         Ok(())
     }
 
     pub(super) async fn close(&self, site: &LoadTarget) {
-        if let Some(reading) = self.listening.lock().unwrap_or_else(PoisonError::into_inner).take()
-        {
+        if let Some(reading) = self.listening.lock().take() {
             reading.abort();
         }
         if self.has_session_id && !self.ended.swap(true, Ordering::Relaxed) {

@@ -1,14 +1,12 @@
 //! Hints and words of a broker that has no other replicas, or none that share a Redis with it: they stay in the process.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 
 use super::{
@@ -47,7 +45,7 @@ impl MemoryHotStore {
     }
 
     fn owners(&self) -> MutexGuard<'_, RecencyCache<SessionKey, (OwnerHint, Instant)>> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.owners.lock()
     }
 }
 
@@ -85,7 +83,7 @@ impl HotStore for MemoryHotStore {
 
     async fn take_from_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
         let now_us = self.begun.elapsed().as_secs_f64() * 1_000_000.0;
-        let mut budgets = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut budgets = self.budgets.lock();
         let mut take = |ask: &BudgetRequest| {
             let (state, share) = settle(budgets.get(&ask.name).copied(), now_us, ask);
             budgets.insert(ask.name.clone(), state);

@@ -22,13 +22,9 @@ mod tests;
 mod tls_verification;
 mod write;
 
-use std::{
-    fmt,
-    str::FromStr,
-    sync::{Mutex, PoisonError, atomic::AtomicU64},
-    time::Duration,
-};
+use std::{fmt, str::FromStr, sync::atomic::AtomicU64, time::Duration};
 
+use parking_lot::Mutex;
 use sqlx::{
     ConnectOptions, Connection,
     postgres::{PgArguments, PgConnectOptions, PgRow, Postgres},
@@ -271,8 +267,8 @@ impl PostgresStore {
         [&self.pool, &self.write_pool, &self.lease_pool]
     }
 
-    fn unanswered(&self) -> std::sync::MutexGuard<'_, InDoubtCalls> {
-        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unanswered(&self) -> parking_lot::MutexGuard<'_, InDoubtCalls> {
+        self.unanswered.lock()
     }
 }
 

@@ -7,13 +7,11 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use sqlx::{
     ConnectOptions as _, Connection as _,
     postgres::{PgConnectOptions, PgConnection},
@@ -137,8 +135,8 @@ impl Pool {
         }
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Live>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle(&self) -> parking_lot::MutexGuard<'_, Vec<Live>> {
+        self.idle.lock()
     }
 
     /// A connection was lost: those that idle are closed.

@@ -1,7 +1,5 @@
 //! [`ConfigStore`] on SQLite. That its version grows with every change is the work of triggers.
 
-use std::sync::PoisonError;
-
 use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
@@ -234,7 +232,7 @@ impl ConfigStore for SqliteStore {
         // Last: SQLite folds the WAL into the main file when the final connection goes.
         self.writer.close().await;
         // Now, and not when the last task that knows the store is gone: the next broker may be waiting for the file.
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.lock.lock().take());
     }
 }
 

@@ -81,7 +81,7 @@ pub struct SqliteStore {
     turn: Mutex<()>,
     unreadable: AtomicU64,
     migrated: MigrationOutcome,
-    lock: std::sync::Mutex<Option<ProcessLock>>,
+    lock: parking_lot::Mutex<Option<ProcessLock>>,
 }
 
 impl SqliteStore {

@@ -1,9 +1,10 @@
 //! One request at the fake backend: what its handler may say before it answers, and how it answers.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
@@ -92,8 +93,8 @@ impl ReplyStream {
         }
     }
 
-    fn way(&self) -> std::sync::MutexGuard<'_, ReplyStreamState> {
-        self.way.lock().expect("nothing panics while it holds this lock")
+    fn way(&self) -> parking_lot::MutexGuard<'_, ReplyStreamState> {
+        self.way.lock()
     }
 
     fn current(&self) -> Option<mpsc::Sender<ReplyPart>> {

@@ -12,12 +12,13 @@ use std::{
     io::Write,
     process::{Command, ExitCode, Stdio},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -213,7 +214,7 @@ impl Server {
                 }
             }
             (None, Some(id)) => {
-                let waiting = self.asked.lock().expect("not poisoned").remove(&id.to_string());
+                let waiting = self.asked.lock().remove(&id.to_string());
                 if let Some(waiting) = waiting {
                     let _ = waiting.send(message);
                 }
@@ -239,8 +240,7 @@ impl Server {
             }),
             "ping" | "resources/subscribe" | "resources/unsubscribe" => json!({}),
             "logging/setLevel" => {
-                *self.level.lock().expect("not poisoned") =
-                    params["level"].as_str().unwrap_or("").to_owned();
+                *self.level.lock() = params["level"].as_str().unwrap_or("").to_owned();
                 json!({})
             }
             "tools/list" => json!({"tools": self.tools()}),
@@ -270,7 +270,7 @@ impl Server {
     async fn ask(&self, method: &str, params: Value) -> Value {
         let (tell, answer) = oneshot::channel();
         let id = json!(self.asks.fetch_add(1, Ordering::SeqCst));
-        self.asked.lock().expect("not poisoned").insert(id.to_string(), tell);
+        self.asked.lock().insert(id.to_string(), tell);
         send(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         answer.await.unwrap_or(Value::Null)
     }

@@ -11,12 +11,13 @@ use std::{
     collections::HashMap,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use http::HeaderMap;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::{
     net::TcpStream,
@@ -56,7 +57,7 @@ struct DuplexShared {
 
 impl DuplexShared {
     fn lock(&self) -> MutexGuard<'_, DuplexState> {
-        self.state.lock().expect("nothing panics while it holds this lock")
+        self.state.lock()
     }
 
     fn touch(&self) {

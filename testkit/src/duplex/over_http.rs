@@ -1,14 +1,11 @@
 //! The two transports over HTTP as channels of texts: Streamable HTTP, and HTTP+SSE of 2024-11-05.
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard},
-};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -155,7 +152,7 @@ struct SessionHeaders {
 
 impl HttpEndpoint {
     fn known(&self) -> MutexGuard<'_, SessionHeaders> {
-        self.known.lock().expect("nothing panics while it holds this lock")
+        self.known.lock()
     }
 
     async fn send(&self, method: &str, headers: &[(&str, &str)], body: String) -> RawResponse {

@@ -6,10 +6,10 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::Path,
     process::{Child, Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::{
@@ -146,7 +146,7 @@ impl RedisServer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Child>> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+        self.child.lock()
     }
 }
 

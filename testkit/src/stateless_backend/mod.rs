@@ -12,10 +12,11 @@ use std::{
     future::Future,
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
 };
 
 use http::HeaderMap;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::{
     net::TcpListener,
@@ -182,7 +183,7 @@ pub(crate) struct StatelessShared {
 
 impl StatelessShared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, StatelessState> {
-        self.state.lock().expect("no handler panics while it holds this lock")
+        self.state.lock()
     }
 
     fn touch(&self) {

@@ -16,13 +16,14 @@ use std::{
     future::poll_fn,
     io::{self, IoSlice},
     pin::{Pin, pin},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::{Request, Uri};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
     net::TcpStream,
@@ -278,7 +279,7 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, IdleConnections> {
-        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.idle.lock()
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     error::Error,
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -21,6 +21,7 @@ use hyper::{
     client::conn::{TrySendError, http2},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::TlsConnector;
@@ -127,7 +128,7 @@ impl PeerClient {
     }
 
     fn peer(&self, address: &str) -> Arc<Peer> {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.peers.lock();
         if let Some(peer) = peers.get(address) {
             return Arc::clone(peer);
         }

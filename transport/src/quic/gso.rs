@@ -131,7 +131,9 @@ impl AsyncUdpSocket for GsoLimitSocket {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::poll_fn, sync::Mutex, task::Waker};
+    use std::{future::poll_fn, task::Waker};
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -143,7 +145,7 @@ mod tests {
         let (socket, seen) = (socket.clone(), Arc::<Mutex<Vec<usize>>>::default());
         let seen_by_driver = seen.clone();
         let driver = poll_fn(move |_| {
-            seen_by_driver.lock().unwrap().push(socket.max_transmit_segments());
+            seen_by_driver.lock().push(socket.max_transmit_segments());
             let destination = socket.local_addr().unwrap();
             for _ in 0..datagrams {
                 socket
@@ -175,9 +177,9 @@ mod tests {
             let _pending = Pin::new(&mut idle).poll(&mut context);
             let _pending = Pin::new(&mut busy).poll(&mut context);
         }
-        assert_eq!(*of_idle.lock().unwrap(), [1; 8]);
+        assert_eq!(*of_idle.lock(), [1; 8]);
         let bursts = usize::from(BURSTS_OF_THE_IDLE);
-        assert_eq!(of_busy.lock().unwrap()[..bursts], vec![1; bursts]);
-        assert_eq!(of_busy.lock().unwrap()[bursts..], vec![of_the_system; 8 - bursts]);
+        assert_eq!(of_busy.lock()[..bursts], vec![1; bursts]);
+        assert_eq!(of_busy.lock()[bursts..], vec![of_the_system; 8 - bursts]);
     }
 }

@@ -8,13 +8,14 @@ use std::{
     io,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use aws_lc_rs::{hkdf, hmac};
+use parking_lot::Mutex;
 use quinn::{
     ConnectionError, Endpoint, EndpointConfig, Incoming, VarInt, crypto::rustls::QuicServerConfig,
 };
@@ -137,7 +138,7 @@ impl QuicListener {
 
     /// With the certificates as of now. Those of before stay when the new ones can not be used.
     fn config(&self) -> Arc<quinn::ServerConfig> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         let quic = self.tls.quic();
         if !Arc::ptr_eq(&current.0, &quic) {
             match server_config(&quic, &self.limits, &self.token_key) {

@@ -10,11 +10,11 @@ use std::{
     future::poll_fn,
     io::{self, IoSlice},
     pin::Pin,
-    sync::{Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
 };
 
 use bytes::{Buf, Bytes, BytesMut};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::AsyncWrite;
 
 use super::codec::{self, Mask, Opcode, REASON_BYTES_MAX, Role};
@@ -176,7 +176,7 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
     }
 
     fn lock(&self) -> MutexGuard<'_, WriterState<W>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -6,13 +6,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::{BackendId, PrincipalId, TenantId},
@@ -329,7 +330,7 @@ impl TokenIssuer {
     }
 
     fn fetches(&self) -> MutexGuard<'_, KeyFetches> {
-        self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fetches.lock()
     }
 }
 

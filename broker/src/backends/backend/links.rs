@@ -13,7 +13,6 @@ use crate::{
     config::spec::TransportSpec,
     limits::LINK_IDLE_MAX,
     rules::link_sharing::{self, LinkScope, WireKind},
-    sync::lock,
 };
 
 /// Everything a client can be asked, as the catalog's link declares it: some servers show a tool only to those who can
@@ -39,7 +38,7 @@ impl Backend {
         let wire = match self.era.to(self.spec.protocol, era) {
             Some(Era::Stateless) => WireKind::Stateless,
             // Until the catalog has seen how the backend behaves, the cautious assumption holds.
-            _ => lock(&self.status).wire.unwrap_or(match self.spec.transport {
+            _ => self.status.lock().wire.unwrap_or(match self.spec.transport {
                 TransportSpec::Http { .. } => WireKind::HttpWithSessions,
                 TransportSpec::Tcp { .. }
                 | TransportSpec::Websocket { .. }
@@ -49,7 +48,7 @@ impl Backend {
         };
         let scope = link_sharing::scope(self.spec.links, wire, own, principal, client);
         let declared = link_sharing::declared(&scope, wire, client);
-        let mut links = lock(&self.links);
+        let mut links = self.links.lock();
         if self.stop.is_cancelled() {
             return None; // whoever closed the backend has closed the links there were
         }
@@ -68,7 +67,7 @@ impl Backend {
             return false; // it asks in its answers
         }
         let is_http = matches!(self.spec.transport, TransportSpec::Http { .. });
-        lock(&self.status).wire.map_or(!is_http, |wire| wire == WireKind::Pipe)
+        self.status.lock().wire.map_or(!is_http, |wire| wire == WireKind::Pipe)
     }
 
     /// The link the catalog is fetched over.
@@ -80,7 +79,7 @@ impl Backend {
 
     pub fn link_opened(&self, connection: &Connection) {
         let counts = connection.count(true);
-        let mut status = lock(&self.status);
+        let mut status = self.status.lock();
         status.open_links += usize::from(counts);
         // Only connections that are sessions tell how a backend treats those.
         if connection.modern().is_none() {
@@ -101,7 +100,7 @@ impl Backend {
 
     fn uncount(&self, connection: &Connection) {
         if connection.count(false) {
-            let mut status = lock(&self.status);
+            let mut status = self.status.lock();
             status.open_links = status.open_links.saturating_sub(1);
             drop(status);
             self.shared.metrics.links(self.transport(), "open", -1);
@@ -120,7 +119,7 @@ impl Backend {
     /// It does not live in the era it lived in: it is asked again, by links that are made for what it then says.
     pub fn on_era_changed(self: &Arc<Self>, link: &Arc<Link>) {
         self.era.forget();
-        lock(&self.status).wire = None;
+        self.status.lock().wire = None;
         self.refresh(); // so that the catalog's connection notices too
         if link.is_catalog() {
             return;
@@ -133,7 +132,7 @@ impl Backend {
     /// Ends one link for good.
     pub fn close_link(&self, link: &Arc<Link>) {
         link.shut();
-        let mut links = lock(&self.links);
+        let mut links = self.links.lock();
         if links.get(&link.scope).is_some_and(|known| Arc::ptr_eq(known, link)) {
             links.remove(&link.scope);
         }
@@ -144,7 +143,9 @@ impl Backend {
 
     /// Closes links nobody has used for a while.
     pub fn close_idle_links(&self, now: Instant) {
-        let idle: Vec<_> = lock(&self.links)
+        let idle: Vec<_> = self
+            .links
+            .lock()
             .values()
             .filter(|link| link.idle_for(now) > LINK_IDLE_MAX)
             .cloned()
@@ -155,11 +156,11 @@ impl Backend {
     /// The backend is removed or replaced.
     pub fn close(&self) {
         self.stop.cancel();
-        let links: Vec<_> = lock(&self.links).values().cloned().collect();
+        let links: Vec<_> = self.links.lock().values().cloned().collect();
         links.iter().for_each(|link| self.close_link(link));
     }
 
     pub fn links(&self) -> Vec<Arc<Link>> {
-        lock(&self.links).values().cloned().collect()
+        self.links.lock().values().cloned().collect()
     }
 }

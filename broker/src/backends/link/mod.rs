@@ -27,13 +27,14 @@ mod wire;
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use arc_swap::ArcSwapOption;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     capabilities::ClientCapabilities,
     envelope::Kind,
@@ -61,7 +62,6 @@ use crate::{
     limits::BACKOFF_MAX,
     metrics::Side,
     rules::{link_sharing::LinkScope, log_level::LogLevel},
-    sync,
 };
 
 #[derive(Debug)]
@@ -368,13 +368,13 @@ impl Link {
     /// nobody else can be using it then.
     pub fn resume_with(&self, session: BackendSession, first_wire_id: u64) {
         if self.is_personal() {
-            *sync::lock(&self.resumption) = Some(Resumption { session, first_wire_id });
+            *self.resumption.lock() = Some(Resumption { session, first_wire_id });
         }
     }
 
     /// What no connection has gone on with.
     pub fn take_resumption(&self) -> Option<BackendSession> {
-        sync::lock(&self.resumption).take().map(|resumption| resumption.session)
+        self.resumption.lock().take().map(|resumption| resumption.session)
     }
 
     /// Ends a session at a backend that no link has used.
@@ -421,7 +421,7 @@ impl Link {
     }
 
     fn lock(&self) -> MutexGuard<'_, LinkUsers> {
-        sync::lock(&self.users)
+        self.users.lock()
     }
 }
 

@@ -9,20 +9,18 @@ use std::{
     future::poll_fn,
     hash::{BuildHasherDefault, Hasher},
     sync::{
-        Arc, Mutex, MutexGuard, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     task::Poll,
 };
 
 use futures_util::task::AtomicWaker;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{envelope::Message, ids::RequestId};
 
 use super::failure::Failure;
-use crate::{
-    backends::{asker::Asker, inbound::Inbound},
-    sync::lock,
-};
+use crate::backends::{asker::Asker, inbound::Inbound};
 
 #[derive(Debug, Default)]
 pub struct PendingRequests {
@@ -108,7 +106,7 @@ impl PendingRequests {
         let Some(waiting) = waiting.filter(|waiting| Arc::strong_count(&waiting.answer) > 1) else {
             return false;
         };
-        *lock(&waiting.answer.answer) = Some(answer);
+        *waiting.answer.answer.lock() = Some(answer);
         waiting.answer.waiter.wake();
         true
     }
@@ -140,29 +138,29 @@ impl PendingRequests {
 
     /// The task that keeps this progress token, of a request that is over.
     pub fn task_by_token(&self, wire_id: u64) -> Option<Arc<dyn Asker>> {
-        lock(&self.tasks).get(&wire_id).and_then(Weak::upgrade)
+        self.tasks.lock().get(&wire_id).and_then(Weak::upgrade)
     }
 
     /// Until the token is released, progress under this wire id goes to the task.
     pub fn keep_token(&self, wire_id: u64, task: Weak<dyn Asker>) {
-        lock(&self.tasks).insert(wire_id, task);
+        self.tasks.lock().insert(wire_id, task);
     }
 
     pub fn release_token(&self, wire_id: u64) {
-        lock(&self.tasks).remove(&wire_id);
+        self.tasks.lock().remove(&wire_id);
     }
 
     /// Remembers who works on a request of the backend.
     pub fn note_question(&self, backend_id: RequestId, asked: QuestionOwner) {
-        lock(&self.questions).insert(backend_id, asked);
+        self.questions.lock().insert(backend_id, asked);
     }
 
     pub fn take_question(&self, backend_id: &RequestId) -> Option<QuestionOwner> {
-        lock(&self.questions).remove(backend_id)
+        self.questions.lock().remove(backend_id)
     }
 
     pub fn forget_question(&self, backend_id: &RequestId) {
-        lock(&self.questions).remove(backend_id);
+        self.questions.lock().remove(backend_id);
     }
 
     /// The connection ends: who asks from now on need not.
@@ -180,19 +178,19 @@ impl PendingRequests {
         let waiting: Vec<_> =
             self.lock_waiting().values().map(|waiting| waiting.answer.clone()).collect();
         waiting.iter().for_each(|awaited| awaited.waiter.wake());
-        let asked: Vec<_> = lock(&self.questions).drain().collect(); // the lock must be free: withdrawing comes back here
+        let asked: Vec<_> = self.questions.lock().drain().collect(); // the lock must be free: withdrawing comes back here
         asked.iter().for_each(|(_, asked)| asked.withdraw("the backend's connection ended"));
     }
 
     /// Nobody waits for an answer, on either side.
     pub(super) fn is_empty(&self) -> bool {
-        self.lock_waiting().is_empty() && lock(&self.questions).is_empty()
+        self.lock_waiting().is_empty() && self.questions.lock().is_empty()
     }
 
     fn lock_waiting(
         &self,
     ) -> MutexGuard<'_, HashMap<u64, PendingRequest, BuildHasherDefault<WireIdHasher>>> {
-        lock(&self.waiting)
+        self.waiting.lock()
     }
 }
 
@@ -204,7 +202,7 @@ impl AnswerSlot<'_> {
 
     /// The answer, if it is there.
     pub(super) fn take(&self) -> Option<Result<Message, Failure>> {
-        lock(&self.answer.answer).take()
+        self.answer.answer.lock().take()
     }
 
     /// Resolves at the end of the connection.

@@ -4,19 +4,17 @@
 //! lies here, whether it is taken out or goes down with the queue.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicBool, Ordering},
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use prometheus::IntGauge;
 use tokio::sync::mpsc;
 
 use super::connection::Failure;
-use crate::{
-    metrics::{Direction, Metrics, Side},
-    sync::lock,
-};
+use crate::metrics::{Direction, Metrics, Side};
 
 /// The end that is filled. Never waits.
 #[derive(Debug)]
@@ -95,7 +93,7 @@ impl FrameQueue {
     }
 
     fn push_with(&self, frame: Bytes, waiting: Option<CoalesceGuard>) -> Result<(), Failure> {
-        let frames = lock(&self.frames);
+        let frames = self.frames.lock();
         let Some(frames) = frames.as_ref() else {
             return Err(Failure::NotSent("the connection is closed".to_owned()));
         };
@@ -115,7 +113,7 @@ impl FrameQueue {
 
     /// Takes nothing more; what lies in it can still be taken out.
     pub fn close(&self) {
-        lock(&self.frames).take();
+        self.frames.lock().take();
     }
 }
 

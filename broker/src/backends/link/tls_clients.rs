@@ -3,16 +3,16 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use transport::{
     http_client::HttpClient,
     tls::{ClientIdentity, ClientIdentityFiles, ClientTls, ClientTlsFiles},
 };
 
 use super::connection::Failure;
-use crate::sync::lock;
 
 /// Names, and certificates, whose settings are kept; there are as many as operators registered.
 const KEPT_MAX: usize = 1_000;
@@ -39,7 +39,7 @@ impl TlsClients {
         presented: Option<ClientIdentityFiles>,
     ) -> Result<ClientTls, Failure> {
         let key = (server_name, presented);
-        if let Some(known) = lock(&self.0).clients.get(&key) {
+        if let Some(known) = self.0.lock().clients.get(&key) {
             return Ok(known.clone());
         }
         let identity = self.identity(key.1.clone()).await?;
@@ -47,7 +47,7 @@ impl TlsClients {
             ClientTlsFiles { server_name: key.0.clone(), identity, ..ClientTlsFiles::default() };
         // Reads the system's certificates from its files.
         let tls = blocking(move || ClientTls::load(&files)).await?;
-        keep(&mut lock(&self.0).clients, key, tls.clone());
+        keep(&mut self.0.lock().clients, key, tls.clone());
         Ok(tls)
     }
 
@@ -58,7 +58,7 @@ impl TlsClients {
         presented: Option<ClientIdentityFiles>,
     ) -> Result<HttpClient, Failure> {
         let Some(files) = presented else { return Ok(plain.clone()) };
-        if let Some(known) = lock(&self.0).http.get(&files) {
+        if let Some(known) = self.0.lock().http.get(&files) {
             return Ok(known.clone());
         }
         let Some(identity) = self.identity(Some(files.clone())).await? else {
@@ -66,7 +66,7 @@ impl TlsClients {
         };
         let plain = plain.clone();
         let client = blocking(move || plain.presenting(identity)).await?;
-        keep(&mut lock(&self.0).http, files, client.clone());
+        keep(&mut self.0.lock().http, files, client.clone());
         Ok(client)
     }
 
@@ -75,12 +75,12 @@ impl TlsClients {
         files: Option<ClientIdentityFiles>,
     ) -> Result<Option<Arc<ClientIdentity>>, Failure> {
         let Some(files) = files else { return Ok(None) };
-        if let Some(known) = lock(&self.0).identities.get(&files).and_then(Weak::upgrade) {
+        if let Some(known) = self.0.lock().identities.get(&files).and_then(Weak::upgrade) {
             return Ok(Some(known));
         }
         let named = files.clone();
         let loaded = Arc::new(blocking(move || ClientIdentity::load(named)).await?);
-        let identities = &mut lock(&self.0).identities;
+        let identities = &mut self.0.lock().identities;
         // Somebody else may have been faster; there is one of each, so that a reload finds it.
         if let Some(known) = identities.get(&files).and_then(Weak::upgrade) {
             return Ok(Some(known));
@@ -92,7 +92,7 @@ impl TlsClients {
 
     /// Reads the certificates that are presented anew: the next handshakes present them. Those that can not be used change nothing.
     pub async fn reload(&self) {
-        let known: Vec<_> = lock(&self.0).identities.values().filter_map(Weak::upgrade).collect();
+        let known: Vec<_> = self.0.lock().identities.values().filter_map(Weak::upgrade).collect();
         for identity in known {
             if let Err(error) = blocking(move || identity.reload()).await {
                 tracing::error!(%error, "the certificate presented to a backend stays as it is");

@@ -12,11 +12,12 @@ use std::{
     convert::Infallible,
     future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use futures_util::{Stream, StreamExt as _, stream::FuturesUnordered};
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     envelope::{Body, Kind, Message, Rejection, decode_body},
     json,
@@ -95,7 +96,7 @@ impl InFlightCalls {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<FuturesUnordered<PolledCall>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

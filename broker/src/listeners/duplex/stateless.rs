@@ -3,11 +3,12 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Instant,
 };
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     envelope::{Kind, Message, Rejection},
     error::{ErrorKind, Refusal},
@@ -318,12 +319,7 @@ impl RequestDispatcher {
         if message.method == Method::Cancelled && self.cancelled(message) {
             return; // each request once, which was paid for
         }
-        let payer = self
-            .payer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-            .filter(|_| message.kind == Kind::Notification);
+        let payer = self.payer.lock().clone().filter(|_| message.kind == Kind::Notification);
         if payer
             .is_none_or(|(tenant, principal)| tenant.take_notification_budget(&principal).is_ok())
         {
@@ -333,7 +329,7 @@ impl RequestDispatcher {
 
     /// Notes who sent a request.
     fn note_payer(&self, visitor: &StatelessClient) {
-        let mut payer = self.payer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut payer = self.payer.lock();
         let principal = &visitor.caller.principal;
         let is_known = payer.as_ref().is_some_and(|(tenant, known)| {
             Arc::ptr_eq(tenant, &visitor.tenant) && known == principal
@@ -388,7 +384,7 @@ impl RequestDispatcher {
         if self.guest.known.is_some() {
             return Ok(());
         }
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.lock();
         if let Entry::Vacant(free) = places.entry(visitor.tenant.id.clone()) {
             free.insert(visitor.tenant.acquire_connection()?);
         }
@@ -401,6 +397,6 @@ impl RequestDispatcher {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, CancellationToken>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 }

@@ -4,11 +4,12 @@
 use std::{
     future::poll_fn,
     pin::pin,
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::OnceLock,
     task::{Context, Poll},
 };
 
 use http::HeaderMap;
+use parking_lot::Mutex;
 use protocol::error::Refusal;
 use tokio::time::Instant;
 
@@ -33,7 +34,7 @@ impl ConnectionCache {
 
     /// Ready from `at` on. For one task, which waits for one thing at a time.
     pub(super) fn poll_deadline(&self, context: &mut Context<'_>, at: Instant) -> Poll<()> {
-        lock(&self.alarm).poll_until(context, at)
+        self.alarm.lock().poll_until(context, at)
     }
 
     /// What `work` brings. `None`: it did not come by `latest`.
@@ -114,7 +115,7 @@ impl ValidatedHead {
 
     /// Who shows the head's credential, where that was found out with the same keys, and holds still.
     pub(super) fn caller(&self, edition: KeyringVersion) -> Option<AuthenticatedCaller> {
-        let known = lock(&self.caller);
+        let known = self.caller.lock();
         known
             .as_ref()
             .filter(|(known_in, caller)| *known_in == edition && !caller.is_past())
@@ -123,12 +124,7 @@ impl ValidatedHead {
 
     pub(super) fn cache_caller(&self, edition: KeyringVersion, caller: &AuthenticatedCaller) {
         if self.repeats {
-            *lock(&self.caller) = Some((edition, caller.clone()));
+            *self.caller.lock() = Some((edition, caller.clone()));
         }
     }
-}
-
-/// One task has all of it; the locks are for the compiler.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,13 +8,14 @@ use std::{
     collections::HashMap,
     convert::Infallible,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::limits::{CLIENT_WRITE_STALL_MAX, HTTP2_PIECE_BYTES};
@@ -77,7 +78,7 @@ impl Http2StallTracker {
     }
 
     fn lock(&self) -> MutexGuard<'_, TrackedResponses> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,11 +1,9 @@
 //! The life of a lease against a database of nodes that obeys the test.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard},
-};
+use std::collections::HashMap;
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 use storage::NodeRecord;
 use tokio::time::sleep;
 
@@ -34,7 +32,7 @@ struct FakeNodes(Arc<Mutex<Database>>);
 
 impl FakeNodes {
     fn lock(&self) -> MutexGuard<'_, Database> {
-        self.0.lock().unwrap()
+        self.0.lock()
     }
 
     fn up(&self) -> Result<MutexGuard<'_, Database>, StoreError> {
@@ -138,19 +136,19 @@ struct FakeReplica(Mutex<Told>);
 
 impl LeaseObserver for FakeReplica {
     fn owned(&self) -> OwnedRecords {
-        OwnedRecords { sessions: self.0.lock().unwrap().owned.clone(), ..OwnedRecords::default() }
+        OwnedRecords { sessions: self.0.lock().owned.clone(), ..OwnedRecords::default() }
     }
     fn reclaimed(&self, reclaimed: ReclaimedRecords) {
-        self.0.lock().unwrap().reclaimed.extend(reclaimed.sessions);
+        self.0.lock().reclaimed.extend(reclaimed.sessions);
     }
     fn lost(&self, lost: OwnedRecords) {
-        self.0.lock().unwrap().lost.extend(lost.sessions);
+        self.0.lock().lost.extend(lost.sessions);
     }
     fn asked_to_end(&self, sessions: Vec<SessionKey>) {
-        self.0.lock().unwrap().ended.extend(sessions);
+        self.0.lock().ended.extend(sessions);
     }
     fn config_version(&self, version: i64) {
-        self.0.lock().unwrap().config_version = version;
+        self.0.lock().config_version = version;
     }
 }
 
@@ -190,7 +188,7 @@ impl Rig {
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
-        self.replica.0.lock().unwrap()
+        self.replica.0.lock()
     }
 
     fn down(&self, down: bool) {

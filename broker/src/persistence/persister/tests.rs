@@ -1,11 +1,9 @@
 //! What a batch is bounded by, and who pays for a write that the store does not take.
 
-use std::{
-    sync::Mutex,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use protocol::ids::{BackendId, PrincipalId, TaskId, TenantId};
 use storage::{NodeName, SessionKey, TaskLimits, TaskRecord, TaskStatus};
 
@@ -64,7 +62,7 @@ async fn a_batch_is_bounded_in_bytes_too() {
     let seen: Arc<Mutex<Vec<(usize, usize)>>> = Arc::default();
     let noted = seen.clone();
     store.on_write(move |batch| {
-        noted.lock().unwrap().push((batch.len(), batch.iter().map(size).sum()));
+        noted.lock().push((batch.len(), batch.iter().map(size).sum()));
         Verdict::Pass
     });
     let persister = start(&store);
@@ -75,7 +73,7 @@ async fn a_batch_is_bounded_in_bytes_too() {
     for written in all(&persister, writes).await {
         assert!(matches!(written, Ok(WriteOutcome::Created { .. })), "{written:?}");
     }
-    let seen = seen.lock().unwrap();
+    let seen = seen.lock();
     assert!(
         seen.iter().all(|(writes, bytes)| *bytes <= PERSIST_BATCH_BYTES_MAX || *writes == 1),
         "{seen:?}"

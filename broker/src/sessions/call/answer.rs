@@ -13,10 +13,7 @@ use protocol::{
 };
 
 use super::{Call, CallOutcome};
-use crate::{
-    rules::{completion, exposure::ResourceUris},
-    sync::lock,
-};
+use crate::rules::{completion, exposure::ResourceUris};
 
 /// Answers from here on are not copied to have another id.
 const IN_PLACE_BYTES_MIN: usize = 8 * 1024;
@@ -29,7 +26,7 @@ impl Call {
                 Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
             }
             CallOutcome::TimedOut => {
-                let refusal = match *lock(&self.sent) {
+                let refusal = match *self.sent.lock() {
                     Some(_) => Refusal::new(
                         ErrorKind::Timeout,
                         format!("backend {} did not answer in time", self.backend),
@@ -79,7 +76,7 @@ impl Call {
             }
             Some(_) => splice.finish(),
             None => match splice.finish_message(answer) {
-                Ok(told) => lock(&self.parsed_answer).insert(told).frame.clone(),
+                Ok(told) => self.parsed_answer.lock().insert(told).frame.clone(),
                 Err(frame) => frame,
             },
         };

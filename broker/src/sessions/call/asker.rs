@@ -18,7 +18,6 @@ use crate::{
         link::{Era, Link, connection::Connection},
     },
     rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask},
-    sync::lock,
 };
 
 impl Inbound for Call {
@@ -58,7 +57,7 @@ impl Inbound for Call {
 impl Asker for Call {
     fn sent_as(&self, sent: SentRequest, at: Instant) {
         self.sent_ms.store(self.ms_at(at), Ordering::Relaxed);
-        *lock(&self.sent) = Some(sent);
+        *self.sent.lock() = Some(sent);
     }
 
     fn touch(&self) {

@@ -9,7 +9,6 @@ use super::{Call, TaskHandoff};
 use crate::{
     backends::asker::Asker as _,
     sessions::{session::OpenCall, stream::EventStream},
-    sync::lock,
     telemetry::request::RequestTelemetry,
 };
 
@@ -27,7 +26,7 @@ impl OpenCall for Call {
     }
 
     fn cancel(&self, reason: Option<Bytes>) {
-        *lock(&self.cancel_reason) = reason;
+        *self.cancel_reason.lock() = reason;
         self.interrupt.cancel();
         // At once, so that it is on its way before a session's end closes the link. What is only being sent now is told of
         // when the call settles.

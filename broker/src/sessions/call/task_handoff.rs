@@ -1,16 +1,16 @@
 //! How a call becomes a task: what its backend made of it is offered to whoever waits for the call, who takes it or does not.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicBool, Ordering},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
     backends::link::{Link, connection::Connection},
     rules::tasks::BackendTask,
-    sync::lock,
 };
 
 /// How a call becomes a task.
@@ -45,7 +45,7 @@ impl TaskHandoff {
         task: &BackendTask,
     ) -> bool {
         let (taken, answer) = oneshot::channel();
-        *lock(&self.offered) = Some(OfferedTask {
+        *self.offered.lock() = Some(OfferedTask {
             link: link.clone(),
             connection: connection.clone(),
             task: task.clone(),
@@ -68,13 +68,13 @@ impl TaskHandoff {
 
     /// Resolves when the backend has made a task. Cancel-safe; for one at a time.
     pub async fn wait_for_offer(&self) {
-        while lock(&self.offered).is_none() {
+        while self.offered.lock().is_none() {
             self.changed.notified().await;
         }
     }
 
     pub fn take(&self) -> Option<OfferedTask> {
-        lock(&self.offered).take()
+        self.offered.lock().take()
     }
 
     /// The call is a task's from now on.

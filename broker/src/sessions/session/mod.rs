@@ -24,7 +24,7 @@ mod teardown;
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, MutexGuard, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -32,6 +32,7 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     capabilities::{ClientCapabilities, ServerCapabilities},
     downlevel::Translator,
@@ -68,7 +69,6 @@ use crate::{
         catalog::ListDigests, client_transport::Transport, endpoint::Endpoint, log_level::LogLevel,
         routing::ResourceTarget,
     },
-    sync,
     views::SessionView,
 };
 
@@ -390,7 +390,7 @@ impl Session {
     }
 
     fn lock(&self) -> MutexGuard<'_, SessionState> {
-        sync::lock(&self.state)
+        self.state.lock()
     }
 }
 

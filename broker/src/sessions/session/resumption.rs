@@ -296,7 +296,7 @@ impl Session {
         inherited
     }
 
-    fn open_state(&self) -> Result<std::sync::MutexGuard<'_, SessionState>, Refusal> {
+    fn open_state(&self) -> Result<parking_lot::MutexGuard<'_, SessionState>, Refusal> {
         let state = self.lock();
         state.check_accepting().map(|()| state)
     }

@@ -7,12 +7,13 @@
 use std::{
     hash::{Hash, Hasher},
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     capabilities::ClientCapabilities,
     error::{ErrorKind, Refusal},
@@ -31,7 +32,6 @@ use crate::{
     maps::FastMap,
     rules::{client_transport::Transport, endpoint::Endpoint, endpoint_info::EndpointInfo},
     sessions::session::{Agreement, Session, SessionParams},
-    sync::lock,
 };
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -265,7 +265,7 @@ impl SessionPools {
     }
 
     fn lock(&self) -> MutexGuard<'_, FastMap<SessionPoolKey, SessionPool>> {
-        lock(&self.pools)
+        self.pools.lock()
     }
 }
 

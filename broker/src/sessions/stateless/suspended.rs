@@ -7,12 +7,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard},
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::RequestId,
@@ -29,7 +29,6 @@ use crate::{
         SUSPENDED_MAX, SUSPENDED_PER_CALLER_MAX,
     },
     rules::{endpoint::Endpoint, stateless},
-    sync::lock,
 };
 
 #[derive(Debug, Default)]
@@ -316,7 +315,7 @@ impl SuspensionTable {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u128, SuspendedExchange>> {
-        lock(&self.0)
+        self.0.lock()
     }
 }
 

@@ -1,10 +1,9 @@
 //! Who waits for something on a stream: its latest reader, and connections that write what was read. Noted under the stream's lock, so
 //! that nothing is missed in between, and gone with the reader, as it keeps the task that is to be woken.
 
-use std::{
-    sync::MutexGuard,
-    task::{Context, Waker},
-};
+use std::task::{Context, Waker};
+
+use parking_lot::MutexGuard;
 
 use super::StreamState;
 

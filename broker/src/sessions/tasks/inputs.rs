@@ -5,14 +5,10 @@
 //! with the answer. Every request of the backend is answered: by the client, by an error after the time clients have, or when
 //! the task is over. Not where the backend's own task goes on with another process: an error would make it fail.
 
-use std::{
-    collections::BTreeSet,
-    convert::Infallible,
-    sync::{Arc, Mutex},
-    time::Instant,
-};
+use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},

@@ -27,9 +27,11 @@ mod wakeups;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     backends::{
@@ -38,7 +40,6 @@ use crate::{
     },
     limits::{TASK_DEFER_FIRST, TASK_DEFER_MAX, TASK_RUNS_MAX, TASKS_DEFERRED_MAX},
     persistence::TaskStatus,
-    sync,
 };
 use protocol::{
     error::{ErrorKind, Refusal},
@@ -181,7 +182,7 @@ impl TaskManager {
 
     /// This task is for other processes. Whether that is news.
     fn defer(&self, task: &TaskId) -> bool {
-        let mut left_alone = sync::lock(&self.deferred);
+        let mut left_alone = self.deferred.lock();
         let before = left_alone.get(task).map(|before| before.lasts);
         if before.is_some() || left_alone.len() < TASKS_DEFERRED_MAX {
             let lasts = before.map_or(TASK_DEFER_FIRST, |before| (before * 2).min(TASK_DEFER_MAX));
@@ -192,7 +193,7 @@ impl TaskManager {
 
     /// `None`: they are too many to tell what else could be taken over.
     fn deferred(&self) -> Option<Vec<TaskId>> {
-        let (mut left_alone, now) = (sync::lock(&self.deferred), Instant::now());
+        let (mut left_alone, now) = (self.deferred.lock(), Instant::now());
         // For a while it is remembered how long it was.
         left_alone.retain(|_, one| one.until + TASK_DEFER_MAX > now);
         let has_room = left_alone.len() < TASKS_DEFERRED_MAX;
@@ -350,7 +351,7 @@ impl TaskManager {
     }
 
     fn lock(&self) -> MutexGuard<'_, TaskTable> {
-        sync::lock(&self.inner)
+        self.inner.lock()
     }
 }
 

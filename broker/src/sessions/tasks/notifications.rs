@@ -4,11 +4,12 @@
 //! where that is not known.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::run::TaskRun;
 use crate::{
@@ -16,7 +17,6 @@ use crate::{
     persistence::{TASK_NOTIFICATION_BYTES_MAX, Wakeup},
     rules::event_log::EventKind,
     sessions::{session::Session, stream::EventStream},
-    sync::lock,
 };
 
 /// How much a task has said.
@@ -38,7 +38,7 @@ struct NotificationLimiterState {
 impl NotificationLimiter {
     /// Whether progress of this value may go to the client (MCP: it increases with each notification).
     pub(super) fn progress_advances(&self, value: f64) -> bool {
-        let mut said = lock(&self.state);
+        let mut said = self.state.lock();
         if said.progress.is_some_and(|last| value <= last) {
             return false;
         }
@@ -47,11 +47,11 @@ impl NotificationLimiter {
     }
 
     pub(super) fn close(&self) {
-        lock(&self.state).silent = true;
+        self.state.lock().silent = true;
     }
 
     fn try_acquire(&self, now: Instant) -> bool {
-        let mut said = lock(&self.state);
+        let mut said = self.state.lock();
         if said.silent {
             return false;
         }

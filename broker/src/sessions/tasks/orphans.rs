@@ -9,7 +9,7 @@ use std::{collections::HashSet, sync::Arc};
 use protocol::ids::TaskId;
 
 use super::{TaskManager, recovery};
-use crate::{limits::TASK_ORPHAN_SWEEP_INTERVAL, sync};
+use crate::limits::TASK_ORPHAN_SWEEP_INTERVAL;
 
 /// Compares until the process ends.
 pub(super) async fn sweep_orphans(tasks: Arc<TaskManager>) {
@@ -73,18 +73,18 @@ pub(super) struct RecoveryGuard<'t> {
 impl TaskManager {
     /// `None`: somebody is at it.
     pub(super) fn begin_recovery(&self, task: &TaskId) -> Option<RecoveryGuard<'_>> {
-        let is_first = sync::lock(&self.recovering).insert(task.clone());
+        let is_first = self.recovering.lock().insert(task.clone());
         is_first.then(|| RecoveryGuard { tasks: self, task: task.clone() })
     }
 
     /// It runs here, or is about to.
     pub(super) fn is_active(&self, task: &TaskId) -> bool {
-        sync::lock(&self.recovering).contains(task) || self.run(task).is_some()
+        self.recovering.lock().contains(task) || self.run(task).is_some()
     }
 }
 
 impl Drop for RecoveryGuard<'_> {
     fn drop(&mut self) {
-        sync::lock(&self.tasks.recovering).remove(&self.task);
+        self.tasks.recovering.lock().remove(&self.task);
     }
 }

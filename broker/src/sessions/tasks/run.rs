@@ -6,13 +6,14 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicI64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     capabilities::ClientCapabilities,
     error::{ErrorKind, Refusal},
@@ -34,7 +35,6 @@ use crate::{
     persistence::{FullTask, TaskRecord, TaskStatus, TaskStep, Wakeup, WriteOp, WriteOutcome},
     rules::{endpoint::Endpoint, link_sharing::LinkScope, log_level::LogLevel, tasks::TaskDetails},
     sessions::{session::Session, shared::Shared, tenant::Tenant},
-    sync,
     telemetry::{child_span::ChildSpan, request::RequestTelemetry},
 };
 
@@ -125,7 +125,7 @@ pub(super) struct OpenInput {
 
 impl OpenInput {
     pub(super) fn take_span(&self) -> Option<ChildSpan> {
-        sync::lock(self.span.as_ref()?).take()
+        self.span.as_ref()?.lock().take()
     }
 }
 
@@ -297,7 +297,7 @@ impl TaskRun {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, RunState> {
-        sync::lock(&self.state)
+        self.state.lock()
     }
 
     // Changes of the record.

@@ -12,11 +12,9 @@
 //! | `withdraw` | asks, and takes the question back (of earlier revisions) |
 //! | `job` | is made a task of (of 2026-07-28) |
 
-use std::{
-    collections::HashMap,
-    sync::{LazyLock, Mutex},
-};
+use std::{collections::HashMap, sync::LazyLock};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::{
     BackendCall, FakeBackend, Gate, RecordedRequest, Reply, StatelessBackend, StatelessCall,
@@ -28,7 +26,7 @@ use super::{Of, REVISIONS, features};
 /// Opened by the test when the call with this mark may end.
 pub(super) fn gate(mark: &str) -> Gate {
     static GATES: LazyLock<Mutex<HashMap<String, Gate>>> = LazyLock::new(Mutex::default);
-    GATES.lock().unwrap().entry(mark.to_owned()).or_default().clone()
+    GATES.lock().entry(mark.to_owned()).or_default().clone()
 }
 
 pub(super) enum Back {

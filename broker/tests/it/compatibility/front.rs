@@ -1,8 +1,9 @@
 //! A client that speaks one revision strictly: it declares only what its revision has, opens a session or sends requests that
 //! stand alone, and answers questions in the way of its era.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::{
     DuplexClient, TestBroker,
@@ -104,7 +105,7 @@ impl Client {
         let asked = Asked::default();
         let noted = asked.clone();
         let builder = Self::builder(broker, of).answers(move |method, params| {
-            noted.lock().unwrap().push((method.to_owned(), params.clone()));
+            noted.lock().push((method.to_owned(), params.clone()));
             answer(method, params)
         });
         Self::over(builder, broker, front, of, backend, (capabilities, asked)).await
@@ -206,7 +207,7 @@ impl Client {
             for (key, request) in result["inputRequests"].as_object().into_iter().flatten() {
                 let (method, asked) =
                     (request["method"].as_str().unwrap_or_default(), &request["params"]);
-                self.asked.lock().unwrap().push((method.to_owned(), asked.clone()));
+                self.asked.lock().push((method.to_owned(), asked.clone()));
                 responses[key] = match self::answer(method, asked) {
                     Ok(answer) => answer,
                     Err(_) => return answer, // who refuses does not come back
@@ -261,7 +262,7 @@ impl Client {
 
     /// What it was asked since it was last looked at.
     pub(super) fn asked(&self) -> Vec<(String, Value)> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+        std::mem::take(&mut self.asked.lock())
     }
 
     /// The next message that `wanted` says yes to.

@@ -3,10 +3,11 @@
 
 use std::{
     process::{ExitStatus, Stdio},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
@@ -52,7 +53,7 @@ impl Server {
                     {
                         let _ = tell.send(url);
                     }
-                    let mut kept = output.lock().expect("no reader panics");
+                    let mut kept = output.lock();
                     kept.push(line);
                     if kept.len() > LINES_KEPT {
                         kept.remove(0);
@@ -79,7 +80,7 @@ impl Drop for Server {
 }
 
 fn joined(lines: &Mutex<Vec<String>>) -> String {
-    lines.lock().map(|lines| lines.join("\n")).unwrap_or_default()
+    lines.lock().join("\n")
 }
 
 /// How a program ended and what it printed.

@@ -1,7 +1,8 @@
 //! What requests that stand alone are answered with, and what comes before the answer.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply};
 
@@ -266,7 +267,7 @@ async fn requests_of_one_caller_share_what_is_behind_and_run_at_once() {
     backend.tool("wait", move |call| {
         let (waits, noted) = (waits.clone(), noted.clone());
         async move {
-            noted.lock().unwrap().push(call.session.clone());
+            noted.lock().push(call.session.clone());
             waits.passed().await;
             Reply::text("go")
         }
@@ -286,7 +287,7 @@ async fn requests_of_one_caller_share_what_is_behind_and_run_at_once() {
     for call in calls {
         assert_eq!(text_of(&call.await.unwrap()), "go");
     }
-    let mut sessions = std::mem::take(&mut *sessions.lock().unwrap());
+    let mut sessions = std::mem::take(&mut *sessions.lock());
     sessions.sort();
     sessions.dedup();
     assert_eq!(sessions.len(), 1, "one session at the backend carries them all");

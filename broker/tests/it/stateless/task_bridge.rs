@@ -27,7 +27,7 @@ async fn n_task_01_br_06_a_task_of_the_backend_is_one_of_the_brokers_own() {
         let id = task(&client, "b__job", json!({})).await; // at once, whatever the threshold
         assert_ne!(id, "t-1", "the backend's id is nobody else's");
         assert_eq!(get(&client, &id).await["status"], "working");
-        *told.lock().unwrap() = done("ready", true);
+        *told.lock() = done("ready", true);
         let completed = wait(&client, &id, "completed").await;
         assert_eq!(
             (text_of(&completed["result"]), completed["result"]["isError"].as_bool()),
@@ -69,8 +69,7 @@ async fn n_task_04_br_06_cancelling_it_cancels_the_backends_and_its_errors_are_t
     let cancelled = backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
     assert_eq!(cancelled.message["params"]["taskId"], "t-1");
     wait(&client, &id, "cancelled").await;
-    *told.lock().unwrap() =
-        state("failed", json!({"error": {"code": -32000, "message": "it broke"}}));
+    *told.lock() = state("failed", json!({"error": {"code": -32000, "message": "it broke"}}));
     let id = task(&client, "b__job", json!({})).await;
     assert_eq!(
         wait(&client, &id, "failed").await["error"],
@@ -199,7 +198,7 @@ async fn n_task_02_r1_a_backends_task_is_watched_on_by_the_next_process() {
     let id = task(&client_of(&broker), "b__job", json!({})).await;
     backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
     broker.kill().await;
-    *told.lock().unwrap() = done("ready", false);
+    *told.lock() = done("ready", false);
     let broker = broker_on(folder.path(), None, backend.spec()).await;
     assert_eq!(text_of(&wait(&client_of(&broker), &id, "completed").await["result"]), "ready");
     assert_eq!(backend.seen_of("tools/call").len(), 1);

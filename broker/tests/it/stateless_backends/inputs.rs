@@ -149,16 +149,16 @@ async fn br_02_an_elicitation_that_opens_a_url_gets_an_id() {
     let url = json!({"method": "elicitation/create", "params": {"mode": "url", "url": "https://example.com/x", "message": "go"}});
     asking(&backend, json!({"go": url}), None);
     let broker = broker_with(&backend).await;
-    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let asked = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let noted = asked.clone();
     let answers = move |_: &str, params: &Value| {
-        noted.lock().unwrap().push(params["elicitationId"].as_str().unwrap_or_default().to_owned());
+        noted.lock().push(params["elicitationId"].as_str().unwrap_or_default().to_owned());
         Ok(json!({"action": "accept"}))
     };
     let client = broker.client("/mcp").answers(answers).connected(everything()).await;
     told(&client).await;
     told(&client).await;
-    let ids = asked.lock().unwrap().clone();
+    let ids = asked.lock().clone();
     assert!(ids.iter().all(|id| id.len() >= 16) && ids[0] != ids[1], "{ids:?}");
 }
 

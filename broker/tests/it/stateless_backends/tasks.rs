@@ -1,7 +1,8 @@
 //! Tasks of the extension, which a backend makes of calls as it likes.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::{StatelessBackend, StatelessReply, TestClient};
 
@@ -35,7 +36,7 @@ pub(crate) fn with_task(backend: &StatelessBackend, first: Value) -> Told {
     });
     let shown = told.clone();
     backend.on("tasks/get", move |_| {
-        let state = shown.lock().unwrap().clone();
+        let state = shown.lock().clone();
         async move { StatelessReply::Result(state) }
     });
     let (answered, cancelled) = (told.clone(), told.clone());
@@ -46,12 +47,12 @@ pub(crate) fn with_task(backend: &StatelessBackend, first: Value) -> Told {
                 .as_str()
                 .unwrap_or("nobody")
                 .to_owned();
-            *told.lock().unwrap() = done(&who, false);
+            *told.lock() = done(&who, false);
             StatelessReply::Result(json!({}))
         }
     });
     backend.on("tasks/cancel", move |_| {
-        *cancelled.lock().unwrap() = state("cancelled", json!({}));
+        *cancelled.lock() = state("cancelled", json!({}));
         async { StatelessReply::Result(json!({})) }
     });
     told
@@ -86,7 +87,7 @@ async fn nb_task_01_a_plain_call_that_becomes_a_task_is_answered_at_its_end() {
         let asked =
             backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
         assert_eq!(asked.message["params"]["taskId"], "t-1");
-        *told.lock().unwrap() = done("ready", false);
+        *told.lock() = done("ready", false);
         let result = call.result().await;
         assert_eq!(
             result,
@@ -148,7 +149,7 @@ async fn br_06_a_legacy_task_watches_the_backends() {
             backend.seen_of("tools/call")[0].message["params"].get("task").is_none(),
             "the backend alone decides"
         );
-        *told.lock().unwrap() = done("ready", false);
+        *told.lock() = done("ready", false);
         let result = client.result("tasks/result", json!({"taskId": task})).await;
         assert_eq!((text_of(&result), result.get("resultType")), ("ready", None));
         wait_status(&client, &task, "completed").await;

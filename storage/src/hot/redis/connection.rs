@@ -2,13 +2,11 @@
 //! that did not answer is left alone for [`BACKOFF`], so that what can do without it is not slowed down call by call.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use redis::{
     Client, Cmd, ErrorKind, Pipeline, RedisError, ScriptInvocation, ServerErrorKind, Value,
     aio::{ConnectionManager, ConnectionManagerConfig},
@@ -220,7 +218,7 @@ impl RedisConnection {
     }
 
     fn lock(&self) -> MutexGuard<'_, ConnectionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

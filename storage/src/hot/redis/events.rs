@@ -6,11 +6,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{MutexGuard, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
+use parking_lot::MutexGuard;
 use redis::{Cmd, Pipeline, Script, from_redis_value};
 
 use super::{
@@ -172,7 +172,7 @@ impl EventStore for RedisStore {
 
 impl RedisStore {
     fn known(&self) -> MutexGuard<'_, KnownStreams> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// Returns the places of events whose stream Redis does not know.

@@ -14,13 +14,14 @@ mod tests;
 use std::{
     fmt,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use redis::{Client, Cmd, RedisError, Script, Value};
 use tokio::{
     sync::{broadcast, watch},

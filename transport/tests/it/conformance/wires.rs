@@ -1,18 +1,13 @@
 //! Connected ends, one function for each wire: the server's first.
 
-use std::{
-    convert::Infallible,
-    future::Future,
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{convert::Infallible, future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::Empty;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, unix::pipe},
@@ -164,7 +159,7 @@ pub(crate) async fn upgraded(stream: Stream) -> (Stream, Bytes) {
         let response =
             websocket::accept(&request).unwrap_or_else(websocket::UpgradeError::response);
         if let (StatusCode::SWITCHING_PROTOCOLS, Some(sender)) =
-            (response.status(), sender.lock().unwrap().take())
+            (response.status(), sender.lock().take())
         {
             tokio::spawn(async move {
                 sender.send(hyper::upgrade::on(request).await.unwrap()).unwrap()

@@ -15,7 +15,6 @@ use crate::{
         link::{BackendSession, Era, Link, connection::Connection},
     },
     limits::FIRST_CATALOG_WAIT,
-    sync,
 };
 
 /// `true`: the connection is as good as initialised.
@@ -25,7 +24,7 @@ pub(super) async fn resume(
     wire: &HttpWire,
     connection: &Connection,
 ) -> bool {
-    let Some(resumption) = sync::lock(&link.resumption).take() else { return false };
+    let Some(resumption) = link.resumption.lock().take() else { return false };
     let session = resumption.session;
     if session.url != url {
         return false; // the backend was replaced meanwhile

@@ -18,12 +18,13 @@ mod tasks;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use protocol::{
     envelope::{Kind, Message},
     ids::RequestId,
@@ -38,9 +39,7 @@ use super::{
     Link,
     connection::{Connection, Failure},
 };
-use crate::{
-    backends::asker::Asker, limits::CAPABILITIES_REMEMBERED_MAX, rules::tasks::decoded, sync::lock,
-};
+use crate::{backends::asker::Asker, limits::CAPABILITIES_REMEMBERED_MAX, rules::tasks::decoded};
 
 /// What a modern connection knows beside its requests.
 #[derive(Debug)]
@@ -79,7 +78,7 @@ impl StatelessConnection {
         let Ok(message) = Message::decode(frame, &limits) else { return };
         if let Some(number) =
             message.id.as_ref().filter(|_| message.is_response()).and_then(input_number)
-            && let Some(input) = lock(&self.inputs).remove(&number)
+            && let Some(input) = self.inputs.lock().remove(&number)
         {
             let _given_up = input.waiting.send(message);
         }
@@ -89,22 +88,22 @@ impl StatelessConnection {
     fn expect_input(&self, key: &str) -> (u64, RequestId, oneshot::Receiver<Message>) {
         let number = self.next_input.fetch_add(1, Ordering::Relaxed);
         let (tell, answer) = oneshot::channel();
-        lock(&self.inputs).insert(number, PendingInput { key: key.to_owned(), waiting: tell });
+        self.inputs.lock().insert(number, PendingInput { key: key.to_owned(), waiting: tell });
         (number, input_id(number), answer)
     }
 
     /// By which name the backend knows the question with this id.
     pub fn input_key(&self, id: &RequestId) -> Option<String> {
-        Some(lock(&self.inputs).get(&input_number(id)?)?.key.clone())
+        Some(self.inputs.lock().get(&input_number(id)?)?.key.clone())
     }
 
     fn forget_input(&self, number: u64) {
-        lock(&self.inputs).remove(&number);
+        self.inputs.lock().remove(&number);
     }
 
     /// The client's capabilities in the words of this revision.
     fn capabilities(&self, declared: &[u8]) -> Bytes {
-        let mut known = lock(&self.capabilities);
+        let mut known = self.capabilities.lock();
         if let Some(told) = known.get(declared) {
             return told.clone();
         }
@@ -243,16 +242,16 @@ mod tests {
             r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#
         )));
         assert!(is_result(&answer.await.unwrap()));
-        assert!(lock(&modern.inputs).is_empty());
+        assert!(modern.inputs.lock().is_empty());
     }
 
     #[test]
     fn capabilities_are_put_into_new_words_once() {
         let modern = StatelessConnection::new();
         assert_eq!(modern.capabilities(b"{}"), modern.capabilities(b"{}"));
-        assert_eq!(lock(&modern.capabilities).len(), 1);
+        assert_eq!(modern.capabilities.lock().len(), 1);
         (0..=CAPABILITIES_REMEMBERED_MAX)
             .for_each(|n| drop(modern.capabilities(format!(r#"{{"x":{n}}}"#).as_bytes())));
-        assert!(lock(&modern.capabilities).len() <= CAPABILITIES_REMEMBERED_MAX);
+        assert!(modern.capabilities.lock().len() <= CAPABILITIES_REMEMBERED_MAX);
     }
 }

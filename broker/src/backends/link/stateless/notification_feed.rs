@@ -9,10 +9,11 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     envelope::{Kind, Message},
     ids::RequestId,
@@ -31,7 +32,6 @@ use crate::{
         connection::{Connection, Failure},
     },
     limits::{BACKOFF_FIRST, BACKOFF_MAX, LISTEN_OVERLAP},
-    sync::lock,
 };
 
 #[derive(Debug)]
@@ -255,7 +255,7 @@ impl NotificationFeed {
     }
 
     fn lock(&self) -> MutexGuard<'_, FeedState> {
-        lock(&self.state)
+        self.state.lock()
     }
 }
 

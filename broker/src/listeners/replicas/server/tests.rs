@@ -6,7 +6,7 @@ mod searches;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -16,6 +16,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use protocol::ids::{SessionId, TenantId};
 use serde_json::{Value, json};
 use storage::{HotStore, NodeName, OwnerHint, SessionKey, Wakeup};
@@ -69,15 +70,15 @@ impl HotStore for Hints {
     }
 
     async fn owner(&self, session: &SessionKey) -> Option<OwnerHint> {
-        self.owners.lock().unwrap().get(session).cloned()
+        self.owners.lock().get(session).cloned()
     }
 
     async fn note_owner(&self, session: &SessionKey, owner: &OwnerHint, _ttl: Duration) {
-        self.owners.lock().unwrap().insert(*session, owner.clone());
+        self.owners.lock().insert(*session, owner.clone());
     }
 
     async fn forget_owner(&self, session: &SessionKey) {
-        self.owners.lock().unwrap().remove(session);
+        self.owners.lock().remove(session);
     }
 
     fn wake(&self, _wake: Wakeup) {}
@@ -366,7 +367,7 @@ async fn method_path_headers_and_body_go_as_they_came_and_the_caller_with_them()
     assert_eq!(peer.requests(), 0);
     let response = edge.ask_with(Method::POST, Some(SESSION), body, &sent[1..]).await;
     assert_eq!(response.status(), StatusCode::ACCEPTED);
-    let requests = peer.seen.requests.lock().unwrap();
+    let requests = peer.seen.requests.lock();
     let (method, uri, headers, received) = &requests[0];
     assert_eq!((method, &received[..]), (&Method::POST, body.as_bytes()));
     assert!(uri.ends_with("/mcp"), "{uri}");

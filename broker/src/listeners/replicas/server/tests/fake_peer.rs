@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     pin::Pin,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, Incoming};
+use parking_lot::Mutex;
 use tokio::{net::TcpListener, sync::mpsc};
 use transport::{PeerIdentity, PeerServer};
 
@@ -53,12 +54,7 @@ impl FakePeer {
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
-                seen.requests.lock().unwrap().push((
-                    head.method,
-                    head.uri.to_string(),
-                    head.headers,
-                    body,
-                ));
+                seen.requests.lock().push((head.method, head.uri.to_string(), head.headers, body));
                 match answer(&seen) {
                     Some(response) => response,
                     None => std::future::pending().await,
@@ -81,7 +77,7 @@ impl FakePeer {
     }
 
     pub(super) fn requests(&self) -> usize {
-        self.seen.requests.lock().unwrap().len()
+        self.seen.requests.lock().len()
     }
 }
 
