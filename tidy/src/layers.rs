@@ -50,7 +50,7 @@ const LAYERS: [Layer; 6] = [
             "broker::demo",
             "storage",
         ],
-        left: 23,
+        left: 0,
         reason: "backends know no session",
     },
     Layer {

@@ -153,7 +153,6 @@ fn no_two_types_of_a_crate_share_a_name() {
 }
 
 #[test]
-#[ignore = "until ARCHITECTURE.md is rewritten"]
 fn the_glossary_explains_the_words_of_the_core() {
     let unexplained =
         unexplained(&modules("broker"), &CORE, section(&page(), "Glossary"), &GENERAL);
