@@ -62,7 +62,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
 fn size(bytes: usize) -> String {
     match bytes {
         ..1_000 => format!("{bytes} B"),
-        ..1_000_000 => format!("{:.1} KB", bytes as f64 / 1024.0),
+        1_000..1_000_000 => format!("{:.1} KB", bytes as f64 / 1024.0),
         _ => format!("{:.1} MB", bytes as f64 / 1024.0 / 1024.0),
     }
 }
