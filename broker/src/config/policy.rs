@@ -83,6 +83,14 @@ pub(super) fn check_resources(rules: &ResourceRules, faults: &mut Vec<FieldError
     }
 }
 
+/// Adds the range to a refused timeout. The schema of the body knows only the form of a duration.
+pub(super) fn with_ranges(mut faults: Vec<FieldError>) -> Vec<FieldError> {
+    for fault in faults.iter_mut().filter(|fault| fault.path == TIMEOUT_PATH) {
+        fault.allowed = timeout_allowed();
+    }
+    faults
+}
+
 /// The same of tools.
 pub(super) fn check_tools(rules: &ToolRules, faults: &mut Vec<FieldError>) {
     let Some(timeout) = rules.validate_timeout else { return };

@@ -56,7 +56,7 @@ const OWN_HEADERS: [&str; 18] = [
 
 /// Reads and checks a backend's body.
 pub fn parse_backend_spec(body: &Value) -> Result<BackendSpec, Vec<FieldError>> {
-    let spec = BACKEND.read(body)?;
+    let spec = BACKEND.read(body).map_err(policy::with_ranges)?;
     validate_backend_spec(&spec).map(|()| spec)
 }
 
