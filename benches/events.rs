@@ -1,4 +1,4 @@
-//! What does an event cost? CPU time of whoever pushes it into an `EventStream` and of the rest of the process, and the
+//! What does an event cost? CPU time of the task that pushes it into an `EventStream` and of the rest of the process, and the
 //! rate from the push to the reader and the log, with the event log off, in memory, on SQLite, on PostgreSQL and in Redis.
 //!
 //! The pusher is a thread of its own, so that its CPU time is known; readers and the task that writes behind share a

@@ -1,5 +1,5 @@
 //! What does a line of the log cost the thread that logs it, and how much waits while the log is not read? The broker's writer
-//! (`telemetry::log_writer`) beside the one of tracing-appender: both hand lines to a thread that writes them, and drop what finds no
+//! (`telemetry::log_writer`) compared with the one of tracing-appender: both hand lines to a thread that writes them, and drop what finds no
 //! room.
 
 use std::{

@@ -1,5 +1,5 @@
 //! What load does to those who did not cause it: goodput past saturation, refusals, shares of tenants by weight on one replica and
-//! on three, a loud neighbour, arguments that are meant to cost much, a backend that hangs. Each beside the same thing without the load, measured in the same run.
+//! on three, a loud neighbour, arguments that are meant to cost much, a backend that hangs. Each compared with the same thing without the load, measured in the same run.
 
 use std::{
     process::ExitCode,

@@ -1,5 +1,5 @@
 //! Which reader of JSON is right for whole documents of which many parts are read? The walker, which walks from where a value
-//! stands for every part (`json::Document`), beside simd-json's tape with the places of all values (`json::Tape`), and serde's tree
+//! stands for every part (`json::Document`), compared with simd-json's tape with the places of all values (`json::Tape`), and serde's tree
 //! for key sets. The last document is asked for its first member only.
 
 mod shapes;

@@ -1,5 +1,5 @@
 //! How long do calls wait that come at half the rate a wire has to bear? By a schedule that waits for no answer, so that a
-//! stall shows in all the calls that should have begun meanwhile. Beside it the same load without the broker: what clients,
+//! stall shows in all the calls that should have begun meanwhile. The same run has the load without the broker: what clients,
 //! backend and the machine make of it themselves.
 
 use std::{net::SocketAddr, time::Duration};

@@ -109,7 +109,7 @@ impl Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForwardOutcome {
     Answered,
-    /// It can not be reached; nothing was sent.
+    /// It cannot be reached; nothing was sent.
     Unreachable,
     /// It does not have the session.
     NotThere,

@@ -393,7 +393,7 @@ impl ServerCapabilities {
         }
     }
 
-    /// What several backends offer together. Members we do not know can not be merged and are left out, except in
+    /// What several backends offer together. Members we do not know cannot be merged and are left out, except in
     /// `experimental`, where the first backend to name a feature describes it.
     pub fn merge<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut merged = Self::none();

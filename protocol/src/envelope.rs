@@ -430,7 +430,7 @@ fn each_member(walker: &mut Walker<'_>, mut on_member: impl FnMut(&mut Walker<'_
     Span { start, end: walker.end() }
 }
 
-/// As `each_member`, but a value that is no object is passed over whole.
+/// As `each_member`, but a value that is not an object is passed over whole.
 fn object(walker: &mut Walker<'_>, on_member: impl FnMut(&mut Walker<'_>, &[u8])) -> Span {
     if walker.kind() != ValueKind::Object {
         return walker.skip();

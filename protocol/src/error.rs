@@ -283,7 +283,7 @@ impl Refusal {
     }
 }
 
-/// A text that is no JSON, or more of it than is allowed.
+/// A text that is not JSON, or more of it than is allowed.
 impl From<JsonError> for Refusal {
     fn from(error: JsonError) -> Self {
         let text = error.to_string();

@@ -176,7 +176,7 @@ pub enum HandshakeError {
     /// The backend speaks only something we do not.
     #[error("backend answered with protocol version {0:?}, which is not supported")]
     UnsupportedVersion(String),
-    /// The answer can not be read.
+    /// The answer cannot be read.
     #[error("backend's answer to initialize can not be read: {0}")]
     Unreadable(#[source] JsonError),
 }

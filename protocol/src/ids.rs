@@ -1,4 +1,4 @@
-//! Identifiers as types, so that a session can not be passed where a tenant is meant.
+//! Identifiers as types, so that a session cannot be passed where a tenant is meant.
 //!
 //! Used everywhere. Names (`TenantId`, `BackendId`) are checked when they are made and therefore always fit into a
 //! URI scheme and never contain `__`; the other ids are opaque. A `RequestId` keeps the sender's JSON text, because

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-/// An SSE stream that can not be read on.
+/// An SSE stream that cannot be read on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SseError {
     /// One event is larger than the limit.

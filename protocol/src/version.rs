@@ -51,7 +51,7 @@ impl Version {
     }
 
     // MCP 2025-11-25, Lifecycle: a supported version is echoed, anything else is answered with one we support, never
-    // with an error. A modern revision can not be agreed on by `initialize`.
+    // with an error. A modern revision cannot be agreed on by `initialize`.
     /// What to answer to an `initialize` that asks for `requested`.
     pub fn answer_initialize(requested: &str) -> Self {
         Self::parse(requested)

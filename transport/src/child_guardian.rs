@@ -3,7 +3,7 @@
 //!
 //! The broker starts itself with [`COMMAND`], and its command line hands over to [`run`]. A child that the broker started dies with
 //! it by a signal of the kernel's own ([`crate::child_launcher`]); that signal does not reach what the child started, and a
-//! broker that is killed can not reach it either. Invariants: a group is known from its start until nothing of it is left; while
+//! broker that is killed cannot reach it either. Invariants: a group is known from its start until nothing of it is left; while
 //! the broker lives nothing is killed here.
 
 use std::collections::BTreeSet;

@@ -20,7 +20,7 @@ pub trait FrameSource: Send {
     fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, ReadError>> + Send;
 
     /// Whether the message that came last had no end of its own but that of the stream, on wires where that can be. Some peers
-    /// leave it out behind their last message; one that can not be read is what a connection that broke left of it.
+    /// leave it out behind their last message; one that cannot be read is what a connection that broke left of it.
     fn is_unended(&self) -> bool {
         false
     }

@@ -21,7 +21,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// True when the other side can not have acted on the request, so that sending it again is safe.
+    /// True when the other side cannot have acted on the request, so that sending it again is safe.
     pub fn nothing_was_sent(&self) -> bool {
         !matches!(self, Self::Aborted { .. })
     }

@@ -52,7 +52,7 @@ pub enum BackendState {
     /// Not reached yet, not given up either.
     Connecting,
     Ready,
-    /// Serving its last good lists; it can not be reached now.
+    /// Serving its last good lists; it cannot be reached now.
     Degraded,
     /// Never reached so far.
     Failed,
@@ -112,7 +112,7 @@ struct Status {
     last_error: Option<String>,
     /// How a child process ended by itself, since the backend was ready last.
     child_end: Option<String>,
-    /// The log says already that it can not be reached.
+    /// The log says already that it cannot be reached.
     down_logged: bool,
     /// What the wire turned out to be.
     wire: Option<WireKind>,
@@ -287,7 +287,7 @@ impl Backend {
         self.state.send_replace(state);
     }
 
-    /// The backend can not be reached. Said once for each time it goes down, however often it is tried meanwhile.
+    /// The backend cannot be reached. Said once for each time it goes down, however often it is tried meanwhile.
     pub fn set_unreachable(&self, state: BackendState, refusal: &Refusal) {
         let mut status = self.status.lock();
         let told = std::mem::replace(&mut status.down_logged, true);

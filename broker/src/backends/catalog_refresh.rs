@@ -206,7 +206,7 @@ pub(super) async fn refresh_tools(
     Ok(())
 }
 
-/// Notes what each tool wants repeated in headers. Over HTTP a tool that asks for it wrongly can not be called, so it is not
+/// Notes what each tool wants repeated in headers. Over HTTP a tool that asks for it wrongly cannot be called, so it is not
 /// offered (MCP 2026-07-28, Streamable HTTP).
 fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEntry>) {
     if !matches!(connection.wire(), WireSender::Http(_)) {

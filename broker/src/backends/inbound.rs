@@ -152,7 +152,7 @@ fn request(
     let asked = link.declared.permits(message, version).and_then(|()| {
         match recipient(link, connection, message, origin) {
             Some(recipient) => recipient.need_input(connection, message),
-            // Who has no session can not be asked now, for which an elicitation has an answer.
+            // Who has no session cannot be asked now, for which an elicitation has an answer.
             None if message.method == Method::ElicitationCreate && link.has_stateless_clients() => {
                 connection.send_later(handshake::success(&id, br#"{"action":"cancel"}"#));
                 Ok(())

@@ -29,7 +29,7 @@ use crate::rules::event_log::Topic;
 #[derive(Debug, Default)]
 pub struct Subscriptions {
     by_uri: Mutex<HashMap<String, Subscription>>,
-    /// Held while the backend is told, so that what it is told about one URI can not be overtaken.
+    /// Held while the backend is told, so that what it is told about one URI cannot be overtaken.
     uri_locks: UriLocks,
 }
 

@@ -83,7 +83,7 @@ pub async fn lookup_for_peer(
 /// Replicas that take what one that drains does not, in no particular order.
 pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
     let durable = &broker.shared.durable;
-    // A store that can not be asked knows of nobody.
+    // A store that cannot be asked knows of nobody.
     let nodes = durable.timed("nodes", durable.store.live_nodes()).await.unwrap_or_default();
     let own = durable.node();
     let mut others: Vec<SessionOwner> = nodes

@@ -1,7 +1,7 @@
 //! The command line. `main` calls [`main`]; each command is a call into the part of the broker that does it, and the
 //! commands for operators are calls to the admin API of a running broker.
 //!
-//! Exit codes: 0 done, 1 refused by the broker, 64 wrong usage, 69 the broker can not be reached, 70 internal fault.
+//! Exit codes: 0 done, 1 refused by the broker, 64 wrong usage, 69 the broker cannot be reached, 70 internal fault.
 
 mod admin;
 mod args;

@@ -16,7 +16,7 @@ const FILE_ALLOWED: &str = "the absolute path of a PEM file, without ..";
 /// Longest path of the system.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Checks what the types can not say.
+/// Checks what the types cannot say.
 pub(super) fn check(tls: &BackendTls, transport: &TransportSpec, faults: &mut Vec<FieldError>) {
     let named = [(CERT, &tls.client_cert), (KEY, &tls.client_key)];
     for (name, path) in &named {

@@ -11,7 +11,7 @@ use super::{
 /// All that can be written in a configuration.
 pub(super) struct KeyTable {
     pub(super) sections: &'static [KeySection],
-    /// Keys and whole sections of the broker's documented surface that this build can not honour: answered, never ignored.
+    /// Keys and whole sections of the broker's documented surface that this build cannot honour: answered, never ignored.
     pub(super) unavailable: &'static [&'static str],
     /// Two spellings of one setting: an environment variable for one replaces the other in the file.
     pub(super) twins: &'static [(&'static str, &'static str)],

@@ -61,7 +61,7 @@ pub use trusted_proxies::{ForwardedHeader, TrustedProxyConfig};
 /// Reads the file, if there is one, and the environment of this process.
 pub fn load(file: Option<&Path>) -> Result<Config, FieldErrors> {
     let text = file.map(read_file).transpose().map_err(|fault| FieldErrors(vec![fault]))?;
-    // A variable that is not Unicode can not be one of ours: their names and values are.
+    // A variable that is not Unicode cannot be one of ours: their names and values are.
     let environment = std::env::vars_os().filter_map(|(name, value)| {
         Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
     });

@@ -69,7 +69,7 @@ fn timeout_allowed() -> String {
     format!("a duration from {min} to {max}, such as 100ms")
 }
 
-/// Checks what the types can not say.
+/// Checks what the types cannot say.
 pub(super) fn check_resources(rules: &ResourceRules, faults: &mut Vec<FieldError>) {
     if rules.roots.len() > ROOTS_MAX {
         faults.push(FieldError::new(

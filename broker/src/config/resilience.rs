@@ -134,7 +134,7 @@ impl ConfigReader<'_> {
     }
 }
 
-/// Checks what the types can not say.
+/// Checks what the types cannot say.
 pub(super) fn check_backend(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     let BackendTimeouts { call, control, initialize, call_max, methods, tools } = &spec.timeouts;
     check_deadlines(

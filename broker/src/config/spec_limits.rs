@@ -25,7 +25,7 @@ fn check_profile(name: Option<&str>, faults: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks what the types can not say.
+/// Checks what the types cannot say.
 pub(super) fn check_tenant(limits: &TenantLimits, faults: &mut Vec<FieldError>) {
     check_profile(limits.message_profile.as_deref(), faults);
     check_rate(PATH, "", limits.requests_per_second, limits.burst, faults);

@@ -66,7 +66,7 @@ pub fn parse_tenant_spec(body: &Value) -> Result<TenantSpec, Vec<FieldError>> {
     validate_tenant_spec(&spec).map(|()| spec)
 }
 
-/// Checks what the types can not say.
+/// Checks what the types cannot say.
 pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<FieldError>> {
     let mut faults = Vec::new();
     check_transport(&spec.transport, &mut faults);
@@ -80,7 +80,7 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<FieldError>> 
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-/// Checks what the types can not say.
+/// Checks what the types cannot say.
 pub fn validate_tenant_spec(spec: &TenantSpec) -> Result<(), Vec<FieldError>> {
     let mut faults = Vec::new();
     check_count("weight", Some(spec.weight.into()), WEIGHT, &mut faults);

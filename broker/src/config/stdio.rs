@@ -26,7 +26,7 @@ const PATH: &str = "transport.limits";
 /// Below this hardly any interpreter starts.
 const MEMORY_MIN: usize = 16 << 20;
 const MEMORY: KeyKind = KeyKind::Size { min: MEMORY_MIN, max: 1024 << 30 };
-/// A process that may open fewer can not start.
+/// A process that may open fewer cannot start.
 const OPEN_FILES: KeyKind = KeyKind::Count { min: 16, max: COUNT_MAX };
 const CHILD_TIME: KeyKind = KeyKind::Duration { min: SECOND, max: LIFETIME_MAX };
 
@@ -188,7 +188,7 @@ impl ConfigReader<'_> {
     }
 }
 
-/// Checks what the types can not say.
+/// Checks what the types cannot say.
 pub(super) fn check_limits(limits: &StdioLimits, faults: &mut Vec<FieldError>) {
     let StdioLimits { memory, processes, open_files, cpu, idle, lifetime } = limits;
     check_size(join(PATH, "memory"), *memory, MEMORY, faults);

@@ -534,7 +534,7 @@ mod tests {
 
     #[test]
     fn every_key_of_the_table_is_read() {
-        // A list is no value of any key but three, which take no map: a key that nobody reads would pass.
+        // A list is not a value of any key but three, which take no map: a key that nobody reads would pass.
         for section in TABLE.sections {
             for key in section.keys {
                 assert_fault(

@@ -1,7 +1,7 @@
 //! What operators see and end of the things that replicas share: nodes, sessions, subscriptions and tasks.
 //!
 //! The database is asked first, so that every replica shows the same. A session that is here is shown as it is right now,
-//! and one that is not stored yet is shown too. Without the database there is no answer, rather than half of one.
+//! and one that is not stored yet is shown too. Without the database there is not an answer, rather than half of one.
 
 use std::collections::BTreeMap;
 

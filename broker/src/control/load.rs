@@ -178,7 +178,7 @@ impl Control {
         Ok(backends)
     }
 
-    /// One row that can not be read does not keep the rest from being served.
+    /// One row that cannot be read does not keep the rest from being served.
     fn leave_out(&self, error: &LoadError) {
         self.metrics.row_unreadable();
         tracing::error!(%error, "left out: everything else is served");

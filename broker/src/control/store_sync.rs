@@ -2,7 +2,7 @@
 //!
 //! A word of another replica, or a renewal that tells a new version, is the reason to look; what is in the store decides.
 //! Invariants: reading and applying is one turn among this replica's own changes, so whoever writes last wins on every
-//! replica; a row that can not be read leaves what is in force for it.
+//! replica; a row that cannot be read leaves what is in force for it.
 
 #[cfg(test)]
 mod tests;
@@ -131,7 +131,7 @@ impl Control {
     }
 }
 
-/// What was read; the same value as before if nothing differs; and what is in force if it can not be read.
+/// What was read; the same value as before if nothing differs; and what is in force if it cannot be read.
 fn readable<Spec: PartialEq>(
     read: Result<RegistryEntry<Spec>, LoadError>,
     before: Option<&Arc<RegistryEntry<Spec>>>,

@@ -148,7 +148,7 @@ impl DemoSession {
     }
 
     pub(super) fn locked<T>(&self, use_state: impl FnOnce(&mut DemoState) -> T) -> T {
-        // A panic while it was held can not have left it half changed: no step of ours panics between two changes.
+        // A panic while it was held cannot have left it half changed: no step of ours panics between two changes.
         use_state(&mut self.state.lock())
     }
 }

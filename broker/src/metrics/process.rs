@@ -1,5 +1,5 @@
 //! What the operating system knows of this process, in the names every Prometheus dashboard expects. Read from
-//! `/proc/self` each time the metrics are asked for; a value that can not be read is left out. And what became of its log,
+//! `/proc/self` each time the metrics are asked for; a value that cannot be read is left out. And what became of its log,
 //! which is the process's own too.
 
 use std::{

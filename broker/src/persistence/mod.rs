@@ -146,7 +146,7 @@ impl Persistence {
         self.address.get()?.as_deref()
     }
 
-    /// Tells the others that a session is here, for when the database can not.
+    /// Tells the others that a session is here, for when the database cannot.
     pub async fn note_owned(&self, session: &SessionKey, ttl: Duration) {
         if let Some(address) = self.address().filter(|_| self.is_shared()) {
             let hint =
@@ -186,7 +186,7 @@ impl Persistence {
     }
 
     /// Carries out a change. `Ok`: it is on disk. An `Err` of a change that may have been carried out all the same is
-    /// possible (the database went away at the wrong moment); whoever can not live with that looks.
+    /// possible (the database went away at the wrong moment); whoever cannot live with that looks.
     pub async fn write(&self, write: WriteOp) -> Result<WriteOutcome, Refusal> {
         self.commit(write).await.map_err(|error| refusal(&error))
     }

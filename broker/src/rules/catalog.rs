@@ -125,7 +125,7 @@ pub struct BackendLists {
     pub prompts: Vec<CatalogEntry>,
     pub resources: Vec<CatalogEntry>,
     pub resource_templates: Vec<CatalogEntry>,
-    /// The backend can not be reached; these lists are older than that.
+    /// The backend cannot be reached; these lists are older than that.
     pub stale: bool,
 }
 
@@ -157,8 +157,8 @@ pub struct ListPage {
     pub next_cursor: Option<String>,
 }
 
-/// Takes the result of a list call apart. Entries that can not be offered are left out, each with its reason; only a
-/// result that is no list at all is an error.
+/// Takes the result of a list call apart. Entries that cannot be offered are left out, each with its reason; only a
+/// result that is not a list at all is an error.
 pub fn read_page(
     kind: ListKind,
     backend: &BackendId,

@@ -22,7 +22,7 @@ impl Rate {
         (per_second > 0).then_some(Self { per_second, burst: burst.max(1) })
     }
 
-    /// One replica's share: all of them together get no more than all, but for a burst that can not be divided.
+    /// One replica's share: all of them together get no more than all, but for a burst that cannot be divided.
     fn interval_ns(self, replicas: u32) -> u64 {
         1_000_000_000 * u64::from(replicas.max(1)) / u64::from(self.per_second)
     }

@@ -2,7 +2,7 @@
 //!
 //! A spare connection costs less than one user's state seen by another, so a link is shared only where the protocol can
 //! tell whose message is whose: never between principals (unless the operator says the backend keeps no user state), and
-//! never by sessions that can be asked back over a wire that can not name the call that asked.
+//! never by sessions that can be asked back over a wire that cannot name the call that asked.
 
 use protocol::{
     capabilities::ClientCapabilities,

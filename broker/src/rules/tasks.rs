@@ -70,7 +70,7 @@ pub fn idempotency_key(message: &Message) -> Result<Option<String>, Refusal> {
     }
 }
 
-/// `None`: it can not be read. `Some(None)`: there is none.
+/// `None`: it cannot be read. `Some(None)`: there is none.
 fn wished_ttl(task: &[u8]) -> Option<Option<Duration>> {
     let document = parsed(task).ok()?;
     let root = document.root();
@@ -263,7 +263,7 @@ pub fn is_tool_error(answer: &Message) -> bool {
     answer.kind == Kind::Result && answer.bytes(answer.fields.is_error) == Some(b"true")
 }
 
-/// The whole response to `tasks/result` of a task that ended like this; `None` when what is stored can not be read.
+/// The whole response to `tasks/result` of a task that ended like this; `None` when what is stored cannot be read.
 pub fn response(outcome: &[u8], id: &RequestId, task: &TaskId) -> Option<Message> {
     let rest = outcome.strip_prefix(b"{")?;
     let frame = Bytes::from([b"{\"jsonrpc\":\"2.0\",\"id\":", id.raw(), b",", rest].concat());

@@ -23,7 +23,7 @@ pub(super) struct OpenDatabase {
 }
 
 impl OpenDatabase {
-    /// Locks an SQLite file, or connects to a server. One that can not be reached is an error.
+    /// Locks an SQLite file, or connects to a server. One that cannot be reached is an error.
     pub(super) async fn open(config: &Config, migrate: bool) -> Result<Self, StoreError> {
         match &config.storage.database {
             config::DatabaseConfig::Sqlite(path) => {

@@ -1,7 +1,7 @@
 //! One request's search for the replica that serves it: what is asked in which order, and how long.
 //!
 //! Called through [`super::SessionLocator`]; whoever searches forwards the request and says what came of it. Invariant: a search
-//! ends within twice the lease and a second, and never says that there is no session because it could not look.
+//! ends within twice the lease and a second, and never says that there is not a session because it could not look.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub(crate) trait LookupSources {
 /// What the record says.
 pub(crate) enum ClaimOutcome<Session> {
     Local(Session),
-    /// `owner`: `None` if it can not be reached from outside.
+    /// `owner`: `None` if it cannot be reached from outside.
     Remote {
         owner: Option<SessionOwner>,
         lease_left: Duration,
@@ -60,7 +60,7 @@ pub(crate) enum ClaimOutcome<Session> {
 /// Why a replica did not serve a request that it was asked to serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ForwardFailure {
-    /// It can not be reached.
+    /// It cannot be reached.
     Unreachable,
     /// It does not have the session, and may know who has.
     NotOwner(Option<SessionOwner>),

@@ -1,7 +1,7 @@
 //! Which replica a session is on. Asked by listeners for every request that names a session.
 //!
 //! A session here is found by one look into a map. Otherwise: what was last known (in memory, then in the hot store), and
-//! then the record, where a session without an owner is taken over. Only the record can say that there is no session.
+//! then the record, where a session without an owner is taken over. Only the record can say that there is not a session.
 //!
 //! Invariant: nobody asks the stores for sessions that are not there at a rate above its tenant's, nor for the same one again
 //! and again: a search takes of the tenant's budget before it goes to them, and gives it back when it finds something.

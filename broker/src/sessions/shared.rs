@@ -9,7 +9,7 @@ use super::{
     deadline_list::{DeadlineList, Expirable},
     registry::SessionRegistry,
     stream::UnreadBudget,
-    task_host::TaskHost,
+    task_host::TaskService,
 };
 use protocol::error::{ErrorKind, Refusal};
 
@@ -21,7 +21,7 @@ pub struct Shared {
     pub context: Arc<Context>,
     /// The sessions that live here.
     pub registry: SessionRegistry,
-    task_host: OnceLock<Arc<dyn TaskHost>>,
+    task_host: OnceLock<Arc<dyn TaskService>>,
     /// Counts what waits for clients.
     pub unread_budget: Arc<UnreadBudget>,
     /// Calls in flight, to be told when their time is up.
@@ -45,11 +45,11 @@ impl Shared {
 
 impl Shared {
     /// Sets the host of tasks. Before that, requests for tasks are refused.
-    pub fn set_task_host(&self, host: Arc<dyn TaskHost>) {
+    pub fn set_task_host(&self, host: Arc<dyn TaskService>) {
         let _set_once = self.task_host.set(host);
     }
 
-    pub fn task_host(&self) -> Result<Arc<dyn TaskHost>, Refusal> {
+    pub fn task_host(&self) -> Result<Arc<dyn TaskService>, Refusal> {
         self.task_host
             .get()
             .cloned()

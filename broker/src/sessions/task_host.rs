@@ -28,7 +28,7 @@ pub struct NewTask {
 }
 
 /// Answers requests that need the tasks of this process.
-pub trait TaskHost: fmt::Debug + Send + Sync {
+pub trait TaskService: fmt::Debug + Send + Sync {
     /// Makes a task of a call.
     fn create(self: Arc<Self>, session: Arc<Session>, task: NewTask) -> TaskReply;
 

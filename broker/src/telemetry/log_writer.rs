@@ -104,7 +104,7 @@ fn write(steps: &Receiver<WriterCommand>, mut out: impl Write, waiting: &AtomicU
         let Ok(step) = step else { return };
         match step {
             WriterCommand::Line(line) => {
-                // There is nowhere to say that it can not be said; once it can again, it is.
+                // There is nowhere to say that it cannot be said; once it can again, it is.
                 is_taken = out.write_all(&line).is_ok();
                 if !is_taken {
                     process::log_line_dropped();

@@ -38,7 +38,7 @@ pub(crate) async fn plain_call(client: &TestClient, ledger: &Ledger, key: &str) 
     begun.elapsed()
 }
 
-/// A task is refused because it can not be stored; how long that took.
+/// A task is refused because it cannot be stored; how long that took.
 pub(crate) async fn refused_task(client: &TestClient, key: &str) -> Duration {
     let begun = Instant::now();
     let refused = client.error("tools/call", as_task("write", json!({"key": key}))).await;

@@ -1,5 +1,5 @@
 //! Hostile HTTP/2 at the data plane, in frames written by hand: whoever floods is closed or refused, costs nobody else
-//! anything, and what is no request never reaches a handler.
+//! anything, and what is not a request never reaches a handler.
 
 use std::time::Duration;
 
@@ -325,7 +325,7 @@ async fn asking_for_much_over_http1(broker: &TestBroker, canary: &TestClient) ->
     deaf
 }
 
-/// What is no request in HTTP/2, each as a whole head.
+/// What is not a request in HTTP/2, each as a whole head.
 fn broken_heads() -> Vec<(&'static str, Vec<u8>)> {
     let with = |more: &Headers<'_>| [block(&POST), block(more)].concat();
     let without = |name: &str| {

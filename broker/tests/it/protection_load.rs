@@ -108,7 +108,7 @@ async fn r15_goodput_at_three_times_saturation_stays_near_the_peak() {
     );
     println!("{told}");
     assert!(share >= 0.8, "it collapses: {told}");
-    // What can not be done is refused, and not begun and given up.
+    // What cannot be done is refused, and not begun and given up.
     assert!(refused > late && refused * 4 > good, "{told}");
     assert_eq!(
         broker.admin().backend("default", "b").await["breaker"]["state"],

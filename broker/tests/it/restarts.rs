@@ -360,7 +360,7 @@ fn slow_to_start(backend: &FakeBackend, gate: &Gate) {
     });
 }
 
-/// A broker after a crash whose backend can not be reached before the gate is open, and a client from before.
+/// A broker after a crash whose backend cannot be reached before the gate is open, and a client from before.
 async fn crashed_behind(gate: &Gate) -> (FakeBackend, TestBroker, TestClient) {
     let backend = backend().await;
     let mut broker = start(&backend).await;

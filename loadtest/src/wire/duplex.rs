@@ -198,7 +198,7 @@ async fn read(
                         r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"not spoken here"}}}}"#
                     )
                 };
-                // The peer's requests must not wait behind our own: with a full queue there is no answer.
+                // The peer's requests must not wait behind our own: with a full queue there is not an answer.
                 if let Some(writer) = writer.upgrade() {
                     let _full = writer.try_send(WriterCommand::Frame(answer.into()));
                 }

@@ -100,7 +100,7 @@ pub enum NoAnswer {
     /// Refused below MCP, by a status.
     #[error("HTTP status {0}")]
     Status(u16),
-    /// An answer came that can not be this request's. It is among the findings already.
+    /// An answer came that cannot be this request's. It is among the findings already.
     #[error("a wrong answer")]
     Wrong,
 }

@@ -1,4 +1,4 @@
-//! The program: its exit codes, what it writes, and that it ends with a sentence when it can not do what is asked.
+//! The program: its exit codes, what it writes, and that it ends with a sentence when it cannot do what is asked.
 
 use std::{path::PathBuf, process::Output};
 

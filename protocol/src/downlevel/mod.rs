@@ -1,7 +1,7 @@
 //! What a server says, in the words of a revision before 2025-11-25, for a client that speaks that one.
 //!
 //! Objects are open in every revision, so unknown members do no harm and pass. What is converted always is what a strict
-//! reader refuses: kinds of content that its revision does not have, and an error that asks for something it can not do. A
+//! reader refuses: kinds of content that its revision does not have, and an error that asks for something it cannot do. A
 //! reader that wants no unknown members gets none (`strict`). Used by sessions, on the way to their client.
 
 mod sampling;

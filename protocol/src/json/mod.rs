@@ -144,7 +144,7 @@ impl ValueKind {
 }
 
 /// Hands a walker on the outermost value of `text` to `read`, which passes over all of it. What was read counts for nothing where
-/// the text is no JSON. Allocates nothing, unless arrays and objects are more than 64 levels deep.
+/// the text is not JSON. Allocates nothing, unless arrays and objects are more than 64 levels deep.
 pub(crate) fn scan<'a, R>(
     text: &'a [u8],
     limits: &Limits,

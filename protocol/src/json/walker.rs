@@ -39,7 +39,7 @@ impl<'a> Key<'a> {
 
     /// The same as text.
     pub(crate) fn text(self) -> Cow<'a, str> {
-        // It was passed: a string that does not decode can not get here.
+        // It was passed: a string that does not decode cannot get here.
         unquote(self.span.of(self.text)).unwrap_or_default()
     }
 }

@@ -35,7 +35,7 @@ pub struct ParamHeader {
     pub kind: ParamType,
 }
 
-/// Why a tool can not be used.
+/// Why a tool cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadAnnotation {
     /// The header name is no token, or no string.
@@ -50,7 +50,7 @@ pub enum BadAnnotation {
     /// It is not reached by `properties` alone.
     #[error("x-mcp-header is on something else than a property, or too deep")]
     NotReachable,
-    /// The schema can not be read.
+    /// The schema cannot be read.
     #[error("inputSchema can not be read")]
     Schema,
 }

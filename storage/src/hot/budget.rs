@@ -31,7 +31,7 @@ pub struct BudgetGrant {
 
 /// Replicas look from time to time: what came back between two looks is not lost though the burst is full.
 pub(super) const SLACK_US: f64 = 50_000.0;
-/// The most a budget can be overdrawn. A clock that jumps, or a foreign value, can not close it for longer.
+/// The most a budget can be overdrawn. A clock that jumps, or a foreign value, cannot close it for longer.
 pub(super) const OVERDRAWN_US_MAX: f64 = 10_000_000.0;
 
 /// Settles one ask at `now_us`: the new state, and the answer.

@@ -54,7 +54,7 @@ pub struct OwnerHint {
     pub address: String,
 }
 
-/// Hints and words. None of it fails: what can not be done is counted, and as good as lost.
+/// Hints and words. None of it fails: what cannot be done is counted, and as good as lost.
 #[async_trait]
 pub trait HotStore: Send + Sync {
     /// `memory` or `redis`: a metric's label.
@@ -72,7 +72,7 @@ pub trait HotStore: Send + Sync {
     /// What is told from now on.
     fn wakes(&self) -> broadcast::Receiver<Wakeup>;
 
-    /// Takes of budgets that replicas share, an answer for each ask in the same order. `None`: they can not be asked now, and
+    /// Takes of budgets that replicas share, an answer for each ask in the same order. `None`: they cannot be asked now, and
     /// it may be that all or none of it was taken.
     async fn take_from_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>>;
 

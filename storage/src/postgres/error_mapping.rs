@@ -72,7 +72,7 @@ pub(super) fn explain(error: sqlx::Error) -> StoreError {
                 // Damaged data or index; a row that breaks what the schema promises.
                 Some("XX001" | "XX002") => StoreError::Corrupt { detail },
                 Some(code) if is_outage(code) => StoreError::Unavailable { detail },
-                // A statement that can not be carried out keeps nobody from carrying out others.
+                // A statement that cannot be carried out keeps nobody from carrying out others.
                 _ => StoreError::Refused { detail },
             }
         }

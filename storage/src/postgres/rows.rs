@@ -1,4 +1,4 @@
-//! Rows as the broker sees them. One that can not be read is counted, told in the log and left out: it must not keep the
+//! Rows as the broker sees them. One that cannot be read is counted, told in the log and left out: it must not keep the
 //! others from being served.
 
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! From rows to sessions and tasks. A row that can not be read is left out, counted, and named in the log by its key: what
+//! From rows to sessions and tasks. A row that cannot be read is left out, counted, and named in the log by its key: what
 //! is in it is nobody's business there.
 
 use std::{str, time::Duration};
@@ -12,7 +12,7 @@ use crate::{
     StoredSession, StoredTask, TaskRecord, TaskStatus, TaskStep, audit_rows::Column,
 };
 
-/// The column that can not be read.
+/// The column that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UnreadableColumn(pub(super) &'static str);
 

@@ -56,7 +56,7 @@ struct Installation {
     programs: PathBuf,
     /// Such as `15.14`.
     version: String,
-    /// User and group of the server's processes, if they can not be ours.
+    /// User and group of the server's processes, if they cannot be ours.
     runs_as: Option<(u32, u32)>,
 }
 

@@ -1,7 +1,7 @@
 //! Sends requests to other replicas. Called by the broker where a session is elsewhere.
 //!
 //! A few connections to each peer are kept and shared by all requests. Invariant: an error says nothing was sent only when
-//! the peer can not have acted on the request.
+//! the peer cannot have acted on the request.
 
 use std::{
     collections::HashMap,

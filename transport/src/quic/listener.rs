@@ -136,7 +136,7 @@ impl QuicListener {
         self.endpoint.wait_idle().await;
     }
 
-    /// With the certificates as of now. Those of before stay when the new ones can not be used.
+    /// With the certificates as of now. Those of before stay when the new ones cannot be used.
     fn config(&self) -> Arc<quinn::ServerConfig> {
         let mut current = self.current.lock();
         let quic = self.tls.quic();

@@ -27,7 +27,7 @@ pub const ALPN_MCP: &[u8] = b"mcp";
 const ALPN_H2: &[u8] = b"h2";
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// Why certificates or keys can not be used. Texts name the file.
+/// Why certificates or keys cannot be used. Texts name the file.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("{} can not be read: {reason}", path.display())]

@@ -1,7 +1,7 @@
 //! What listeners present, and whom they ask for a certificate.
 //!
 //! Used by every listener of the broker. Reloading swaps what the *next* handshake gets: connections that exist go on, and files
-//! that can not be used change nothing.
+//! that cannot be used change nothing.
 
 use std::{
     io,

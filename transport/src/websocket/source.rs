@@ -55,7 +55,7 @@ enum Phase {
     Closing(Option<ReadError>),
     /// Over, and the place of the next frame is known or does not matter.
     Ended,
-    /// Over, and what follows can not be understood.
+    /// Over, and what follows cannot be understood.
     Failed,
 }
 

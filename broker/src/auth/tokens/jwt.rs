@@ -170,7 +170,7 @@ impl<'a> JsonMembers<'a> {
         self.0.get(name)
     }
 
-    /// What is there and is no text makes the token none.
+    /// What is there and is not a text makes the token none.
     fn optional_text(&self, name: &str) -> Result<Option<String>, TokenError> {
         self.get(name)
             .map(|value| value.as_str().map(Into::into).ok_or(TokenError::Form))

@@ -1,4 +1,4 @@
-//! How long a backend that can not be reached is left alone.
+//! How long a backend that cannot be reached is left alone.
 
 use std::time::{Duration, Instant};
 

@@ -272,7 +272,7 @@ impl Connection {
         answer
     }
 
-    /// Sends a request and keeps its way back open. Resolves when the answer came on it, unless that goes by its id, or can not
+    /// Sends a request and keeps its way back open. Resolves when the answer came on it, unless that goes by its id, or cannot
     /// come any more.
     async fn send_request(
         self: &Arc<Self>,
@@ -336,7 +336,7 @@ impl Connection {
         self.resolve(id.as_ref(), Ok(message));
     }
 
-    /// Something came in that is no message. It may still say what it was meant for: a request is told what is wrong with
+    /// Something came in that is not a message. It may still say what it was meant for: a request is told what is wrong with
     /// it, the wait for an answer is over.
     pub fn broken_message(&self, rejected: &Rejection, text: &[u8]) {
         self.metrics.dropped_notification("noise");

@@ -124,7 +124,7 @@ impl EraCache {
         self.ask_for_sessions.notified().await;
     }
 
-    /// The lists in force were fetched in the era that clients with sessions get them in, or can not be fetched now.
+    /// The lists in force were fetched in the era that clients with sessions get them in, or cannot be fetched now.
     pub fn set_settled(&self, settled: bool) {
         self.settled.send_replace(settled);
     }

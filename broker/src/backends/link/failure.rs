@@ -12,7 +12,7 @@ use protocol::{
 
 use crate::rules::retries::AttemptOutcome;
 
-/// Why there is no answer. Says whether the backend can have acted.
+/// Why there is not an answer. Says whether the backend can have acted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// No byte of the request left: it may be tried again.
@@ -84,7 +84,7 @@ impl Failure {
         )
     }
 
-    /// The backend is not well, or can not be reached: this counts for its breaker. Not what our own side refused, nor what a
+    /// The backend is not well, or cannot be reached: this counts for its breaker. Not what our own side refused, nor what a
     /// backend does that is well.
     pub fn is_the_backends(&self) -> bool {
         match self {

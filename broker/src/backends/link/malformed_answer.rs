@@ -1,4 +1,4 @@
-//! The id of an answer that can not be read as a whole (a lone surrogate, a number beyond all bounds).
+//! The id of an answer that cannot be read as a whole (a lone surrogate, a number beyond all bounds).
 //!
 //! Used by connections: better a failure at once than a call that waits for its deadline. It must never fail another
 //! call, so an id counts only where libraries put the message's own: as the first member, after `jsonrpc`, or last.

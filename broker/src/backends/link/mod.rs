@@ -222,7 +222,7 @@ impl Link {
         backoff.wait(&self.backend.id).await.map_err(OpenError::Waiting)?;
         let limit = self.backend.timeouts().initialize;
         match tokio::time::timeout(limit, self.open_in_matching_era()).await {
-            // No call has begun, whoever says that there is no answer.
+            // No call has begun, whoever says that there is not an answer.
             Ok(Err(Failure::Unclear(text))) => Err(OpenError::Failed(Failure::Busy(text))),
             Ok(opened) => opened.map_err(OpenError::Failed),
             Err(_) => {

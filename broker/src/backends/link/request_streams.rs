@@ -95,7 +95,7 @@ impl Drop for StreamRequest {
     }
 }
 
-/// Sends a request on its stream and takes what comes back on it. Resolves when the answer can not come on it any more.
+/// Sends a request on its stream and takes what comes back on it. Resolves when the answer cannot come on it any more.
 pub(super) async fn exchange(
     stream: RequestStream,
     link: &Arc<Link>,
@@ -136,7 +136,7 @@ pub(super) async fn exchange(
             }
             // It breaks off here: its end comes next.
             Err(_) if under_way.stream.source.is_unended() => {}
-            // What can not be read may still say what it was meant for.
+            // What cannot be read may still say what it was meant for.
             Err(rejected) => {
                 connection.broken_message(&rejected, &frame);
                 if noise == NOISE_LINES_MAX {

@@ -90,7 +90,7 @@ impl TlsClients {
         Ok(Some(loaded))
     }
 
-    /// Reads the certificates that are presented anew: the next handshakes present them. Those that can not be used change nothing.
+    /// Reads the certificates that are presented anew: the next handshakes present them. Those that cannot be used change nothing.
     pub async fn reload(&self) {
         let known: Vec<_> = self.0.lock().identities.values().filter_map(Weak::upgrade).collect();
         for identity in known {

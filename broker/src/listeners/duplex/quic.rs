@@ -274,7 +274,7 @@ async fn serve_request(session: Arc<Session>, stream: RequestStream) {
 
 type StartedCall = (protocol::ids::RequestId, StreamCursor, Option<CallFuture>);
 
-/// Hands a message to the session. `None`: it is no request, and nothing follows.
+/// Hands a message to the session. `None`: it is not a request, and nothing follows.
 async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<StartedCall>, Rejection> {
     let id = message.id.clone();
     if message.is_modern() {

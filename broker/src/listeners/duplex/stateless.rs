@@ -314,7 +314,7 @@ impl RequestDispatcher {
         self.lock().remove(id);
     }
 
-    /// Takes what is no request. Clients answer nothing in this revision, and tell nothing but that a request is given up.
+    /// Takes what is not a request. Clients answer nothing in this revision, and tell nothing but that a request is given up.
     pub(super) fn hear(&self, message: &Message) {
         if message.method == Method::Cancelled && self.cancelled(message) {
             return; // each request once, which was paid for

@@ -261,7 +261,7 @@ pub(super) fn event_stream(
     event_stream_response(frames.map_err(|never: Infallible| match never {}))
 }
 
-/// A stream of frames that can not be come back to: it ends with its connection.
+/// A stream of frames that cannot be come back to: it ends with its connection.
 pub(super) fn frame_stream(
     frames: impl Stream<Item = Bytes> + Send + 'static,
     keepalive: Duration,

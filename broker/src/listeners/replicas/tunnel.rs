@@ -41,7 +41,7 @@ pub(in crate::listeners) struct Tunnel {
 /// What came of asking a session's owner for it.
 pub(in crate::listeners) enum TunnelResult {
     Open(Tunnel),
-    /// It has the session, and the client can not go on with it like this.
+    /// It has the session, and the client cannot go on with it like this.
     Refused(Response<Body>),
     SessionMissing(ForwardFailure),
 }

@@ -44,7 +44,7 @@ pub(super) enum InstanceEntry<'t> {
 }
 
 impl<'t> Instance<'t> {
-    /// Reads all of `text`. An error: it is no JSON, nested too deep, or the validation is over.
+    /// Reads all of `text`. An error: it is not JSON, nested too deep, or the validation is over.
     pub(super) fn read(text: &'t [u8]) -> Result<Self, serde_json::Error> {
         let values =
             1 + text.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();

@@ -83,7 +83,7 @@ impl Call {
         self.session.client_dialect().answer(self.method, told)
     }
 
-    /// An error that asks for URLs to be opened, for a client that can not be asked so. One without a session says with each
+    /// An error that asks for URLs to be opened, for a client that cannot be asked so. One without a session says with each
     /// request what it can do, and is told what is missing.
     fn urls_as_result(&self, error: &Message) -> Option<Bytes> {
         let opens_urls =

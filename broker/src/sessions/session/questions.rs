@@ -177,7 +177,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks the client for something a task needs, on the stream where it waits for that task. `None`: it can not be asked,
+    /// Asks the client for something a task needs, on the stream where it waits for that task. `None`: it cannot be asked,
     /// or is being asked already.
     pub(in crate::sessions) fn send_task_input(
         self: &Arc<Self>,

@@ -260,7 +260,7 @@ impl Session {
         let Some(span) = message.fields.request_id else { return };
         let in_flight =
             self.lock().in_flight.get(&RequestId::from_raw(span.slice(&message.frame))).cloned();
-        // A task has a cancellation of its own (same section), which is why what makes one can not be cancelled.
+        // A task has a cancellation of its own (same section), which is why what makes one cannot be cancelled.
         if let Some(in_flight) = in_flight {
             in_flight.cancel(reason(message));
         }
@@ -282,7 +282,7 @@ impl Session {
     }
 }
 
-/// A message without what is between its client and the broker, a key of that client among it. `None`: it can not be made.
+/// A message without what is between its client and the broker, a key of that client among it. `None`: it cannot be made.
 pub(super) fn without_private_meta(message: &Message) -> Option<Cow<'_, Message>> {
     if !message.fields.meta_has_own {
         return Some(Cow::Borrowed(message));

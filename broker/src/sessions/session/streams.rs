@@ -292,7 +292,7 @@ pub(super) fn is_general(number: u64) -> bool {
 }
 
 /// The lowest sequence an owner of this epoch gives an event of a stream it took over: an earlier owner that does not know
-/// yet can not give the same.
+/// yet cannot give the same.
 pub(super) fn first_sequence(epoch: i64) -> u64 {
     u64::try_from(epoch).unwrap_or_default() << EPOCH_SHIFT
 }

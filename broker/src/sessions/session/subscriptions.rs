@@ -72,7 +72,7 @@ impl Session {
         Ok(Reply::Result(Bytes::from_static(b"{}")))
     }
 
-    /// A subscription that is to outlive this process; one that can not be stored is none.
+    /// A subscription that is to outlive this process; one that cannot be stored is none.
     async fn persist_subscription(
         self: &Arc<Self>,
         link: &Arc<Link>,

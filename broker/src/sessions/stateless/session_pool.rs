@@ -1,7 +1,7 @@
 //! Stand-ins: sessions for requests that stand alone, kept by principal, endpoint, wire and set of capabilities.
 //!
 //! A stand-in is kept in memory as long as it is used, so that its links stay open and a request costs what one of a session
-//! does. Many requests go through one at once, but a backend whose wire can not tell on whose account it asks something back
+//! does. Many requests go through one at once, but a backend whose wire cannot tell on whose account it asks something back
 //! gets one that carries no other request meanwhile.
 
 use std::{
@@ -272,7 +272,7 @@ impl SessionPools {
 /// As long as links are kept that nobody uses.
 const STAND_IN_IDLE: Duration = LINK_IDLE_MAX;
 
-/// Whether the backend that the request goes to can not say on whose account it asks something.
+/// Whether the backend that the request goes to cannot say on whose account it asks something.
 fn cannot_tell_who_asked(visitor: &StatelessClient, request: &StatelessRequest) -> bool {
     let backend = backend_of(&request.message, &visitor.endpoint, &visitor.tenant.catalog());
     backend

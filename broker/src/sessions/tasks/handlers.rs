@@ -259,7 +259,7 @@ impl ForwardedInputs {
             if self.questions.contains_key(&input.number) {
                 continue;
             }
-            // One that can not be shown to this client may be shown to another.
+            // One that cannot be shown to this client may be shown to another.
             if let Some(question) = session.send_task_input(&task.record, input, &self.stream) {
                 self.questions.insert(input.number, question);
             }

@@ -8,10 +8,10 @@ use super::TaskManager;
 use crate::sessions::{
     session::Session,
     stream::EventStream,
-    task_host::{NewTask, TaskHost, TaskReply},
+    task_host::{NewTask, TaskReply, TaskService},
 };
 
-impl TaskHost for TaskManager {
+impl TaskService for TaskManager {
     fn create(self: Arc<Self>, session: Arc<Session>, task: NewTask) -> TaskReply {
         Box::pin(session.create_task(self, task))
     }

@@ -166,7 +166,7 @@ async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
 }
 
 impl TaskRun {
-    /// The backend no longer needs the answer, or can not get it any more.
+    /// The backend no longer needs the answer, or cannot get it any more.
     pub fn withdraw_input(self: &Arc<Self>, number: i64) {
         if take(self, number).is_some_and(|input| input.stored) {
             let run = self.clone();

@@ -62,7 +62,7 @@ pub struct TaskManager {
     pub(super) shared: Arc<Shared>,
     inner: Mutex<TaskTable>,
     tenants: OnceLock<FindTenant>,
-    /// TaskManager that can not be carried out here.
+    /// TaskManager that cannot be carried out here.
     deferred: Mutex<HashMap<TaskId, Deferral>>,
     /// TaskManager that are being taken up.
     recovering: Mutex<HashSet<TaskId>>,

@@ -59,7 +59,7 @@ async fn adopt(tasks: Arc<TaskManager>, task: TaskId) {
             recovery::recover(tasks, found).await;
         }
         Some(_) => {}
-        // Deleted just now, or it can not be read, which need not be found out every time.
+        // Deleted just now, or it cannot be read, which need not be found out every time.
         None => drop(tasks.defer(&task)),
     }
 }

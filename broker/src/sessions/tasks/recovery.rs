@@ -178,7 +178,7 @@ async fn defer(tasks: &Arc<TaskManager>, stored: &StoredTask) {
     store_until_done(tasks, &WriteOp::ReleaseTask { task, epoch: stored.epoch }).await;
 }
 
-/// Whoever asked these questions is gone, and can not be answered any more.
+/// Whoever asked these questions is gone, and cannot be answered any more.
 async fn close_inputs(tasks: &Arc<TaskManager>, stored: &StoredTask) {
     if stored.status != TaskStatus::InputRequired {
         return;

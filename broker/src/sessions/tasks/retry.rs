@@ -1,4 +1,4 @@
-//! How long a task waits for a backend that can not be reached, and the way to it.
+//! How long a task waits for a backend that cannot be reached, and the way to it.
 
 use std::{
     sync::Arc,
@@ -13,7 +13,7 @@ use crate::{
     limits::{BACKOFF_FIRST, BACKOFF_MAX},
 };
 
-/// How long a backend is waited for that can not be reached: as long as a call may take, counted from the first failure.
+/// How long a backend is waited for that cannot be reached: as long as a call may take, counted from the first failure.
 pub(super) struct RetryTimer {
     lasts: Duration,
     until: Option<Instant>,

@@ -129,7 +129,7 @@ impl OpenInput {
     }
 }
 
-/// What a task needs to be carried out, and can not be changed any more.
+/// What a task needs to be carried out, and cannot be changed any more.
 pub(super) struct RunPlan {
     pub(super) details: TaskDetails,
     pub(super) client: ClientCapabilities,

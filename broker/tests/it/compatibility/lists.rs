@@ -96,7 +96,7 @@ pub(super) async fn foreign_cursor(pair: &Pair) -> Found {
     refused(answer.message.get("error").ok_or_else(|| answer.text.clone())?)
 }
 
-/// A promise of structured content that is no object, which only 2026-07-28 has.
+/// A promise of structured content that is not an object, which only 2026-07-28 has.
 pub(super) async fn other_output_schema(pair: &Pair) -> Found {
     if !pair.is_modern_back() {
         return Ok(Cell::Absent);

@@ -55,7 +55,7 @@ enum Cell {
     Same,
     /// It is said in the other side's words.
     Translated,
-    /// Whoever wanted it is told that it can not be: `error.code` and `error.data.kind`.
+    /// Whoever wanted it is told that it cannot be: `error.code` and `error.data.kind`.
     Refused(i64, String),
     /// The side where it would begin does not know it.
     Absent,

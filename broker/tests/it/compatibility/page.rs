@@ -14,7 +14,7 @@ const END: &str = "<!-- end of matrix -->";
 /// The revisions with sessions.
 const LEGACY: usize = REVISIONS.len() - 1;
 
-/// What can not be bridged, what happens instead, and the test or the row that shows it.
+/// What cannot be bridged, what happens instead, and the test or the row that shows it.
 const LIMITS: [(&str, &str, &str); 14] = [
     (
         "A backend with sessions asks without a request on its way, and its client is of 2026-07-28",

@@ -140,7 +140,7 @@ async fn f_17_flipped_bits_in_answers_cost_their_calls_at_most_and_are_counted()
     let connections = backend.accepted();
     let (mut flips, mut spoilt, mut refused) = (0_u32, 0, 0_u32);
     for flipped in flipped(good) {
-        // The answer itself comes behind it, for the case that it can not be read as one.
+        // The answer itself comes behind it, for the case that it cannot be read as one.
         let answer = client
             .request("tools/call", json!({"name": "say", "arguments": {"lines": [flipped, good]}}))
             .await;

@@ -203,7 +203,7 @@ async fn b_04_b_05_b_06_b_07_b_15_b_16_lies_over_every_pipe_cost_one_call_at_mos
         let client = wires.client(wire).await;
         for (row, lines, expect) in ROWS {
             let what = format!("{wire}: {row}");
-            // A carrier of lines can not be lent to a frame of several, nor an empty line to a frame.
+            // A carrier of lines cannot be lent to a frame of several, nor an empty line to a frame.
             let lines: Vec<&str> = lines
                 .iter()
                 .copied()
@@ -269,7 +269,7 @@ async fn b_09_b_10_what_is_not_interpreted_passes_as_it_is() {
             );
             let body = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "say", "arguments": {"lines": [line]}}});
             let answer = client.begin_raw(json!(9), body.to_string()).response().await;
-            // Half a pair is no text, and some numbers are none for others: refused, or as they are, and never mended.
+            // Half a pair is not a text, and some numbers are none for others: refused, or as they are, and never mended.
             let disputed = ["ud800", "1e400"].iter().any(|what| inner.contains(what));
             if disputed && answer.value["error"]["data"]["kind"] == "backend_protocol_error" {
                 continue;

@@ -17,7 +17,7 @@ use super::{
 const BACKEND: &str = "everything";
 /// A client's whole run: dozens of checks, of which the slowest (tasks) take several seconds by design of the server.
 const RUN_WITHIN: Duration = Duration::from_secs(180);
-/// What a run must have printed at least, so that an empty one can not pass.
+/// What a run must have printed at least, so that an empty one cannot pass.
 const CHECKS_MIN: usize = 20;
 
 async fn client_passes(topology: Topology, client: Command, transport: Value) {

@@ -1,4 +1,4 @@
-//! What can not be told between the eras is refused, or left out, at once: never a wait, never a loss without a word.
+//! What cannot be told between the eras is refused, or left out, at once: never a wait, never a loss without a word.
 
 use serde_json::{Value, json};
 use testkit::{BackendCall, DuplexClient, FakeBackend, Reply};

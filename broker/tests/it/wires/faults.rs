@@ -160,7 +160,7 @@ async fn f_17_flipped_bits_are_errors_and_the_connection_goes_on() {
     client.call("b__echo", json!({"after": true})).await;
     let admin = ways.broker.admin();
     assert_eq!(admin.get("/readyz").await.0, 200);
-    // What is no JSON any more is counted, each; what still is may be anything the client could have meant.
+    // What is not JSON any more is counted, each; what still is may be anything the client could have meant.
     assert!(unreadable > 40, "{unreadable}");
     admin
         .wait_metric("mcp_errors_total", &[("code", "-32700")], |count| {

@@ -1,4 +1,4 @@
-//! What is no JSON, over wires whose connection goes on after it (J-01, W-06).
+//! What is not JSON, over wires whose connection goes on after it (J-01, W-06).
 
 use serde_json::{Value, json};
 use testkit::{Authority, FakeBackend};
@@ -31,7 +31,7 @@ async fn j_01_w_06_no_n_file_ends_a_connection_or_reaches_a_backend() {
     for wire in WIRES {
         let client = client(wire, &broker, Doors::of(&broker), &authority).await.client;
         for (name, content) in suite("n_") {
-            // What is no text is refused by the wire itself: `w_04_text_that_is_not_utf_8`, `j_03_invalid_utf8_is_a_parse_error`.
+            // What is not a text is refused by the wire itself: `w_04_text_that_is_not_utf_8`, `j_03_invalid_utf8_is_a_parse_error`.
             let Ok(text) = String::from_utf8(content) else { continue };
             // A line feed is the end of a message, and blanks are none.
             if text.trim().is_empty() || text.contains('\n') {

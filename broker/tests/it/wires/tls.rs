@@ -139,7 +139,7 @@ async fn connections_without_tls_are_closed_where_it_is_required() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-/// A broker whose admin API a test can not reach as usual.
+/// A broker whose admin API a test cannot reach as usual.
 struct Started {
     child: std::process::Child,
     ready: String,
@@ -362,7 +362,7 @@ async fn a_revoked_certificate_is_refused_and_what_came_by_it_ends() {
         on_every_wire(&broker, &authority, &ann).await,
         on_every_wire(&broker, &authority, &bob).await,
     );
-    // A list that can not be read changes nothing.
+    // A list that cannot be read changes nothing.
     std::fs::write(&lists, "nobody").unwrap();
     broker.signal(Signal::HUP);
     broker.logged("the configuration is not reloaded").await;
@@ -416,7 +416,7 @@ async fn certificates_are_read_anew_and_nobody_is_disconnected() {
     let stream = within("TLS", authority.connect(port, None, &["mcp"])).await.unwrap();
     let client = broker.duplex().over(Wire::lines(stream)).connected(json!({})).await;
     let before = served().await;
-    // files that can not be used change nothing.
+    // files that cannot be used change nothing.
     std::fs::write(&first.key, "no key").unwrap();
     broker.signal(Signal::HUP);
     broker.logged("the configuration is not reloaded").await;

@@ -28,7 +28,7 @@ pub(super) enum Request<'a> {
     Script(&'a ScriptInvocation<'a>),
 }
 
-/// Why there is no answer.
+/// Why there is not an answer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum RedisConnectionError {
     #[error("this connection was closed")]

@@ -77,7 +77,7 @@ pub struct RedisStore {
 
 impl RedisStore {
     /// Waits a moment for Redis, and goes on without it: it is looked for as long as this lives. Fails only for a URL that
-    /// can not be understood.
+    /// cannot be understood.
     pub async fn open(options: &RedisOptions) -> Result<Self, StoreError> {
         let client = Client::open(options.url.as_str()).map_err(|error| refused_url(&error))?;
         let link = Arc::new(RedisConnection::new(client));

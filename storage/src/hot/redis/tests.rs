@@ -142,7 +142,7 @@ async fn what_was_flushed_is_told_to_be_gone() {
     server.flush_all().await;
     log.append(&[event(2)]).await.unwrap();
     assert_eq!(held(&log, 0).await, (vec![2], 1));
-    // Somebody who did not see it before can not tell, and says the more cautious.
+    // Somebody who did not see it before cannot tell, and says the more cautious.
     server.flush_all().await;
     let adopter = open(&server).await;
     adopter.append(&[event(6)]).await.unwrap();

@@ -47,7 +47,7 @@ pub(super) struct EventStreamReader {
     /// How long the backend wants its clients to wait before they come back.
     pub(super) retry: Duration,
     seen: VecDeque<String>,
-    /// A stream of 2026-07-28 that is lost can not be gone on with.
+    /// A stream of 2026-07-28 that is lost cannot be gone on with.
     pub(super) resumable: bool,
     /// Events taken from the response being read.
     taken: usize,

@@ -11,7 +11,7 @@ pub(super) enum GetOutcome {
     Open,
     /// This backend has no such stream; calls work without.
     Unsupported,
-    /// The backend can not go on from the event id; it says nothing about the session.
+    /// The backend cannot go on from the event id; it says nothing about the session.
     UnknownEvent,
     /// The backend no longer knows the session.
     SessionGone,

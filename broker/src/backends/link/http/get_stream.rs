@@ -1,6 +1,6 @@
 //! The GET stream of a link: what a backend sends that belongs to no call (MCP 2025-11-25, Transports).
 //!
-//! Opened before the first call, because some servers lose what they can not deliver at once, and opened again when it
+//! Opened before the first call, because some servers lose what they cannot deliver at once, and opened again when it
 //! ends, for as long as the connection lives.
 
 use std::{sync::Arc, time::Duration};

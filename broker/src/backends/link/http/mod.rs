@@ -95,7 +95,7 @@ pub(super) struct AnswerStream {
 }
 
 impl AnswerStream {
-    /// Resolves when the stream can not bring the answer any more.
+    /// Resolves when the stream cannot bring the answer any more.
     pub(super) async fn failed(&mut self) -> Failure {
         match (&mut self.failure).await {
             Ok(failure) => failure,
@@ -122,7 +122,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
     }
     let (opened, head) = oneshot::channel();
     shared.running.spawn(get_stream::listen(wire, link.clone(), connection.clone(), opened));
-    // Before the first call: some servers lose what they can not deliver at once.
+    // Before the first call: some servers lose what they cannot deliver at once.
     let _late_is_fine = tokio::time::timeout(STREAM_HEAD_WAIT, head).await;
     guard.disarm();
     Ok(connection)

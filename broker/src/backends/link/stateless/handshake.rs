@@ -202,7 +202,7 @@ fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
         Some(found) if found.versions.is_empty() => DiscoverVerdict::Unsupported(
             "the backend speaks none of the revisions that the broker speaks".to_owned(),
         ),
-        // It says itself which to take, or it is no answer to this question.
+        // It says itself which to take, or it is not an answer to this question.
         _ => DiscoverVerdict::Sessions,
     })
 }

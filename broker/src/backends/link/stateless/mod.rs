@@ -70,7 +70,7 @@ impl StatelessConnection {
         }
     }
 
-    /// Takes what the broker says to the backend that is no request of a client: the answer to a question ends here, what
+    /// Takes what the broker says to the backend that is not a request of a client: the answer to a question ends here, what
     /// else there is (the roots changed, a call is not wanted any more) has no place in this revision. A request that is
     /// given up ends with its wait.
     pub(super) fn take_reply(&self, frame: Bytes) {

@@ -1,7 +1,7 @@
 //! The stream of notifications of a modern backend (MCP 2026-07-28, Subscriptions): one for each connection, with all that
 //! those behind it want to hear.
 //!
-//! A filter can not be changed: when what is wanted changes, another stream is opened, and the old one ends a moment after
+//! A filter cannot be changed: when what is wanted changes, another stream is opened, and the old one ends a moment after
 //! the new one is acknowledged. What both bring in that moment is taken once. A stream that is lost is opened again; then
 //! whoever listens is told that something may have changed, because nobody knows what was missed.
 //!
