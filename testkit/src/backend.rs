@@ -1,7 +1,7 @@
 //! A scriptable MCP server over Streamable HTTP: the backend tests put behind the broker.
 //!
 //! Out of the box it answers the handshake, ping and the lists, and `tools/call` with an echo. Everything else is a
-//! handler: it gets a [`BackendCall`](crate::BackendCall), may speak on the call's own event stream first, and returns a [`Reply`]. Every request is
+//! handler: it gets a [`BackendCall`], may speak on the call's own event stream first, and returns a [`Reply`]. Every request is
 //! recorded byte for byte ([`RecordedRequest`]).
 
 mod exchange;

@@ -1,5 +1,5 @@
 //! Room for so many at once, and a fair queue in front of it. One stands before each backend, one before all of them
-//! together ([`crate::sessions::shared::Shared::room`]).
+//! together ([`crate::context::Context::call_limiter`]).
 //!
 //! Of the latter a part is kept for owners that hold little: a place of it goes to whoever holds less than its share of that
 //! part. So nobody who holds little has to wait for calls of others to end, however many of those hang.

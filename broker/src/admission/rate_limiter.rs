@@ -1,6 +1,6 @@
 //! Requests per second, by tenant, principal, backend and tool, over all replicas.
 //!
-//! A request asks its [`Meter`]s, which never wait. Where replicas share a Redis, [`RateLimiter::keep`] asks it for all meters that
+//! A request asks its [`SharedRateLimiter`]s, which never wait. Where replicas share a Redis, [`RateLimiter::keep`] asks it for all meters that
 //! were used, in the background; while Redis is away it is as `limits.without_redis` says. Without one each replica lets its
 //! part through, by the number of leases in the database.
 

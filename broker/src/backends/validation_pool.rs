@@ -3,7 +3,7 @@
 //! Arguments and schemas are strangers', and work on them never yields: it has threads of its own, which give way to all others of the
 //! process. A tenant has half of them at most (one, if there are but two) and a bounded part of the queue; tenants take
 //! turns. Invariants: who waits is answered in its time, whatever the threads do; work that nobody waits for any more is told so, by
-//! [`ValidationBudget::cancelled`], and ends by itself.
+//! [`ValidationBudget::given_up`], and ends by itself.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,5 +1,5 @@
 //! What a configuration key is: its kind, range and default, and how keys are looked up. The keys themselves stand in
-//! [`super::keys`] and in the files of their sections.
+//! [`super::key_table`] and in the files of their sections.
 
 use std::time::Duration;
 

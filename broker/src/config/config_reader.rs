@@ -1,4 +1,4 @@
-//! Values out of what was written ([`super::raw`]), each by its key: absent ones are the key's default. Used by
+//! Values out of what was written ([`super::raw_config`]), each by its key: absent ones are the key's default. Used by
 //! [`super::validation`] and by the files that read sections of their own.
 //!
 //! Invariants: every fault is collected, none ends the reading; a value that is refused is replaced by its default only

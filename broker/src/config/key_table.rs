@@ -1,8 +1,8 @@
 //! The table of configuration keys: name, kind, range, default and what it is for, with the tables of the files that read
-//! their own sections. The reader ([`super::raw`], [`super::validation`]), `config-example` and `docs/configuration.md`
+//! their own sections. The reader ([`super::raw_config`], [`super::validation`]), `config-example` and `docs/configuration.md`
 //! ([`super::example`]) all follow it.
 //!
-//! Invariant: a key that a future build will know and this one does not is listed in [`Table::unavailable`], so that it is
+//! Invariant: a key that a future build will know and this one does not is listed in [`super::config_key::KeyTable::unavailable`], so that it is
 //! answered and never ignored.
 
 use std::time::Duration;

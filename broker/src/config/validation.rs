@@ -1,5 +1,5 @@
-//! From what was written ([`super::raw`]) to the types the broker runs on ([`super::Config`]), by the table of keys
-//! ([`super::keys`]), section by section. Called by [`super::load`].
+//! From what was written ([`super::raw_config`]) to the types the broker runs on ([`super::Config`]), by the table of keys
+//! ([`super::key_table`]), section by section. Called by [`super::load`].
 
 use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 

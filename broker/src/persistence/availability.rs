@@ -1,7 +1,7 @@
 //! Whether a store can be used now, as those who ask it find out.
 //!
 //! Everything asked of a store goes [`Availability::through`] here, but for the lease, which has a connection of its own and no
-//! turn to lose to whoever tries ([`Availability::work_driver`]). Once a store is found to be away, whoever comes is
+//! turn to lose to whoever tries ([`Availability::beside`]). Once a store is found to be away, whoever comes is
 //! refused at once, but for one at a time who tries again: nobody waits for what another one waits for in vain. What fails
 //! is logged when it begins to and when it is over, however often it is tried meanwhile.
 //!

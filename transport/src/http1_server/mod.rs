@@ -227,7 +227,7 @@ impl ServerConnection {
         self.answered(keeps).await
     }
 
-    /// [`ServerConnection::response_head`] with a head that is mostly written: its first line and headers, each with its end.
+    /// [`ServerConnection::answer`] with a head that is mostly written: its first line and headers, each with its end.
     pub async fn answer_whole(&mut self, head: &str, body: Bytes, keeps: bool) -> io::Result<bool> {
         let keeps = self.is_read(keeps);
         let mut out = Vec::with_capacity(HEAD_BYTES_USUAL);

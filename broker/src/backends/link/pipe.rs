@@ -31,7 +31,7 @@ pub(super) struct Pipe {
     pub(super) writing: JoinHandle<()>,
 }
 
-/// Begins to read and write. The caller sees to it that [`Connection::finished`] is said in the end.
+/// Begins to read and write. The caller sees to it that [`Connection::mark_flushed`] is called in the end.
 pub(super) fn start<Source, Sink>(link: &Arc<Link>, source: Source, sink: Sink) -> Pipe
 where
     Source: FrameSource + 'static,

@@ -100,7 +100,7 @@ impl ValidatedHead {
         self.said.get().map_or_else(|| session_id(headers), |said| Ok(said.session_id.as_deref()))
     }
 
-    /// See [`guard::version`].
+    /// Checks the revision that the client names against that of its session.
     pub(super) fn check_session_version(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         match self.said.get() {
             Some(said) if said.fits_sessions => Ok(()),

@@ -2,7 +2,7 @@
 //!
 //! A backend's schema is a stranger's program: before it is compiled, [`cost`] counts how much work it can make of one place
 //! in the arguments, following every reference, and how much memory it takes. One that can make much of little, that refers to
-//! anything outside of itself or that never ends is not used. The arguments are a stranger's, too: [`shared_rate_limit`] counts what is done with
+//! anything outside of itself or that never ends is not used. The arguments are a stranger's, too: [`step_meter`] counts what is done with
 //! them, and ends it when too much was done or nobody waits any more. Invariants: nothing is ever fetched; the verdict is found
 //! without an error being made, and at most so many errors are made as end the search.
 

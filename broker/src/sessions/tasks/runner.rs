@@ -1,6 +1,6 @@
 //! Carries one task out, from its first byte to its end. One of these runs for each task this process owns.
 //!
-//! Invariants: that the call may have been sent is committed before it is ([`Step::Sent`]); what the backend answered and
+//! Invariants: that the call may have been sent is committed before it is (`TaskStep::Sent`); what the backend answered and
 //! how the task ended are one commit; and a call whose answer is lost goes out again only where its tool says that this does
 //! no harm. Whoever reads the record after a crash therefore knows what may have happened.
 
