@@ -28,10 +28,10 @@ KUBERNETES = [f"1.{minor}" for minor in range(29, 38)]
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}
 # Where the broker says what it serves on the data plane: a file of its sources, and the constants or literals in it.
 SERVED = {
-    "broker/src/listeners/http/challenge.rs": [r'^const METADATA: &str = "(/[^"]+)";'],
-    "broker/src/listeners/http/legacy.rs": [r'^const STREAM: &str = "(/[^"]+)";', r'^const MESSAGES: &str = "(/[^"]+)";'],
+    "broker/src/listeners/http/challenge.rs": [r'^pub\(super\) const METADATA: &str = "(/[^"]+)";'],
+    "broker/src/listeners/http/http_sse.rs": [r'^const STREAM: &str = "(/[^"]+)";', r'^const MESSAGES: &str = "(/[^"]+)";'],
     "broker/src/listeners/http/websocket.rs": [r'path == "(/ws)"'],
-    "broker/src/listeners/http/exchange.rs": [r'path\.strip_prefix\("(/mcp)"\)'],
+    "broker/src/listeners/http/request.rs": [r'Endpoint::at\("(/mcp)", path\)'],
 }
 # Manifests that were found good already: many are the same whatever the values.
 VALIDATED: set[tuple[str, ...]] = set()
