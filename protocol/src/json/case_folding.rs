@@ -78,7 +78,7 @@ impl NameIndex {
     /// Refuses a key that some reader takes for another name of the table, or for a name that `seen` holds already.
     #[inline]
     pub(crate) fn admit(&self, key: &[u8], seen: &mut Seen) -> Result<(), MemberFault> {
-        if key.is_ascii() && !self.may_hold(key) {
+        if !self.may_hold(key) && key.is_ascii() {
             return Ok(());
         }
         match self.spelling(key) {
@@ -101,22 +101,36 @@ impl NameIndex {
         }
     }
 
+    /// Compares byte by byte first: nearly every key that the index may hold is a name of it.
     fn spelling(&self, key: &[u8]) -> Spelling {
+        let is_key = |name: &[u8]| name.first() == key.first() && name == key;
+        let exact = self.of_length(key.len()).iter().find(|at| is_key(self.name(**at).as_bytes()));
+        match exact {
+            Some(at) => Spelling::Exact(*at),
+            None => self.other_spelling(key),
+        }
+    }
+
+    #[cold]
+    fn other_spelling(&self, key: &[u8]) -> Spelling {
         let Some(folded) = without_case(key) else { return Spelling::Unknown };
-        let length = folded.len();
-        if length > NAME_BYTES_MAX {
-            return Spelling::Unknown;
-        }
-        let alike =
-            &self.by_length[usize::from(self.starts[length])..usize::from(self.starts[length + 1])];
-        let found = alike
-            .iter()
-            .find(|at| self.names[usize::from(**at)].as_bytes().eq_ignore_ascii_case(&folded));
-        match found.map(|at| (*at, self.names[usize::from(*at)])) {
+        let mut alike = self.of_length(folded.len()).iter().map(|at| self.name(*at));
+        match alike.find(|name| name.as_bytes().eq_ignore_ascii_case(&folded)) {
             None => Spelling::Unknown,
-            Some((at, name)) if name.as_bytes() == key => Spelling::Exact(at),
-            Some((_, name)) => Spelling::Other(name),
+            Some(name) => Spelling::Other(name),
         }
+    }
+
+    /// The positions of the names of a length.
+    fn of_length(&self, length: usize) -> &[u8] {
+        match (self.starts.get(length), self.starts.get(length + 1)) {
+            (Some(from), Some(to)) => &self.by_length[usize::from(*from)..usize::from(*to)],
+            _ => &[],
+        }
+    }
+
+    fn name(&self, at: u8) -> &'static str {
+        self.names[usize::from(at)]
     }
 }
 
