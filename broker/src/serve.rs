@@ -6,6 +6,7 @@
 
 mod demo;
 mod error;
+mod exposure;
 mod inherited_sockets;
 mod listener_task;
 mod signals;
@@ -20,22 +21,22 @@ use std::{
 };
 
 use tokio::{net::TcpListener, time::timeout};
-use transport::quic::QuicListener;
 
 pub use self::error::ServeError;
 use self::{
     error::EXIT_USAGE,
+    exposure::{ACCEPTORS, report_certificates, warn_of_open_listeners},
     inherited_sockets::InheritedSockets,
-    listener_task::{BoundSocket, ListenerTask, bind, ended, obtain},
+    listener_task::{BoundSocket, ListenerTask, bind, bind_quic, ended, obtain},
     signals::{Signal, Signals},
     stores::OpenDatabase,
 };
 use crate::{
     auth::{Keyring, Keys},
     broker::{Broker, BrokerParts},
-    config::{self, Certificate, Config, sandbox::SandboxMode},
+    config::{self, Config, sandbox::SandboxMode},
     control::{Control, ControlParts, ReloadSummary},
-    limits::{CERTIFICATE_ENDS_SOON, CLOSE_WAIT, HANDSHAKES_END_WITHIN},
+    limits::{CLOSE_WAIT, HANDSHAKES_END_WITHIN},
     listeners::{
         self,
         tls_acceptor::{self, TlsAcceptor},
@@ -56,9 +57,6 @@ pub struct ServeOptions {
     /// Register the bundled demo backend and tell how to call it.
     pub demo: bool,
 }
-
-/// For whom the doors are, as metrics name them.
-const DOORS: [&str; 2] = ["clients", "operators"];
 
 /// Runs the broker until it is asked to stop.
 pub fn run(options: ServeOptions) -> ExitCode {
@@ -246,7 +244,7 @@ impl RunningBroker {
             "loaded"
         );
         broker.begin_tasks();
-        warn_of_open_doors(&config);
+        warn_of_open_listeners(&config);
         if config.stdio.sandbox == SandboxMode::Off {
             tracing::warn!(
                 "stdio.sandbox is off: every child process can read the secrets of the broker and of all tenants"
@@ -287,7 +285,7 @@ impl RunningBroker {
         let internal = internal.transpose()?;
         control.follow();
         control.keep_audit();
-        tell_of_certificates(&doors, &metrics);
+        report_certificates(&doors, &metrics);
         tokio::spawn(persistence::sweep(
             Arc::clone(&broker.shared.durable),
             Arc::clone(&config),
@@ -433,7 +431,7 @@ impl RunningBroker {
     async fn follow_file(&self) -> Result<ReloadOutcome, ServeError> {
         let next = read_config(&self.options)?;
         let mut certificates = Vec::with_capacity(self.doors.len());
-        for (tls_acceptor, listener) in self.doors.iter().zip(DOORS) {
+        for (tls_acceptor, listener) in self.doors.iter().zip(ACCEPTORS) {
             let read = tls_acceptor.read_certificates();
             if tls_acceptor.tls().is_some() {
                 self.control.metrics.observed.certificate_reload(listener, read.is_ok());
@@ -445,7 +443,7 @@ impl RunningBroker {
         self.doors.iter().zip(certificates).for_each(|(door, read)| door.present(read));
         self.control.broker.backend_resources.tls_clients.reload().await;
         self.control.record_reload(reloaded.tenants, reloaded.backends).await;
-        tell_of_certificates(&self.doors, &self.control.metrics);
+        report_certificates(&self.doors, &self.control.metrics);
         // The filter was parsed with the file, so it is one.
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
             tracing::error!(%error, "the log's filter stays as it is");
@@ -481,60 +479,9 @@ async fn join(
     Ok(node)
 }
 
-fn bind_quic(
-    config: &Config,
-    tls_acceptor: &TlsAcceptor,
-    secret: &[u8; 32],
-) -> Result<Option<QuicListener>, ServeError> {
-    let (Some(address), Some(tls)) = (config.listen.quic, tls_acceptor.tls()) else {
-        return Ok(None);
-    };
-    let limits = listeners::duplex::quic::limits(config);
-    QuicListener::bind(address, tls, limits, Some(secret))
-        .map(Some)
-        .map_err(|source| ServeError::Quic { source })
-}
-
 fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {
     let detail = ended.map_or_else(|fault| fault.to_string(), |()| "without a word".to_owned());
     ServeError::ListenerEnded { what, detail }
-}
-
-/// To metrics, and to the log where one ends soon.
-fn tell_of_certificates(doors: &[TlsAcceptor; 2], metrics: &Metrics) {
-    for (tls_acceptor, listener) in doors.iter().zip(DOORS) {
-        let Some(ends_at) = tls_acceptor.certificate_ends_at() else { continue };
-        metrics.observed.certificate(listener, ends_at);
-        let left = ends_at.saturating_sub(jiff::Timestamp::now().as_second());
-        if left < i64::try_from(CERTIFICATE_ENDS_SOON.as_secs()).unwrap_or(i64::MAX) {
-            tracing::error!(
-                listener,
-                days_left = left / 86_400,
-                "the certificate that listeners present ends soon, or has ended"
-            );
-        }
-    }
-}
-
-fn warn_of_open_doors(config: &Config) {
-    if config.tls.certificate == Some(Certificate::SelfSigned) {
-        tracing::warn!(
-            "the listeners present a certificate that nobody can verify: tls.self_signed is for development"
-        );
-    }
-    if config.tls.certificate.is_some() && !config.tls.require_https {
-        tracing::warn!("connections without TLS are taken too: tls.require_https is false");
-    }
-    if config.auth.admin_token.is_none() {
-        tracing::warn!(listen = %config.listen.admin, "the admin API is open to everybody who reaches it: auth.admin_token is not set");
-    }
-    for (_, listen) in config
-        .listen
-        .data()
-        .filter(|(_, address)| !config.auth.required && !address.ip().is_loopback())
-    {
-        tracing::warn!(%listen, "everybody who reaches the broker is tenant default: auth.required is false");
-    }
 }
 
 #[cfg(test)]

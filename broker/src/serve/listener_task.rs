@@ -10,9 +10,14 @@ use tokio::{
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
+use transport::quic::QuicListener;
 
 use super::{error::ServeError, inherited_sockets::InheritedSockets};
-use crate::{limits::ACCEPT_QUEUE, listeners::handoff_listener::HandoffListener};
+use crate::{
+    config::Config,
+    limits::ACCEPT_QUEUE,
+    listeners::{self, handoff_listener::HandoffListener, tls_acceptor::TlsAcceptor},
+};
 
 pub(super) struct ListenerTask {
     pub(super) address: SocketAddr,
@@ -158,4 +163,19 @@ pub(super) fn bind(
         socket.listen(ACCEPT_QUEUE)
     };
     listening().map_err(|source| ServeError::Bind { key, address, source })
+}
+
+/// Binds the QUIC listener, where one is configured with a certificate.
+pub(super) fn bind_quic(
+    config: &Config,
+    tls_acceptor: &TlsAcceptor,
+    secret: &[u8; 32],
+) -> Result<Option<QuicListener>, ServeError> {
+    let (Some(address), Some(tls)) = (config.listen.quic, tls_acceptor.tls()) else {
+        return Ok(None);
+    };
+    let limits = listeners::duplex::quic::limits(config);
+    QuicListener::bind(address, tls, limits, Some(secret))
+        .map(Some)
+        .map_err(|source| ServeError::Quic { source })
 }

@@ -1,0 +1,49 @@
+//! What operators are told of their listeners: certificates that end soon, and listeners that are open to everyone.
+
+use crate::{
+    config::{Certificate, Config},
+    limits::CERTIFICATE_ENDS_SOON,
+    listeners::tls_acceptor::TlsAcceptor,
+    metrics::Metrics,
+};
+
+/// The users of the TLS acceptors, as metrics name them.
+pub(super) const ACCEPTORS: [&str; 2] = ["clients", "operators"];
+
+/// Reports the end of each certificate to metrics, and to the log when it is near.
+pub(super) fn report_certificates(acceptors: &[TlsAcceptor; 2], metrics: &Metrics) {
+    for (tls_acceptor, listener) in acceptors.iter().zip(ACCEPTORS) {
+        let Some(ends_at) = tls_acceptor.certificate_ends_at() else { continue };
+        metrics.observed.certificate(listener, ends_at);
+        let left = ends_at.saturating_sub(jiff::Timestamp::now().as_second());
+        if left < i64::try_from(CERTIFICATE_ENDS_SOON.as_secs()).unwrap_or(i64::MAX) {
+            tracing::error!(
+                listener,
+                days_left = left / 86_400,
+                "the certificate that listeners present ends soon, or has ended"
+            );
+        }
+    }
+}
+
+/// Warns of certificates that no client can verify, and of listeners without TLS or without authentication.
+pub(super) fn warn_of_open_listeners(config: &Config) {
+    if config.tls.certificate == Some(Certificate::SelfSigned) {
+        tracing::warn!(
+            "the listeners present a certificate that nobody can verify: tls.self_signed is for development"
+        );
+    }
+    if config.tls.certificate.is_some() && !config.tls.require_https {
+        tracing::warn!("connections without TLS are taken too: tls.require_https is false");
+    }
+    if config.auth.admin_token.is_none() {
+        tracing::warn!(listen = %config.listen.admin, "the admin API is open to everybody who reaches it: auth.admin_token is not set");
+    }
+    for (_, listen) in config
+        .listen
+        .data()
+        .filter(|(_, address)| !config.auth.required && !address.ip().is_loopback())
+    {
+        tracing::warn!(%listen, "everybody who reaches the broker is tenant default: auth.required is false");
+    }
+}
