@@ -1,5 +1,5 @@
 //! Sockets that listen: bound or inherited before anything is served, stopped one by one, and left to another process where they
-//! share their port with one, or where whoever passed them on keeps them for the next.
+//! share their port with one, or where the process that passed them on keeps them for the next.
 
 use std::{net::SocketAddr, time::Duration};
 
